@@ -42,7 +42,7 @@ from eaglectl.engines.registry import (
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.formats.catalogue import FORMATS, by_name
-from eaglectl.formats.commands import completing
+from eaglectl.formats.commands import command, completing
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress
@@ -257,7 +257,7 @@ def write_conversion(
         def beside(folder: Path) -> Iterator[None]:
             errors = None if reading is None else reading.result()
             judged.append(judge_output(folder, plan.drafter.target, errors))
-            _check_output(judged[0], options)
+            _check_output(judged[0], files.original_path, options)
             with (
                 _gguf_beside(folder, plan.drafter.target, options, out.name)
                 if options.gguf
@@ -270,16 +270,17 @@ def write_conversion(
     return output_serving(plan, judged[0], out, options)
 
 
-def _check_output(judgement: Judgement, options: ConvertOptions) -> None:
-    """Raise RefusedError for errors in what is to be published."""
-    if options.force_unserved or not judgement.errors:
+def _check_output(judgement: Judgement, source: str, options: ConvertOptions) -> None:
+    """Raise RefusedError for numbers in what is to be published that no training gives."""
+    errors = [(find_rule(rule), text) for rule, text in judgement.errors if rule]
+    broken = [(rule, text) for rule, text in errors if rule.family in ("weights", "draft vocabulary")]
+    if options.force_unserved or not broken:
         return
-    (rule, message), more = judgement.errors[0], len(judgement.errors) - 1
-    rest = f" (and {more} more)" if more else ""
+    (rule, text), more = broken[0], len(broken) - 1
     raise RefusedError(
-        f"the output would be broken: {rule} {message}{rest}; `eaglectl validate SOURCE` says how to mend it;"
-        " --force-unserved writes it all the same",
-        find_rule(rule).name if rule else "",
+        f"the output would be broken: {rule.id} {text}{f' (and {more} more)' if more else ''};"
+        f" `{command('validate', source)}` says how to mend it; --force-unserved writes it all the same",
+        rule.name,
     )
 
 
