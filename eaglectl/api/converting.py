@@ -256,7 +256,7 @@ def write_conversion(
         @contextmanager
         def beside(folder: Path) -> Iterator[None]:
             errors = None if reading is None else reading.result()
-            judged.append(judge_output(folder, plan.drafter.target, errors))
+            judged.append(judge_output(folder, plan, errors))
             _check_output(judged[0], files.original_path, options)
             with (
                 _gguf_beside(folder, plan.drafter.target, options, out.name)

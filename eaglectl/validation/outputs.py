@@ -7,11 +7,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
+from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import ConversionRequest
-from eaglectl.drafter.drafter import Target
+from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, parse_engine
@@ -58,9 +58,7 @@ class Unserved(Struct, frozen=True):
 def judge_plan(plan: ConversionPlan, *requests: EngineRequest) -> tuple[Verdict, ...]:
     """What releases do with the output of a plan, as it reads back before it is written."""
     assert plan.output is not None
-    written, drafter = plan.output
-    # its doubts in the words of the plan, which what reads the output has of the record
-    drafter = replace(drafter, notes=tuple(note for note in plan.drafter.notes if note.is_open))
+    written, drafter = plan.output[0], _drafter(plan)
     source, target = written.source, GivenTarget(plan.drafter.target)
     assert isinstance(source, FolderSource)
     subject = Subject(source, target, requests, headers_only=True, read=(written, drafter))
@@ -77,16 +75,23 @@ def value_errors(checkpoint: Checkpoint, plan: ConversionPlan) -> tuple[tuple[st
 
 
 def judge_output(
-    folder: Path, target: Target, errors: tuple[tuple[str, str], ...] | None = None
+    folder: Path, plan: ConversionPlan, errors: tuple[tuple[str, str], ...] | None = None
 ) -> Judgement:
     """What every known release does with what a conversion wrote, whose numbers have these errors.
 
     None: the numbers were not read.
     """
     requests = (*map(every_release, ENGINES), *(EngineRequest(name, ()) for name in unversioned()["engines"]))
-    source = FolderSource(folder)
-    subject = Subject(source, GivenTarget(target), requests, headers_only=True, value_errors=errors)
+    source, target = FolderSource(folder), GivenTarget(plan.drafter.target)
+    read = read_checkpoint(source), _drafter(plan)
+    subject = Subject(source, target, requests, headers_only=True, read=read, value_errors=errors)
     return judge_drafter(subject, rules(without=("release",)))
+
+
+def _drafter(plan: ConversionPlan) -> Drafter:
+    """The drafter as it reads back; its doubts are in the words of the plan, and not of the record."""
+    assert plan.output is not None
+    return replace(plan.output[1], notes=tuple(note for note in plan.drafter.notes if note.is_open))
 
 
 def unserved(plan: ConversionPlan, request: ConversionRequest) -> tuple[Unserved, ...]:
