@@ -56,7 +56,6 @@ from eaglectl.validation.outputs import (
     unserved,
     value_errors,
 )
-from eaglectl.validation.rules import find_rule
 from eaglectl.verdicts import ServedAs
 
 # names of folders that trainers give, which tell no drafter from another
@@ -272,15 +271,13 @@ def write_conversion(
 
 def _check_output(judgement: Judgement, source: str, options: ConvertOptions) -> None:
     """Raise RefusedError for numbers in what is to be published that no training gives."""
-    errors = [(find_rule(rule), text) for rule, text in judgement.errors if rule]
-    broken = [(rule, text) for rule, text in errors if rule.family in ("weights", "draft vocabulary")]
-    if options.force_unserved or not broken:
+    faults = judgement.faults
+    if options.force_unserved or not faults:
         return
-    (rule, text), more = broken[0], len(broken) - 1
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     raise RefusedError(
-        f"the output would be broken: {rule.id} {text}{f' (and {more} more)' if more else ''};"
-        f" `{command('validate', source)}` says how to mend it; --force-unserved writes it all the same",
-        rule.name,
+        f"the output would be broken: {faults[0]}{more}; `{command('validate', source)}` says how to mend it;"
+        " --force-unserved writes it all the same"
     )
 
 

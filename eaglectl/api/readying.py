@@ -466,7 +466,7 @@ class _Work(Struct, frozen=True):
             return False
         asked = DiffOptions(target=self.target, answers=self.options.answers)
         try:
-            return diff(self.source, str(place), asked).verdict == DiffVerdict.EQUAL
+            return diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL
         except EaglectlError:
             return False
 

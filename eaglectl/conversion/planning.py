@@ -26,7 +26,7 @@ from eaglectl.conversion.upgrade import at_version
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Drafter, Feature, Level, Note, bias_feature
 from eaglectl.drafter.tensors import is_quantised_part
-from eaglectl.drafter.vocabulary import offsets_record
+from eaglectl.drafter.vocabulary import ABSOLUTE, DraftVocabulary, offsets_record
 from eaglectl.engines.sglang import ids_in
 from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError
 from eaglectl.formats.catalogue import by_name, default_format, writable
@@ -71,7 +71,7 @@ def make_plan(
     check_expressible(transformed.drafter, format, layout, is_for_training=request.recipe is not None)
     vocabulary = draft_vocabulary(checkpoint, transformed.drafter, answers, selected)
     record = {**transformed.record, **request.record}
-    notes = list(transformed.notes)
+    notes = [*transformed.notes, *_repair_notes(drafter, vocabulary)]
     drafter = transformed.drafter
     if request.pruning:
         smaller = pruned(drafter, vocabulary, request.pruning)
@@ -107,6 +107,17 @@ def make_plan(
         record=record,
     )
     return replace(plan, output=read_back(plan, checkpoint.source))
+
+
+def _repair_notes(drafter: Drafter, vocabulary: DraftVocabulary) -> Iterator[Note]:
+    """What the output's d2t repairs, and what engines do with the source's."""
+    if vocabulary.how.startswith(ABSOLUTE):
+        text = "d2t: token ids became offsets; as stored no engine accepts a token"
+        yield Note("warning", "d2t", text)
+    elif "d2t" not in drafter.tensors and drafter.has_reduced_vocabulary:
+        first = drafter.dims.draft_vocab
+        text = f"d2t: made {vocabulary.how}; as stored engines propose the first {first} tokens"
+        yield Note("warning", "d2t", text)
 
 
 def _transformed(

@@ -26,6 +26,7 @@ BOTH_WHOLE = (
     "d2t and t2d are both whole and name other tokens, and lm_head was trained with one of them; pass"
     f" --fix-reading {FROM_T2D} or --fix-reading {FROM_D2T}; diagnose measures which of them"
 )
+ABSOLUTE = "d2t holds absolute ids"
 BOTH_FIT = (
     "d2t may hold offsets or absolute ids, both fit and there is no t2d; pass --source-semantics d2t=offset"
     " or d2t=absolute"
@@ -178,10 +179,8 @@ def read_vocabulary(
     if len(fits) > 1 and any(d2t):
         raise OpenFactError(BOTH_FIT)
     kind, targets = next(iter(fits.items()))
-    words = {"offset": "offsets", "absolute": "absolute ids"}
-    return DraftVocabulary(
-        targets, f"d2t holds {words[kind]}" + (", as t2d confirms" if used is not None else "")
-    )
+    words = "d2t holds offsets" if kind == "offset" else ABSOLUTE
+    return DraftVocabulary(targets, words + (", as t2d confirms" if used is not None else ""))
 
 
 def offset_targets(d2t: Ids) -> Ids:

@@ -21,6 +21,7 @@ WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index", "distr
 # what says which tokens are drafted: an engine drafts other ones where it could not be looked at
 MAP_RULE = "d2t-absolute"
 UNREAD = "weights not read"
+OF_TENSORS = ("weights", "draft vocabulary")
 NO_POLICY = Policy()
 
 
@@ -55,6 +56,12 @@ class Judgement(Struct, frozen=True):
     def errors(self) -> tuple[tuple[str, str], ...]:
         """The errors that change how every engine serves the files, as ids ("" for no rule) and messages."""
         return tuple(_errors(self.subject, self.findings))
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The errors in tensors with which no engine accepts what is drafted, by the rules' families."""
+        families = {rule.id: rule.family for rule in self.rules}
+        return tuple(f"{rule} {text}" for rule, text in self.errors if families.get(rule) in OF_TENSORS)
 
     @property
     def doubts(self) -> tuple[str, ...]:
