@@ -114,7 +114,7 @@ def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
             left.words,
             right.words,
             FactState.EQUAL if left.outcome == right.outcome else FactState.DIFFERS,
-            "; ".join(dict.fromkeys((*left.reasons, *right.reasons))),
+            "; ".join(dict.fromkeys((*left.faults, *right.faults))),
         )
         for left, right in zip(a.releases, b.releases, strict=True)
     ]

@@ -181,6 +181,8 @@ def with_written_files(
         "verdict": report.verdict,
         "policy": Path(report.policy).name,
         "engines": list(report.engines),
+        "target": facts.drafter.target.name,
+        "target_config": report.target_digest or None,
         "rules": eaglectl.__version__,
     }
     add(RECORD, make_record(checkpoint, facts.drafter, list(by_name.values()), outcome, facts.smoke))

@@ -221,6 +221,11 @@ class Verdict(Struct, frozen=True):
         """The outcome, and what was not read: "as trained, weights not read"."""
         return ", ".join(filter(None, (self.outcome, self.unread)))
 
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Why it is not as trained; none where it is."""
+        return () if self.outcome == ServedAs.AS_TRAINED else self.reasons
+
     def completed(self, complete: Callable[[str], str]) -> "Verdict":
         """The verdict with whole commands in its reasons."""
         return replace(self, reasons=tuple(map(complete, self.reasons)))

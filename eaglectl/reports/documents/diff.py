@@ -54,7 +54,7 @@ class DiffDocument(Document, frozen=True, tag="eaglectl/diff/1"):
     facts: tuple[Fact, ...]
     served: Annotated[
         tuple[Fact, ...],
-        Meta(description="What the newest release of each engine does with A and B as stored"),
+        Meta(description="What the newest release of each engine does with A and with B"),
     ]
     tensors: tuple[TensorPair, ...]
     spelling: Spelling
