@@ -44,7 +44,6 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import check_answers
 from eaglectl.progress import OnProgress
 from eaglectl.validation.judgement import Judgement, judge_drafter
-from eaglectl.validation.rules import rules
 from eaglectl.validation.subject import GivenTarget, Subject
 from eaglectl.verdicts import FactState
 
@@ -127,7 +126,7 @@ def _judgement(side: Side, answers: Answers) -> Judgement:
     requests = tuple(EngineRequest(name, engine.releases[-1:]) for name, engine in ENGINES.items())
     read = (side.checkpoint, side.drafter)
     subject = Subject(source, GivenTarget(side.target), requests, answers, headers_only=True, read=read)
-    return judge_drafter(subject, rules(without=("release",)))
+    return judge_drafter(subject)
 
 
 def _open(name: str, text: str, given: Target | None, answers: Answers) -> tuple[Side, TargetChoice]:

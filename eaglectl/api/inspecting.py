@@ -15,7 +15,6 @@ from eaglectl.api.targets import (
     TargetChoice,
     choose_target,
     fitting_target,
-    target_source,
     with_places_looked_at,
 )
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
@@ -64,7 +63,7 @@ def inspect_files(
     opened = open_source(source, takes_gguf=True)
     checkpoint = read_checkpoint(opened)
     choice = fitting_target(choose_target(checkpoint.source, options.target), checkpoint, answers)
-    known, target_config = choice.read()
+    known, files, target_config = choice.read()
     drafter = read_drafter(checkpoint, answers, known)
     complete = completing(source, choice.text, answers)
     explained = (
@@ -75,11 +74,11 @@ def inspect_files(
     drafter = replace(drafter, notes=notes).completed(complete)
     if by_name(drafter.producer).gguf_names:
         return _of_gguf(checkpoint, drafter, options)
-    files = None if choice.place is None else target_source(choice.place)
+    target = GivenTarget(known, files, target_config, choice.text)
     with nullcontext() if headers_only else pickles_copied(opened) as copied:
         subject = Subject(
             opened,
-            GivenTarget(known, files, target_config, choice.text),
+            GivenTarget(known, None, target_config, choice.text) if headers_only else target,
             (*_shown_releases(), *requests),
             answers,
             headers_only=headers_only,
@@ -87,7 +86,7 @@ def inspect_files(
             unpickled=copied,
             read=(checkpoint, drafter),
         )
-        judgement = judge_drafter(subject, rules(without=("release",) if headers_only else ()))
+        judgement = judge_drafter(subject, None if headers_only else rules())
     verdicts = {(each.engine, each.release): each.completed(complete) for each in judgement.releases}
     shown = [verdicts[place] for request in _shown_releases() for place in request.places]
     flat = subject.flat
@@ -107,8 +106,8 @@ def inspect_files(
         ),
         command("convert", source, target=choice.text, answers=answers),
         opened.uncompared(_read_files(checkpoint)) if isinstance(opened, FolderSource) else opened.unchecked,
-        subject.target.words,
-        subject.target.digest,
+        target.words,
+        target.digest,
         tuple(finding.completed(complete) for finding in judgement.findings),
     )
 

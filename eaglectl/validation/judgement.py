@@ -1,6 +1,7 @@
 """The judgement of a drafter, made once; every command prints parts of it."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from eaglectl.engines.registry import ENGINES, UPDATE, unfollowed_verdict
 from eaglectl.errors import UnreadableError
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import SEVERITIES, CannotLook, Finding, Rule
+from eaglectl.validation.rules import rules
 from eaglectl.validation.subject import Subject
 from eaglectl.verdicts import ServedAs
 
@@ -70,28 +72,37 @@ class Judgement(Struct, frozen=True):
         return tuple(note.reason for note in self.subject.unsettled if note.topic in names)
 
 
-def judge_drafter(subject: Subject, rules: Sequence[Rule], policy: Policy = NO_POLICY) -> Judgement:
-    """The judgement of a drafter by `rules`, for the engine releases of the subject's requests.
+@cache
+def serving_rules() -> tuple[Rule, ...]:
+    """The rules that tell what an engine does with a checkpoint."""
+    every = rules(without=("release",))
+    return tuple(rule for rule in every if changes_serving(rule) or rule.family.startswith("serving"))
 
-    Facts of an engine count where their rule is among `rules`.
+
+def judge_drafter(
+    subject: Subject, chosen: Sequence[Rule] | None = None, policy: Policy = NO_POLICY
+) -> Judgement:
+    """The judgement of a drafter by the `chosen` rules, for the engine releases of the subject's requests.
+
+    None: the rules of serving. Facts of an engine count where their rule is among them.
     """
-    judgement = _run(subject, rules, policy)
+    judgement = _run(subject, serving_rules() if chosen is None else chosen, policy)
     return replace(judgement, releases=tuple(_verdicts(subject, judgement)))
 
 
-def _run(subject: Subject, rules: Sequence[Rule], policy: Policy) -> Judgement:
+def _run(subject: Subject, chosen: Sequence[Rule], policy: Policy) -> Judgement:
     """Run the rules that concern the subject: rules on engines only where the engine was requested."""
     requested = tuple(request.engine for request in subject.requests if request.engine in ENGINES)
     asked = [
         rule
-        for rule in rules
+        for rule in chosen
         if not rule.engines or rule.engines.startswith(requested) or rule.id in policy.required
     ]
-    rules = asked or rules
+    chosen = asked or chosen
     findings: list[Finding] = []
     unchecked: list[Unchecked] = []
     passed: list[Rule] = []
-    for rule in rules:
+    for rule in chosen:
         before, reason = len(findings), ""
         try:
             for match in rule.check(subject):
@@ -102,7 +113,7 @@ def _run(subject: Subject, rules: Sequence[Rule], policy: Policy) -> Judgement:
             unchecked.append(Unchecked(rule, reason, is_required))
         if not reason and len(findings) == before:
             passed.append(rule)
-    return Judgement(subject, tuple(rules), tuple(_one_each(findings)), tuple(unchecked), tuple(passed))
+    return Judgement(subject, tuple(chosen), tuple(_one_each(findings)), tuple(unchecked), tuple(passed))
 
 
 def _one_each(findings: Sequence[Finding]) -> list[Finding]:

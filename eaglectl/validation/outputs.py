@@ -19,7 +19,7 @@ from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.validation.judgement import Judgement, judge_drafter
-from eaglectl.validation.rules import find_rule, rules
+from eaglectl.validation.rules import find_rule
 from eaglectl.validation.rules.serving import RULES as SERVING
 from eaglectl.validation.subject import GivenTarget, Subject
 from eaglectl.verdicts import ServedAs
@@ -85,7 +85,7 @@ def judge_output(
     source, target = FolderSource(folder), GivenTarget(plan.drafter.target)
     read = read_checkpoint(source), _drafter(plan)
     subject = Subject(source, target, requests, headers_only=True, read=read, value_errors=errors)
-    return judge_drafter(subject, rules(without=("release",)))
+    return judge_drafter(subject)
 
 
 def _drafter(plan: ConversionPlan) -> Drafter:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.header import StoredTensor
+from eaglectl.checkpoint.source import FolderSource
 
 # a word and a number of these dtypes, as struct has them; a bfloat16 is half a float32
 CODES: Mapping[str, tuple[str, str]] = {
@@ -21,6 +22,8 @@ CODES: Mapping[str, tuple[str, str]] = {
 }
 # bytes of the largest tensor that is small, and those between two that one request reads
 SMALL, GAP = 1 << 18, 1 << 16
+# ranges of norms that are fetched from the Hub, each two requests
+REQUESTS = 3
 
 
 class FloatFormat(Struct, frozen=True):
@@ -66,19 +69,24 @@ class Summary(Struct, frozen=True):
 def read_vectors(checkpoint: Checkpoint) -> Mapping[str, Summary]:
     """A summary of each small vector of floating-point numbers, which norms and biases are.
 
-    Raises UnreadableError.
+    From the Hub those of one file that the fewest requests give. Raises UnreadableError.
     """
+    source = checkpoint.source
+    is_remote = not isinstance(source, FolderSource)
+    if is_remote and len(checkpoint.weight_files) > 1:
+        return {}
     small = [
         tensor
         for tensor in checkpoint.tensors.values()
         if len(tensor.shape) == 1 and tensor.dtype in CODES and 0 < tensor.nbytes <= SMALL
     ]
     summaries = {}
-    for group in _neighbours(sorted(small, key=lambda tensor: (tensor.file, tensor.start))):
+    groups = list(_neighbours(sorted(small, key=lambda tensor: (tensor.file, tensor.start))))
+    for group in groups[:REQUESTS] if is_remote else groups:
         first = group[0].start
         if any(tensor.name in checkpoint.scattered for tensor in group):
             data = checkpoint.read(group[0].name)  # which says why it is not read
-        data = checkpoint.source.read(group[0].file, first, max(tensor.stop for tensor in group))
+        data = source.read(group[0].file, first, max(tensor.stop for tensor in group))
         for tensor in group:
             raw = data[tensor.start - first : tensor.stop - first]
             summaries[tensor.name] = summarize(tensor.dtype, raw)

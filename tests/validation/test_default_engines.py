@@ -143,7 +143,7 @@ def test_an_installed_release_that_is_not_known_is_never_passed(
     folder = drafter_folder(tmp_path)
     done = call("validate", folder)
     assert done.code == 3
-    assert "vllm 0.99.0    could-not-look  not a known release: the newest is 0.33.0" in done.out
+    assert "vllm 0.99.0    could-not-look  not a known release: update eaglectl" in done.out
     assert "vllm 0.99.0 (installed here)" in done.out.splitlines()[-2]
     document = call("validate", folder, "--json").document
     assert document["engines"] == ["vllm==0.99.0", *NEWEST]

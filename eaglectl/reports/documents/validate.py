@@ -145,6 +145,7 @@ class ReportPart(Part, frozen=True):
         return {
             "fail_on": record.fail_on or "never",
             "findings": _findings(record.findings),
+            "releases": list(map(ReleasePart.of, record.releases)),
             "suppressed": [
                 {f"{INLINE}finding": FindingPart.of(suppressed.finding), f"{INLINE}by": suppressed.by}
                 for suppressed in record.suppressed
