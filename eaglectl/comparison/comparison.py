@@ -166,7 +166,9 @@ class Comparison(Result, frozen=True):
     @property
     def verdict(self) -> DiffVerdict:
         """The outcome; SAME_HEADERS: nothing differs, and no tensor data was compared."""
-        return DiffVerdict.DIFFERS if self.errors[0] != self.errors[1] else self.meaning
+        a, b = ({fault.partition(" ")[0] for fault in faults} for faults in self.errors)
+        is_same = self.meaning in (DiffVerdict.EQUAL, DiffVerdict.SAME_HEADERS)
+        return DiffVerdict.DIFFERS if is_same and a != b else self.meaning
 
     @property
     def meaning(self) -> DiffVerdict:
