@@ -46,6 +46,11 @@ def nan(*shape: int) -> Stored:
     return dtype, shape, b"\xc0\x7f" * (len(data) // 2)
 
 
+def zeros(*shape: int) -> Stored:
+    dtype, shape, data = floats("zeros", *shape)
+    return dtype, shape, bytes(len(data))
+
+
 def one_nan(name: str, *shape: int) -> Stored:
     dtype, shape, data = floats(name, *shape)
     return dtype, shape, b"\xc0\x7f" + data[2:]
@@ -61,15 +66,12 @@ IN_TABLES: dict[str, tuple[str, dict[str, Any]]] = {
     "d2t shifted": ("EGL305", {"d2t": integers(*(offset + 1 for offset in OFFSETS[:-1]), 0), "t2d": mask()}),
     "t2d shifted": ("EGL305", {"t2d": mask(OTHERS)}),
     "NaN in a norm": ("EGL205", {NORM: one_nan(NORM, HIDDEN)}),
-    "a norm of zeros": ("EGL206", {NORM: ("BF16", (HIDDEN,), bytes(2 * HIDDEN))}),
+    "a norm of zeros": ("EGL206", {NORM: zeros(HIDDEN)}),
 }
 IN_MATRICES: dict[str, tuple[str, dict[str, Any]]] = {
     "NaN": ("EGL205", {OUTPUT: one_nan(OUTPUT, HIDDEN, HEADS * HEAD_DIM)}),
     "all NaN": ("EGL205", {OUTPUT: nan(HIDDEN, HEADS * HEAD_DIM)}),
-    "zeroed o_proj": (
-        "EGL206",
-        {OUTPUT: ("BF16", (HIDDEN, HEADS * HEAD_DIM), bytes(2 * HIDDEN * HEADS * HEAD_DIM))},
-    ),
+    "zeroed o_proj": ("EGL206", {OUTPUT: zeros(HIDDEN, HEADS * HEAD_DIM)}),
 }
 BROKEN = IN_TABLES | IN_MATRICES
 
@@ -87,6 +89,11 @@ def trainer_state(tmp_path: Path) -> Path:
     return folder
 
 
+def words(text: str) -> str:
+    """A text without its breaks and columns."""
+    return " ".join(text.split())
+
+
 def latest(inspection: eaglectl.Inspection) -> dict[str, eaglectl.Verdict]:
     return {verdict.engine: verdict for verdict in inspection.verdicts}
 
@@ -101,7 +108,7 @@ def test_ready_calls_nothing_right_that_validate_fails(name: str, tmp_path: Path
     if done.code == 0:
         assert eaglectl.validate(tmp_path / "out", engines=("vllm",)).verdict == "pass"
     else:
-        assert done.code == 1 and not (tmp_path / "out").exists()
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", IN_TABLES)
@@ -130,7 +137,8 @@ def test_a_verdict_with_the_weights_does_not_say_so(tmp_path: Path) -> None:
 def test_a_trainers_state_is_not_what_engines_load(command: str, trainer_state: Path) -> None:
     options = {"inspect": [], "validate": ["--engine", "vllm"], "ready": ["--engine", "vllm", "--no-measure"]}
     done = call(command, trainer_state, "--target", FIXTURES / "target", *options[command])
-    assert "takes the items of training_state" in done.out and "right as stored" not in done.out
+    assert command == "ready" or "takes the items of training_state" in words(done.out)
+    assert "right as stored" not in done.out
     assert "vllm serve" not in done.out or "eaglectl convert" in done.out
 
 
@@ -164,7 +172,7 @@ def test_serve_lines_name_the_folder_of_a_file(tmp_path: Path) -> None:
 def test_engines_that_are_only_read_never_pass(engine: str, code: int, tmp_path: Path) -> None:
     done = call("validate", drafter_folder(tmp_path), "--engine", engine)
     assert done.code == code
-    assert ("captures boundaries [1, 3, 4]" if code == 1 else "smoke --engine http://") in done.out
+    assert ("captures boundaries [1, 3, 4]" if code == 1 else "smoke --engine http://") in words(done.out)
 
 
 def test_a_named_policy_gives_the_target_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,9 +191,8 @@ def test_an_engine_named_alone_is_the_installed_release(
 ) -> None:
     monkeypatch.syspath_prepend(installed(tmp_path / "site", "vllm", "vllm", release))
     done = call("validate", drafter_folder(tmp_path), "--engine", "vllm")
-    assert (
-        done.code == 3 and "vllm 0.99.0    could-not-look  not a known release: update eaglectl" in done.out
-    )
+    assert done.code == 3
+    assert "vllm 0.99.0 could-not-look not a known release: update eaglectl" in words(done.out)
 
 
 def test_a_known_installed_release_is_the_one_that_is_judged(

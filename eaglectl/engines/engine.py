@@ -175,9 +175,10 @@ class Case(Struct, frozen=True, dict=True):
         opened = [name for name in first if not name.endswith(known.skipped_weights)]
         if not opened:
             return f"opens {', '.join(known.weight_patterns)}, and the weights are in {listed(files.weights)}"
-        if others := [name for name in opened if name not in files.weights]:
-            return f"opens {listed(others)} in the same folder too"
-        return files.nested and f"takes the items of {files.nested} for tensors, and they are inside of one"
+        if files.nested:
+            return f"takes the items of {files.nested} for tensors, and they are inside of one"
+        others = [name for name in opened if name not in files.weights]
+        return f"opens {listed(others)} in the same folder too" if others else ""
 
     @cached_property
     def target_reading(self) -> TargetReading | None:
