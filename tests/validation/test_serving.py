@@ -36,6 +36,7 @@ from tests.builders import (
     drafter_tensors,
     floats,
     integers,
+    safetensors_bytes,
 )
 from tests.cases import CASES, Case, stored_tensors, true_answers
 from tests.conftest import FIXTURES
@@ -58,7 +59,7 @@ class Bad:
     """A drafter that some releases do not serve.
 
     `base` ("" is that of tests/builders.py) with changes, and where the rule must say so; `record` is its
-    eaglectl.json.
+    eaglectl.json, `beside` the name of other weights in its folder.
     """
 
     rule: str
@@ -72,6 +73,7 @@ class Bad:
     is_blind: bool = False
     answers: Mapping[str, str] = field(default_factory=dict)
     record: Mapping[str, Any] | None = None
+    beside: str = ""
 
 
 def build(bad: Bad, parent: Path) -> Path:
@@ -80,6 +82,8 @@ def build(bad: Bad, parent: Path) -> Path:
         folder = drafter_folder(parent, config=bad.config, tensors=bad.tensors)
         if bad.record is not None:
             (folder / "eaglectl.json").write_text(json.dumps(bad.record))
+        if bad.beside:
+            (folder / bad.beside).write_bytes(safetensors_bytes({"a": floats("a", 2, 2)}))
         return folder
     source = PRODUCERS / bad.base
     config = {**json.loads((source / "config.json").read_text()), **bad.config}
@@ -179,6 +183,8 @@ OWN_IDS = {IDS: [1, 3, 6], "eagle_config": ABSENT}
 NO_EMBEDDING = {"embed_tokens.weight": None}
 
 BAD = (
+    Bad("vllm-weight-files", "vllm", "opens other.safetensors", beside="other.safetensors"),
+    Bad("sglang-weight-files", "sglang", "opens other.safetensors", beside="other.safetensors"),
     Bad("vllm-no-class-mla", "vllm==0.17.1", base="vllm/mla"),
     Bad("vllm-no-class-qwen3", "vllm==0.23.0", config=QWEN3, tensors=QUERY_NORMS),
     Bad(
