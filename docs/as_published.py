@@ -10,11 +10,11 @@ from pathlib import Path
 PAGE = Path(__file__).with_name("published.md")
 sys.path.insert(0, str(PAGE.parent.parent))
 
+from eaglectl.conversion.serving import output_verdicts
 from msgspec import Struct
 
 import eaglectl
 from eaglectl.checkpoint.hub_names import is_repo_name
-from eaglectl.conversion.serving import output_verdicts
 from eaglectl.engines.registry import ENGINES, parse_engine
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UsageError

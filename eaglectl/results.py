@@ -17,6 +17,8 @@ class Inspection(Result, frozen=True):
     `verdicts` covers every known release, `requested` those of the `engines` argument; `commands` holds the
     command that launches each engine, `convert` the one that converts the source. `unchecked` are files of
     a Hub repository of which bytes were read that no digest covers, as headers are parts of their files.
+    `target` names the target and states how it was found, `target_digest` is the SHA-256 of its config.json.
+    `findings` are those of all rules on what was read.
     """
 
     source: str
@@ -28,6 +30,9 @@ class Inspection(Result, frozen=True):
     commands: Mapping[str, str]
     convert: str
     unchecked: tuple[str, ...] = ()
+    target: str = ""
+    target_digest: str = ""
+    findings: "tuple[eaglectl.Finding, ...]" = ()
 
     def __fspath__(self) -> str:
         return self.checkpoint.source.place

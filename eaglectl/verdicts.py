@@ -38,6 +38,13 @@ class ServedAs(StrEnum):
         """Whether the release runs it as trained, or as its authors measured it."""
         return self in (ServedAs.AS_TRAINED, ServedAs.AS_PUBLISHED)
 
+    @property
+    def check(self) -> CheckVerdict:
+        """The same as the verdict of a check."""
+        if self.is_known_wrong:
+            return CheckVerdict.FAIL
+        return CheckVerdict.COULD_NOT_LOOK if self == ServedAs.UNKNOWN else CheckVerdict.PASS
+
 
 class DiffVerdict(StrEnum):
     """How `diff` ends: by meaning and tensors, not spelling; SAME_HEADERS: no tensor data was compared."""

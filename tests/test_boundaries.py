@@ -327,7 +327,7 @@ def test_a_head_of_modelopt_without_ids_is_unknown_not_as_trained(tmp_path: Path
     inspection = eaglectl.inspect(folder, target=target, engines=engines)
     assert "as trained" not in {verdict.outcome for verdict in inspection.requested}
     report = eaglectl.validate(folder, eaglectl.ValidateOptions(target=target, engines=engines))
-    assert "pass" not in {verdict.outcome for verdict in report.releases}
+    assert "pass" not in {verdict.outcome.check for verdict in report.releases}
     answers = Answers(aux_layers=(2, 40, 77), semantics={"hidden_norm": "once"})
     assert eaglectl.inspect(folder, target=target, answers=answers).drafter.notes_at("question") == ()
 

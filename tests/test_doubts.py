@@ -45,7 +45,7 @@ def outcome(folder: Path, **answers: str) -> tuple[str, str]:
     (seen,) = eaglectl.inspect(str(folder), target=TARGET, engines=[VLLM], answers=given).requested
     options = eaglectl.ValidateOptions(target=TARGET, engines=[VLLM], answers=given)
     (judged,) = eaglectl.validate(str(folder), options).releases
-    return seen.outcome, judged.outcome
+    return seen.outcome, judged.outcome.check
 
 
 @pytest.fixture

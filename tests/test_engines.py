@@ -19,7 +19,7 @@ from eaglectl.engines.conditions import COMMON
 from eaglectl.engines.data import FOLDER
 from eaglectl.engines.registry import ENGINES, parse_engine, view_for
 from eaglectl.engines.releases import is_within, ranges
-from eaglectl.errors import UsageError
+from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
 from eaglectl.validation.support import ideal, services
 from tests.builders import ABSENT, call, refusal
@@ -129,7 +129,7 @@ def test_engines_are_named_as_requirements(text: str, releases: tuple[str, ...])
 
 @pytest.mark.parametrize("text", ["vllm=>1", "vllm>=99", "triton", "atom==1", ""])
 def test_engines_that_are_not_known_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--engine"):
+    with pytest.raises(EaglectlError, match="--engine"):
         parse_engine(text)
 
 
@@ -201,7 +201,7 @@ def test_what_loads_without_its_d2t_differs_and_does_not_fail() -> None:
         ("tensorrt-llm==1.2", "write tensorrt-llm"),
         ("llama.ccp", "near it: llama.cpp"),
         ("llamacpp", "near it: llama.cpp"),
-        ("triton", "engines are vllm, sglang, llama.cpp, atom, tensorrt-llm, tokenspeed"),
+        ("triton", "engines are vllm, sglang, llama.cpp, atom, lmdeploy, max, mlx-vlm, tensorrt-llm"),
         ("vllm==0.22.5", "near it: vllm==0.22.1, vllm==0.23.0"),
         ("vllm>=99", f"near it: vllm=={vllm.ENGINE.releases[-1]}"),
         ("vllm<0.3", "near it: vllm==0.10.0"),
@@ -214,7 +214,7 @@ def test_what_loads_without_its_d2t_differs_and_does_not_fail() -> None:
     ],
 )
 def test_an_engine_that_is_not_known_names_the_nearest(text: str, near: str) -> None:
-    with pytest.raises(UsageError, match="--engine") as raised:
+    with pytest.raises(EaglectlError, match="--engine") as raised:
         parse_engine(text)
     assert near in str(raised.value)
 

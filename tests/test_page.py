@@ -25,16 +25,18 @@ from eaglectl.api import ConvertOptions, DiffOptions, UpgradeOptions
 from eaglectl.cli import run
 from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Spelling
 from eaglectl.drafter.drafter import Note
+from eaglectl.engines.engine import Verdict
 from eaglectl.formats.commands import command
 from eaglectl.reports.differences import comparison_outline
 from eaglectl.reports.terminal.console import Console
 from eaglectl.reports.terminal.report import GLYPHS, print_outline
 from eaglectl.results import FailedSource
 from eaglectl.text import printable
-from eaglectl.validation.judge import ReleaseVerdict, Report, Suppressed, Unchecked, unopened_report
+from eaglectl.validation.judge import Report, Suppressed, unopened_report
+from eaglectl.validation.judgement import Unchecked
 from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import Finding, Match, Rule
-from eaglectl.verdicts import GateEnding
+from eaglectl.verdicts import GateEnding, ServedAs
 from tests.cases import CASES, Case, file_digests
 from tests.conftest import FIXTURES
 from tests.drafters import write_safetensors
@@ -101,7 +103,7 @@ def report(text: str = "x") -> Report:
         0.5,
         "error",
         "",
-        (ReleaseVerdict("vllm", "0.32.0", "fail", (), (text,)),),
+        (Verdict("vllm", "0.32.0", ServedAs.DIFFERS, (text,), ()),),
         (text,),
         (Suppression("EGL2", text, None, text),),
     )

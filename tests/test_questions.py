@@ -110,7 +110,7 @@ def outcomes(folder: Path) -> tuple[str, str, str]:
     (seen,) = eaglectl.inspect(str(folder), target=TARGET, engines=VLLM).requested
     (judged,) = eaglectl.validate(str(folder), eaglectl.ValidateOptions(TARGET, VLLM)).releases
     rules_alone = eaglectl.ValidateOptions(has_engines=False)
-    return seen.outcome, judged.outcome, eaglectl.validate(str(folder), rules_alone).verdict
+    return seen.outcome, judged.outcome.check, eaglectl.validate(str(folder), rules_alone).verdict
 
 
 UNKNOWN = ("unknown", "could-not-look", "could-not-look")

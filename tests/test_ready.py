@@ -20,6 +20,7 @@ import eaglectl  # noqa: E402
 from eaglectl.acceptance.measurement import PromptResult, measure  # noqa: E402
 from eaglectl.api import readying  # noqa: E402
 from eaglectl.api.steps import steps_text  # noqa: E402
+from eaglectl.engines import registry  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.reports.readiness import last_line  # noqa: E402
 from eaglectl.verdicts import ServedAs  # noqa: E402
@@ -346,8 +347,8 @@ def test_what_is_for_installed_engines_is_refused_without_one(given: tuple[str, 
 
 
 def test_an_engine_of_which_the_layers_alone_are_known_cannot_be_asked_for() -> None:
-    message = refusal(2, "ready", FIXTURES / "producers/eagle/bin", "--engine", "tokenspeed")
-    assert "only the layers that it captures are known" in message
+    message = refusal(3, "ready", FIXTURES / "producers/eagle/bin", "--engine", "tokenspeed")
+    assert "read, not judged" in message and "smoke --engine http://" in message
 
 
 def again(*options: str | Path) -> list[str]:
@@ -512,12 +513,11 @@ def test_layers_that_an_engine_sorts_are_measured_in_its_order(tmp_path: Path) -
     assert stored["acceptance_length"] == smoked["acceptance_length"] < converted["acceptance_length"] - 0.5
 
 
-@pytest.mark.parametrize(
-    ("installed", "release"), [("0.32.0", "0.32.0"), ("99.0", "0.33.0"), (None, "0.33.0")]
-)
+@pytest.mark.parametrize(("installed", "release"), [("0.32.0", "0.32.0"), ("99.0", "99.0"), (None, "0.33.0")])
 def test_an_engine_without_a_release_is_the_installed_one_which_can_be_measured(
     monkeypatch: pytest.MonkeyPatch, installed: str | None, release: str
 ) -> None:
-    monkeypatch.setattr(readying, "installed_release", lambda engine: installed)
+    for module in (readying, registry):
+        monkeypatch.setattr(module, "installed_release", lambda engine: installed)
     done = eaglectl.ready(FIXTURES / "producers/vllm/bias", engines=("vllm",))
     assert [(state.engine, state.release) for state in done.engines] == [("vllm", release)]

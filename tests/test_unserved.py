@@ -165,8 +165,7 @@ def test_the_document_has_every_engine_too(geglu: Path, tmp_path: Path) -> None:
     jsonschema.validate(document, json.loads((SCHEMAS / "convert.schema.json").read_text()))
     outcomes = {part["engine"]: part["outcome"] for part in document["serving"]}
     assert outcomes == {
-        **dict.fromkeys(unversioned()["engines"], "unknown"),
-        "atom": "differs",
+        **dict.fromkeys(unversioned()["engines"], "differs"),
         "vllm": "fails",
         "sglang": "fails",
         "llama.cpp": "differs",
@@ -241,10 +240,11 @@ def test_a_conversion_has_a_line_for_each_engine_whose_releases_are_not_followed
     lines = serving(done)
     assert lines["vllm"].strip().startswith("vllm serve ")
     assert lines["tensorrt-llm"].strip() == (
-        "unknown: its targets were not looked at; needs eagle3_layers_to_capture: {1, 3, 4}"
+        "unknown: its targets were not looked at; needs eagle3_layers_to_capture: {1, 3, 4}; start it with"
+        " the drafter, and smoke --engine http://127.0.0.1:8080 measures it"
     )
     assert lines["atom"].strip() == "differs: captures boundaries [1, 3, 4]"
-    others = "tokenspeed, max, vllm-ascend, lmdeploy, mlx-vlm  unknown: read, not judged: `eaglectl engines`"
+    others = "tokenspeed, max, vllm-ascend, lmdeploy, mlx-vlm  unknown: read, not judged; start it with the"
     assert others in done.out
 
 

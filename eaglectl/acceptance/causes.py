@@ -42,7 +42,7 @@ from eaglectl.acceptance.sensitivity import LEAST_GAIN, LEAST_PROMPTS, MOST_TIME
 from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.text import listed
-from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, ReadingOutcome
+from eaglectl.verdicts import DiagnosisEnding, ReadingOutcome, ServedAs
 
 # between sets: healthy drafters accept twice as much of one as of another (fixtures/real/acceptance.json)
 LEAST_TIMES = 3
@@ -376,11 +376,11 @@ def engine_fact(evidence: Evidence) -> Shown | NotLooked | None:
     releases = evidence.validated.releases
     if not releases:
         return NotLooked("which releases the server has is not asked; validate --engine takes one")
-    failed = [verdict for verdict in releases if verdict.outcome == CheckVerdict.FAIL]
+    failed = [verdict for verdict in releases if verdict.outcome.is_known_wrong]
     if _is_level(evidence):
         return None
     if not failed:
-        is_open = any(verdict.outcome == CheckVerdict.COULD_NOT_LOOK for verdict in releases)
+        is_open = any(verdict.outcome == ServedAs.UNKNOWN for verdict in releases)
         return NotLooked("its verdict is open: see `validate --engine`") if is_open else None
     last = failed[-1]
     words = f"{last.engine} {last.release} does not serve it as trained: {'; '.join(last.reasons)}"

@@ -24,7 +24,8 @@ from eaglectl.acceptance.report import SmokeReport
 from eaglectl.base import Result
 from eaglectl.errors import RefusedError
 from eaglectl.text import listed
-from eaglectl.validation.judge import Report, changes_serving
+from eaglectl.validation.judge import Report
+from eaglectl.validation.judgement import changes_serving
 from eaglectl.validation.rule import Finding
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding
 

@@ -20,7 +20,9 @@ from eaglectl.api.targets import (
     with_places_looked_at,
 )
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.checkpoint.hub import HubSource
 from eaglectl.checkpoint.opening import uncompared_weights
+from eaglectl.checkpoint.source import FolderSource
 from eaglectl.comparison import vocabulary
 from eaglectl.comparison.comparison import Comparison, Fact, Side, TensorPair
 from eaglectl.comparison.meaning import by_record, compare_facts, questions, stated_fact
@@ -36,10 +38,13 @@ from eaglectl.comparison.pairing import (
 from eaglectl.comparison.sides import known_digests, open_side, unneeded_answers, with_files
 from eaglectl.comparison.spelling import compare_spelling
 from eaglectl.drafter.drafter import Target
+from eaglectl.engines.registry import ENGINES, EngineRequest
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import check_answers
 from eaglectl.progress import OnProgress
+from eaglectl.validation.judgement import Judgement, judge_drafter
+from eaglectl.validation.subject import GivenTarget, Subject
 from eaglectl.verdicts import FactState
 
 # questions that make no fact unknown: both sides ask them
@@ -62,7 +67,8 @@ def diff(
     """
     options = options or DiffOptions()
     try:
-        return _compare(os.fspath(a), os.fspath(b), options, on_progress)
+        comparison = _compare(os.fspath(a), os.fspath(b), options, on_progress)
+        return _with_engines(comparison, options.answers)
     except RefusedError as error:  # its exit code would mean that they differ
         raise UnreadableError(str(error), error.topic, error.where) from None
 
@@ -93,6 +99,34 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
         pairs = tuple(map(with_widened_vectors, pairs))
     facts = tuple(by_record(fact, a, b, pairs) if fact.name == "boundaries" else fact for fact in facts)
     return Comparison(a, b, facts, pairs, spelled(vocabulary.remarks(tokens_a, tokens_b)), True, notes)
+
+
+def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
+    """The comparison with what engines do with both; of GGUF files none is judged."""
+    sides = (comparison.a, comparison.b)
+    if any(side.is_gguf for side in sides):
+        return comparison
+    a, b = (_judgement(side, answers) for side in sides)
+    served = [
+        Fact(
+            f"{left.engine} {left.release}",
+            left.words,
+            right.words,
+            FactState.EQUAL if left.outcome == right.outcome else FactState.DIFFERS,
+            "; ".join(dict.fromkeys((*left.faults, *right.faults))),
+        )
+        for left, right in zip(a.releases, b.releases, strict=True)
+    ]
+    return replace(comparison, served=tuple(served), errors=(a.faults, b.faults))
+
+
+def _judgement(side: Side, answers: Answers) -> Judgement:
+    source = side.checkpoint.source
+    assert isinstance(source, FolderSource | HubSource)
+    requests = tuple(EngineRequest(name, engine.releases[-1:]) for name, engine in ENGINES.items())
+    read = (side.checkpoint, side.drafter)
+    subject = Subject(source, GivenTarget(side.target), requests, answers, headers_only=True, read=read)
+    return judge_drafter(subject)
 
 
 def _open(name: str, text: str, given: Target | None, answers: Answers) -> tuple[Side, TargetChoice]:

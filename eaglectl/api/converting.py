@@ -4,8 +4,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +31,31 @@ from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.planning import make_plan
 from eaglectl.conversion.request import ConversionRequest
 from eaglectl.conversion.rotation import TargetRotation, Targets, find_rotation
-from eaglectl.conversion.serving import output_verdicts, serving_layout, unserved
 from eaglectl.conversion.target_head import find_target_head
 from eaglectl.conversion.writing import WriteOptions, link_notes, write_plan
 from eaglectl.drafter.drafter import Drafter, Note, Target, are_stated
 from eaglectl.engines.registry import (
     ENGINES,
-    every_release,
     output_commands,
     parse_engine,
-    unfollowed_verdicts,
 )
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.formats.catalogue import FORMATS, by_name
-from eaglectl.formats.commands import completing
+from eaglectl.formats.commands import command, completing
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress
 from eaglectl.results import Conversion, OutputServing
 from eaglectl.text import printable
+from eaglectl.validation.judgement import Judgement
+from eaglectl.validation.outputs import (
+    judge_output,
+    judge_plan,
+    serving_layout,
+    unserved,
+    value_errors,
+)
 from eaglectl.verdicts import ServedAs
 
 # names of folders that trainers give, which tell no drafter from another
@@ -100,8 +105,7 @@ def convert(
             trust_remote_code=options.is_trusting,
         )
         if not options.dry_run:
-            write_conversion(files, plan, place, options, on_progress)
-            serving = output_serving(plan, place, options)
+            serving = write_conversion(files, plan, place, options, on_progress)
             conversion = replace(conversion, out=place, serving=serving, gguf=options.gguf)
     return replace(conversion, seconds=time.perf_counter() - start)
 
@@ -236,15 +240,45 @@ def write_conversion(
     out: Path,
     options: ConvertOptions,
     on_progress: OnProgress | None = None,
-) -> None:
-    """Write a plan, all or nothing; weights that were pickles are never linked."""
+) -> tuple[OutputServing, ...]:
+    """Write a plan, all or nothing, and what engines do with it; weights that were pickles are never linked.
+
+    The numbers are looked at while they are copied, but with `force_unserved`. Raises RefusedError for an
+    output that `validate` would fail.
+    """
     originals = files.pickles or files.checkpoint.weight_files
     is_linked = options.link and not files.pickles
-    beside = None
-    if options.gguf is not None:
-        beside = partial(_gguf_beside, target=plan.drafter.target, options=options, name=out.name)
-    how = WriteOptions(out, options.force, is_linked, options.max_shard_size, beside)
-    write_plan(plan, files.checkpoint, files.original, originals, how, on_progress)
+    judged: list[Judgement] = []
+    with ThreadPoolExecutor(1) as pool:
+        reading = None if options.force_unserved else pool.submit(value_errors, files.checkpoint, plan)
+
+        @contextmanager
+        def beside(folder: Path) -> Iterator[None]:
+            errors = None if reading is None else reading.result()
+            judged.append(judge_output(folder, plan, errors))
+            _check_output(judged[0], files.original_path, options)
+            with (
+                _gguf_beside(folder, plan.drafter.target, options, out.name)
+                if options.gguf
+                else nullcontext()
+            ):
+                yield
+
+        how = WriteOptions(out, options.force, is_linked, options.max_shard_size, beside)
+        write_plan(plan, files.checkpoint, files.original, originals, how, on_progress)
+    return output_serving(plan, judged[0], out, options)
+
+
+def _check_output(judgement: Judgement, source: str, options: ConvertOptions) -> None:
+    """Raise RefusedError for numbers in what is to be published that no training gives."""
+    faults = judgement.faults
+    if options.force_unserved or not faults:
+        return
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    raise RefusedError(
+        f"the output would be broken: {faults[0]}{more}; `{command('validate', source)}` says how to mend it;"
+        " --force-unserved writes it all the same"
+    )
 
 
 def served_plan(files: OpenedSource, plan: ConversionPlan, options: ConvertOptions) -> ConversionPlan:
@@ -271,8 +305,10 @@ def served_plan(files: OpenedSource, plan: ConversionPlan, options: ConvertOptio
     )
 
 
-def output_serving(plan: ConversionPlan, out: Path, options: ConvertOptions) -> tuple[OutputServing, ...]:
-    """What each engine does with what a plan wrote: the last release asked for, else the newest known.
+def output_serving(
+    plan: ConversionPlan, judgement: Judgement, out: Path, options: ConvertOptions
+) -> tuple[OutputServing, ...]:
+    """What each engine does with what was written: the last release asked for, else the newest known.
 
     Nothing for a trainer's start.
     """
@@ -280,16 +316,16 @@ def output_serving(plan: ConversionPlan, out: Path, options: ConvertOptions) -> 
         return ()
     gguf = None if options.gguf is None else str(options.gguf)
     commands = output_commands(plan.drafter, str(out), options.target, gguf)
-    asked = {request.engine: request.releases[-1:] for request in map(parse_engine, options.engines)}
+    requests = {request.engine: request.releases[-1:] for request in map(parse_engine, options.engines)}
     rows = []
     for name, engine in ENGINES.items():
-        judged = {verdict.release: verdict for verdict in output_verdicts(plan, every_release(name))}
+        judged = {verdict.release: verdict for verdict in judgement.releases if verdict.engine == name}
         serving = [release for release, verdict in judged.items() if verdict.outcome.is_served]
-        (release,) = asked.get(name) or engine.releases[-1:]
+        (release,) = requests.get(name) or engine.releases[-1:]
         rows.append(OutputServing(judged[release], ranges(serving, engine.releases), commands[name]))
-    flat = by_name(plan.layout).flat(plan.config)
-    rows += [OutputServing(verdict, "", "") for verdict in unfollowed_verdicts(plan.drafter, flat)]
-    return tuple(rows)
+    rows += [OutputServing(each, "", "") for each in judgement.releases if each.engine not in ENGINES]
+    complete = completing(str(out), options.target)
+    return tuple(replace(row, verdict=row.verdict.completed(complete)) for row in rows)
 
 
 def _engine_warnings(plan: ConversionPlan, request: ConversionRequest) -> Iterator[Note]:
@@ -310,7 +346,7 @@ def _differences(
     layout = by_name(plan.layout).layout
     releases: dict[tuple[str, ServedAs, tuple[str, ...]], list[str]] = {}
     for text in request.engines or (layout.engines if layout else ()):
-        for verdict in output_verdicts(plan, parse_engine(text)):
+        for verdict in judge_plan(plan, parse_engine(text)):
             if not verdict.outcome.is_served:
                 same = releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), [])
                 same.append(verdict.release)

@@ -119,7 +119,7 @@ class Looks(Struct, frozen=True):
         options, name = self.options, self.options.engine
         if name is not None:
             name = "server" if name.startswith(SERVERS) else parse_engine(name).engine
-        engines = () if name in (None, "server") else (self._requirement(str(name)),)
+        engines = () if name in (None, "server") else (str(options.engine),)
         asked = ValidateOptions(
             target=self.target,
             engines=engines,
@@ -249,17 +249,6 @@ class Looks(Struct, frozen=True):
             trust_remote_code=options.trust_remote_code and not engine.startswith(SERVERS),
             answers=options.answers,
         )
-
-    def _requirement(self, name: str) -> str:
-        """The release to read for: the one that was asked for, or that is installed and known."""
-        asked, installed = str(self.options.engine), installed_release(ENGINES[name])
-        if asked != name or installed is None:
-            return asked
-        try:
-            parse_engine(f"{name}=={installed}")
-        except UsageError:  # a release that is not known: the newest that is
-            return name
-        return f"{name}=={installed}"
 
     def _runnable(self, engine: str, name: str) -> str:
         """The engine to run. Raises UnreadableError where another release is installed than was asked for."""

@@ -2,21 +2,27 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from eaglectl.api.copies import pickles_copied
 from eaglectl.api.keywords import StrPath, with_keywords
 from eaglectl.api.options import InspectOptions
-from eaglectl.api.targets import choose_target, fitting_target, with_places_looked_at
+from eaglectl.api.targets import (
+    TargetChoice,
+    choose_target,
+    fitting_target,
+    with_places_looked_at,
+)
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.layout import CONFIG, INDEX, RECORD
 from eaglectl.checkpoint.opening import hub_name, open_source
 from eaglectl.checkpoint.record import history
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import (
     ENGINES,
     EngineRequest,
@@ -26,32 +32,38 @@ from eaglectl.engines.registry import (
     every_release,
     launch_commands,
     parse_engine,
-    verdicts,
 )
 from eaglectl.engines.targets import notes_on_pair
 from eaglectl.errors import UsageError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import command, completing
 from eaglectl.formats.reader import read_drafter
+from eaglectl.progress import OnProgress
 from eaglectl.results import Inspection
-from eaglectl.validation.judge import errors_for_engines
+from eaglectl.validation.judgement import judge_drafter
+from eaglectl.validation.rules import rules
 from eaglectl.validation.subject import GivenTarget, Subject
-from eaglectl.verdicts import ServedAs
 
 
 @with_keywords
 def inspect(source: StrPath, options: InspectOptions | None = None, **fields: Any) -> Inspection:
-    """What a checkpoint is and what engines do with it; config and headers are read, no tensor data.
+    """What a checkpoint is and what engines do with it; of its tensors, d2t, t2d and norms alone are read.
 
     Raises UnreadableError (missing, truncated, pickled), RefusedError (no EAGLE-3 drafter, or contradictory),
     UsageError.
     """
-    options, source = options or InspectOptions(), os.fspath(source)
-    wanted, answers = [parse_engine(text) for text in options.engines], options.answers
+    return inspect_files(os.fspath(source), options or InspectOptions())
+
+
+def inspect_files(
+    source: str, options: InspectOptions, on_progress: OnProgress | None = None, *, headers_only: bool = True
+) -> Inspection:
+    """`inspect`, which reads all numbers too where it is not `headers_only`."""
+    requests, answers = tuple(map(parse_engine, options.engines)), options.answers
     opened = open_source(source, takes_gguf=True)
     checkpoint = read_checkpoint(opened)
     choice = fitting_target(choose_target(checkpoint.source, options.target), checkpoint, answers)
-    known, target_config = choice.read()
+    known, files, target_config = choice.read()
     drafter = read_drafter(checkpoint, answers, known)
     complete = completing(source, choice.text, answers)
     explained = (
@@ -60,40 +72,54 @@ def inspect(source: StrPath, options: InspectOptions | None = None, **fields: An
     )
     notes = (*explained, *_serving_notes(drafter), *_massive_notes(checkpoint, drafter))
     drafter = replace(drafter, notes=notes).completed(complete)
-    names, config = tuple(checkpoint.tensors), checkpoint.config
     if by_name(drafter.producer).gguf_names:
         return _of_gguf(checkpoint, drafter, options)
-    flat = by_name(drafter.producer).flat(config)
-
-    given = GivenTarget(known, None, target_config, choice.text)
-    subject = Subject(opened, given, answers=answers, headers_only=True, read=(checkpoint, drafter))
-    errors = tuple(f"{rule}: {complete(message)}" for rule, message in errors_for_engines(subject) if rule)
-
-    def judge(one: EngineRequest) -> tuple[Verdict, ...]:
-        found = verdicts(drafter, config, flat, names, one, target_config)
-        return tuple(_with(errors, verdict) for verdict in found)
-
-    every = tuple(verdict for request in _shown_releases() for verdict in judge(request))
-    asked = tuple(verdict for one in wanted for verdict in judge(one))
+    target = GivenTarget(known, files, target_config, choice.text)
+    with nullcontext() if headers_only else pickles_copied(opened) as copied:
+        subject = Subject(
+            opened,
+            GivenTarget(known, None, target_config, choice.text) if headers_only else target,
+            (*_shown_releases(), *requests),
+            answers,
+            headers_only=headers_only,
+            on_progress=on_progress,
+            unpickled=copied,
+            read=(checkpoint, drafter),
+        )
+        judgement = judge_drafter(subject, None if headers_only else rules())
+    verdicts = {(each.engine, each.release): each.completed(complete) for each in judgement.releases}
+    shown = [verdicts[place] for request in _shown_releases() for place in request.places]
+    flat = subject.flat
     readings = aux_readings(
-        flat if "speculators_model_type" not in config else {**flat, "eagle_config": None}, drafter.target
+        flat if "speculators_model_type" not in checkpoint.config else {**flat, "eagle_config": None},
+        drafter.target,
     )
-    place, revision = hub_name(source) or (source, None)
     return Inspection(
         checkpoint.source.label,
         drafter,
         checkpoint,
         tuple(readings.values()),
-        every,
-        asked,
+        tuple(shown),
+        tuple(verdicts[place] for request in requests for place in request.places),
         as_served(
-            launch_commands(drafter, place, revision=revision, target_text=choice.text),
-            every,
-            is_sound=not errors,
+            _launch_commands(source, checkpoint, drafter, choice), shown, is_sound=not judgement.errors
         ),
         command("convert", source, target=choice.text, answers=answers),
         opened.uncompared(_read_files(checkpoint)) if isinstance(opened, FolderSource) else opened.unchecked,
+        target.words,
+        target.digest,
+        tuple(finding.completed(complete) for finding in judgement.findings),
     )
+
+
+def _launch_commands(
+    source: str, checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice
+) -> Mapping[str, str]:
+    """The command of each engine, which takes a folder or a repository, and no file in it."""
+    place, revision = hub_name(source) or (source, None)
+    if checkpoint.source.only is not None:
+        place = os.path.dirname(source) or "."  # noqa: PTH120
+    return launch_commands(drafter, place, revision=revision, target_text=choice.text)
 
 
 def _of_gguf(checkpoint: Checkpoint, drafter: Drafter, options: InspectOptions) -> Inspection:
@@ -151,10 +177,3 @@ def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:
     """The files of which bytes were read."""
     beside = {CONFIG, INDEX, *checkpoint.sidecars} & set(checkpoint.source.names())
     return (*checkpoint.weight_files, *beside)
-
-
-def _with(errors: tuple[str, ...], verdict: Verdict) -> Verdict:
-    """The verdict; no fact shows what the engine does with a checkpoint that validate finds an error in."""
-    if not errors or not verdict.outcome.is_served:
-        return verdict
-    return replace(verdict, outcome=ServedAs.UNKNOWN, reasons=errors)

@@ -18,7 +18,7 @@ from eaglectl.acceptance.report import SmokeReport
 from eaglectl.api.comparing import diff
 from eaglectl.api.converting import convert, default_place
 from eaglectl.api.diagnosing import diagnose
-from eaglectl.api.inspecting import inspect
+from eaglectl.api.inspecting import inspect, inspect_files
 from eaglectl.api.kept import KeptRuns, Run
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.likeness import as_preset, published_beside
@@ -29,6 +29,7 @@ from eaglectl.api.options import (
     ConvertOptions,
     DiagnoseOptions,
     DiffOptions,
+    InspectOptions,
     ReadyOptions,
     ValidateOptions,
 )
@@ -41,11 +42,11 @@ from eaglectl.checkpoint.checkpoint import read_checkpoint
 from eaglectl.checkpoint.layout import RECORD
 from eaglectl.checkpoint.opening import hub_name, on_disk, open_folder
 from eaglectl.checkpoint.scratch import scratch_folder
-from eaglectl.conversion.serving import output_verdicts
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.engines.engine import NetworkReading, Verdict
+from eaglectl.engines.engine import NetworkReading
 from eaglectl.engines.registry import (
     ENGINES,
+    SETTLED_BY_A_RUN,
     EngineRequest,
     default_requests,
     installed_release,
@@ -61,7 +62,9 @@ from eaglectl.progress import OnProgress, notify, report_step
 from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness
 from eaglectl.shell import as_path, without_secrets
 from eaglectl.validation.judge import Report
+from eaglectl.validation.outputs import judge_plan
 from eaglectl.validation.policy import Policy
+from eaglectl.validation.rule import Finding
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
 
 if TYPE_CHECKING:
@@ -107,12 +110,13 @@ def ready(
     questions = _questions(source, place, options, kept, on_progress)
     options = replace(options, answers=questions.answers)
     with questions.explaining():
-        inspection = inspect(source, target=place, engines=_labels(requests), answers=options.answers)
+        asked = InspectOptions(target=place, engines=_labels(requests), answers=options.answers)
+        inspection = inspect_files(source, asked, on_progress, headers_only=False)
     work = _Work(source, place, weights, requests, servers, options, on_progress, kept)
     states = work.stored(inspection)
     result = Readiness(source, inspection, states, questions.measured, is_named=work.is_named)
     outcomes = {state.stored_outcome for state in states if state.engine in ENGINES}
-    is_wrong = any(outcome.is_known_wrong for outcome in outcomes)
+    is_wrong = bool(_errors(inspection.findings)) or any(outcome.is_known_wrong for outcome in outcomes)
     if outcomes and (is_wrong or not any(outcome.is_served for outcome in outcomes)):
         result = work.converted(result, questions, None if out is None else Path(out))
     result = replace(work.judged(result), published=published_beside(source, place, options))
@@ -166,25 +170,17 @@ def _questions(
 def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str, ...]]:
     """The engines that were asked for, else the default ones, and the URLs of servers.
 
-    Raises UsageError for one of which nothing is known but the layers that it captures.
+    Raises UnreadableError for one of which nothing is known but the layers that it captures.
     """
     servers = tuple(name for name in names if name.startswith(SERVERS))
-    requests = tuple(_request(name) for name in names if name not in servers)
+    requests = tuple(parse_engine(name) for name in names if name not in servers)
     for request in requests:
         if request.engine not in ENGINES:
-            raise UsageError(
-                f"--engine {request.engine}: only the layers that it captures are known, which inspect shows;"
-                f" engines are {', '.join(ENGINES)}"
+            raise UnreadableError(
+                f"--engine {request.engine}: read, not judged; engines are {', '.join(ENGINES)}; of others"
+                f" {SETTLED_BY_A_RUN}"
             )
     return requests if names else default_requests(), servers
-
-
-def _request(name: str) -> EngineRequest:
-    """The engine that a name asks for; without a release the installed one, as that can be measured."""
-    release = installed_release(ENGINES[name]) if name in INSTALLED else None
-    if release is not None and release in ENGINES[name].releases:
-        return EngineRequest(name, (release,))
-    return parse_engine(name)
 
 
 def _check_arguments(options: ReadyOptions, requests: Sequence[EngineRequest]) -> None:
@@ -216,8 +212,14 @@ def _target(source: str, target: str | None, answers: Answers) -> tuple[str | No
 
 
 def _labels(requests: Sequence[EngineRequest]) -> tuple[str, ...]:
-    """The releases of the requests that are known."""
-    return tuple(label for request in requests for label in replace(request, unknown="").labels)
+    """The engines and releases of requests; of an installed one that is not known its engine alone."""
+    labels = [(request.engine,) if request.unknown else request.labels for request in requests]
+    return tuple(label for several in labels for label in several)
+
+
+def _errors(findings: Sequence[Finding]) -> list[Finding]:
+    """The errors of files that fail `validate` whatever the engine."""
+    return [each for each in findings if each.severity == "error" and not each.match.engines]
 
 
 class _Work(Struct, frozen=True):
@@ -252,11 +254,9 @@ class _Work(Struct, frozen=True):
         )
 
     def _stored(self, name: str, inspection: Inspection) -> EngineReadiness:
-        releases = [release for one in self.requests if one.engine == name for release in one.releases]
-        release = self._release(name, releases)
-        verdicts = {(verdict.engine, verdict.release): verdict for verdict in inspection.requested}
-        unknown = ("its installed release is not known to eaglectl",)
-        known = verdicts.get((name, release)) or Verdict(name, release, ServedAs.UNKNOWN, unknown)
+        verdicts = {each.release: each for each in inspection.requested if each.engine == name}
+        known = verdicts.get(installed_release(ENGINES[name]) or "") or list(verdicts.values())[-1]
+        release = known.release
         place, revision = hub_name(self.source) or (self.source, None)
         state = EngineReadiness(
             name,
@@ -311,14 +311,18 @@ class _Work(Struct, frozen=True):
         """The result with the conversion, its validation, and its acceptance."""
         with self._place(out) as place:
             try:
-                if not self._is_better(result.engines, questions):
+                is_broken = bool(_errors(result.inspection.findings))
+                if not is_broken and not self._is_better(result.engines, questions):
                     return result
                 conversion = self._written(place, questions)
             except RefusedError as error:
                 return replace(result, reason=str(error))
             version = result.inspection.drafter.version
             shown = str(default_place(open_folder(self.source), version) if out is None else out)
-            states = tuple(self._converted(state, place, shown) for state in result.engines)
+            served = [state for state in result.engines if state.engine in ENGINES]
+            labels = [state.label for state in served if state.release in ENGINES[state.engine].releases]
+            inspected = inspect(str(place), target=self.target, engines=labels)
+            states = tuple(self._converted(state, inspected, place, shown) for state in result.engines)
             report_step(self.on_progress, "validating")
             return replace(
                 result,
@@ -336,14 +340,16 @@ class _Work(Struct, frozen=True):
             return None
         return validate(str(place), ValidateOptions(target=self.target, engines=labels, policy=Policy()))
 
-    def _converted(self, state: EngineReadiness, place: Path, shown: str) -> EngineReadiness:
+    def _converted(
+        self, state: EngineReadiness, inspected: Inspection, place: Path, shown: str
+    ) -> EngineReadiness:
         if state.engine not in ENGINES:
             gap = "a server has loaded its own drafter: start it with the output, and run smoke against it"
             return replace(state, converted_gap=gap)
-        if state.release not in ENGINES[state.engine].releases:
+        verdicts = {(each.engine, each.release): each for each in inspected.requested}
+        verdict = verdicts.get((state.engine, state.release))
+        if verdict is None:
             return state
-        inspected = inspect(str(place), target=self.target, engines=[state.label])
-        (verdict,) = inspected.requested
         state = replace(
             state,
             converted_outcome=verdict.outcome,
@@ -364,9 +370,11 @@ class _Work(Struct, frozen=True):
             return replace(result, verdict=CheckVerdict.FAIL)
         if not is_served:
             return self._unserved(result)
-        if result.report is not None and result.report.verdict == CheckVerdict.FAIL:
-            findings = [f"{found.rule.id} {found.match.message}" for found in result.report.findings]
-            reason = next(iter(findings), result.report.problem)
+        report = result.report
+        findings = _errors(result.inspection.findings if report is None else report.findings)
+        if findings or (report is not None and report.verdict == CheckVerdict.FAIL):
+            reasons = [f"{each.rule.id} {each.match.message}" for each in findings]
+            reason = next(iter(reasons), "" if report is None else report.problem)
             return replace(result, verdict=CheckVerdict.FAIL, reason=reason)
         best = [result.best] if result.best is not None else []
         return self._run_verdict(result, serving if self.is_named else best)
@@ -427,7 +435,7 @@ class _Work(Struct, frozen=True):
         return any(
             verdict.outcome.is_served
             for state in others
-            for verdict in output_verdicts(plan, EngineRequest(state.engine, (state.release,)))
+            for verdict in judge_plan(plan, EngineRequest(state.engine, (state.release,)))
         )
 
     @property
@@ -471,7 +479,7 @@ class _Work(Struct, frozen=True):
             return False
         asked = DiffOptions(target=self.target, answers=self.options.answers)
         try:
-            return diff(self.source, str(place), asked).verdict == DiffVerdict.EQUAL
+            return diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL
         except EaglectlError:
             return False
 
@@ -489,11 +497,6 @@ class _Work(Struct, frozen=True):
             words += ["--for", str(self._layout)]
         words += [word for label in _labels(self.requests) if self.is_named for word in ("--engine", label)]
         return command("convert", self.source, *words, target=self.target, answers=self.options.answers)
-
-    def _release(self, name: str, releases: Sequence[str]) -> str:
-        """The release to show of an engine: the installed one where it is requested, else the last."""
-        installed = installed_release(ENGINES[name])
-        return installed or "" if not releases or installed in releases else releases[-1]
 
     def _engine(self, state: EngineReadiness) -> str | None:
         """What runs the drafter for an engine: itself where that release is installed; else nothing."""

@@ -41,7 +41,7 @@ from eaglectl.reports.documents.validate import validate_document
 from eaglectl.text import listed
 from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy
-from eaglectl.verdicts import CheckVerdict
+from eaglectl.verdicts import CheckVerdict, ServedAs
 
 # rules that a release must pass, whatever their severity; a policy that names a rule decides itself
 FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL708", "EGL905", "EGL906")
@@ -104,7 +104,7 @@ def _is_only_doubted(report: Report) -> bool:
     reasons = {reason for verdict in report.releases for reason in verdict.reasons}
     is_looked_at = not report.problem and not any(rule.is_required for rule in report.unchecked)
     is_answered = bool(report.doubts) and not report.questions
-    return is_looked_at and is_answered and reasons <= {"; ".join(report.doubts)}
+    return is_looked_at and is_answered and reasons <= set(report.doubts)
 
 
 def _not_judged(report: Report, folder: str) -> UnreadableError:
@@ -137,7 +137,7 @@ def served_releases(source: FrozenSource, folder: str, options: ValidateOptions)
     report = judge_source(source, folder, options)
     passed: dict[str, list[str]] = {}
     for verdict in report.releases:
-        if verdict.outcome == CheckVerdict.PASS:
+        if verdict.outcome == ServedAs.AS_TRAINED:
             passed.setdefault(verdict.engine, []).append(verdict.release)
     return {engine: ranges(releases, ENGINES[engine].releases) for engine, releases in passed.items()}
 
@@ -181,6 +181,8 @@ def with_written_files(
         "verdict": report.verdict,
         "policy": Path(report.policy).name,
         "engines": list(report.engines),
+        "target": facts.drafter.target.name,
+        "target_config": report.target_digest or None,
         "rules": eaglectl.__version__,
     }
     add(RECORD, make_record(checkpoint, facts.drafter, list(by_name.values()), outcome, facts.smoke))

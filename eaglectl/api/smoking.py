@@ -35,6 +35,7 @@ from eaglectl.acceptance.showing import show_answer
 from eaglectl.acceptance.speed import measure_speed
 from eaglectl.api.converting import convert
 from eaglectl.api.copies import opened
+from eaglectl.api.inspecting import inspect
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.likeness import as_preset, published_beside
 from eaglectl.api.options import (
@@ -55,6 +56,7 @@ from eaglectl.checkpoint.source import FolderSource
 from eaglectl.conversion.tensor_steps import draft_vocabulary, marked_tokens
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.engine import NetworkReading
+from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
@@ -84,7 +86,21 @@ def smoke(
     UnreadableError where the engine, the device or an input is missing, RefusedError and UsageError as
     `convert` does.
     """
-    return smoke_drafts(os.fspath(source), path_text(target), options or SmokeOptions(), on_progress)
+    source, target, options = os.fspath(source), path_text(target), options or SmokeOptions()
+    report = smoke_drafts(source, target, options, on_progress)
+    if report.run.engine != "reference":
+        return report
+    return replace(report, notes=(*report.notes, *_otherwise_read(source, target, options.answers)))
+
+
+def _otherwise_read(source: str, target: str | None, answers: Answers) -> Iterator[str]:
+    """Of which engines the reference's figure says nothing: those known to read the file otherwise."""
+    latest = {verdict.engine: verdict for verdict in inspect(source, target=target, answers=answers).verdicts}
+    for verdict in latest.values():
+        if verdict.outcome.is_known_wrong:
+            title = f"{ENGINES[verdict.engine].title} {verdict.release}"
+            reasons = "; ".join(verdict.reasons)
+            yield f"measured as if the file were read as trained; {title} does not read it so: {reasons}"
 
 
 def smoke_drafts(
@@ -379,7 +395,7 @@ def _job(
         drafter, tokens = _stored_drafter(stored, target, options.answers), None
         if engine == "sglang":  # the target token of each draft token, as the checkpoint means it
             vocabulary = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None)
-            tokens = tuple(vocabulary.targets.tolist())
+            tokens = vocabulary.targets
         yield job(stored.root, drafter, tokens)
         return
     with scratch_folder() as scratch:

@@ -63,13 +63,13 @@ class TargetChoice(Struct, frozen=True):
         """What the target's config.json states, with how it was found."""
         return self.read(name)[0]
 
-    def read(self, name: str | None = None) -> tuple[Target, Mapping[str, Any] | None]:
-        """What the target's config.json states, with how it was found, and the config itself."""
+    def read(self, name: str | None = None) -> tuple[Target, Source | None, Mapping[str, Any] | None]:
+        """What the target's config.json states, with how it was found, its files and the config itself."""
         if self.place is None or self.text is None:
-            return Target(name, origin=self.how), None
+            return Target(name, origin=self.how), None, None
         source = target_source(self.place)
         config = read_config(source, is_target=True)
-        return replace(known_target(self.text, source, config, name), origin=self.how), config
+        return replace(known_target(self.text, source, config, name), origin=self.how), source, config
 
 
 def choose_target(

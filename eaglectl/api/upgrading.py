@@ -16,7 +16,6 @@ from eaglectl.api.converting import (
     check_options,
     default_place,
     open_inputs,
-    output_serving,
     plan_conversion,
     served_plan,
     target_of,
@@ -165,8 +164,7 @@ class _Upgrade(Struct, frozen=True):
         check_options(self.files.original, out, conversion)
         if conversion.dry_run:
             return Conversion(plan, None, self.files.pickles, time.perf_counter() - start)
-        write_conversion(self.files, plan, out, conversion, self.on_progress)
-        serving = output_serving(plan, out, conversion)
+        serving = write_conversion(self.files, plan, out, conversion, self.on_progress)
         seconds = time.perf_counter() - start
         return Conversion(plan, out, self.files.pickles, seconds, gate, serving)
 

@@ -47,7 +47,8 @@ class Checkpoint(Struct, frozen=True):
     """Config, tensor table and file list of one checkpoint.
 
     `scattered` are tensors whose data cannot be read: those of pickles that are not on this machine, or do
-    not store it at one place.
+    not store it at one place. `names` are those of all files; `nested` is a pickle in which the tensors are
+    inside of another item.
     """
 
     source: Source
@@ -57,6 +58,8 @@ class Checkpoint(Struct, frozen=True):
     weight_files: tuple[str, ...]
     sidecars: Mapping[str, Mapping[str, Any]]
     scattered: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
+    nested: str = ""
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of one tensor's data."""
@@ -106,8 +109,9 @@ def _read_checkpoint(source: Source) -> Checkpoint:
         from eaglectl.checkpoint.pickles import read_pickled_table
 
         table = read_pickled_table(source)
-        sidecars = _sidecars(source)
-        return Checkpoint(source, config, table.tensors, table.metadata, pickles, sidecars, table.scattered)
+        sidecars, names = _sidecars(source), source.names()
+        read = (table.tensors, table.metadata, pickles, sidecars, table.scattered, names, table.nested)
+        return Checkpoint(source, config, *read)
     files, weight_map = _weight_files(source)
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
@@ -123,7 +127,7 @@ def _read_checkpoint(source: Source) -> Checkpoint:
         _check_index(weight_map, tensors)
     if not tensors:
         raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
-    return Checkpoint(source, config, tensors, metadata, files, _sidecars(source))
+    return Checkpoint(source, config, tensors, metadata, files, _sidecars(source), names=source.names())
 
 
 def _read_gguf(source: Source, file: str) -> Checkpoint:

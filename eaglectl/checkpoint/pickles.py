@@ -64,12 +64,13 @@ DTYPES: Mapping[str, str] = {
 class PickledTable(Struct, frozen=True):
     """The tensors of pickled weights by name, and `scattered`: those whose bytes cannot be read at one place.
 
-    `metadata` are marks of the producer in the names.
+    `metadata` are marks of the producer in the names, `nested` a file whose tensors are inside of an item.
     """
 
     tensors: Mapping[str, StoredTensor]
     scattered: frozenset[str]
     metadata: Mapping[str, str]
+    nested: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,9 @@ def read_pickled_table(source: Source) -> PickledTable:
             entry.name: StoredTensor(entry.name, DTYPES[entry.dtype], entry.shape, files[0], 0, entry.nbytes)
             for entry in entries
         }
-        scattered = set(stored)
+        scattered, nested = set(stored), ""
     else:
-        stored, scattered = _stored(source, files)
+        stored, scattered, nested = _stored(source, files)
     named: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
         short = _drafter_name(name)
@@ -113,16 +114,18 @@ def read_pickled_table(source: Source) -> PickledTable:
                 f"{source.place}: two tensors are {short} once the trainer's prefixes are removed; keep one"
             )
         named[short] = replace(tensor, name=short)
-    return PickledTable(named, frozenset(map(_drafter_name, scattered)), _marks(stored))
+    return PickledTable(named, frozenset(map(_drafter_name, scattered)), _marks(stored), nested)
 
 
-def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTensor], set[str]]:
-    """The tensors of files that torch.save wrote, and those that are scattered over their storages."""
+def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTensor], set[str], str]:
+    """The tensors of files that torch.save wrote, those scattered over their storages, and a nested file."""
     stored: dict[str, StoredTensor] = {}
-    scattered = set()
+    scattered, nested = set(), ""
     for file in files:
         is_local = source.path(file) is not None
         saved, views = _views(source, file, has_places=is_local)
+        top = saved.value.entries if isinstance(saved.value, Dict) else {}
+        nested = nested or ("" if any(view.name in top for view in views) else file)
         for view in views:
             if view.name in stored:
                 raise RefusedError(f"{view.name} is in more than one of {listed(files)}; keep one")
@@ -133,7 +136,7 @@ def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTenso
                 scattered.add(view.name)
     if not stored:
         raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
-    return stored, scattered
+    return stored, scattered, nested
 
 
 def unpickle(source: Source, folder: Path) -> UnpickledSource:

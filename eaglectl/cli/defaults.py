@@ -19,9 +19,9 @@ TOLD = ("--target", "--assume-defaults")
 
 
 def command_defaults(
-    command: str, arguments: Sequence[Any], *, is_verbose: bool = False
+    command: str, arguments: Sequence[Any], policy: str | None = None, *, is_verbose: bool = False
 ) -> Mapping[str, Any]:
-    """Values of a command's parameters that the command line may leave out.
+    """Values of a command's parameters that the command line may leave out, from the file `policy` if given.
 
     A target and `assume` are told on stderr, as they decide what is judged and taken for trained; the others
     where `is_verbose`.
@@ -29,17 +29,17 @@ def command_defaults(
     What lies in one of the command's `arguments` says nothing. Raises UsageError for a file that is not as it
     should be.
     """
-    if command not in READERS or not _has_file(current_folder()):
+    if command not in READERS or not (policy or _has_file(current_folder())):
         return {}
     from eaglectl.validation.policy_file import ignored_file, read_defaults
 
     judged = [text for one in arguments for text in ([one] if isinstance(one, str) else one or ())]
-    defaults = read_defaults(judged=judged)
+    defaults = read_defaults(policy, judged=judged)
     told = [option for option in defaults.options if is_verbose or option[0] in TOLD]
     if told:
         options = " ".join(f"{name} {value}".strip() for name, value in told)
         say(f"{defaults.origin} gives {options}, where the command line says nothing else", sys.stderr)
-    if ignored := ignored_file(judged):
+    if policy is None and (ignored := ignored_file(judged)):
         say(f"{ignored} is not read: it lies in a checkpoint or a download", sys.stderr)
     return _parameters(defaults, has_engines=command in WITH_ENGINES)
 

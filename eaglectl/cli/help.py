@@ -132,8 +132,9 @@ class GroupedCommand(TyperCommand):
         values, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
         parameters = self.get_params(ctx)
         arguments = [values.get(one.name) for one in parameters if isinstance(one, TyperArgument)]
+        is_verbose = getattr(ctx.obj, "verbose", False)
         ctx.default_map = command_defaults(
-            self.name or "", arguments, is_verbose=getattr(ctx.obj, "verbose", False)
+            self.name or "", arguments, values.get("policy"), is_verbose=is_verbose
         )
         for parameter in sorted(parameters, key=lambda one: not one.is_eager):
             value, source = parameter.consume_value(ctx, values)

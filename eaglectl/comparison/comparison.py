@@ -147,7 +147,11 @@ class Spelling(Struct, frozen=True):
 
 
 class Comparison(Result, frozen=True):
-    """The result of `diff`. `has_values`: whether tensor data was compared."""
+    """The result of `diff`. `has_values`: whether tensor data was compared.
+
+    `served` are what the newest release of each engine does with A and with B as stored; `errors` are the
+    faults of A's and of B's tensors for which no engine accepts what is drafted.
+    """
 
     a: Side
     b: Side
@@ -156,10 +160,19 @@ class Comparison(Result, frozen=True):
     spelling: Spelling
     has_values: bool
     notes: tuple[str, ...] = ()
+    served: tuple[Fact, ...] = ()
+    errors: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     @property
     def verdict(self) -> DiffVerdict:
         """The outcome; SAME_HEADERS: nothing differs, and no tensor data was compared."""
+        a, b = ({fault.partition(" ")[0] for fault in faults} for faults in self.errors)
+        is_same = self.meaning in (DiffVerdict.EQUAL, DiffVerdict.SAME_HEADERS)
+        return DiffVerdict.DIFFERS if is_same and a != b else self.meaning
+
+    @property
+    def meaning(self) -> DiffVerdict:
+        """The outcome of what both mean, whether or not an engine reads it."""
         states = {fact.state for fact in self.facts}
         if FactState.DIFFERS in states or any(pair.differs for pair in self.tensors):
             return DiffVerdict.DIFFERS

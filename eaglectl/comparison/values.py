@@ -17,7 +17,8 @@ from eaglectl.comparison.comparison import Numbers
 from eaglectl.conversion.arithmetic import encode, evaluate, join_absorbed
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
 from eaglectl.errors import UnreadableError
-from eaglectl.validation.scanning import FLOAT_FORMATS, Floats, as_floats
+from eaglectl.validation.scanning import Floats, as_floats
+from eaglectl.validation.vectors import FLOAT_FORMATS
 
 OnBytes = Callable[[int], None]
 BLOCK = 4 << 20

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from eaglectl.checkpoint.layout import VOCABULARY_PICKLES
 from eaglectl.comparison.comparison import Fact, Remark, Side
-from eaglectl.drafter.vocabulary import DraftVocabulary, Ids, from_tokens, numbers, read_vocabulary
+from eaglectl.drafter.vocabulary import Ids, as_int64, from_tokens, numbers, read_vocabulary
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.verdicts import FactState
@@ -56,7 +56,7 @@ def read(side: Side, answer: str | None) -> VocabularyReading:
             None if tensor is None else numbers(tensor.name, tensor.dtype, data or b"")
             for tensor, data in zip(maps, raw, strict=True)
         )
-        raw = tuple(None if value is None else value.tobytes() for value in (d2t, t2d))
+        raw = tuple(None if value is None else as_int64(value) for value in (d2t, t2d))
         return VocabularyReading(*_meanings(side, d2t, t2d, answer), raw)
     except RefusedError as error:
         return VocabularyReading((), str(error), raw)
@@ -69,19 +69,19 @@ def _meanings(
     dims = side.drafter.dims
     if side.is_gguf and d2t is not None:  # its tokens may stand in any order
         try:
-            tokens = from_tokens(d2t.tolist(), dims.draft_vocab, dims.vocab)
+            tokens = from_tokens(d2t, dims.draft_vocab, dims.vocab)
         except RefusedError:
             raise RefusedError(NO_TOKENS) from None
-        return (_tokens(tokens),), "d2t holds absolute ids"
+        return (tokens.targets,), "d2t holds absolute ids"
     read_as = partial(read_vocabulary, d2t, t2d, dims.draft_vocab, dims.vocab)
     try:
         only = read_as(None)
     except UsageError as error:  # d2t fits as both
         if answer is None:
-            both = tuple(_tokens(read_as(reading)) for reading in ("offset", "absolute"))
+            both = tuple(read_as(reading).targets for reading in ("offset", "absolute"))
             return both, str(error)
         only = read_as(answer)
-    return (_tokens(only),), only.how
+    return (only.targets,), only.how
 
 
 def _absent(side: Side, data: tuple[bytes | None, ...]) -> VocabularyReading:
@@ -90,10 +90,6 @@ def _absent(side: Side, data: tuple[bytes | None, ...]) -> VocabularyReading:
     beside = [name for name in VOCABULARY_PICKLES if name in source.names()]
     where = f"; {beside[0]} holds it, a pickle, which `convert` alone opens" if beside else ""
     return VocabularyReading((), f"d2t is missing{where}", (*data, *map(source.read, beside)), is_absent=True)
-
-
-def _tokens(vocabulary: DraftVocabulary) -> tuple[int, ...]:
-    return tuple(vocabulary.targets.tolist())
 
 
 def compare(a: Side, b: Side, reading_a: VocabularyReading, reading_b: VocabularyReading) -> Fact:

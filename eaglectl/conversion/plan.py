@@ -7,6 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment
 from eaglectl.formats.catalogue import by_name
@@ -138,7 +139,8 @@ class TransformedDrafter(Struct, frozen=True):
 class ConversionPlan(Struct, frozen=True):
     """What `convert` writes.
 
-    `record` goes into eaglectl.json: how the version changed, and what a gate measured.
+    `record` goes into eaglectl.json: how the version changed, and what a gate measured. `output` is what is
+    written, as it reads back; its tensors have no data yet.
     """
 
     source: str
@@ -153,6 +155,7 @@ class ConversionPlan(Struct, frozen=True):
     copied_files: tuple[str, ...]
     notes: tuple[Note, ...]
     record: Mapping[str, Any] = field(default_factory=dict)
+    output: tuple[Checkpoint, Drafter] | None = None
 
     @property
     def identity(self) -> Mapping[str, Any]:

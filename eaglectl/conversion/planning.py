@@ -26,7 +26,7 @@ from eaglectl.conversion.upgrade import at_version
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Drafter, Feature, Level, Note, bias_feature
 from eaglectl.drafter.tensors import is_quantised_part
-from eaglectl.drafter.vocabulary import offsets_record
+from eaglectl.drafter.vocabulary import ABSOLUTE, DraftVocabulary, offsets_record
 from eaglectl.engines.sglang import ids_in
 from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError
 from eaglectl.formats.catalogue import by_name, default_format, writable
@@ -71,7 +71,7 @@ def make_plan(
     check_expressible(transformed.drafter, format, layout, is_for_training=request.recipe is not None)
     vocabulary = draft_vocabulary(checkpoint, transformed.drafter, answers, selected)
     record = {**transformed.record, **request.record}
-    notes = list(transformed.notes)
+    notes = [*transformed.notes, *_repair_notes(drafter, vocabulary)]
     drafter = transformed.drafter
     if request.pruning:
         smaller = pruned(drafter, vocabulary, request.pruning)
@@ -106,8 +106,18 @@ def make_plan(
         ),
         record=record,
     )
-    check_reads_back(plan, checkpoint.source)
-    return plan
+    return replace(plan, output=read_back(plan, checkpoint.source))
+
+
+def _repair_notes(drafter: Drafter, vocabulary: DraftVocabulary) -> Iterator[Note]:
+    """What the output's d2t repairs, and what engines do with the source's."""
+    if vocabulary.how.startswith(ABSOLUTE):
+        text = "d2t: token ids became offsets; as stored no engine accepts a token"
+        yield Note("warning", "d2t", text)
+    elif "d2t" not in drafter.tensors and drafter.has_reduced_vocabulary:
+        first = drafter.dims.draft_vocab
+        text = f"d2t: made {vocabulary.how}; as stored engines propose the first {first} tokens"
+        yield Note("warning", "d2t", text)
 
 
 def _transformed(
@@ -297,8 +307,10 @@ def check_quantised(drafter: Drafter, steps: Iterable[Step]) -> None:
             )
 
 
-def check_reads_back(plan: ConversionPlan, source: Source) -> None:
-    """Raise RefusedError where the output would be read as another drafter, or with a question.
+def read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafter]:
+    """The output as it will be read.
+
+    Raises RefusedError where that is another drafter, or a question.
 
     Without eaglectl.json, a fact that the layout leaves open is not a difference.
     """
@@ -307,7 +319,7 @@ def check_reads_back(plan: ConversionPlan, source: Source) -> None:
         step.name: StoredTensor(step.name, step.dtype, step.shape, SINGLE, 0, step.nbytes)
         for step in plan.steps
     }
-    alone = Checkpoint(source, plan.config, tensors, plan.metadata, (SINGLE,), {})
+    alone = Checkpoint(source, plan.config, tensors, plan.metadata, (SINGLE,), {}, names=(SINGLE,))
     for written in (alone, replace(alone, sidecars={RECORD: plan.identity})):
         try:
             after = read_drafter(written, Answers(), plan.drafter.target)
@@ -321,6 +333,7 @@ def check_reads_back(plan: ConversionPlan, source: Source) -> None:
     if questions := after.notes_at("question"):
         doubts = "; ".join(note.text.partition("; pass --")[0] for note in questions)
         raise RefusedError(f"written as {title}'s, its files leave open what was trained: {doubts}{other}")
+    return written, after
 
 
 def _alternative(layout: str) -> str:

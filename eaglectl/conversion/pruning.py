@@ -61,7 +61,7 @@ def pruned(drafter: Drafter, vocabulary: DraftVocabulary, request: Pruning) -> P
             " out; pass --materialize-lm-head with --target"
         )
     counts = read_counts(request.counts, drafter.dims.vocab)
-    rows = {target: row for row, target in enumerate(vocabulary.targets.tolist())}
+    rows = {target: row for row, target in enumerate(vocabulary.targets)}
     kept = [token for token in request.kept or () if token in rows]
     if len(kept) > size:
         raise UsageError(

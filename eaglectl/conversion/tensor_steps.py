@@ -16,6 +16,7 @@ from eaglectl.drafter.vocabulary import (
     FROM_T2D,
     DraftVocabulary,
     Ids,
+    as_int64,
     from_tokens,
     identity,
     numbers,
@@ -93,7 +94,7 @@ def marked_tokens(checkpoint: Checkpoint, drafter: Drafter) -> tuple[int, ...]:
         return ()
     t2d = _stored_numbers(checkpoint, drafter.tensors["t2d"])
     assert t2d is not None
-    return tuple(int(token) for token in t2d.nonzero()[0])
+    return tuple(token for token, mark in enumerate(t2d) if mark)
 
 
 def _with_repairs(refusal: RefusedError, readings: Sequence[str]) -> EaglectlError:
@@ -190,11 +191,11 @@ def _vocabulary_steps(
         if not layout.has_identity_map:
             return
         vocabulary = identity(drafter.dims.vocab)
-    offsets = vocabulary.offsets.astype("<i8").tobytes()
+    offsets = as_int64(vocabulary.offsets)
     d2t = GeneratedBytes(offsets, vocabulary.how)
     yield replace(_map_step(checkpoint, drafter, "d2t", "I64", d2t), name=written_name("d2t", layout))
     if "t2d" in drafter.tensors or layout.has_identity_map:
-        mask = vocabulary.mask(drafter.dims.vocab).tobytes()
+        mask = vocabulary.mask(drafter.dims.vocab)
         t2d = GeneratedBytes(mask, vocabulary.how)
         yield replace(_map_step(checkpoint, drafter, "t2d", "BOOL", t2d), name=written_name("t2d", layout))
 
@@ -233,7 +234,7 @@ def _output_biases(drafter: Drafter, layout: Layout, dtype: str | None) -> Itera
 def _permuted(tensor: Tensor, vocabulary: DraftVocabulary) -> Tensor:
     """lm_head rows by target token: new[i + d2t[i]] = old[i], for a full vocabulary."""
     source = [0] * tensor.shape[0]
-    for draft, target in enumerate(vocabulary.targets.tolist()):
+    for draft, target in enumerate(vocabulary.targets):
         source[target] = draft
     return tensor.with_rows(source)
 

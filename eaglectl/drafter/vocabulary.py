@@ -1,28 +1,32 @@
-"""The draft vocabulary: d2t and t2d, read as numbers; the home of numpy for whole-number work.
+"""The draft vocabulary: d2t and t2d, read as numbers, without numpy, which takes longer to load than to save.
 
 d2t is kept as offsets: draft token i proposes target token i + d2t[i] (vLLM llama_eagle3.py:385, SGLang,
 SafeAILab).
 """
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
+from itertools import pairwise
+from struct import pack, unpack
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from eaglectl.errors import OpenFactError, RefusedError
 
-Ids = npt.NDArray[np.int64]
-_INTEGERS = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "U8": "u1", "I8": "i1", "BOOL": "?"}
-_OTHERS = {"U64": "<u8", "U32": "<u4", "U16": "<u2", "F64": "<f8", "F32": "<f4", "F16": "<f2"}
+Ids = tuple[int, ...]
+# codes of struct
+_INTEGERS = {"I64": "q", "I32": "i", "I16": "h", "U8": "B", "I8": "b", "BOOL": "?"}
+_OTHERS = {"U64": "Q", "U32": "I", "U16": "H", "F64": "d", "F32": "f", "F16": "e"}
+_BYTES = {"q": 8, "Q": 8, "d": 8, "i": 4, "I": 4, "f": 4, "h": 2, "H": 2, "e": 2}
+# what is no number, or too large for int64, is far outside of every vocabulary
+_LIMIT = 2**62
 # readings that make one table of the other (--fix-reading)
 FROM_T2D, FROM_D2T = "d2t=from-t2d", "t2d=from-d2t"
 BOTH_WHOLE = (
     "d2t and t2d are both whole and name other tokens, and lm_head was trained with one of them; pass"
     f" --fix-reading {FROM_T2D} or --fix-reading {FROM_D2T}; diagnose measures which of them"
 )
+ABSOLUTE = "d2t holds absolute ids"
 BOTH_FIT = (
     "d2t may hold offsets or absolute ids, both fit and there is no t2d; pass --source-semantics d2t=offset"
     " or d2t=absolute"
@@ -30,40 +34,46 @@ BOTH_FIT = (
 
 
 class DraftVocabulary(Struct, frozen=True):
-    """Target token of each draft token, [draft_vocab] int64, and how that was found out."""
+    """Target token of each draft token, [draft_vocab], and how that was found out."""
 
     targets: Ids
     how: str
 
     @property
     def offsets(self) -> Ids:
-        """d2t as engines read it: targets - arange, int64."""
-        return self.targets - np.arange(len(self.targets), dtype=np.int64)
+        """d2t as engines read it: the target less the draft token's own number."""
+        return tuple(target - index for index, target in enumerate(self.targets))
 
     @property
     def is_identity(self) -> bool:
         """Whether draft token i is target token i for all i."""
-        return bool((self.offsets == 0).all())
+        return self.targets == tuple(range(len(self.targets)))
 
     def selected(self, rows: Sequence[int], how: str) -> "DraftVocabulary":
         """The map of these draft tokens alone, in this order."""
-        return DraftVocabulary(self.targets[list(rows)], how)
+        return DraftVocabulary(tuple(self.targets[row] for row in rows), how)
 
-    def mask(self, vocab: int) -> npt.NDArray[np.bool_]:
+    def mask(self, vocab: int) -> bytes:
         """t2d: [vocab] bool, true for target tokens that have a draft token."""
-        mask = np.zeros(vocab, dtype=np.bool_)
-        mask[self.targets] = True
-        return mask
+        used = set(self.targets)
+        return bytes(token in used for token in range(vocab))
+
+
+def as_int64(numbers: Ids) -> bytes:
+    """Whole numbers as engines and safetensors hold d2t: little-endian, 8 bytes each."""
+    return pack(f"<{len(numbers)}q", *numbers)
 
 
 def offsets_record(offsets: Ids) -> dict[str, str]:
     """What eaglectl.json states of a d2t that eaglectl wrote, and by which it is read again."""
-    return {"meaning": "offset", "sha256": sha256(offsets.astype("<i8").tobytes()).hexdigest()}
+    from hashlib import sha256  # late: it loads OpenSSL
+
+    return {"meaning": "offset", "sha256": sha256(as_int64(offsets)).hexdigest()}
 
 
 def recorded_meaning(record: Mapping[str, Any], d2t: Ids | None) -> str | None:
     """What d2t holds as eaglectl.json states it; None where it speaks of no d2t, or of another."""
-    if d2t is None or record.get("d2t") != offsets_record(d2t):
+    if d2t is None or "d2t" not in record or record["d2t"] != offsets_record(d2t):
         return None
     return "offset"
 
@@ -77,14 +87,14 @@ class Fault(Struct, frozen=True):
 
 
 def numbers(name: str, dtype: str, raw: bytes) -> Ids:
-    """Raw little-endian data of an integer or boolean tensor as int64."""
+    """Raw little-endian data of an integer or boolean tensor."""
     if dtype not in _INTEGERS:
         raise RefusedError(
             f"{name} is {dtype}; whole numbers were expected (engines read int64)",
             "d2t-dtype",
             f"tensor:{name}",
         )
-    return np.frombuffer(raw, dtype=_INTEGERS[dtype]).astype(np.int64)
+    return tuple(map(int, _unpacked(_INTEGERS[dtype], raw)))
 
 
 def as_engines_read(name: str, dtype: str, raw: bytes) -> Ids:
@@ -93,28 +103,36 @@ def as_engines_read(name: str, dtype: str, raw: bytes) -> Ids:
     Raises RefusedError.
     """
     if dtype == "BF16":
-        return _whole((np.frombuffer(raw, dtype="<u2").astype(np.uint32) << 16).view(np.float32))
+        words = _unpacked("H", raw)
+        return as_engines_read(name, "F32", pack(f"<{len(words)}I", *(word << 16 for word in words)))
     if dtype in _OTHERS:
-        return _whole(np.frombuffer(raw, dtype=_OTHERS[dtype]))
+        return tuple(map(_whole, _unpacked(_OTHERS[dtype], raw)))
     return numbers(name, dtype, raw)
 
 
-def _whole(values: npt.NDArray[Any]) -> Ids:
-    # what is no number, or too large for int64, is far outside of every vocabulary
-    limit = float(2**62)
-    with np.errstate(invalid="ignore"):  # a signalling NaN warns as it becomes a quiet one
-        wide = values.astype(np.float64)
-    return np.clip(np.nan_to_num(wide, nan=-limit), -limit, limit).astype(np.int64)
+def _unpacked(code: str, raw: bytes) -> tuple[Any, ...]:
+    return unpack(f"<{len(raw) // _BYTES.get(code, 1)}{code}", raw)
+
+
+def _whole(value: float) -> int:
+    if value != value:
+        return -_LIMIT
+    return int(min(max(value, -_LIMIT), _LIMIT))
+
+
+def _marked(t2d: Ids | None) -> Ids | None:
+    """The target tokens that t2d marks; None without t2d."""
+    return None if t2d is None else tuple(token for token, mark in enumerate(t2d) if mark)
 
 
 def identity(size: int) -> DraftVocabulary:
     """The map of a full vocabulary."""
-    return DraftVocabulary(np.arange(size, dtype=np.int64), "full vocabulary")
+    return DraftVocabulary(tuple(range(size)), "full vocabulary")
 
 
 def from_tokens(tokens: Sequence[int], draft_vocab: int, vocab: int) -> DraftVocabulary:
     """The map of a trainer's list of target tokens, one for each lm_head row in order."""
-    targets = np.array(tokens, dtype=np.int64)
+    targets = tuple(tokens)
     if len(targets) != draft_vocab or not _is_valid(targets, vocab):
         raise RefusedError(
             f"the trainer's token list has {len(targets)} entries; {draft_vocab} different tokens below"
@@ -131,7 +149,7 @@ def read_vocabulary(
     Raises RefusedError where they are out of range, repeat a token or contradict each other; OpenFactError
     where d2t may be offsets or absolute ids and `answer` ("offset", "absolute") does not say.
     """
-    used = None if t2d is None else np.flatnonzero(t2d)
+    used = _marked(t2d)
     if used is not None and len(used) != draft_vocab:
         raise RefusedError(_miscounted(len(used), draft_vocab), "draft-vocabulary-size", "tensor:t2d")
     if d2t is None:
@@ -141,7 +159,7 @@ def read_vocabulary(
                 f" propose the first {draft_vocab}: restore it from the trainer",
                 "d2t-missing",
             )
-        return DraftVocabulary(used.astype(np.int64), "from t2d")
+        return DraftVocabulary(used, "from t2d")
     readings = _readings(d2t, used, vocab)
     fits = {kind: targets for kind, targets in readings.items() if answer in (None, kind)}
     if not fits and readings:
@@ -158,23 +176,21 @@ def read_vocabulary(
             "d2t-range",
             "tensor:d2t",
         )
-    if len(fits) > 1 and not np.array_equal(offset_targets(d2t), d2t):
+    if len(fits) > 1 and any(d2t):
         raise OpenFactError(BOTH_FIT)
     kind, targets = next(iter(fits.items()))
-    words = {"offset": "offsets", "absolute": "absolute ids"}
-    return DraftVocabulary(
-        targets, f"d2t holds {words[kind]}" + (", as t2d confirms" if used is not None else "")
-    )
+    words = "d2t holds offsets" if kind == "offset" else ABSOLUTE
+    return DraftVocabulary(targets, words + (", as t2d confirms" if used is not None else ""))
 
 
 def offset_targets(d2t: Ids) -> Ids:
     """The target token of each draft token as engines take it from d2t: i + d2t[i]."""
-    return d2t + np.arange(len(d2t), dtype=np.int64)
+    return tuple(index + offset for index, offset in enumerate(d2t))
 
 
 def faults(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int) -> tuple[Fault, ...]:
     """The faults of d2t [draft_vocab], read as offsets as engines do, and of t2d [vocab]."""
-    used = None if t2d is None else np.flatnonzero(t2d)
+    used = _marked(t2d)
     found: tuple[Fault, ...] = ()
     if used is not None and len(used) != draft_vocab:
         found = (Fault("draft-vocabulary-size", _miscounted(len(used), draft_vocab), "t2d"),)
@@ -185,17 +201,17 @@ def faults(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int) -> tu
 def _faults_of_d2t(d2t: Ids, used: Ids | None, draft_vocab: int, vocab: int) -> list[Fault]:
     targets = offset_targets(d2t)
     readings = _readings(d2t, used, vocab)
-    if draft_vocab < vocab and not d2t.any() and ("offset" not in readings or used is None):
+    if draft_vocab < vocab and not any(d2t) and ("offset" not in readings or used is None):
         text = f"d2t is zeros: only the first {draft_vocab} of {vocab} tokens can be proposed"
         return [Fault("d2t-identity", text + ("" if used is None else ", and t2d marks others"))]
     if "offset" in readings:
-        falls = np.flatnonzero(np.diff(targets) < 0)[:1]
+        falls = [i for i, (first, second) in enumerate(pairwise(targets)) if second < first][:1]
         words = "d2t's targets do not ascend: draft token {} is {}, the next is {}"
         return [Fault("d2t-order", words.format(i, targets[i], targets[i + 1])) for i in falls]
     if "absolute" in readings:
         text = (
             f"d2t holds token ids ({d2t[0]} to {d2t[-1]}); engines add the draft token's own number to each,"
-            f" and reach {targets.max()}"
+            f" and reach {max(targets)}"
         )
         return [Fault("d2t-absolute", text)]
     return [
@@ -210,22 +226,20 @@ def table_repairs(d2t: Ids | None, t2d: Ids, draft_vocab: int, vocab: int) -> tu
     Both readings where both tables are whole, so that nothing in the file shows which is right. `d2t` is None
     where its numbers are lost.
     """
-    used = np.flatnonzero(t2d)
-    is_marked = len(t2d) == vocab and len(used) == draft_vocab
+    used = _marked(t2d)
+    is_marked = used is not None and len(t2d) == vocab and len(used) == draft_vocab
     if d2t is None or len(d2t) != draft_vocab:
         return (FROM_T2D,) if is_marked else ()
     if is_marked and _readings(d2t, used, vocab):
         return ()
     # zeros are no map of a reduced vocabulary unless t2d marks the first tokens
-    is_mapped = bool(d2t.any()) and _is_valid(offset_targets(d2t), vocab)
+    is_mapped = any(d2t) and _is_valid(offset_targets(d2t), vocab)
     return ((FROM_T2D,) if is_marked else ()) + ((FROM_D2T,) if is_mapped else ())
 
 
 def is_of_two_meanings(d2t: Ids, t2d: Ids | None, vocab: int) -> bool:
     """Whether d2t fits as offsets and as absolute ids, with no t2d to tell."""
-    return (
-        t2d is None and len(_readings(d2t, None, vocab)) > 1 and not np.array_equal(offset_targets(d2t), d2t)
-    )
+    return t2d is None and any(d2t) and len(_readings(d2t, None, vocab)) > 1
 
 
 def _readings(d2t: Ids, used: Ids | None, vocab: int) -> dict[str, Ids]:
@@ -233,8 +247,10 @@ def _readings(d2t: Ids, used: Ids | None, vocab: int) -> dict[str, Ids]:
         kind: targets
         for kind, targets in (("offset", offset_targets(d2t)), ("absolute", d2t))
         if _is_valid(targets, vocab)
-        and (used is None or np.array_equal(np.sort(targets), used))
-        and (used is not None or kind == "offset" or bool((np.diff(targets) > 0).all()))
+        and (used is None or tuple(sorted(targets)) == used)
+        and (
+            used is not None or kind == "offset" or all(first < second for first, second in pairwise(targets))
+        )
     }
 
 
@@ -247,16 +263,16 @@ def _miscounted(marked: int, draft_vocab: int) -> str:
 
 def _misfits(targets: Ids, used: Ids | None, vocab: int) -> list[Fault]:
     """Why `targets` are no draft vocabulary, each text to follow "d2t, read as offsets,"."""
-    inside = targets[(targets >= 0) & (targets < vocab)]
+    inside = [target for target in targets if 0 <= target < vocab]
     found = []
     if outside := len(targets) - len(inside):
-        span = f"reaches from {targets.min()} to {targets.max()} in a vocabulary of {vocab}"
+        span = f"reaches from {min(targets)} to {max(targets)} in a vocabulary of {vocab}"
         found.append(Fault("d2t-range", f"{span} ({outside} tokens are outside)"))
     if repeated := _repeats(inside):
         found.append(
             Fault("d2t-unique", f"repeats a target token ({repeated} of {len(targets)} are another's too)")
         )
-    if not found and used is not None and (others := len(np.setdiff1d(targets, used))):
+    if not found and used is not None and (others := len(set(targets).difference(used))):
         found.append(Fault("d2t-t2d", f"does not give the tokens that t2d marks ({others} are others)"))
     return found
 
@@ -271,16 +287,14 @@ def row_copies(rows: list[tuple[bytes, bytes]]) -> bool:
 
 def repeated_offsets(offsets: Ids, most: int) -> list[int]:
     """Up to `most` places i, spread over the table, where d2t[i] == d2t[i+1]."""
-    places = np.flatnonzero(np.diff(offsets) == 0)
-    step = max(1, len(places) // most)
-    return [int(i) for i in places[::step][:most]]
+    places = [i for i, (first, second) in enumerate(pairwise(offsets)) if first == second]
+    return places[:: max(1, len(places) // most)][:most]
 
 
-def _repeats(ids: Ids) -> int:
-    """How many ids are another's too; np.unique takes twice as long, and loads numpy.ma."""
-    ordered = np.sort(ids)
-    return int(np.count_nonzero(ordered[1:] == ordered[:-1]))
+def _repeats(ids: Sequence[int]) -> int:
+    """How many ids are another's too."""
+    return len(ids) - len(set(ids))
 
 
 def _is_valid(targets: Ids, vocab: int) -> bool:
-    return bool(len(targets) and targets.min() >= 0 and targets.max() < vocab and not _repeats(targets))
+    return bool(targets) and min(targets) >= 0 and max(targets) < vocab and not _repeats(targets)

@@ -76,7 +76,8 @@ class Behaviour(Struct, frozen=True):
     """What a release does with a config and with tensor names; classes are llama, mla and qwen3.
 
     `prefixes` are those that a class's loader removes, but not from names that begin with a part of
-    `unprefixed`.
+    `unprefixed`. Of `weight_patterns` the first that fits a file is opened, without files whose names end as
+    `skipped_weights` say; none: what it opens is not known.
     """
 
     runners: Mapping[str, Runner]
@@ -86,6 +87,8 @@ class Behaviour(Struct, frozen=True):
     flags: Mapping[str, Flag]
     unprefixed: tuple[str, ...] = ()
     speculators_defaults: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    weight_patterns: tuple[str, ...] = ()
+    skipped_weights: tuple[str, ...] = ()
 
     @property
     def parallel_runners(self) -> tuple[str, ...]:

@@ -108,6 +108,7 @@ COMMON: Mapping[str, Condition] = {
     "target-unknown": target_is("unknown"),
     "target-unlisted": target_is("lacks", "absent"),
     "unknown-tensor": when(lambda view: view.drafter.unknown),
+    "weight-files": lambda case: bool(case.misloaded),
 }
 
 
@@ -120,6 +121,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "depth": view.drafter.target.depth,
         "draft_vocab": view.drafter.dims.draft_vocab,
         "hidden_act": view.value("hidden_act"),
+        "misloaded": case.misloaded,
         "layers": view.drafter.dims.layers,
         "positions": view.value("max_position_embeddings"),
         "prefixes": " or ".join(case.refused_prefixes),

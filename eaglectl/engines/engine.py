@@ -3,13 +3,15 @@
 Where the network that it makes of it is another one than was trained, `NetworkReading` says in what.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import fnmatch
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from eaglectl.checkpoint.layout import INDEX
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.behaviour import (
     AppliedFact,
@@ -30,6 +32,7 @@ from eaglectl.engines.publication import Publication, publication
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.targets import TargetReading, as_seen, read_captures
 from eaglectl.engines.view import View, stated_theta
+from eaglectl.text import listed
 from eaglectl.verdicts import ServedAs
 
 Switch = Literal["fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"]
@@ -162,6 +165,23 @@ class Case(Struct, frozen=True, dict=True):
         )
 
     @cached_property
+    def misloaded(self) -> str:
+        """What the loader makes of files that are not what it takes for weights; "" of those that are."""
+        known, files = self.behaviour, self.view.files
+        if not known.weight_patterns or not files.names or INDEX in files.names:
+            return ""
+        at_top = [name for name in files.names if "/" not in name]
+        fitting = (fnmatch.filter(at_top, pattern) for pattern in known.weight_patterns)
+        first = next(filter(None, fitting), [])
+        opened = [name for name in first if not name.endswith(known.skipped_weights)]
+        if not opened:
+            return f"opens {', '.join(known.weight_patterns)}, and the weights are in {listed(files.weights)}"
+        if files.nested:
+            return f"takes the items of {files.nested} for tensors, and they are inside of one"
+        others = [name for name in opened if name not in files.weights]
+        return f"opens {listed(others)} in the same folder too" if others else ""
+
+    @cached_property
     def target_reading(self) -> TargetReading | None:
         """What the release does with the target; None where nothing names its kind."""
         return read_captures(self.engine, self.release, self.view.drafter.target)
@@ -186,15 +206,59 @@ class Verdict(Struct, frozen=True):
     """What one engine release does with a checkpoint as stored; `reasons` say why it is not as trained.
 
     Where it is, they name the runner that it holds for, if another one of the release differs; where it is as
-    published, the first one is what its authors measured. `reading`: all
-    in which its network differs from the trained one, where that is a matter of reading.
+    published, the first one is what its authors measured. `rules` are the ids that report the reasons.
+    `reading`: all in which its network differs from the trained one, where that is a matter of reading.
+    `unread`: what of the files was not looked at, where it is as trained.
     """
 
     engine: str
     release: str
     outcome: ServedAs
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
     reading: NetworkReading | None = None
+    unread: str = ""
+
+    @property
+    def words(self) -> str:
+        """The outcome, and what was not read: "as trained, weights not read"."""
+        return ", ".join(filter(None, (self.outcome, self.unread)))
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Why it is not as trained; none where it is."""
+        return () if self.outcome == ServedAs.AS_TRAINED else self.reasons
+
+    def completed(self, complete: Callable[[str], str]) -> "Verdict":
+        """The verdict with whole commands in its reasons."""
+        return replace(self, reasons=tuple(map(complete, self.reasons)))
+
+    @property
+    def check(self) -> str:
+        """The same as the end of a check: "pass, weights not read"."""
+        return ", ".join(filter(None, (self.outcome.check, self.unread)))
+
+
+class RuleResults(Struct, frozen=True):
+    """What the rules report of a checkpoint whatever the engine.
+
+    `errors` are ids of rules, "" for none, with their messages; `gaps` what they could not look at, and
+    `unread` what was left closed on request. Facts of an engine count where their rule is in `rules`, None
+    for all; `reporting` are the rules that have findings.
+    """
+
+    errors: Sequence[tuple[str, str]] = ()
+    gaps: Sequence[str] = ()
+    unread: str = ""
+    rules: Collection[str] | None = None
+    reporting: Collection[str] = ()
+
+    def rule(self, fact: Fact) -> str:
+        """The rule that reports a fact: its own, or another on the same defect."""
+        return next((rule for rule in (fact.rule, *fact.reported_by) if rule in self.reporting), fact.rule)
+
+
+NO_RESULTS = RuleResults()
 
 
 class Engine(Struct, frozen=True):
@@ -280,21 +344,37 @@ class Engine(Struct, frozen=True):
             if case.view.model_class in fact.classes and self.conditions[fact.id](case):
                 yield fact
 
-    def verdict(self, view: View, release: str) -> Verdict:
-        """What `release` does with a checkpoint as stored."""
-        reasons: list[tuple[ServedAs, str]] = []
-        # a checkpoint with a problem may load all the same; facts state where it does not
-        reasons += [(ServedAs.DIFFERS, note.text) for note in view.drafter.notes_at("problem")]
-        reasons += [(ServedAs.UNKNOWN, note.reason) for note in view.drafter.unsettled]
-        applied = self.applied(view, release)
-        reasons += [(fact.fact.outcome, fact.text) for fact in applied]
-        for outcome in (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN):
-            if texts := tuple(dict.fromkeys(text for kind, text in reasons if kind == outcome)):
-                if outcome == ServedAs.UNKNOWN and (known := self._published(view, release, texts)):
-                    return known
-                reading = self._reading(view, release, applied) if outcome == ServedAs.DIFFERS else None
-                return Verdict(self.name, release, outcome, texts, reading)
-        return Verdict(self.name, release, ServedAs.AS_TRAINED, self.runner_remarks(view, release))
+    def verdict(
+        self,
+        view: View,
+        release: str,
+        results: RuleResults = NO_RESULTS,
+        applied: Sequence[AppliedFact] | None = None,
+    ) -> Verdict:
+        """What `release` does with a checkpoint as stored; `applied` are its facts, where they are known."""
+        facts = self.applied(view, release) if applied is None else applied
+        facts = [fact for fact in facts if results.rules is None or fact.fact.rule in results.rules]
+        faults = [
+            (outcome, results.rule(fact.fact), fact.text)
+            for outcome in (ServedAs.FAILS, ServedAs.DIFFERS)
+            for fact in facts
+            if fact.fact.outcome == outcome
+        ]
+        own = {rule for _, rule, _ in faults}
+        faults += [(ServedAs.DIFFERS, *error) for error in results.errors if error[0] not in own]
+        if faults:
+            texts = tuple(dict.fromkeys(text for *_, text in faults))
+            rules = tuple(dict.fromkeys(rule for _, rule, _ in faults if rule))
+            is_read = len(faults) == len(facts) and {outcome for outcome, *_ in faults} == {ServedAs.DIFFERS}
+            reading = self._reading(view, release, facts) if is_read and not results.errors else None
+            return Verdict(self.name, release, faults[0][0], texts, rules, reading)
+        unknown = [fact.text for fact in facts]
+        unknown += [*(note.reason for note in view.drafter.unsettled), *results.gaps]
+        if texts := tuple(dict.fromkeys(unknown)):
+            published = None if results.gaps else self._published(view, release, texts)
+            return published or Verdict(self.name, release, ServedAs.UNKNOWN, texts)
+        remarks = self.runner_remarks(view, release)
+        return Verdict(self.name, release, ServedAs.AS_TRAINED, remarks, unread=results.unread)
 
     def _published(self, view: View, release: str, texts: tuple[str, ...]) -> Verdict | None:
         """The verdict on a published drafter; `texts` say what is open, None where that is more."""
@@ -334,8 +414,6 @@ class Engine(Struct, frozen=True):
         return view.open_facts[key]
 
     def _reading(self, view: View, release: str, applied: Sequence[AppliedFact]) -> NetworkReading | None:
-        if view.drafter.notes_at("problem") or any(fact.fact.outcome != ServedAs.DIFFERS for fact in applied):
-            return None
         title = f"{self.title} {release}"
         return network_reading(title, view, self.readings(view, release), applied)
 

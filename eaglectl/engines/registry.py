@@ -15,11 +15,11 @@ from eaglectl.checkpoint.opening import hub_name
 from eaglectl.drafter.drafter import Drafter, Feature, Target
 from eaglectl.engines import llamacpp, sglang, vllm
 from eaglectl.engines.behaviour import Behaviour, judged_unversioned, unversioned, unversioned_behaviour
-from eaglectl.engines.engine import Engine, Verdict
+from eaglectl.engines.engine import NO_RESULTS, Engine, RuleResults, Verdict
 from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.targets import as_seen, read_captures
-from eaglectl.engines.view import View
-from eaglectl.errors import UsageError
+from eaglectl.engines.view import NO_FILES, View, WeightFiles
+from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ NEWEST, INSTALLED = "newest known", "installed here"
 LONGEST_PATH = 4096
 # of every engine whose releases are not followed: no list of its targets was read
 TARGETS_UNREAD = "its targets were not looked at"
+SETTLED_BY_A_RUN = "start it with the drafter, and smoke --engine http://127.0.0.1:8080 measures it"
+# of a release that no data is of; its place is the engine's name
+UPDATE = "not a known release: update eaglectl, or let smoke --engine {} measure the installed one"
 
 
 class EngineRequest(Struct, frozen=True):
@@ -45,9 +48,16 @@ class EngineRequest(Struct, frozen=True):
     unknown: str = ""
 
     @property
+    def places(self) -> tuple[tuple[str, str], ...]:
+        """The engine with each release that a verdict is of; "" where releases are not followed."""
+        return tuple((self.engine, release) for release in (*self.releases, self.unknown) if release) or (
+            (self.engine, ""),
+        )
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """Its releases as requirements: "vllm==0.33.0"."""
-        return tuple(f"{self.engine}=={release}" for release in (*self.releases, self.unknown) if release)
+        return tuple("==".join(filter(None, place)) for place in self.places)
 
 
 ENGINES: Mapping[str, Engine] = {
@@ -56,12 +66,16 @@ ENGINES: Mapping[str, Engine] = {
 
 
 def parse_engine(text: str) -> EngineRequest:
-    """The engine and releases that `text` names; a bare name is the newest release known.
+    """The engine and releases that `text` names; a bare name is the installed release, else the newest known.
 
-    Raises UsageError with the nearest ones.
+    A local or post release is its release. Raises UsageError with the nearest names, and UnreadableError for
+    releases that no data is of.
     """
     if text in ENGINES:  # packaging takes as long to load as all of eaglectl
-        return EngineRequest(text, ENGINES[text].releases[-1:])
+        installed, releases = installed_release(ENGINES[text]), ENGINES[text].releases
+        if installed is not None and installed not in releases:
+            return EngineRequest(text, (), unknown=installed)
+        return EngineRequest(text, releases[-1:] if installed is None else (installed,))
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -69,36 +83,36 @@ def parse_engine(text: str) -> EngineRequest:
     except InvalidRequirement:
         raise UsageError(f"--engine {text}: {_spelling(text)}") from None
     name = requirement.name.lower()
-    if name in judged_unversioned():
+    if name in unversioned()["engines"]:
         if requirement.specifier:
             raise UsageError(f"--engine {text}: releases of {name} are not followed; write {name}")
         return EngineRequest(name, ())
     if name not in ENGINES:
         raise UsageError(f"--engine {text}: {_spelling(text)}")
-    known = ENGINES[name].releases
     if not requirement.specifier:
-        return EngineRequest(name, known[-1:])
-    matching = tuple(release for release in known if release in requirement.specifier)
+        return parse_engine(name)
+    matching = tuple(release for release in ENGINES[name].releases if release in requirement.specifier)
+    exact = re.fullmatch(r"===?([^,*]+)", str(requirement.specifier))
+    if (
+        exact
+        and not matching
+        and (release := known_release(ENGINES[name], exact[1])) in ENGINES[name].releases
+    ):
+        matching = (release,)
     if not matching:
         from packaging.version import Version
 
         versions = [Version(bound.version.removesuffix(".*")) for bound in requirement.specifier]
-        why = _nearest(name, versions) + _newer(name, versions)
-        raise UsageError(f"--engine {text}: no known release fits; {why}")
+        known = f"no known release fits; {_nearest(name, versions)}"
+        raise UnreadableError(f"--engine {text}: {known}; {UPDATE.format(name)}")
     return EngineRequest(name, matching)
 
 
-def _newer(name: str, versions: Sequence["Version"]) -> str:
-    """What a pipeline may ask for where all `versions` are newer than what is known."""
-    from packaging.version import Version
-
-    newest = ENGINES[name].releases[-1]
-    if min(versions) <= Version(newest):
-        return ""
-    return (
-        f". A release that is not known yet cannot be judged: in a pipeline, --engine {name} judges for the"
-        f" newest known one until a newer eaglectl knows it, and smoke --engine {name} runs the installed one"
-    )
+def known_release(engine: Engine, version: str) -> str:
+    """The release that a version is of: itself where it is known, else without its local part or `.postN`."""
+    public = version.partition("+")[0]
+    base = re.sub(r"\.post\d+$", "", public)
+    return base if public not in engine.releases and base in engine.releases else public
 
 
 def every_release(engine: str) -> EngineRequest:
@@ -129,7 +143,7 @@ def installed_release(engine: Engine) -> str | None:
 
     for name in engine.distributions:
         with suppress(PackageNotFoundError):
-            return version(name).partition("+")[0]
+            return known_release(engine, version(name))
     return None
 
 
@@ -149,7 +163,7 @@ def _spelling(text: str) -> str:
     """How engines are written, with the names nearest to `text`."""
     parts = re.fullmatch(r"\s*([A-Za-z._-]*)[^0-9]*(.*)", text, re.DOTALL)
     name, number = parts.groups() if parts else (text, "")
-    names = (*ENGINES, *sorted(judged_unversioned()))
+    names = (*ENGINES, *sorted(unversioned()["engines"]))
     near = get_close_matches(name.strip("-_").lower(), names, 3, 0.5)
     examples = f'vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}'
     if not near:
@@ -182,27 +196,13 @@ def view_for(
     flat: Mapping[str, Any],
     names: tuple[str, ...],
     target: Mapping[str, Any] | None = None,
+    files: WeightFiles = NO_FILES,
 ) -> View:
     """A checkpoint as `engine` reads it.
 
     `flat` is the config with its producer's nesting undone, `target` the target's.
     """
-    return View(drafter, config, ENGINES[engine].reads(config, flat), names, target or {})
-
-
-def verdicts(
-    drafter: Drafter,
-    config: Mapping[str, Any],
-    flat: Mapping[str, Any],
-    names: tuple[str, ...],
-    wanted: EngineRequest,
-    target: Mapping[str, Any] | None = None,
-) -> tuple[Verdict, ...]:
-    """What each requested release does with a checkpoint as stored; `target` is the target's config."""
-    if wanted.engine not in ENGINES:
-        return ()
-    view = view_for(wanted.engine, drafter, config, flat, names, target)
-    return tuple(ENGINES[wanted.engine].verdict(view, release) for release in wanted.releases)
+    return View(drafter, config, ENGINES[engine].reads(config, flat), names, target or {}, files)
 
 
 def launch_commands(
@@ -274,20 +274,20 @@ def _is_captured(target: Target) -> bool:
     return any(reading is None or reading.captures == "captures" for reading in readings)
 
 
-def unfollowed_verdicts(drafter: Drafter, flat: Mapping[str, Any]) -> tuple[Verdict, ...]:
-    """What engines whose releases are not followed do with a config; none is known to serve it as trained."""
-    return tuple(Verdict(name, "", *_unfollowed(name, drafter, flat)) for name in unversioned()["engines"])
-
-
-def _unfollowed(engine: str, drafter: Drafter, flat: Mapping[str, Any]) -> tuple[ServedAs, tuple[str, ...]]:
-    is_judged = engine in judged_unversioned()
-    if option := _layers_option(engine, drafter):
-        return ServedAs.UNKNOWN, (f"{TARGETS_UNREAD}; needs {option}",)
-    for runner in unversioned_behaviour(engine).runners.values() if is_judged else ():
-        captured = capture(runner, flat, drafter.target)
-        if captured.same_as(drafter.aux) is False:
-            return ServedAs.DIFFERS, (f"captures {captured.words}",)
-    return ServedAs.UNKNOWN, ("read, not judged: `eaglectl engines`",)
+def unfollowed_verdict(
+    engine: str, drafter: Drafter, flat: Mapping[str, Any], results: RuleResults = NO_RESULTS
+) -> Verdict:
+    """What an engine whose releases are not followed does; none is known to serve a drafter as trained."""
+    reasons, option = [text for _, text in results.errors], _layers_option(engine, drafter)
+    if engine in judged_unversioned() and not option:
+        runners = unversioned_behaviour(engine).runners.values()
+        layers = [capture(runner, flat, drafter.target) for runner in runners]
+        reasons += [f"captures {each.words}" for each in layers if each.same_as(drafter.aux) is False]
+    if reasons:
+        rules = tuple(rule for rule, _ in results.errors if rule)
+        return Verdict(engine, "", ServedAs.DIFFERS, tuple(dict.fromkeys(reasons)), rules)
+    first = f"{TARGETS_UNREAD}; needs {option}" if option else "read, not judged"
+    return Verdict(engine, "", ServedAs.UNKNOWN, (f"{first}; {SETTLED_BY_A_RUN}",))
 
 
 def _served_target(text: str) -> tuple[str, str | None]:

@@ -17,11 +17,22 @@ from eaglectl.formats.reader import model_class_of
 RUNTIME_NAMES = ("w_kc", "w_vc", "fused_qkv_a_proj_with_mqa")
 
 
+class WeightFiles(Struct, frozen=True):
+    """The files of a checkpoint, those of its weights, and one whose tensors are inside of another item."""
+
+    names: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+    nested: str = ""
+
+
+NO_FILES = WeightFiles()
+
+
 class View(Struct, frozen=True, dict=True):
     """A checkpoint as an engine reads it.
 
     `flat` is the config after vLLM's speculators reader, where that applies; `target` is the target's config,
-    empty where none was given.
+    empty where none was given. Without `files` nothing is known of them.
     """
 
     drafter: Drafter
@@ -29,6 +40,7 @@ class View(Struct, frozen=True, dict=True):
     flat: Mapping[str, Any]
     names: tuple[str, ...]
     target: Mapping[str, Any] = field(default_factory=dict)
+    files: WeightFiles = NO_FILES
 
     @cached_property
     def features(self) -> frozenset[Feature]:

@@ -53,6 +53,7 @@ def comparison_outline(comparison: "Comparison", *, is_whole: bool = False) -> O
     sections = [
         Section("", [Lines(lines)], has_heading=False),
         Section("Meaning", [_facts_table(comparison)], _count_facts(comparison)),
+        *([_served(comparison)] if comparison.served else []),
         Section(
             "Tensors",
             [
@@ -73,6 +74,15 @@ def comparison_outline(comparison: "Comparison", *, is_whole: bool = False) -> O
     subject = f"{comparison.a.source} and {comparison.b.source}"
     verdict = Words(comparison.verdict, tone)
     return Outline("diff", verdict, subject, Words(text, "strong"), Words(text, tone), sections)
+
+
+def _served(comparison: "Comparison") -> Section:
+    """What engines do with both as stored."""
+    rows = [
+        (fact.name, Words(fact.a, FACT_TONES.get(fact.state, "quiet")), fact.b, Words(fact.why, "quiet"))
+        for fact in comparison.served
+    ]
+    return Section("As stored", [Table(("engine", "A", "B", "why"), rows)])
 
 
 def _facts_table(comparison: "Comparison") -> Table:
@@ -150,6 +160,8 @@ def _rest(names: "Sequence[NamePair]", keys: "Sequence[KeyPair]") -> str:
 def _meaning(comparison: "Comparison") -> str:
     facts = Counter(fact.state for fact in comparison.facts)
     unread = "" if comparison.has_values else "; values were not compared (--headers-only)"
+    if comparison.verdict != comparison.meaning:
+        return "; ".join(_faults(comparison))
     match comparison.verdict:
         case DiffVerdict.EQUAL if comparison.spelling.differs:
             return "the same drafter, written differently"
@@ -162,6 +174,13 @@ def _meaning(comparison: "Comparison") -> str:
             return f"nothing differs that is known, and {asked} must be asked for{unread}"
     tensors = sum(pair.differs for pair in comparison.tensors)
     return f"two drafters, by {_counted(facts[FactState.DIFFERS], tensors)}{unread}"
+
+
+def _faults(comparison: "Comparison") -> "Iterator[str]":
+    """That no engine accepts a token of one side, and by which fault; or the repair of it."""
+    for letter, own, others in zip("AB", comparison.errors, reversed(comparison.errors), strict=True):
+        for fault in (fault for fault in own if fault not in others):
+            yield f"the same drafter, and as stored no engine accepts a token of {letter}: {fault}"
 
 
 def _counted(facts: int, tensors: int) -> str:

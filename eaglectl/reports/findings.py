@@ -149,13 +149,17 @@ def release_sections(report: Report) -> Iterator[Section]:
     if report.releases:
         groups = grouped(
             (
-                (verdict.engine, verdict.outcome, ", ".join(verdict.rules) or "; ".join(verdict.reasons)),
+                (
+                    verdict.engine,
+                    Words(verdict.check, TONES[verdict.outcome.check]),
+                    ", ".join(verdict.rules) or "; ".join(verdict.reasons),
+                ),
                 "==".join(filter(None, (verdict.engine, verdict.release))),
             )
             for verdict in report.releases
         )
         rows = [
-            (engine_ranges(releases), toned(outcome), Words(reason, "quiet"))
+            (engine_ranges(releases), outcome, Words(reason, "quiet"))
             for (_, outcome, reason), releases in groups.items()
         ]
         table = Table(("releases", "outcome", "why"), rows, "reasons", is_whole=True, is_bare=True)
@@ -171,8 +175,8 @@ def _timelines(report: Report) -> Timelines:
     cells = []
     for verdict in report.releases:
         reasons = [f"{rule} {rules[rule].name}" if rule in rules else rule for rule in verdict.rules]
-        parts = filter(None, (verdict.outcome, ", ".join(reasons), "; ".join(verdict.reasons)))
-        cell = Cell(verdict.release or verdict.engine, TONES[verdict.outcome], ": ".join(parts))
+        parts = filter(None, (verdict.check, ", ".join(reasons), "; ".join(verdict.reasons)))
+        cell = Cell(verdict.release or verdict.engine, TONES[verdict.outcome.check], ": ".join(parts))
         cells.append((verdict.engine, cell))
     return Timelines(grouped(cells))
 

@@ -155,7 +155,7 @@ def _facts(inspection: Inspection) -> tuple[tuple[str, str], ...]:
     """Return facts about the drafter, each a name and a value."""
     drafter, dims = inspection.drafter, inspection.drafter.dims
     return (
-        ("target", _target(drafter)),
+        ("target", _target(drafter, inspection.target)),
         ("network", _network(drafter)),
         ("aux input", f"{dims.aux} states of width {dims.target_hidden} into fc"),
         ("norms", _norms(drafter)),
@@ -168,9 +168,9 @@ def _facts(inspection: Inspection) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _target(drafter: Drafter) -> str:
+def _target(drafter: Drafter, given: str) -> str:
     target = drafter.target
-    parts = [target.name or "not named"]
+    parts = [target.name or given or "not named"]
     if target.depth:
         parts.append(f"{target.depth} layers")
     if target.model_type:
@@ -283,7 +283,7 @@ def _timelines(inspection: Inspection) -> Timelines:
     """The releases of each engine with what they do with the checkpoint."""
     cells = []
     for verdict in inspection.requested or inspection.verdicts:
-        words = ": ".join(filter(None, (verdict.outcome, "; ".join(verdict.reasons))))
+        words = ": ".join(filter(None, (verdict.words, "; ".join(verdict.reasons))))
         cells.append((verdict.engine, Cell(verdict.release, OUTCOME_TONES[verdict.outcome], words)))
     return Timelines(grouped(cells))
 
@@ -325,7 +325,7 @@ def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[tuple[Line, ...]]:
 
 
 def _served_row(verdict: Verdict, releases: str) -> tuple[Line, ...]:
-    outcome = Words(verdict.outcome, OUTCOME_TONES[verdict.outcome])
+    outcome = Words(verdict.words, OUTCOME_TONES[verdict.outcome])
     # what is published of it stands below, whole
     is_published = verdict.outcome == ServedAs.AS_PUBLISHED
     return verdict.engine, releases, outcome, "; ".join(verdict.reasons[: 1 if is_published else None])

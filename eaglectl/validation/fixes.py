@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from eaglectl import shell
 from eaglectl.conversion.request import ConversionRequest, parse_reading
-from eaglectl.conversion.serving import unserved
 from eaglectl.engines.behaviour import AppliedFact, Fact
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES, every_release, parse_engine
@@ -21,6 +20,7 @@ from eaglectl.errors import EaglectlError, OptionNeededError, RefusedError, Unre
 from eaglectl.formats.catalogue import default_format
 from eaglectl.formats.commands import PLAIN, WITH_TARGET, command
 from eaglectl.text import MOST, listed
+from eaglectl.validation.outputs import judge_plan, unserved
 from eaglectl.validation.rule import CannotLook
 from eaglectl.validation.rules.serving import edits, spelled
 from eaglectl.validation.subject import Subject
@@ -133,13 +133,11 @@ class Advice(Struct, frozen=True, dict=True):
 
         None where no plan can be made.
         """
-        from eaglectl.conversion.serving import output_verdicts
-
         plan = self._plan(candidate)
         if isinstance(plan, Exception):
             return None
         served = {
-            name: [verdict.outcome.is_served for verdict in output_verdicts(plan, parse_engine(name))]
+            name: [verdict.outcome.is_served for verdict in judge_plan(plan, parse_engine(name))]
             for name in self.engines
         }
         return tuple(name for name, known in served.items() if known and not any(known))
@@ -183,9 +181,7 @@ def _request(options: str) -> ConversionRequest | None:
 
 def _unserved(plan: "ConversionPlan", engine: Engine) -> Mapping[str, str]:
     """The releases of an engine that do not run the output of a plan as trained, with the first reason."""
-    from eaglectl.conversion.serving import output_verdicts
-
-    verdicts = output_verdicts(plan, every_release(engine.name))
+    verdicts = judge_plan(plan, every_release(engine.name))
     return {verdict.release: verdict.reasons[0] for verdict in verdicts if verdict.outcome.is_known_wrong}
 
 

@@ -1,52 +1,20 @@
-"""Running rules over a checkpoint, and the verdict under a policy."""
+"""The verdict on a drafter under a policy: its judgement, less what the policy allows."""
 
 import datetime
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.base import Result
-from eaglectl.engines.behaviour import AppliedFact
-from eaglectl.engines.registry import ENGINES
-from eaglectl.errors import UnreadableError
+from eaglectl.engines.engine import Verdict
 from eaglectl.formats.commands import Complete, completing
+from eaglectl.validation.judgement import Judgement, Unchecked, judge_drafter
 from eaglectl.validation.policy import Policy, Suppression
 from eaglectl.validation.rule import SEVERITIES, CannotLook, Finding, Rule, Severity
-from eaglectl.validation.rules import NOT_OF_EVERY_ENGINE
-from eaglectl.validation.rules import rules as every_rule
 from eaglectl.validation.subject import Subject
 from eaglectl.verdicts import CheckVerdict, ServedAs
-
-# what is wrong with files or with a release of the drafter does not change how an engine serves it, but for
-# where its weights are
-NOT_SERVED = ("files", "release")
-LEAKS = ("local-path", "leaked-secret")
-WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index", "distributed-checkpoint")
-# a rule's id, "" where no rule reports it, and the reason
-Reason = tuple[str, str]
-
-
-class ReleaseVerdict(Struct, frozen=True):
-    """Whether an engine release serves the checkpoint as it was trained.
-
-    `rules` are the ids that report the `reasons`.
-    """
-
-    engine: str
-    release: str
-    outcome: CheckVerdict
-    rules: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-
-
-class Unchecked(Struct, frozen=True):
-    """A rule that could not look, and why. Where `is_required`, the checkpoint does not pass without it."""
-
-    rule: Rule
-    reason: str
-    is_required: bool
 
 
 class Suppressed(Struct, frozen=True):
@@ -62,12 +30,12 @@ class Report(Result, frozen=True):
     `unused` are suppressions that no finding needed, `expired` those past their last day, which have no
     effect. `fail_on` is the lowest severity that fails, None for none. `problem` states why the checkpoint
     could not be read, where no rule reports it. `releases` has a verdict for each requested engine release,
-    oldest first; `smallest_changes` are the changes with which all of them pass. `target` states how a target
-    that was not given was found. `is_of_copy`: the weights are pickles, and their values were read from a
-    temporary copy. `skipped` states why a folder is no drafter's, where such are to be skipped: no rule ran.
-    `doubts` are what is open of how the drafter was trained, `questions` those that somebody has to answer.
-    `off` are the rules that the policy switches off, `lowered` those whose severity it lowers, with the new
-    one.
+    oldest first; `smallest_changes` are the changes with which all of them pass. `target` names the target
+    and states how it was found, `target_digest` is the SHA-256 of its config.json. `is_of_copy`: the weights
+    are pickles, and their values were read from a temporary copy. `skipped` states why a folder is no
+    drafter's, where such are to be skipped: no rule ran. `doubts` are what is open of how the drafter was
+    trained, `questions` those that somebody has to answer. `off` are the rules that the policy switches off,
+    `lowered` those whose severity it lowers, with the new one.
     `default_engines` are the releases that nobody named, each with the reason why it was judged.
     """
 
@@ -84,10 +52,11 @@ class Report(Result, frozen=True):
     seconds: float
     fail_on: Severity | None = "error"
     problem: str = ""
-    releases: tuple[ReleaseVerdict, ...] = ()
+    releases: tuple[Verdict, ...] = ()
     smallest_changes: tuple[str, ...] = ()
     expired: tuple[Suppression, ...] = ()
     target: str = ""
+    target_digest: str = ""
     is_of_copy: bool = False
     skipped: str = ""
     doubts: tuple[str, ...] = ()
@@ -100,20 +69,6 @@ class Report(Result, frozen=True):
         return self.path
 
 
-class _Result(Struct, frozen=True):
-    """What the rules reported, before suppressions."""
-
-    rules: tuple[Rule, ...]
-    findings: tuple[Finding, ...]
-    unchecked: tuple[Unchecked, ...]
-    passed: tuple[Rule, ...]
-
-    @property
-    def rule_ids(self) -> list[str]:
-        """The ids of the rules that ran or could not look."""
-        return [rule.id for rule in self.rules]
-
-
 def judge(
     subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Severity | None, path: str
 ) -> Report:
@@ -123,16 +78,15 @@ def judge(
     checkpoint.
     """
     start = time.perf_counter()
-    result = _run(subject, rules, policy)
-    findings, changes = _repairs(subject, result, path)
-    releases = release_verdicts(subject, result.rule_ids, result.findings)
+    judgement = judge_drafter(subject, rules, policy)
+    findings, changes = _repairs(judgement, path)
+    releases, doubts = judgement.releases, judgement.doubts
     valid, expired = _valid_suppressions(policy)
     kept, suppressed = _suppress(findings, valid)
     kept.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
-    doubts = _doubts(subject, result)
     is_unread = subject.read_error is not None and not any(finding.severity == "error" for finding in kept)
     verdict = CheckVerdict.PASS
-    if any((is_unread, doubts, _is_open(result.unchecked, releases))):
+    if any((is_unread, doubts, _is_open(judgement.unchecked, releases))):
         verdict = CheckVerdict.COULD_NOT_LOOK
     report = Report(
         source=subject.label,
@@ -140,22 +94,23 @@ def judge(
         engines=tuple(dict.fromkeys(label for request in subject.requests for label in request.labels)),
         verdict=CheckVerdict.FAIL if _is_failed(kept, releases, fail_on) else verdict,
         findings=tuple(kept),
-        unchecked=result.unchecked,
+        unchecked=judgement.unchecked,
         suppressed=tuple(suppressed),
-        unused=_unused(valid, suppressed, result),
-        passed=result.passed,
+        unused=_unused(valid, suppressed, judgement),
+        passed=judgement.passed,
         policy=policy.origin,
         seconds=time.perf_counter() - start,
         fail_on=fail_on,
         problem=str(subject.read_error) if is_unread else "",
         expired=expired,
         releases=releases,
-        target=subject.target.known.origin,
+        target=subject.target.words,
+        target_digest=subject.target.digest,
         smallest_changes=changes,
         doubts=doubts,
         questions=tuple(note.text for note in subject.questions),
         off=tuple(sorted(policy.off)),
-        lowered={rule.id: policy.severity(rule) for rule in result.rules if policy.lowers(rule)},
+        lowered={rule.id: policy.severity(rule) for rule in judgement.rules if policy.lowers(rule)},
         default_engines=tuple(
             (label, request.why) for request in subject.requests if request.why for label in request.labels
         ),
@@ -163,22 +118,23 @@ def judge(
     return _completed(report, completing(path, subject.target.text, subject.answers))
 
 
-def _repairs(subject: Subject, result: _Result, path: str) -> tuple[Sequence[Finding], tuple[str, ...]]:
+def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[str, ...]]:
     """The findings, without conversions that are refused in their fixes, and the smallest changes."""
-    is_broken = any(finding.severity == "error" for finding in result.findings)
+    subject, reported = judgement.subject, judgement.findings
+    is_broken = any(finding.severity == "error" for finding in reported)
     sought = "eaglectl convert" if is_broken else "--for"
-    if not _has_defects(subject) and not any(sought in finding.fix for finding in result.findings):
-        return result.findings, ()
+    if not _has_defects(subject) and not any(sought in finding.fix for finding in reported):
+        return reported, ()
     # late: most checkpoints need no repair
     from eaglectl.validation.fixes import Advice, smallest_changes
 
     advice = Advice(path, subject)
-    fixes = [advice.possible(finding.fix) for finding in result.findings]
+    fixes = [advice.possible(finding.fix) for finding in reported]
     findings = [
         finding if fix == finding.fix else replace(finding, match=replace(finding.match, fix=fix))
-        for finding, fix in zip(result.findings, fixes, strict=True)
+        for finding, fix in zip(reported, fixes, strict=True)
     ]
-    return findings, smallest_changes(advice, result.rule_ids)
+    return findings, smallest_changes(advice, judgement.rule_ids)
 
 
 def _has_defects(subject: Subject) -> bool:
@@ -202,49 +158,10 @@ def _completed(report: Report, complete: Complete) -> Report:
             replace(entry, finding=entry.finding.completed(complete)) for entry in report.suppressed
         ),
         unchecked=tuple(replace(entry, reason=complete(entry.reason)) for entry in report.unchecked),
-        releases=tuple(
-            replace(verdict, reasons=tuple(map(complete, verdict.reasons))) for verdict in report.releases
-        ),
+        releases=tuple(verdict.completed(complete) for verdict in report.releases),
         smallest_changes=tuple(map(complete, report.smallest_changes)),
         problem=complete(report.problem),
     )
-
-
-def errors_for_engines(subject: Subject) -> tuple[Reason, ...]:
-    """The errors that change how every engine serves the checkpoint, as rule ids and messages."""
-    general = [rule for rule in every_rule(without=NOT_OF_EVERY_ENGINE) if changes_serving(rule)]
-    return tuple(_general_errors(subject, _run(subject, general, Policy()).findings))
-
-
-def _run(subject: Subject, rules: Sequence[Rule], policy: Policy) -> _Result:
-    """Run the rules that concern the subject: rules on engines only where the engine was requested."""
-    requested = tuple(request.engine for request in subject.requests if request.engine in ENGINES)
-    asked = [
-        rule
-        for rule in rules
-        if not rule.engines or rule.engines.startswith(requested) or rule.id in policy.required
-    ]
-    rules = asked or rules
-    findings: list[Finding] = []
-    unchecked: list[Unchecked] = []
-    passed: list[Rule] = []
-    for rule in rules:
-        try:
-            matches = list(rule.check(subject))
-        except UnreadableError as reason:  # CannotLook among them
-            is_required = rule.family.startswith("serving") or rule.id in policy.required
-            unchecked.append(Unchecked(rule, str(reason), is_required))
-            continue
-        findings += [Finding(rule, policy.severity(rule), match) for match in matches]
-        if not matches:
-            passed.append(rule)
-    return _Result(tuple(rules), tuple(_one_each(findings)), tuple(unchecked), tuple(passed))
-
-
-def _doubts(subject: Subject, result: _Result) -> tuple[str, ...]:
-    """What is open of how the drafter was trained, by the rules that ran."""
-    names = {rule.name for rule in result.rules}
-    return tuple(note.reason for note in subject.unsettled if note.topic in names)
 
 
 def _valid_suppressions(policy: Policy) -> tuple[list[Suppression], tuple[Suppression, ...]]:
@@ -270,169 +187,27 @@ def _suppress(
 
 
 def _unused(
-    valid: Iterable[Suppression], suppressed: Iterable[Suppressed], result: _Result
+    valid: Iterable[Suppression], suppressed: Iterable[Suppressed], judgement: Judgement
 ) -> tuple[Suppression, ...]:
     """Suppressions that no finding needed, though their rule could look."""
     used = {entry.by for entry in suppressed}
-    checked = set(result.rule_ids) - {unchecked.rule.id for unchecked in result.unchecked}
+    checked = set(judgement.rule_ids) - {unchecked.rule.id for unchecked in judgement.unchecked}
     return tuple(entry for entry in valid if entry not in used and entry.rule in checked)
 
 
-def _is_failed(
-    findings: Iterable[Finding], releases: Iterable[ReleaseVerdict], fail_on: Severity | None
-) -> bool:
+def _is_failed(findings: Iterable[Finding], releases: Iterable[Verdict], fail_on: Severity | None) -> bool:
     """Whether a finding is severe enough to fail, or a release fails for a reason that no rule reports."""
     if fail_on is None:
         return False
     least = SEVERITIES.index(fail_on)
     is_severe = any(SEVERITIES.index(finding.severity) >= least for finding in findings)
-    return is_severe or any(
-        verdict.outcome == CheckVerdict.FAIL and not verdict.rules for verdict in releases
-    )
+    return is_severe or any(verdict.outcome.is_known_wrong and not verdict.rules for verdict in releases)
 
 
-def _is_open(unchecked: Iterable[Unchecked], releases: Iterable[ReleaseVerdict]) -> bool:
+def _is_open(unchecked: Iterable[Unchecked], releases: Iterable[Verdict]) -> bool:
     """Whether a required rule could not look, or a release could not be judged."""
     outcomes = {verdict.outcome for verdict in releases}
-    return CheckVerdict.COULD_NOT_LOOK in outcomes or any(rule.is_required for rule in unchecked)
-
-
-def _one_each(findings: Sequence[Finding]) -> list[Finding]:
-    """Drop duplicates: keep the more severe of two findings on one defect.
-
-    Of two alike, the one for all engines.
-    """
-    worst: dict[str, int] = {}
-    for finding in findings:
-        worst[finding.rule.id] = max(worst.get(finding.rule.id, -1), _severity(finding))
-    replaced = {
-        general
-        for finding in findings
-        for general in finding.rule.reported_by
-        if worst.get(general, len(SEVERITIES)) < _severity(finding)
-    }
-    return [
-        finding
-        for finding in findings
-        if finding.rule.id not in replaced
-        and not any(worst.get(general, -1) >= _severity(finding) for general in finding.rule.reported_by)
-    ]
-
-
-def _severity(finding: Finding) -> int:
-    return SEVERITIES.index(finding.severity)
-
-
-def release_verdicts(
-    subject: Subject, rules: Collection[str], findings: Sequence[Finding]
-) -> tuple[ReleaseVerdict, ...]:
-    """A verdict for every requested release, by the facts of `rules` and by `findings`.
-
-    None where no such rule was to run.
-    """
-    judged = {name for name, engine in ENGINES.items() if any(fact.rule in rules for fact in engine.facts)}
-    requests = [request for request in subject.requests if request.engine in judged]
-    unknown = tuple(
-        _unjudged(
-            request.engine,
-            request.unknown,
-            f"not a known release: the newest is {ENGINES[request.engine].releases[-1]}",
-        )
-        for request in requests
-        if request.unknown
-    )
-    releases = tuple(
-        dict.fromkeys((request.engine, release) for request in requests for release in request.releases)
-    )
-    return (*unknown, *_known_verdicts(releases, subject, rules, findings)) if releases else unknown
-
-
-def _known_verdicts(
-    releases: Sequence[tuple[str, str]], subject: Subject, rules: Collection[str], findings: Sequence[Finding]
-) -> Iterator[ReleaseVerdict]:
-    general = tuple(_general_errors(subject, findings))
-    try:
-        facts = subject.applied_facts
-    except CannotLook as reason:
-        for release in releases:
-            yield _failed(*release, general) if general else _unjudged(*release, str(reason))
-        return
-    reporting = {finding.rule.id for finding in findings}
-    for release in releases:
-        chosen = [fact for fact in facts[release] if fact.fact.rule in rules]
-        yield _verdict(release, chosen, general, reporting, subject)
-
-
-def _verdict(
-    release: tuple[str, str],
-    facts: Sequence[AppliedFact],
-    general: Sequence[Reason],
-    reporting: Collection[str],
-    subject: Subject,
-) -> ReleaseVerdict:
-    """The verdict on (engine, release), in which these facts hold.
-
-    `reporting` are rules that have findings. One of passing names the runner that it holds for, where another
-    one differs.
-    """
-    unknown = [fact.text for fact in facts if fact.fact.outcome == ServedAs.UNKNOWN]
-    reasons = [
-        (_reporting_rule(fact, reporting), fact.text)
-        for fact in facts
-        if fact.fact.outcome != ServedAs.UNKNOWN
-    ]
-    rules = {rule for rule, _ in reasons}
-    reasons += [reason for reason in general if reason[0] not in rules]
-    if reasons:
-        return _failed(*release, reasons)
-    name, number = release
-    if open_questions := [*unknown, *(note.reason for note in subject.drafter.unsettled)]:
-        published = ENGINES[name].verdict(subject.view(name), number)
-        if published.outcome != ServedAs.AS_PUBLISHED:
-            return _unjudged(*release, "; ".join(dict.fromkeys([*open_questions, *published.reasons])))
-        texts = (f"{published.outcome}: {published.reasons[0]}", *published.reasons[1:])
-        return ReleaseVerdict(name, number, CheckVerdict.PASS, reasons=texts)
-    remarks = ENGINES[name].runner_remarks(subject.view(name), number)
-    return ReleaseVerdict(name, number, CheckVerdict.PASS, reasons=remarks)
-
-
-def _unjudged(engine: str, release: str, reason: str) -> ReleaseVerdict:
-    return ReleaseVerdict(engine, release, CheckVerdict.COULD_NOT_LOOK, (), (reason,))
-
-
-def _failed(engine: str, release: str, reasons: Sequence[Reason]) -> ReleaseVerdict:
-    rules = tuple(dict.fromkeys(rule for rule, _ in reasons if rule))
-    return ReleaseVerdict(
-        engine, release, CheckVerdict.FAIL, rules, tuple(dict.fromkeys(text for _, text in reasons))
-    )
-
-
-def _reporting_rule(applied_fact: AppliedFact, reporting: Collection[str]) -> str:
-    """The rule that reports a fact: its own, or another on the same defect."""
-    own = applied_fact.fact.rule
-    return next((rule for rule in (own, *applied_fact.fact.reported_by) if rule in reporting), own)
-
-
-def _general_errors(subject: Subject, findings: Iterable[Finding]) -> Iterator[Reason]:
-    """Errors that concern every release.
-
-    Those of other rules, and problems in reading that no rule reports.
-    """
-    is_read = subject.read_error is None
-    for finding in findings:
-        is_error = finding.rule.severity == "error" and not finding.match.engines
-        if is_error and changes_serving(finding.rule) and (is_read or finding.rule.family not in NOT_SERVED):
-            yield finding.rule.id, finding.match.message
-    for note in subject.drafter.notes if is_read else ():
-        if note.level == "problem" and not note.topic:
-            yield "", note.text
-
-
-def changes_serving(rule: Rule) -> bool:
-    """Whether what the rule reports changes how any engine serves the checkpoint."""
-    is_of_one_engine = rule.family.startswith("serving")
-    is_served = not is_of_one_engine and rule.name not in LEAKS
-    return is_served and (rule.family not in NOT_SERVED or rule.name in WEIGHT_FILES)
+    return ServedAs.UNKNOWN in outcomes or any(rule.is_required for rule in unchecked)
 
 
 def unopened_report(

@@ -42,9 +42,14 @@ def read_policy(
     unless `path` names it. The empty policy where there is no file. Raises UsageError with the file, the key,
     its value and what was expected.
     """
+    table = _table(path, start, judged)
+    return Policy() if table is None else _policy(table)
+
+
+def _table(path: StrPath | None, start: StrPath | None, judged: Iterable[StrPath]) -> "_Table | None":
+    """The policy's table in the file `path`, else in the nearest file; None where there is none."""
     if path is None:
-        nearest = _nearest_table(None if start is None else Path(start), [os.fspath(path) for path in judged])
-        return Policy() if nearest is None else _policy(nearest)
+        return _nearest_table(None if start is None else Path(start), [os.fspath(each) for each in judged])
     path = os.fspath(path)
     if "://" in path:
         raise UsageError(
@@ -53,12 +58,14 @@ def read_policy(
     table = _read_table(Path(path), path)
     if table is None:
         raise UsageError(f"{path} has no [tool.eaglectl]; write the policy there, or give an {POLICY_FILE}")
-    return _policy(table)
+    return table
 
 
-def read_defaults(start: Path | None = None, *, judged: Iterable[str] = ()) -> Defaults:
-    """The [defaults] in the file that `read_policy` takes without a path. Raises UsageError."""
-    table = _nearest_table(start, judged)
+def read_defaults(
+    path: StrPath | None = None, start: StrPath | None = None, *, judged: Iterable[StrPath] = ()
+) -> Defaults:
+    """The [defaults] in the file that `read_policy` takes. Raises UsageError."""
+    table = _table(path, start, judged)
     return (
         Defaults()
         if table is None

@@ -23,6 +23,7 @@ from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.conversion.arithmetic import decode
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import ByteCounter, OnProgress
+from eaglectl.validation.vectors import FLOAT_FORMATS, Summary
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[Any]
@@ -36,46 +37,6 @@ PIECE_SIZE = 64 << 20
 FETCH_SIZE = 16 << 20
 # how many numbers of a tensor its spread is computed from, and how many runs they are read in
 SAMPLE, RUNS = 1 << 20, 16
-
-
-class FloatFormat(Struct, frozen=True):
-    """A dtype's words: their width in bytes, and the least word, without its sign bit, that is not finite.
-
-    `nan` is a word below `limit` that is NaN, -1 for none.
-    """
-
-    width: int
-    limit: int
-    nan: int = -1
-
-    @property
-    def magnitude(self) -> int:
-        """The mask of all bits but the sign."""
-        return (1 << 8 * self.width - 1) - 1
-
-
-FLOAT_FORMATS: Mapping[str, FloatFormat] = {
-    "F64": FloatFormat(8, 0x7FF0_0000_0000_0000),
-    "F32": FloatFormat(4, 0x7F80_0000),
-    "F16": FloatFormat(2, 0x7C00),
-    "BF16": FloatFormat(2, 0x7F80),
-    "F8_E4M3": FloatFormat(1, 0x7F),
-    "F8_E5M2": FloatFormat(1, 0x7C),
-    "F8_E4M3FNUZ": FloatFormat(1, 0x80, 0x80),
-    "F8_E5M2FNUZ": FloatFormat(1, 0x80, 0x80),
-}
-
-
-class Summary(Struct, frozen=True):
-    """The largest magnitude of a tensor, how many numbers are NaN or infinite, and the index of the first.
-
-    `constant` is the value of all numbers; None where they differ.
-    """
-
-    largest: float
-    bad: int
-    first: int
-    constant: float | None
 
 
 class Spread(Struct, frozen=True):

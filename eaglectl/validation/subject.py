@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint, read_config
+from eaglectl.checkpoint.layout import CONFIG
 from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.drafter.drafter import Drafter, Note, Target
 from eaglectl.drafter.tensors import is_known
 from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.registry import ENGINES, EngineRequest, view_for
-from eaglectl.engines.view import View
+from eaglectl.engines.view import View, WeightFiles
 from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
@@ -20,11 +21,11 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import CannotLook, Match
+from eaglectl.validation.vectors import Summary, read_vectors
 
 if TYPE_CHECKING:
     from eaglectl.checkpoint.hub import HubSource
     from eaglectl.drafter.vocabulary import Fault, Ids
-    from eaglectl.validation.scanning import Summary
 
 TABLES = {"d2t", "t2d"}
 # up to which number a dtype holds every whole number exactly
@@ -138,6 +139,20 @@ class GivenTarget(Struct, frozen=True, dict=True):
     config: Mapping[str, Any] | None = None
     text: str | None = None
 
+    @property
+    def words(self) -> str:
+        """Which one it is: as it was given, or how it was found; "" where there is none."""
+        return self.known.origin or (f"{self.text}, given by --target" if self.text else "")
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its config.json; "" where that was not read."""
+        if self.source is None or self.config is None:
+            return ""
+        from hashlib import sha256  # late: it loads OpenSSL
+
+        return sha256(self.source.read(CONFIG)).hexdigest()
+
     @cached_property
     def checkpoint(self) -> Checkpoint:
         """The headers of its weights. Raises CannotLook."""
@@ -161,9 +176,10 @@ class _Reading(Struct, frozen=True):
 class Subject(Struct, frozen=True, eq=False, dict=True):
     """One checkpoint under validation. A property that cannot be read raises CannotLook.
 
-    `requests` are the engine releases to validate for. With `headers_only` no tensor data is read.
-    `unpickled` is a copy of weights that are pickles, or why there is none. `read` is what was read already.
-    `jobs` threads read tensor data.
+    `requests` are the engine releases to validate for. With `headers_only` no tensor data is read but that of
+    d2t, t2d and vectors. `unpickled` is a copy of weights that are pickles, or why there is none. `read` is
+    what was read already. `jobs` threads read tensor data. `value_errors` are those of numbers that were read
+    elsewhere: ids of rules and messages.
     """
 
     source: "FolderSource | HubSource"
@@ -176,6 +192,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     unpickled: "FolderSource | EaglectlError | None" = None
     read: tuple[Checkpoint, Drafter] | None = None
     jobs: int = 1
+    value_errors: tuple[tuple[str, str], ...] | None = None
 
     @cached_property
     def _reading(self) -> _Reading:
@@ -245,6 +262,11 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         """The checkpoint, for a rule that reads tensor data. Raises CannotLook with `headers_only`."""
         if self.headers_only:
             raise CannotLook("it needs the weights, and --headers-only leaves them closed")
+        return self.values
+
+    @property
+    def values(self) -> Checkpoint:
+        """The checkpoint, for a rule that reads d2t, t2d or norms, which are small and always read."""
         checkpoint = self.checkpoint
         if isinstance(self.unpickled, EaglectlError):
             raise CannotLook(f"the weights are pickles that cannot be copied: {self.unpickled}")
@@ -261,7 +283,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         return self.source if isinstance(self.source, FolderSource) else self.source.downloaded()
 
     @cached_property
-    def scan(self) -> Mapping[str, "Summary"]:
+    def scan(self) -> Mapping[str, Summary]:
         """A summary of each floating-point tensor, by its name in the file, from one pass over the
         weights.
         """
@@ -273,19 +295,35 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         return scan(copied or self.on_disk, tensors, self.on_progress, jobs=self.jobs)
 
     @cached_property
+    def vectors(self) -> Mapping[str, Summary]:
+        """A summary of each norm and bias, by its name in the file."""
+        return read_vectors(self.values)
+
+    def summaries(self) -> Iterator[tuple[str, Summary]]:
+        """Names and summaries of all floating-point tensors.
+
+        With `headers_only` those of `vectors`; then it raises CannotLook.
+        """
+        if self.headers_only:
+            yield from self.vectors.items()
+        yield from self.scan.items()
+
+    @cached_property
     def vocabulary_tables(self) -> VocabularyTables:
         """The tables of the draft vocabulary and their faults."""
         weights: Checkpoint | str  # no function: one that holds this subject would keep all of it in memory
         try:
-            weights = self.weights
+            weights = self.values
         except UnreadableError as error:
             weights = str(error)
         return VocabularyTables(self.drafter, self.flat.get("vocab_size"), weights)
 
     def view(self, engine: str) -> View:
         """The checkpoint as an engine reads it."""
-        names = tuple(self.checkpoint.tensors)
-        return view_for(engine, self.drafter, self.config, self.flat, names, self.target.config)
+        read = self.checkpoint
+        files = WeightFiles(read.names, read.weight_files, read.nested)
+        names = tuple(read.tensors)
+        return view_for(engine, self.drafter, self.config, self.flat, names, self.target.config, files)
 
     @cached_property
     def applied_facts(self) -> Mapping[tuple[str, str], tuple[AppliedFact, ...]]:

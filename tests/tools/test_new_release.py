@@ -110,7 +110,7 @@ def test_a_drafter_without_ids_is_judged_by_the_default_of_each_release(
     options = {"target": target(tmp_path)} if has_target else {}
     assert outcomes(drafter, **options) == ["as trained", "differs"]
     report = eaglectl.validate(str(drafter), ValidateOptions(engines=ENGINES, **options))
-    assert [verdict.outcome for verdict in report.releases] == ["pass", "fail"]
+    assert [verdict.outcome.check for verdict in report.releases] == ["pass", "fail"]
     (rule,) = report.releases[1].rules
     assert rule == "EGL1036"
     layers = "the default, boundaries [1, 4, 6]" if has_target else "the default (1, n//2, n-2)"
@@ -135,7 +135,7 @@ def test_parallel_drafting_fails_without_the_runner_that_has_it(tmp_path: Path) 
     drafter = drafter_folder(tmp_path, config={"mask_token_id": 3}, tensors=mask)
     assert outcomes(drafter) == ["as trained", "fails"]
     report = eaglectl.validate(str(drafter), ValidateOptions(engines=ENGINES))
-    assert [verdict.outcome for verdict in report.releases] == ["pass", "fail"]
+    assert [verdict.outcome.check for verdict in report.releases] == ["pass", "fail"]
     assert report.releases[1].rules == ("EGL1078",) and "(it has V2)" in report.releases[1].reasons[0]
     assert any("no known release" in text or "nothing written" in text for text in report.smallest_changes)
 

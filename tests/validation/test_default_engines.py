@@ -143,7 +143,7 @@ def test_an_installed_release_that_is_not_known_is_never_passed(
     folder = drafter_folder(tmp_path)
     done = call("validate", folder)
     assert done.code == 3
-    assert "vllm 0.99.0    could-not-look  not a known release: the newest is 0.33.0" in done.out
+    assert "vllm 0.99.0    could-not-look  not a known release: update eaglectl" in done.out
     assert "vllm 0.99.0 (installed here)" in done.out.splitlines()[-2]
     document = call("validate", folder, "--json").document
     assert document["engines"] == ["vllm==0.99.0", *NEWEST]
@@ -157,7 +157,7 @@ def test_a_pass_names_its_runner_where_the_other_one_captures_other_layers(tmp_p
     answers = eaglectl.Answers(aux_layers=(1, 3, 4), aux_convention="boundary")
     options = eaglectl.ValidateOptions(str(target), ["vllm"], answers=answers)
     (release,) = eaglectl.validate(str(folder), options).releases
-    assert release.outcome == "pass", release
+    assert release.outcome == "as trained", release
     remarks = (
         "with the V2 runner",
         "V1, which it takes on CPUs, captures other layers than were trained on"
@@ -183,7 +183,7 @@ def test_a_pass_names_the_runner_that_it_holds_for(tmp_path: Path, release: str,
     target.write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 8}))
     options = eaglectl.ValidateOptions(str(target), [release])
     (verdict,) = eaglectl.validate(str(folder), options).releases
-    assert verdict.outcome == "pass", verdict
+    assert verdict.outcome == "as trained", verdict
     assert verdict.reasons == (() if remark is None else (remark,))
 
 

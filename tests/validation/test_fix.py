@@ -15,7 +15,8 @@ from eaglectl.api.validating import judge_source
 from eaglectl.checkpoint.source import Source
 from eaglectl.formats.format import Answers
 from eaglectl.results import FixResult
-from eaglectl.validation.judge import Report, Unchecked
+from eaglectl.validation.judge import Report
+from eaglectl.validation.judgement import Unchecked
 from eaglectl.validation.rules import rules
 from tests.builders import call as call_line
 from tests.builders import contents, drafter_folder, floats, refusal

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from rich.console import Console as RichConsole
 
 import eaglectl
+from eaglectl.engines.engine import Verdict
 from eaglectl.publishing import project
 from eaglectl.reports import findings
 from eaglectl.reports.ci.annotations import github, gitlab
@@ -31,9 +32,11 @@ from eaglectl.reports.findings import fingerprints, reports_outline
 from eaglectl.reports.terminal.console import Console
 from eaglectl.reports.terminal.report import as_text, print_outline
 from eaglectl.text import as_markdown
-from eaglectl.validation.judge import ReleaseVerdict, Report, Suppressed, Unchecked, unopened_report
+from eaglectl.validation.judge import Report, Suppressed, unopened_report
+from eaglectl.validation.judgement import Unchecked
 from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import Finding, Match, Rule, Severity
+from eaglectl.verdicts import ServedAs
 from tests.builders import drafter_folder
 from tests.conftest import FIXTURES
 
@@ -101,10 +104,10 @@ def report(path: str = "drafter", **changes: Any) -> Report:
         "eaglectl.toml",
         0.5,
         releases=(
-            ReleaseVerdict("vllm", "0.22.0", "fail", ("EGL1003",), ("is never applied",)),
-            ReleaseVerdict("vllm", "0.22.1", "fail", ("EGL1003",), ("is never applied",)),
-            ReleaseVerdict("vllm", "0.24.0", "pass"),
-            ReleaseVerdict("sglang", "0.5.23", "could-not-look", (), ("the target's type is not known",)),
+            Verdict("vllm", "0.22.0", ServedAs.DIFFERS, ("is never applied",), ("EGL1003",)),
+            Verdict("vllm", "0.22.1", ServedAs.DIFFERS, ("is never applied",), ("EGL1003",)),
+            Verdict("vllm", "0.24.0", ServedAs.AS_TRAINED),
+            Verdict("sglang", "0.5.23", ServedAs.UNKNOWN, ("the target's type is not known",), ()),
         ),
         smallest_changes=("run `eaglectl convert drafter`",),
         expired=(OLD,),
@@ -136,7 +139,7 @@ def hostile() -> Report:
         expired=(by,),
         policy=HOSTILE,
         problem=HOSTILE,
-        releases=(ReleaseVerdict("vllm", "0.22.0", "fail", (), (HOSTILE,)),),
+        releases=(Verdict("vllm", "0.22.0", ServedAs.DIFFERS, (HOSTILE,), ()),),
         smallest_changes=(HOSTILE,),
     )
 

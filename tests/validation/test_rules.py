@@ -17,7 +17,8 @@ from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.registry import parse_engine
 from eaglectl.validation import rules as rule_modules
-from eaglectl.validation.judge import changes_serving, judge
+from eaglectl.validation.judge import judge
+from eaglectl.validation.judgement import changes_serving
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import Rule
 from eaglectl.validation.rules import NOT_OF_EVERY_ENGINE, rules

@@ -36,6 +36,7 @@ from tests.builders import (
     drafter_tensors,
     floats,
     integers,
+    safetensors_bytes,
 )
 from tests.cases import CASES, Case, stored_tensors, true_answers
 from tests.conftest import FIXTURES
@@ -58,7 +59,7 @@ class Bad:
     """A drafter that some releases do not serve.
 
     `base` ("" is that of tests/builders.py) with changes, and where the rule must say so; `record` is its
-    eaglectl.json.
+    eaglectl.json, `beside` the name of other weights in its folder.
     """
 
     rule: str
@@ -72,6 +73,7 @@ class Bad:
     is_blind: bool = False
     answers: Mapping[str, str] = field(default_factory=dict)
     record: Mapping[str, Any] | None = None
+    beside: str = ""
 
 
 def build(bad: Bad, parent: Path) -> Path:
@@ -80,6 +82,8 @@ def build(bad: Bad, parent: Path) -> Path:
         folder = drafter_folder(parent, config=bad.config, tensors=bad.tensors)
         if bad.record is not None:
             (folder / "eaglectl.json").write_text(json.dumps(bad.record))
+        if bad.beside:
+            (folder / bad.beside).write_bytes(safetensors_bytes({"a": floats("a", 2, 2)}))
         return folder
     source = PRODUCERS / bad.base
     config = {**json.loads((source / "config.json").read_text()), **bad.config}
@@ -179,6 +183,8 @@ OWN_IDS = {IDS: [1, 3, 6], "eagle_config": ABSENT}
 NO_EMBEDDING = {"embed_tokens.weight": None}
 
 BAD = (
+    Bad("vllm-weight-files", "vllm", "opens other.safetensors", beside="other.safetensors"),
+    Bad("sglang-weight-files", "sglang", "opens other.safetensors", beside="other.safetensors"),
     Bad("vllm-no-class-mla", "vllm==0.17.1", base="vllm/mla"),
     Bad("vllm-no-class-qwen3", "vllm==0.23.0", config=QWEN3, tensors=QUERY_NORMS),
     Bad(
@@ -805,7 +811,7 @@ def test_a_fact_is_found_where_it_holds_and_no_other_is(bad: Bad, tmp_path: Path
         ]
         assert report.findings == () and report.verdict == "could-not-look"
         assert bad.says in report.unchecked[0].reason
-        assert {one.outcome for one in report.releases} == {"could-not-look"}
+        assert {one.outcome.check for one in report.releases} == {"could-not-look"}
         return
     assert [one.rule.name for one in report.findings] == [bad.rule], [
         one.match.message for one in report.findings
@@ -813,7 +819,7 @@ def test_a_fact_is_found_where_it_holds_and_no_other_is(bad: Bad, tmp_path: Path
     (found,) = report.findings
     assert bad.says in found.match.message and found.severity == "error" and report.verdict == "fail"
     assert bad.where is None or found.match.where == bad.where
-    assert {one.outcome for one in report.releases} == {"fail"} and report.releases[0].rules == (
+    assert {one.outcome.check for one in report.releases} == {"fail"} and report.releases[0].rules == (
         found.rule.id,
     )
     assert found.match.engines == tuple(f"{one.engine}=={one.release}" for one in report.releases)
@@ -883,7 +889,7 @@ def by_release(report: Report) -> dict[str, str]:
     """Each outcome with its releases in few words."""
     found: dict[str, list[str]] = {}
     for one in report.releases:
-        found.setdefault(f"{one.outcome} {' '.join(one.rules)}".strip(), []).append(one.release)
+        found.setdefault(f"{one.outcome.check} {' '.join(one.rules)}".strip(), []).append(one.release)
     return {outcome: ranges(releases, ENGINES["vllm"].releases) for outcome, releases in found.items()}
 
 
@@ -954,7 +960,7 @@ def test_one_defect_is_one_finding_and_fails_its_releases(
     """Of two rules on one defect the more severe reports it, else the one that holds for every engine."""
     report = judged(Bad("", engine, config=config, tensors=tensors), tmp_path)
     assert [one.rule.id for one in report.findings if one.severity != "note"] == rules
-    assert [f"{one.outcome} {' '.join(one.rules)}" for one in report.releases] == [outcome]
+    assert [f"{one.outcome.check} {' '.join(one.rules)}" for one in report.releases] == [outcome]
     assert report.verdict == "fail"
 
 
@@ -968,7 +974,7 @@ def test_only_the_engine_that_is_asked_for_is_judged(tmp_path: Path) -> None:
     report = eaglectl.validate(str(drafter_folder(tmp_path)), eaglectl.ValidateOptions(engines=["sglang"]))
     families = {one.family for one in report.passed}
     assert "serving: SGLang" in families and "serving: vLLM" not in families
-    assert [(one.engine, one.release, one.outcome) for one in report.releases] == [
+    assert [(one.engine, one.release, one.outcome.check) for one in report.releases] == [
         ("sglang", "0.5.23", "pass")
     ]
 
@@ -996,14 +1002,14 @@ def test_a_suppressed_finding_lets_the_checkpoint_pass_and_not_the_release(tmp_p
     folder = drafter_folder(tmp_path, config={"fc_norm": True, "norm_output": True}, tensors=FC_NORM)
     policy = Policy(suppressions=(Suppression("vllm-fc-norm-absent", "old"), Suppression("EGL1019", "old")))
     report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(engines=["vllm==0.21.0"], policy=policy))
-    assert report.verdict == "pass" and [one.outcome for one in report.releases] == ["fail"]
+    assert report.verdict == "pass" and [one.outcome.check for one in report.releases] == ["fail"]
 
 
 def test_what_cannot_be_read_is_said_of_every_release(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path)
     (folder / "model.safetensors").write_bytes(b"x")
     report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(engines=["vllm>=0.32,<=0.33", "sglang"]))
-    assert [one.outcome for one in report.releases] == [
+    assert [one.outcome.check for one in report.releases] == [
         "could-not-look"
     ] * 3 and report.smallest_changes == ()
     assert report.verdict == "fail"
@@ -1119,7 +1125,7 @@ def test_what_is_to_be_written_makes_all_releases_pass(tmp_path: Path) -> None:
         json.dumps({**config, "fc_norm": True, "norm_output": True})
     )
     report = eaglectl.validate(str(tmp_path / "drafter"), eaglectl.ValidateOptions(engines=["vllm>=0.22"]))
-    assert report.verdict == "pass" and {one.outcome for one in report.releases} == {"pass"}
+    assert report.verdict == "pass" and {one.outcome.check for one in report.releases} == {"pass"}
 
 
 @pytest.mark.parametrize("layout", ["vllm", "sglang"])
@@ -1140,7 +1146,7 @@ def test_what_convert_writes_for_an_engine_passes_in_it(case: Case, layout: str,
         assert found == ["EGL1141"]  # its target is a HunYuan-VL, which SGLang cannot capture
         return
     assert found == []
-    assert [one.outcome for one in report.releases] == ["pass"]
+    assert [one.outcome.check for one in report.releases] == ["pass"]
     assert report.smallest_changes == ()
 
 

@@ -64,7 +64,7 @@ def _properties(report: Report) -> dict[str, str]:
         "fail-on": report.fail_on or "never",
     }
     for verdict in report.releases:
-        outcome = ": ".join(filter(None, (verdict.outcome, ", ".join(verdict.rules))))
+        outcome = ": ".join(filter(None, (verdict.check, ", ".join(verdict.rules))))
         properties[f"{verdict.engine}=={verdict.release}"] = outcome
     return properties
 

@@ -9,7 +9,8 @@ from eaglectl.publishing.project import repository
 from eaglectl.reports.ci.places import Place, Places
 from eaglectl.reports.findings import fingerprints, rule_url, rules_of, sorted_rules
 from eaglectl.text import printable
-from eaglectl.validation.judge import Report, Unchecked
+from eaglectl.validation.judge import Report
+from eaglectl.validation.judgement import Unchecked
 from eaglectl.validation.rule import Finding, Rule
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

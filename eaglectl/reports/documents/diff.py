@@ -52,6 +52,10 @@ class DiffDocument(Document, frozen=True, tag="eaglectl/diff/1"):
     a: SidePart
     b: SidePart
     facts: tuple[Fact, ...]
+    served: Annotated[
+        tuple[Fact, ...],
+        Meta(description="What the newest release of each engine does with A and with B"),
+    ]
     tensors: tuple[TensorPair, ...]
     spelling: Spelling
     notes: tuple[str, ...]

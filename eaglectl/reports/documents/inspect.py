@@ -47,6 +47,8 @@ class InspectionPart(Part, frozen=True):
     """What a checkpoint is."""
 
     source: str
+    target: Annotated[str, Meta(description="The target and how it was found; empty where there was none")]
+    target_digest: Annotated[str, Meta(description="SHA-256 of the target's config.json, or empty")]
     drafter: DrafterPart
     weights: WeightsPart
     aux_readings: tuple[CapturedPart, ...]

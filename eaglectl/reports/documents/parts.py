@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 from msgspec.structs import asdict
 
-from eaglectl.base import Count, CountFrom1, Interval, Number, NumberOrNull
+from eaglectl.base import Count, CountFrom1, Interval, Number, NumberOrNull, RuleId
 from eaglectl.drafter.boundaries import Convention
 from eaglectl.drafter.drafter import Level, Norms
 from eaglectl.reports.documents.document import INLINE, Part
@@ -286,3 +286,5 @@ class VerdictPart(Part, frozen=True):
     release: str
     outcome: ServedAs
     reasons: tuple[str, ...]
+    rules: Annotated[tuple[RuleId, ...], Meta(description="The rules that report the reasons")]
+    unread: Annotated[str, Meta(description="What of the files was not read, where it is as trained")]

@@ -62,6 +62,11 @@ class ReleasePart(Part, frozen=True):
     outcome: Ended = field(name="verdict")
     rules: tuple[RuleId, ...]
     reasons: tuple[str, ...]
+    unread: Annotated[str, Meta(description="What of the files was not read, where it passes")]
+
+    @classmethod
+    def _made(cls, record: Any) -> Mapping[str, Any]:
+        return {"outcome": record.outcome.check}
 
 
 class UncheckedPart(Part, frozen=True):
@@ -100,7 +105,8 @@ class ReportPart(Part, frozen=True):
 
     path: str = field(name="source")
     engines: tuple[str, ...]
-    target: str
+    target: Annotated[str, Meta(description="The target and how it was found; empty where there was none")]
+    target_digest: Annotated[str, Meta(description="SHA-256 of the target's config.json, or empty")]
     verdict: CheckVerdict
     problem: str
     skipped: Annotated[
@@ -139,6 +145,7 @@ class ReportPart(Part, frozen=True):
         return {
             "fail_on": record.fail_on or "never",
             "findings": _findings(record.findings),
+            "releases": list(map(ReleasePart.of, record.releases)),
             "suppressed": [
                 {f"{INLINE}finding": FindingPart.of(suppressed.finding), f"{INLINE}by": suppressed.by}
                 for suppressed in record.suppressed

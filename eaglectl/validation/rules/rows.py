@@ -270,10 +270,11 @@ def _other_rows(offsets: "Ids", vocab: int) -> Mapping[str, list[tuple[int, int,
     """Rows that a head may have been pruned to by mistake: (draft row, row by d2t, other row), by the
     other's formula.
     """
-    table = offsets.tolist()
     samples: dict[str, list[tuple[int, int, int]]] = {}
-    for formula, others in (("i", range(len(table))), ("d2t[i]", table)):
-        places = [(i, i + offset, other) for i, (offset, other) in enumerate(zip(table, others, strict=True))]
+    for formula, others in (("i", range(len(offsets))), ("d2t[i]", offsets)):
+        places = [
+            (i, i + offset, other) for i, (offset, other) in enumerate(zip(offsets, others, strict=True))
+        ]
         valid = [
             place
             for place in places

@@ -167,7 +167,7 @@ def special_tokens(subject: Subject) -> Iterator[Match]:
 
     if d2t is None or any(fault.topic != "d2t-order" for fault in subject.vocabulary_tables.faults):
         raise CannotLook("d2t gives no draft vocabulary to look in")
-    known = set(offset_targets(d2t).tolist())
+    known = set(offset_targets(d2t))
     missing = [f"{name} ({token})" for token, name in special.items() if token not in known]
     if missing:
         share = f"{drafter.dims.draft_vocab} of {drafter.dims.vocab} tokens"

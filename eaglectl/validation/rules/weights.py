@@ -19,7 +19,8 @@ from eaglectl.validation.rule import Match, noted, rule
 from eaglectl.validation.subject import TABLES, Subject, key_place
 
 if TYPE_CHECKING:
-    from eaglectl.validation.scanning import Spread, Summary
+    from eaglectl.validation.scanning import Spread
+    from eaglectl.validation.vectors import Summary
 
 # dtypes as configs name them -> as safetensors names them
 DTYPES: Mapping[str, str] = {
@@ -243,7 +244,7 @@ def not_finite(subject: Subject) -> Iterator[Match]:
     Fix: go back to a checkpoint from before training diverged; a cast to float16 turns large numbers into
     infinities.
     """
-    for name, summary in subject.scan.items():
+    for name, summary in subject.summaries():
         if summary.bad:
             tensor = subject.checkpoint.tensors[name]
             first = _indices(summary.first, tensor.shape)
@@ -329,11 +330,11 @@ def _summaries(subject: Subject) -> Iterator[tuple[str, "Summary"]]:
         and not is_quantised_part(name)
         for stored in tensor.stored
     }
-    return ((name, subject.scan[name]) for name in names if name in subject.scan)
+    return ((name, summary) for name, summary in subject.summaries() if name in names)
 
 
 def _large(subject: Subject, least: float, most: float) -> Iterator[tuple[str, "Summary"]]:
-    for name, summary in subject.scan.items():
+    for name, summary in subject.summaries():
         if not summary.bad and least < summary.largest <= most and not is_quantised_part(name):
             yield name, summary
 

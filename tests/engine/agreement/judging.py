@@ -123,9 +123,15 @@ def contradiction(folder: Path, target: Path, engine: str) -> str:
     try:
         found = eaglectl.inspect(str(folder), target=str(target), engines=[engine]).requested[0]
     except EaglectlError as error:
-        return "" if release.outcome != "pass" else f"validate passes it, and inspect cannot read it: {error}"
-    is_agreed = release.outcome in AGREEING[found.outcome]
-    return "" if is_agreed else f"inspect: {found.outcome}; validate: {release.outcome} {release.reasons}"
+        return (
+            ""
+            if release.outcome.check != "pass"
+            else f"validate passes it, and inspect cannot read it: {error}"
+        )
+    is_agreed = release.outcome.check in AGREEING[found.outcome]
+    return (
+        "" if is_agreed else f"inspect: {found.outcome}; validate: {release.outcome.check} {release.reasons}"
+    )
 
 
 def report(name: str, root: Path, parent: Path, select: Sequence[str] = ()) -> Report:
@@ -163,7 +169,7 @@ def disagreement(record: Record, found: Report) -> str:
 def compared(found: Report, words: str, *, is_served: bool, is_wrong: bool) -> str:
     """How validate disagrees with an engine that served the drafter as trained, or was seen not to."""
     errors = [f"{one.rule.id} {one.match.message}" for one in found.findings if one.severity == "error"]
-    is_passed = found.verdict == "pass" or any(one.outcome == "pass" for one in found.releases)
+    is_passed = found.verdict == "pass" or any(one.outcome.check == "pass" for one in found.releases)
     if is_wrong and is_passed:
         return f"false pass: the engine: {words}"
     if is_served and errors:

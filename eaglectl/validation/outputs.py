@@ -1,20 +1,31 @@
-"""What engines do with the output of a plan, before it is written."""
+"""What engines do with the output of a conversion: judged as it is planned, and as it was written."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.checkpoint.source import FolderSource
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import ConversionRequest
-from eaglectl.drafter.tensors import Tensor
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.engine import Verdict
-from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, parse_engine, verdicts
+from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, parse_engine
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import FORMATS, by_name
+from eaglectl.validation.judgement import Judgement, judge_drafter
+from eaglectl.validation.rules import find_rule
+from eaglectl.validation.rules.serving import RULES as SERVING
+from eaglectl.validation.subject import GivenTarget, Subject
 from eaglectl.verdicts import ServedAs
+
+# of errors in numbers, which a conversion copies
+VALUE_RULES = ("not-finite", "constant-tensor", "overflowing")
 
 
 class Unserved(Struct, frozen=True):
@@ -44,22 +55,47 @@ class Unserved(Struct, frozen=True):
         return {"engine": self.engine, "releases": list(self.releases), "reasons": list(self.last.reasons)}
 
 
-def output_verdicts(plan: ConversionPlan, wanted: EngineRequest) -> tuple[Verdict, ...]:
-    """What releases of an engine do with the output of a plan."""
-    generated = {
-        step.name: Tensor(step.name, step.dtype, step.shape, ()) for step in plan.steps if not step.stored
-    }
+def judge_plan(plan: ConversionPlan, *requests: EngineRequest) -> tuple[Verdict, ...]:
+    """What releases do with the output of a plan, as it reads back before it is written."""
+    assert plan.output is not None
+    written, drafter = plan.output[0], _drafter(plan)
+    source, target = written.source, GivenTarget(plan.drafter.target)
+    assert isinstance(source, FolderSource)
+    subject = Subject(source, target, requests, headers_only=True, read=(written, drafter))
+    return judge_drafter(subject, SERVING).releases
+
+
+def value_errors(checkpoint: Checkpoint, plan: ConversionPlan) -> tuple[tuple[str, str], ...]:
+    """The errors in numbers of the source that a plan copies, as ids of rules and messages."""
+    assert isinstance(checkpoint.source, FolderSource)
+    subject = Subject(checkpoint.source, GivenTarget(plan.drafter.target), read=(checkpoint, plan.drafter))
+    copied = {f"tensor:{name}" for step in plan.steps for name in step.stored}
+    findings = judge_drafter(subject, tuple(map(find_rule, VALUE_RULES))).findings
+    return tuple((each.rule.id, each.match.message) for each in findings if each.match.where in copied)
+
+
+def judge_output(
+    folder: Path, plan: ConversionPlan, errors: tuple[tuple[str, str], ...] | None = None
+) -> Judgement:
+    """What every known release does with what a conversion wrote, whose numbers have these errors.
+
+    None: the numbers were not read.
+    """
+    requests = (*map(every_release, ENGINES), *(EngineRequest(name, ()) for name in unversioned()["engines"]))
+    source, target = FolderSource(folder), GivenTarget(plan.drafter.target)
+    read = read_checkpoint(source), _drafter(plan)
+    subject = Subject(source, target, requests, headers_only=True, read=read, value_errors=errors)
+    return judge_drafter(subject)
+
+
+def _drafter(plan: ConversionPlan) -> Drafter:
+    """The drafter as it reads back; its doubts are in the words of the plan, and not of the record.
+
+    What was measured of a published drafter was the file as published.
+    """
+    assert plan.output is not None
     doubts = tuple(note for note in plan.drafter.notes if note.is_open)
-    settled = replace(
-        plan.drafter,
-        notes=doubts,
-        unknown=(),
-        tensors={**generated, **plan.drafter.tensors},
-        publication=None,  # what was measured was the file as published
-    )
-    names = tuple(step.name for step in plan.steps)
-    flat = by_name(plan.layout).flat(plan.config)
-    return verdicts(settled, plan.config, flat, names, wanted)
+    return replace(plan.output[1], notes=doubts, publication=None)
 
 
 def unserved(plan: ConversionPlan, request: ConversionRequest) -> tuple[Unserved, ...]:
@@ -84,7 +120,7 @@ def unserved(plan: ConversionPlan, request: ConversionRequest) -> tuple[Unserved
 
 
 def _unserved(plan: ConversionPlan, wanted: EngineRequest) -> Unserved | None:
-    judged = output_verdicts(plan, wanted)
+    judged = judge_plan(plan, wanted)
     outcomes = [verdict.outcome for verdict in judged]
     if any(outcome.is_served for outcome in outcomes) or not judged or not outcomes[-1].is_known_wrong:
         return None
@@ -103,7 +139,7 @@ def serving_layout(
             if format.layout is None or name not in format.layout.engines:
                 continue
             try:
-                judged = output_verdicts(plan_for(format.name), every_release(name))
+                judged = judge_plan(plan_for(format.name), every_release(name))
             except EaglectlError:
                 continue
             serving = tuple(verdict.release for verdict in judged if verdict.outcome.is_served)
