@@ -41,7 +41,7 @@ from eaglectl.reports.documents.validate import validate_document
 from eaglectl.text import listed
 from eaglectl.validation.judge import Report
 from eaglectl.validation.policy import Policy
-from eaglectl.verdicts import CheckVerdict, ServedAs
+from eaglectl.verdicts import CheckVerdict
 
 # rules that a release must pass, whatever their severity; a policy that names a rule decides itself
 FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL708", "EGL905", "EGL906")
@@ -137,7 +137,7 @@ def served_releases(source: FrozenSource, folder: str, options: ValidateOptions)
     report = judge_source(source, folder, options)
     passed: dict[str, list[str]] = {}
     for verdict in report.releases:
-        if verdict.outcome == ServedAs.AS_TRAINED:
+        if verdict.outcome.is_served:
             passed.setdefault(verdict.engine, []).append(verdict.release)
     return {engine: ranges(releases, ENGINES[engine].releases) for engine, releases in passed.items()}
 

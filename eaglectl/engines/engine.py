@@ -226,8 +226,8 @@ class Verdict(Struct, frozen=True):
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Why it is not as trained; none where it is."""
-        return () if self.outcome == ServedAs.AS_TRAINED else self.reasons
+        """Why it is not served as it shall be; none where it is."""
+        return () if self.outcome.is_served else self.reasons
 
     def completed(self, complete: Callable[[str], str]) -> "Verdict":
         """The verdict with whole commands in its reasons."""
@@ -372,7 +372,8 @@ class Engine(Struct, frozen=True):
         unknown += [*(note.reason for note in view.drafter.unsettled), *results.gaps]
         if texts := tuple(dict.fromkeys(unknown)):
             published = None if results.gaps else self._published(view, release, texts)
-            return published or Verdict(self.name, release, ServedAs.UNKNOWN, texts)
+            known = published or Verdict(self.name, release, ServedAs.UNKNOWN, texts)
+            return replace(known, unread=results.unread if known.outcome.is_served else "")
         remarks = self.runner_remarks(view, release)
         return Verdict(self.name, release, ServedAs.AS_TRAINED, remarks, unread=results.unread)
 
