@@ -17,8 +17,8 @@ UNKNOWN_ARGUMENT = re.compile(r"[Uu]nexpected keyword argument:? '(\w+)'")
 NEAREST = 3
 REQUEST, ANSWER = "request.json", "answer.json"
 
-# how loaders of vLLM and SGLang call the tensor that they are at, and its weight
-LOADER_VARIABLES = ("name", "loaded_weight")
+# how vLLM's AutoWeightsLoader, and loaders of models, call the tensor that they are at and its weight
+LOADER_VARIABLES = (("weight_qualname", "weight_data"), ("name", "loaded_weight"))
 
 Request = dict[str, Any]
 Answer = dict[str, Any]
@@ -140,11 +140,12 @@ def _tensor(error: BaseException) -> str:
     """The tensor that a loader was at: the name beside the weight that it passed on; "" where none shows."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame, called in reversed([*pairwise(frames)]):
-        name, weight = (frame.f_locals.get(variable) for variable in LOADER_VARIABLES)
-        # a loop that has ended leaves its last name behind, but passes no weight on
-        is_passed = weight is not None and any(value is weight for value in called.f_locals.values())
-        if is_passed and isinstance(name, str):
-            return name
+        for variables in LOADER_VARIABLES:
+            name, weight = map(frame.f_locals.get, variables)
+            # a loop that has ended leaves its last name behind, but passes no weight on
+            is_passed = weight is not None and any(value is weight for value in called.f_locals.values())
+            if is_passed and isinstance(name, str):
+                return name
     return ""
 
 

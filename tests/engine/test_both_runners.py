@@ -126,6 +126,28 @@ def test_a_setup_that_vllm_refuses_could_not_look(runner: str) -> None:
     assert "memory does not suffice" in done.err, done.err
 
 
+def test_an_argument_that_vllm_does_not_have_is_usage(runner: str) -> None:
+    done = call("smoke", EAGLE3, *SHORT, "--engine", "vllm", "--engine-arg", "quantisation=fp8")
+    assert done.code == 2 and "the nearest names are quantization" in done.err, done.err
+
+
+def test_an_mla_pair_is_run(runner: str, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    pairs.mla_target(target)
+    pairs.write_prompts(tmp_path / "prompts.jsonl")
+    case = pairs.case("vllm/mla")
+    options = eaglectl.SmokeOptions(
+        engine="vllm",
+        prompts=str(tmp_path / "prompts.jsonl"),
+        max_tokens=8,
+        device="cpu",
+        answers=case.answered(),
+    )
+    report = eaglectl.smoke(str(case.folder), str(target), options)
+    assert report.is_lossless
+    assert report.run.resolved["class"] == "Eagle3DeepseekV2ForCausalLM"
+
+
 def test_an_argument_that_vllm_refuses_is_usage(runner: str) -> None:
     done = call("smoke", EAGLE3, *SHORT, "--engine", "vllm", "--engine-arg", "block_size=many")
     assert done.code == 2 and "--engine-arg block_size" in done.err, done.err
@@ -138,8 +160,13 @@ def test_a_temperature_that_the_cpu_build_loses_is_not_measured(runner: str) -> 
     assert done.code == 3 and words in done.err, done.err
 
 
-# what runs on GPUs, and what only a stand-in of vLLM makes happen (tests/test_vllm_smoke.py)
-ELSEWHERE = {"gpu_arguments", "gpu_memory", "memory_share", "check_device", "_counters", "main"}
+# what runs on GPUs, what only a stand-in of vLLM makes happen (tests/test_vllm_smoke.py), and what CPU builds
+# do not measure: a temperature
+ELSEWHERE = {
+    *("gpu_arguments", "gpu_memory", "memory_share", "_submit_async_write", "keeps_temperature"),
+    *("check_device", "_counters", "captured_layers", "main"),
+    *("generate", "speculative_config", "sampled_drafting"),
+}
 
 
 def test_every_line_of_the_children_has_run(counted: Path) -> None:
