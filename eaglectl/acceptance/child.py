@@ -50,7 +50,7 @@ def serve_requests(
     the cause, and stays.
     """
     folder = Path(sys.argv[1])
-    requests = os.fdopen(os.dup(0))
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # nothing that an engine asks is answered
     _Parent.pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # engines print to stdout too

@@ -24,7 +24,7 @@ PAIR = re.compile(r"does not support EAGLE-?3|EAGLE-?3 .*not supported|set_eagle
 WEIGHTS = {"combine_hidden_states": "fc", "compute_logits": "lm_head"}
 MEMORY = re.compile(
     r"out of memory|OutOfMemory|MemoryError|Cannot allocate memory|Not enough memory|No available memory"
-    r"|Free memory on device|larger than the maximum number of tokens|KV cache is needed",
+    r"|Free memory on device|KV cache is needed",
     re.I,
 )
 # what the set-up lacks, by what the engine says; the advice is the one thing to change
