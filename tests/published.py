@@ -16,6 +16,8 @@ PUBLISHED = FIXTURES / "published"
 TEMPLATES: dict[str, dict[str, list[Any]]] = json.loads((PUBLISHED / "tensors.json").read_text())
 # one layer-less pass and one for each layer; only the first layer reads two states side by side
 LAYER = "{layer}"
+# 1 in each dtype
+ONES = {"BF16": b"\x80\x3f", "F16": b"\x00\x3c", "F32": b"\x00\x00\x80\x3f"}
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 
 
@@ -108,7 +110,7 @@ class Published:
         text = json.dumps(header).encode()
         with path.open("wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
-            for name, data in self._vocabulary().items():
+            for name, data in self._values().items():
                 file.seek(8 + len(text) + header[name]["data_offsets"][0])
                 file.write(data)
         os.truncate(path, 8 + len(text) + position)
@@ -126,11 +128,20 @@ class Published:
         with zipfile.ZipFile(path) as archive:
             places = {name: archive.getinfo(f"{path.stem}/data/{key}") for name, key in keys.items()}
         with path.open("r+b") as file:
-            for name, data in self._vocabulary().items():
+            for name, data in self._values().items():
                 file.seek(places[name].header_offset + 26)
                 names, extra = (int.from_bytes(file.read(2), "little") for _ in range(2))
                 file.seek(names + extra, os.SEEK_CUR)
                 file.write(data)
+
+    def _values(self) -> dict[str, bytes]:
+        """The bytes of what is read though weights are not: the vocabulary, and norms of ones."""
+        norms = {
+            name: ONES[dtype] * shape[0]
+            for name, (dtype, shape) in self.tensors.items()
+            if len(shape) == 1 and dtype in ONES and "norm" in name
+        }
+        return norms | self._vocabulary()
 
     def _vocabulary(self) -> dict[str, bytes]:
         """The bytes of d2t and t2d: half of the draft tokens are the first of the target, half are spread."""

@@ -21,7 +21,7 @@ from eaglectl.checkpoint.opening import open_folder
 from eaglectl.drafter.boundaries import to_boundaries
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.engines.engine import Case
-from eaglectl.engines.registry import parse_engine, verdicts
+from eaglectl.engines.registry import ENGINES, parse_engine, view_for
 from eaglectl.errors import EaglectlError
 from eaglectl.formats import aux_ids, catalogue, names, reader, writer
 from eaglectl.formats.catalogue import FORMATS, by_name
@@ -172,7 +172,10 @@ def check_engines_judge_stored_names(format: Format, parent: Path) -> None:
     drafter = read_drafter(checkpoint, ANSWERS, TARGET)
 
     def outcomes(engine: str, names: Sequence[str]) -> set[str]:
-        return {one.outcome for one in verdicts(drafter, config, config, tuple(names), parse_engine(engine))}
+        request = parse_engine(engine)
+        view = view_for(request.engine, drafter, config, config, tuple(names))
+        verdicts = (ENGINES[request.engine].verdict(view, release) for release in request.releases)
+        return {verdict.outcome for verdict in verdicts}
 
     stored = [written_name(name, layout) for name in drafter.tensors]
     prefixes = [layout.prefix] if layout.prefix else WRAPPERS
