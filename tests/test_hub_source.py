@@ -120,8 +120,8 @@ def test_a_target_costs_a_list_and_a_config(hub: LoopbackHub, tmp_path: Path) ->
 # what it costs
 
 
-def big_repository(tmp_path: Path, shards: int = 6) -> Path:
-    """A drafter of 6.6 GB in shards whose data are holes."""
+def big_repository(tmp_path: Path, shards: int = 6, **more: tuple[str, list[int]]) -> Path:
+    """A drafter of 6.6 GB in shards whose data are holes, with `more` tensors."""
     hidden, mlp, vocab, draft = 8192, 28672, 200_000, 32_000
     config = drafter_config(
         hidden_size=hidden,
@@ -145,6 +145,7 @@ def big_repository(tmp_path: Path, shards: int = 6) -> Path:
             for name, rows in (("q", 8192), ("k", 1024), ("v", 1024))
         },
         "layers.0.self_attn.o_proj.weight": ("BF16", [hidden, 8192]),
+        **more,
     }
     folder = tmp_path / "six"
     folder.mkdir()
@@ -155,7 +156,7 @@ def big_repository(tmp_path: Path, shards: int = 6) -> Path:
         table: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         position = 0
         for name, (dtype, shape) in list(tensors.items())[number::shards]:
-            count = {"BF16": 2, "F32": 4, "I64": 8}[dtype]
+            count = {"BF16": 2, "F32": 4, "I64": 8, "BOOL": 1}[dtype]
             for size in shape:
                 count *= size
             table[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, position + count]}
@@ -200,6 +201,20 @@ def test_five_shards_cost_fifteen_requests_and_the_bytes_of_d2t(hub: LoopbackHub
     assert len(hub.requests) == 3 + 6 * 2
     assert hub.traffic < 300_000
     assert hub.leaks == []
+
+
+def test_one_file_with_its_tables_and_norms_costs_fourteen_requests(hub: LoopbackHub, tmp_path: Path) -> None:
+    folder = big_repository(tmp_path, 1, t2d=("BOOL", [200_000]))
+    files = {
+        "config.json": (folder / "config.json").read_bytes(),
+        "model.safetensors": folder / "model-00001-of-00001.safetensors",
+    }
+    hub.add_repo("org/one", files)
+    done = call("inspect", "org/one", "--json")
+    # the list and the config; the header, d2t, t2d and norms at three places, each after a redirect
+    assert len(hub.requests) == 2 + 6 * 2 and hub.traffic < 700_000
+    # holes are zeros, which no norm is
+    assert {row["outcome"] for row in done.document["engines"]} <= {"differs", "fails"}
 
 
 @pytest.mark.parametrize("jobs", ["1", "8"])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,6 +23,9 @@ from eaglectl.validation.rules import find_rule
 from eaglectl.validation.rules.serving import RULES as SERVING
 from eaglectl.validation.subject import GivenTarget, Subject
 from eaglectl.verdicts import ServedAs
+
+if TYPE_CHECKING:
+    from eaglectl.checkpoint.hub import HubSource
 
 # of errors in numbers, which a conversion copies
 VALUE_RULES = ("not-finite", "constant-tensor", "overflowing")
@@ -58,11 +61,9 @@ class Unserved(Struct, frozen=True):
 def judge_plan(plan: ConversionPlan, *requests: EngineRequest) -> tuple[Verdict, ...]:
     """What releases do with the output of a plan, as it reads back before it is written."""
     assert plan.output is not None
-    written, drafter = plan.output[0], _drafter(plan)
-    source, target = written.source, GivenTarget(plan.drafter.target)
-    assert isinstance(source, FolderSource)
-    subject = Subject(source, target, requests, headers_only=True, read=(written, drafter))
-    return judge_drafter(subject, SERVING).releases
+    read, target = (plan.output[0], _drafter(plan)), GivenTarget(plan.drafter.target)
+    source = cast("FolderSource | HubSource", plan.output[0].source)
+    return judge_drafter(Subject(source, target, requests, headers_only=True, read=read), SERVING).releases
 
 
 def value_errors(checkpoint: Checkpoint, plan: ConversionPlan) -> tuple[tuple[str, str], ...]:

@@ -215,18 +215,15 @@ def _is_plain(subject: Subject, tensor: Tensor) -> bool:
 
 
 def _offsets(subject: Subject) -> "Ids":
-    d2t, weights = subject.drafter.tensors["d2t"], subject.weights  # before numpy is loaded
-    from eaglectl.drafter.vocabulary import as_engines_read
-
-    return as_engines_read("d2t", d2t.dtype, weights.read(d2t.stored[0]))
+    d2t, _ = subject.vocabulary_tables.tables
+    assert d2t is not None
+    return d2t
 
 
 def _is_broken(subject: Subject) -> bool:
     """Whether d2t has faults, or lm_head holds no weights, so that its rows have no meaning."""
-    dims, head = subject.drafter.dims, subject.scan[str(_head(subject))]
-    from eaglectl.drafter.vocabulary import faults
-
-    topics = {fault.topic for fault in faults(_offsets(subject), None, dims.draft_vocab, dims.vocab)}
+    head = subject.scan[str(_head(subject))]
+    topics = {fault.topic for fault in subject.vocabulary_tables.faults}
     return head.bad > 0 or head.constant is not None or bool(topics - {"d2t-order"})
 
 
