@@ -257,6 +257,17 @@ class RuleResults(Struct, frozen=True):
         """The rule that reports a fact: its own, or another on the same defect."""
         return next((rule for rule in (fact.rule, *fact.reported_by) if rule in self.reporting), fact.rule)
 
+    def faults(self, facts: Sequence[AppliedFact]) -> list[tuple[ServedAs, str, str]]:
+        """What is known to go wrong, the worst first: by facts, then by errors that no fact reports."""
+        faults = [
+            (outcome, self.rule(fact.fact), fact.text)
+            for outcome in (ServedAs.FAILS, ServedAs.DIFFERS)
+            for fact in facts
+            if fact.fact.outcome == outcome
+        ]
+        own = {rule for _, rule, _ in faults}
+        return faults + [(ServedAs.DIFFERS, *error) for error in self.errors if error[0] not in own]
+
 
 NO_RESULTS = RuleResults()
 
@@ -354,15 +365,7 @@ class Engine(Struct, frozen=True):
         """What `release` does with a checkpoint as stored; `applied` are its facts, where they are known."""
         facts = self.applied(view, release) if applied is None else applied
         facts = [fact for fact in facts if results.rules is None or fact.fact.rule in results.rules]
-        faults = [
-            (outcome, results.rule(fact.fact), fact.text)
-            for outcome in (ServedAs.FAILS, ServedAs.DIFFERS)
-            for fact in facts
-            if fact.fact.outcome == outcome
-        ]
-        own = {rule for _, rule, _ in faults}
-        faults += [(ServedAs.DIFFERS, *error) for error in results.errors if error[0] not in own]
-        if faults:
+        if faults := results.faults(facts):
             texts = tuple(dict.fromkeys(text for *_, text in faults))
             rules = tuple(dict.fromkeys(rule for _, rule, _ in faults if rule))
             is_read = len(faults) == len(facts) and {outcome for outcome, *_ in faults} == {ServedAs.DIFFERS}

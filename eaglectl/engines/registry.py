@@ -23,6 +23,7 @@ from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
 # why a release is judged that nobody named
@@ -91,14 +92,7 @@ def parse_engine(text: str) -> EngineRequest:
         raise UsageError(f"--engine {text}: {_spelling(text)}")
     if not requirement.specifier:
         return parse_engine(name)
-    matching = tuple(release for release in ENGINES[name].releases if release in requirement.specifier)
-    exact = re.fullmatch(r"===?([^,*]+)", str(requirement.specifier))
-    if (
-        exact
-        and not matching
-        and (release := known_release(ENGINES[name], exact[1])) in ENGINES[name].releases
-    ):
-        matching = (release,)
+    matching = _matching(ENGINES[name], requirement.specifier)
     if not matching:
         from packaging.version import Version
 
@@ -106,6 +100,13 @@ def parse_engine(text: str) -> EngineRequest:
         known = f"no known release fits; {_nearest(name, versions)}"
         raise UnreadableError(f"--engine {text}: {known}; {UPDATE.format(name)}")
     return EngineRequest(name, matching)
+
+
+def _matching(engine: Engine, specifier: "SpecifierSet") -> tuple[str, ...]:
+    """The known releases that a specifier names; for one exact version, the release that it is of."""
+    exact = re.fullmatch(r"===?([^,*]+)", str(specifier))
+    own = known_release(engine, exact[1]) if exact else ""
+    return tuple(release for release in engine.releases if release == own or release in specifier)
 
 
 def known_release(engine: Engine, version: str) -> str:

@@ -363,7 +363,12 @@ def next_command(inspection: Inspection) -> str:
         return ""
     drafter, latest = inspection.drafter, _latest(inspection)["vllm"].outcome
     is_carried = latest == ServedAs.UNKNOWN and drafter.unsettled and not drafter.notes_at("question")
-    is_refused = any("pass --" not in note.text for note in _problems(inspection))
+    is_refused = any("pass --" not in note.text for note in _problems(inspection)) or any(
+        finding.severity == "error"
+        and finding.rule.family == "draft vocabulary"
+        and "eaglectl convert" not in finding.fix
+        for finding in inspection.findings
+    )
     if latest.is_served or is_carried or is_refused or _is_beyond_conversion(inspection):
         return ""
     return inspection.convert

@@ -240,7 +240,7 @@ def test_the_input_is_never_written_over(tmp_path: Path) -> None:
         ("--fix", "--format", "sarif"),
         ("-o", "out"),
         ("--force",),
-        ("--fix", "--engine", "vllm==99"),
+        ("--fix", "--engine", "vlm"),
         ("--fix", "--select", "EGL9999"),
     ],
 )
