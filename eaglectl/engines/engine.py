@@ -266,7 +266,12 @@ class RuleResults(Struct, frozen=True):
             if fact.fact.outcome == outcome
         ]
         own = {rule for _, rule, _ in faults}
-        return faults + [(ServedAs.DIFFERS, *error) for error in self.errors if error[0] not in own]
+        errors = [(ServedAs.DIFFERS, rule, text) for rule, text in self.errors if rule not in own]
+        return [*faults, *errors]
+
+    def chosen(self, facts: Sequence[AppliedFact]) -> list[AppliedFact]:
+        """The facts that count."""
+        return [fact for fact in facts if self.rules is None or fact.fact.rule in self.rules]
 
 
 NO_RESULTS = RuleResults()
@@ -363,8 +368,7 @@ class Engine(Struct, frozen=True):
         applied: Sequence[AppliedFact] | None = None,
     ) -> Verdict:
         """What `release` does with a checkpoint as stored; `applied` are its facts, where they are known."""
-        facts = self.applied(view, release) if applied is None else applied
-        facts = [fact for fact in facts if results.rules is None or fact.fact.rule in results.rules]
+        facts = results.chosen(self.applied(view, release) if applied is None else applied)
         if faults := results.faults(facts):
             texts = tuple(dict.fromkeys(text for *_, text in faults))
             rules = tuple(dict.fromkeys(rule for _, rule, _ in faults if rule))
