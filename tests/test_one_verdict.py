@@ -1,5 +1,6 @@
 """What any command says of a drafter, every command says: one judgement, of which each prints parts."""
 
+import json
 import pkgutil
 import shutil
 from collections.abc import Iterator
@@ -355,10 +356,15 @@ SAMPLED = PATCHES[:: max(1, len(PATCHES) // 8)]
 
 
 def check_patch(patch: Patch, place: Path) -> None:
+    target = None
+    if patch.target_config is not None:
+        (place / "target").mkdir()
+        (place / "target/config.json").write_text(json.dumps(patch.target_config))
+        target = str(place / "target")
     folder = patch.build(place)
     answers = patch.given.get("answers", Answers())
-    check_agreement(folder, None, answers, place)
-    check_conversion(folder, None, answers, place)
+    check_agreement(folder, target, answers, place)
+    check_conversion(folder, target, answers, place)
 
 
 @pytest.mark.parametrize("patch", SAMPLED, ids=lambda patch: patch.why)

@@ -95,8 +95,10 @@ def _drafter(plan: ConversionPlan) -> Drafter:
     What was measured of a published drafter was the file as published.
     """
     assert plan.output is not None
-    doubts = tuple(note for note in plan.drafter.notes if note.is_open)
-    return replace(plan.output[1], notes=doubts, publication=None)
+    drafter = plan.output[1]
+    settled = (note for note in drafter.notes if not note.is_open)
+    doubts = (note for note in plan.drafter.notes if note.is_open)
+    return replace(drafter, notes=(*settled, *doubts), publication=None)
 
 
 def unserved(plan: ConversionPlan, request: ConversionRequest) -> tuple[Unserved, ...]:
