@@ -22,6 +22,7 @@ from eaglectl.api.targets import (
     fitting_target,
     open_target,
     special_tokens,
+    target_source,
 )
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.opening import open_folder
@@ -250,7 +251,10 @@ def write_conversion(
     is_linked = options.link and not files.pickles
     judged: list[Judgement] = []
     with ThreadPoolExecutor(1) as pool:
-        reading = None if options.force_unserved else pool.submit(value_errors, files.checkpoint, plan)
+        target = None if options.target is None else target_source(options.target)
+        reading = (
+            None if options.force_unserved else pool.submit(value_errors, files.checkpoint, plan, target)
+        )
 
         @contextmanager
         def beside(folder: Path) -> Iterator[None]:

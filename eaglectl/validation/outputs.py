@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.checkpoint.source import FolderSource
+from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.request import ConversionRequest
 from eaglectl.drafter.drafter import Drafter
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # of errors in numbers, which a conversion copies
 VALUE_RULES = ("not-finite", "constant-tensor", "overflowing")
+# of rows beside the target's, where its weights are here and no rotation is followed
+ROW_RULES = ("head-rows", "rotated-target")
 
 
 class Unserved(Struct, frozen=True):
@@ -66,12 +68,16 @@ def judge_plan(plan: ConversionPlan, *requests: EngineRequest) -> tuple[Verdict,
     return judge_drafter(Subject(source, target, requests, headers_only=True, read=read), SERVING).releases
 
 
-def value_errors(checkpoint: Checkpoint, plan: ConversionPlan) -> tuple[tuple[str, str], ...]:
+def value_errors(
+    checkpoint: Checkpoint, plan: ConversionPlan, target: Source | None
+) -> tuple[tuple[str, str], ...]:
     """The errors in numbers of the source that a plan copies, as ids of rules and messages."""
     assert isinstance(checkpoint.source, FolderSource)
-    subject = Subject(checkpoint.source, GivenTarget(plan.drafter.target), read=(checkpoint, plan.drafter))
-    copied = {f"tensor:{name}" for step in plan.steps for name in step.stored}
-    findings = judge_drafter(subject, tuple(map(find_rule, VALUE_RULES))).findings
+    given = GivenTarget(plan.drafter.target, target)
+    subject = Subject(checkpoint.source, given, read=(checkpoint, plan.drafter))
+    copied = {"", *(f"tensor:{name}" for step in plan.steps for name in step.stored)}
+    names = VALUE_RULES if plan.drafter.rotation else (*VALUE_RULES, *ROW_RULES)
+    findings = judge_drafter(subject, tuple(map(find_rule, names))).findings
     return tuple((each.rule.id, each.match.message) for each in findings if each.match.where in copied)
 
 
