@@ -200,7 +200,7 @@ schemas: $(VENV)/.ready
 # for every platform, Python 3.11 and newer; keeps the pins that still fit: `make lock LOCK=--upgrade` takes new ones
 COMPILE_ONLY = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK)
-COMPILE = $(COMPILE_ONLY) --extra sign pyproject.toml
+COMPILE = $(COMPILE_ONLY) pyproject.toml
 
 lock: $(VENV)/.ready
 	$(COMPILE) --output-file requirements/run.txt >/dev/null

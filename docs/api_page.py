@@ -90,7 +90,7 @@ def verdicts() -> str:
 
 def _is_given(name: str) -> bool:
     """Whether a caller makes it: options, answers, places and keys."""
-    return name.endswith(("Options", "Answers")) or name in ("Destination", "Signer", "SigningKey", "Policy")
+    return name.endswith(("Options", "Answers")) or name in ("Destination", "Policy")
 
 
 TABLES = {

@@ -53,8 +53,6 @@ from eaglectl.publishing.request import CardAnswers as CardAnswers
 from eaglectl.publishing.request import Destination as Destination
 from eaglectl.publishing.request import UploadOptions as UploadOptions
 from eaglectl.publishing.request import VerifyOptions as VerifyOptions
-from eaglectl.publishing.signature import Signer as Signer
-from eaglectl.publishing.signing import SigningKey as SigningKey
 from eaglectl.publishing.upload import Upload as Upload
 from eaglectl.publishing.verification import Verification as Verification
 from eaglectl.reports.documents.document import render_json as render_json
@@ -81,7 +79,6 @@ from eaglectl.verdicts import FileState as FileState
 from eaglectl.verdicts import GateEnding as GateEnding
 from eaglectl.verdicts import ReadingOutcome as ReadingOutcome
 from eaglectl.verdicts import ServedAs as ServedAs
-from eaglectl.verdicts import SignatureState as SignatureState
 from eaglectl.verdicts import TensorState as TensorState
 from eaglectl.verdicts import UploadOutcome as UploadOutcome
 from eaglectl.verdicts import VerifyVerdict as VerifyVerdict

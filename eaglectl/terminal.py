@@ -224,15 +224,6 @@ def say(text: str, stream: IO[str] | None = None) -> None:
     _write([inert(printable(text))], stream or sys.stdout)
 
 
-def secret_prompt() -> Callable[[str], str] | None:
-    """A function that asks for a secret without showing it; None where nobody is at a terminal."""
-    if not sys.stdin.isatty() or not sys.stderr.isatty():
-        return None
-    from getpass import getpass
-
-    return lambda prompt: getpass(printable(prompt))
-
-
 def confirm(question: str) -> bool:
     """Ask a question on stderr, and whether the answer on stdin is yes."""
     print(f"{inert(printable(question))} [y/N] ", end="", flush=True, file=_unguarded(sys.stderr))

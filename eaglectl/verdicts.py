@@ -95,15 +95,6 @@ class FileState(StrEnum):
     NOT_LOOKED = "not-looked"
 
 
-class SignatureState(StrEnum):
-    """A signature, or signed provenance, in `verify`."""
-
-    VERIFIED = "verified"
-    FAILED = "failed"
-    MISSING = "missing"
-    NOT_LOOKED = "not-looked"
-
-
 class UploadOutcome(StrEnum):
     """How `upload` ends; MISMATCH: the commit does not hold what was sent."""
 

@@ -12,11 +12,10 @@ from wheel import DIST, ROOT, SUMS, record
 
 
 def description(version: str) -> str:
-    """A pyproject.toml of what the environment holds: the version, and of the extras `sign` alone."""
+    """A pyproject.toml of what the environment holds: the version, and no extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    dependencies = [*project["dependencies"], *project["optional-dependencies"]["sign"]]
-    table = {key: project[key] for key in ("name", "description", "license")}
-    table |= {"version": version, "dependencies": dependencies}
+    table = {key: project[key] for key in ("name", "description", "license", "dependencies")}
+    table |= {"version": version}
     return "\n".join(["[project]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())])
 
 

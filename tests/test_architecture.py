@@ -70,7 +70,6 @@ HOMES = {
     "packaging": ("engines/",),
     "rich": ("reports/terminal/console.py", "terminal.py"),
     "typer": ("cli/",),
-    "model_signing": ("publishing/signature.py", "publishing/signing.py"),
     "vllm": ("acceptance/vllm/",),
     "sglang": ("acceptance/sglang/",),
     "jsonschema": ("acceptance/server/answers.py", "validation/rules/config.py"),

@@ -104,8 +104,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     for example in EXAMPLES[name]:
-        if "--public-key" in example:
-            continue
         done = call(name, *shlex.split(example))
         assert done.code in (0, 3) and not re.search(r"Usage|Traceback", done.err), done.err
 

@@ -217,26 +217,18 @@ def test_a_card_links_the_target_that_upload_was_given(hub: LoopbackHub) -> None
     assert "base_model: org/target\n" in card and "vllm serve org/target " in card
 
 
-def test_what_smoke_measured_is_on_the_hub_as_results(hub: LoopbackHub, few: Path, tmp_path: Path) -> None:
-    from huggingface_hub import ModelCard
-
+def test_what_smoke_measured_is_on_the_hub(hub: LoopbackHub, few: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(TINY / "eagle3", tmp_path / "drafter")
     measured = smoke(few, pair=(str(folder), *PAIR[1:]))
     assert (measured.code, measured.document["verdict"]) == (0, "pass")
     (tmp_path / "smoke.json").write_text(measured.out)
     answers = ("--license", "mit", "--base-model", "org/target")
-    measured_file = ("--smoke", tmp_path / "smoke.json", "--eval-results")
-    done = call("upload", folder, "reader/drafter", *answers, *measured_file)
+    done = call("upload", folder, "reader/drafter", *answers, "--smoke", tmp_path / "smoke.json")
     assert done.code == 0, done
-    card = ModelCard(bytes(hub.repos["reader/drafter"].files()["README.md"].data).decode())  # type: ignore[arg-type]
-    found = {one.metric_type: one for one in card.data.eval_results}
-    length = found["acceptance_length"]
-    assert length.metric_value == measured.document["acceptance_length"]
-    assert length.metric_args["interval_95"] == measured.document["interval"]
-    assert length.dataset_args["prompts"] == 6 and length.metric_args["temperature"] == 0.0
-    assert [found[f"acceptance_rate_{n}"].metric_value for n in (1, 2, 3)] == [
-        one["value"] for one in measured.document["per_position"]
-    ]
+    record = bytes(hub.repos["reader/drafter"].files()["eaglectl.json"].data)  # type: ignore[arg-type]
+    kept = json.loads(record)["published"]["smoke"]
+    keys = ("acceptance_length", "interval", "per_position", "prompts", "temperature")
+    assert {key: kept[key] for key in keys} == {key: measured.document[key] for key in keys}
     other = call("upload", TINY / "eagle3.1", "reader/other", "--smoke", tmp_path / "smoke.json")
     assert (
         other.code == 1 and "what was measured had another" in other.err and "reader/other" not in hub.repos

@@ -119,6 +119,7 @@ OTHERS = {
     r"^(EAGLECTL_\w+=\d+ )?\.venv/bin/python -m pytest ": "tests, which are looked up below",
     r"^vllm serve ": "an engine",
     r"^python -m vllm\.": "an engine; tests/engine/test_serve.py starts it so",
+    r"^model_signing ": "another package; tests/test_upload.py runs both lines",
 }
 # a model runs
 SLOW = r"^eaglectl (smoke|diagnose|calibrate) | --to 3\.1 "

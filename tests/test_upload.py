@@ -1,6 +1,8 @@
 """`upload` to the loopback Hub by the real client: one commit, nothing lost, and no token anywhere."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -410,36 +412,45 @@ def test_a_policy_may_let_a_file_pass_and_ask_for_more(hub: LoopbackHub, folder:
     assert "EGL907" in refused(call("upload", folder, NAME, "--policy", policy, "--dry-run"), 1)
 
 
-def test_a_signature_needs_its_package(
-    hub: LoopbackHub, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("eaglectl.publishing.signature.find_spec", lambda name: None)
-    assert "pip install '.[sign]'" in refused(call("upload", folder, NAME, "--sign", "key.pem"), 3)
-    assert not hub.requests
-
-
 def test_a_signature_over_other_files_is_not_left_behind(hub: LoopbackHub, folder: Path) -> None:
     hub.add_repo(NAME, {"model.sig": b"{}"})
     assert "has a model.sig over the files before" in refused(call("upload", folder, NAME), 1)
 
 
-def test_a_signature_holds_for_what_is_downloaded(hub: LoopbackHub, folder: Path, tmp_path: Path) -> None:
-    verifying = pytest.importorskip("model_signing.verifying", exc_type=ImportError)
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
+def test_a_signature_over_other_weights_does_not_stay(hub: LoopbackHub, folder: Path) -> None:
+    (folder / "model.sig").write_bytes(b"{}")
+    assert call("upload", folder, NAME, "--direct").code == 0
+    (folder / "README.md").write_text(STATED + "\nmore text\n")
+    assert call("upload", folder, NAME, "--direct").code == 0
+    (folder / "generation_config.json").write_text("{}")
+    assert "has a model.sig over the files before" in refused(call("upload", folder, NAME, "--direct"), 1)
+    (folder / "model.sig").write_bytes(b'{"new": 1}')
+    assert call("upload", folder, NAME, "--direct").code == 0
 
-    key, kind = ec.generate_private_key(ec.SECP256R1()), serialization.Encoding.PEM
-    private, public = tmp_path / "key.pem", tmp_path / "public.pem"
-    private.write_bytes(
-        key.private_bytes(kind, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    public.write_bytes(key.public_key().public_bytes(kind, serialization.PublicFormat.SubjectPublicKeyInfo))
+
+def test_the_documented_signature_holds_for_what_is_downloaded(
+    hub: LoopbackHub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("model_signing", exc_type=ImportError)
+    page = (FIXTURES.parent / "docs/publish.md").read_text()
+    sign, verify = re.findall(r"^model_signing (.+)$", page.replace("\\\n", ""), re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    folder.rename("my-drafter")
+    curve = ["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "release.pem"]
+    for arguments in (curve, ["ec", "-in", "release.pem", "-pubout", "-out", "release.pub"]):
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+    def ending(line: str) -> int:
+        command = [sys.executable, "-m", "model_signing", *shlex.split(line)]
+        return subprocess.run(command, capture_output=True, check=False).returncode
+
+    assert ending(sign) == 0
     repo = hub.add_repo(NAME, {})
-    assert call("upload", folder, NAME, "--direct", "--sign", private).code == 0
-    copy = downloaded(repo, tmp_path / "copy")
-    verifying.Config().use_elliptic_key_verifier(public_key=public).verify(copy, copy / "model.sig")
-    again = checked(call("upload", folder, NAME, "--direct", "--sign", private, "--json"))
-    assert (again["outcome"], len(repo.log())) == ("nothing-to-do", 2)
+    assert call("upload", "my-drafter", NAME, "--direct").code == 0
+    copy = downloaded(repo, tmp_path / "my-download")
+    assert ending(verify) == 0
+    (copy / "config.json").write_text("{}")
+    assert ending(verify) != 0
 
 
 # --- faults

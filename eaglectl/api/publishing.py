@@ -21,7 +21,6 @@ from eaglectl.api.release import (
     release_policy,
     release_target,
     served_releases,
-    with_signature,
     with_written_files,
 )
 from eaglectl.api.targets import open_target
@@ -39,18 +38,15 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publishing.card_block import CardFacts, few_prompts
 from eaglectl.publishing.leaks import check_leaks, check_message
-from eaglectl.publishing.model_index import nothing_measured
 from eaglectl.publishing.plan import UploadPlan, check_plan
 from eaglectl.publishing.provenance import check_measured, kept_smoke, read_smoke
 from eaglectl.publishing.remote import Remote
 from eaglectl.publishing.request import Destination, UploadOptions, VerifyOptions
-from eaglectl.publishing.signature import Signer
-from eaglectl.publishing.signing import SigningKey
 from eaglectl.publishing.upload import Upload, carry_out
 from eaglectl.publishing.upload_files import FrozenSource, UploadFile, freeze
 from eaglectl.publishing.verification import Expected, Verification, verify_folder, verify_repository
 from eaglectl.validation.judge import Report
-from eaglectl.validation.policy import Policy, VerifyPolicy
+from eaglectl.validation.policy import Policy
 from eaglectl.validation.policy_file import read_policy
 from eaglectl.verdicts import UploadOutcome
 
@@ -89,7 +85,7 @@ def _upload(
     to.check()
     options.card.check()
     source = _folder(folder)
-    smoke = _checked_smoke(source, to, options)
+    smoke = _checked_smoke(to, options)
     policy, answers = _policy(options), options.answers
     rules = ValidateOptions(
         options.target,
@@ -107,8 +103,6 @@ def _upload(
     facts = replace(
         card_facts(to.repo, checkpoint, drafter, files, options.card),
         served=served_releases(frozen, folder, rules),
-        has_results=options.has_results,
-        has_bom=options.has_bom,
         target_gap=target.gap,
     )
     facts = _with_measurement(facts, smoke, files, on_progress)
@@ -131,8 +125,6 @@ def _upload(
         if not (published := replace(plan, files=files)).changed:
             plan = published
             break
-    if (key := _signing_key(options)) is not None:
-        plan = with_signature(plan, key, is_dry=options.dry_run)
     changes = changes_of(plan, frozen, folder, target.place, answers)
     plan = replace(plan, changes=changes, doubts=report.doubts)
     check_plan(plan)
@@ -171,25 +163,26 @@ def verify(
     on_progress: OnProgress | None = None,
     **fields: Any,
 ) -> Verification:
-    """Compare a folder, or a repository on the Hub, with its SHA256SUMS, eaglectl.json and model.sig.
+    """Compare a folder, or a repository on the Hub, with its SHA256SUMS and eaglectl.json.
 
-    Of a repository (org/name[@revision]) nothing is downloaded that the Hub lists the SHA-256 of. A signature
-    that could not be checked is on the result. Every file that is not listed is a difference. Raises
+    Of a repository (org/name[@revision]) nothing is downloaded that the Hub lists the SHA-256 of. Every file
+    that is not listed is a difference; a model.sig is not looked into. Raises
     UnreadableError where there is nothing to compare with, UsageError for options that contradict each other.
     """
     folder, options = os.fspath(folder), options or VerifyOptions()
-    expected = _expected(options)
+    policy = read_policy(options.policy) if isinstance(options.policy, str) else options.policy or Policy()
+    expected = Expected(options.needs_record or policy.verify.require_record)
     is_repository = hub_name(folder) is not None and not os.path.lexists(folder)
     if is_repository and options.against:
         raise UsageError(
             f"--against compares a folder with the Hub, and {folder} is on the Hub: leave it out"
         )
     if is_repository:
-        return verify_repository(_listing(folder), folder, expected, is_offline=is_offline())
+        return verify_repository(_listing(folder), folder, expected)
     source = _folder(folder)
     if options.against is not None:
         expected = replace(expected, against=_listing(options.against))
-    return verify_folder(source, folder, expected, is_offline=is_offline(), on_progress=on_progress)
+    return verify_folder(source, folder, expected, on_progress=on_progress)
 
 
 def _listing(text: str) -> HubSource:
@@ -200,35 +193,6 @@ def _listing(text: str) -> HubSource:
     if not isinstance(source, HubSource):
         raise UnreadableError(f"{text}: the listing comes from the network, and this call is offline")
     return source
-
-
-def _expected(options: VerifyOptions) -> Expected:
-    """What the options and the policy require of a folder; a signer of the options replaces the policy's."""
-    policy = read_policy(options.policy) if isinstance(options.policy, str) else options.policy or Policy()
-    required = policy.verify
-    signer = options.signer
-    signer.check()
-    if options.is_signature_ignored and (signer.name or options.needs_signature):
-        raise UsageError(
-            "--no-signature leaves model.sig closed; leave it out, or --public-key, --identity,"
-            " --certificate-chain and --require-signature"
-        )
-    if options.is_signature_ignored and (required.require_signature or _policy_signer(required).name):
-        raise UsageError(
-            f"--no-signature leaves model.sig closed, and {policy.origin} requires it; leave one of them out"
-        )
-    if not signer.name:
-        signer = _policy_signer(required)
-        signer.check()
-    return Expected(
-        None if options.is_signature_ignored else signer,
-        needs_signature=options.needs_signature or required.require_signature,
-        needs_record=options.needs_record or required.require_record,
-    )
-
-
-def _policy_signer(policy: VerifyPolicy) -> Signer:
-    return Signer(policy.public_key, policy.identity, policy.identity_provider, policy.certificate_chain)
 
 
 def _folder(text: str) -> FolderSource:
@@ -242,22 +206,9 @@ def _policy(options: UploadOptions) -> Policy:
     return release_policy(read_policy(policy) if isinstance(policy, str) else policy or Policy())
 
 
-def _signing_key(options: UploadOptions) -> SigningKey | None:
-    certificate, chain = options.signing_certificate, options.certificate_chain
-    if isinstance(options.signer, str):
-        return SigningKey.read(options.signer, certificate=certificate, chain=chain)
-    if options.signer is None and (certificate is not None or chain is not None):
-        raise UsageError("--signing-certificate and --certificate-chain go with --sign KEY, which signs")
-    return options.signer
-
-
-def _checked_smoke(source: FolderSource, to: Destination, options: UploadOptions) -> Mapping[str, Any] | None:
+def _checked_smoke(to: Destination, options: UploadOptions) -> Mapping[str, Any] | None:
     """The document of `smoke`, if one is given, once all that needs no validation is checked."""
     smoke = read_smoke(options.smoke) if options.smoke is not None else None
-    if (key := _signing_key(options)) is not None:
-        key.check()
-    if options.has_results and smoke is None and RECORD not in source.names():
-        raise nothing_measured()
     if is_offline() and not options.dry_run:
         raise UnreadableError(f"{to.repo}: nothing can be published offline; --dry-run shows what would be")
     return smoke

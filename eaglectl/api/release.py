@@ -1,7 +1,5 @@
 """The parts of `upload`: target, what must not be released, card, record, plan, and what changes."""
 
-import json
-import os
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -16,7 +14,7 @@ from eaglectl.api.targets import NONE_NAMED, TargetChoice, base_models, named_ch
 from eaglectl.api.validating import judge_source
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.hub_names import SCHEME, is_repo_name
-from eaglectl.checkpoint.layout import BOM, CARD, CONFIG, PROVENANCE, RECORD, SIGNATURE, SUMS
+from eaglectl.checkpoint.layout import CARD, CONFIG, RECORD, SUMS
 from eaglectl.comparison.comparison import Comparison
 from eaglectl.comparison.sides import open_side
 from eaglectl.drafter.drafter import Drafter
@@ -25,15 +23,12 @@ from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
-from eaglectl.publishing.attestation import make_statement, run_of
-from eaglectl.publishing.bom import make_bom
 from eaglectl.publishing.card import make_card, with_answers
 from eaglectl.publishing.card_block import CardFacts
 from eaglectl.publishing.plan import Changes, RepositoryState, UploadPlan
 from eaglectl.publishing.provenance import digest_of, make_record, make_sums
 from eaglectl.publishing.remote import Remote
 from eaglectl.publishing.request import CardAnswers, Destination
-from eaglectl.publishing.signing import SIGSTORE, SigningKey, sign_files
 from eaglectl.publishing.upload import find_proposal
 from eaglectl.publishing.upload_files import FrozenSource, LeftOut, UploadFile, written_file
 from eaglectl.reports.documents.document import as_dict
@@ -166,8 +161,8 @@ def card_text(files: Sequence[UploadFile]) -> str:
 def with_written_files(
     files: Sequence[UploadFile], checkpoint: Checkpoint, facts: CardFacts, report: Report
 ) -> tuple[UploadFile, ...]:
-    """The files with the card, the record and the checksums that are published; without an old signature."""
-    by_name = {file.name: file for file in files if file.name not in (PROVENANCE, SIGNATURE)}
+    """The files with the card, the record and the checksums that are published."""
+    by_name = {file.name: file for file in files}
 
     def add(name: str, data: bytes) -> None:
         file = written_file(name, data)
@@ -175,8 +170,6 @@ def with_written_files(
             by_name[name] = file
 
     add(CARD, make_card(card_text(files), facts).encode())
-    if facts.has_bom or BOM in by_name:
-        add(BOM, make_bom(list(by_name.values()), facts))
     outcome = {
         "verdict": report.verdict,
         "policy": Path(report.policy).name,
@@ -258,22 +251,6 @@ def _description(files: Sequence[UploadFile], report: Report) -> str:
         f"validation: {report.verdict}, policy {Path(report.policy).name}, report sha256 {digest}\n"
         f"eaglectl {eaglectl.__version__}"
     )
-
-
-def with_signature(plan: UploadPlan, signer: SigningKey, *, is_dry: bool) -> UploadPlan:
-    """The plan with provenance and a signature over its files; old ones over the same files stay, as no two
-    are alike.
-    """
-    if not plan.changed and plan.state and SIGNATURE in plan.state.files:
-        return plan
-    content = next(file.content for file in plan.files if file.name == RECORD)
-    record = json.loads(content if isinstance(content, bytes) else content.read_bytes())
-    statement = make_statement(plan.repo, plan.files, record, run_of(os.environ))
-    files = (*plan.files, written_file(PROVENANCE, f"{json.dumps(statement, indent=2)}\n".encode()))
-    if is_dry and signer.key == SIGSTORE:  # which writes to a public log
-        note = LeftOut(SIGNATURE, "it is made when the files are sent")
-        return replace(plan, files=files, left_out=(*plan.left_out, note))
-    return replace(plan, files=(*files, written_file(SIGNATURE, sign_files(files, signer))))
 
 
 def release_target(

@@ -15,7 +15,6 @@ SINGLE = "model.safetensors"
 MISTRAL = ("params.json", "consolidated.safetensors")
 # published beside the weights
 CARD, RECORD, SUMS, SIGNATURE = "README.md", "eaglectl.json", "SHA256SUMS", "model.sig"
-PROVENANCE, BOM = "provenance.intoto.json", "ml-bom.cdx.json"
 PICKLES = (".bin", ".pt", ".pth")
 GGUF = ".gguf"
 QUANTISATION = "hf_quant_config.json"

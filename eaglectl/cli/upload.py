@@ -11,8 +11,7 @@ from eaglectl.errors import RefusedError
 from eaglectl.options import Option, Options
 from eaglectl.progress import Progress
 from eaglectl.publishing.request import COMMIT, Destination, UploadOptions
-from eaglectl.publishing.signing import SigningKey
-from eaglectl.terminal import OutputSettings, ProgressBar, confirm, say, secret_prompt
+from eaglectl.terminal import OutputSettings, ProgressBar, confirm, say
 from eaglectl.verdicts import CheckVerdict, UploadOutcome
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def upload_command(
     from eaglectl.api.publishing import upload
 
     settings: OutputSettings = context.obj
-    options = _with_policy_and_key(options, folder)
+    options = _with_policy(options, folder)
     has_question = not (options.dry_run or asking.yes or json_)
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
 
@@ -89,8 +88,8 @@ def _show_plan(
         show(settings, card_outline(plan))
 
 
-def _with_policy_and_key(options: UploadOptions, folder: str) -> UploadOptions:
-    """The options with the policy of a release, and with the key, whose password may be asked for.
+def _with_policy(options: UploadOptions, folder: str) -> UploadOptions:
+    """The options with the policy of a release.
 
     A policy's file that nobody named is told, also where the plan is not shown.
     """
@@ -101,12 +100,4 @@ def _with_policy_and_key(options: UploadOptions, folder: str) -> UploadOptions:
     policy = read_policy(path, judged=[folder])
     if path is None and policy != Policy():
         say(f"{policy.origin} gives the policy", sys.stderr)
-    if isinstance(options.signer, str):
-        key = SigningKey.read(
-            options.signer,
-            secret_prompt(),
-            certificate=options.signing_certificate,
-            chain=options.certificate_chain,
-        )
-        options = replace(options, signer=key)
     return replace(options, policy=policy)

@@ -23,7 +23,7 @@ Folder = Annotated[
 def verify_command(
     context: typer.Context, folder: Folder, options: VerifyOptions, json_: Json = False
 ) -> None:
-    """Compare a drafter with its eaglectl.json, SHA256SUMS and model.sig, file by file.
+    """Compare a drafter with its eaglectl.json and SHA256SUMS, file by file.
 
     What `convert` wrote is compared tensor by tensor.
     """

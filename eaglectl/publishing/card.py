@@ -11,13 +11,14 @@ from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.checkpoint.layout import CARD
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.publishing.card_block import CardFacts, card_block
-from eaglectl.publishing.model_index import with_results
 from eaglectl.publishing.request import CardAnswers
 from eaglectl.publishing.training import hub_datasets, read_training
 
 BEGIN = "<!-- eaglectl: begin. The command upload writes this block again; text outside of it is kept. -->"
 END = "<!-- eaglectl: end -->"
 FIRST, LAST = "<!-- eaglectl: begin", "<!-- eaglectl: end -->"
+# the model-index that earlier versions wrote: its figures may be of other weights
+OLD_RESULTS = re.compile(r"^# eaglectl: begin.*?^# eaglectl: end[^\n]*(\n|\Z)", re.DOTALL | re.MULTILINE)
 LIBRARIES = ("vllm", "sglang")
 # a list in brackets on one line, without brackets in it
 FLOW = re.compile(r"\[[^\[\]]*\][ \t]*(?:#.*)?")
@@ -124,9 +125,7 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
         if key not in known and value:
             inner += _yaml(key, value, newline)
     inner = _with_tags(inner, _tags(facts), newline)
-    name = facts.repo.rpartition("/")[2]
-    inner = with_results(inner, name, facts.base_model, facts.smoke, newline, is_requested=facts.has_results)
-    return text[: match.start(2)] + inner + text[match.start(3) :]
+    return text[: match.start(2)] + OLD_RESULTS.sub("", inner) + text[match.start(3) :]
 
 
 def _yaml(key: str, value: str | Sequence[str], newline: str) -> str:

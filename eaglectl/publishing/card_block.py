@@ -23,10 +23,9 @@ from eaglectl.conversion.card import (
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.registry import launch_commands, llama_server
 from eaglectl.formats.catalogue import known_formats
-from eaglectl.publishing.model_index import measured_with, sampling
 from eaglectl.publishing.project import install_command, repository
 from eaglectl.publishing.training import training_rows
-from eaglectl.text import as_markdown
+from eaglectl.text import as_markdown, printable
 
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp"}
 # of each launch command
@@ -40,10 +39,9 @@ class CardFacts(Struct, frozen=True):
     """The contents of a card.
 
     `served`: engine -> the releases that serve the drafter as it was trained, in words. `record` is
-    eaglectl.json, `smoke` a document of `eaglectl smoke --json`; `has_results`: it goes into the front
-    matter. `licence` and `training` are what the caller states, `revision` is a tag that commands pin.
-    `has_bom`: an ML-BOM is published. `target_gap` states what was not compared with a target; empty where
-    nothing was left open.
+    eaglectl.json, `smoke` a document of `eaglectl smoke --json`. `licence` and `training` are
+    what the caller states, `revision` is a tag that commands pin. `target_gap` states what was not compared
+    with a target; empty where nothing was left open.
     """
 
     repo: str
@@ -53,11 +51,9 @@ class CardFacts(Struct, frozen=True):
     served: Mapping[str, str]
     record: Mapping[str, Any] = field(default_factory=dict)
     smoke: Mapping[str, Any] | None = None
-    has_results: bool = False
     licence: str | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
     revision: str | None = None
-    has_bom: bool = False
     target_gap: str = ""
 
     @property
@@ -207,10 +203,22 @@ def few_prompts(smoke: Mapping[str, Any]) -> str:
     )
 
 
+def _measured_with(engine: Mapping[str, Any]) -> str:
+    """Engine, device and dtype of a measurement, in words."""
+    return printable(f"{engine['name']} {engine['version']} on {engine['device']} in {engine['dtype']}")
+
+
+def _sampling(smoke: Mapping[str, Any]) -> str:
+    """How tokens were sampled, where the document states it."""
+    if (temperature := smoke.get("temperature")) is None:
+        return ""
+    return f", temperature {temperature:g}" if temperature else ", greedy"
+
+
 def _measurement(smoke: Mapping[str, Any]) -> list[str]:
     about = (
-        f"Measured with {as_markdown(measured_with(smoke['engine']))}, {smoke['prompts']} prompts,"
-        f" {smoke['drafts']:,} drafts of k={smoke['k']} tokens{sampling(smoke)}."
+        f"Measured with {as_markdown(_measured_with(smoke['engine']))}, {smoke['prompts']} prompts,"
+        f" {smoke['drafts']:,} drafts of k={smoke['k']} tokens{_sampling(smoke)}."
         f"{_lossless(smoke.get('lossless'))}"
     )
     sets = smoke.get("sets") or {}

@@ -18,7 +18,7 @@ from eaglectl.checkpoint.digests import HEADER_KEY, Digests, RangeDigests, tenso
 from eaglectl.checkpoint.header import header_length, parse_header, parse_json
 from eaglectl.checkpoint.hub import HubSource
 from eaglectl.checkpoint.hub_cache import blocks_of, has_digest, is_blob
-from eaglectl.checkpoint.layout import PROVENANCE, RECORD, SIGNATURE, SUMS
+from eaglectl.checkpoint.layout import RECORD, SIGNATURE, SUMS
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import ByteCounter
@@ -156,8 +156,8 @@ def hub_list(source: HubSource) -> tuple[str, Mapping[str, ListedFile]]:
 def can_list(list_name: str, name: str) -> bool:
     """Whether a list can name a file: it is written before itself and before what signs it."""
     if list_name == RECORD:
-        return name not in (RECORD, SUMS, PROVENANCE, SIGNATURE)
-    return list_name != SUMS or name not in (SUMS, PROVENANCE, SIGNATURE)
+        return name not in (RECORD, SUMS, SIGNATURE)
+    return list_name != SUMS or name not in (SUMS, SIGNATURE)
 
 
 def _read_sums(data: bytes) -> Mapping[str, ListedFile]:

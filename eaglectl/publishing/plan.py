@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from eaglectl.checkpoint.layout import CARD, SIGNATURE
+from eaglectl.checkpoint.layout import CARD, RECORD, SIGNATURE, SUMS
 from eaglectl.errors import RefusedError
 from eaglectl.publishing.upload_files import LeftOut, UploadFile
 from eaglectl.validation.judge import Report
@@ -137,15 +137,27 @@ def check_plan(plan: UploadPlan) -> None:
             " run the"
             f" command with --tag {plan.tag} again; or give --direct"
         )
-    if plan.changed and SIGNATURE in plan.extra:
+    if _breaks_signature(plan):
         raise RefusedError(
             f"{plan.repo} has a {SIGNATURE} over the files before, which these would break: sign them with"
-            f" --sign, or first run `hf repos delete-files {plan.repo} {SIGNATURE}`"
+            f" `model_signing sign`, or first run `hf repos delete-files {plan.repo} {SIGNATURE}`"
         )
     if plan.tag and plan.state:
         commit = plan.state.tags.get(plan.tag)
         if commit is not None and (plan.changed or commit != plan.state.head):
             raise RefusedError(moved_tag(plan.repo, plan.tag, commit))
+
+
+def _breaks_signature(plan: UploadPlan) -> bool:
+    """Whether a model.sig that stays in the repository is of other files.
+
+    What upload writes is not among the files that it signs.
+    """
+    changed = {file.name for file in plan.changed}
+    if SIGNATURE in plan.extra:
+        return bool(changed)
+    is_kept = plan.state is not None and SIGNATURE in plan.state.files and SIGNATURE not in changed
+    return is_kept and not changed <= {CARD, RECORD, SUMS}
 
 
 def moved_tag(repo: str, tag: str, commit: str) -> str:

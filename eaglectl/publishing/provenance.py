@@ -10,7 +10,7 @@ from typing import Any
 import eaglectl
 from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.checkpoint.files import MIB, read_small_file
-from eaglectl.checkpoint.layout import PROVENANCE, RECORD, SIGNATURE, SUMS
+from eaglectl.checkpoint.layout import RECORD, SIGNATURE, SUMS
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import by_name
@@ -24,7 +24,7 @@ MAX_SMOKE = 64 * MIB
 # how a measurement for a card is made
 MEASURE = "`eaglectl smoke SOURCE --json --target TARGET > smoke.json`"
 # files that the record does not list: itself, and what is written after it
-UNLISTED = (RECORD, SUMS, PROVENANCE, SIGNATURE)
+UNLISTED = (RECORD, SUMS, SIGNATURE)
 # keys of a smoke document that are published: no names of folders
 SMOKE_KEYS = (
     "version",
@@ -79,8 +79,7 @@ def make_record(
 
 def make_sums(files: Sequence[UploadFile]) -> bytes:
     """SHA256SUMS over every file but itself and what is made after it, as `sha256sum` writes it."""
-    later = (SUMS, PROVENANCE, SIGNATURE)
-    lines = sorted((file.name, file.sha256) for file in files if file.name not in later)
+    lines = sorted((file.name, file.sha256) for file in files if file.name not in (SUMS, SIGNATURE))
     return "".join(f"{digest}  {name}\n" for name, digest in lines).encode()
 
 

@@ -10,13 +10,11 @@ from eaglectl.checkpoint.layout import CARD
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.options import ENGINE, NO_ENGINES, TARGET, Option, Options
-from eaglectl.publishing.signature import Signer
-from eaglectl.publishing.signing import SigningKey
 from eaglectl.validation.policy import Policy
 
 LICENCE = re.compile(r"[a-z][a-z0-9.+-]{0,60}")
 # groups of --help
-COMMIT, ON_CARD, EVIDENCE, REQUIRED = "The commit", "The card", "Evidence", "What must be there"
+COMMIT, ON_CARD, REQUIRED = "The commit", "The card", "What must be there"
 
 
 class Destination(Options, frozen=True):
@@ -97,7 +95,6 @@ class CardAnswers(Options, frozen=True):
 class UploadOptions(Options, frozen=True):
     """Options of `upload`.
 
-    `signer` is a key, or as `sign` of the command line: a private key's file, "sigstore" or a PKCS#11 URI.
     `policy` is a policy or its file. Without `has_engines`, no engine is judged for where none is named.
     """
 
@@ -130,57 +127,16 @@ class UploadOptions(Options, frozen=True):
             complete="files",
         ),
     ] = None
-    has_results: Annotated[
-        bool,
-        Option(
-            "Put what smoke measured into the card's front matter, as the Hub reads results (model-index).",
-            "--eval-results",
-            group=ON_CARD,
-        ),
-    ] = False
-    signer: Annotated[
-        SigningKey | str | None,
-        Option(
-            "Add model.sig and provenance: a private key's file, sigstore, or a pkcs11: URI. A password or"
-            " PIN is read from EAGLECTL_KEY_PASSWORD.",
-            "--sign",
-            value="KEY",
-            group=EVIDENCE,
-            complete="files",
-        ),
-    ] = None
-    signing_certificate: Annotated[
-        str | None,
-        Option(
-            "The certificate of --sign's key: whose it is.", value="FILE", group=EVIDENCE, complete="files"
-        ),
-    ] = None
-    certificate_chain: Annotated[
-        str | None,
-        Option(
-            "The certificates between that one and its root.", value="FILE", group=EVIDENCE, complete="files"
-        ),
-    ] = None
-    has_bom: Annotated[
-        bool, Option("Add ml-bom.cdx.json: a CycloneDX ML-BOM of the drafter.", "--ml-bom", group=EVIDENCE)
-    ] = False
     answers: Answers = field(default_factory=Answers)
     card: CardAnswers = field(default_factory=CardAnswers)
 
 
 class VerifyOptions(Options, frozen=True):
-    """Options of `verify`: who must have signed, and what must be there.
+    """Options of `verify`: what must be there.
 
     `policy` is a policy or its file; None: nothing is required but what the options say.
     """
 
-    signer: Signer = field(default_factory=Signer)
-    is_signature_ignored: Annotated[
-        bool, Option("Leave model.sig unlooked at.", "--no-signature", group="Signature")
-    ] = False
-    needs_signature: Annotated[
-        bool, Option("A download without model.sig differs.", "--require-signature", group=REQUIRED)
-    ] = False
     needs_record: Annotated[
         bool,
         Option("A download without the list in eaglectl.json differs.", "--require-record", group=REQUIRED),
@@ -188,7 +144,7 @@ class VerifyOptions(Options, frozen=True):
     policy: Annotated[
         Policy | str | None,
         Option(
-            "Its [verify] says who must have signed; by default the nearest eaglectl.toml outside of DIR.",
+            "Its [verify] says what must be there; by default the nearest eaglectl.toml outside of DIR.",
             value="FILE",
             group=REQUIRED,
             complete="files",

@@ -1,10 +1,9 @@
 """A folder or a repository compared with what was published of it: the digests in SHA256SUMS, eaglectl.json,
-model.sig, and in the listing of a repository.
+and in the listing of a repository.
 
-As strict as `model_signing verify`: every file below the folder is listed, or is a difference.
+Every file below the folder is listed, or is a difference.
 """
 
-from collections.abc import Mapping
 from functools import partial
 
 from msgspec import Struct
@@ -13,13 +12,11 @@ from msgspec.structs import replace
 from eaglectl.base import Result
 from eaglectl.checkpoint.digests import Digests
 from eaglectl.checkpoint.hub import HubSource
-from eaglectl.checkpoint.layout import BOM, PROVENANCE, RECORD, SIGNATURE, SUMS
-from eaglectl.checkpoint.scratch import scratch_folder
+from eaglectl.checkpoint.layout import RECORD, SIGNATURE, SUMS
 from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
 from eaglectl.formats.commands import command
 from eaglectl.progress import ByteCounter, OnProgress
-from eaglectl.publishing.attestation import claims_of
 from eaglectl.publishing.listed import (
     Digest,
     FolderFiles,
@@ -30,14 +27,11 @@ from eaglectl.publishing.listed import (
     VerifiedFiles,
     can_list,
     hub_list,
-    is_bookkeeping,
     read_lists,
 )
-from eaglectl.publishing.signature import Signature, Signer, read_signature
 from eaglectl.text import listed as names_listed
-from eaglectl.verdicts import FileState, SignatureState, VerifyVerdict
+from eaglectl.verdicts import FileState, VerifyVerdict
 
-NOT_SIGNED = {SignatureState.FAILED, SignatureState.MISSING}
 WORST_FIRST = (FileState.DIFFERS, FileState.NOT_LOOKED, FileState.SAME)
 
 
@@ -59,16 +53,14 @@ class CheckedFile(Struct, frozen=True):
 class Verification(Result, frozen=True):
     """Every file that is listed or there; `others` are what git and the Hub's client keep for themselves.
 
-    `signature` None: there is no model.sig and none was required, or it was to be ignored; likewise
-    `provenance`, whose `how` has its claims.
+    `has_signature`: there is a model.sig, which is not looked into.
     """
 
     folder: str
     lists: tuple[str, ...]
     files: tuple[CheckedFile, ...]
     others: tuple[str, ...]
-    signature: Signature | None = None
-    provenance: Signature | None = None
+    has_signature: bool = False
 
     def __fspath__(self) -> str:
         return self.folder
@@ -76,23 +68,20 @@ class Verification(Result, frozen=True):
     @property
     def verdict(self) -> VerifyVerdict:
         """Whether all is as published; COULD_NOT_LOOK: nothing differs, and not all could be compared."""
-        judgements = {signed.judgement for signed in (self.signature, self.provenance) if signed}
         of_files = {file.judgement for file in self.files}
-        if judgements & NOT_SIGNED or of_files - {FileState.SAME, FileState.NOT_LOOKED}:
+        if of_files - {FileState.SAME, FileState.NOT_LOOKED}:
             return VerifyVerdict.DIFFERS
-        is_open = SignatureState.NOT_LOOKED in judgements or FileState.NOT_LOOKED in of_files
+        is_open = FileState.NOT_LOOKED in of_files
         return VerifyVerdict.COULD_NOT_LOOK if is_open else VerifyVerdict.EQUAL
 
 
 class Expected(Struct, frozen=True):
     """What the caller requires of a folder.
 
-    `signer` None: model.sig is ignored. `needs_record`: eaglectl.json must be there and list the files.
-    `against`: a repository whose listing the files must have.
+    `needs_record`: eaglectl.json must be there and list the files. `against`: a repository
+    whose listing the files must have.
     """
 
-    signer: Signer | None
-    needs_signature: bool = False
     needs_record: bool = False
     against: HubSource | None = None
 
@@ -102,42 +91,36 @@ def verify_folder(
     shown: str,
     expected: Expected,
     *,
-    is_offline: bool,
     on_progress: OnProgress | None = None,
 ) -> Verification:
-    """Hash every file that is listed or signed, and compare; what no list names is a difference.
+    """Hash every file that is listed, and compare; what no list names is a difference.
 
     Raises UnreadableError where there is no list and none was required, or a list or file cannot be read.
     """
     counter = ByteCounter(on_progress, "hashing", 0)
     with Digests(counter.add) as digests:
-        return _verify(FolderFiles(source, digests, counter), shown, expected, is_offline=is_offline)
+        return _verify(FolderFiles(source, digests, counter), shown, expected)
 
 
-def verify_repository(source: HubSource, shown: str, expected: Expected, *, is_offline: bool) -> Verification:
-    """Compare the listing of a repository with the lists and the signature in it.
+def verify_repository(source: HubSource, shown: str, expected: Expected) -> Verification:
+    """Compare the listing of a repository with the lists in it.
 
     Files in LFS are not downloaded: the Hub lists their SHA-256. Raises UnreadableError.
     """
-    return _verify(HubFiles(source), shown, expected, is_offline=is_offline)
+    return _verify(HubFiles(source), shown, expected)
 
 
-def _verify(files: VerifiedFiles, shown: str, expected: Expected, *, is_offline: bool) -> Verification:
+def _verify(files: VerifiedFiles, shown: str, expected: Expected) -> Verification:
     lists = _lists(files, expected)
-    signature = _read_signature(files, expected, is_offline=is_offline)
-    signed = (signature.files if signature else None) or {}
     faults = _missing_record(lists, expected)
-    if not (lists or signed or faults):
-        _check_comparable(shown, signature, is_folder=isinstance(files, FolderFiles))
+    if not (lists or faults):
+        raise _nothing_stated(shown, is_folder=isinstance(files, FolderFiles))
     listed = dict.fromkeys(name for stated in lists.values() for name in stated)
     if isinstance(files, FolderFiles):
-        files.start(sorted(_hashed_whole(lists) | (set(signed) & files.names)), {*listed, *signed})
+        files.start(sorted(_hashed_whole(lists)), set(listed))
     checked = [_check_file(files, name, lists) for name in listed if name != RECORD or not faults]
-    provenance = _read_provenance(files, signature)
-    if signature is not None and signature.files is not None:
-        signature = _check_signed_files(signature, signature.files, files)
     every = (*checked, *faults, *_unlisted(files, lists))
-    return Verification(shown, tuple(lists), every, files.bookkeeping, signature, provenance)
+    return Verification(shown, tuple(lists), every, files.bookkeeping, SIGNATURE in files.names)
 
 
 def _lists(files: VerifiedFiles, expected: Expected) -> Lists:
@@ -152,17 +135,15 @@ def _hashed_whole(lists: Lists) -> set[str]:
     return {name for name, file in entries if file.sha256 is not None}
 
 
-def _check_comparable(shown: str, signature: Signature | None, *, is_folder: bool) -> None:
-    """Raise UnreadableError unless the signature alone shows a difference: there are no digests."""
-    if signature is not None and signature.judgement in NOT_SIGNED:
-        return
-    about = f" Its {SIGNATURE} could not be used: {signature.how}" if signature else ""
+def _nothing_stated(shown: str, *, is_folder: bool) -> UnreadableError:
+    """The error for files that no list names."""
+    about = ""
     if is_folder:
-        line = (
-            f"`{command('verify', shown)}` with --against and its repository on the Hub (org/name@revision)"
+        about = (
+            f" `{command('verify', shown)}` with --against and its repository on the Hub (org/name@revision)"
+            " compares it with what the Hub lists."
         )
-        about = f" {line} compares it with what the Hub lists.{about}"
-    raise UnreadableError(
+    return UnreadableError(
         f"{shown} has no {SUMS} and no {RECORD} that lists its files: there is nothing to compare with."
         f"{about}"
     )
@@ -191,64 +172,6 @@ def _unlisted(files: VerifiedFiles, lists: Lists) -> list[CheckedFile]:
     listed = {name for stated in lists.values() for name in stated}
     irregular = {name: how for name, how in files.irregular.items() if name not in listed}
     return faults + [CheckedFile(name, FileState.UNLISTED, (), how) for name, how in irregular.items()]
-
-
-def _read_signature(files: VerifiedFiles, expected: Expected, *, is_offline: bool) -> Signature | None:
-    signer = expected.signer
-    if signer is None:
-        return None
-    if SIGNATURE in files.names:
-        with scratch_folder() as folder:
-            path = folder / SIGNATURE
-            path.write_bytes(files.read(SIGNATURE))
-            return read_signature(path, signer, is_offline=is_offline)
-    if not (signer.name or expected.needs_signature):
-        return None
-    required = f"{signer.name} was to have signed" if signer.name else "a signature is required"
-    return Signature(SignatureState.MISSING, f"there is no {SIGNATURE}, and {required}")
-
-
-def _read_provenance(files: VerifiedFiles, signature: Signature | None) -> Signature | None:
-    """The judgement on the provenance: among the signed files, and about these files."""
-    if signature is None or PROVENANCE not in files.names:
-        return None
-    if signature.files is None:
-        return signature
-    digest = signature.files.get(PROVENANCE)
-    if digest is None or files.sha256(PROVENANCE) != digest:
-        how = f"{SIGNATURE} is {signature.how}, and not over this {PROVENANCE}"
-        return Signature(SignatureState.FAILED, how)
-    claims = claims_of(files.read(PROVENANCE))
-    if claims is None:
-        return Signature(
-            SignatureState.NOT_LOOKED, "it is signed, and is no SLSA provenance as eaglectl writes it"
-        )
-    faults = [_signed_fault(name, digest, files) for name, digest in claims.files.items()]
-    if different := [fault for fault in faults if fault]:
-        how = f"it is {signature.how}, and about other files: {names_listed(different, most=3)}"
-        return Signature(SignatureState.FAILED, how)
-    return replace(signature, how=f"{signature.how}: {claims.words}", files=claims.files)
-
-
-def _check_signed_files(signature: Signature, signed: Mapping[str, str], files: VerifiedFiles) -> Signature:
-    """The signature, failed where a signed file differs or a file was not signed."""
-    faults = [_signed_fault(name, digest, files) for name, digest in signed.items()]
-    unsigned = sorted(files.names - set(signed) - {SIGNATURE})
-    faults += [f"{name} was not signed" for name in (*unsigned, *files.irregular)]
-    if faults := [fault for fault in faults if fault]:
-        more = f", and {len(faults) - 3} more" if len(faults) > 3 else ""
-        how = f"it is {signature.how}, and not over these files: {', '.join(faults[:3])}{more}"
-        return Signature(SignatureState.FAILED, how)
-    return replace(signature, how=f"{signature.how}, over {len(signed)} files")
-
-
-def _signed_fault(name: str, digest: str, files: VerifiedFiles) -> str:
-    """How a signed file differs; empty where it does not."""
-    if is_bookkeeping(name):  # signed from a download; each client writes its own
-        return ""
-    if name not in files.names:
-        return f"{name} is not there"
-    return "" if files.sha256(name) == digest else f"{name} is another file"
 
 
 def _check_file(files: VerifiedFiles, name: str, lists: Lists) -> CheckedFile:
@@ -340,32 +263,6 @@ def evidence_of(verification: "Verification") -> tuple[Evidence, ...]:
                 " and ".join(verification.lists),
                 "no file was lost, added or damaged since the lists were written",
                 "who wrote the lists: whoever can change the files can change them too",
-            )
-        )
-    signature = verification.signature
-    if signature is not None and signature.judgement == SignatureState.VERIFIED:
-        found.append(
-            Evidence(
-                SIGNATURE,
-                f"the files are those that were signed by {signature.by}",
-                f"that the drafter is good or harmless, or who trained it{signature.leaves_open}",
-            )
-        )
-    provenance = verification.provenance
-    if provenance is not None and provenance.judgement == SignatureState.VERIFIED:
-        found.append(
-            Evidence(
-                PROVENANCE,
-                f"the same signer states how they were made: {provenance.how.partition(': ')[2]}",
-                "that the statement is true: nothing was built again, and the run was not looked at",
-            )
-        )
-    if any(file.name == BOM and file.judgement == FileState.SAME for file in verification.files):
-        found.append(
-            Evidence(
-                BOM,
-                "it is the list of parts that was published with the files",
-                "the licence, the target and the data in it: its publisher states them",
             )
         )
     return tuple(found)

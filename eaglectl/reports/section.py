@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 
 from eaglectl.reports.figures import Figure
-from eaglectl.verdicts import CheckVerdict, FileState, SignatureState, VerifyVerdict
+from eaglectl.verdicts import CheckVerdict, FileState, VerifyVerdict
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
@@ -32,8 +32,6 @@ TONES: Mapping[str, Tone] = {
     FileState.MISSING: "bad",
     FileState.UNLISTED: "bad",
     FileState.NOT_LOOKED: "doubt",
-    SignatureState.VERIFIED: "good",
-    SignatureState.FAILED: "bad",
     "error": "bad",
     "problem": "bad",
     "warning": "doubt",

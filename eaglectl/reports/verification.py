@@ -1,9 +1,10 @@
-"""What `verify` found as sections: what the files were compared by, those that differ, the signature."""
+"""What `verify` found as sections: what the files were compared by, those that differ."""
 
 from collections.abc import Iterator
 
+from eaglectl.checkpoint.layout import SIGNATURE
 from eaglectl.publishing.verification import Verification, evidence_of
-from eaglectl.reports.section import TONES, Line, Lines, Outline, Section, Words, first_lines, toned
+from eaglectl.reports.section import Line, Lines, Outline, Section, Words, first_lines, toned
 from eaglectl.text import listed
 from eaglectl.verdicts import FileState
 
@@ -17,9 +18,9 @@ BY = {
 
 
 def verification_outline(verification: Verification) -> Outline:
-    """The verdict, every file that differs, the signature, and what all of it proves."""
+    """The verdict, every file that differs, and what all of it proves."""
     good = sum(file.judgement == FileState.SAME for file in verification.files)
-    lead = "no list beside the signature"
+    lead = "no list"
     if verification.lists:
         lead = f"{good} files as {' and '.join(verification.lists)} say"
     evidence = [
@@ -37,7 +38,7 @@ def verification_outline(verification: Verification) -> Outline:
 
 
 def _files(verification: Verification) -> Iterator[Line]:
-    """What the equal files were compared by, then the first of the others, then the signatures."""
+    """What the equal files were compared by, then the first of the others."""
     for digest, text in BY.items():
         files = [
             file for file in verification.files if file.judgement == FileState.SAME and digest in file.by
@@ -53,6 +54,5 @@ def _files(verification: Verification) -> Iterator[Line]:
             if file.judgement != FileState.SAME
         ]
     )
-    for name, signed in (("signature", verification.signature), ("provenance", verification.provenance)):
-        if signed:
-            yield Words(f"{name} {signed.judgement}", TONES[signed.judgement]), f"  {signed.how}"
+    if verification.has_signature:
+        yield Words(f"{SIGNATURE} was not looked into: `model_signing verify` shows who signed", "doubt")

@@ -31,14 +31,9 @@ class Suppression(Struct, frozen=True):
 
 
 class VerifyPolicy(Struct, frozen=True):
-    """What `verify` requires of a download: a signature, a record, and who must have signed."""
+    """What `verify` requires of a download."""
 
-    require_signature: bool = False
     require_record: bool = False
-    public_key: str | None = None
-    identity: str | None = None
-    identity_provider: str | None = None
-    certificate_chain: str | None = None
 
 
 class Defaults(Struct, frozen=True):

@@ -15,7 +15,7 @@ from eaglectl.checkpoint.layout import is_checkpoint
 from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import UsageError
 from eaglectl.validation.policy import Defaults, Policy, Suppression, VerifyPolicy
-from eaglectl.validation.policy_keys import KEYS, POLICY, SIGNERS, Key
+from eaglectl.validation.policy_keys import KEYS, POLICY, Key
 from eaglectl.validation.rules import find_rule, find_rules
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def _policy(table: "_Table") -> Policy:
         allowed={key: allow.texts(key) for key in allow.values},
         suppressions=tuple(_suppression(entry) for entry in table.tables("suppress")),
         fail_on=table.value("fail-on"),
-        verify=_verify(table.table("verify")),
+        verify=VerifyPolicy(table.table("verify").value("require-record")),
     )
 
 
@@ -120,20 +120,6 @@ def _defaults(table: "_Table", engines: tuple[str, ...]) -> Defaults:
         source_semantics=tuple(f"{key}={semantics.value(key)}" for key in semantics.values),
         assume=table.value("assume"),
     )
-
-
-def _verify(table: "_Table") -> VerifyPolicy:
-    if empty := [name for name in SIGNERS if table.values.get(name) == ""]:
-        raise table.error(empty[0], "a text, or no such key")
-    given = {name.replace("-", "_"): table.value(name) for name in table.values}
-    if ways := [name for name in ("public-key", "certificate-chain") if name in table.values]:
-        if len([name for name in SIGNERS if name in table.values]) > 1:
-            raise table.error(ways[0], "no other signer beside it: both say who signed")
-        given[ways[0].replace("-", "_")] = str(table.file.folder / table.value(ways[0]))
-    elif ("identity" in given) != ("identity_provider" in given):
-        missing = "identity-provider" if "identity" in given else "identity"
-        raise table.error(missing, "a text: identity and identity-provider belong together")
-    return VerifyPolicy(**given)
 
 
 def _severities(table: "_Table") -> Mapping[str, Any]:

@@ -92,19 +92,8 @@ def _defaults() -> Mapping[str, Key]:
     }
 
 
-# they say who signed, in three ways
-SIGNERS = ("public-key", "certificate-chain", "identity", "identity-provider")
 VERIFY: Mapping[str, Key] = {
-    "require-signature": Key("Whether a download without model.sig fails.", "flag", "true"),
     "require-record": Key("Whether a download without eaglectl.json fails.", "flag", "true"),
-    "public-key": Key("The file of the signer's public key, from this file.", "text", '"signer.pub"'),
-    "certificate-chain": Key(
-        "The file of the certificates that the signer's must lead to, from this file.",
-        "text",
-        '"chain.pem"',
-    ),
-    "identity": Key("Who must have signed, by Sigstore's certificate.", "text", '"ci@example.com"'),
-    "identity-provider": Key("Who confirmed that identity.", "text", '"https://accounts.example.com"'),
 }
 ALLOW: Mapping[str, Key] = {
     "architectures": Key("Its classes; others are found (EGL120).", "texts", '["LlamaForCausalLMEagle3"]'),

@@ -426,8 +426,7 @@ rule = "EGL103"
 reason = "known"
 until = 2030-01-31
 [verify]
-require-signature = true
-public-key = "key.pem"
+require-record = true
 """
 
 

@@ -14,7 +14,7 @@ from eaglectl.cli import run
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.publishing import upload_files
 from eaglectl.publishing.upload_files import freeze
-from tests.builders import STATED, call, contents, drafter_folder, sharded_folder
+from tests.builders import call, drafter_folder, sharded_folder
 from tests.hostile.test_side_files import KINDS, no_more_than
 from tests.hub import client_hub
 from tests.tiny import TARGET, TINY
@@ -205,27 +205,6 @@ def test_a_target_that_is_no_decoder_could_not_be_looked_at(
     assert run(["smoke", str(TINY / "eagle3"), *options]) == 3
     error = capsys.readouterr().err.splitlines()[-1]
     assert "BertLMHeadModel" in error and "give the language model" in error
-
-
-# keys
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "link to itself", "large"])
-@pytest.mark.parametrize("option", ["--public-key", "--sign"])
-def test_a_key_that_is_no_file_is_one_sentence(
-    option: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("model_signing", exc_type=ImportError)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    folder, key = drafter_folder(tmp_path, card=STATED), tmp_path / "key.pem"
-    {**SPECIAL, **KINDS, "large": large}[kind](key)
-    before = contents(folder)
-    command = ["verify", folder] if option == "--public-key" else ["upload", folder, "a/b", "--dry-run"]
-    with no_more_than(60):
-        done = call(*command, option, key)
-    assert done.code == 3 and one_line(done.err), done
-    assert str(key) in done.err and "elliptic curve" in done.err
-    assert contents(folder) == before
 
 
 # what changes between two looks

@@ -153,7 +153,6 @@ COMMANDS: dict[str, list[str]] = {
     "diff headers": ["diff", EAGLE3, EAGLE31, "--headers-only"],
     "diff page": ["diff", EAGLE3, EAGLE31, "--page", "PAGE"],
     "verify": ["verify", EAGLE3],
-    "verify without signature": ["verify", EAGLE3, "--no-signature"],
     "explain": ["explain", "EGL101"],
     "rules": ["rules"],
     "engines": ["engines"],

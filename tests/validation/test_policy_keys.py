@@ -26,9 +26,7 @@ def as_json(values: Any) -> Any:
 def test_the_example_of_the_page_is_read_and_keeps_the_schema() -> None:
     values = tomllib.loads(configuration.example())
     policy = parse_policy(values, "eaglectl.toml")
-    assert (
-        policy.fail_on == "warning" and policy.off == {"EGL705"} and policy.verify.public_key == "signer.pub"
-    )
+    assert policy.fail_on == "warning" and policy.off == {"EGL705"} and policy.verify.require_record
     jsonschema.Draft202012Validator(policy_schema()).validate(as_json(values))
     jsonschema.Draft202012Validator(pyproject_schema()).validate({"tool": {"eaglectl": as_json(values)}})
 
@@ -53,7 +51,7 @@ def test_the_page_and_the_schemas_are_as_the_keys_are() -> None:
         "[[suppress]]\nrule = 'EGL001'",
         "[severities]\nEGL001 = 'high'",
         "[allow]\nlicenses = []",
-        "[verify]\npublic-key = 1",
+        "[verify]\nrequire-record = 1",
         "suppress = 1",
     ],
 )
@@ -139,7 +137,7 @@ def test_a_file_of_many_lines_has_no_line() -> None:
         ("\nengines = ['vlm']\n", "p.toml:2: engines: "),
         ("[severities]\n\nmissing-tensors = 'note'\n", "p.toml:3: severities.missing-tensors: "),
         ("[[suppress]]\nrule = 'EGL001'\n", "p.toml:1: suppress[1].reason is absent"),
-        ("[verify]\nidentity = 'a'\n", "p.toml:1: verify.identity-provider is absent"),
+        ("[verify]\nidentity = 'a'\n", "p.toml:2: verify.identity"),
     ],
 )
 def test_an_error_names_the_line(text: str, message: str, tmp_path: Path) -> None:

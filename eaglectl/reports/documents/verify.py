@@ -8,7 +8,7 @@ from msgspec import Meta
 from eaglectl.publishing.listed import Digest
 from eaglectl.publishing.verification import Evidence, evidence_of
 from eaglectl.reports.documents.document import Document, Part
-from eaglectl.verdicts import FileState, SignatureState, VerifyVerdict
+from eaglectl.verdicts import FileState, VerifyVerdict
 
 
 class CheckedFilePart(Part, frozen=True):
@@ -32,22 +32,13 @@ class CheckedFilePart(Part, frozen=True):
     ]
 
 
-class SignaturePart(Part, frozen=True):
-    """What became of a signed file."""
-
-    judgement: SignatureState
-    how: str
-
-
 class VerifyDocument(Document, frozen=True, tag="eaglectl/verify/1"):
     """What eaglectl verify --json prints."""
 
     folder: Annotated[str, Meta(description="The folder, or the repository on the Hub")]
     verdict: Annotated[
         VerifyVerdict,
-        Meta(
-            description="could-not-look: nothing differs, and a file or the signature could not be compared"
-        ),
+        Meta(description="could-not-look: nothing differs, and a file could not be compared"),
     ]
     lists: Annotated[
         tuple[str, ...],
@@ -64,17 +55,7 @@ class VerifyDocument(Document, frozen=True, tag="eaglectl/verify/1"):
             " is in files"
         ),
     ]
-    signature: Annotated[
-        SignaturePart | None,
-        Meta(description="What became of model.sig; null where there is none, or it was not to be looked at"),
-    ]
-    provenance: Annotated[
-        SignaturePart | None,
-        Meta(
-            description="What became of provenance.intoto.json: among the signed files and about these files,"
-            " with its claims; null likewise"
-        ),
-    ]
+    has_signature: Annotated[bool, Meta(description="Whether there is a model.sig, which is not looked into")]
     evidence: Annotated[
         tuple[Evidence, ...], Meta(description="What was looked at and held, with what it does not prove")
     ]
