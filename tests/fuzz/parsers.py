@@ -366,7 +366,7 @@ def verify(**files: bytes) -> object:
         (source.root / name).unlink(missing_ok=True)
     for name, data in files.items():
         (source.root / name.replace("_json", ".json")).write_bytes(data)
-    return verify_folder(source, "folder", Expected(None), is_offline=True)
+    return verify_folder(source, "folder", Expected())
 
 
 def read_record(data: bytes) -> object:
