@@ -10,7 +10,6 @@ from pathlib import Path
 PAGE = Path(__file__).with_name("published.md")
 sys.path.insert(0, str(PAGE.parent.parent))
 
-from eaglectl.conversion.serving import output_verdicts
 from msgspec import Struct
 
 import eaglectl
@@ -19,6 +18,7 @@ from eaglectl.engines.registry import ENGINES, parse_engine
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.published import PublishedDrafter, published_file
+from eaglectl.validation.outputs import judge_plan
 from eaglectl.verdicts import ServedAs
 from tests.published import ALL, Published
 
@@ -135,7 +135,7 @@ def _converted(folder: Path, target: Path) -> str:
         return ASKED
     except RefusedError:
         return REFUSED
-    verdicts = [verdict for name in ENGINES for verdict in output_verdicts(plan, parse_engine(name))]
+    verdicts = [verdict for name in ENGINES for verdict in judge_plan(plan, parse_engine(name))]
     return REFUSED if all(verdict.outcome.is_known_wrong for verdict in verdicts) else CONVERTED
 
 

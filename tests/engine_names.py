@@ -513,8 +513,12 @@ def given(function: Function, call: ast.Call) -> Iterator[tuple[ast.arg, ast.exp
 
 def results(function: Function) -> list[ast.expr]:
     """What a function returns, without the functions in it."""
-    inner = {part for node in ast.walk(function) if isinstance(node, FUNCTIONS) and node is not function
-             for part in ast.walk(node)}  # fmt: skip
+    inner = {
+        part
+        for node in ast.walk(function)
+        if isinstance(node, FUNCTIONS) and node is not function
+        for part in ast.walk(node)
+    }
     returned = [node for node in ast.walk(function) if isinstance(node, ast.Return) and node not in inner]
     return [node.value for node in returned if node.value is not None]
 

@@ -107,27 +107,39 @@ def names_of(code: str) -> set[tuple[str, str]]:
         ("def f(x: Any):\n for y in x.a: y.b", {("attribute", "a"), ("attribute", "b")}),
         ("def f(x: Any):\n y = {'ours': x}\n return y['ours'].a", {("attribute", "a")}),
         ("def f(x: Any): g(x)\ndef g(y): return y.a", {("attribute", "a")}),
-        ("def f(x: Any): g(x)\ndef g(y: dict[str, Any]): return y['a'], y.get('b'), 'c' in y",
-         {("key", "a"), ("key", "b"), ("key", "c")}),
+        (
+            "def f(x: Any): g(x)\ndef g(y: dict[str, Any]): return y['a'], y.get('b'), 'c' in y",
+            {("key", "a"), ("key", "b"), ("key", "c")},
+        ),
         ("def g(x: Any) -> Any: return x\ndef f(x: Any): return g(x).a", {("attribute", "a")}),
         ("KEY = 'a'\ndef f(x: Any): return getattr(x, KEY)", {("attribute", "a")}),
-        ("ALL = {'one': 'a', 'two': 'b'}\ndef f(x: Any):\n return [getattr(x, k) for _, k in ALL.items()]",
-         {("attribute", "a"), ("attribute", "b")}),
+        (
+            "ALL = {'one': 'a', 'two': 'b'}\ndef f(x: Any):\n return [getattr(x, k) for _, k in ALL.items()]",
+            {("attribute", "a"), ("attribute", "b")},
+        ),
         ("def f(x: Any, name: str): return getattr(x, name)", {("attribute", "<name>")}),
         ("class Ours:\n held: Any = None\ndef f(): return Ours.held.a", {("attribute", "a")}),
-        ("from vllm import A\nclass B(A):\n def c(self): return self.d + super().e",
-         {("import", "vllm.A"), ("attribute", "c"), ("attribute", "d"), ("attribute", "e")}),
-        ("from vllm import A\ndef f():\n a = {'b': {'c': 1}}\n a['d'] = 2\n a |= g()\n A(**a, e=3)\n"
-         "def g(): return {'f': 4} | h(5)\ndef h(x): return {'i': x}",
-         {("import", "vllm.A"), *(("argument", name) for name in "bcdefi")}),
-        ("from vllm import A\ndef start(a): return A(**a)\ndef f(): return start({'b': 1})",
-         {("import", "vllm.A"), ("argument", "b")}),
-        ("from vllm import A\ndef f(): return A(backend='CPU_MLA')",
-         {("import", "vllm.A"), ("argument", "backend"), ("value", "backend: CPU_MLA")}),
+        (
+            "from vllm import A\nclass B(A):\n def c(self): return self.d + super().e",
+            {("import", "vllm.A"), ("attribute", "c"), ("attribute", "d"), ("attribute", "e")},
+        ),
+        (
+            "from vllm import A\ndef f():\n a = {'b': {'c': 1}}\n a['d'] = 2\n a |= g()\n A(**a, e=3)\n"
+            "def g(): return {'f': 4} | h(5)\ndef h(x): return {'i': x}",
+            {("import", "vllm.A"), *(("argument", name) for name in "bcdefi")},
+        ),
+        (
+            "from vllm import A\ndef start(a): return A(**a)\ndef f(): return start({'b': 1})",
+            {("import", "vllm.A"), ("argument", "b")},
+        ),
+        (
+            "from vllm import A\ndef f(): return A(backend='CPU_MLA')",
+            {("import", "vllm.A"), ("argument", "backend"), ("value", "backend: CPU_MLA")},
+        ),
         ("def f(x: Any): x.a = 1", {("attribute", "a")}),
         ("def f(x: Any): return x.__name__ == '_norm'", {("attribute", "_norm")}),
     ],
-)  # fmt: skip
+)
 def test_names_are_followed_through_code(code: str, names: set[tuple[str, str]]) -> None:
     assert names_of(code) == names
 

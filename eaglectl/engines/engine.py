@@ -375,14 +375,17 @@ class Engine(Struct, frozen=True):
             is_read = len(faults) == len(facts) and {outcome for outcome, *_ in faults} == {ServedAs.DIFFERS}
             reading = self._reading(view, release, facts) if is_read and not results.errors else None
             return Verdict(self.name, release, faults[0][0], texts, rules, reading)
-        unknown = [fact.text for fact in facts]
-        unknown += [*(note.reason for note in view.drafter.unsettled), *results.gaps]
-        if texts := tuple(dict.fromkeys(unknown)):
-            published = None if results.gaps else self._published(view, release, texts)
-            known = published or Verdict(self.name, release, ServedAs.UNKNOWN, texts)
-            return replace(known, unread=results.unread if known.outcome.is_served else "")
+        doubts = [fact.text for fact in facts] + [note.reason for note in view.drafter.unsettled]
+        if texts := tuple(dict.fromkeys([*doubts, *results.gaps])):
+            return self._doubtful(view, release, texts, results)
         remarks = self.runner_remarks(view, release)
         return Verdict(self.name, release, ServedAs.AS_TRAINED, remarks, unread=results.unread)
+
+    def _doubtful(self, view: View, release: str, texts: tuple[str, ...], results: RuleResults) -> Verdict:
+        """The verdict where something is open, which what its authors published may settle."""
+        published = None if results.gaps else self._published(view, release, texts)
+        known = published or Verdict(self.name, release, ServedAs.UNKNOWN, texts)
+        return replace(known, unread=results.unread if known.outcome.is_served else "")
 
     def _published(self, view: View, release: str, texts: tuple[str, ...]) -> Verdict | None:
         """The verdict on a published drafter; `texts` say what is open, None where that is more."""

@@ -170,15 +170,41 @@ class Marked: pass
 @pytest.mark.parametrize(
     "place",
     [
-        "a.py", "sub/__init__.py", "a.py: value", "a.py: typed", "a.py: function", "a.py: later", "a.py: Own",
-        "a.py: renamed", "a.py: Base", "a.py: again", "a.py: Late", "a.py: fast", "a.py: Own.field",
-        "a.py: Own.constant", "a.py: Own.made", "a.py: Own.also", "a.py: Own.typed", "a.py: Own.read",
-        "a.py: Own.method", "a.py: Own.method(parameter)", "a.py: function(word)", "a.py: function(first)",
-        "a.py: Own.inherited", "a.py: Own.inherited(given)", "a.py: Own.set", "a.py: Own.deep",
-        "a.py: Chosen.late", "a.py: Chosen.deep", "a.py: 'text'", "a.py: `@decorated\nclass Marked`",
-        "sub/: Late", "sub/: *.late", "gone.py | a.py: value",
+        "a.py",
+        "sub/__init__.py",
+        "a.py: value",
+        "a.py: typed",
+        "a.py: function",
+        "a.py: later",
+        "a.py: Own",
+        "a.py: renamed",
+        "a.py: Base",
+        "a.py: again",
+        "a.py: Late",
+        "a.py: fast",
+        "a.py: Own.field",
+        "a.py: Own.constant",
+        "a.py: Own.made",
+        "a.py: Own.also",
+        "a.py: Own.typed",
+        "a.py: Own.read",
+        "a.py: Own.method",
+        "a.py: Own.method(parameter)",
+        "a.py: function(word)",
+        "a.py: function(first)",
+        "a.py: Own.inherited",
+        "a.py: Own.inherited(given)",
+        "a.py: Own.set",
+        "a.py: Own.deep",
+        "a.py: Chosen.late",
+        "a.py: Chosen.deep",
+        "a.py: 'text'",
+        "a.py: `@decorated\nclass Marked`",
+        "sub/: Late",
+        "sub/: *.late",
+        "gone.py | a.py: value",
     ],
-)  # fmt: skip
+)
 def test_a_place_that_the_sources_have_is_found(place: str, tmp_path: Path) -> None:
     assert Modules(Sources(package(tmp_path, FILES))).hold(place)
 
@@ -186,12 +212,28 @@ def test_a_place_that_the_sources_have_is_found(place: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "place",
     [
-        "gone.py", "gone.py: value", "a.py: first", "a.py: local", "a.py: other", "a.py: Own.local",
-        "a.py: Own.word", "a.py: Own.parameter", "a.py: Own.method(word)", "a.py: function(parameter)",
-        "a.py: value(first)", "a.py: Own.Base", "a.py: Loop.made", "a.py: 'documented'", "a.py: 'tex'",
-        "a.py: `class Gone`", "sub/: value", "sub/: *.made", "a.py: self", "gone.py | a.py: gone",
+        "gone.py",
+        "gone.py: value",
+        "a.py: first",
+        "a.py: local",
+        "a.py: other",
+        "a.py: Own.local",
+        "a.py: Own.word",
+        "a.py: Own.parameter",
+        "a.py: Own.method(word)",
+        "a.py: function(parameter)",
+        "a.py: value(first)",
+        "a.py: Own.Base",
+        "a.py: Loop.made",
+        "a.py: 'documented'",
+        "a.py: 'tex'",
+        "a.py: `class Gone`",
+        "sub/: value",
+        "sub/: *.made",
+        "a.py: self",
+        "gone.py | a.py: gone",
     ],
-)  # fmt: skip
+)
 def test_a_place_that_the_sources_lack_is_not_found(place: str, tmp_path: Path) -> None:
     assert not Modules(Sources(package(tmp_path, FILES))).hold(place)
 
