@@ -140,9 +140,7 @@ def _diagnosis_row(row: dict[str, Any]) -> list[str]:
 
 def _first_words(row: dict[str, Any]) -> str:
     """The part of the command that mends it, or the ratio that shows it."""
-    options = re.findall(
-        r"(?:--fix-reading|--source-semantics|--aux-layers) \S+|--fix\b", " ".join(row["next"])
-    )
+    options = re.findall(r"(?:--fix-reading|--source-semantics|--aux-layers) \S+", " ".join(row["next"]))
     ratio = re.search(r"x\d\.\d+ \[[\d., ]+\]", row["words"])
     rule = re.match(r"EGL\d+", row["words"])
     shown = [rule[0] if rule else "", ratio[0] if ratio else "", *(f"`{option}`" for option in options)]

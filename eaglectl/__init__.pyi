@@ -10,7 +10,6 @@ from eaglectl.api.calibrating import calibrate as calibrate
 from eaglectl.api.comparing import diff as diff
 from eaglectl.api.converting import convert as convert
 from eaglectl.api.diagnosing import diagnose as diagnose
-from eaglectl.api.fixing import fix as fix
 from eaglectl.api.inspecting import inspect as inspect
 from eaglectl.api.options import CalibrateOptions as CalibrateOptions
 from eaglectl.api.options import ConvertOptions as ConvertOptions
@@ -60,10 +59,8 @@ from eaglectl.reports.pages.render import render_page as render_page
 from eaglectl.results import Conversion as Conversion
 from eaglectl.results import EngineReadiness as EngineReadiness
 from eaglectl.results import FailedSource as FailedSource
-from eaglectl.results import FixResult as FixResult
 from eaglectl.results import Inspection as Inspection
 from eaglectl.results import Readiness as Readiness
-from eaglectl.results import RemainingFinding as RemainingFinding
 from eaglectl.results import Start as Start
 from eaglectl.validation.judge import Report as Report
 from eaglectl.validation.policy import Policy as Policy

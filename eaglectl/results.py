@@ -199,40 +199,6 @@ class Readiness(Result, frozen=True):
         return min(serving, key=lambda state: (state.final is None, state.is_right_twice), default=None)
 
 
-class RemainingFinding(Struct, frozen=True):
-    """A finding that `fix` does not repair, and why."""
-
-    finding: "eaglectl.Finding"
-    why: str
-
-
-class FixResult(Result, frozen=True):
-    """What `fix` returns: the report on the source and, if something was written, on the output (`after`).
-
-    `stopped` is the reason why nothing was written. `conversion` is None if no plan could be made.
-    """
-
-    before: "eaglectl.Report"
-    after: "eaglectl.Report | None"
-    conversion: Conversion | None
-    fixed: "tuple[eaglectl.Finding, ...]"
-    left: tuple[RemainingFinding, ...]
-    stopped: str = ""
-
-    def __fspath__(self) -> str:
-        return _written(self.out, "fix")
-
-    @property
-    def out(self) -> Path | None:
-        """The folder that was written."""
-        return self.conversion.out if self.conversion and self.after else None
-
-    @property
-    def report(self) -> "eaglectl.Report":
-        """The report on the output, or on the source if nothing was written."""
-        return self.after or self.before
-
-
 def _written(out: Path | None, function: str) -> str:
     """The path of a result. Raises UsageError where nothing was written."""
     if out is None:

@@ -194,15 +194,6 @@ def test_version_2_has_a_list_for_one_source_too(name: str, key: str, sources: l
     jsonschema.Draft202012Validator(schema).validate(document)
 
 
-def test_version_2_of_a_repair_is_a_list_too(tmp_path: Path) -> None:
-    given = ("validate", NATIVE, "--fix", "-o", tmp_path / "out", "--json")
-    document = call(*given, "--json-version", "2").document
-    (report,) = document["reports"]
-    assert {"fixed", "left", "out", "stopped"} < set(report) and "fixed" not in document
-    schema = json.loads((SCHEMAS / "validate.schema.json").read_text())
-    jsonschema.Draft202012Validator(schema).validate(document)
-
-
 def test_version_1_is_the_default_and_2_the_last() -> None:
     assert call("inspect", NATIVE, "--json").document["schema"] == "eaglectl/inspect/1"
     assert call("inspect", NATIVE, "--json", "--json-version", "3").code == 2

@@ -490,33 +490,6 @@ def test_what_cannot_be_looked_at_leaves_no_page(tmp_path: Path, capsys: pytest.
     assert "leave --page out" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
 
 
-def test_fix_writes_the_page_of_the_report_that_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, page = tmp_path / "out", tmp_path / "page.html"
-    code = run(
-        [
-            "validate",
-            IDS,
-            "--target",
-            TARGET,
-            "--fix",
-            "-o",
-            str(out),
-            "--engine",
-            "vllm==0.32.0",
-            "--source-semantics",
-            "rope=stored",
-            "--source-semantics",
-            "modelopt=pre-689",
-            "--page",
-            str(page),
-        ]
-    )
-    read = read_page(page.read_text(encoding="utf-8"))
-    assert code == 0 and read.title.startswith("pass: ") and str(out) in read.title
-
-
 @pytest.mark.skipif(os.name == "nt", reason="such names are not allowed there")
 def test_a_hostile_checkpoint_stays_text_on_every_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -17,7 +17,6 @@ from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.options import CALLER, options_of
 from tests.builders import call
 from tests.conftest import FIXTURES
-from tests.mla import Heads, mla_folder
 
 TINY, TARGET = FIXTURES / "tiny/eagle3", FIXTURES / "tiny/target"
 NATIVE = FIXTURES / "producers/vllm/native"
@@ -166,12 +165,6 @@ def test_importing_a_result_loads_no_other_command() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     others = {"numpy", "eaglectl.conversion", "eaglectl.acceptance", "eaglectl.reports"}
     assert not others & set(done.stdout.split())
-
-
-def test_a_function_that_calls_another_reads_its_flags(tmp_path: Path) -> None:
-    """`fix` takes the repair from the message of a conversion, which names it as the command line does."""
-    done = eaglectl.fix(mla_folder(tmp_path / "d", Heads(query_rank=0)), tmp_path / "out")
-    assert done.conversion is not None and os.fspath(done) == str(tmp_path / "out")
 
 
 def test_statistics_are_the_path_of_their_folder() -> None:

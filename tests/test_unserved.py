@@ -179,13 +179,6 @@ def test_a_trainer_s_start_is_for_no_engine(geglu: Path, tmp_path: Path) -> None
     assert "Serve" not in done.out
 
 
-def test_fix_writes_what_no_engine_runs_as_its_verdict_says_so(tmp_path: Path) -> None:
-    config = {"hidden_act": "gelu_pytorch_tanh", "norm_before_residual": ABSENT}
-    source = drafter_folder(tmp_path, config=config)
-    done = call("validate", source, "--fix", "-o", tmp_path / "out")
-    assert done.code == 1 and (tmp_path / "out/config.json").is_file(), done
-
-
 ASSUMED = FIXTURES / "producers/automodel/gqa"  # of no stated layers
 
 

@@ -110,7 +110,7 @@ def other_target(evidence: Evidence) -> Shown | NotLooked | None:
     DiagnosisEnding.FILE,
     "reading",
     title="a file that contradicts itself or misses tensors",
-    advice="Run the printed `validate --fix`; what it cannot repair has to be restored from the trainer.",
+    advice="Run the printed `convert`; what it cannot repair has to be restored from the trainer.",
 )
 def file_rule(evidence: Evidence) -> Shown | NotLooked | None:
     """Errors of `validate` that change what every engine serves."""

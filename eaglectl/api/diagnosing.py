@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
+from eaglectl import shell
 from eaglectl.acceptance.causes import CAUSES, CONTRADICTION
 from eaglectl.acceptance.diagnosis import (
     PHASES,
@@ -28,7 +29,6 @@ from eaglectl.acceptance.report import SmokeReport
 from eaglectl.acceptance.sensitivity import Variant
 from eaglectl.acceptance.tokens import has_chat_template
 from eaglectl.api.converting import convert
-from eaglectl.api.fixing import fix
 from eaglectl.api.inspecting import inspect
 from eaglectl.api.keywords import StrPath, path_text, with_keywords
 from eaglectl.api.likeness import as_preset
@@ -51,14 +51,24 @@ from eaglectl.api.validating import validate
 from eaglectl.checkpoint.opening import on_disk
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.target_files import read_target_config, text_part
+from eaglectl.conversion.request import parse_reading
 from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 from eaglectl.engines.registry import ENGINES, installed_release, parse_engine
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.catalogue import layout_for
 from eaglectl.formats.commands import command
+from eaglectl.formats.format import Answers
 from eaglectl.progress import OnProgress
 from eaglectl.shell import as_path
 from eaglectl.validation.policy import Policy
+
+# options of `convert` that a refusal names and that need no other file
+REPAIRS: Mapping[str, Mapping[str, Any]] = {
+    "--rope-style interleaved": {"rope_style": "interleaved"},
+    "--mla-query-lora": {"has_query_lora": True},
+    f"--fix-reading {FROM_T2D}": {"fixes": (parse_reading(FROM_T2D),)},
+    f"--fix-reading {FROM_D2T}": {"fixes": (parse_reading(FROM_D2T),)},
+}
 
 
 @with_keywords
@@ -120,7 +130,7 @@ class Looks(Struct, frozen=True):
         if name is not None:
             name = "server" if name.startswith(SERVERS) else parse_engine(name).engine
         engines = () if name in (None, "server") else (str(options.engine),)
-        asked = ValidateOptions(
+        judging = ValidateOptions(
             target=self.target,
             engines=engines,
             answers=options.answers,
@@ -128,12 +138,12 @@ class Looks(Struct, frozen=True):
             fail_on="error",
             has_engines=bool(engines),
         )
-        report = validate(self.source, asked)
+        report = validate(self.source, judging)
         evidence = Evidence(report, self._commands(), engine_name=name, expected=options.expected)
-        known = {**evidence.commands, **self._repairs(evidence), **self._conversion(name)}
+        known = {**evidence.commands, **self._repairs(evidence, judging), **self._conversion(name)}
         return replace(evidence, commands=known)
 
-    def _repairs(self, evidence: Evidence) -> dict[str, str]:
+    def _repairs(self, evidence: Evidence, judging: ValidateOptions) -> dict[str, str]:
         """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
         errors = {finding.rule.name: finding for finding in serving_errors(evidence, of_target=False)}
         if set(errors) == {CONTRADICTION}:
@@ -144,12 +154,30 @@ class Looks(Struct, frozen=True):
             }
         if not errors:
             return {}
-        asked = ValidateOptions(target=self.target, answers=self.options.answers, policy=Policy())
+        layout = layout_for(evidence.engine_name or "")
         with scratch_folder() as folder, suppress(EaglectlError):
-            fixed = {finding.rule.name for finding in fix(self.source, folder / "fixed", asked).fixed}
-            if set(errors) <= fixed:
-                return {"fix": self._command("validate", "--fix")}
+            words = self._convert(folder / "repaired", layout)
+            # the answers are about the source; the output states all of it
+            after = validate(folder / "repaired", replace(judging, answers=Answers()))
+            if set(errors) <= {rule.name for rule in after.passed}:
+                return {"fix": self._command("convert", "--for", layout, *words)}
         return {}
+
+    def _convert(self, out: Path, layout: str) -> Sequence[str]:
+        """Convert the drafter, with the one option of REPAIRS that a refusal names; return its words.
+
+        Raises the refusal where it names none, or leaves a choice.
+        """
+        options = ConvertOptions(layout, target=self.target, answers=self.options.answers, measure=None)
+        try:
+            convert(self.source, out, options)
+        except EaglectlError as refusal:
+            named = [option for option in REPAIRS if option in str(refusal)]
+            if len(named) != 1 or "--source-semantics" in str(refusal):
+                raise
+            convert(self.source, out, replace(options, **REPAIRS[named[0]]))
+            return shell.split(named[0])
+        return ()
 
     def _conversion(self, engine: str | None) -> dict[str, str]:
         """The conversion for the engine, if it can be made and changes anything."""

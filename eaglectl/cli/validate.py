@@ -15,10 +15,9 @@ from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
 
 if TYPE_CHECKING:
-    from eaglectl.conversion.plan import ConversionPlan
     from eaglectl.validation.judge import Report
 
-REPORTS, REPAIR = "Reports", "Repair"
+REPORTS = "Reports"
 Sources = Annotated[
     list[str],
     typer.Argument(
@@ -72,52 +71,11 @@ class ReportOptions(Options, frozen=True):
         return name
 
 
-class FixOptions(Options, frozen=True):
-    """The options of --fix."""
-
-    fix: Annotated[
-        bool,
-        Option(
-            "Convert the checkpoint where that repairs findings and needs no other file; the verdict is that"
-            " of the output.",
-            group=REPAIR,
-        ),
-    ] = False
-    out: Annotated[
-        Path | None,
-        Option(
-            "--fix: the folder to write; NAME-fixed in the current folder by default.",
-            "-o, --out",
-            value="DIR",
-            group=REPAIR,
-            complete="folders",
-        ),
-    ] = None
-    force: Annotated[bool, Option("--fix: replace an existing checkpoint folder at OUT.", group=REPAIR)] = (
-        False
-    )
-
-    def check(self, sources: Sequence[str], report_format: str, *, skip_others: bool) -> None:
-        """Raise UsageError for options that contradict each other."""
-        if not self.fix and (self.out is not None or self.force):
-            raise UsageError("-o and --force belong to --fix; a report is written by --output FORMAT=FILE")
-        if self.fix and len(sources) > 1:
-            raise UsageError("--fix takes one checkpoint; give one")
-        if self.fix and skip_others:
-            raise UsageError("--fix and --skip-others: what is to be fixed is a drafter; leave one out")
-        if self.fix and report_format not in ("text", "json"):
-            raise UsageError(
-                f"--fix and --format {report_format}: text or json was expected;"
-                f" --output {report_format}=FILE writes the report too"
-            )
-
-
 def validate_command(
     context: typer.Context,
     sources: Sources,
     options: ValidateOptions,
     reporting: ReportOptions,
-    fixing: FixOptions,
     json_: Json = False,
     page: Page = None,
 ) -> None:
@@ -134,17 +92,11 @@ def validate_command(
     if options.engines and not options.has_engines:
         raise UsageError("--engine and --no-engines contradict each other; leave one of them out")
     check_options(options)
-    fixing.check(folders, shown, skip_others=options.skip_others)
-    has_crashed = False
-    if fixing.fix:
-        version = reporting.json_version if shown == "json" else None
-        reports = [_fix_one(context.obj, folders[0], fixing, options, version)]
-    else:
-        reports, has_crashed = _validate_all(context.obj, folders, options)
-        _show(context.obj, shown, reports, reporting.json_version)
+    reports, has_crashed = _validate_all(context.obj, folders, options)
+    _show(context.obj, shown, reports, reporting.json_version)
     write_page(file, *reports)
     outputs.write_outputs(files, reports, reporting.json_version)
-    if not fixing.fix and "github" in (shown, *(name for name, _ in files)):
+    if "github" in (shown, *(name for name, _ in files)):
         outputs.append_summary(reports)
     if has_crashed:
         raise typer.Exit(CRASH)
@@ -180,37 +132,6 @@ def _show(settings: OutputSettings, name: str, reports: "list[Report]", json_ver
     from eaglectl.reports.findings import reports_outline
 
     show(settings, reports_outline(reports, is_quiet=settings.quiet))
-
-
-def _fix_one(
-    settings: OutputSettings,
-    source: str,
-    request: FixOptions,
-    options: ValidateOptions,
-    json_version: int | None,
-) -> "Report":
-    """Fix one checkpoint and print the result, as text or as the JSON document of a version.
-
-    The report is on the output where one was written.
-    """
-    from eaglectl.api.fixing import fix
-    from eaglectl.reports.conversion import plan_outline
-    from eaglectl.reports.documents.document import render_json
-    from eaglectl.reports.findings import fix_outline
-
-    is_silent = json_version is not None or settings.quiet
-
-    def show_plan(plan: "ConversionPlan") -> None:
-        if not is_silent:
-            show(settings, plan_outline(plan))
-
-    with ProgressBar(settings, is_on=not is_silent) as bar:
-        result = fix(source, request.out, options, force=request.force, on_plan=show_plan, on_progress=bar)
-    if json_version is not None:
-        emit(render_json(result, version=json_version))
-    else:
-        show(settings, fix_outline(result, is_quiet=settings.quiet))
-    return result.report
 
 
 def _folder(source: str) -> str:

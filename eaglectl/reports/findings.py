@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -25,7 +25,6 @@ from eaglectl.reports.section import (
     toned,
 )
 from eaglectl.reports.wording import engine_ranges, plural
-from eaglectl.results import FixResult
 from eaglectl.validation.judge import Report, overall_verdict
 from eaglectl.validation.policy import Suppression
 from eaglectl.validation.rule import SEVERITIES, Finding, Rule
@@ -122,16 +121,16 @@ def _bare_entries(report: Report) -> list[Section]:
     return [Section("Findings", [line], has_heading=False), *_entries("Findings", others)]
 
 
-def _entries(title: str, findings: Iterable[Finding], left: Mapping[int, str] = {}) -> Iterator[Section]:
-    """The first findings of each rule; `left` is why `validate --fix` did not fix one, by its identity."""
+def _entries(title: str, findings: Iterable[Finding]) -> Iterator[Section]:
+    """The first findings of each rule."""
     first, more = first_findings(findings)
     if first:
-        rows = [_entry(finding, left.get(id(finding), "")) for finding in first]
+        rows = list(map(_entry, first))
         rest = Lines([Words(sentence, "quiet") for sentence in more])
         yield Section(title, [Entries(rows), rest], has_heading=False)
 
 
-def _entry(finding: Finding, left: str) -> Entry:
+def _entry(finding: Finding) -> Entry:
     rule, match = finding.rule, finding.match
     return Entry(
         toned(finding.severity),
@@ -140,7 +139,6 @@ def _entry(finding: Finding, left: str) -> Entry:
         engine_ranges(match.engines),
         match.message,
         finding.fix,
-        left,
     )
 
 
@@ -201,35 +199,6 @@ def _rule(rule: Rule) -> Folded:
     title = (Words(f"{rule.id} {rule.name}", "strong"), " ", rule.summary)
     blocks: list[Block] = [Lines(lines), Commands([("", f"eaglectl explain {rule.id}")])]
     return Folded(title, blocks, rule.id.lower())
-
-
-def fix_outline(result: FixResult, *, is_quiet: bool = False) -> Outline:
-    """Findings that were fixed, those that are left and why, and what was written."""
-    left = result.left
-    if is_quiet:
-        left = tuple(remaining for remaining in left if fails(remaining.finding, result.before))
-    fixed = [] if is_quiet else result.fixed
-    first, more = first_findings(fixed)
-    lines: list[Line] = [
-        (Words(f"{finding.rule.id} {finding.rule.name}", "strong"), f"  {finding.match.message}")
-        for finding in first
-    ]
-    lines += [Words(sentence, "quiet") for sentence in more]
-    reasons = {id(remaining.finding): remaining.why for remaining in left}
-    sections = [
-        *([Section("fixed", [Lines(lines)], is_compact=True)] if lines else []),
-        *([Section("left", is_compact=True, about=" ")] if left else []),
-        *_entries("left", [remaining.finding for remaining in left], reasons),
-        *([] if is_quiet else release_sections(result.report)),
-    ]
-    report, suffix = result.report, f" (before: {result.before.verdict})" if result.out else ""
-    end: Line = Words(f"nothing was written: {result.stopped}", "doubt")
-    if result.out is not None:
-        counts = f": {len(result.fixed)} fixed, {len(result.left)} left"
-        end = (Words("wrote ", "good"), Words(str(result.out), "strong"), counts)
-    verdict = toned(report.verdict)
-    last = [end, (verdict, f"  {counted(report)}{suffix}")]
-    return Outline("validate", verdict, report.path, "", "", sections, last)
 
 
 def fingerprints(findings: Sequence[Finding]) -> list[str]:

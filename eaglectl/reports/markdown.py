@@ -127,8 +127,7 @@ def _entries(block: Entries) -> Iterator[str]:
 
 def _entry(entry: Entry) -> str:
     about = f" ({as_markdown(entry.about)})" if entry.about else ""
-    left = f"; left: {_prose(entry.left, is_cell=True)}" if entry.left else ""
-    text = f"{_prose(entry.text, is_cell=True)}{about}{left}"
+    text = f"{_prose(entry.text, is_cell=True)}{about}"
     where, fix = _code(entry.where, is_cell=True), _prose(entry.fix, is_cell=True)
     return _row((entry.word.text, as_markdown(entry.name.text), where, text, fix))
 

@@ -121,10 +121,7 @@ class Folded(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """A finding: a word for how bad it is, its name and place, whom it concerns, a sentence, and the fix.
-
-    `left` is why the fix was not made.
-    """
+    """A finding: a word for how bad it is, its name and place, whom it concerns, a sentence, and the fix."""
 
     word: Words
     name: Words
@@ -132,7 +129,6 @@ class Entry(Struct, frozen=True):
     about: str
     text: str
     fix: str
-    left: str = ""
 
 
 class Entries(Struct, frozen=True):

@@ -111,7 +111,6 @@ CASES: Mapping[str, Case] = {
         ("ready --page", f"ready TINY {' '.join(RUN)} --max-tokens 4 --page OUT", is_page, 5),
         ("validate --output", "validate SOURCE --output json=OUT", is_json, 20),
         ("validate --page", "validate SOURCE --page OUT", is_page, 20),
-        ("validate --fix", "validate AUTOMODEL --fix -o OUT --force", is_checkpoint, 8),
         ("inspect --page", "inspect SOURCE --page OUT", is_page, 8),
         ("diff --page", "diff SOURCE TINY --page OUT", is_page, 10),
         (

@@ -140,7 +140,6 @@ COMMANDS: dict[str, list[str]] = {
     "validate select": ["validate", EAGLE3, "--select", "EGL0", "--ignore", "EGL005"],
     "validate fail on": ["validate", EAGLE3, "--fail-on", "note"],
     "validate policy": ["validate", EAGLE3, "--policy", "POLICY"],
-    "validate fix": ["validate", EAGLE3, "--fix", "-o", "OUT"],
     "validate page": ["validate", EAGLE3, "--page", "PAGE"],
     "validate two": ["validate", EAGLE3, EAGLE31, "--quiet"],
     "validate verbose": ["validate", EAGLE3, "--verbose"],

@@ -192,7 +192,6 @@ COMMANDS: dict[str, list[str]] = {
     "validate": ["validate", "IT", "--engine", "vllm", "--engine", "sglang", "--page", "page.html", *OUTPUTS],
     "validate two": ["validate", "IT", "GOOD", "--target", "GOOD"],
     **{f"validate {name}": ["validate", "IT", "--format", name] for name in FORMATS},
-    "validate fix": ["validate", "IT", "--fix", "-o", "fixed"],
     "convert plan": ["convert", "IT", "--dry-run"],
     "convert": ["-v", "convert", "IT", "-o", "out"],
     "convert json": ["convert", "IT", "-o", "out-json", "--json"],

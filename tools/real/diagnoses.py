@@ -226,7 +226,7 @@ CASES = (
         option="2,0,1",
     ),
     Case("embedding and state exchanged", "other-reading", INPUT, option="input=exchanged"),
-    Case("d2t as ids, no t2d", "file-rule", Misread("", "", target_ids), option="--fix"),
+    Case("d2t as ids, no t2d", "file-rule", Misread("", "", target_ids), option="eaglectl convert"),
     Case("d2t one row late", "tables", Misread("", "", d2t_one_row_late), option="d2t=from-t2d"),
     Case("d2t left out", "file-rule", Misread("", "", without("d2t"))),
     Case("gate and up exchanged", "other-reading", GATE_UP, option="gate-up=exchanged"),

@@ -35,7 +35,6 @@ DOCUMENTS = {
     "Conversion": "convert.ConvertDocument",
     "Diagnosis": "diagnose.DiagnoseDocument",
     "FailedSource": "inspect.inspect_document",
-    "FixResult": "validate.validate_document",
     "Inspection": "inspect.inspect_document",
     "LoadResult": "smoke.LoadDocument",
     "Readiness": "ready.ReadyDocument",

@@ -1,16 +1,14 @@
-"""The JSON documents of `validate` and `validate --fix`: in a stable order, without times."""
+"""The JSON documents of `validate`: in a stable order, without times."""
 
 import datetime
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType, field
+from msgspec import Meta, field
 
 from eaglectl.base import RuleId
 from eaglectl.reports.documents.document import INLINE, Document, Ended, Part
 from eaglectl.reports.findings import rule_url
-from eaglectl.results import FixResult
 from eaglectl.validation.judge import Report, overall_verdict
 from eaglectl.validation.rule import Severity
 from eaglectl.verdicts import CheckVerdict
@@ -45,13 +43,6 @@ class FindingPart(Part, frozen=True):
     @classmethod
     def _made(cls, record: Any) -> Mapping[str, Any]:
         return {"url": rule_url(record.rule)}
-
-
-class RemainingPart(Part, frozen=True):
-    """A finding that is left, and why."""
-
-    finding: FindingPart = field(name=INLINE)
-    why: str
 
 
 class ReleasePart(Part, frozen=True):
@@ -101,7 +92,7 @@ class SuppressionPart(Part, frozen=True):
 
 
 class ReportPart(Part, frozen=True):
-    """What the rules say of a checkpoint; with --fix of the output, or of the source if none was written."""
+    """What the rules say of a checkpoint."""
 
     path: str = field(name="source")
     engines: tuple[str, ...]
@@ -127,24 +118,12 @@ class ReportPart(Part, frozen=True):
     unused: tuple[SuppressionPart, ...] = field(name="unused_suppressions")
     expired: tuple[SuppressionPart, ...] = field(name="expired_suppressions")
     passed: tuple[RuleId, ...]
-    fixed: Annotated[
-        tuple[FindingPart, ...] | UnsetType,
-        Meta(description="--fix: the findings that are gone in the output"),
-    ] = UNSET
-    left: Annotated[
-        tuple[RemainingPart, ...] | UnsetType, Meta(description="--fix: the findings that are left, and why")
-    ] = UNSET
-    out: Annotated[
-        Path | UnsetType | None,
-        Meta(description="--fix: the folder that was written, which the report is of; null where none was"),
-    ] = UNSET
-    stopped: Annotated[str | UnsetType, Meta(description="--fix: why nothing was written")] = UNSET
 
     @classmethod
     def _made(cls, record: Any) -> Mapping[str, Any]:
         return {
             "fail_on": record.fail_on or "never",
-            "findings": _findings(record.findings),
+            "findings": list(map(FindingPart.of, record.findings)),
             "releases": list(map(ReleasePart.of, record.releases)),
             "suppressed": [
                 {f"{INLINE}finding": FindingPart.of(suppressed.finding), f"{INLINE}by": suppressed.by}
@@ -174,24 +153,10 @@ class ReportsDocument2(ReportsDocument, frozen=True, tag="eaglectl/validate/2"):
     """One checkpoint or several."""
 
 
-def validate_document(results: Sequence[Report | FixResult], *, version: int = 1) -> Document:
-    """Return eaglectl/validate/1, in which one result stands without a list, or eaglectl/validate/2."""
-    entries = tuple(map(_report, results))
+def validate_document(reports: Sequence[Report], *, version: int = 1) -> Document:
+    """Return eaglectl/validate/1, in which one report stands without a list, or eaglectl/validate/2."""
+    entries = tuple(map(ReportPart.of, reports))
     if version == 1 and len(entries) == 1:
         return ValidateDocument(entries[0])
-    reports = [result.report if isinstance(result, FixResult) else result for result in results]
     kind = ReportsDocument if version == 1 else ReportsDocument2
     return kind(overall_verdict(reports), entries)
-
-
-def _report(result: Report | FixResult) -> ReportPart:
-    if isinstance(result, Report):
-        return ReportPart.of(result)
-    left = [{INLINE: FindingPart.of(row.finding), "why": row.why} for row in result.left]
-    return ReportPart.of(
-        result.report, fixed=_findings(result.fixed), left=left, out=result.out, stopped=result.stopped
-    )
-
-
-def _findings(findings: Sequence[Any]) -> list[FindingPart]:
-    return list(map(FindingPart.of, findings))

@@ -207,8 +207,7 @@ def _entry(entry: Entry) -> Markup:
     if entry.about:
         head += [" ", element("span", entry.about, class_="quiet")]
     fix = element("p", element("b", "fix:"), " ", prose(entry.fix), class_="fix")
-    left = filled("p", prose(f"left: {entry.left}") if entry.left else None, class_="quiet")
-    return element("li", element("p", *head, class_="head"), element("p", prose(entry.text)), left, fix)
+    return element("li", element("p", *head, class_="head"), element("p", prose(entry.text)), fix)
 
 
 def _sentence(line: Line) -> Markup:

@@ -218,8 +218,6 @@ def _print_entry(console: Console, entry: Entry) -> None:
     grid.add_row(Text(*word), head)
     console.print(indented(grid))
     print_sentence(console, entry.text, ENTRY_INDENT)
-    if entry.left:
-        print_sentence(console, f"left: {entry.left}", ENTRY_INDENT, style="dim")
     print_sentence(console, entry.fix, ENTRY_INDENT, ("fix: ", "green"))
 
 
