@@ -13,8 +13,21 @@ Written by `make docs` from `eaglectl/validation/policy_keys.py`.
 A file `eaglectl.toml`, or `[tool.eaglectl]` of a `pyproject.toml`, holds what a folder requires of its
 checkpoints, and what commands take where their command line says nothing. The nearest one from the current
 folder upwards is read, and none that lies in or below a checkpoint or a download: what is judged does not
-carry its judge. `--policy FILE` of `validate`, `upload` and `verify` names another. `eaglectl init` writes
-one with the questions that a drafter leaves open.
+carry its judge. `--policy FILE` of `validate`, `upload` and `verify` names another.
+
+## To begin with
+
+`eaglectl inspect my-drafter` asks what the files leave open, each question with the values that answer
+it. The answers, for every command in this folder and below:
+
+```toml
+engines = ["vllm>=0.22", "sglang"]
+
+[defaults]
+target = "my-target"
+aux-layers = [2, 16, 29]
+source-semantics = { modelopt = "pre-689" }
+```
 
 The command line wins over the file. A target from the file is told on stderr, with `-q` too; the other
 defaults with `-v`. An error names the line: `eaglectl.toml:3: defaults.taget is no key of a policy; did you

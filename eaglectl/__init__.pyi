@@ -15,7 +15,6 @@ from eaglectl.api.options import CalibrateOptions as CalibrateOptions
 from eaglectl.api.options import ConvertOptions as ConvertOptions
 from eaglectl.api.options import DiagnoseOptions as DiagnoseOptions
 from eaglectl.api.options import DiffOptions as DiffOptions
-from eaglectl.api.options import InitOptions as InitOptions
 from eaglectl.api.options import InspectOptions as InspectOptions
 from eaglectl.api.options import MeasureOptions as MeasureOptions
 from eaglectl.api.options import ReadyOptions as ReadyOptions
@@ -27,7 +26,6 @@ from eaglectl.api.publishing import verify as verify
 from eaglectl.api.readying import ready as ready
 from eaglectl.api.smoking import load_only as load_only
 from eaglectl.api.smoking import smoke as smoke
-from eaglectl.api.starting import init as init
 from eaglectl.api.targets import open_target as open_target
 from eaglectl.api.targets import parse_answers as parse_answers
 from eaglectl.api.upgrading import upgrade as upgrade
@@ -61,7 +59,6 @@ from eaglectl.results import EngineReadiness as EngineReadiness
 from eaglectl.results import FailedSource as FailedSource
 from eaglectl.results import Inspection as Inspection
 from eaglectl.results import Readiness as Readiness
-from eaglectl.results import Start as Start
 from eaglectl.validation.judge import Report as Report
 from eaglectl.validation.policy import Policy as Policy
 from eaglectl.validation.policy_file import read_policy as read_policy

@@ -47,20 +47,6 @@ class FailedSource(Result, frozen=True):
     message: str
 
 
-class Start(Result, frozen=True):
-    """What `init` returns: the file that was written, the questions that no answer settles yet, in words.
-
-    `measured`: what was measured of those that were open.
-    """
-
-    path: Path
-    questions: tuple[str, ...]
-    measured: tuple[str, ...] = ()
-
-    def __fspath__(self) -> str:
-        return str(self.path)
-
-
 class OutputServing(Struct, frozen=True):
     """What an engine does with an output: `verdict` is of the release asked for, or of the newest.
 

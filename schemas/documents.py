@@ -12,7 +12,6 @@ from eaglectl.reports.documents.diagnose import DiagnoseDocument
 from eaglectl.reports.documents.diff import DiffDocument
 from eaglectl.reports.documents.document import INLINE, ErrorDocument
 from eaglectl.reports.documents.engines import EnginesDocument
-from eaglectl.reports.documents.init import InitDocument
 from eaglectl.reports.documents.inspect import (
     FailedPart,
     InspectDocument,
@@ -37,7 +36,6 @@ DOCUMENTS: tuple[tuple[type[Struct], ...], ...] = (
     (EnginesDocument,),
     (ErrorDocument,),
     (ExplainDocument,),
-    (InitDocument,),
     (InspectDocument, InspectionsDocument, InspectionsDocument2, InspectedPart, FailedPart),
     (LoadDocument,),
     (ReadyDocument,),

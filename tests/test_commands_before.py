@@ -185,7 +185,6 @@ CALLS = (
     "explain",
     "rules",
     "rules --json",
-    "init nowhere",
     "engines",
     "engines --json",
     "demo --nonsense",

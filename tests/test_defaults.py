@@ -1,12 +1,12 @@
-"""eaglectl.toml holds defaults for a folder: the target and answers, stated once; `init` writes one."""
+"""eaglectl.toml holds defaults for a folder: the target and answers, stated once."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
-import eaglectl
-from tests.builders import call, drafter_folder, read_safetensors, write_safetensors
+from eaglectl.validation.policy_file import read_defaults
+from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
 
 IDS = FIXTURES / "producers/modelopt/hf-ids"
@@ -96,37 +96,6 @@ def test_a_key_in_the_wrong_place_is_refused_by_every_reader(
     assert done.code == 2 and message in done.err
 
 
-def test_init_writes_a_fact_that_is_open_as_toml_has_it(here: Path) -> None:
-    source = FIXTURES / "producers/specforge/eagle3.1"
-    assert call("init", source).code == 2
-    path = here / "eaglectl.toml"
-    lines = [f'# source-semantics = {{ specforge = "{value}" }}' for value in ("pre-879", "post-879")]
-    written = path.read_text()
-    assert [line for line in written.splitlines() if "source-semantics = " in line] == lines
-    for line in lines:
-        path.write_text(written.replace(line, line.removeprefix("# ")))
-        assert call("convert", source, "--dry-run").code == 0
-
-
-def test_init_writes_every_value_of_several_facts(here: Path) -> None:
-    source = shutil.copytree(FIXTURES / "producers/modelopt/hf-ids", here / "source")
-    weights = source / "model.safetensors"
-    write_safetensors(weights, read_safetensors(weights))  # with metadata, which its exporter leaves out
-    assert call("init", source, "--target", FIXTURES / "target").code == 2
-    path = here / "eaglectl.toml"
-    head, _, facts = path.read_text().partition("[defaults.source-semantics]\n")
-    values = ['# modelopt = "post-689"', '# modelopt = "pre-689"', '# rope = "plain"', '# rope = "stored"']
-    assert facts.splitlines() == values
-    assert call("convert", source, "--dry-run").code == 2
-    path.write_text(head + "[defaults.source-semantics]\n" + values[0][2:] + "\n" + values[2][2:] + "\n")
-    assert call("convert", source, "--dry-run").code == 0
-
-
-def test_init_where_nothing_can_be_written_could_not_look(here: Path) -> None:
-    with pytest.raises(eaglectl.UnreadableError, match="was not written"):
-        eaglectl.init(folder=here / "absent")
-
-
 def test_a_command_that_reads_no_drafter_reads_no_defaults(here: Path) -> None:
     write(here, "[defaults]\nnonsense = 1\n")
     assert call("explain", "EGL201").code == 0
@@ -162,47 +131,9 @@ def test_a_folder_inside_the_checkpoint_answers_nothing(here: Path) -> None:
     assert boundaries(source) == before
 
 
-def test_init_writes_the_answers_that_commands_then_take(here: Path) -> None:
-    source = drafter_folder(here / "d")
-    given = boundaries(source, "--aux-layers", "1,2,3")
-    done = call("init", source, "--aux-layers", "1,2,3", "--engine", "vllm>=0.22")
-    assert (done.code, done.out) == (0, "eaglectl.toml written\n")
-    assert boundaries(source) == given
-
-
-def test_init_writes_what_inspect_asks_and_exits_with_2(here: Path) -> None:
-    done = call("init", IDS)
-    assert done.code == 2 and "rope=plain (what its code trains) or rope=stored" in done.err
-    assert "# open: ModelOpt's exporter writes a yarn scaling" in (here / "eaglectl.toml").read_text()
-    assert call("inspect", IDS).code == 0
-
-
-def test_init_without_a_source_writes_comments_alone(here: Path) -> None:
-    assert call("init").code == 0
-    lines = (here / "eaglectl.toml").read_text().splitlines()
-    assert [line for line in lines if line and not line.startswith("#")] == ["[defaults]"]
-
-
-def test_init_replaces_nothing_unasked(here: Path) -> None:
-    write(here, "# mine\n")
-    done = call("init")
-    assert (done.code, done.err) == (
-        2,
-        "eaglectl: eaglectl.toml is there; edit it, or replace it with --force\n",
-    )
-    assert (here / "eaglectl.toml").read_text() == "# mine\n"
-    assert call("init", "--force").code == 0
-
-
-def test_init_writes_no_file_for_what_is_no_drafter(here: Path) -> None:
-    assert call("init", FIXTURES / "tiny/target").code == 1
-    assert not (here / "eaglectl.toml").exists()
-
-
-def test_init_quotes_what_toml_would_read_otherwise(here: Path) -> None:
-    assert call("init", "--target", 'a"b\\c\x7f', "--source-semantics", "x.y=1").code == 0
-    assert call("inspect", drafter_folder(here / "d")).code == 3  # that target is nowhere
-
-
-def test_the_document_of_init_names_its_file(here: Path) -> None:
-    assert call("init", "--json").document["path"] == "eaglectl.toml"
+def test_the_lines_of_the_page_are_read(here: Path) -> None:
+    page = (FIXTURES.parent / "docs/configuration.md").read_text()
+    write(here, page.partition("```toml\n")[2].partition("```")[0])
+    defaults = read_defaults()
+    assert defaults is not None and defaults.aux_layers == "2,16,29"
+    assert (defaults.target, defaults.source_semantics) == ("my-target", ("modelopt=pre-689",))

@@ -18,8 +18,7 @@ from eaglectl.acceptance.job import LoadResult
 from eaglectl.base import Count
 from eaglectl.conversion.calibration import Statistics, write_statistics
 from eaglectl.publishing.training import read_training
-from eaglectl.reports.documents.document import as_json
-from eaglectl.reports.documents.init import InitDocument
+from eaglectl.reports.documents.document import Document, as_json
 from schemas.documents import document_schema
 from tests.builders import STATED, call, drafter_folder
 from tests.cases import file_digests
@@ -31,7 +30,7 @@ SCHEMA_ID = re.compile(r"eaglectl/([a-z]+)/(\d+)")
 NATIVE = str(FIXTURES / "producers/vllm/native")
 IDS = str(FIXTURES / "producers/modelopt/hf-ids")
 DIGEST = "0" * 64
-INIT_KEYS = ("schema", "version", "path", "questions", "measured")
+FIRST_KEYS = ("schema", "version", "path", "questions", "measured")
 RESOLVED = {
     "class": "Eagle3LlamaForCausalLM",
     "layers": 1,
@@ -121,7 +120,6 @@ DOCUMENTS: dict[str, Callable[[Path], Any]] = {
     "engines": command("engines"),
     "error": command("inspect", "nowhere/at/all"),
     "explain": command("explain", "EGL201"),
-    "init": lambda folder: eaglectl.init(folder=folder).to_dict(),
     "inspect": command("inspect", NATIVE),
     "load": lambda _: LoadResult("0.32.0", ("norm.weight",), RESOLVED).to_dict(),
     "provenance": provenance,
@@ -136,9 +134,12 @@ DOCUMENTS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-class Coloured(InitDocument, frozen=True, tag="eaglectl/coloured/1"):
+class Coloured(Document, frozen=True, tag="eaglectl/coloured/1"):
     """What nothing prints."""
 
+    path: Path
+    questions: tuple[str, ...]
+    measured: tuple[str, ...]
     hue: Annotated[str, Meta(description="Of the drafter")] = field(name="colour")
     shade: Count | None = None
 
@@ -150,13 +151,13 @@ def started(**others: Any) -> Any:
 
 def test_a_key_is_declared_once_for_document_and_schema() -> None:
     schema = document_schema((Coloured,))
-    assert list(started(shade=3)) == list(schema["properties"]) == [*INIT_KEYS, "colour", "shade"]
+    assert list(started(shade=3)) == list(schema["properties"]) == [*FIRST_KEYS, "colour", "shade"]
     assert schema["properties"]["colour"] == {"description": "Of the drafter", "type": "string"}
-    assert schema["required"] == [*INIT_KEYS, "colour"]
+    assert schema["required"] == [*FIRST_KEYS, "colour"]
 
 
 def test_a_key_with_a_default_is_absent_where_it_is_the_default() -> None:
-    assert list(started(shade=None)) == list(started()) == [*INIT_KEYS, "colour"]
+    assert list(started(shade=None)) == list(started()) == [*FIRST_KEYS, "colour"]
     assert document_schema((Coloured,))["properties"]["shade"] == {"type": "integer", "minimum": 0}
 
 

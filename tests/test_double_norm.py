@@ -93,20 +93,6 @@ def test_a_file_that_others_wrote_again_is_asked_about(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_init_names_every_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = written(tmp_path / "source", metadata=PT)
-    monkeypatch.chdir(tmp_path)
-    assert call("init", source, "--target", TARGET, "--no-measure").code == 2
-    lines = (tmp_path / "eaglectl.toml").read_text().splitlines()
-    for value in ("post-689", "pre-689"):
-        assert f'# source-semantics = {{ modelopt = "{value}" }}' in lines
-
-
-def test_init_asks_nothing_of_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert call("init", HF, "--target", TARGET, "--no-measure").code == 0
-
-
 def converted(source: Path, out: Path, *options: str) -> tuple[dict[str, Stored], dict[str, Any]]:
     outcome = call("convert", source, "-o", out, "--target", TARGET, "--no-measure", *options)
     assert outcome.code == 0, outcome.err

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from eaglectl.formats.format import Answers  # noqa: E402
 from tests.builders import Outcome, call, read_safetensors, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.open_facts import OPEN_FACTS, TINY_31, UNTRAINED, OpenFact  # noqa: E402
-from tests.pairs import SECOND, write_prompts  # noqa: E402
+from tests.pairs import write_prompts  # noqa: E402
 
 FACTS = {fact.key: fact for fact in OPEN_FACTS}
 LAYERS = FACTS["second/eagle3: layers, ModelOpt"]
@@ -287,40 +286,6 @@ def test_diagnose_measures_before_it_looks(tmp_path: Path) -> None:
     document = json.loads(outcome.out)
     assert (outcome.code, document["ending"]) == (0, "healthy")
     assert [entry["answer"] for entry in document["measured"]] == ["--source-semantics rope=10000"]
-
-
-@pytest.mark.slow
-def test_init_writes_the_measured_answer_with_its_evidence_as_a_comment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fact = FACTS["tiny/eagle3.1: norm_output, SpecForge after 879"]
-    source = fact.write(tmp_path / "source")
-    monkeypatch.chdir(tmp_path)
-    outcome = call("init", source, "--target", fact.trained.target)
-    assert outcome.code == 0, outcome.err
-    text = (tmp_path / "eaglectl.toml").read_text()
-    assert tomllib.loads(text)["defaults"]["source-semantics"] == {"specforge": "post-879"}
-    comment, answer = [line for line in text.splitlines() if "measured" in line]
-    assert comment.startswith("# norm_output, measured: acceptance length")
-    assert answer.startswith('"specforge" = "post-879"  # measured: acceptance length')
-
-
-def test_init_writes_that_usual_values_are_assumed_where_that_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = BASE.write(tmp_path / "source")
-    monkeypatch.chdir(tmp_path)
-    assert call("init", source, "--no-measure", "--assume-defaults").code == 2
-    defaults = tomllib.loads((tmp_path / "eaglectl.toml").read_text())["defaults"]
-    assert defaults == {"assume": True}
-
-
-def test_init_asks_where_it_does_not_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = BASE.write(tmp_path / "source")
-    monkeypatch.chdir(tmp_path)
-    outcome = call("init", source, "--target", SECOND.target, "--no-measure")
-    assert outcome.code == 2
-    assert "# open: " in (tmp_path / "eaglectl.toml").read_text()
 
 
 # ------------------------------------------------------------------------------------------- the judgement

@@ -104,7 +104,8 @@ def test_a_result_that_wrote_nothing_is_no_source() -> None:
 
 
 def test_a_result_is_a_target_and_a_policy_too(tmp_path: Path) -> None:
-    policy = eaglectl.read_policy(eaglectl.init(folder=tmp_path))
+    (tmp_path / "eaglectl.toml").write_text("")
+    policy = eaglectl.read_policy(tmp_path / "eaglectl.toml")
     assert policy.origin == str(tmp_path / "eaglectl.toml")
     assert eaglectl.open_target(TARGET).depth == 8
 

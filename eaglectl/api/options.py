@@ -663,16 +663,3 @@ class ReadyOptions(Options, frozen=True):
         if not self.measure:
             return None
         return MeasureOptions(device=self.device, trust_remote_code=self.trust_remote_code)
-
-
-class InitOptions(Options, frozen=True):
-    """Options of `init`: what goes into the file, and the folder that it is written to (the current one).
-
-    `measure`: how open questions are measured where the target's weights are here; None: they are not.
-    """
-
-    engines: Annotated[tuple[str, ...], ENGINE] = ()
-    answers: Answers = field(default_factory=Answers)
-    folder: Path | None = None
-    force: Annotated[bool, Option("Replace an eaglectl.toml that is here.")] = False
-    measure: Annotated[MeasureOptions | None, MEASURE] = field(default_factory=MeasureOptions)

@@ -34,7 +34,6 @@ COMMANDS: Mapping[str, str] = {
     "verify": "Compare a downloaded folder with its record.",
     "explain": "Explain a rule.",
     "rules": "List the rules of `validate`.",
-    "init": "Write an eaglectl.toml with answers and defaults.",
     "demo": "Run the main commands on the fixtures of a checkout.",
     "engines": "Show which engine release serves which drafter.",
 }

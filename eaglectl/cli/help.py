@@ -44,7 +44,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "diff": ("my-drafter old-drafter", "my-drafter old-drafter --headers-only --json"),
     "upload": ("my-drafter my-org/my-drafter --dry-run", "my-drafter my-org/my-drafter --direct --tag v1"),
     "verify": ("my-drafter", "my-org/my-drafter@v1 --require-record"),
-    "init": ("my-drafter", "my-drafter --target my-target --engine 'vllm>=0.22'"),
     "explain": ("EGL201", "missing-tensor --json"),
     "rules": ("", "--json"),
     "demo": ("",),

@@ -136,11 +136,6 @@ def ignored_file(judged: Iterable[str] = ()) -> str | None:
     return next((os.path.relpath(path, here) for path in paths if path.is_file()), None)
 
 
-def may_hold_policy(folder: Path, judged: Iterable[str] = ()) -> bool:
-    """Whether a file in `folder` is ever taken without being named."""
-    return folder in _folders(folder, judged)
-
-
 def _around(start: Path) -> tuple[Path, ...]:
     return (start, *start.parents)
 

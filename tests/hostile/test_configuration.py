@@ -59,13 +59,6 @@ def test_a_download_does_not_carry_the_judge_of_a_folder_in_it(
     assert call("validate", "drafter").code == 1
 
 
-def test_init_writes_no_file_where_none_is_read(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(checkpoint)
-    done = call("init", ".", "--force")
-    assert done.code == 2 and "run this in a folder around it" in done.err
-    assert (checkpoint / "eaglectl.toml").read_text() == NEVER
-
-
 def test_a_file_around_the_checkpoint_is_taken_from_inside_it(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +150,7 @@ def test_a_password_in_a_target_is_masked(tmp_path: Path, monkeypatch: pytest.Mo
     assert "hunter2" not in done.out + done.err
 
 
-@pytest.mark.parametrize("command", ["inspect", "validate", "convert", "verify", "diff", "init"])
+@pytest.mark.parametrize("command", ["inspect", "validate", "convert", "verify", "diff"])
 def test_a_removed_working_folder_is_an_error_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

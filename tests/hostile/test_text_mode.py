@@ -187,5 +187,5 @@ def test_every_command_is_here_or_has_its_own_test(capsys: pytest.CaptureFixture
 
     here = {arguments[0] for arguments in COMMANDS.values()} | {"smoke"}
     # test_upload.py prints every plan, test_reports.py runs the demo, test_diagnose.py runs diagnose
-    own = {"upload", "demo", "diagnose", "init"}
+    own = {"upload", "demo", "diagnose"}
     assert set(every) - here - {"engines"} == own

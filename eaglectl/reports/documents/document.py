@@ -40,7 +40,6 @@ DOCUMENTS = {
     "Readiness": "ready.ReadyDocument",
     "Report": "validate.validate_document",
     "SmokeReport": "smoke.SmokeDocument",
-    "Start": "init.InitDocument",
     "Statistics": "calibrate.CalibrateDocument",
     "Upload": "upload.UploadDocument",
     "Verification": "verify.VerifyDocument",
