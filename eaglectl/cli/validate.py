@@ -39,7 +39,7 @@ class ReportOptions(Options, frozen=True):
     format: Annotated[
         str | None,
         Option(
-            "On stdout: text (the default), json, junit, sarif, github, gitlab, markdown.",
+            "On stdout: text (the default), json, junit, sarif, github, markdown.",
             value="FORMAT",
             group=REPORTS,
             complete="formats",

@@ -145,7 +145,7 @@ COMMANDS: dict[str, list[str]] = {
     "validate verbose": ["validate", EAGLE3, "--verbose"],
     **{
         f"validate {name}": ["validate", EAGLE3, "--format", name]
-        for name in ("text", "markdown", "github", "gitlab", "junit", "sarif", "json")
+        for name in ("text", "markdown", "github", "junit", "sarif", "json")
     },
     "diff": ["diff", EAGLE3, EAGLE31],
     "diff itself": ["diff", EAGLE3, EAGLE3],

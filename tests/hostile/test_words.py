@@ -183,7 +183,7 @@ PLANTS: dict[str, Callable[[Path], Path]] = {
     "no JSON": in_file("config.json", f"{{{EVIL}"),
 }
 
-FORMATS = ("text", "json", "junit", "sarif", "github", "gitlab", "markdown")
+FORMATS = ("text", "json", "junit", "sarif", "github", "markdown")
 OUTPUTS = [f"--output={name}=report.{name}" for name in FORMATS]
 COMMANDS: dict[str, list[str]] = {
     "inspect": ["inspect", "IT", "--tensors", "--page", "page.html"],
@@ -233,7 +233,7 @@ def check_output(outcome: Outcome, arguments: list[str]) -> None:
     assert list(faults(outcome.out, is_github=is_github)) == []
     assert list(faults(outcome.err)) == []
     assert outcome.code in (0, 1, 2, 3), outcome.err
-    if outcome.out and ({"--json", "json", "sarif", "gitlab"} & set(arguments)):
+    if outcome.out and ({"--json", "json", "sarif"} & set(arguments)):
         json.loads(outcome.out)
     if outcome.out and "junit" in arguments:
         ElementTree.fromstring(outcome.out)
@@ -245,7 +245,7 @@ def check_files(folder: Path) -> None:
         kind = path.suffix[1:]
         text = path.read_text(encoding="utf-8")
         assert list(faults(text, is_github=kind == "github")) == []
-        if kind in ("json", "sarif", "gitlab"):
+        if kind in ("json", "sarif"):
             json.loads(text)
         path.unlink()
     for path in folder.glob("*.html"):

@@ -21,7 +21,7 @@ import eaglectl
 from eaglectl.engines.engine import Verdict
 from eaglectl.publishing import project
 from eaglectl.reports import findings
-from eaglectl.reports.ci.annotations import github, gitlab
+from eaglectl.reports.ci.annotations import github
 from eaglectl.reports.ci.junit import junit
 from eaglectl.reports.ci.outputs import FORMATS, render
 from eaglectl.reports.ci.places import Places, key_offset
@@ -452,25 +452,6 @@ def test_github_points_at_the_line_of_the_key(tmp_path: Path, monkeypatch: pytes
         github([odd]).splitlines()[0]
         == "::warning file=drafter/config.json,line=1,col=47,title=EGL110 rule-110::is odd. Fix: do 110"
     )
-
-
-def test_gitlab_gets_its_fields_and_a_fingerprint_for_each_issue() -> None:
-    issues = json.loads(gitlab(good_and_bad()))
-    assert all(
-        set(issue) == {"check_name", "description", "fingerprint", "severity", "location"} for issue in issues
-    )
-    assert {issue["severity"] for issue in issues} <= {"info", "minor", "major", "critical", "blocker"}
-    assert len({issue["fingerprint"] for issue in issues}) == len(issues)
-    assert all(issue["location"]["lines"]["begin"] >= 1 for issue in issues)
-    assert any(issue["description"] == "could not look: no such folder" for issue in issues)
-
-
-def test_gitlab_has_one_issue_for_each_reason_why_required_rules_could_not_look() -> None:
-    texts = [issue["description"] for issue in json.loads(gitlab([TWO_REQUIRED]))]
-    title = "EGL301 rule-301 could not look"
-    assert [text for text in texts if "could not look" in text] == [
-        f"{title}: d2t cannot be read (2 rules, the last is EGL702 rule-702)"
-    ]
 
 
 def test_a_fingerprint_stays_when_the_numbers_of_a_message_change() -> None:

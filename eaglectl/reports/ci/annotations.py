@@ -1,17 +1,14 @@
-"""Findings beside the lines of a change: GitHub's workflow commands and GitLab's code quality report."""
+"""Findings beside the lines of a change: GitHub's workflow commands."""
 
-import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from eaglectl.reports.ci.places import Place, Places
-from eaglectl.reports.findings import digest, fingerprints, first_findings, group_text, required_groups
+from eaglectl.reports.findings import first_findings, group_text, required_groups
 from eaglectl.text import printable
 from eaglectl.validation.judge import Report, overall_verdict
 from eaglectl.validation.rule import Finding, Rule
 
 GITHUB_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
-GITLAB_SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}
 
 
 def github(reports: Sequence[Report]) -> str:
@@ -49,35 +46,6 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def gitlab(reports: Sequence[Report]) -> str:
-    """Return GitLab's code quality report: a list of issues."""
-    return json.dumps([issue for report in reports for issue in _issues(report)], indent=2)
-
-
-def _issues(report: Report) -> Iterator[dict[str, Any]]:
-    places = Places(report.path)
-    for finding, name in zip(report.findings, fingerprints(report.findings), strict=True):
-        place, severity = places.find(finding.match.where), GITLAB_SEVERITIES[finding.severity]
-        yield _issue(place, _title(finding), _text(finding), name, severity)
-    whole, error = places.find(""), GITLAB_SEVERITIES["error"]
-    if report.problem:
-        yield _issue(whole, "could not look", report.problem, "unreadable", error)
-    for reason, rules in required_groups(report):
-        title, text = _unchecked_title(rules[0]), group_text(reason, rules)
-        yield _issue(whole, title, text, rules[0].id, error)
-
-
-def _issue(place: Place, title: str, text: str, name: str, severity: str) -> dict[str, Any]:
-    tensor = f" ({place.logical})" if place.logical else ""
-    return {
-        "check_name": printable(title),
-        "description": printable(f"{title}: {text}{tensor}"),
-        "severity": severity,
-        "fingerprint": digest(place.path, title, name),
-        "location": {"path": printable(place.path), "lines": {"begin": place.line or 1}},
-    }
 
 
 def _title(finding: Finding) -> str:

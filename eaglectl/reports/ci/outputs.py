@@ -14,7 +14,6 @@ MODULES = {
     "junit": "junit",
     "sarif": "sarif",
     "github": "annotations",
-    "gitlab": "annotations",
 }
 FORMATS = ("text", "json", *MODULES, "markdown")
 
