@@ -21,7 +21,7 @@ SUMS = DIST / "SHA256SUMS"
 SCHEMA = re.compile(r"schemas/[\w.-]+\.schema\.json")
 PACKAGED = re.compile(
     rf"eaglectl/(?:{SCHEMA.pattern}"
-    r"|(?:\w+/)*(?:[\w.]+\.json|\w+\.(?:pyi?|jsonl|css)|py\.typed|LICENSE\.gitleaks))"
+    r"|(?:\w+/)*(?:[\w.]+\.json|\w+\.(?:pyi?|jsonl|css)|py\.typed))"
 )
 TEST = re.compile(r"/(?:tests?/|test_\w+\.py$|conftest\.py$)")
 METADATA = re.compile(

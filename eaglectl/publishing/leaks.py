@@ -7,7 +7,7 @@ from pathlib import Path
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.publishing.upload_files import UploadFile
 from eaglectl.validation.rules.release import PATH, first_home
-from eaglectl.validation.secrets.scan import Read, scan_file, scan_text
+from eaglectl.validation.secrets import Read, scan_file, scan_text
 
 IMAGES = (".png", ".jpg", ".safetensors")
 # rules of validate check paths in the first; the others hold words of a vocabulary

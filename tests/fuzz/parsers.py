@@ -52,7 +52,7 @@ from eaglectl.publishing.provenance import read_smoke
 from eaglectl.publishing.verification import Expected, verify_folder
 from eaglectl.reports.pages.render import render_page
 from eaglectl.validation.policy_file import read_policy
-from eaglectl.validation.secrets.scan import scan_file
+from eaglectl.validation.secrets import scan_file
 from tests.builders import (
     DRAFT,
     VOCAB,

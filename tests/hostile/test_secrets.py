@@ -7,7 +7,6 @@ import base64
 import hashlib
 import json
 import random
-import re
 import string
 import struct
 import time
@@ -22,10 +21,8 @@ from eaglectl.errors import RefusedError
 from eaglectl.publishing import upload_files as publishing_files
 from eaglectl.publishing.leaks import check_leaks
 from eaglectl.publishing.upload_files import read_files
-from eaglectl.validation.secrets import scan
-from eaglectl.validation.secrets.scan import OWN, secret_rules
+from eaglectl.validation import secrets as scan
 from tests.builders import call, drafter_folder, drafter_tensors, write_safetensors
-from tools.secret_rules import python_regex
 
 DICE = random.Random(12)
 ALNUM = string.ascii_letters + string.digits
@@ -57,23 +54,24 @@ SECRETS = {
     "OpenRouter": "s" + "k-or-v1-" + some(64, HEX),
     "DeepSeek": "s" + "k-" + some(32, HEX),
     "Slack": "xo" + "xb-" + some(12, string.digits) + "-" + some(12, string.digits) + "-" + some(24),
-    "Stripe": "s" + "k_live_" + some(24),
     "npm": "np" + "m_" + some(36, string.ascii_lowercase + string.digits),
-    "JSON web token": ".".join(
-        (token_of_json(alg="HS256", typ="JWT"), token_of_json(sub="1234567890"), some(43))
-    ),
+    "PyPI": "py" + "pi-AgEIcHlwaS5vcmc" + some(120),
+    "Azure": "Account" + "Key=" + some(86) + "==",
+    "Azure, environment": "AZURE_STORAGE" + "_KEY=" + some(86) + "==",
+    "JSON web token": "Author"
+    + "ization: Bea"
+    + "rer "
+    + ".".join((token_of_json(alg="HS256", typ="JWT"), token_of_json(sub="1234567890"), some(43))),
     "W&B": "WANDB_API" + "_KEY=" + some(40, HEX),
     "W&B, YAML": "wandb_api" + "_key: '" + some(40, HEX) + "'",
-    "W&B, netrc": "machine api.wandb.ai\n  login user\n  pass" + "word " + some(40, HEX),
     "W&B, command": "wandb log" + "in " + some(40, HEX),
     "PEM": "-----BEGIN RSA PRIV" + "ATE KEY-----\n" + some(64),
     "OpenSSH": "-----BEGIN OPENSSH PRIV" + "ATE KEY-----\n" + some(64),
     "PGP": "-----BEGIN PGP PRIV" + "ATE KEY BLOCK-----\n\n" + some(64),
     "PuTTY 2": "PuTTY-User" + "-Key-File-2: ssh-rsa",
     "PuTTY 3": "PuTTY-User" + "-Key-File-3: ssh-ed25519",
-    "URL": "https" + "://bob:" + some(8) + "@example.com/x",
-    "URL, database": "postgresql" + "://bob:" + some(8) + "@10.0.0.1:5432/runs",
-    "URL, short": "https" + "://user:" + "pass" + "@example.com",
+    "bearer": "Author" + "ization: Bea" + "rer " + some(30),
+    "bearer, curl": "curl -H 'author" + "ization: bea" + "rer " + some(40, HEX) + "'",
 }
 
 
@@ -96,15 +94,13 @@ def test_a_secret_is_seen_in_json_and_never_shown(kind: str) -> None:
 
 
 def test_the_line_of_a_secret_is_stated() -> None:
-    assert found(b"\n\n" + SECRETS["GitLab"].encode()) == [
-        scan.Secret("a secret of the kind gitlab-pat", "line 3")
-    ]
+    assert found(b"\n\n" + SECRETS["GitLab"].encode()) == [scan.Secret("a GitLab token", "line 3")]
 
 
 @pytest.mark.parametrize("distance", [-60, -30, -1, 0, 1, scan.OVERLAP, 2 * scan.OVERLAP])
 def test_a_secret_across_two_blocks_is_seen(monkeypatch: pytest.MonkeyPatch, distance: int) -> None:
     monkeypatch.setattr(scan, "BLOCK", 50_000)
-    for kind in ("GitHub", "AWS secret, ini", "JSON web token", "URL"):
+    for kind in ("GitHub", "AWS secret, ini", "JSON web token", "Azure"):
         data = b"word " * 20_000
         place = 50_000 + distance
         data = data[:place] + b"\n" + SECRETS[kind].encode() + b"\n" + data[place:]
@@ -116,7 +112,7 @@ def check_end_of(folder: Path, size: int) -> None:
     (folder / "README.md").write_bytes(b"a word and more\n" * (size >> 4) + SECRETS["GitLab"].encode())
     sent, _ = read_files(FolderSource(folder))
     assert any(isinstance(file.content, Path) for file in sent if file.name == "README.md")
-    with pytest.raises(RefusedError, match=r"README\.md holds a secret of the kind gitlab-pat"):
+    with pytest.raises(RefusedError, match=r"README\.md holds a GitLab token"):
         check_leaks(sent, {}, None)
 
 
@@ -237,6 +233,8 @@ PROSE = [
     "AWS_ACCESS_KEY commit 0123456789abcdef0123456789abcdef01234567",
     "wandb_run_commit: 0123456789abcdef0123456789abcdef01234567",
     "eyJ... is how a token begins, and api_key: EMPTY serves vLLM",
+    "Authorization: Bearer $HF_TOKEN, Authorization: Bearer YOUR_OPENAI_API_KEY_GOES_HERE",
+    "pypi-AgEIcHlwaS5vcmc and npm_config_registry begin no token; azure_key = <your key>",
     "secret sauce: internationalisation/of/very_long_words_in_paths_of_forty",
 ]
 
@@ -288,35 +286,16 @@ def test_hashes_and_base64_are_no_secret() -> None:
     assert found(DICE.randbytes(1 << 18), "tokenizer.model") == []
 
 
-@pytest.mark.parametrize(
-    ("re2", "python"),
-    [
-        (r"(?i)a|b", r"(?i:a|b)"),
-        (r"a(?i)b|c", r"a(?i:b)|(?i:c)"),
-        (r"(x(?i)y)z", r"(x(?i:y))z"),
-        (r"[[(?i)]a\z", r"[\[(?i)]a\Z"),
-    ],
-)
-def test_a_regex_of_gitleaks_is_written_for_python(re2: str, python: str) -> None:
-    assert python_regex(re2).replace(")|(?i:", "|") == python.replace(")|(?i:", "|")
-
-
-def test_the_rules_of_gitleaks_are_there() -> None:
-    assert len(secret_rules()) - len(OWN) > 200
-    assert all(rule.keywords for rule in secret_rules())
-
-
-def test_every_pattern_of_gitleaks_compiles() -> None:
-    """They are compiled where a keyword was found, which may be in no other test."""
-    for pattern in {text for rule in secret_rules() for text in (rule.pattern, *rule.allowed)}:
-        re.compile(pattern.encode())
+def test_fifteen_patterns_are_looked_for() -> None:
+    assert len(scan.SECRETS) == 15
+    assert all(keyword == keyword.lower() for rule in scan.SECRETS for keyword in rule.keywords)
 
 
 @pytest.mark.parametrize("shape", ["", "-", " = "])
 def test_no_rule_needs_the_square_of_a_files_length(shape: str) -> None:
     """A rule of quadratic time takes minutes here, a linear one milliseconds."""
     before = time.process_time()
-    for rule in secret_rules():
+    for rule in scan.SECRETS:
         data = (rule.keywords[0] + shape.encode()) * (8000 // len(rule.keywords[0]))
         list(scan._spans(data, data.lower(), rule))
         assert time.process_time() - before < 10, rule.kind

@@ -13,7 +13,7 @@ from eaglectl.checkpoint.record import is_untrained
 from eaglectl.errors import EaglectlError
 from eaglectl.validation.rule import CannotLook, Match, rule
 from eaglectl.validation.rules.files import PICKLE_SUFFIXES
-from eaglectl.validation.secrets.scan import check_searched, overlapping, scan_file, scan_text
+from eaglectl.validation.secrets import check_searched, overlapping, scan_file, scan_text
 from eaglectl.validation.subject import Subject
 
 PATH = re.compile(
@@ -73,10 +73,11 @@ def local_path(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL115", "leaked-secret", "error")
 def secret(subject: Subject) -> Iterator[Match]:
-    """No file holds a key, a token or a password.
+    """No file holds a key or a token.
 
-    Everyone who downloads the checkpoint can use it. Whole files are searched, by the rules of gitleaks and
-    some more, as UTF-8 and UTF-16 text and in the texts of PNG images; of weights the headers.
+    Everyone who downloads the checkpoint can use it. Whole files are searched by 15 patterns of secrets
+    (Hugging Face, GitHub, GitLab, AWS, Google, Azure, OpenAI, Anthropic, Slack, npm, PyPI, W&B, private keys,
+    bearer tokens), as UTF-8 and UTF-16 text and in the texts of PNG images; of weights the headers.
 
     Fix: revoke the key where it was issued, and remove it from the file and from the repository's history.
     """
