@@ -43,7 +43,7 @@ from pains import PAINS
 PAGE = Path(__file__).with_name("rules.md")
 HEAD = """# The rules of `eaglectl validate`
 
-Written by `make docs` from the rules themselves; `eaglectl explain RULE` shows the same text.
+Written by `make docs` from the rules themselves; `eaglectl rules RULE` shows the same text.
 
 A rule that cannot look (no target was given, the weights stay closed) reports so and never passes.
 Severities: an **error** does not load, or its acceptance is certainly wrong; a **warning** is a probable

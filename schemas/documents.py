@@ -20,7 +20,7 @@ from eaglectl.reports.documents.inspect import (
     InspectionsDocument2,
 )
 from eaglectl.reports.documents.ready import ReadyDocument
-from eaglectl.reports.documents.rules import ExplainDocument, RulesDocument
+from eaglectl.reports.documents.rules import RulesDocument
 from eaglectl.reports.documents.smoke import LoadDocument, SmokeDocument
 from eaglectl.reports.documents.upload import UploadDocument
 from eaglectl.reports.documents.validate import ReportsDocument, ReportsDocument2, ValidateDocument
@@ -35,7 +35,6 @@ DOCUMENTS: tuple[tuple[type[Struct], ...], ...] = (
     (DiffDocument,),
     (EnginesDocument,),
     (ErrorDocument,),
-    (ExplainDocument,),
     (InspectDocument, InspectionsDocument, InspectionsDocument2, InspectedPart, FailedPart),
     (LoadDocument,),
     (ReadyDocument,),

@@ -26,7 +26,7 @@ PLACEHOLDER = re.compile(r"[A-Z]+|<[\w-]+>|\.\.\.|.*….*")
 DOCUMENTATION = ("help", "fullDescription")
 MARKDOWN_ESCAPE = re.compile(r"\\([\\`*_{}\[\]|~$])")
 # commands that print documentation, which is about no checkpoint
-GENERIC = ("explain", "rules", "engines")
+GENERIC = ("rules", "engines")
 QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 
 

@@ -98,7 +98,7 @@ def test_a_key_in_the_wrong_place_is_refused_by_every_reader(
 
 def test_a_command_that_reads_no_drafter_reads_no_defaults(here: Path) -> None:
     write(here, "[defaults]\nnonsense = 1\n")
-    assert call("explain", "EGL201").code == 0
+    assert call("rules", "EGL201").code == 0
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,6 @@ DOCUMENTS: dict[str, Callable[[Path], Any]] = {
     "diff": command("diff", NATIVE, IDS),
     "engines": command("engines"),
     "error": command("inspect", "nowhere/at/all"),
-    "explain": command("explain", "EGL201"),
     "inspect": command("inspect", NATIVE),
     "load": lambda _: LoadResult("0.32.0", ("norm.weight",), RESOLVED).to_dict(),
     "provenance": provenance,

@@ -37,7 +37,6 @@ def calls() -> Iterator[tuple[str, ...]]:
     yield "diff", TINY, "OUT/written", "--target", TARGET
     yield "diff", TINY, TINY_31, "--target", TARGET
     yield ("rules",)
-    yield "explain", "EGL101"
     yield ("engines",)
     mla = "fixtures/producers/automodel/mla"
     yield "convert", mla, "--aux-layers", "2,4,5", "--dry-run", "-o", "OUT/absorbed"

@@ -423,16 +423,19 @@ def test_the_table_of_engines_says_what_was_run_and_what_was_read() -> None:
     assert {row["evidence"] for row in document["not_followed"]} == {"read"}
 
 
-def test_explain_shows_the_evidence_of_a_fact() -> None:
+def test_rules_shows_the_evidence_of_a_fact() -> None:
     assert (
         "run on vLLM 0.32.0: llama3/d2t missing; read in the sources of the other"
-        in call("explain", "EGL1009").out
+        in call("rules", "EGL1009").out
     )
-    assert "read in the sources of vLLM, not run" in call("explain", "EGL1016").out
-    assert call("explain", "EGL1016", "--json").document["evidence"] == "read in the sources of vLLM, not run"
+    assert "read in the sources of vLLM, not run" in call("rules", "EGL1016").out
     assert (
-        call("explain", "EGL101", "--json").document["evidence"] == ""
-        and "Evidence" not in call("explain", "EGL101").out
+        call("rules", "EGL1016", "--json").document["rules"][0]["evidence"]
+        == "read in the sources of vLLM, not run"
+    )
+    assert (
+        call("rules", "EGL101", "--json").document["rules"][0]["evidence"] == ""
+        and "Evidence" not in call("rules", "EGL101").out
     )
 
 

@@ -21,7 +21,7 @@ from tests.hostile.test_own_code import on_a_terminal
 
 DOCS = FIXTURES.parent / "docs"
 # a model runs, or another file is needed
-EXAMPLES_THAT_RUN = ("inspect", "validate", "diff", "explain", "rules", "engines", "verify")
+EXAMPLES_THAT_RUN = ("inspect", "validate", "diff", "rules", "engines", "verify")
 
 
 def all_commands() -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_the_package_runs_as_a_module() -> None:
 
 
 def test_json_may_stand_before_the_command() -> None:
-    assert call("--json", "explain", "EGL201").document == call("explain", "EGL201", "--json").document
+    assert call("--json", "rules", "EGL201").document == call("rules", "EGL201", "--json").document
 
 
 @pytest.mark.parametrize(("option", "ending"), [("", 2), ("--help", 0)])
@@ -69,7 +69,7 @@ def test_on_a_terminal_the_script_of_a_shell_is_printed_as_it_is() -> None:
     [
         (("insect", "x"), "Did you mean 'inspect'"),
         (("inspect", "x", "--jsn"), "--json"),
-        (("explain", "draft-vocb"), "draft-vocabulary-size"),
+        (("rules", "draft-vocb"), "draft-vocabulary-size"),
         (("convert", "x", "my-target"), "(my-target); the target model is given by --target"),
         (("smoke", "x", "my-target"), "(my-target); the target model is given by --target"),
     ],

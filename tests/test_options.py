@@ -100,8 +100,8 @@ COMPLETED = [
     ("smoke x --probe s", "sensitivity"),
     ("smoke x --target fixtures/tiny/t", "fixtures/tiny/target"),
     ("inspect fixtures/tiny/eag", "fixtures/tiny/eagle3"),
-    ("explain EGL20", "EGL201"),
-    ("explain missing-", "missing-tensor"),
+    ("rules EGL20", "EGL201"),
+    ("rules missing-", "missing-tensor"),
 ]
 
 

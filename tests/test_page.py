@@ -299,7 +299,7 @@ def test_acceptance_by_position_is_drawn_with_its_intervals() -> None:
 
 def test_a_finding_leads_to_what_its_rule_is_about() -> None:
     page = eaglectl.render_page(report())
-    assert '<a href="#egl201">EGL201 rule-201</a>' in page and "eaglectl explain EGL201" in page
+    assert '<a href="#egl201">EGL201 rule-201</a>' in page and "eaglectl rules EGL201" in page
     assert "what is <code>so</code>" in page
 
 

@@ -32,8 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "diff": "Compare two drafters, whatever their layouts.",
     "upload": "Check, publish in one commit, and verify the commit.",
     "verify": "Compare a downloaded folder with its record.",
-    "explain": "Explain a rule.",
-    "rules": "List the rules of `validate`.",
+    "rules": "List the rules of `validate`, or explain one.",
     "demo": "Run the main commands on the fixtures of a checkout.",
     "engines": "Show which engine release serves which drafter.",
 }

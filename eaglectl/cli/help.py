@@ -44,8 +44,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "diff": ("my-drafter old-drafter", "my-drafter old-drafter --headers-only --json"),
     "upload": ("my-drafter my-org/my-drafter --dry-run", "my-drafter my-org/my-drafter --direct --tag v1"),
     "verify": ("my-drafter", "my-org/my-drafter@v1 --require-record"),
-    "explain": ("EGL201", "missing-tensor --json"),
-    "rules": ("", "--json"),
+    "rules": ("", "EGL201", "missing-tensor --json"),
     "demo": ("",),
     "engines": ("", "--json"),
 }

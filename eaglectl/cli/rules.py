@@ -1,19 +1,39 @@
 """`eaglectl rules`."""
 
+from typing import Annotated
+
 import typer
 
 from eaglectl.cli.options import Json, print_json, show
 
 
-def rules_command(context: typer.Context, json_: Json = False) -> None:
-    """List the rules of `validate`, by family."""
-    from eaglectl.validation.rules import rules
+def _offered(incomplete: str) -> list[str]:
+    from eaglectl.cli.completion import rules
 
+    return list(rules(incomplete))
+
+
+def rules_command(
+    context: typer.Context,
+    rule: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RULE]",
+            help="A rule's id or name, to explain it: EGL201, missing-tensor.",
+            autocompletion=_offered,
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """List the rules of `validate`, or say what one asks, why, what to do, and how to let a finding pass."""
+    from eaglectl.validation.rules import find_rule, rules
+
+    listed = rules() if rule is None else (find_rule(rule),)
     if json_:
         from eaglectl.reports.documents.rules import RulesDocument
 
-        print_json(RulesDocument.of(rules()))
+        print_json(RulesDocument.of(listed))
         return
-    from eaglectl.reports.rules import rules_outline
+    from eaglectl.reports.rules import rule_outline, rules_outline
 
-    show(context.obj, rules_outline(rules()))
+    show(context.obj, rules_outline(listed) if rule is None else rule_outline(listed[0]))

@@ -33,7 +33,7 @@ from eaglectl.validation.rule import SEVERITIES, Finding, Rule
 DOCS = "docs/rules.md"
 DOCS_VARIABLE = "EAGLECTL_DOCS_URL"
 COPIED = "the weights are pickles: they were copied to a temporary folder, and nothing in them was run"
-ABOUT_RULES = "of the findings above, as eaglectl explain has them"
+ABOUT_RULES = "of the findings above, as eaglectl rules has them"
 # the most findings of one rule that are shown to people
 MOST_FINDINGS = 20
 # rules that find no drafter at all
@@ -190,14 +190,14 @@ def _quiet(rows: Iterable[tuple[str, str]]) -> list[tuple[Line, ...]]:
 
 
 def _rule(rule: Rule) -> Folded:
-    """An explanation of a rule, as `eaglectl explain` has it."""
+    """An explanation of a rule, as `eaglectl rules ID` has it."""
     lines: list[Line] = [rule.why, (Words("fix: ", "strong"), rule.fix)]
     url = rule_url(rule)
     # a path in the repository is of no use in a page that was sent elsewhere
     if url.startswith(("https://", "http://")):
         lines.append(Words("its page", link=url))
     title = (Words(f"{rule.id} {rule.name}", "strong"), " ", rule.summary)
-    blocks: list[Block] = [Lines(lines), Commands([("", f"eaglectl explain {rule.id}")])]
+    blocks: list[Block] = [Lines(lines), Commands([("", f"eaglectl rules {rule.id}")])]
     return Folded(title, blocks, rule.id.lower())
 
 

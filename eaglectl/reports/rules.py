@@ -19,7 +19,7 @@ def rules_outline(rules: Sequence[Rule]) -> Outline:
         for family, members in groupby(rules, key=lambda rule: rule.family)
     ]
     counted = plural(len(rules), "rule")
-    last = f"{counted}; `eaglectl explain {rules[0].id}` says why and what to do about one"
+    last = f"{counted}; `eaglectl rules {rules[0].id}` says why and what to do about one"
     return Outline("rules", Words(counted, "plain"), "", "", "", sections, [last])
 
 
@@ -44,7 +44,7 @@ def rule_outline(rule: Rule) -> Outline:
         Section("What it asks", [lines, Lines([rule.summary])], has_heading=False),
         *(Section(title, [Lines(text.split("\n"))]) for title, text in texts.items() if text),
     ]
-    return Outline("explain", severity, name.text, "", (name, "  ", severity), sections)
+    return Outline("rules", severity, name.text, "", (name, "  ", severity), sections)
 
 
 def suppression(rule: Rule) -> str:

@@ -28,10 +28,10 @@ COMPLETED = [
     ("eaglectl validate x --output=sar", "--output=sarif="),
     ("eaglectl convert x --source-semantics specforge=pr", "specforge=pre-879"),
     ("eaglectl inspect ~/some", "HOME/some-drafter"),
-    ("eaglectl explain missing-ten", "missing-tensor"),
+    ("eaglectl rules missing-ten", "missing-tensor"),
 ]
 MORE = [
-    ("eaglectl explain tens", "tensor-"),  # of several
+    ("eaglectl rules tens", "tensor-"),  # of several
     ("eaglectl validate x --engine=sgl", "--engine=sglang"),
     ("eaglectl validate x --engine=sglang==0.5.22", "--engine=sglang==0.5.22"),
     ("eaglectl validate x --engine 'vllm>=0.33", "vllm>=0.33.0"),

@@ -29,7 +29,7 @@ LINES = [
     ("eaglectl insepct my-drafter", 2, "Did you mean 'inspect'"),
     ("eaglectl inspect gone", 3, "no such file or folder"),
     ("eaglectl inspect my-drafter", 0, "EAGLE-3 drafter"),
-    ("eaglectl explain EGL201", 0, "missing-tensor"),
+    ("eaglectl rules EGL201", 0, "missing-tensor"),
 ]
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-9]|4[0-7]|9[0-7])m")
 

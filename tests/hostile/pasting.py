@@ -19,7 +19,7 @@ STUB = """#!/bin/bash
 printf '%s\\0' "${0##*/}" "$@" $'\\1' >> "$RECORD"
 """
 # commands about no checkpoint
-GENERIC = ("engines", "explain", "rules")
+GENERIC = ("engines", "rules")
 # what `touch` in a name would make
 MARK = "PWNED"
 

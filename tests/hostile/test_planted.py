@@ -202,7 +202,7 @@ def test_no_way_to_show_a_text_shows_a_secret(kind: str, capsys: pytest.CaptureF
         ("upload", TINY / "eagle3", "URL", "--dry-run"),
         ("upload", TINY / "eagle3", "org/name", "--dry-run", "--smoke", "URL"),
         ("verify", "URL"),
-        ("explain", "URL"),
+        ("rules", "URL"),
     ],
     ids=lambda arguments: " ".join(str(word).rpartition("/")[2] for word in arguments),
 )

@@ -152,7 +152,7 @@ COMMANDS: dict[str, list[str]] = {
     "diff headers": ["diff", EAGLE3, EAGLE31, "--headers-only"],
     "diff page": ["diff", EAGLE3, EAGLE31, "--page", "PAGE"],
     "verify": ["verify", EAGLE3],
-    "explain": ["explain", "EGL101"],
+    "a rule": ["rules", "EGL101"],
     "rules": ["rules"],
     "engines": ["engines"],
     "calibrate": ["calibrate", EAGLE3, "--target", str(TARGET), "--prompts", "PROMPTS", "-o", "OUT"],

@@ -1,4 +1,4 @@
-"""The command line of validate, rules and explain: files, several sources, exit codes, and the hooks of
+"""The command line of validate and rules: files, several sources, exit codes, and the hooks of
 pipelines.
 """
 
@@ -226,12 +226,12 @@ def test_rules_lists_the_catalogue() -> None:
     assert all(one.id in out and one.name in out for one in rules())
 
 
-EXPLAIN = jsonschema.Draft202012Validator(json.loads((SCHEMAS / "explain.schema.json").read_text()))
+RULES = jsonschema.Draft202012Validator(json.loads((SCHEMAS / "rules.schema.json").read_text()))
 
 
 @pytest.mark.parametrize("one", rules(), ids=lambda one: one.id)
 def test_every_rule_is_explained(one: Rule) -> None:
-    out = re.sub(r"\s+", " ", call("explain", one.id).out)
+    out = re.sub(r"\s+", " ", call("rules", one.id).out)
     for text in (
         one.name,
         one.severity,
@@ -243,16 +243,17 @@ def test_every_rule_is_explained(one: Rule) -> None:
     ):
         assert re.sub(r"\s+", " ", text) in out
     assert (
-        call("explain", one.name.upper() if one.name.isupper() else one.name).out
-        == call("explain", one.id.lower()).out
+        call("rules", one.name.upper() if one.name.isupper() else one.name).out
+        == call("rules", one.id.lower()).out
     )
-    document = call("explain", one.id, "--json").document
-    EXPLAIN.validate(document)
+    document = call("rules", one.id, "--json").document
+    RULES.validate(document)
+    assert [rule["why"] for rule in document["rules"]] == [one.why]
 
 
 def test_explaining_no_rule_names_the_nearest() -> None:
-    assert PICKLES in refusal(2, "explain", PICKLES[:-1])
-    assert "EGL002" in refusal(2, "explain", "EGL0021")
+    assert PICKLES in refusal(2, "rules", PICKLES[:-1])
+    assert "EGL002" in refusal(2, "rules", "EGL0021")
 
 
 def test_ids_and_names_of_rules_are_each_one_rules_own() -> None:

@@ -1,4 +1,4 @@
-"""The JSON documents of `rules` and `explain`."""
+"""The JSON document of `rules`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +19,10 @@ class RulePart(Part, frozen=True):
     severity: Severity
     family: str
     engines: tuple[str, ...]
+    summary: str = field(name="sentence")
+    why: str
+    fix: str
+    evidence: str
     doc: str
     url: str
 
@@ -32,19 +36,10 @@ class RulePart(Part, frozen=True):
 
 
 class RulesDocument(Document, frozen=True, tag="eaglectl/rules/1"):
-    """What eaglectl rules --json prints."""
+    """What eaglectl rules --json prints: every rule, or the one that was named."""
 
     rules: tuple[RulePart, ...]
 
     @classmethod
     def _made(cls, record: Any) -> Mapping[str, Any]:
         return {"rules": [RulePart.of(rule) for rule in record]}
-
-
-class ExplainDocument(RulePart, frozen=True, tag_field="schema", tag="eaglectl/explain/1"):
-    """What eaglectl explain RULE --json prints."""
-
-    summary: str = field(name="sentence")
-    why: str
-    fix: str
-    evidence: str
