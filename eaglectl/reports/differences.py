@@ -79,10 +79,11 @@ def comparison_outline(comparison: "Comparison", *, is_whole: bool = False) -> O
 def _served(comparison: "Comparison") -> Section:
     """What engines do with both as stored."""
     rows = [
-        (fact.name, Words(fact.a, FACT_TONES.get(fact.state, "quiet")), fact.b, Words(fact.why, "quiet"))
-        for fact in comparison.served
+        (fact.name, Words(fact.a, FACT_TONES.get(fact.state, "quiet")), fact.b) for fact in comparison.served
     ]
-    return Section("As stored", [Table(("engine", "A", "B", "why"), rows)])
+    lines = [Words(f"{fact.name}: {fact.why}", "quiet") for fact in comparison.served if fact.why]
+    reasons = Lines(lines, is_list=True, is_unbroken=True)
+    return Section("As stored", [Table(("engine", "A", "B"), rows), reasons])
 
 
 def _facts_table(comparison: "Comparison") -> Table:
