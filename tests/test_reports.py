@@ -71,7 +71,7 @@ def test_convert_json_and_provenance_keep_their_schemas(
         (["convert", str(FIXTURES / "producers/vllm/native"), "--to", "4"], 2),
         (["convert", str(FIXTURES / "producers/speculators/eagle3.1"), "--to", "3"], 1),
         (["convert", str(FIXTURES / "producers/vllm/native"), "--drop", "norm.weight"], 2),
-        (["inspect", str(FIXTURES / "producers/vllm/native"), "--engine", "vllm>=99"], 2),
+        (["inspect", str(FIXTURES / "producers/vllm/native"), "--engine", "vllm>=99"], 3),
         (["inspect", str(FIXTURES / "producers/vllm/native"), "--engine", "llamacpp==1"], 2),
         (["inspect", str(FIXTURES / "producers/vllm/native"), "--aux-layers", "two"], 2),
         (["inspect", str(FIXTURES / "producers/vllm/native"), "--aux-layers", "2,3"], 2),
@@ -112,7 +112,7 @@ def test_the_screen_answers_the_four_questions(capsys: pytest.CaptureFixture[str
     assert "EAGLE-3.1 drafter from speculators" in out
     assert "trained on boundaries 2, 4, 5" in out
     assert re.search(
-        r"vllm +[\d.]+ - 0\.33\.0  as trained  0\.33\.0 with the V2 runner, on CPUs with V1\n", out
+        r"vllm +[\d.]+ - 0\.33\.0  as trained, weights not read  0\.33\.0 with the V2 runner, on CPUs with V1\n", out
     )
     assert "vllm serve example/tiny-llama --speculative-config" in out
 
