@@ -74,6 +74,10 @@ def shifted_mask(tensors: Tensors) -> None:
     tensors["t2d"] = torch.roll(tensors["t2d"], 1)
 
 
+def not_a_number(tensors: Tensors) -> None:
+    tensors["norm.weight"][:] = float("nan")
+
+
 def without_mask(change: Callable[[Tensors], None]) -> Callable[[Tensors], None]:
     def both(tensors: Tensors) -> None:
         change(tensors)
@@ -204,6 +208,14 @@ def test_a_fault_of_the_file_is_repaired_or_no_repair_is_printed(
         if call("convert", folder, *given).code == 0:
             after = api.validate(str(tmp_path / "out"), api.ValidateOptions(target=str(TARGET)))
             assert after.verdict != "pass", "it repairs, and is not printed"
+
+
+def test_a_fault_that_no_conversion_repairs_prints_none(good: Path, prompts: Path, tmp_path: Path) -> None:
+    folder = broken(good, tmp_path / "broken", not_a_number)
+    given = ("--target", TARGET, "--no-measure", "-o", tmp_path / "out")
+    assert "EGL205" in call("convert", folder, *given).err
+    diagnosis = diagnose(folder, prompts)
+    assert (diagnosis.cause, diagnosis.commands) == ("file-rule", ())
 
 
 def test_every_cause_with_commands_is_run() -> None:
