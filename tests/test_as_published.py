@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl import ServedAs
+from eaglectl.api import readying
 from eaglectl.cli.launch_line import inspected
 from eaglectl.engines.publication import publication
 from eaglectl.errors import UsageError
@@ -237,7 +238,8 @@ def test_validate_passes_with_what_was_published_and_not_for_another_engine(tmp_
     done = call("validate", folder, "--engine", "vllm", *options)
     assert done.code == 0, done.out
     (release,) = done.document["releases"]
-    assert release["reasons"][0].startswith("as published: acceptance length 2.07 on gsm8k")
+    assert release["verdict"] == "pass"
+    assert release["reasons"][0].startswith("acceptance length 2.07 on gsm8k")
     (folder, target) = named(KIMI, tmp_path / "other")
     done = call("validate", folder, "--engine", "sglang", "--target", target, "--headers-only", "--json")
     assert (done.code, done.document["verdict"]) == (3, "could-not-look")
@@ -295,7 +297,15 @@ def test_whose_authors_measured_it_is_in_the_list() -> None:
     assert measured == {drafter.name for drafter in LISTED}
 
 
-def test_ready_starts_it_as_published_and_converts_nothing(tmp_path: Path) -> None:
+def test_ready_starts_it_as_published_and_converts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_weights(*arguments: Any, headers_only: bool) -> Any:
+        assert not headers_only
+        return inspect_files(*arguments, headers_only=True)
+
+    inspect_files = readying.inspect_files
+    monkeypatch.setattr(readying, "inspect_files", without_weights)  # the fixture's are zeros
     folder, target = named(KIMI, tmp_path)
     done = call("ready", folder, "--target", target, "--engine", "vllm")
     assert done.code == 0, done

@@ -879,7 +879,6 @@ def test_an_absorbed_half_that_does_not_fit_is_named(
         ("--for", "nothing"),
         ("--engine", ""),
         ("--engine", "vllm>="),
-        ("--engine", "vllm==0.0.1"),
         ("--engine", "exllama"),
         ("--engine", "atom==1"),
         ("--dtype", "int8"),

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -32,6 +32,9 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             monkeypatch.setitem(sys.modules, name, ModuleType(name))
         sampler = ModuleType("vllm.v1.sample.rejection_sampler")
         monkeypatch.setitem(sys.modules, sampler.__name__, sampler)
+        platforms: Any = ModuleType("vllm.platforms")
+        platforms.current_platform = SimpleNamespace(is_cpu=lambda: True)
+        monkeypatch.setitem(sys.modules, platforms.__name__, platforms)
         speculative: Any = sys.modules["vllm.config.speculative"]
         sys.modules["vllm.config"].speculative = speculative  # type: ignore[attr-defined]
         vars(speculative).update({key: value for key, value in contents.items() if key[0].isupper()})
@@ -56,8 +59,6 @@ def test_at_temperature_0_nothing_is_asked_for(vllm: Callable[..., None]) -> Non
 
 def test_a_build_that_loses_the_temperature_is_seen(vllm: Callable[..., None]) -> None:
     torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("a GPU's kernels are others")
     vllm(expand_batch_to_tokens=lambda given, ends, count: given.repeat(count))
     assert child.keeps_temperature(None)
     vllm(expand_batch_to_tokens=lambda given, ends, count: torch.full((count,), 0.25))  # of an earlier call

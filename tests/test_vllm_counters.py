@@ -62,6 +62,9 @@ def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = ModuleType("vllm")
     module.LLM, module.SamplingParams = LLM, dict
     monkeypatch.setitem(sys.modules, "vllm", module)
+    platforms: Any = ModuleType("vllm.platforms")
+    platforms.current_platform = SimpleNamespace(is_cpu=lambda: True)
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
 
 
 def test_a_prompt_has_the_counts_since_the_one_before_it() -> None:

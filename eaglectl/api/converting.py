@@ -60,6 +60,8 @@ from eaglectl.validation.outputs import (
 from eaglectl.verdicts import ServedAs
 
 # names of folders that trainers give, which tell no drafter from another
+# the rule on a d2t of zeros
+IDENTITY = "EGL307"
 UNTELLING = re.compile(r"source|model|final|latest|(checkpoint|epoch|step)[-_]?\d+")
 OnPlan = Callable[[ConversionPlan], None]
 
@@ -275,7 +277,10 @@ def write_conversion(
 
 def _check_output(judgement: Judgement, source: str, options: ConvertOptions) -> None:
     """Raise RefusedError for numbers in what is to be published that no training gives."""
-    faults = judgement.faults
+    # the tokens that counts choose may well be the first ones
+    faults = [
+        fault for fault in judgement.faults if options.pruning is None or not fault.startswith(IDENTITY)
+    ]
     if options.force_unserved or not faults:
         return
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""

@@ -104,7 +104,8 @@ def _drafter(plan: ConversionPlan) -> Drafter:
     drafter = plan.output[1]
     settled = (note for note in drafter.notes if not note.is_open)
     doubts = (note for note in plan.drafter.notes if note.is_open)
-    return replace(drafter, notes=(*settled, *doubts), publication=None)
+    notes, rotation = (*settled, *doubts), plan.drafter.rotation
+    return replace(drafter, notes=notes, publication=None, rotation=rotation)
 
 
 def unserved(plan: ConversionPlan, request: ConversionRequest) -> tuple[Unserved, ...]:

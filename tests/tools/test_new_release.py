@@ -19,7 +19,7 @@ from eaglectl.engines import vllm
 from eaglectl.engines.behaviour import behaviour, merge
 from eaglectl.engines.data import FOLDER
 from eaglectl.engines.layers import IDS
-from eaglectl.errors import UsageError
+from eaglectl.errors import UnreadableError
 from eaglectl.formats.format import Answers
 from tests.builders import ABSENT, HIDDEN, call, drafter_folder, floats
 from tests.conftest import FIXTURES
@@ -242,7 +242,7 @@ def test_an_entry_that_cannot_be_is_refused_with_its_reason(
 
 
 def test_a_release_is_unknown_again_without_its_data(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no known release fits"):
+    with pytest.raises(UnreadableError, match="no known release fits"):
         outcomes(drafter_folder(tmp_path))
 
 

@@ -334,7 +334,7 @@ def test_sources_that_cannot_be_read_are_said_to_be_so(tmp_path: Path) -> None:
     for path in (tmp_path / "a.whl", tmp_path / "empty", tmp_path / "gone", broken):
         assert call_scan(str(path)).code == 3
     good = str(tree(tmp_path / "good"))
-    assert call_scan(good, "--against", "9.9.9").code == 2
+    assert call_scan(good, "--against", "9.9.9").code == 3
     for text in (None, "not json", "[]"):
         if text:
             (tmp_path / "gone.json").write_text(text)

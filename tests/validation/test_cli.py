@@ -117,14 +117,18 @@ def test_two_outputs_into_one_file_are_refused(good: Path) -> None:
         (("--fail-on", "all"), "--fail-on all"),
         (("--select", "EGL9999"), "EGL9999 is no rule"),
         (("--ignore", PICKLES[:-1]), f"near it: {PICKLES}"),
-        (("--engine", "vllm==99"), "no known release fits"),
-        (("--engine", "vllm>=99"), "in a pipeline, --engine vllm judges for the newest known one"),
     ],
 )
 def test_wrong_options_end_with_2_whatever_the_sources(
     given: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     assert says in refusal(2, "validate", tmp_path / "gone", *given)
+
+
+@pytest.mark.parametrize("engine", ["vllm==99", "vllm>=99", "vllm==0.0.1"])
+def test_a_release_that_is_not_known_could_not_be_looked_at(engine: str, good: Path) -> None:
+    said = refusal(3, "validate", good, "--engine", engine)
+    assert "no known release fits" in said and "update eaglectl" in said
 
 
 def test_a_target_that_is_not_there_ends_with_3(good: Path, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_an_installed_release_that_is_not_known_is_never_passed(
     assert "vllm 0.99.0 (installed here)" in done.out.splitlines()[-2]
     document = call("validate", folder, "--json").document
     assert document["engines"] == ["vllm==0.99.0", *NEWEST]
-    assert call("validate", folder, "--engine", "vllm").code == 0
+    assert call("validate", folder, "--engine", "vllm").code == 3
 
 
 def test_a_pass_names_its_runner_where_the_other_one_captures_other_layers(tmp_path: Path) -> None:

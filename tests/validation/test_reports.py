@@ -188,6 +188,7 @@ def test_json_of_one_checkpoint_is_the_documented_one() -> None:
         "verdict": "fail",
         "rules": ["EGL1003"],
         "reasons": ["is never applied"],
+        "unread": "",
     }
     assert document["could_not_look"][2] == {
         "rule": "EGL301",

@@ -189,13 +189,13 @@ def test_a_d2t_is_rounded_once_its_dtype_cannot_count_to_the_vocabulary(dtype: s
     assert [is_rounded(vocab), is_rounded(vocab + 1)] == [False, True]
 
 
-def test_with_headers_only_the_tables_stay_closed(tmp_path: Path) -> None:
+def test_with_headers_only_the_tables_are_read(tmp_path: Path) -> None:
     report = eaglectl.validate(
         str(drafter_folder(tmp_path)), eaglectl.ValidateOptions(select=["EGL3"], headers_only=True)
     )
-    assert {one.rule.id for one in report.unchecked} == set(VALUES)
+    assert {entry.rule.id for entry in report.unchecked} == {"EGL309"}  # the target was not given
     assert report.verdict == "pass"
-    assert {one.id for one in report.passed} == {"EGL308", "EGL310", "EGL311"}
+    assert {rule.id for rule in report.passed} >= {*VALUES} - {"EGL309"}
 
 
 def test_a_full_vocabulary_may_have_the_identity(tmp_path: Path) -> None:
