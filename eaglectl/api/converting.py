@@ -22,7 +22,7 @@ from eaglectl.api.targets import (
     fitting_target,
     open_target,
     special_tokens,
-    target_source,
+    weights_folder,
 )
 from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.checkpoint.opening import open_folder
@@ -253,7 +253,9 @@ def write_conversion(
     is_linked = options.link and not files.pickles
     judged: list[Judgement] = []
     with ThreadPoolExecutor(1) as pool:
-        target = None if options.target is None else target_source(options.target)
+        # rows are looked at beside the target's where its weights are here: none are fetched for that
+        weights = weights_folder(options.target)
+        target = None if weights is None else FolderSource(weights)
         reading = (
             None if options.force_unserved else pool.submit(value_errors, files.checkpoint, plan, target)
         )

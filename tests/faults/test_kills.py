@@ -277,7 +277,7 @@ def writing_options() -> set[tuple[str, str]]:
 
 
 def test_every_command_that_writes_has_its_share() -> None:
-    of_validate = ("validate", "-o")
+    of_validate = ("validate", "--output")
     assert of_validate in writing_options() and ("ready", "-o") in writing_options()
     cases = {(case.words[0], word) for case in CASES.values() for word in case.words}
     assert writing_options() - cases == set()
