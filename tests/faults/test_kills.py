@@ -27,7 +27,7 @@ from tests.faults.processes import COMMAND, start
 from tests.hub import TOKEN, LoopbackHub, User
 
 TINY = Path(eaglectl.__file__).parent.parent / "fixtures/tiny"
-FEW, MANY = 6, 225
+FEW, MANY = 6, 217
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
 
