@@ -254,6 +254,7 @@ def write_conversion(
     judged: list[Judgement] = []
     with ThreadPoolExecutor(1) as pool:
         # rows are looked at beside the target's where its weights are here: none are fetched for that
+        *_, config = TargetChoice(options.target, options.target).read()
         weights = weights_folder(options.target)
         target = None if weights is None else FolderSource(weights)
         reading = (
@@ -263,7 +264,7 @@ def write_conversion(
         @contextmanager
         def beside(folder: Path) -> Iterator[None]:
             errors = None if reading is None else reading.result()
-            judged.append(judge_output(folder, plan, errors))
+            judged.append(judge_output(folder, plan, errors, config))
             _check_output(judged[0], files.original_path, options)
             with (
                 _gguf_beside(folder, plan.drafter.target, options, out.name)

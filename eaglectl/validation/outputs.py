@@ -1,6 +1,6 @@
 """What engines do with the output of a conversion: judged as it is planned, and as it was written."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -82,14 +82,17 @@ def value_errors(
 
 
 def judge_output(
-    folder: Path, plan: ConversionPlan, errors: tuple[tuple[str, str], ...] | None = None
+    folder: Path,
+    plan: ConversionPlan,
+    errors: tuple[tuple[str, str], ...] | None = None,
+    target_config: Mapping[str, Any] | None = None,
 ) -> Judgement:
     """What every known release does with what a conversion wrote, whose numbers have these errors.
 
     None: the numbers were not read.
     """
     requests = (*map(every_release, ENGINES), *(EngineRequest(name, ()) for name in unversioned()["engines"]))
-    source, target = FolderSource(folder), GivenTarget(plan.drafter.target)
+    source, target = FolderSource(folder), GivenTarget(plan.drafter.target, None, target_config)
     read = read_checkpoint(source), _drafter(plan)
     subject = Subject(source, target, requests, headers_only=True, read=read, value_errors=errors)
     return judge_drafter(subject)

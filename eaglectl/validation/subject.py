@@ -19,6 +19,7 @@ from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.progress import OnProgress
+from eaglectl.text import printable
 from eaglectl.validation.policy import Policy
 from eaglectl.validation.rule import CannotLook, Match
 from eaglectl.validation.vectors import Summary, read_vectors
@@ -142,7 +143,7 @@ class GivenTarget(Struct, frozen=True, dict=True):
     @property
     def words(self) -> str:
         """Which one it is: as it was given, or how it was found; "" where there is none."""
-        return self.known.origin or (f"{self.text}, given by --target" if self.text else "")
+        return self.known.origin or (printable(f"{self.text}, given by --target") if self.text else "")
 
     @property
     def digest(self) -> str:
