@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglectl.acceptance.engine_arguments import unknown_argument
-from eaglectl.acceptance.process import InstalledEngine
+from eaglectl.acceptance.process import EngineProcess, InstalledEngine
 from eaglectl.checkpoint.target_files import code_needed
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.text import listed
@@ -52,6 +52,14 @@ MISSING = re.compile(r"No module named '([\w.]+)'|cannot open shared object file
 IN_WORKER = re.compile(r"root cause|Worker failed|EngineCore")
 WORKER_FRAME = re.compile(r'File "[^"]*?((?:vllm|sglang)/[\w/]+)\.py", line \d+, in (\w+)')
 ROOT_CAUSE = re.compile(r"\b\w*(?:Error|Exception): .+")
+
+
+def receive_answer(process: EngineProcess, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a request that was sent. Raises what `fault` makes of an error."""
+    answer = process.receive()
+    if "error" in answer:
+        raise fault(process.engine, answer, request, process.output())
+    return answer
 
 
 def fault(

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from eaglectl.acceptance.engine_arguments import shown_arguments
-from eaglectl.acceptance.faults import fault
+from eaglectl.acceptance.faults import receive_answer
 from eaglectl.acceptance.job import EngineJob, EngineRun, LoadResult
 from eaglectl.acceptance.measurement import PromptResult
 from eaglectl.acceptance.memory import needed_memory
@@ -103,13 +103,10 @@ def _answer(process: EngineProcess, request: Mapping[str, Any]) -> dict[str, Any
 
 
 def _checked(process: EngineProcess, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a request that was sent. Raises what `fault` makes of an error."""
+    """The answer to a request that was sent, of which a drafter can make the engine hang."""
     if request["mode"] == "generate":
         process.remark = HANG
-    answer = process.receive()
-    if "error" in answer:
-        raise fault(process.engine, answer, request, process.output())
-    return answer
+    return receive_answer(process, request)
 
 
 def differences(engine: InstalledEngine, drafter: Drafter, resolved: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,14 +19,13 @@ from eaglectl.acceptance.child import ANSWER, REQUEST
 from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.checkpoint.signals import register_removal, unregister_removal
 from eaglectl.errors import UnreadableError
-from eaglectl.progress import Progress, notify
+from eaglectl.progress import OnProgress, Progress, notify
 
 KEPT_LINES = 3
 POLL = 0.5  # seconds between checks whether the child still runs
 EXIT_TIMEOUT = 10.0  # seconds for a child that has closed its pipe to exit
 END_TIMEOUT = 30.0  # seconds for killed processes to end: a driver frees the memory of a GPU first
 MARK = "EAGLECTL_RUN"  # an environment variable that all processes of one run carry
-OnPhase = Callable[[Progress], None]
 
 
 class InstalledEngine(Struct, frozen=True):
@@ -57,7 +56,7 @@ class InstalledEngine(Struct, frozen=True):
             )
 
     @contextlib.contextmanager
-    def started(self, timeout: float, on_phase: OnPhase | None = None) -> "Iterator[EngineProcess]":
+    def started(self, timeout: float, on_phase: OnProgress | None = None) -> "Iterator[EngineProcess]":
         """A child process of this engine, of which nothing is left at the end."""
         with scratch_folder() as folder:
             process = EngineProcess(self, folder, timeout, on_phase)
@@ -75,7 +74,7 @@ class EngineProcess:
     """
 
     def __init__(
-        self, engine: InstalledEngine, folder: Path, timeout: float, on_phase: OnPhase | None
+        self, engine: InstalledEngine, folder: Path, timeout: float, on_phase: OnProgress | None
     ) -> None:
         self.engine, self.folder, self.timeout, self.on_phase = engine, folder, timeout, on_phase
         self.phase, self.remark = "starting", "give it more time, or fewer prompts (--sample)"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from eaglectl.acceptance.faults import fault
+from eaglectl.acceptance.faults import receive_answer
 from eaglectl.acceptance.memory import ENGINE_BYTES, activation_bytes, weight_bytes
 from eaglectl.acceptance.process import VLLM
 from eaglectl.acceptance.tokens import read_context_length
@@ -112,10 +112,8 @@ def start_vllm(options: VllmOptions) -> Iterator[VllmEngine]:
 
         def ask(request: Mapping[str, Any]) -> dict[str, Any]:
             whole = {**base, **request}
-            answer = process.request(whole)
-            if "error" in answer:
-                raise fault(VLLM, answer, whole, process.output())
-            return answer
+            process.send(whole)
+            return receive_answer(process, whole)
 
         release = str(ask({"mode": "memory"})["version"])
         if not vllm.extracts_states(release):
