@@ -11,13 +11,13 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, force_setattr
 from msgspec.structs import fields as struct_fields
@@ -195,52 +195,20 @@ class Field(Struct, frozen=True):
 
 def _converted(value: Any, kind: Any) -> Any:
     """A value as `kind`: paths as texts or as Path, lists as tuples. Raises ValueError for another type."""
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    origin = get_origin(kind) or kind
-    if origin in (Union, UnionType):
-        return _first_converted(value, get_args(kind))
-    if origin is tuple:
-        return _as_tuple(value, get_args(kind))
-    if origin is Mapping:
-        return _as_mapping(value, get_args(kind))
-    if origin is Path and isinstance(value, str):
+    try:
+        converted = msgspec.convert(
+            os.fspath(value) if isinstance(value, os.PathLike) else value, kind, dec_hook=_as_path
+        )
+    except msgspec.ValidationError:
+        raise ValueError from None
+    # a mapping stays the caller's own, who may look for it again
+    return value if isinstance(value, Mapping) and converted == value else converted
+
+
+def _as_path(kind: type, value: Any) -> Any:
+    """What msgspec does not convert itself: a text as a Path."""
+    if kind is Path and isinstance(value, str):
         return Path(value)
-    if origin is float and type(value) is int:
-        return float(value)
-    if isinstance(value, bool) and origin in (int, float):
-        raise ValueError
-    return _checked_kind(value, origin, get_args(kind))
-
-
-def _checked_kind(value: Any, origin: Any, choices: Sequence[Any]) -> Any:
-    is_one = value in choices if origin is Literal else origin is Any or isinstance(value, origin)
-    if not is_one:
-        raise ValueError
-    return value
-
-
-def _as_tuple(value: Any, kinds: Sequence[Any]) -> tuple[Any, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ValueError
-    each = [kinds[0]] * len(value) if kinds[-1] is ... else kinds
-    return tuple(_converted(item, kind) for item, kind in zip(value, each, strict=True))
-
-
-def _as_mapping(value: Any, kinds: Sequence[Any]) -> Mapping[Any, Any]:
-    """The mapping itself where its keys and values are of these kinds: who made it may look for it again."""
-    if not isinstance(value, Mapping):
-        raise ValueError
-    for key, item in value.items():
-        _converted(key, kinds[0])
-        _converted(item, kinds[1])
-    return value
-
-
-def _first_converted(value: Any, kinds: Sequence[Any]) -> Any:
-    for kind in kinds:
-        with suppress(ValueError):
-            return _converted(value, kind)
     raise ValueError
 
 

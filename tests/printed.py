@@ -11,7 +11,8 @@ from typing import Any
 import typer.main
 
 from eaglectl.cli import common_first
-from eaglectl.cli.app import COMMANDS, make_app
+from eaglectl.cli.app import make_app
+from eaglectl.cli.commands import COMMANDS
 from eaglectl.cli.shells import SCRIPTS
 from eaglectl.formats.commands import COMMAND
 

@@ -13,7 +13,8 @@ import pytest
 import typer.main
 
 from eaglectl.cli.app import make_app
-from eaglectl.cli.help import EXAMPLES, GroupedCommand
+from eaglectl.cli.commands import COMMANDS
+from eaglectl.cli.help import GroupedCommand
 from eaglectl.cli.shells import SCRIPTS
 from tests.builders import call, refusal
 from tests.conftest import FIXTURES
@@ -83,7 +84,7 @@ def test_every_command_has_examples_that_fit_a_terminal() -> None:
     commands = {
         name: command for name, command in all_commands().items() if isinstance(command, GroupedCommand)
     }
-    assert set(commands) - set(EXAMPLES) == set()
+    assert set(commands) - set(COMMANDS) == set()
     for name in commands:
         done = call(name, "--help")
         shown = done.out.partition("Examples:\n")[2].splitlines()
@@ -100,10 +101,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name in EXAMPLES_THAT_RUN])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name in EXAMPLES_THAT_RUN])
 def test_the_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    for example in EXAMPLES[name]:
+    for example in COMMANDS[name].examples:
         done = call(name, *shlex.split(example))
         assert done.code in (0, 3) and not re.search(r"Usage|Traceback", done.err), done.err
 
@@ -113,10 +114,10 @@ def test_the_scanner_s_old_name_is_answered_with_its_place() -> None:
     assert refusal(2, "engines", "scan", "vllm-0.33.0.whl", "--against", "0.32.0") == message
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in EXAMPLES_THAT_RUN])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in EXAMPLES_THAT_RUN])
 def test_the_other_examples_are_parsed(name: str) -> None:
     command = all_commands()[name]
-    for example in EXAMPLES[name]:
+    for example in COMMANDS[name].examples:
         if name == "demo":
             continue
         context = command.make_context(name, shlex.split(example))

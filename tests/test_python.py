@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.api.keywords import Word, in_python
+from eaglectl.api.keywords import _names_by_flag, in_python
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.options import CALLER, options_of
 from tests.builders import call
@@ -113,13 +113,13 @@ def test_a_result_is_a_target_and_a_policy_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda out: eaglectl.convert(TINY, out), "give another out=..., or force=True to replace it"),
-        (lambda out: eaglectl.convert(ASKS, out / "new"), 'pass semantics={"specforge": "pre-879"}'),
-        (lambda _: eaglectl.smoke(TINY, TARGET, engine="reference", timeout=-1), "timeout=-1: more than 0"),
-        (lambda _: eaglectl.smoke(TINY, "nowhere", engine="reference"), 'target="nowhere": smoke runs'),
+        (lambda out: eaglectl.convert(TINY, out), "give another out, or force to replace it"),
+        (lambda out: eaglectl.convert(ASKS, out / "new"), "pass semantics specforge=pre-879"),
+        (lambda _: eaglectl.smoke(TINY, TARGET, engine="reference", timeout=-1), "timeout -1: more than 0"),
+        (lambda _: eaglectl.smoke(TINY, "nowhere", engine="reference"), "target nowhere: smoke runs"),
         (lambda _: eaglectl.upgrade(TINY, fc_norm="off", is_norm_output=False), "is_norm_output=False leave"),
-        (lambda _: eaglectl.convert(TINY, size=100), "size=... and counts=... go together"),
-        (lambda _: eaglectl.load_only(TINY, TARGET, timeout=0), "timeout=0: more than 0"),
+        (lambda _: eaglectl.convert(TINY, size=100), "size and counts go together"),
+        (lambda _: eaglectl.load_only(TINY, TARGET, timeout=0), "timeout 0: more than 0"),
     ],
 )
 def test_an_error_names_what_python_writes(call: Any, message: str, tmp_path: Path) -> None:
@@ -130,35 +130,28 @@ def test_an_error_names_what_python_writes(call: Any, message: str, tmp_path: Pa
 
 def test_the_command_line_keeps_its_flags(tmp_path: Path) -> None:
     assert "give another -o, or --force to replace it" in call("convert", TINY, "-o", tmp_path).err
-    with pytest.raises(eaglectl.UsageError, match=r"another out=\.\.\., or"):  # and Python its words after it
+    with pytest.raises(eaglectl.UsageError, match="another out, or"):  # and Python its words after it
         eaglectl.convert(TINY, tmp_path)
-
-
-def words(record: Any) -> dict[str, Word]:
-    from eaglectl.api.keywords import _words
-
-    found: dict[str, Word] = {}
-    for option in options_of(record).values():
-        found |= _words(option)
-    return found
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("run `eaglectl convert a --force`", "run `eaglectl convert a --force`"),
-        ("leave --gguf out", "leave gguf out"),
-        ("leave --to 3.1 out", 'leave version="3.1" out'),
-        ("pass --target TARGET, please", "pass target=..., please"),
-        ("--target my/a: not there", 'target="my/a": not there'),
+        ("leave --link out", "leave link out"),
+        ("pass --target TARGET, please", "pass target TARGET, please"),
+        ("--target my/a: not there", "target my/a: not there"),
         ("--nonsense stays", "--nonsense stays"),
-        ("a --force of another kind", "a force=True of another kind"),
+        ("a --force of another kind", "a force of another kind"),
         ("--no-measure", "measure=None"),
         ("not--force", "not--force"),
     ],
 )
 def test_flags_become_fields(text: str, expected: str) -> None:
-    assert in_python(text, words(eaglectl.ConvertOptions)) == expected
+    names: dict[str, str] = {}
+    for option in options_of(eaglectl.ConvertOptions).values():
+        names |= _names_by_flag(option)
+    assert in_python(text, names) == expected
 
 
 def test_importing_a_result_loads_no_other_command() -> None:
@@ -174,7 +167,7 @@ def test_statistics_are_the_path_of_their_folder() -> None:
         os.fspath(found)
     placed = replace(found, out="nowhere")
     assert os.fspath(placed) == "nowhere"
-    with pytest.raises(UnreadableError, match='statistics="nowhere": not a folder that calibrate wrote'):
+    with pytest.raises(UnreadableError, match="statistics nowhere: not a folder that calibrate wrote"):
         eaglectl.upgrade(TINY, target=TARGET, statistics=placed, dry_run=True)
 
 

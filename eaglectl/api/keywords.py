@@ -10,8 +10,6 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar, get_args
 
-from msgspec import Struct
-
 from eaglectl.errors import EaglectlError, UsageError
 from eaglectl.options import CALLER, Field, Options, fields, made, options_of
 
@@ -19,13 +17,8 @@ StrPath = str | os.PathLike[str]
 # whether one of the functions has called another
 INSIDE: ContextVar[bool] = ContextVar("INSIDE", default=False)
 F = TypeVar("F", bound=Callable[..., Any])
-FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
-# a command, which stays; or a flag, after "leave" and with the next word, which may be its value
-COMMAND_OR_FLAG = re.compile(
-    r"`[^`]*`|(leave )?(?<![\w-])(--?[a-z][a-z0-9-]*)(?![\w-])"
-    r"(?: ((?:-(?=[0-9]))?[^\s`,;:)-][^\s`,;:)]*))?(?=(:?))"
-)
-PLACEHOLDER, NUMBER = re.compile("[A-Z][A-Z/=]+"), re.compile(r"[\w.=-]*[.=\d][\w.=-]*")
+# a command, which stays as it is; or a flag
+COMMAND_OR_FLAG = re.compile(r"`[^`]*`|(?<![\w-])--?[a-z][a-z0-9-]*(?![\w-])")
 
 
 def path_text(path: StrPath | None) -> str | None:
@@ -52,9 +45,9 @@ def with_keywords(function: F) -> F:
         name for name, kind in records.items() if signature.parameters[name].annotation in (kind, kind | None)
     }
     options = {name: option for record in records.values() for name, option in options_of(record).items()}
-    words = {f"--{name.replace('_', '-')}": Word(name) for name in signature.parameters} | {"-o": Word("out")}
+    names = {f"--{name.replace('_', '-')}": name for name in signature.parameters} | {"-o": "out"}
     for option in options.values():
-        words |= _words(option)
+        names |= _names_by_flag(option)
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -71,11 +64,11 @@ def with_keywords(function: F) -> F:
             if own and bound.get(parameter) is not None:
                 raise UsageError(f"{parameter} is given beside {', '.join(own)}; write all into one")
             if own:
-                with _explaining(words):
+                with _naming_options(names):
                     keywords[parameter] = made(record, own)
         if given:
             raise _unknown(function.__name__, next(iter(given)), options)
-        with _explaining(words):
+        with _naming_options(names):
             return function(*arguments, **keywords)
 
     call.__signature__ = _signature(signature, options)  # type: ignore[attr-defined]
@@ -116,47 +109,19 @@ def _names(record: type[Options]) -> set[str]:
     return {*options_of(record), *(field.name for field in fields(record))}
 
 
-class Word(Struct, frozen=True):
-    """What Python writes for a flag: the name of a field, with the value that the flag itself has."""
-
-    name: str
-    value: str = ""
-    option: Field | None = None
-
-    def text(self, value: str) -> str:
-        """A field with a value that follows the flag, if it is one."""
-        if self.value:
-            return f"{self.name}={self.value}"
-        if not value or PLACEHOLDER.fullmatch(value):
-            return f"{self.name}=..."
-        if self.option is not None and self.option.is_mapping and "=" in value:
-            key, _, given = value.partition("=")
-            return f'{self.name}={{"{key}": "{given}"}}'
-        is_number = self.option.kind in (int, float) if self.option is not None else value.isdecimal()
-        return f"{self.name}={value}" if is_number else f'{self.name}="{value}"'
-
-    def takes(self, value: str, mark: str) -> bool:
-        """Whether the word behind a flag is its value, and no word of the sentence."""
-        choices = self.option.option.choices if self.option is not None else ()
-        shapes = (PLACEHOLDER, NUMBER)
-        return mark == ":" or value in choices or any(shape.fullmatch(value) for shape in shapes)
-
-
-def _words(option: Field) -> dict[str, Word]:
-    """What Python writes for each of an option's flags."""
-    words = {}
+def _names_by_flag(option: Field) -> dict[str, str]:
+    """What Python writes for each flag of an option: its name, and for an off switch its value too."""
+    names = {}
     for flags in option.flags:
-        for number, flag in enumerate(flags.split("/")):
-            is_on = number == 0 and not option.is_inverted
-            value = str(is_on) if option.kind is bool else ""
-            if option.record is not None and not is_on:
-                value = "None"
-            words[flag] = Word(option.name, value, option)
-    return words
+        on, _, off = flags.partition("/")
+        names[on] = f"{option.name}=False" if option.is_inverted else option.name
+        if off:
+            names[off] = f"{option.name}={None if option.record else False}"
+    return names
 
 
 @contextmanager
-def _explaining(words: Mapping[str, Word]) -> Iterator[None]:
+def _naming_options(names: Mapping[str, str]) -> Iterator[None]:
     """Give errors the option that their message names first, and to callers from Python its name there.
 
     Inside, where messages are read and joined, they keep the flags.
@@ -167,27 +132,15 @@ def _explaining(words: Mapping[str, Word]) -> Iterator[None]:
         yield
     except EaglectlError as error:
         text = str(error)
-        named = (words[flag].name for flag in FLAG.findall(text) if flag in words)
+        named = (names[flag].partition("=")[0] for flag in COMMAND_OR_FLAG.findall(text) if flag in names)
         error.option = error.option or next(named, "")
         if is_outermost:
-            error.args = (in_python(text, words), *error.args[1:])
+            error.args = (in_python(text, names), *error.args[1:])
         raise
     finally:
         INSIDE.reset(token)
 
 
-def in_python(message: str, words: Mapping[str, Word]) -> str:
-    """A message with the flags in it as Python writes them; commands, between backticks, stay."""
-
-    def replaced(match: re.Match[str]) -> str:
-        leave, flag, value, mark = (part or "" for part in match.groups())
-        if flag not in words:
-            return match[0]
-        word = words[flag]
-        is_taken = bool(value) and not word.value and word.takes(value, mark)
-        rest = f" {value}" if value and not is_taken else ""
-        if leave and not is_taken and not word.value:
-            return f"{leave}{word.name}{rest}"
-        return f"{leave}{word.text(value if is_taken else '')}{rest}"
-
-    return COMMAND_OR_FLAG.sub(replaced, message)
+def in_python(message: str, names: Mapping[str, str]) -> str:
+    """A message with the names of options in place of their flags; commands, between backticks, stay."""
+    return COMMAND_OR_FLAG.sub(lambda match: names.get(match[0], match[0]), message)

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from typer.completion import get_completion_inspect_parameters
 import eaglectl
 from eaglectl.checkpoint.files import current_folder
 from eaglectl.cli.command import command as command_of
+from eaglectl.cli.commands import COMMANDS
 from eaglectl.cli.help import COMMON, HELP_OPTIONS, GroupedCommand, Root, terminal_width
 from eaglectl.progress import set_notices
 from eaglectl.terminal import OutputSettings, say
@@ -20,22 +20,6 @@ from eaglectl.terminal import OutputSettings, say
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 INSTALL = "Install completion for the current shell."
 SHOW = "Show completion for the current shell, to copy it or customize the installation."
-# the commands, each of the module eaglectl.cli.NAME, in the order of --help
-COMMANDS: Mapping[str, str] = {
-    "ready": "Say whether it can be served: before, converted, and how to start it.",
-    "inspect": "Show what a drafter is, and which engines run it as trained.",
-    "convert": "Rewrite a drafter in another layout, or EAGLE-3 as 3.1.",
-    "calibrate": "Collect statistics of the target for `convert --to 3.1`.",
-    "validate": "Check drafters by rules and by engine release.",
-    "smoke": "Run a drafter with its target and measure acceptance.",
-    "diagnose": "Find why a drafter's acceptance is low.",
-    "diff": "Compare two drafters, whatever their layouts.",
-    "upload": "Check, publish in one commit, and verify the commit.",
-    "verify": "Compare a downloaded folder with its record.",
-    "rules": "List the rules of `validate`, or explain one.",
-    "demo": "Run the main commands on the fixtures of a checkout.",
-    "engines": "Show which engine release serves which drafter.",
-}
 
 
 def make_app(name: str | None) -> typer.Typer:
@@ -56,10 +40,10 @@ def make_app(name: str | None) -> typer.Typer:
     if name is None:
         get_completion_inspect_parameters()  # registers how typer answers each shell
     app.callback()(common)
-    for command, summary in COMMANDS.items():
-        module = import_module(f"eaglectl.cli.{command}") if name in (command, None) else None
-        function = command_of(getattr(module, f"{command}_command", _not_loaded))
-        app.command(command, cls=GroupedCommand, short_help=summary, epilog=COMMON)(function)
+    for each, command in COMMANDS.items():
+        module = import_module(f"eaglectl.cli.{each}") if name in (each, None) else None
+        function = command_of(getattr(module, f"{each}_command", _not_loaded))
+        app.command(each, cls=GroupedCommand, short_help=command.summary, epilog=COMMON)(function)
     return app
 
 

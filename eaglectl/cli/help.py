@@ -3,11 +3,12 @@
 import re
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
+from eaglectl.cli.commands import COMMANDS
 from eaglectl.cli.defaults import command_defaults
 from eaglectl.text import printable
 
@@ -17,37 +18,6 @@ LEAST_WIDTH = 50
 NARROW_NAME = 12
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COMMON = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
-# `my-drafter`, `my-target` and `old-drafter` stand for folders
-EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    "ready": ("my-drafter --target my-target", "my-drafter --target my-target --engine vllm -o served"),
-    "inspect": ("my-drafter", "my-drafter --target my-target --json"),
-    "convert": (
-        "my-drafter --target my-target -o served",
-        "my-drafter --to 3.1 --target my-target -o upgraded",
-    ),
-    "calibrate": (
-        "my-drafter --target my-target -o statistics",
-        "my-drafter --target my-target --sample 100 -o statistics",
-    ),
-    "validate": (
-        "my-drafter --engine 'vllm>=0.22'",
-        "my-drafter --target my-target --output sarif=eaglectl.sarif",
-    ),
-    "smoke": (
-        "my-drafter --target my-target --engine reference",
-        "my-drafter --target my-target --against old-drafter",
-    ),
-    "diagnose": (
-        "my-drafter --target my-target",
-        "my-drafter --target my-target --engine vllm==0.32.0",
-    ),
-    "diff": ("my-drafter old-drafter", "my-drafter old-drafter --headers-only --json"),
-    "upload": ("my-drafter my-org/my-drafter --dry-run", "my-drafter my-org/my-drafter --direct --tag v1"),
-    "verify": ("my-drafter", "my-org/my-drafter@v1 --require-record"),
-    "rules": ("", "EGL201", "missing-tensor --json"),
-    "demo": ("",),
-    "engines": ("", "--json"),
-}
 
 
 # typer's own copy of click, or click
@@ -96,7 +66,7 @@ class Root(TyperGroup):
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose `--help` shows its options in their groups, and its EXAMPLES."""
+    """A command whose `--help` shows its options in their groups, and its examples."""
 
     context_class = _Context
 
@@ -163,4 +133,5 @@ def _continued(example: str, width: int) -> str:
 
 def examples(path: str, name: str) -> list[str]:
     """Whole command lines of a command, which stands at `path`, like `eaglectl inspect`."""
-    return [f"{path} {options}".rstrip() for options in EXAMPLES.get(name, ())]
+    command = COMMANDS.get(name)
+    return [f"{path} {options}".rstrip() for options in (command.examples if command else ())]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs import blocks
-from eaglectl.cli.app import COMMANDS
+from eaglectl.cli.commands import COMMANDS
 from tests.builders import call
 from tests.conftest import FIXTURES
 from tests.first_minutes.terminal import Terminal, environment, shown

@@ -183,7 +183,7 @@ def test_every_command_prints_its_result(
 
 
 def test_every_command_is_here_or_has_its_own_test(capsys: pytest.CaptureFixture[str]) -> None:
-    from eaglectl.cli.app import COMMANDS as every
+    from eaglectl.cli.commands import COMMANDS as every
 
     here = {arguments[0] for arguments in COMMANDS.values()} | {"smoke"}
     # test_upload.py prints every plan, test_reports.py runs the demo, test_diagnose.py runs diagnose

@@ -1,0 +1,111 @@
+"""The commands: the one table of them, in the order of `--help`.
+
+The command NAME is `NAME_command` of eaglectl/cli/NAME.py, loaded when it is run.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class Command(Struct, frozen=True):
+    """A command: what `--help` says of it in a line, and the arguments of its examples.
+
+    In examples `my-drafter`, `my-target` and `old-drafter` stand for folders.
+    """
+
+    summary: str
+    examples: tuple[str, ...]
+
+
+COMMANDS: Mapping[str, Command] = {
+    "ready": Command(
+        "Say whether it can be served: before, converted, and how to start it.",
+        (
+            "my-drafter --target my-target",
+            "my-drafter --target my-target --engine vllm -o served",
+        ),
+    ),
+    "inspect": Command(
+        "Show what a drafter is, and which engines run it as trained.",
+        (
+            "my-drafter",
+            "my-drafter --target my-target --json",
+        ),
+    ),
+    "convert": Command(
+        "Rewrite a drafter in another layout, or EAGLE-3 as 3.1.",
+        (
+            "my-drafter --target my-target -o served",
+            "my-drafter --to 3.1 --target my-target -o upgraded",
+        ),
+    ),
+    "calibrate": Command(
+        "Collect statistics of the target for `convert --to 3.1`.",
+        (
+            "my-drafter --target my-target -o statistics",
+            "my-drafter --target my-target --sample 100 -o statistics",
+        ),
+    ),
+    "validate": Command(
+        "Check drafters by rules and by engine release.",
+        (
+            "my-drafter --engine 'vllm>=0.22'",
+            "my-drafter --target my-target --output sarif=eaglectl.sarif",
+        ),
+    ),
+    "smoke": Command(
+        "Run a drafter with its target and measure acceptance.",
+        (
+            "my-drafter --target my-target --engine reference",
+            "my-drafter --target my-target --against old-drafter",
+        ),
+    ),
+    "diagnose": Command(
+        "Find why a drafter's acceptance is low.",
+        (
+            "my-drafter --target my-target",
+            "my-drafter --target my-target --engine vllm==0.32.0",
+        ),
+    ),
+    "diff": Command(
+        "Compare two drafters, whatever their layouts.",
+        (
+            "my-drafter old-drafter",
+            "my-drafter old-drafter --headers-only --json",
+        ),
+    ),
+    "upload": Command(
+        "Check, publish in one commit, and verify the commit.",
+        (
+            "my-drafter my-org/my-drafter --dry-run",
+            "my-drafter my-org/my-drafter --direct --tag v1",
+        ),
+    ),
+    "verify": Command(
+        "Compare a downloaded folder with its record.",
+        (
+            "my-drafter",
+            "my-org/my-drafter@v1 --require-record",
+        ),
+    ),
+    "rules": Command(
+        "List the rules of `validate`, or explain one.",
+        (
+            "",
+            "EGL201",
+            "missing-tensor --json",
+        ),
+    ),
+    "demo": Command(
+        "Run the main commands on the fixtures of a checkout.",
+        ("",),
+    ),
+    "engines": Command(
+        "Show which engine release serves which drafter.",
+        (
+            "",
+            "--json",
+        ),
+    ),
+}
