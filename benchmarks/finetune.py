@@ -25,17 +25,17 @@ sys.path.insert(0, str(TINY))
 import heldout  # noqa: E402
 import train  # noqa: E402
 
-from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.gate import DEPTHS  # noqa: E402
-from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
-from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
-from eaglectl.acceptance.stage import decode_prompts  # noqa: E402
-from eaglectl.api.converting import ConvertOptions  # noqa: E402
-from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
+import eaglectl  # noqa: E402
+from eaglectl.commands.convert.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.drafter.drafter import Rope  # noqa: E402
+from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings  # noqa: E402
 from eaglectl.reference.target import load_target, load_tokenizer  # noqa: E402
+from eaglectl.run.gate import DEPTHS  # noqa: E402
+from eaglectl.run.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
+from eaglectl.run.prompts import read_prompts  # noqa: E402
+from eaglectl.run.stage import decode_prompts  # noqa: E402
 
 RATE = 1e-3  # the pair itself was trained with 7e-3, in 1,760 steps
 MAX_TOKENS = 64
@@ -74,12 +74,12 @@ def main() -> None:
 def make_starts(folder: Path) -> dict[str, train.Weights]:
     """The three starts, in float32."""
     source, where = str(TINY / "eagle3"), {"target": str(TINY / "target")}
-    api.convert(source, folder / "control", ConvertOptions(**where))
-    calibration = api.CalibrateOptions(prompts=TINY / "calibration.jsonl", device="cpu")
-    api.calibrate(source, where["target"], folder / "stats", calibration)
+    eaglectl.convert(source, folder / "control", ConvertOptions(**where))
+    calibration = eaglectl.CalibrateOptions(prompts=TINY / "calibration.jsonl", device="cpu")
+    eaglectl.calibrate(source, where["target"], folder / "stats", calibration)
     converted = UpgradeOptions(statistics=folder / "stats", has_gate=False, device="cpu")
-    api.upgrade(source, folder / "converted", converted, conversion=ConvertOptions(**where))
-    api.upgrade(
+    eaglectl.upgrade(source, folder / "converted", converted, conversion=ConvertOptions(**where))
+    eaglectl.upgrade(
         source, folder / "flags", UpgradeOptions("ones", is_start=True), conversion=ConvertOptions(**where)
     )
     names = {CONTROL: "control", CONVERTED: "converted", FLAGS: "flags"}

@@ -24,10 +24,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.gate import judge_ratio  # noqa: E402
-from eaglectl.acceptance.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
-from eaglectl.acceptance.sensitivity import Drafts  # noqa: E402
+import eaglectl  # noqa: E402
+from eaglectl.run.gate import judge_ratio  # noqa: E402
+from eaglectl.run.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
+from eaglectl.run.sensitivity import Drafts  # noqa: E402
 from eaglectl.verdicts import GateEnding  # noqa: E402
 
 TINY, COUNTS = ROOT / "fixtures/tiny", ROOT / "tests/prompt_counts.json"
@@ -151,18 +151,18 @@ def compare_estimators() -> None:
 
 def gate_runs(every: int = 1) -> tuple[tuple[Prompts, Prompts], list[Drafts]]:
     """Both drafters' rounds, and their drafts from every position, on the prompts of the trained pair."""
-    from eaglectl.acceptance.job import EngineJob
-    from eaglectl.acceptance.prompts import read_prompts
-    from eaglectl.acceptance.sensitivity import FirstPass
-    from eaglectl.acceptance.stage import Stage
+    from eaglectl.run.job import EngineJob
+    from eaglectl.run.prompts import read_prompts
+    from eaglectl.run.sensitivity import FirstPass
+    from eaglectl.run.stage import Stage
 
     prompts = tuple(prompt for name in FILES for prompt in read_prompts(TINY / name))[::every]
     with tempfile.TemporaryDirectory() as name:
         plans = [
-            api.convert(
+            eaglectl.convert(
                 str(TINY / drafter),
                 Path(name) / drafter,
-                api.ConvertOptions(target=str(TINY / "target"), measure=None),
+                eaglectl.ConvertOptions(target=str(TINY / "target"), measure=None),
             ).plan
             for drafter in DRAFTERS
         ]
@@ -206,8 +206,10 @@ def write_counts() -> None:
         prompts = Path(folder) / "prompts.jsonl"
         prompts.write_text("".join((TINY / name).read_text() for name in FILES))
         for name in DRAFTERS:
-            options = api.SmokeOptions(engine="reference", device="cpu", prompts=prompts, ignore_eos=True)
-            report = api.smoke(str(TINY / name), str(TINY / "target"), options)
+            options = eaglectl.SmokeOptions(
+                engine="reference", device="cpu", prompts=prompts, ignore_eos=True
+            )
+            report = eaglectl.smoke(str(TINY / name), str(TINY / "target"), options)
             counts[name] = [[result.drafts, *result.accepted] for result in report.run.results]
     rows = (f"{json.dumps(name)}:{json.dumps(rows, separators=(',', ':'))}" for name, rows in counts.items())
     COUNTS.write_text("{" + ",\n".join(rows) + "}\n")

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from eaglectl import api
+import eaglectl
 from tests.open_facts import OPEN_FACTS, OpenFact
 from tests.pairs import write_prompts
 
@@ -27,14 +27,16 @@ def row(fact: OpenFact, scratch: Path) -> str:
     result = "right" if choices == set(fact.answers) else "tie" if choices < set(fact.answers) else "WRONG"
     ratio = min(answer.ratio.value for answer in questions.measured)
     out = scratch / "out"
-    answered = api.ConvertOptions(target=str(fact.trained.target), answers=fact.right_answers(), measure=None)
-    api.convert(str(source), out, answered)
-    read = api.Answers(semantics={"d2t": "offset"} if "d2t" in fact.name else {})
-    options = api.SmokeOptions(
+    answered = eaglectl.ConvertOptions(
+        target=str(fact.trained.target), answers=fact.right_answers(), measure=None
+    )
+    eaglectl.convert(str(source), out, answered)
+    read = eaglectl.Answers(semantics={"d2t": "offset"} if "d2t" in fact.name else {})
+    options = eaglectl.SmokeOptions(
         "reference", "cpu", prompts=prompts, max_tokens=fact.trained.tokens, answers=read
     )
     start = time.process_time()
-    api.smoke(str(out), str(fact.trained.target), options)
+    eaglectl.smoke(str(out), str(fact.trained.target), options)
     cost = seconds / (time.process_time() - start)
     return f"| {fact.trained.key} | {fact.name} | {fact.prompts} | {result} | {ratio:.2f} | {cost:.1f} |"
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from eaglectl import api
-from eaglectl.acceptance.report import SmokeReport
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.api.upgrading import UpgradeOptions
+import eaglectl
+from eaglectl.commands.convert.upgrading import UpgradeOptions
+from eaglectl.operations.converting import ConvertOptions
+from eaglectl.run.report import SmokeReport
 from tests.conftest import FIXTURES
 from tests.pairs import SECOND, TABLE, TINY, Trained, write_prompts
 from tests.stored_otherwise import Misread, faults_of
@@ -41,7 +41,7 @@ class Settings:
 
 
 def smoke(drafter: Path, trained: Trained, prompts: Path, settings: Settings) -> SmokeReport:
-    options = api.SmokeOptions(
+    options = eaglectl.SmokeOptions(
         engine="reference",
         device="cpu",
         prompts=prompts,
@@ -49,7 +49,7 @@ def smoke(drafter: Path, trained: Trained, prompts: Path, settings: Settings) ->
         k=settings.k,
         probe=settings.probe,
     )
-    return api.smoke(str(drafter), str(trained.target), options)
+    return eaglectl.smoke(str(drafter), str(trained.target), options)
 
 
 # ------------------------------------------------------------------------------------------------ faults
@@ -72,8 +72,8 @@ def seen_by_rules(folder: Path, good: Path, trained: Trained) -> str:
     """Rules of `validate` that report on `folder` and not on the good drafter."""
     found = []
     for path in (folder, good):
-        options = api.ValidateOptions(target=str(trained.target), has_engines=False)
-        judgement = api.validate(str(path), options)
+        options = eaglectl.ValidateOptions(target=str(trained.target), has_engines=False)
+        judgement = eaglectl.validate(str(path), options)
         found.append({finding.rule.id for finding in judgement.findings})
     return ", ".join(sorted(found[0] - found[1]))
 
@@ -134,7 +134,7 @@ def upgraded(trained: Trained, scratch: Path) -> Path:
     out, prompts = scratch / f"{trained.key}-upgraded", scratch / "calibration.jsonl"
     write_prompts(prompts, trained.texts("calibration" if trained.pair == "tiny" else "prompts"))
     options = UpgradeOptions(prompts=prompts, has_gate=False, device="cpu")
-    api.upgrade(str(trained.folder), out, options, ConvertOptions(target=str(trained.target)))
+    eaglectl.upgrade(str(trained.folder), out, options, ConvertOptions(target=str(trained.target)))
     return out
 
 

@@ -85,8 +85,8 @@ def generate(target: Path) -> Iterator[tuple[str, float]]:
 
 def smoke(target: Path) -> Iterator[tuple[str, float]]:
     """Both passes over the chats."""
-    from eaglectl.acceptance.measurement import measure
-    from eaglectl.acceptance.stage import Stage
+    from eaglectl.run.measurement import measure
+    from eaglectl.run.stage import Stage
 
     with job_of(target, tokens_of(target)) as job:
         stage = Stage(job)
@@ -103,7 +103,7 @@ def smoke(target: Path) -> Iterator[tuple[str, float]]:
 
 def long_smoke(target: Path) -> Iterator[tuple[str, float]]:
     """Both passes over prompts of 1,000 tokens: the chats one after the other."""
-    from eaglectl.acceptance.reference_engine import run_reference
+    from eaglectl.run.reference_engine import run_reference
 
     row = [token for tokens in tokens_of(target) for token in tokens] * 3
     texts = [row[place * LONG : (place + 1) * LONG] for place in range(LONG_CHATS)]
@@ -138,9 +138,9 @@ RUNS = {"generate": generate, "smoke": smoke, "long": long_smoke}
 
 def tokens_of(target: Path) -> list[list[int]]:
     """The test chats in the target's template."""
-    from eaglectl.acceptance.prompts import read_prompts
-    from eaglectl.acceptance.tokens import token_ids
     from eaglectl.reference.target import load_tokenizer
+    from eaglectl.run.prompts import read_prompts
+    from eaglectl.run.tokens import token_ids
 
     tokenizer = load_tokenizer(target)
     return [token_ids(tokenizer, prompt) for prompt in read_prompts(REAL / "test.jsonl")]
@@ -149,15 +149,15 @@ def tokens_of(target: Path) -> list[list[int]]:
 @contextmanager
 def job_of(target: Path, texts: list[list[int]]) -> Iterator[Any]:
     """What `smoke` runs, for as long as the drafter in vLLM's layout is there."""
-    from eaglectl import api
-    from eaglectl.acceptance.job import EngineJob
-    from eaglectl.acceptance.prompts import Prompt
-    from eaglectl.api.converting import ConvertOptions
+    import eaglectl
+    from eaglectl.operations.converting import ConvertOptions
+    from eaglectl.run.job import EngineJob
+    from eaglectl.run.prompts import Prompt
 
     prompts = tuple(Prompt("", token_ids=tuple(text)) for text in texts)
     with TemporaryDirectory() as name:
         folder = Path(name) / "drafter"
-        plan = api.convert(str(DRAFTER), folder, ConvertOptions(target=str(target))).plan
+        plan = eaglectl.convert(str(DRAFTER), folder, ConvertOptions(target=str(target))).plan
         yield EngineJob(folder, plan.drafter, target, prompts, k=K, max_tokens=NEW_TOKENS, device="cpu")
 
 

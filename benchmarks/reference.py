@@ -77,13 +77,13 @@ def in_child(run: str, folder: str, options: argparse.Namespace) -> dict[str, fl
 
 def measured(run: Callable[[Any], None], folder: Path, texts: Sequence[Sequence[int]]) -> dict[str, float]:
     """Load the pair, run, and return seconds, CPU seconds and the peak of the process in MB."""
-    from eaglectl.acceptance.job import EngineJob
-    from eaglectl.acceptance.prompts import Prompt
-    from eaglectl.api.targets import open_target
-    from eaglectl.checkpoint.checkpoint import read_checkpoint
-    from eaglectl.checkpoint.opening import open_folder
+    from eaglectl.files.checkpoint import read_checkpoint
+    from eaglectl.files.opening import open_folder
     from eaglectl.formats.format import Answers
     from eaglectl.formats.reader import read_drafter
+    from eaglectl.run.job import EngineJob
+    from eaglectl.run.prompts import Prompt
+    from eaglectl.target import open_target
 
     drafter = read_drafter(
         read_checkpoint(open_folder(str(folder / "drafter"))), Answers(), open_target(str(folder / "target"))
@@ -142,7 +142,7 @@ def generate(job: Any) -> None:
 
 def smoke(job: Any) -> None:
     """The drafted and the plain pass of `smoke --engine reference`."""
-    from eaglectl.acceptance.reference_engine import run_reference
+    from eaglectl.run.reference_engine import run_reference
 
     run = run_reference(job)
     print(f"drafted {run.seconds:.1f} s, plain {run.plain_seconds:.1f} s", file=sys.stderr)
@@ -150,9 +150,9 @@ def smoke(job: Any) -> None:
 
 def calibrate(job: Any) -> None:
     """The target's answers, then the two passes of `calibrate`."""
-    from eaglectl.acceptance.prompts import batches_by_length
     from eaglectl.reference.collecting import Batch, collect_moments, collect_sizes
     from eaglectl.reference.target_engine import KeptStates, TransformersEngine
+    from eaglectl.run.prompts import batches_by_length
 
     target, model = load_pair(job)
     engine = TransformersEngine(target, "cpu", "float32")
@@ -171,15 +171,15 @@ def calibrate(job: Any) -> None:
 
 def gate(job: Any) -> None:
     """The gate of `convert --to 3.1`."""
-    from eaglectl.acceptance.gate import run_gate
+    from eaglectl.run.gate import run_gate
 
     run_gate(job, job, 0.97)
 
 
 def probe(job: Any) -> None:
     """The sensitivity probe, without the run of the stated reading."""
-    from eaglectl.acceptance.measurement import PromptResult
-    from eaglectl.acceptance.sensitivity import probe_sensitivity
+    from eaglectl.run.measurement import PromptResult
+    from eaglectl.run.sensitivity import probe_sensitivity
 
     random.seed(0)
     answers = [tuple(random.choices(range(8000), k=NEW_TOKENS)) for _ in job.prompts]
@@ -260,11 +260,11 @@ def make_pair(folder: Path, vocab: int, width: int, layers: int) -> None:
     (folder / "raw").mkdir()
     (folder / "raw/config.json").write_text(json.dumps(described))
     save_file(tensors, folder / "raw/model.safetensors")
-    from eaglectl import api
-    from eaglectl.api.converting import ConvertOptions
+    import eaglectl
+    from eaglectl.operations.converting import ConvertOptions
 
     options = ConvertOptions(target=str(folder / "target"), measure=None, force_unserved=True)
-    api.convert(str(folder / "raw"), folder / "drafter", options)
+    eaglectl.convert(str(folder / "raw"), folder / "drafter", options)
 
 
 if __name__ == "__main__":

@@ -24,16 +24,16 @@ ROOT = Path(__file__).resolve().parents[1]
 NAME = "example/tiny-target"
 ANSWER, LENGTH = 128, 256
 
-from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.gate import DEPTHS  # noqa: E402
-from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
-from eaglectl.acceptance.stage import decode_prompts  # noqa: E402
-from eaglectl.api.converting import ConvertOptions  # noqa: E402
-from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
+import eaglectl  # noqa: E402
+from eaglectl.commands.convert.upgrading import UpgradeOptions  # noqa: E402
+from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.reference.loading import load_drafter  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings  # noqa: E402
 from eaglectl.reference.target import load_target, load_tokenizer  # noqa: E402
 from eaglectl.reference.target_engine import TransformersEngine  # noqa: E402
+from eaglectl.run.gate import DEPTHS  # noqa: E402
+from eaglectl.run.prompts import read_prompts  # noqa: E402
+from eaglectl.run.stage import decode_prompts  # noqa: E402
 
 # writes the dataset with the trainer's own library
 DATASET = """
@@ -126,13 +126,13 @@ def make_starts(folder: Path) -> dict[str, Path]:
     (folder / NAME).symlink_to(TINY / "target")
     source, target = str(TINY / "eagle3"), str(TINY / "target")
     layout = ConvertOptions(layout="speculators", target=target, target_name=NAME)
-    states = api.CalibrateOptions(
+    states = eaglectl.CalibrateOptions(
         states=folder / "data/hidden_states", states_layers=train.BOUNDARIES, device="cpu"
     )
-    api.calibrate(source, target, folder / "stats", states)
-    api.convert(source, folder / "control", layout)
+    eaglectl.calibrate(source, target, folder / "stats", states)
+    eaglectl.convert(source, folder / "control", layout)
     upgrade = UpgradeOptions(statistics=folder / "stats", has_gate=False, device="cpu")
-    api.upgrade(source, folder / "converted", upgrade, conversion=layout)
+    eaglectl.upgrade(source, folder / "converted", upgrade, conversion=layout)
     embedding = load_file(TINY / "target/model.safetensors")["model.embed_tokens.weight"]
     for name in ("control", "converted"):
         path = folder / name / "model.safetensors"
@@ -143,8 +143,8 @@ def make_starts(folder: Path) -> dict[str, Path]:
 def sides(drafter: Path, texts: list[list[int]], folder: Path) -> dict[int, list[object]]:
     """Rounds of each prompt by depth, of a drafter in speculators' layout."""
     place = Path(tempfile.mkdtemp(dir=folder)) / "plain"
-    api.convert(str(drafter), place, ConvertOptions(dtype="F32", target=str(TINY / "target")))
-    found = api.inspect(str(place), target=str(TINY / "target")).drafter
+    eaglectl.convert(str(drafter), place, ConvertOptions(dtype="F32", target=str(TINY / "target")))
+    found = eaglectl.inspect(str(place), target=str(TINY / "target")).drafter
     model = load_drafter(place, found, dtype="float32", device="cpu")
     target = load_target(TINY / "target", train.BOUNDARIES, dtype="float32", device="cpu")
     return {k: decode_prompts(target, model, texts, DecodingSettings(k, 64)) for k in DEPTHS}  # type: ignore[misc]

@@ -1,10 +1,10 @@
-"""docs/acceptance.md: what acceptance lengths others published, from eaglectl/acceptance/published.json."""
+"""docs/acceptance.md: what acceptance lengths others published, from eaglectl/run/published.json."""
 
 from pathlib import Path
 
-from eaglectl.acceptance.measurement import DEAD_LENGTH
-from eaglectl.acceptance.published import published_lengths
 from eaglectl.formats.published import Figure, Preset, PublishedSource, published_file
+from eaglectl.run.measurement import DEAD_LENGTH
+from eaglectl.run.published import published_lengths
 
 from tables import table  # isort: skip
 
@@ -13,7 +13,7 @@ PAGE = Path(__file__).with_name("acceptance.md")
 MOST_COLUMNS = 10
 HEAD = """# What acceptance others reach
 
-Written by `make docs` from `eaglectl/acceptance/published.json`. None of it was measured by us. An acceptance
+Written by `make docs` from `eaglectl/run/published.json`. None of it was measured by us. An acceptance
 length is the mean number of tokens that one step of the target yields: 1 plus the accepted draft tokens.
 
 A length tells something about yours only where target, prompt set, draft tokens (k) and temperature are the

@@ -13,12 +13,12 @@ sys.path.insert(0, str(PAGE.parent.parent))
 from msgspec import Struct
 
 import eaglectl
-from eaglectl.checkpoint.hub_names import is_repo_name
 from eaglectl.engines.registry import ENGINES, parse_engine
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UsageError
+from eaglectl.files.hub_names import is_repo_name
 from eaglectl.formats.published import PublishedDrafter, published_file
-from eaglectl.validation.outputs import judge_plan
+from eaglectl.judge.outputs import judge_plan
 from eaglectl.verdicts import ServedAs
 from tests.published import ALL, Published
 
@@ -34,7 +34,7 @@ Written by `make docs`: `inspect` and `convert --dry-run` of every configuration
 
 A trainer's code may leave open how a file was trained, and eaglectl then asks. Whose authors measured the
 file as it is stored in an engine, and published the figure, is not asked: that engine runs the file **as
-published**. The list is `drafters` in `eaglectl/acceptance/published.json`; every figure has its source in
+published**. The list is `drafters` in `eaglectl/run/published.json`; every figure has its source in
 [what others reach](acceptance.md).
 
 * A drafter is one of the list by the name of its repository, where all that is public of its config stands in

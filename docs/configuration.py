@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from eaglectl.validation.policy_keys import KEYS, Key
+from eaglectl.judge.policy_keys import KEYS, Key
 
 PAGE = Path(__file__).with_name("configuration.md")
 HEAD = """# eaglectl.toml
 
-Written by `make docs` from `eaglectl/validation/policy_keys.py`.
+Written by `make docs` from `eaglectl/judge/policy_keys.py`.
 
 A file `eaglectl.toml`, or `[tool.eaglectl]` of a `pyproject.toml`, holds what a folder requires of its
 checkpoints, and what commands take where their command line says nothing. The nearest one from the current

@@ -12,9 +12,9 @@ from itertools import groupby
 from pathlib import Path
 
 from eaglectl.cli import run
-from eaglectl.reports.rules import suppression
-from eaglectl.validation.rule import Rule
-from eaglectl.validation.rules import rules
+from eaglectl.commands.rules.report import suppression
+from eaglectl.judge.rule import Rule
+from eaglectl.judge.rules import rules
 
 sys.path.insert(0, str(Path(__file__).parent))
 import acceptance_page

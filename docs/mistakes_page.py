@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from eaglectl import api
+import eaglectl
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.behaviour import judged_unversioned, unversioned_behaviour
 from eaglectl.engines.engine import Case, Switch
@@ -146,15 +146,15 @@ def page() -> str:
 def judged(folder: Path) -> dict[str, dict[str, str]]:
     """By mistake of a file: what each engine does with it, and the rule of `validate` that reports it."""
     good = folder / "good"
-    api.convert(str(TINY / "eagle3"), good, api.ConvertOptions(target=str(TARGET)))
-    right = api.inspect(str(good), target=str(TARGET)).drafter
+    eaglectl.convert(str(TINY / "eagle3"), good, eaglectl.ConvertOptions(target=str(TARGET)))
+    right = eaglectl.inspect(str(good), target=str(TARGET)).drafter
     rows = {}
     for number, (mistake, fault) in enumerate(FILES.items()):
         place = fault.apply(good, folder / str(number))
-        asked = api.ValidateOptions(target=str(TARGET), has_engines=False)
-        found = api.validate(str(place), asked).findings
+        asked = eaglectl.ValidateOptions(target=str(TARGET), has_engines=False)
+        found = eaglectl.validate(str(place), asked).findings
         rules = [finding.rule.id for finding in found if finding.severity != "note"]
-        inspection = api.inspect(str(place), target=str(TARGET))
+        inspection = eaglectl.inspect(str(place), target=str(TARGET))
         last = {verdict.engine: verdict.outcome for verdict in inspection.verdicts}
         rows[mistake] = {
             **{engine: CELLS[last[engine]] for engine in SHOWN},

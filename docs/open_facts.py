@@ -10,15 +10,15 @@ from pathlib import Path
 PAGE = Path(__file__).with_name("open-facts.md")
 sys.path.insert(0, str(PAGE.parent.parent))
 
-from eaglectl.api.copies import opened
-from eaglectl.api.open_questions import runnable_target
-from eaglectl.api.targets import open_target
-from eaglectl.checkpoint.opening import open_folder
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.files.opening import open_folder
 from eaglectl.formats.format import Answers
 from eaglectl.formats.published import published_file
 from eaglectl.formats.reader import read_drafter
+from eaglectl.operations.copies import opened
+from eaglectl.operations.open_questions import runnable_target
+from eaglectl.target import open_target
 from tests.cases import CASES, REFUSED
 from tests.conftest import FIXTURES
 from tests.open_facts import OPEN_FACTS

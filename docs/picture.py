@@ -7,9 +7,9 @@ from rich.console import Console as RichConsole
 from rich.terminal_theme import TerminalTheme
 
 import eaglectl
-from eaglectl.reports.inspection import aux_section
-from eaglectl.reports.terminal.console import Console
-from eaglectl.reports.terminal.report import print_section
+from eaglectl.report.inspection import aux_section
+from eaglectl.report.terminal.console import Console
+from eaglectl.report.terminal.report import print_section
 
 PAGE = Path(__file__).with_name("aux-layers.svg")
 FIXTURES = Path(__file__).parent.parent / "fixtures"

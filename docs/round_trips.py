@@ -10,7 +10,7 @@ from typing import Any
 PAGE = Path(__file__).with_name("round-trips.md")
 sys.path.insert(0, str(PAGE.parent.parent))
 
-from eaglectl import api
+import eaglectl
 from eaglectl.conversion.request import DEFAULT_LAYOUT
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import by_name, writable
@@ -54,15 +54,17 @@ def _outcome(case: Case, source: Path, out: Path, layout: str, target: Path) -> 
     except EaglectlError as error:
         reason = str(error).partition("; write it ")[0]
         return reason.replace(by_name(layout).title, "the layout")
-    if questions := api.inspect(str(out), target=str(target)).drafter.notes_at("question"):
+    if questions := eaglectl.inspect(str(out), target=str(target)).drafter.notes_at("question"):
         return f"WRITTEN WITH A QUESTION: {questions[0].text}"
-    verdict = api.diff(str(source), str(out), api.DiffOptions(str(target), False, case.answered())).verdict
+    verdict = eaglectl.diff(
+        str(source), str(out), eaglectl.DiffOptions(str(target), False, case.answered())
+    ).verdict
     return SAME if verdict == "equal" else f"WRITTEN, AND diff SAYS {verdict}"
 
 
 def _write(case: Case, source: Path, out: Path, layout: str, target: Path) -> None:
     options: dict[str, Any] = {"target": str(target), "target_name": "org/name", "answers": case.answered()}
-    api.convert(str(source), out, api.ConvertOptions(layout, **options))
+    eaglectl.convert(str(source), out, eaglectl.ConvertOptions(layout, **options))
 
 
 def page() -> str:

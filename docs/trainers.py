@@ -17,7 +17,6 @@ ROOT = PAGE.parent.parent
 sys.path.insert(0, str(ROOT))
 
 import eaglectl
-from eaglectl import api
 from eaglectl.cli import run
 from eaglectl.engines.engine import Verdict
 from eaglectl.verdicts import ServedAs
@@ -116,7 +115,7 @@ def case(name: str) -> Case:
 @cache
 def stored(name: str) -> Mapping[str, Verdict]:
     """What the newest release of each engine does with the fixture as stored."""
-    options = api.InspectOptions(str(ROOT / TARGET), answers=case(name).answered())
+    options = eaglectl.InspectOptions(str(ROOT / TARGET), answers=case(name).answered())
     inspected = eaglectl.inspect(str(case(name).folder), options)
     # oldest first
     return {verdict.engine: verdict for verdict in inspected.verdicts}
@@ -125,7 +124,7 @@ def stored(name: str) -> Mapping[str, Verdict]:
 @cache
 def converted(name: str) -> Mapping[str, Verdict]:
     """The same once it is converted, in the layout that is written by default."""
-    options = api.ConvertOptions(target=str(ROOT / TARGET), answers=case(name).answered())
+    options = eaglectl.ConvertOptions(target=str(ROOT / TARGET), answers=case(name).answered())
     with tempfile.TemporaryDirectory() as folder:
         done = eaglectl.convert(str(case(name).folder), Path(folder) / "served", options)
     return {row.verdict.engine: row.verdict for row in done.serving}

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from eaglectl.acceptance.causes import CAUSES
-from eaglectl.acceptance.diagnosis import Cause
+from eaglectl.run.causes import CAUSES
+from eaglectl.run.diagnosis import Cause
 
 PAGE = Path(__file__).with_name("troubleshooting.md")
 HEAD = """# Why is acceptance low?

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from eaglectl.checkpoint.files import current_folder
-from eaglectl.checkpoint.scratch import scratch_folder
 from eaglectl.errors import EaglectlError, UnreadableError
+from eaglectl.files.files import current_folder
+from eaglectl.files.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from eaglectl.reports.terminal.console import Console
+    from eaglectl.report.terminal.console import Console
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 

@@ -50,8 +50,8 @@ class Option(Struct, frozen=True):
     `flags` is how the command line spells it ("-o, --out", "--gate/--no-gate"; by default the field's name),
     `value` what --help says that it takes, `group` its panel of --help. A value is one of `choices`, and from
     `least` to `most`. `read` makes it of a text, of each text where there may be several, and raises
-    ValueError with what was expected. `complete` names the function of eaglectl.cli.completion that offers
-    values to a shell.
+    ValueError with what was expected. `complete` names the function of eaglectl.commands.completion that
+    offers values to a shell.
     """
 
     help: str

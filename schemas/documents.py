@@ -1,4 +1,4 @@
-"""The schemas of JSON documents, from their types in eaglectl/reports/documents/."""
+"""The schemas of JSON documents, from their types in eaglectl/report/documents/."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,25 +6,25 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import schema_components
 
-from eaglectl.reports.documents.calibrate import CalibrateDocument
-from eaglectl.reports.documents.convert import ConvertDocument
-from eaglectl.reports.documents.diagnose import DiagnoseDocument
-from eaglectl.reports.documents.diff import DiffDocument
-from eaglectl.reports.documents.document import INLINE, ErrorDocument
-from eaglectl.reports.documents.engines import EnginesDocument
-from eaglectl.reports.documents.inspect import (
+from eaglectl.commands.calibrate.document import CalibrateDocument
+from eaglectl.commands.convert.document import ConvertDocument
+from eaglectl.commands.engines.document import EnginesDocument
+from eaglectl.commands.inspect.document import (
     FailedPart,
     InspectDocument,
     InspectedPart,
     InspectionsDocument,
     InspectionsDocument2,
 )
-from eaglectl.reports.documents.ready import ReadyDocument
-from eaglectl.reports.documents.rules import RulesDocument
-from eaglectl.reports.documents.smoke import LoadDocument, SmokeDocument
-from eaglectl.reports.documents.upload import UploadDocument
-from eaglectl.reports.documents.validate import ReportsDocument, ReportsDocument2, ValidateDocument
-from eaglectl.reports.documents.verify import VerifyDocument
+from eaglectl.commands.ready.document import ReadyDocument
+from eaglectl.commands.rules.document import RulesDocument
+from eaglectl.commands.smoke.document import LoadDocument, SmokeDocument
+from eaglectl.commands.upload.document import UploadDocument
+from eaglectl.commands.verify.document import VerifyDocument
+from eaglectl.report.documents.diagnose import DiagnoseDocument
+from eaglectl.report.documents.diff import DiffDocument
+from eaglectl.report.documents.document import INLINE, ErrorDocument
+from eaglectl.report.documents.validate import ReportsDocument, ReportsDocument2, ValidateDocument
 
 # a schema is named as its documents; the first of several forms begins with a sentence on all, and parts of
 # which only their names are stated come last

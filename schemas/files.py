@@ -17,7 +17,7 @@ from eaglectl.formats.config_schema import (
 )
 from eaglectl.formats.format import Format
 from eaglectl.formats.published import PublishedFile
-from eaglectl.validation.policy_keys import POLICY, Key, Kind
+from eaglectl.judge.policy_keys import POLICY, Key, Kind
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SHAPES: Mapping[Kind, Mapping[str, Any]] = {

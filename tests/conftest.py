@@ -19,7 +19,7 @@ from eaglectl import cli, terminal
 from eaglectl.cli import app
 from eaglectl.cli.help import terminal_width
 from eaglectl.options import CALLER
-from eaglectl.reports import output_files
+from eaglectl.report import output_files
 from tests.gpu.results import FIGURES
 from tests.printed import commands_in, fault
 

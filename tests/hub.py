@@ -362,7 +362,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch, *, attempts: int = 4) -> list[f
     from huggingface_hub import file_download
     from huggingface_hub.utils import _http
 
-    from eaglectl.checkpoint import hub_session
+    from eaglectl.files import hub_session
 
     policy = replace(hub_session.POLICY, attempts=attempts, first_wait=0.01, longest_wait=0.01)
     monkeypatch.setattr(hub_session, "POLICY", policy)
@@ -382,7 +382,7 @@ def publishing_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     from huggingface_hub import constants
     from huggingface_hub.utils import close_session
 
-    from eaglectl.publishing import upload
+    from eaglectl.publish import upload
 
     with LoopbackHub() as running:
         running.users[PUBLISHER] = User("alice", ("org",))

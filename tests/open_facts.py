@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from eaglectl import api
-from eaglectl.api.open_questions import OpenQuestions, measured_questions
+import eaglectl
+from eaglectl.operations.open_questions import OpenQuestions, measured_questions
 from tests.builders import Stored, read_safetensors, write_safetensors
 from tests.pairs import MLA, SECOND, TINY, Trained
 
@@ -50,21 +50,21 @@ class OpenFact:
     def texts(self) -> list[str]:
         return self.trained.texts(*self.files)[: self.prompts]
 
-    def right_answers(self) -> api.Answers:
+    def right_answers(self) -> eaglectl.Answers:
         layers = [text.split()[1] for text in self.answers if text.startswith("--aux-layers")]
         conventions = [text.split()[1] for text in self.answers if text.startswith("--aux-convention")]
         semantics = [text.split()[1] for text in self.answers if text.startswith("--source-semantics")]
-        return api.parse_answers(next(iter(layers), None), next(iter(conventions), None), semantics)
+        return eaglectl.parse_answers(next(iter(layers), None), next(iter(conventions), None), semantics)
 
     def measured(self, source: Path, prompts: Path) -> OpenQuestions:
         """What measuring makes of the file that was written."""
-        options = api.MeasureOptions(prompts, device="cpu", max_tokens=self.trained.tokens)
-        return measured_questions(str(source), str(self.trained.target), api.Answers(), options)
+        options = eaglectl.MeasureOptions(prompts, device="cpu", max_tokens=self.trained.tokens)
+        return measured_questions(str(source), str(self.trained.target), eaglectl.Answers(), options)
 
     def write(self, folder: Path) -> Path:
         """The checkpoint as the producer writes it, without eaglectl's record."""
-        written = api.ConvertOptions(target=str(self.trained.target), layout=self.layout)
-        api.convert(str(self.trained.folder), folder, written)
+        written = eaglectl.ConvertOptions(target=str(self.trained.target), layout=self.layout)
+        eaglectl.convert(str(self.trained.folder), folder, written)
         config = json.loads((folder / "config.json").read_text())
         for path, value in self.config.items():
             *parents, key = path.split(".")

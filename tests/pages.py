@@ -10,9 +10,9 @@ from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
-from eaglectl.reports.outlines import outline
-from eaglectl.reports.terminal.console import Console
-from eaglectl.reports.terminal.report import print_outline
+from eaglectl.report.outlines import outline
+from eaglectl.report.terminal.console import Console
+from eaglectl.report.terminal.report import print_outline
 
 Paint = Callable[[Console], None]
 TAGS = {

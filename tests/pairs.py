@@ -35,10 +35,10 @@ class Trained:
 
     def converted(self, out: Path) -> Path:
         """The drafter in vLLM's layout."""
-        from eaglectl import api
-        from eaglectl.api.converting import ConvertOptions
+        import eaglectl
+        from eaglectl.operations.converting import ConvertOptions
 
-        api.convert(str(self.folder), out, ConvertOptions(target=str(self.target)))
+        eaglectl.convert(str(self.folder), out, ConvertOptions(target=str(self.target)))
         return out
 
     def texts(self, *files: str) -> list[str]:

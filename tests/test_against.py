@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from eaglectl import api
-from eaglectl.acceptance.measurement import PromptResult
-from eaglectl.acceptance.report import DrafterComparison, SmokeReport, compare_drafters
+import eaglectl
 from eaglectl.errors import UsageError
-from eaglectl.reports.documents.document import render_json
+from eaglectl.report.documents.document import render_json
+from eaglectl.run.measurement import PromptResult
+from eaglectl.run.report import DrafterComparison, SmokeReport, compare_drafters
 from tests.conftest import FIXTURES
 from tests.test_measurement import EAGLE3, EAGLE31
 from tests.test_page import smoke_report
@@ -115,14 +115,17 @@ def test_a_set_without_a_draft_is_no_verdict() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (api.SmokeOptions(max_regression=0.9), "name that with --against"),
-        (api.SmokeOptions(max_regression=0.0, against="x"), "--max-regression 0: a ratio above 0"),
-        (api.SmokeOptions(max_regression=float("nan"), against="x"), "--max-regression nan: a ratio above 0"),
+        (eaglectl.SmokeOptions(max_regression=0.9), "name that with --against"),
+        (eaglectl.SmokeOptions(max_regression=0.0, against="x"), "--max-regression 0: a ratio above 0"),
+        (
+            eaglectl.SmokeOptions(max_regression=float("nan"), against="x"),
+            "--max-regression nan: a ratio above 0",
+        ),
     ],
 )
-def test_a_bar_that_makes_no_sense_is_refused(options: api.SmokeOptions, words: str) -> None:
+def test_a_bar_that_makes_no_sense_is_refused(options: eaglectl.SmokeOptions, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        api.smoke("nowhere", "nowhere", options)
+        eaglectl.smoke("nowhere", "nowhere", options)
 
 
 @pytest.mark.slow
@@ -131,8 +134,8 @@ def test_the_reference_drafts_from_every_position_and_says_first_what_the_questi
 ) -> None:
     pytest.importorskip("torch")
     notices: list[str] = []
-    monkeypatch.setattr("eaglectl.acceptance.gate.notify", notices.append)
-    options = api.SmokeOptions(
+    monkeypatch.setattr("eaglectl.run.gate.notify", notices.append)
+    options = eaglectl.SmokeOptions(
         engine="reference",
         device="cpu",
         prompts=str(TINY / "gate.jsonl"),
@@ -140,7 +143,7 @@ def test_the_reference_drafts_from_every_position_and_says_first_what_the_questi
         max_tokens=8,
         against=str(TINY / "eagle3"),
     )
-    found = api.smoke(str(TINY / "eagle3.1"), str(TINY / "target"), options).against
+    found = eaglectl.smoke(str(TINY / "eagle3.1"), str(TINY / "target"), options).against
     assert found is not None and found.has_positions
     assert found.ratio.high / found.ratio.low < found.rounds.high / found.rounds.low
     (notice,) = notices

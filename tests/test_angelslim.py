@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.formats.format import Answers
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import older_angelslim
 from tests.conftest import FIXTURES
 from tests.probes import largest_error

@@ -18,7 +18,6 @@ import pytest
 from msgspec import Struct
 
 import eaglectl
-from eaglectl import api
 from eaglectl.formats.catalogue import FORMATS
 
 ROOT = Path(eaglectl.__file__).parent
@@ -31,20 +30,23 @@ PACKAGES = (
     "base",
     "progress",
     "verdicts",
-    "checkpoint",
+    "keywords",
+    "files",
     "drafter",
     "formats",
     "engines",
+    "target",
     "reference",
     "conversion",
-    "validation",
-    "acceptance",
+    "judge",
+    "run",
     "comparison",
-    "publishing",
+    "publish",
     "results",
-    "reports",
-    "api",
+    "report",
+    "operations",
     "terminal",
+    "commands",
     "demo",
     "cli",
     "__main__",
@@ -52,30 +54,30 @@ PACKAGES = (
 # the packages and modules that may import a third-party package
 HOMES = {
     "torch": (
-        "acceptance/sglang/",
-        "acceptance/vllm/",
-        "checkpoint/pickles.py",
+        "run/sglang/",
+        "run/vllm/",
+        "files/pickles.py",
         "conversion/upgrade.py",
         "reference/",
     ),
-    "safetensors": ("acceptance/vllm/connector.py", "checkpoint/pickles.py", "reference/loading.py"),
+    "safetensors": ("run/vllm/connector.py", "files/pickles.py", "reference/loading.py"),
     "numpy": (
-        "acceptance/measurement.py",
-        "acceptance/sensitivity.py",
+        "run/measurement.py",
+        "run/sensitivity.py",
         "comparison/",
         "conversion/",
         "drafter/vocabulary.py",
-        "validation/scanning.py",
+        "judge/scanning.py",
     ),
     "packaging": ("engines/",),
-    "rich": ("reports/terminal/console.py", "terminal.py"),
-    "typer": ("cli/",),
-    "vllm": ("acceptance/vllm/",),
-    "sglang": ("acceptance/sglang/",),
-    "jsonschema": ("acceptance/server/answers.py", "validation/rules/config.py"),
-    "httpx2": ("acceptance/server/http.py",),
-    "anyio": ("acceptance/server/http.py",),
-    "huggingface_hub": ("checkpoint/hub.py", "checkpoint/hub_session.py", "publishing/"),
+    "rich": ("report/terminal/console.py", "terminal.py"),
+    "typer": ("cli/", "commands/"),
+    "vllm": ("run/vllm/",),
+    "sglang": ("run/sglang/",),
+    "jsonschema": ("run/server/answers.py", "judge/rules/config.py"),
+    "httpx2": ("run/server/http.py",),
+    "anyio": ("run/server/http.py",),
+    "huggingface_hub": ("files/hub.py", "files/hub_session.py", "publish/"),
     "transformers": ("reference/target.py",),
 }
 FILES = sorted(ROOT.rglob("*.py"))
@@ -160,13 +162,13 @@ def test_a_cycle_of_imports_is_seen() -> None:
 
 MEDIA = ("ci", "json", "pages", "terminal")
 # the formats of --output are those of several media
-ALL_MEDIA = ROOT / "reports/ci/outputs.py"
+ALL_MEDIA = ROOT / "report/ci/outputs.py"
 
 
 @pytest.mark.parametrize("medium", MEDIA)
 def test_a_medium_of_reports_imports_no_other(medium: str) -> None:
-    others = tuple(f"eaglectl.reports.{name}." for name in MEDIA if name != medium)
-    for path in (ROOT / "reports" / medium).rglob("*.py"):
+    others = tuple(f"eaglectl.report.{name}." for name in MEDIA if name != medium)
+    for path in (ROOT / "report" / medium).rglob("*.py"):
         if path != ALL_MEDIA:
             assert not [name for name in imported(path) if f"{name}.".startswith(others)], path
 
@@ -284,7 +286,7 @@ def test_validate_loads_no_other_command() -> None:
     folder = ROOT.parent / "fixtures/producers/vllm/native"
     validate = f"eaglectl.validate({str(folder)!r}, eaglectl.ValidateOptions(headers_only=True))"
     loaded = loaded_after(f"import eaglectl; {validate}")
-    others = {"packaging", "eaglectl.publishing", "eaglectl.api.converting", "eaglectl.acceptance"}
+    others = {"packaging", "eaglectl.publish", "eaglectl.operations.converting", "eaglectl.run"}
     assert not (HEAVY | others) & loaded
 
 
@@ -296,7 +298,6 @@ def test_eaglectl_shows_the_whole_api() -> None:
     ]
     names = {alias.name for node in imports for alias in node.names}
     assert eaglectl.__all__ == sorted(names) and set(dir(eaglectl)) == {*names, "__version__"}
-    assert all(getattr(eaglectl, name) is getattr(api, name) for name in names)
 
 
 @pytest.mark.parametrize("name", eaglectl.__all__)
@@ -310,7 +311,6 @@ def test_a_public_name_can_be_looked_up_in_a_notebook(name: str) -> None:
 def test_a_name_outside_the_api_is_an_error() -> None:
     with pytest.raises(AttributeError, match="module 'eaglectl' has no attribute 'bogus'"):
         getattr(eaglectl, "bogus")  # noqa: B009
-    assert not hasattr(api, "bogus")
 
 
 def test_convert_loads_no_torch(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def own_classes() -> Iterator[type]:
     """Every class of the package, as far as it can be imported without an engine."""
     for path in FILES:
         name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
-        if name.endswith("__main__") or "acceptance.vllm.connector" in name:
+        if name.endswith("__main__") or "run.vllm.connector" in name:
             continue
         for item in vars(importlib.import_module(name)).values():
             if isinstance(item, type) and item.__module__ == name:
@@ -358,4 +358,4 @@ def test_a_record_is_a_struct_unless_a_field_is_hidden() -> None:
 def test_temporary_folders_have_one_home() -> None:
     # elsewhere one would stay when a signal or a kill ends the run
     users = {path.relative_to(ROOT).as_posix() for path in FILES if "tempfile" in imported(path)}
-    assert users == {"checkpoint/scratch.py"}
+    assert users == {"files/scratch.py"}

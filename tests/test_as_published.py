@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl import ServedAs
-from eaglectl.api import readying
-from eaglectl.cli.launch_line import inspected
+from eaglectl.commands.inspect.launch_line import inspected
+from eaglectl.commands.ready import run as readying
 from eaglectl.engines.publication import publication
 from eaglectl.errors import UsageError
 from eaglectl.formats import published, settling

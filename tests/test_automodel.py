@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Drafter
+from eaglectl.operations.converting import ConvertOptions
 from tests.cases import stored_tensors, true_answers
 from tests.conftest import FIXTURES
 

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.drafter.drafter import Rope
 from eaglectl.errors import RefusedError
+from eaglectl.files.header import DTYPE_BITS
 from tests.builders import (
     ABSENT,
     DRAFT,

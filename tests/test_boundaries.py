@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.boundaries import (
     TRAINING_DEFAULT,
     AuxLayers,
@@ -27,6 +26,7 @@ from eaglectl.engines.sglang import sglang_ids
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.config_keys import TARGET_DEPTH
 from eaglectl.formats.format import Answers
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import ABSENT, drafter_folder
 from tests.conftest import FIXTURES
 

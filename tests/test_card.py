@@ -12,12 +12,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglectl import api
-from eaglectl.checkpoint.hub_names import REPO
+import eaglectl
 from eaglectl.errors import UnreadableError
+from eaglectl.files.hub_names import REPO
 from eaglectl.formats.format import Answers
-from eaglectl.publishing import project
-from eaglectl.publishing.card import BEGIN, END
+from eaglectl.publish import project
+from eaglectl.publish.card import BEGIN, END
 from tests.builders import (
     STATED,
     call,
@@ -38,11 +38,11 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def answers(folder: Path) -> api.CardAnswers:
+def answers(folder: Path) -> eaglectl.CardAnswers:
     """The answers to what README.md does not state."""
     text = (folder / "README.md").read_text(errors="replace") if (folder / "README.md").exists() else ""
     licence = None if "license:" in text else "apache-2.0"
-    return api.CardAnswers(licence, None if "base_model:" in text else "example/target-8b")
+    return eaglectl.CardAnswers(licence, None if "base_model:" in text else "example/target-8b")
 
 
 def card(folder: Path, text: bytes | None = None, **options: Any) -> str:
@@ -50,14 +50,14 @@ def card(folder: Path, text: bytes | None = None, **options: Any) -> str:
     if text is not None:
         (folder / "README.md").write_bytes(text)
     options = {"card": answers(folder), **options}
-    done = api.upload(str(folder), "org/drafter", api.UploadOptions(dry_run=True, **options))
+    done = eaglectl.upload(str(folder), "org/drafter", eaglectl.UploadOptions(dry_run=True, **options))
     card = next(file for file in done.plan.files if file.name == "README.md")
     return bytes(card.content).decode()  # type: ignore[arg-type]
 
 
 def record(folder: Path, **options: Any) -> dict[str, Any]:
     options = {"card": answers(folder), **options}
-    done = api.upload(str(folder), "org/drafter", api.UploadOptions(dry_run=True, **options))
+    done = eaglectl.upload(str(folder), "org/drafter", eaglectl.UploadOptions(dry_run=True, **options))
     record = next(file for file in done.plan.files if file.name == "eaglectl.json")
     found = json.loads(bytes(record.content))  # type: ignore[arg-type]
     assert isinstance(found, dict)
@@ -480,7 +480,9 @@ def test_answers_that_cannot_be_are_usage(folder: Path, options: tuple[str, str]
 def test_the_training_is_on_the_card_as_its_file_states_it(folder: Path) -> None:
     from huggingface_hub import ModelCard
 
-    text = card(folder, card=api.CardAnswers("mit", "example/target-8b", FIXTURES / "cards/training.json"))
+    text = card(
+        folder, card=eaglectl.CardAnswers("mit", "example/target-8b", FIXTURES / "cards/training.json")
+    )
     data = ModelCard(text).data
     assert data.datasets == ["HuggingFaceH4/ultrachat_200k"]
     assert data.language == ["en", "no"] and data.license == "mit"
@@ -522,7 +524,7 @@ def test_words_of_a_training_file_put_no_markup_into_the_card(folder: Path, tmp_
     path = tmp_path / "training.json"
     document = {"datasets": [{"name": evil, "split": evil}], "method": evil, "framework": evil}
     path.write_text(json.dumps({"schema": "eaglectl/training/1", **document}))
-    text = card(folder, card=api.CardAnswers("mit", "example/target-8b", path))
+    text = card(folder, card=eaglectl.CardAnswers("mit", "example/target-8b", path))
     assert "<b>" not in text and "\n# Mine" not in text and "datasets" not in matter(text)
     assert text.count("x\\\\n# Mine &lt;b&gt;y&lt;/b&gt;") == 4
 
@@ -546,7 +548,7 @@ def test_the_card_is_for_readers_who_do_not_know_eaglectl(folder: Path) -> None:
 def test_the_hubs_client_finds_nothing_wrong_with_the_front_matter(folder: Path) -> None:
     from huggingface_hub import ModelCard
 
-    done = api.CardAnswers("mit", "example/target-8b", FIXTURES / "cards/training.json")
+    done = eaglectl.CardAnswers("mit", "example/target-8b", FIXTURES / "cards/training.json")
     data = ModelCard(card(folder, card=done), ignore_metadata_errors=False).data
     assert (data.base_model, data.library_name, data.pipeline_tag) == (
         "example/target-8b",
@@ -557,8 +559,8 @@ def test_the_hubs_client_finds_nothing_wrong_with_the_front_matter(folder: Path)
 
 def test_commands_pin_the_tag(folder: Path) -> None:
     (folder / "README.md").write_text(STATED)
-    to = api.Destination("org/drafter", tag="v1.0")
-    done = api.upload(str(folder), to, api.UploadOptions(dry_run=True))
+    to = eaglectl.Destination("org/drafter", tag="v1.0")
+    done = eaglectl.upload(str(folder), to, eaglectl.UploadOptions(dry_run=True))
     text = next(bytes(file.content).decode() for file in done.plan.files if file.name == "README.md")  # type: ignore[arg-type]
     assert '"revision": "v1.0"' in text and "--speculative-draft-model-revision v1.0" in text
     assert "hf download org/drafter --revision v1.0 " in text and "newest revision" not in text
@@ -696,7 +698,7 @@ def test_with_an_address_the_card_links_it_and_says_how_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(project, "repository", lambda: "https://git.example.org/e")
-    monkeypatch.setattr("eaglectl.publishing.card_block.repository", project.repository)
+    monkeypatch.setattr("eaglectl.publish.card_block.repository", project.repository)
     shown = card(folder)
     assert "pip install 'git+https://git.example.org/e'\neaglectl verify drafter\n" in shown
     assert shown.count("[eaglectl 0.1.0](https://git.example.org/e)") == 2
@@ -707,7 +709,7 @@ def test_a_plan_shows_the_card_where_it_is_asked_for(options: tuple[str, ...], f
     stated = ("--license", "mit", "--base-model", "example/target-8b", "--dry-run")
     done = call(*options, folder, "org/drafter", *stated)
     assert done.code == 0, done.err
-    text = card(folder, card=api.CardAnswers("mit", "example/target-8b"))
+    text = card(folder, card=eaglectl.CardAnswers("mit", "example/target-8b"))
     assert "".join(f"    {line}".rstrip() + "\n" for line in text.splitlines()) in done.out
     assert "## Overview" not in call("upload", folder, "org/drafter", *stated).out
 
@@ -718,7 +720,7 @@ def test_a_plan_shows_the_verdict(folder: Path) -> None:
 
 
 def test_the_digests_are_checked_by_the_command_of_the_card(folder: Path, tmp_path: Path) -> None:
-    done = api.upload(str(folder), "o/d", api.UploadOptions(dry_run=True, card=answers(folder)))
+    done = eaglectl.upload(str(folder), "o/d", eaglectl.UploadOptions(dry_run=True, card=answers(folder)))
     drafter = tmp_path / "download" / "drafter"
     drafter.mkdir(parents=True)
     for file in done.plan.files:

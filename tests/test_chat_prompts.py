@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.job import EngineJob
-from eaglectl.acceptance.probe import _foreign_template, _instructed, _written
-from eaglectl.acceptance.prompts import Prompt, choose_prompts, digest_prompts, prompt_digest, read_prompts
-from eaglectl.acceptance.tokens import tokenise
+import eaglectl
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.run.job import EngineJob
+from eaglectl.run.probe import _foreign_template, _instructed, _written
+from eaglectl.run.prompts import Prompt, choose_prompts, digest_prompts, prompt_digest, read_prompts
+from eaglectl.run.tokens import tokenise
 from tests.builders import drafter_folder
 from tests.test_servers import ANSWER, SGLANG, server
 from tests.test_token_prompts import prompts_file
@@ -122,7 +122,7 @@ def target_with(template: str | None, folder: Path) -> Path:
 
 def tokens(target: Path, *prompts: Prompt) -> list[list[int]]:
     pytest.importorskip("transformers")
-    drafter = api.inspect(str(TINY / "eagle3"), target=str(TARGET)).drafter
+    drafter = eaglectl.inspect(str(TINY / "eagle3"), target=str(TARGET)).drafter
     return tokenise(EngineJob(TINY / "eagle3", drafter, target, prompts), None)
 
 
@@ -159,8 +159,8 @@ def test_a_server_gets_messages_as_a_chat(tmp_path: Path) -> None:
     (tmp_path / "target/config.json").write_text('{"num_hidden_layers": 8, "model_type": "llama"}')
     file = prompts_file(tmp_path, {"messages": [USER], "tools": [TOOL], "set": "a"})
     with server({**SGLANG, "/v1/chat/completions": ANSWER}, seen) as url:
-        options = api.SmokeOptions(engine=url, prompts=file, max_tokens=20, ignore_eos=True)
-        report = api.smoke(str(folder), str(tmp_path / "target"), options)
+        options = eaglectl.SmokeOptions(engine=url, prompts=file, max_tokens=20, ignore_eos=True)
+        report = eaglectl.smoke(str(folder), str(tmp_path / "target"), options)
     assert (seen[0]["messages"], seen[0]["tools"], seen[0]["ignore_eos"]) == ([USER], [TOOL], True)
     assert "prompt" not in seen[0] and set(report.by_set) == {"a"}
     assert report.choice is not None
@@ -168,7 +168,7 @@ def test_a_server_gets_messages_as_a_chat(tmp_path: Path) -> None:
 
 
 def test_a_report_names_its_file_and_sample(tmp_path: Path) -> None:
-    from eaglectl.reports.acceptance import facts
+    from eaglectl.report.acceptance import facts
     from tests.test_page import smoke_report
 
     document = json.dumps(dict(facts(smoke_report())))

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.api import Conversion
-from eaglectl.api.converting import ConvertOptions
+from eaglectl import Conversion
 from eaglectl.conversion import writing
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
+from eaglectl.operations.converting import ConvertOptions
 from eaglectl.progress import Progress
 from eaglectl.shell import quote
 from tests.builders import ABSENT, HEAD_DIM, HIDDEN, call, drafter_folder, floats

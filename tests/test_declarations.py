@@ -12,12 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Feature
 from eaglectl.errors import EaglectlError
 from eaglectl.formats import catalogue
 from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.formats.format import ALWAYS, TOP_IDS, Answers, CheckpointSummary, Format, IdsPlace, Layout
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import HIDDEN, drafter_config, drafter_tensors, floats, read_safetensors
 from tests.cases import CASES
 from tests.conftest import FIXTURES

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.cli import run
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError
+from eaglectl.operations.converting import ConvertOptions
 from tests import probes
 from tests.cases import stored_tensors
 from tests.conftest import FIXTURES

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.validation.policy_file import read_defaults
+from eaglectl.judge.policy_file import read_defaults
 from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
 

@@ -20,9 +20,13 @@ transformers = pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.causes import CAUSES, other_layers, other_reading  # noqa: E402
-from eaglectl.acceptance.diagnosis import (  # noqa: E402
+import eaglectl  # noqa: E402
+from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
+from eaglectl.operations import diagnosing  # noqa: E402
+from eaglectl.report.documents.diagnose import DiagnoseDocument  # noqa: E402
+from eaglectl.report.documents.document import as_dict  # noqa: E402
+from eaglectl.run.causes import CAUSES, other_layers, other_reading  # noqa: E402
+from eaglectl.run.diagnosis import (  # noqa: E402
     Diagnosis,
     NotLooked,
     PairFacts,
@@ -30,16 +34,12 @@ from eaglectl.acceptance.diagnosis import (  # noqa: E402
     Walk,
     causes_of,
 )
-from eaglectl.acceptance.job import EngineRun  # noqa: E402
-from eaglectl.acceptance.layers import _judged, climb, one_off, starts  # noqa: E402
-from eaglectl.acceptance.measurement import Estimate, PromptResult, measure  # noqa: E402
-from eaglectl.acceptance.published import Published, PublishedLength  # noqa: E402
-from eaglectl.acceptance.report import MAX_REGRESSION  # noqa: E402
-from eaglectl.acceptance.sensitivity import Fall  # noqa: E402
-from eaglectl.api import diagnosing  # noqa: E402
-from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
-from eaglectl.reports.documents.diagnose import DiagnoseDocument  # noqa: E402
-from eaglectl.reports.documents.document import as_dict  # noqa: E402
+from eaglectl.run.job import EngineRun  # noqa: E402
+from eaglectl.run.layers import _judged, climb, one_off, starts  # noqa: E402
+from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E402
+from eaglectl.run.published import Published, PublishedLength  # noqa: E402
+from eaglectl.run.report import MAX_REGRESSION  # noqa: E402
+from eaglectl.run.sensitivity import Fall  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.pages import pictures, read_page, terminal_output  # noqa: E402
@@ -83,8 +83,8 @@ def healthy(good: dict[str, Path], prompts: Path) -> Diagnosis:
 
 
 def diagnose(drafter: Path, prompts: Path, target: Path = TARGET, **given: Any) -> Diagnosis:
-    options = api.DiagnoseOptions(**{"prompts": prompts, "max_tokens": TOKENS, "device": "cpu", **given})
-    return api.diagnose(str(drafter), str(target), options)
+    options = eaglectl.DiagnoseOptions(**{"prompts": prompts, "max_tokens": TOKENS, "device": "cpu", **given})
+    return eaglectl.diagnose(str(drafter), str(target), options)
 
 
 # ------------------------------------------------------------------------------------------ the table
@@ -168,7 +168,7 @@ def test_other_aux_layers_are_found_and_the_printed_command_mends_them(
     (command,) = layers.commands
     assert "--aux-layers 2,4,5" in command
     assert call(*shlex.split(command)[1:], "-o", tmp_path / "mended").code == 0
-    assert api.inspect(str(tmp_path / "mended"), target=str(TARGET)).drafter.aux.boundaries == (2, 4, 5)
+    assert eaglectl.inspect(str(tmp_path / "mended"), target=str(TARGET)).drafter.aux.boundaries == (2, 4, 5)
 
 
 @pytest.mark.parametrize("trained", [(2, 16, 29), (3, 11, 20), (0, 1, 32), (30, 31, 32), (7,), (2, 9, 16)])
@@ -269,8 +269,8 @@ def test_without_torch_the_next_command_is_the_same_again(
 ) -> None:
     monkeypatch.setitem(sys.modules, "eaglectl.reference.loading", None)
     server, prompts = "http://127.0.0.1:9", str(prompts_file(tmp_path, count=3))
-    options = api.DiagnoseOptions(engine=server, prompts=prompts)
-    diagnosis = api.diagnose(str(good["eagle3"]), str(TARGET), options)
+    options = eaglectl.DiagnoseOptions(engine=server, prompts=prompts)
+    diagnosis = eaglectl.diagnose(str(good["eagle3"]), str(TARGET), options)
     assert (diagnosis.cause, diagnosis.verdict) == ("no-reference", "could-not-look")
     assert "pip install '.[torch]'" in diagnosis.words
     again = ["eaglectl", "diagnose", str(good["eagle3"]), "--engine", server, "--prompts", prompts]
@@ -371,8 +371,8 @@ def test_chats_in_the_template_of_another_model_end_in_the_template(
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, change: Callable[[EngineRun], EngineRun]) -> None:
     """Let vLLM's run be the reference's, changed; `change` may raise."""
-    from eaglectl.acceptance.reference_engine import run_reference
-    from eaglectl.api import smoking
+    from eaglectl.operations import smoking
+    from eaglectl.run.reference_engine import run_reference
 
     def run(job: Any, engine: str) -> EngineRun:
         report = run_reference(job)
@@ -644,16 +644,16 @@ def test_the_command_prints_the_cause_and_the_next_command(good: dict[str, Path]
 
 
 def test_every_word_of_the_screen_is_on_the_page(healthy: Diagnosis) -> None:
-    page = read_page(api.render_page(healthy))
+    page = read_page(eaglectl.render_page(healthy))
     assert screen(terminal_output(healthy)) - {f"{healthy.source}:"} <= page.words
     assert page.title.startswith("healthy: ")
     readings, positions = len(healthy.evidence.reference.variants), len(healthy.evidence.layers.by_position)  # type: ignore[union-attr]
-    assert len(pictures(api.render_page(healthy))) == 3 + readings + positions
+    assert len(pictures(eaglectl.render_page(healthy))) == 3 + readings + positions
 
 
 @pytest.mark.slow
 def test_every_word_of_a_fault_is_on_its_page(layers: Diagnosis) -> None:
-    page = read_page(api.render_page(layers))
+    page = read_page(eaglectl.render_page(layers))
     # the page has a heading in the place of the label
     labels = {f"{layers.source}:", "next:"}
     assert screen(terminal_output(layers)) - labels <= page.words

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from eaglectl.acceptance.causes import CAUSES
-from eaglectl.acceptance.diagnosis import Walk, causes_of
-from eaglectl.api.diagnosing import DiagnoseOptions, Looks
+from eaglectl.operations.diagnosing import DiagnoseOptions, Looks
+from eaglectl.run.causes import CAUSES
+from eaglectl.run.diagnosis import Walk, causes_of
 from tests.builders import call
 from tests.engine.agreement import judging
 from tests.engine.agreement import records as vllm_records

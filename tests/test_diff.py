@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import eaglectl
-from eaglectl.api import DiffOptions
-from eaglectl.api.converting import ConvertOptions
+from eaglectl import DiffOptions
 from eaglectl.comparison.comparison import Comparison, Numbers
 from eaglectl.comparison.values import Files
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.formats.format import Answers
+from eaglectl.operations.converting import ConvertOptions
 from eaglectl.progress import Progress
 from tests.builders import (
     ABSENT,

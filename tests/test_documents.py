@@ -14,11 +14,11 @@ from msgspec import Meta, ValidationError, field
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.acceptance.job import LoadResult
 from eaglectl.base import Count
 from eaglectl.conversion.calibration import Statistics, write_statistics
-from eaglectl.publishing.training import read_training
-from eaglectl.reports.documents.document import Document, as_json
+from eaglectl.publish.training import read_training
+from eaglectl.report.documents.document import Document, as_json
+from eaglectl.run.job import LoadResult
 from schemas.documents import document_schema
 from tests.builders import STATED, call, drafter_folder
 from tests.cases import file_digests

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import eaglectl
-from eaglectl.acceptance.candidates import candidates
 from eaglectl.formats.format import Answers
+from eaglectl.run.candidates import candidates
 from tests.builders import Stored, call, read_safetensors, refusal, write_safetensors
 from tests.conftest import FIXTURES
 from tests.open_facts import INNER, OUTER, _numbers, _stored

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import (
     ABSENT,
     HIDDEN,

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import pytest
 
-from eaglectl.acceptance.job import EngineJob, EngineRun
-from eaglectl.acceptance.measurement import PromptResult
-from eaglectl.acceptance.report import make_report
-from eaglectl.acceptance.vllm import child
+from eaglectl.run.job import EngineJob, EngineRun
+from eaglectl.run.measurement import PromptResult
+from eaglectl.run.report import make_report
+from eaglectl.run.vllm import child
 from tests.builders import drafter_folder
 
 REQUEST = {"drafter": "d", "k": 3, "is_mla": False, "is_mla_target": False}
@@ -66,9 +66,9 @@ def test_a_build_that_loses_the_temperature_is_seen(vllm: Callable[..., None]) -
 
 
 def notes(tmp_path: Path, temperature: float, **resolved: Any) -> list[str]:
-    from eaglectl.checkpoint.checkpoint import read_checkpoint
-    from eaglectl.checkpoint.source import FolderSource
     from eaglectl.drafter.drafter import Target
+    from eaglectl.files.checkpoint import read_checkpoint
+    from eaglectl.files.source import FolderSource
     from eaglectl.formats.format import Answers
     from eaglectl.formats.reader import read_drafter
 
@@ -114,7 +114,7 @@ def test_an_engine_that_has_no_such_setting_is_not_said_to_draft_greedily(tmp_pa
     ],
 )
 def test_a_server_states_it_in_development_mode(config: dict[str, Any], method: str) -> None:
-    from eaglectl.acceptance.server.run import _drafting
+    from eaglectl.run.server.run import _drafting
 
     class Server:
         def shown(self, text: str) -> str:

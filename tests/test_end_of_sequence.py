@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.report import SmokeReport
-from eaglectl.checkpoint.target_files import read_end_tokens, until_end
+import eaglectl
 from eaglectl.errors import UnreadableError
+from eaglectl.files.target_files import read_end_tokens, until_end
+from eaglectl.run.report import SmokeReport
 from tests.tiny import TARGET, TINY
 
 
@@ -46,10 +46,10 @@ def test_an_answer_is_kept_up_to_its_end() -> None:
 
 
 def smoke(target: Path, prompts: Path, *, ignore_eos: bool) -> SmokeReport:
-    options = api.SmokeOptions(
+    options = eaglectl.SmokeOptions(
         engine="reference", device="cpu", prompts=prompts, max_tokens=12, ignore_eos=ignore_eos
     )
-    return api.smoke(str(TINY / "eagle3"), str(target), options)
+    return eaglectl.smoke(str(TINY / "eagle3"), str(target), options)
 
 
 def test_an_answer_ends_with_and_without_the_drafter_unless_that_is_ignored(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.acceptance.engine_arguments import (
+from eaglectl.cli import run
+from eaglectl.errors import UsageError
+from eaglectl.run.engine_arguments import (
     check_engine_arguments,
     parse_engine_arguments,
     unknown_argument,
 )
-from eaglectl.cli import run
-from eaglectl.errors import UsageError
 from tests.conftest import FIXTURES
 
 PAIR = [str(FIXTURES / "tiny/eagle3"), "--target", str(FIXTURES / "tiny/target")]

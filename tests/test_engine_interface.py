@@ -20,7 +20,7 @@ TABLE = read("interface.json")
 
 def modules(engine: str) -> dict[str, str]:
     """The modules that run in the engine's processes, and those that start them."""
-    paths = sorted((ROOT / "eaglectl/acceptance" / engine).glob("*.py"))
+    paths = sorted((ROOT / "eaglectl/run" / engine).glob("*.py"))
     assert any(path.name == "child.py" for path in paths)
     return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
 
@@ -62,7 +62,7 @@ def test_all_that_stands_in_the_table_is_taken(engine: str) -> None:
 
 
 def test_the_variables_that_are_set_for_vllm_are_those_of_the_table() -> None:
-    texts = [path.read_text() for path in (ROOT / "eaglectl/acceptance").rglob("*.py")]
+    texts = [path.read_text() for path in (ROOT / "eaglectl/run").rglob("*.py")]
     named = {name for text in texts for name in re.findall(r"\"(VLLM_[A-Z0-9_]+)\"", text)}
     assert named == {row["name"] for row in TABLE["vllm"]["names"] if row["kind"] == "variable"}
 

@@ -21,7 +21,7 @@ from eaglectl.engines.registry import ENGINES, parse_engine, view_for
 from eaglectl.engines.releases import is_within, ranges
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
-from eaglectl.validation.support import ideal, services
+from eaglectl.judge.support import ideal, services
 from tests.builders import ABSENT, call, refusal
 from tests.cases import stored_tensors
 from tests.conftest import FIXTURES

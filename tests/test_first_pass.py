@@ -8,22 +8,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.layers import _by_position, halves  # noqa: E402
-from eaglectl.acceptance.measurement import PromptResult  # noqa: E402
-from eaglectl.acceptance.sensitivity import FirstPass, _rounds  # noqa: E402
-from eaglectl.api.converting import ConvertOptions  # noqa: E402
-from eaglectl.checkpoint.checkpoint import read_checkpoint  # noqa: E402
-from eaglectl.checkpoint.opening import open_folder  # noqa: E402
+import eaglectl  # noqa: E402
 from eaglectl.conversion.readings import moves, readings  # noqa: E402
 from eaglectl.drafter.drafter import Drafter, Target  # noqa: E402
+from eaglectl.files.checkpoint import read_checkpoint  # noqa: E402
+from eaglectl.files.opening import open_folder  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reader import read_drafter  # noqa: E402
+from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.reference.loading import load_drafter  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder  # noqa: E402
 from eaglectl.reference.target import load_target  # noqa: E402
 from eaglectl.reference.teacher_forcing import ForcedDrafter, moved_weights, run_target  # noqa: E402
+from eaglectl.run.layers import _by_position, halves  # noqa: E402
+from eaglectl.run.measurement import PromptResult  # noqa: E402
+from eaglectl.run.sensitivity import FirstPass, _rounds  # noqa: E402
 from tests.mla import mla_folder  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
 
@@ -34,7 +34,7 @@ TOKENS = 14
 def converted(source: Path, out: Path, *fixes: tuple[str, str]) -> tuple[Drafter, DraftModel]:
     """The drafter in vLLM's layout, repaired."""
     given = ConvertOptions(fixes=fixes, target=str(TARGET) if source.is_relative_to(TINY) else None)
-    drafter = api.convert(str(source), out, given).plan.drafter
+    drafter = eaglectl.convert(str(source), out, given).plan.drafter
     return drafter, load_drafter(out, drafter, dtype="float32", device="cpu")
 
 
@@ -104,7 +104,7 @@ def test_what_is_drafted_after_a_prompt_falls_among_answers(
     results = [PromptResult("set", 1, (0, 0, 0), (7, 8, 9, 10)) for _ in stage.texts]
     parts: list[list[int]] = []
     monkeypatch.setattr(
-        "eaglectl.acceptance.sensitivity.find_fall", lambda places, _: parts.append(sorted(places.tolist()))
+        "eaglectl.run.sensitivity.find_fall", lambda places, _: parts.append(sorted(places.tolist()))
     )
     FirstPass(stage, boundaries, results).find_fall(model, boundaries)
     # without position 0, whose token both have; the last token of all has nothing after it

@@ -7,9 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl import api
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.conversion.readings import READINGS
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import call, read_safetensors, refusal
 from tests.pairs import MLA, SECOND, Trained
 from tests.stored_otherwise import GROUPED, QUERY_KEY, STORED, THREE_TURNED, Misread, faults_of
@@ -27,7 +26,7 @@ ELSEWHERE = [
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny EAGLE-3 in vLLM's layout."""
     folder = tmp_path_factory.mktemp("good") / "eagle3"
-    api.convert(str(TINY / "eagle3"), folder, ConvertOptions(target=str(TARGET)))
+    eaglectl.convert(str(TINY / "eagle3"), folder, ConvertOptions(target=str(TARGET)))
     return folder
 
 

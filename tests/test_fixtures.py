@@ -3,11 +3,11 @@
 import pytest
 
 import eaglectl
-from eaglectl.api import Inspection
-from eaglectl.api.converting import ConvertOptions
+from eaglectl import Inspection
 from eaglectl.cli import run
 from eaglectl.errors import UsageError
 from eaglectl.formats.catalogue import FORMATS
+from eaglectl.operations.converting import ConvertOptions
 from tests.cases import CASES, REFUSED, Case
 from tests.conftest import FIXTURES
 

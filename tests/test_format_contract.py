@@ -15,14 +15,13 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.checkpoint.opening import open_folder
 from eaglectl.drafter.boundaries import to_boundaries
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.engines.engine import Case
 from eaglectl.engines.registry import ENGINES, parse_engine, view_for
 from eaglectl.errors import EaglectlError
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.files.opening import open_folder
 from eaglectl.formats import aux_ids, catalogue, names, reader, writer
 from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.formats.format import (
@@ -38,7 +37,8 @@ from eaglectl.formats.format import (
 from eaglectl.formats.names import WRAPPERS, canonical_name
 from eaglectl.formats.reader import read_drafter, read_target
 from eaglectl.formats.writer import written_name
-from eaglectl.validation.rules import config as rule
+from eaglectl.judge.rules import config as rule
+from eaglectl.operations.converting import ConvertOptions
 from schemas.files import config_schema
 from tests.builders import ABSENT, HIDDEN, drafter_config, drafter_folder, drafter_tensors, floats
 from tests.cases import digests, stored_tensors

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl import api, shell
+from eaglectl import shell
 from eaglectl.errors import UsageError
 from tests.builders import ABSENT, Outcome, call, drafter_folder
 from tests.cases import CASES
@@ -343,7 +343,7 @@ def test_fixtures_that_name_targets_of_nobody_are_read_as_before(cache: Path) ->
     for case in named:
         assert eaglectl.inspect(str(case.folder)).drafter.target.origin == ""
     with pytest.raises(UsageError, match=r"name_or_path in config\.json names example/tiny-llama"):
-        api.smoke(str(FIXTURES / "producers/speculators/plain"))
+        eaglectl.smoke(str(FIXTURES / "producers/speculators/plain"))
 
 
 @pytest.fixture

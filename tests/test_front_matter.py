@@ -2,7 +2,7 @@
 
 import pytest
 
-from eaglectl.checkpoint.front_matter import front_matter
+from eaglectl.files.front_matter import front_matter
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.conversion import gguf_file
 from eaglectl.conversion.gguf_file import LENGTH
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import (
     HEAD_DIM,
     HEADS,

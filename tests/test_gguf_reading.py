@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.checkpoint.gguf import read_gguf
-from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.files.gguf import read_gguf
+from eaglectl.files.source import FolderSource
+from eaglectl.operations.converting import ConvertOptions
 from eaglectl.verdicts import DiffVerdict, TensorState
 from tests.builders import (
     ABSENT,
@@ -391,7 +391,7 @@ def test_a_name_twice_is_refused(name: bytes, other: bytes, tmp_path: Path) -> N
 def test_a_header_without_end_is_read_no_further_than_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglectl.checkpoint.gguf.MAX_HEADER", 2048)
+    monkeypatch.setattr("eaglectl.files.gguf.MAX_HEADER", 2048)
     facts = {**gguf_facts(), "general.note": "x" * 4096}
     with pytest.raises(UnreadableError, match="at most 2048 are read"):
         eaglectl.inspect(written(tmp_path, gguf_bytes(facts, gguf_tensors())))

@@ -11,8 +11,9 @@ import safetensors.numpy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from eaglectl.checkpoint.checkpoint import FIRST_READ, read_checkpoint
-from eaglectl.checkpoint.header import (
+from eaglectl.errors import UnreadableError
+from eaglectl.files.checkpoint import FIRST_READ, read_checkpoint
+from eaglectl.files.header import (
     DTYPE_BITS,
     MAX_DEPTH,
     MAX_HEADER,
@@ -21,8 +22,7 @@ from eaglectl.checkpoint.header import (
     parse_header,
     parse_json,
 )
-from eaglectl.checkpoint.opening import open_source
-from eaglectl.errors import UnreadableError
+from eaglectl.files.opening import open_source
 from tests.builders import Stored, drafter_tensors, floats, framed, safetensors_bytes, write_safetensors
 
 NUMPY_DTYPES = (
@@ -444,7 +444,7 @@ def test_json_of_two_meanings_or_none_is_refused(raw: bytes, words: str) -> None
 
 
 def test_a_header_has_no_more_tensors_than_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eaglectl.checkpoint.header.MAX_TENSORS", 1)
+    monkeypatch.setattr("eaglectl.files.header.MAX_TENSORS", 1)
     entry = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
     assert len(read(framed(json.dumps({"a": entry}).encode(), b"")).tensors) == 1
     with pytest.raises(UnreadableError, match="the header has 3 tensors; at most 1 are read"):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.checkpoint import hub_cache, source
-from eaglectl.checkpoint.opening import on_disk
 from eaglectl.errors import UnreadableError
+from eaglectl.files import hub_cache, source
+from eaglectl.files.opening import on_disk
 from tests.builders import call, drafter_folder, floats
 from tests.hub import LoopbackHub, client_hub
 

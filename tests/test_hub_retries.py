@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from eaglectl.checkpoint import hub_session
-from eaglectl.checkpoint.hub_session import RetryPolicy, TransferError, hub_calls
-from eaglectl.publishing import upload
+from eaglectl.files import hub_session
+from eaglectl.files.hub_session import RetryPolicy, TransferError, hub_calls
+from eaglectl.publish import upload
 from tests.builders import STATED, Outcome, call, drafter_folder, floats
 from tests.hub import TOKEN, LoopbackHub, Reply, Request, User, client_hub, once
 
@@ -215,7 +215,7 @@ def test_a_post_that_changes_nothing_is_repeated_after_one_that_may_not_be(
 def test_a_blob_is_whole_after_it_was_sent_in_vain(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eaglectl.publishing import upload_files
+    from eaglectl.publish import upload_files
 
     monkeypatch.setattr(upload_files, "MAX_KEPT", 1000)  # sent as a file, which is read again
     hub.faults.append(once(lambda request, proceed: Reply(503) if request.is_blob else None, 3))
@@ -251,7 +251,7 @@ def test_a_download_goes_on_where_it_broke_off(hub: LoopbackHub, tmp_path: Path)
 
 
 def hub_session_download(name: str) -> Path:
-    from eaglectl.checkpoint.opening import open_folder
+    from eaglectl.files.opening import open_folder
 
     return open_folder(name).root
 

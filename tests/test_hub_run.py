@@ -206,12 +206,12 @@ def test_a_target_of_the_hub_names_itself(hub: LoopbackHub, tmp_path: Path) -> N
 
 
 def test_a_card_links_the_target_that_upload_was_given(hub: LoopbackHub) -> None:
-    from eaglectl import api
+    import eaglectl
 
-    plan = api.upload(
+    plan = eaglectl.upload(
         str(TINY / "eagle3"),
         "reader/drafter",
-        api.UploadOptions(dry_run=True, target="org/target", card=api.CardAnswers("mit")),
+        eaglectl.UploadOptions(dry_run=True, target="org/target", card=eaglectl.CardAnswers("mit")),
     ).plan
     card = next(bytes(file.content) for file in plan.files if file.name == "README.md").decode()  # type: ignore[arg-type]
     assert "base_model: org/target\n" in card and "vllm serve org/target " in card

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from eaglectl.checkpoint import hub as hub_module
-from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.opening import open_source
 from eaglectl.errors import UnreadableError
+from eaglectl.files import hub as hub_module
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.opening import open_source
 from tests.builders import (
     Outcome,
     call,
@@ -582,7 +582,7 @@ def test_a_crash_shows_no_token(hub: LoopbackHub, tmp_path: Path) -> None:
         "HF_HUB_DISABLE_XET": "1",
     }
     code = (
-        "import eaglectl.checkpoint.hub_session as r; r.POLICY = r.RetryPolicy(first_wait=0.01);"
+        "import eaglectl.files.hub_session as r; r.POLICY = r.RetryPolicy(first_wait=0.01);"
         " from eaglectl.cli import main; main()"
     )
     for arguments in (

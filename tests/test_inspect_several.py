@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from eaglectl import api
+import eaglectl
 from tests.builders import ABSENT_FILE, call, drafter_folder, refusal
 from tests.conftest import FIXTURES
 
@@ -92,14 +92,14 @@ def test_an_answer_that_fits_one_of_them_is_an_error_of_the_other(good: Path, tm
 def test_a_crash_of_our_own_is_70_and_stops_no_other(
     jobs: int, good: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = api.inspect
+    real = eaglectl.inspect
 
     def crashing(source: str, **options: Any) -> Any:
         if source == str(broken):
             raise RuntimeError("out of cheese")
         return real(source, **options)
 
-    monkeypatch.setattr("eaglectl.api.inspecting.inspect", crashing)
+    monkeypatch.setattr("eaglectl.operations.inspecting.inspect", crashing)
     done = call("inspect", broken, good, "--json", "--jobs", str(jobs))
     SCHEMA.validate(done.document)
     assert done.code == 70 and "Traceback" in done.err and "out of cheese" in done.err
@@ -110,13 +110,13 @@ def test_a_crash_of_our_own_is_70_and_stops_no_other(
 def test_several_are_inspected_at_the_same_time(
     good: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together, real = threading.Barrier(2, timeout=10), api.inspect
+    together, real = threading.Barrier(2, timeout=10), eaglectl.inspect
 
     def meeting(source: str, **options: Any) -> Any:
         together.wait()  # breaks unless the other is under way
         return real(source, **options)
 
-    monkeypatch.setattr("eaglectl.api.inspecting.inspect", meeting)
+    monkeypatch.setattr("eaglectl.operations.inspecting.inspect", meeting)
     assert call("inspect", good, broken).code == 1
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from eaglectl.api.likeness import as_preset, published_beside
-from eaglectl.api.options import DiagnoseOptions, ReadyOptions, SmokeOptions
-from eaglectl.api.targets import target_names
-from eaglectl.checkpoint.opening import open_folder
 from eaglectl.errors import UsageError
+from eaglectl.files.opening import open_folder
+from eaglectl.operations.likeness import as_preset, published_beside
+from eaglectl.operations.options import DiagnoseOptions, ReadyOptions, SmokeOptions
+from eaglectl.target import target_names
 
 RECORDS = (SmokeOptions, DiagnoseOptions, ReadyOptions)
 

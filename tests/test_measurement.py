@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglectl.acceptance.measurement import (
+from eaglectl.errors import UnreadableError
+from eaglectl.run.measurement import (
     Estimate,
     PromptResult,
     measure,
@@ -19,7 +20,6 @@ from eaglectl.acceptance.measurement import (
     shortcomings,
     shortfalls,
 )
-from eaglectl.errors import UnreadableError
 
 # drafts and accepted drafts by position of each prompt of fixtures/tiny: k=3, 64 new tokens, both drafters
 COUNTS = json.loads(Path(__file__).with_name("prompt_counts.json").read_text())

@@ -13,16 +13,16 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 import eaglectl  # noqa: E402
-from eaglectl.api.converting import ConvertOptions  # noqa: E402
-from eaglectl.api.targets import open_target  # noqa: E402
-from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint  # noqa: E402
-from eaglectl.checkpoint.opening import open_source  # noqa: E402
 from eaglectl.conversion.arithmetic import evaluate  # noqa: E402
 from eaglectl.conversion.attention import with_mla_factors, with_query_lora  # noqa: E402
 from eaglectl.drafter.drafter import Drafter  # noqa: E402
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint  # noqa: E402
+from eaglectl.files.opening import open_source  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reader import read_drafter  # noqa: E402
+from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
+from eaglectl.target import open_target  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.mla import (  # noqa: E402
     HIDDEN,

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.conversion.readings import rotary_moves, with_moves
 from eaglectl.drafter.tensors import Segment, Tensor
 from eaglectl.formats.format import Answers
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import call, drafter_folder, read_safetensors, refusal, write_safetensors
 from tests.cases import digests
 from tests.conftest import FIXTURES

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rich.console import Console as RichConsole
 
 import eaglectl
-from eaglectl.api import DiffOptions
-from eaglectl.reports.engines import chosen_engines, engines_outline
-from eaglectl.reports.terminal.console import LONGEST_UNBROKEN, Console
-from eaglectl.reports.terminal.report import filled_table, print_outline
+from eaglectl import DiffOptions
+from eaglectl.commands.engines.report import chosen_engines, engines_outline
+from eaglectl.report.terminal.console import LONGEST_UNBROKEN, Console
+from eaglectl.report.terminal.report import filled_table, print_outline
 from tests.conftest import FIXTURES
 from tests.pages import terminal_output
 from tests.test_page import smoke_report

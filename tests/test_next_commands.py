@@ -16,13 +16,13 @@ transformers = pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.causes import CAUSES  # noqa: E402
-from eaglectl.acceptance.diagnosis import Diagnosis, Missed, Phase, Walk, causes_of  # noqa: E402
-from eaglectl.acceptance.measurement import measure  # noqa: E402
-from eaglectl.api.diagnosing import Looks  # noqa: E402
+import eaglectl  # noqa: E402
 from eaglectl.drafter.vocabulary import FROM_T2D  # noqa: E402
 from eaglectl.errors import RefusedError  # noqa: E402
+from eaglectl.operations.diagnosing import Looks  # noqa: E402
+from eaglectl.run.causes import CAUSES  # noqa: E402
+from eaglectl.run.diagnosis import Diagnosis, Missed, Phase, Walk, causes_of  # noqa: E402
+from eaglectl.run.measurement import measure  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, floats, read_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.printed import parse_fault  # noqa: E402
@@ -164,7 +164,7 @@ def test_two_whole_tables_that_few_prompts_cannot_tell_are_a_choice(good: Path, 
     for line in diagnosis.commands:
         done = call(*shlex.split(line)[1:], "-o", tmp_path / "out", "--force")
         assert done.code == 0, done.err
-        assert api.validate(str(tmp_path / "out")).verdict == "pass"
+        assert eaglectl.validate(str(tmp_path / "out")).verdict == "pass"
 
 
 def test_without_torch_two_whole_tables_are_a_choice_too(
@@ -202,11 +202,11 @@ def test_a_fault_of_the_file_is_repaired_or_no_repair_is_printed(
     assert diagnosis.cause == "file-rule"
     if diagnosis.commands:
         out = repaired(diagnosis, tmp_path / "out")
-        assert api.validate(str(out), api.ValidateOptions(target=str(TARGET))).verdict == "pass"
+        assert eaglectl.validate(str(out), eaglectl.ValidateOptions(target=str(TARGET))).verdict == "pass"
     else:
         given = ("--target", TARGET, "--no-measure", "-o", tmp_path / "out")
         if call("convert", folder, *given).code == 0:
-            after = api.validate(str(tmp_path / "out"), api.ValidateOptions(target=str(TARGET)))
+            after = eaglectl.validate(str(tmp_path / "out"), eaglectl.ValidateOptions(target=str(TARGET)))
             assert after.verdict != "pass", "it repairs, and is not printed"
 
 
@@ -226,12 +226,14 @@ def test_every_cause_with_commands_is_run() -> None:
 
 
 def test_a_conversion_that_changes_nothing_is_not_printed(good: Path) -> None:
-    evidence = Looks(str(good), str(TARGET), api.DiagnoseOptions(engine="vllm"), None).start()
+    evidence = Looks(str(good), str(TARGET), eaglectl.DiagnoseOptions(engine="vllm"), None).start()
     assert "convert" not in evidence.commands
 
 
 def test_every_command_is_parsed() -> None:
-    evidence = Looks(str(TINY / "eagle3"), str(TARGET), api.DiagnoseOptions(engine="sglang"), None).start()
+    evidence = Looks(
+        str(TINY / "eagle3"), str(TARGET), eaglectl.DiagnoseOptions(engine="sglang"), None
+    ).start()
     assert {"diagnose", "validate", "inspect", "smoke", "probe", "convert"} == set(evidence.commands)
     for name, line in evidence.commands.items():
         assert parse_fault(shlex.split(line)[1:]) == "", name
@@ -268,7 +270,7 @@ def test_an_unordered_producers_t2d_gives_no_d2t(tmp_path: Path) -> None:
     assert "t2d" in tensors
     done = call("convert", folder, "-o", tmp_path / "out", "--aux-layers", "2,4,6", "--fix-reading", FROM_T2D)
     assert (done.code, "do not allow that reading" in done.err) == (2, True)
-    report = api.validate(str(folder))
+    report = eaglectl.validate(str(folder))
     assert not [finding for finding in report.findings if FROM_T2D in finding.fix]
 
 
@@ -346,7 +348,9 @@ def test_what_an_engine_did_is_repaired_by_the_conversion(
     change, expected, _ = ENGINE[name]
     report = trainers_own.evidence.reference
     assert report is not None
-    read = Looks(str(TINY / "eagle3"), str(TARGET), api.DiagnoseOptions(engine="vllm==0.33.0"), None).start()
+    read = Looks(
+        str(TINY / "eagle3"), str(TARGET), eaglectl.DiagnoseOptions(engine="vllm==0.33.0"), None
+    ).start()
     changes: dict[str, Any] = {"validated": read.validated, "commands": read.commands}
     try:
         run = change(replace(report.run, engine="vllm", version="0.33.0"))
@@ -361,5 +365,5 @@ def test_what_an_engine_did_is_repaired_by_the_conversion(
         return
     done = run_printed(lines, "-o", tmp_path / "out")
     assert done.code == 0, done.err
-    options = api.ValidateOptions(target=str(TARGET), engines=("vllm==0.33.0",))
-    assert api.validate(str(tmp_path / "out"), options).verdict == "pass"
+    options = eaglectl.ValidateOptions(target=str(TARGET), engines=("vllm==0.33.0",))
+    assert eaglectl.validate(str(tmp_path / "out"), options).verdict == "pass"

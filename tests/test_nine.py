@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.api import Conversion
-from eaglectl.api.converting import ConvertOptions
+from eaglectl import Conversion
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
+from eaglectl.operations.converting import ConvertOptions
 from tests.cases import digests
 from tests.conftest import FIXTURES
 

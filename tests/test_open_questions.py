@@ -11,14 +11,14 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from eaglectl.acceptance.answering import MeasuredAnswer, _judged, is_measurable  # noqa: E402
-from eaglectl.acceptance.measurement import PromptResult  # noqa: E402
-from eaglectl.acceptance.prompts import builtin_prompts, more_prompts  # noqa: E402
-from eaglectl.acceptance.sensitivity import Drafts  # noqa: E402
-from eaglectl.api.open_questions import measured_questions  # noqa: E402
-from eaglectl.api.options import MeasureOptions  # noqa: E402
 from eaglectl.drafter.drafter import Choice, question  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
+from eaglectl.operations.open_questions import measured_questions  # noqa: E402
+from eaglectl.operations.options import MeasureOptions  # noqa: E402
+from eaglectl.run.answering import MeasuredAnswer, _judged, is_measurable  # noqa: E402
+from eaglectl.run.measurement import PromptResult  # noqa: E402
+from eaglectl.run.prompts import builtin_prompts, more_prompts  # noqa: E402
+from eaglectl.run.sensitivity import Drafts  # noqa: E402
 from tests.builders import Outcome, call, read_safetensors, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.open_facts import OPEN_FACTS, TINY_31, UNTRAINED, OpenFact  # noqa: E402

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.checkpoint import hub_cache
-from eaglectl.publishing import upload
+from eaglectl.files import hub_cache
+from eaglectl.publish import upload
 from tests.builders import STATED, call, drafter_folder, floats, is_one_line
 from tests.hub import TOKEN, short_waits
 from tests.other_hub import OtherHub, other_hub

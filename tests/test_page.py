@@ -14,28 +14,28 @@ from msgspec.structs import replace
 from rich.console import Console as RichConsole
 
 import eaglectl
-from eaglectl.acceptance.gate import Gate, GateRow
-from eaglectl.acceptance.job import EngineRun
-from eaglectl.acceptance.measurement import PromptResult, measure, ratio
-from eaglectl.acceptance.probe import DriftCondition
-from eaglectl.acceptance.prompts import PromptChoice
-from eaglectl.acceptance.report import DrafterComparison, SetRatio, SmokeReport
-from eaglectl.acceptance.sensitivity import Variant
-from eaglectl.api import ConvertOptions, DiffOptions, UpgradeOptions
+from eaglectl import ConvertOptions, DiffOptions, UpgradeOptions
 from eaglectl.cli import run
 from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Spelling
 from eaglectl.drafter.drafter import Note
 from eaglectl.engines.engine import Verdict
 from eaglectl.formats.commands import command
-from eaglectl.reports.differences import comparison_outline
-from eaglectl.reports.terminal.console import Console
-from eaglectl.reports.terminal.report import GLYPHS, print_outline
+from eaglectl.judge.judge import Report, Suppressed, unopened_report
+from eaglectl.judge.judgement import Unchecked
+from eaglectl.judge.policy import Suppression
+from eaglectl.judge.rule import Finding, Match, Rule
+from eaglectl.report.differences import comparison_outline
+from eaglectl.report.terminal.console import Console
+from eaglectl.report.terminal.report import GLYPHS, print_outline
 from eaglectl.results import FailedSource
+from eaglectl.run.gate import Gate, GateRow
+from eaglectl.run.job import EngineRun
+from eaglectl.run.measurement import PromptResult, measure, ratio
+from eaglectl.run.probe import DriftCondition
+from eaglectl.run.prompts import PromptChoice
+from eaglectl.run.report import DrafterComparison, SetRatio, SmokeReport
+from eaglectl.run.sensitivity import Variant
 from eaglectl.text import printable
-from eaglectl.validation.judge import Report, Suppressed, unopened_report
-from eaglectl.validation.judgement import Unchecked
-from eaglectl.validation.policy import Suppression
-from eaglectl.validation.rule import Finding, Match, Rule
 from eaglectl.verdicts import GateEnding, ServedAs
 from tests.cases import CASES, Case, file_digests
 from tests.conftest import FIXTURES
@@ -435,7 +435,7 @@ def test_a_link_to_weights_is_not_followed(checkpoint: Path, capsys: pytest.Capt
 
 def test_a_file_that_came_while_the_work_went_on_stays(tmp_path: Path) -> None:
     from eaglectl.errors import UsageError
-    from eaglectl.reports.output_files import parse_page, write_page
+    from eaglectl.report.output_files import parse_page, write_page
 
     page = parse_page(str(tmp_path / "config.json"))
     assert page is not None

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglectl.checkpoint.writer import Copy
 from eaglectl.conversion import writing
 from eaglectl.conversion.writing import PAGE
+from eaglectl.files.writer import Copy
 from tests.builders import HIDDEN, call, drafter_folder, floats, framed, read_safetensors
 from tests.disks import mounted, run_or_skip
 

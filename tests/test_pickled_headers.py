@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.opening import open_source
-from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.opening import open_source
+from eaglectl.files.source import FolderSource
 from tests.builders import HIDDEN, call, contents, drafter_folder, refusal
 from tests.hub import LoopbackHub, client_hub
 from tests.test_pickles import pickled_folder, state, training_folder
@@ -71,7 +71,7 @@ def test_looking_reads_a_few_kb(
 
 
 def test_a_dry_run_reads_a_few_kb_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from eaglectl.checkpoint.source import PinnedSource
+    from eaglectl.files.source import PinnedSource
 
     sizes: list[int] = []
     read = PinnedSource.read

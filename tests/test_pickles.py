@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.opening import open_source
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.opening import open_source
 from tests.builders import (
     TARGETS,
     VOCAB,

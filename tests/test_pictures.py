@@ -15,15 +15,15 @@ from msgspec.structs import replace
 from rich.console import Console as RichConsole
 
 import eaglectl
-from eaglectl.acceptance.measurement import Estimate
-from eaglectl.api import DiffOptions
+from eaglectl import DiffOptions
 from eaglectl.cli import run
 from eaglectl.comparison.comparison import Numbers
-from eaglectl.reports.figures import Bar, Bars, Cell, Panel, Scale, Series, Timelines, fitted, fitted_log
-from eaglectl.reports.inspection import DEEPEST, layer_strip
-from eaglectl.reports.pages.markup import name
-from eaglectl.reports.pages.svg import MOST_BARS, cells, figure_markup, lines
-from eaglectl.reports.terminal.console import Console
+from eaglectl.report.figures import Bar, Bars, Cell, Panel, Scale, Series, Timelines, fitted, fitted_log
+from eaglectl.report.inspection import DEEPEST, layer_strip
+from eaglectl.report.pages.markup import name
+from eaglectl.report.pages.svg import MOST_BARS, cells, figure_markup, lines
+from eaglectl.report.terminal.console import Console
+from eaglectl.run.measurement import Estimate
 from eaglectl.text import printable
 from tests.conftest import FIXTURES
 from tests.pages import pictures, read_page, terminal_output

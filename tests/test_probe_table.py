@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.report import SmokeReport  # noqa: E402
-from eaglectl.acceptance.sensitivity import LEAST_GAIN  # noqa: E402
-from eaglectl.validation.rule import Finding  # noqa: E402
+import eaglectl  # noqa: E402
+from eaglectl.judge.rule import Finding  # noqa: E402
+from eaglectl.run.report import SmokeReport  # noqa: E402
+from eaglectl.run.sensitivity import LEAST_GAIN  # noqa: E402
 from tests.builders import call, read_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.pairs import MLA, SECOND, TABLE, TINY, Trained, write_prompts  # noqa: E402
@@ -82,13 +82,13 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Trained], Path]:
 
 def probe(drafter: Path, prompts: Path, trained: Trained = TINY, **given: Any) -> SmokeReport:
     settings = {"max_tokens": trained.tokens, "probe": "sensitivity", **given}
-    options = api.SmokeOptions(engine="reference", device="cpu", prompts=prompts, **settings)
-    return api.smoke(str(drafter), str(trained.target), options)
+    options = eaglectl.SmokeOptions(engine="reference", device="cpu", prompts=prompts, **settings)
+    return eaglectl.smoke(str(drafter), str(trained.target), options)
 
 
 def validated(folder: Path, trained: Trained) -> tuple[Finding, ...]:
-    options = api.ValidateOptions(target=str(trained.target), has_engines=False)
-    return api.validate(str(folder), options).findings
+    options = eaglectl.ValidateOptions(target=str(trained.target), has_engines=False)
+    return eaglectl.validate(str(folder), options).findings
 
 
 def printed_command(report: SmokeReport) -> list[str]:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl import api, terminal
-from eaglectl.checkpoint import digests
-from eaglectl.checkpoint.checkpoint import read_weight_file
+import eaglectl
+from eaglectl import terminal
+from eaglectl.files import digests
+from eaglectl.files.checkpoint import read_weight_file
 from eaglectl.progress import Progress, TimedWork
-from eaglectl.publishing import upload_files
+from eaglectl.publish import upload_files
 from eaglectl.terminal import OutputSettings, ProgressBar
 from tests.builders import STATED, call, drafter_folder
 from tests.conftest import FIXTURES
@@ -41,7 +42,7 @@ def download(folder: Path, tmp_path: Path) -> Path:
     """The files as `upload` would publish them."""
     path = tmp_path / "download"
     path.mkdir()
-    for file in api.upload(str(folder), "org/drafter", api.UploadOptions(dry_run=True)).plan.files:
+    for file in eaglectl.upload(str(folder), "org/drafter", eaglectl.UploadOptions(dry_run=True)).plan.files:
         (path / file.name).write_bytes(bytes(file.content))  # type: ignore[arg-type]
     return path
 
@@ -227,10 +228,10 @@ def test_a_large_file_is_told_in_pieces(
     monkeypatch.setattr(upload_files, "MAX_KEPT", 1000)
     monkeypatch.setattr(upload_files, "BLOCK", 1000)
     monkeypatch.setattr(digests, "BLOCK", 1000)
-    dry = api.UploadOptions(dry_run=True)
+    dry = eaglectl.UploadOptions(dry_run=True)
     for call_command in (
-        lambda: api.upload(str(folder), "org/drafter", dry, on_progress=reports.append),
-        lambda: api.verify(str(download), on_progress=reports.append),
+        lambda: eaglectl.upload(str(folder), "org/drafter", dry, on_progress=reports.append),
+        lambda: eaglectl.verify(str(download), on_progress=reports.append),
     ):
         reports.clear()
         call_command()

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 pytest.importorskip("huggingface_hub")
 
-from eaglectl.acceptance import prompts as module
-from eaglectl.acceptance.prompts import PromptSet, choose_prompts, lines_of, prompt_sets
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.run import prompts as module
+from eaglectl.run.prompts import PromptSet, choose_prompts, lines_of, prompt_sets
 
 MT_BENCH = b'{"question_id": 81, "category": "writing", "turns": ["Write a haiku.", "Now a limerick."]}\n'
 MT_BENCH += b'{"question_id": 82, "category": "math", "turns": ["What is 3 * 5?", "And half of it?"]}\n'
@@ -75,7 +75,7 @@ class Use:
         self.server.body = body
         sets = replace(prompt_sets(), sets={**prompt_sets().sets, name: small})
         self.monkeypatch.setattr(module, "prompt_sets", lambda: sets)
-        self.monkeypatch.setattr("eaglectl.acceptance.prompts.prompt_sets", lambda: sets)
+        self.monkeypatch.setattr("eaglectl.run.prompts.prompt_sets", lambda: sets)
         return small
 
 

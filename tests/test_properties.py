@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.errors import EaglectlError, RefusedError, UsageError
 from eaglectl.formats.catalogue import FORMATS, tensor_names, writable
 from eaglectl.formats.format import Format
 from eaglectl.formats.names import canonical_name
+from eaglectl.operations.converting import ConvertOptions
 from tests.cases import digests, file_digests
 from tests.drafters import DEPTH, Made, drafters
 

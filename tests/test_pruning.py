@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.conversion.pruning import most_counted
 from eaglectl.conversion.request import Pruning
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import (
     DRAFT,
     HIDDEN,

@@ -7,12 +7,12 @@ import jsonschema
 import msgspec
 import pytest
 
-from eaglectl.acceptance.prompts import prompt_sets
-from eaglectl.acceptance.published import Published, Settings, preset, published_lengths
-from eaglectl.acceptance.published import published_for as published_by_names
 from eaglectl.errors import UsageError
 from eaglectl.formats import published
 from eaglectl.formats.published import published_file
+from eaglectl.run.prompts import prompt_sets
+from eaglectl.run.published import Published, Settings, preset, published_lengths
+from eaglectl.run.published import published_for as published_by_names
 from schemas.files import published_schema
 from tests.conftest import FIXTURES
 

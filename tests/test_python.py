@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.api.keywords import _names_by_flag, in_python
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.keywords import _names_by_flag, in_python
 from eaglectl.options import CALLER, options_of
 from tests.builders import call
 from tests.conftest import FIXTURES
@@ -157,7 +157,7 @@ def test_flags_become_fields(text: str, expected: str) -> None:
 def test_importing_a_result_loads_no_other_command() -> None:
     code = "import sys, eaglectl; eaglectl.Inspection; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    others = {"numpy", "eaglectl.conversion", "eaglectl.acceptance", "eaglectl.reports"}
+    others = {"numpy", "eaglectl.conversion", "eaglectl.run", "eaglectl.report"}
     assert not others & set(done.stdout.split())
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Choice, question
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers, Origin
 from eaglectl.formats.reader import check_answers
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import ABSENT, Stored, call, drafter_folder, floats, older_angelslim
 from tests.conftest import FIXTURES
 from tests.published import ALL, Published

@@ -10,11 +10,11 @@ from types import ModuleType
 
 import pytest
 
-from eaglectl import api
-from eaglectl.api.converting import ConvertOptions
+import eaglectl
 from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import writable
 from eaglectl.formats.format import Answers
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import HIDDEN, VOCAB, drafter_folder, floats, mask
 from tests.cases import CASES, Case, true_answers
 from tests.conftest import FIXTURES
@@ -78,19 +78,19 @@ def test_layers_that_marks_would_move_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(RefusedError, match=words):
         options = ConvertOptions("lightseekorg", target=TARGET, answers=true_answers(source))
-        api.convert(str(source), tmp_path / "out", options)
+        eaglectl.convert(str(source), tmp_path / "out", options)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_layout_of_mla_heads_takes_no_others(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="no class for this drafter's attention; write it --for vllm"):
-        api.convert(str(PRODUCERS / "vllm/native"), tmp_path / "out", ConvertOptions("torchspec-vllm"))
+        eaglectl.convert(str(PRODUCERS / "vllm/native"), tmp_path / "out", ConvertOptions("torchspec-vllm"))
 
 
 def test_a_layout_of_parallel_drafters_takes_no_others(tmp_path: Path) -> None:
     options = ConvertOptions("peagle", target=TARGET, target_name="org/name")
     with pytest.raises(RefusedError, match="parallel drafters, and this one has no mask_hidden; write it"):
-        api.convert(str(PRODUCERS / "vllm/native"), tmp_path / "out", options)
+        eaglectl.convert(str(PRODUCERS / "vllm/native"), tmp_path / "out", options)
 
 
 def test_a_rope_base_that_the_layouts_trainer_ignores_is_refused(tmp_path: Path) -> None:
@@ -98,7 +98,9 @@ def test_a_rope_base_that_the_layouts_trainer_ignores_is_refused(tmp_path: Path)
         "TorchSpec's, its files leave open what was trained: TorchSpec's MLA attention trains with rope base"
     )
     with pytest.raises(RefusedError, match=words):
-        api.convert(str(PRODUCERS / "vllm/mla"), tmp_path / "out", ConvertOptions("torchspec", target=TARGET))
+        eaglectl.convert(
+            str(PRODUCERS / "vllm/mla"), tmp_path / "out", ConvertOptions("torchspec", target=TARGET)
+        )
 
 
 @pytest.mark.parametrize("norm_output", [False, True])
@@ -112,22 +114,24 @@ def test_norm_output_is_stated_beside_fc_norm(layout: str, norm_output: bool, tm
     (tmp_path / "target").mkdir()
     target = tmp_path / "target/config.json"
     target.write_text(json.dumps({"num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB}))
-    api.convert(str(source), out, ConvertOptions(layout, target=str(target)))
+    eaglectl.convert(str(source), out, ConvertOptions(layout, target=str(target)))
     assert json.loads((out / "config.json").read_text())["norm_output"] is norm_output
-    drafter = api.inspect(str(out), target=str(target)).drafter
+    drafter = eaglectl.inspect(str(out), target=str(target)).drafter
     assert drafter.norms.norm_output is norm_output and drafter.notes_at("question") == ()
-    assert api.diff(str(source), str(out), api.DiffOptions(str(target))).verdict == "equal"
+    assert eaglectl.diff(str(source), str(out), eaglectl.DiffOptions(str(target))).verdict == "equal"
 
 
 def test_a_record_of_another_layout_answers_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
     case = next(case for case in CASES if case.path == "specforge/eagle3.1")
-    api.convert(str(case.folder), out, ConvertOptions("specforge", target=TARGET, answers=case.answered()))
-    assert api.inspect(str(out)).drafter.version == "3.1"
+    eaglectl.convert(
+        str(case.folder), out, ConvertOptions("specforge", target=TARGET, answers=case.answered())
+    )
+    assert eaglectl.inspect(str(out)).drafter.version == "3.1"
     record = json.loads((out / "eaglectl.json").read_text())
     (out / "eaglectl.json").write_text(json.dumps({**record, "layout": "vllm"}))
-    assert api.inspect(str(out)).drafter.version == "3 or 3.1"
+    assert eaglectl.inspect(str(out)).drafter.version == "3 or 3.1"
     (out / "eaglectl.json").write_text(json.dumps({**record, "eagle": "3"}))
-    assert api.inspect(str(out)).drafter.norms.norm_output is False
+    assert eaglectl.inspect(str(out)).drafter.norms.norm_output is False
     answers = Answers(semantics={"specforge": "post-879"})
-    assert api.inspect(str(out), answers=answers).drafter.norms.norm_output is True
+    assert eaglectl.inspect(str(out), answers=answers).drafter.norms.norm_output is True

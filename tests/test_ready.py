@@ -17,12 +17,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
-from eaglectl.acceptance.measurement import PromptResult, measure  # noqa: E402
-from eaglectl.api import readying  # noqa: E402
-from eaglectl.api.steps import steps_text  # noqa: E402
+from eaglectl.commands.ready import run as readying  # noqa: E402
+from eaglectl.commands.ready.report import last_line  # noqa: E402
+from eaglectl.commands.ready.steps import steps_text  # noqa: E402
 from eaglectl.engines import registry  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
-from eaglectl.reports.readiness import last_line  # noqa: E402
+from eaglectl.run.measurement import PromptResult, measure  # noqa: E402
 from eaglectl.verdicts import ServedAs  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
@@ -426,7 +426,7 @@ def test_a_call_that_is_ended_leaves_nothing(
     source = FIXTURES / "producers/eagle/bin"
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with paused("eaglectl.api.readying.validate", "ready", source) as process:
+    with paused("eaglectl.commands.ready.run.validate", "ready", source) as process:
         assert list(tmp_path.glob(".eaglectl.*.partial/files/converted/config.json"))
         process.send_signal(number)
         process.communicate(timeout=60)
@@ -439,7 +439,7 @@ def test_a_call_that_is_ended_leaves_nothing(
 
 def test_the_steps_and_their_times_are_said_before_anything_is_read(tmp_path: Path) -> None:
     with paused(
-        "eaglectl.api.readying.measured_questions", "ready", TINY / "eagle3", "--target", TARGET
+        "eaglectl.commands.ready.run.measured_questions", "ready", TINY / "eagle3", "--target", TARGET
     ) as run:
         run.kill()
         _, error = run.communicate()

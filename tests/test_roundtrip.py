@@ -10,11 +10,11 @@ import pytest
 from safetensors import safe_open
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import writable
 from eaglectl.formats.format import Answers
 from eaglectl.formats.names import canonical_name
+from eaglectl.operations.converting import ConvertOptions
 from tests.cases import CASES, Case, digests, file_digests
 
 # strays are left behind, fused and absorbed tensors become the named ones, a lost d2t is written, a missing

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.report import SmokeReport
+import eaglectl
 from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.run.report import SmokeReport
 from tests.builders import drafter_folder
 
 pytest.importorskip("torch")
@@ -65,8 +65,8 @@ def smoke(tmp_path: Path, pages: Mapping[str, Any], seen: list[Any] | None = Non
     (tmp_path / "target/config.json").write_text('{"num_hidden_layers": 8, "model_type": "llama"}')
     (tmp_path / "prompts.txt").write_text("one\ntwo\n")
     with server(pages, [] if seen is None else seen) as url:
-        options = api.SmokeOptions(engine=url, prompts=tmp_path / "prompts.txt", max_tokens=20)
-        return api.smoke(str(folder), str(tmp_path / "target"), options)
+        options = eaglectl.SmokeOptions(engine=url, prompts=tmp_path / "prompts.txt", max_tokens=20)
+        return eaglectl.smoke(str(folder), str(tmp_path / "target"), options)
 
 
 def test_sglang_says_of_each_request_what_its_rounds_accepted(tmp_path: Path) -> None:

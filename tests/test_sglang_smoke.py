@@ -13,15 +13,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.installed import SGLANG, ask, run_sglang
-from eaglectl.acceptance.job import EngineJob
-from eaglectl.acceptance.process import InstalledEngine
-from eaglectl.acceptance.prompts import Prompt
-from eaglectl.acceptance.sglang.scheduler import describe, load_over_nan
+import eaglectl
 from eaglectl.cli import run
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.format import Answers
+from eaglectl.run.installed import SGLANG, ask, run_sglang
+from eaglectl.run.job import EngineJob
+from eaglectl.run.process import InstalledEngine
+from eaglectl.run.prompts import Prompt
+from eaglectl.run.sglang.scheduler import describe, load_over_nan
 from tests.conftest import FIXTURES
 from tests.tiny import TARGET, TINY
 
@@ -140,7 +140,7 @@ def ending(tmp_path: Path) -> Path:
 
 
 def job(target: Path = TARGET, **settings: Any) -> EngineJob:
-    drafter = api.inspect(str(EAGLE3), target=str(TARGET), answers=Answers()).drafter
+    drafter = eaglectl.inspect(str(EAGLE3), target=str(TARGET), answers=Answers()).drafter
     given: dict[str, Any] = {"max_tokens": 4, "device": "cpu", "draft_tokens": (0, 1, 2), **settings}
     return EngineJob(EAGLE3, drafter, target, PROMPTS, **given)
 

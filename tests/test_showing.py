@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from eaglectl.acceptance.measurement import PromptResult
-from eaglectl.acceptance.showing import AnswerToken, ShownAnswer, _texts, positions_of
-from eaglectl.api import SmokeOptions, smoke
+from eaglectl import SmokeOptions, smoke
 from eaglectl.errors import UsageError
-from eaglectl.reports.acceptance import _shown
-from eaglectl.reports.terminal.console import as_plain_text
-from eaglectl.reports.terminal.report import print_section
+from eaglectl.report.acceptance import _shown
+from eaglectl.report.terminal.console import as_plain_text
+from eaglectl.report.terminal.report import print_section
+from eaglectl.run.measurement import PromptResult
+from eaglectl.run.showing import AnswerToken, ShownAnswer, _texts, positions_of
 
 
 def test_each_draft_gives_its_accepted_tokens_and_one_of_the_targets() -> None:

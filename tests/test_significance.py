@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglectl.acceptance.measurement import (
+from eaglectl.run.measurement import (
     LEVEL,
     Estimate,
     Measurement,
@@ -16,7 +16,7 @@ from eaglectl.acceptance.measurement import (
     prompts_needed,
     t_quantile,
 )
-from eaglectl.acceptance.sensitivity import MOST_TIMES, Variant, find_fall, judge_gain
+from eaglectl.run.sensitivity import MOST_TIMES, Variant, find_fall, judge_gain
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from eaglectl import api  # noqa: E402
+import eaglectl  # noqa: E402
 from eaglectl.conversion.calibration import Statistics  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
 
@@ -54,9 +54,9 @@ def statistics(tmp_path_factory: pytest.TempPathFactory) -> tuple[Statistics, St
             for row in rows
         )
     )
-    options = api.CalibrateOptions(prompts=prompts, answer_tokens=8, device="cpu")
+    options = eaglectl.CalibrateOptions(prompts=prompts, answer_tokens=8, device="cpu")
     plain, sink = (
-        api.calibrate(str(TINY / "eagle3"), str(target), None, options)
+        eaglectl.calibrate(str(TINY / "eagle3"), str(target), None, options)
         for target in (TARGET, sinking_target(folder))
     )
     return plain, sink
@@ -82,7 +82,7 @@ def test_inspect_tells_of_the_sink_what_the_conversion_recorded(
         record = {"upgrade": {"calibration": found.described()}}
         (out / "eaglectl.json").write_text(json.dumps({"previous": record}))
     words = {
-        name: [note.text for note in api.inspect(str(tmp_path / name), target=str(TARGET)).drafter.notes]
+        name: [note.text for note in eaglectl.inspect(str(tmp_path / name), target=str(TARGET)).drafter.notes]
         for name in ("plain", "sink")
     }
     assert not any("massive" in text for text in words["plain"])
@@ -95,7 +95,7 @@ def test_inspect_tells_of_the_sink_what_the_conversion_recorded(
 def test_a_record_that_states_no_massive_tokens_is_passed_over(massive: object, tmp_path: Path) -> None:
     shutil.copytree(TINY / "eagle3", out := tmp_path / "drafter")
     (out / "eaglectl.json").write_text(json.dumps({"upgrade": {"calibration": {"massive": massive}}}))
-    notes = api.inspect(str(out), target=str(TARGET)).drafter.notes
+    notes = eaglectl.inspect(str(out), target=str(TARGET)).drafter.notes
     assert not any("massive" in note.text for note in notes)
 
 

@@ -12,13 +12,13 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
-from eaglectl.acceptance import installed  # noqa: E402
-from eaglectl.acceptance.process import InstalledEngine  # noqa: E402
-from eaglectl.acceptance.prompts import batches_by_length, builtin_prompts, read_prompts  # noqa: E402
-from eaglectl.api import smoking  # noqa: E402
 from eaglectl.cli import run  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
+from eaglectl.operations import smoking  # noqa: E402
 from eaglectl.progress import Progress  # noqa: E402
+from eaglectl.run import installed  # noqa: E402
+from eaglectl.run.process import InstalledEngine  # noqa: E402
+from eaglectl.run.prompts import batches_by_length, builtin_prompts, read_prompts  # noqa: E402
 from tests.builders import floats, read_safetensors, refusal, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.opening import open_source
-from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.opening import open_source
+from eaglectl.files.source import FolderSource
 from tests.builders import (
     ABSENT,
     call,

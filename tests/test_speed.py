@@ -18,11 +18,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
-from eaglectl import api  # noqa: E402
-from eaglectl.acceptance import installed, speed  # noqa: E402
-from eaglectl.acceptance.process import VLLM, InstalledEngine  # noqa: E402
-from eaglectl.acceptance.report import SmokeReport  # noqa: E402
-from eaglectl.acceptance.speed import (  # noqa: E402
+from eaglectl.commands.ready.report import readiness_outline  # noqa: E402
+from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
+from eaglectl.report.acceptance import smoke_outline  # noqa: E402
+from eaglectl.report.markdown import markdown  # noqa: E402
+from eaglectl.run import installed, speed  # noqa: E402
+from eaglectl.run.process import VLLM, InstalledEngine  # noqa: E402
+from eaglectl.run.report import SmokeReport  # noqa: E402
+from eaglectl.run.speed import (  # noqa: E402
     BreakEven,
     FastestK,
     Place,
@@ -33,7 +36,7 @@ from eaglectl.acceptance.speed import (  # noqa: E402
     compare_timings,
     find_break_even,
 )
-from eaglectl.acceptance.timing import (  # noqa: E402
+from eaglectl.run.timing import (  # noqa: E402
     BUDGET,
     REPEATS,
     Batch,
@@ -41,11 +44,7 @@ from eaglectl.acceptance.timing import (  # noqa: E402
     choose_requests,
     time_repeats,
 )
-from eaglectl.acceptance.vllm import speed_child  # noqa: E402
-from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
-from eaglectl.reports.acceptance import smoke_outline  # noqa: E402
-from eaglectl.reports.markdown import markdown  # noqa: E402
-from eaglectl.reports.readiness import readiness_outline  # noqa: E402
+from eaglectl.run.vllm import speed_child  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.test_page import smoke_report  # noqa: E402
@@ -566,7 +565,7 @@ def test_ready_says_why_nothing_was_timed() -> None:
 
 
 def test_ready_does_not_time_a_cpu(monkeypatch: pytest.MonkeyPatch, engine: list[tuple[str, int]]) -> None:
-    from eaglectl.api.smoking import CPU_SKIPPED, smoke_drafts
+    from eaglectl.operations.smoking import CPU_SKIPPED, smoke_drafts
 
     def answers(engine: Any, job: Any, texts: Any) -> tuple[Any, Any]:
         result = {"tokens": [1, 2], "drafts": 10, "accepted": [9] * job.k}
@@ -574,7 +573,7 @@ def test_ready_does_not_time_a_cpu(monkeypatch: pytest.MonkeyPatch, engine: list
         return None, {**common, "results": [result] * len(texts), "resolved": {}}
 
     monkeypatch.setattr(installed, "_answers", answers)
-    options = api.SmokeOptions(engine="vllm", prompts=str(PROMPTS), sample=8, speed=(1,))
+    options = eaglectl.SmokeOptions(engine="vllm", prompts=str(PROMPTS), sample=8, speed=(1,))
     report = smoke_drafts(str(TINY / "eagle3"), str(TARGET), options, None, times_cpu=False)
     assert (report.speed, report.speed_gap, report.verdict) == (None, CPU_SKIPPED, "pass")
     assert engine == []
@@ -615,7 +614,7 @@ def test_what_cannot_be_timed_is_usage(words: tuple[str, ...]) -> None:
 )
 def test_numbers_that_do_not_rise_are_refused_in_python(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="in rising order"):
-        api.smoke(str(TINY / "eagle3"), str(TARGET), api.SmokeOptions(engine="vllm", **given))
+        eaglectl.smoke(str(TINY / "eagle3"), str(TARGET), eaglectl.SmokeOptions(engine="vllm", **given))
 
 
 def test_ready_takes_one_k() -> None:
@@ -633,8 +632,10 @@ def smoke_server(tmp_path: Path, pages: Mapping[str, Any], seen: list[Any]) -> S
     (tmp_path / "target/config.json").write_text('{"num_hidden_layers": 8, "model_type": "llama"}')
     (tmp_path / "prompts.txt").write_text("".join(f"prompt {number}\n" for number in range(6)))
     with server(pages, seen) as url:
-        options = api.SmokeOptions(engine=url, prompts=tmp_path / "prompts.txt", max_tokens=20, speed=(1, 3))
-        return api.smoke(str(folder), str(tmp_path / "target"), options)
+        options = eaglectl.SmokeOptions(
+            engine=url, prompts=tmp_path / "prompts.txt", max_tokens=20, speed=(1, 3)
+        )
+        return eaglectl.smoke(str(folder), str(tmp_path / "target"), options)
 
 
 def vllm_metrics(requests: int, running: int = 0) -> str:

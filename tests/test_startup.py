@@ -45,11 +45,12 @@ def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_help_loads_the_names_of_the_commands_alone() -> None:
     loaded = modules("--help")
     assert {name for name in loaded if name.startswith("eaglectl.")} == {
-        "eaglectl.checkpoint",
-        "eaglectl.checkpoint.files",  # a working folder that was removed
-        "eaglectl.checkpoint.signals",
+        "eaglectl.files",
+        "eaglectl.files.files",  # a working folder that was removed
+        "eaglectl.files.signals",
         "eaglectl.cli",
         "eaglectl.cli.app",
+        "eaglectl.cli.commands",
         "eaglectl.cli.defaults",
         "eaglectl.cli.help",
         "eaglectl.cli.command",
@@ -69,14 +70,12 @@ def test_what_reads_no_file_loads_no_openssl(option: str) -> None:
 
 def test_a_conversion_that_measures_nothing_loads_no_engine() -> None:
     loaded = modules("convert", FIXTURES / "tiny/eagle3", "--dry-run")
-    assert not {"eaglectl.acceptance.gate", "eaglectl.acceptance.vllm.target_engine"} & loaded
+    assert not {"eaglectl.run.gate", "eaglectl.run.vllm.target_engine"} & loaded
 
 
 def test_a_command_loads_no_other_command(drafter: Path) -> None:
-    loaded = {name for name in modules("inspect", drafter) if name.startswith("eaglectl.cli.")}
-    assert loaded == {
-        f"eaglectl.cli.{name}" for name in ("app", "command", "defaults", "help", "inspect", "options")
-    }
+    loaded = {name for name in modules("inspect", drafter) if name.startswith("eaglectl.commands.")}
+    assert loaded == {f"eaglectl.commands.{name}" for name in ("arguments", "inspect", "inspect.command")}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 
 from safetensors.torch import save_file  # noqa: E402
 
-from eaglectl import api  # noqa: E402
+import eaglectl  # noqa: E402
 from eaglectl.conversion.calibration import Statistics, read_statistics  # noqa: E402
 from eaglectl.errors import EaglectlError, UnreadableError  # noqa: E402
 from eaglectl.reference.stored_states import state_files  # noqa: E402
@@ -55,8 +55,8 @@ def run(sequences: list[tuple[Any, Any]], tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("run")
     short = [{"prompt_token_ids": tokens[:-4].tolist()} for tokens, _ in sequences]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in short))
-    options = api.CalibrateOptions(prompts=folder / "prompts.jsonl", answer_tokens=4, device="cpu")
-    return api.calibrate(EAGLE3, str(TARGET), options=options)
+    options = eaglectl.CalibrateOptions(prompts=folder / "prompts.jsonl", answer_tokens=4, device="cpu")
+    return eaglectl.calibrate(EAGLE3, str(TARGET), options=options)
 
 
 class Counted:
@@ -128,8 +128,8 @@ def record(tokens: Any, states: Any) -> dict[str, Any]:
     }
 
 
-def options(folder: Path, layers: tuple[int, ...] = (2, 4, 5)) -> api.CalibrateOptions:
-    return api.CalibrateOptions(states=folder, states_layers=layers, device="cpu")
+def options(folder: Path, layers: tuple[int, ...] = (2, 4, 5)) -> eaglectl.CalibrateOptions:
+    return eaglectl.CalibrateOptions(states=folder, states_layers=layers, device="cpu")
 
 
 def answered(sequences: list[tuple[Any, Any]], run: Statistics) -> list[tuple[Any, Any]]:
@@ -152,7 +152,7 @@ def test_states_on_disk_give_the_statistics_of_a_run_on_the_same_tokens(
 ) -> None:
     for number, (tokens, states) in enumerate(answered(sequences, run)):
         write(tmp_path, number, tokens, states)
-    found = api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
+    found = eaglectl.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
     assert (found.tokens, found.boundaries) == (run.tokens, (2, 4, 5))
     assert found.rms == pytest.approx(run.rms, rel=1e-5)
     assert found.spread == pytest.approx(run.spread, rel=1e-4)
@@ -173,8 +173,8 @@ def test_what_specforges_script_wrote_gives_the_statistics_of_its_tokens(tmp_pat
         tokens = torch.load(path, weights_only=True)["input_ids"]
         states = engine.states([tokens.tolist()]).aux[0].unflatten(-1, (3, 128))
         stacked(tmp_path, len(tokens), tokens, states.contiguous())
-    own = api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
-    found = api.calibrate(EAGLE3, str(TARGET), options=options(RECORDED))
+    own = eaglectl.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
+    found = eaglectl.calibrate(EAGLE3, str(TARGET), options=options(RECORDED))
     assert (found.tokens, found.engine["files"]) == (own.tokens, "2") == (85, "2")
     assert found.rms == pytest.approx(own.rms, rel=1e-5)
     assert found.spread == pytest.approx(own.spread, rel=1e-4)
@@ -187,7 +187,7 @@ def test_a_vocabulary_mapping_elsewhere_is_refused_as_no_states(tmp_path: Path) 
     mapping = torch.load(RECORDED / "vocab_mapping/vocab_mapping.pt", weights_only=True)
     torch.save(mapping, tmp_path / "mapping.pt")
     with pytest.raises(EaglectlError, match=r"mapping\.pt has d2t, t2d, .*: no hidden states"):
-        api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
+        eaglectl.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
 
 
 def test_layers_in_another_order_are_put_in_the_drafters(
@@ -198,8 +198,8 @@ def test_layers_in_another_order_are_put_in_the_drafters(
     for number, (tokens, states) in enumerate(sequences):
         stacked(tmp_path / "one", number, tokens, states)
         stacked(tmp_path / "other", number, tokens, states[:, [3, 1, 0, 2]].contiguous())
-    one = api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path / "one"))
-    other = api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path / "other", (8, 4, 2, 5)))
+    one = eaglectl.calibrate(EAGLE3, str(TARGET), options=options(tmp_path / "one"))
+    other = eaglectl.calibrate(EAGLE3, str(TARGET), options=options(tmp_path / "other", (8, 4, 2, 5)))
     assert one.rms == other.rms and one.rms[0] < one.rms[2] / 2
     assert (one.sigma, one.spread) == (other.sigma, other.spread)
 
@@ -341,7 +341,7 @@ def test_wrong_options_are_told(name: str, tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_folder_that_is_not_there_could_not_be_read(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="no such folder"):
-        api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path / "nowhere"))
+        eaglectl.calibrate(EAGLE3, str(TARGET), options=options(tmp_path / "nowhere"))
 
 
 IRREGULAR: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -368,7 +368,7 @@ def test_what_is_no_file_of_states_is_named_and_not_passed_over(
     (tmp_path / "below").mkdir()
     make(tmp_path / "below" / "b.ckpt")
     with pytest.raises(UnreadableError, match=words):
-        api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
+        eaglectl.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
 
 
 def test_a_link_to_a_folder_that_is_read_anyway_is_passed_over(tmp_path: Path) -> None:
@@ -382,4 +382,4 @@ def test_sequences_of_a_few_tokens_are_told(sequences: list[tuple[Any, Any]], tm
     tokens, states = sequences[0]
     stacked(tmp_path, 0, tokens[:3].clone(), states[:3].clone())
     with pytest.raises(EaglectlError, match="fed-back states"):
-        api.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))
+        eaglectl.calibrate(EAGLE3, str(TARGET), options=options(tmp_path))

@@ -297,8 +297,8 @@ ADDRESS = "https://git.example.org/me/eaglectl"
 # what is printed where the address of [project.urls] is known
 PRINTS_ADDRESS = """
 import eaglectl
-from eaglectl.publishing.project import install_command
-from eaglectl.reports.ci.outputs import render
+from eaglectl.publish.project import install_command
+from eaglectl.report.ci.outputs import render
 report = eaglectl.validate("fixtures/tiny/eagle3", headers_only=True)
 print(install_command(), render("sarif", [report], 1), eaglectl.render_page(report))
 """

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl import api
-from eaglectl.api.targets import open_target
+import eaglectl
 from eaglectl.errors import RefusedError
 from eaglectl.formats.quantised_targets import METHODS
 from eaglectl.formats.reader import read_target
+from eaglectl.target import open_target
 from tests.builders import HIDDEN, VOCAB, drafter_folder
 
 TARGET = {"model_type": "llama", "num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB}
@@ -61,7 +61,7 @@ def test_inspect_shows_it(tmp_path: Path) -> None:
         json.dumps({**TARGET, "quantization_config": {"quant_method": "gptq"}})
     )
     (target / "adapter_config.json").write_text("{}")
-    drafter = api.inspect(str(drafter_folder(tmp_path)), target=str(target)).drafter
+    drafter = eaglectl.inspect(str(drafter_folder(tmp_path)), target=str(target)).drafter
     texts = [note.text for note in drafter.notes if note.topic == "changed-target"]
     assert [text.partition(":")[0] for text in texts] == [
         "the target is quantised (gptq)",

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from eaglectl import api
-from eaglectl.api.converting import ConvertOptions
+import eaglectl
 from eaglectl.conversion.request import Pruning
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import (
     HIDDEN,
     VOCAB,
@@ -59,7 +59,7 @@ OWN_HEAD = ConvertOptions(has_target_head=True)
 )
 def test_the_targets_head_comes_over_byte_for_byte(name: str, config: dict[str, Any], tmp_path: Path) -> None:
     source, whole = drafter_folder(tmp_path, **BARE), target(tmp_path / "target", {name: HEAD}, **config)
-    done = api.convert(str(source), tmp_path / "out", replace(OWN_HEAD, target=whole))
+    done = eaglectl.convert(str(source), tmp_path / "out", replace(OWN_HEAD, target=whole))
     found = read_safetensors(tmp_path / "out/model.safetensors")
     assert found.pop("lm_head.weight") == HEAD
     assert found == read_safetensors(source / "model.safetensors")
@@ -72,7 +72,7 @@ def test_its_rows_may_be_pruned_at_once(tmp_path: Path) -> None:
     source, whole = drafter_folder(tmp_path, **BARE), target(tmp_path / "target")
     (tmp_path / "counts.json").write_text(json.dumps({"3": 5, "9": 4, "60": 9}))
     options = ConvertOptions(has_target_head=True, pruning=Pruning(3, tmp_path / "counts.json"))
-    api.convert(str(source), tmp_path / "out", replace(options, target=whole))
+    eaglectl.convert(str(source), tmp_path / "out", replace(options, target=whole))
     found, width = read_safetensors(tmp_path / "out/model.safetensors"), 2 * HIDDEN
     rows = [HEAD[2][token * width : (token + 1) * width] for token in (3, 9, 60)]
     assert found["lm_head.weight"] == ("BF16", (3, HIDDEN), b"".join(rows))
@@ -115,7 +115,7 @@ def test_what_has_no_head_to_give_stops(name: str, tmp_path: Path) -> None:
     source = drafter_folder(tmp_path, **given)
     where = None if made is None else target(tmp_path / "target", **made)
     with pytest.raises(kind, match=words):
-        api.convert(str(source), tmp_path / "out", replace(OWN_HEAD, target=where))
+        eaglectl.convert(str(source), tmp_path / "out", replace(OWN_HEAD, target=where))
     assert not (tmp_path / "out").exists()
 
 
@@ -135,10 +135,10 @@ def test_absorption_takes_the_head_that_came_over(tmp_path: Path) -> None:
 
     source, whole = drafter_folder(tmp_path, **BARE), target(tmp_path / "target")
     known = statistics(
-        api.convert(str(source), options=ConvertOptions(target=whole, dry_run=True)).plan.drafter
+        eaglectl.convert(str(source), options=ConvertOptions(target=whole, dry_run=True)).plan.drafter
     )
     options = ConvertOptions(version="3.1", recipe=UpgradeRecipe("off", True, known), has_target_head=True)
-    done = api.convert(str(source), tmp_path / "out", replace(options, target=whole))
+    done = eaglectl.convert(str(source), tmp_path / "out", replace(options, target=whole))
     assert done.plan.record["upgrade"]["norm_output"] == "absorbed"
     step = next(step for step in done.plan.steps if step.name == "lm_head.weight")
     assert step.how == "the target's lm_head.weight; columns times norm.weight / sigma"

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eaglectl import api
-from eaglectl.api import converting
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import FolderSource
+import eaglectl
 from eaglectl.conversion.arithmetic import decode
 from eaglectl.drafter.drafter import Target
 from eaglectl.errors import RefusedError, UsageError
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.source import FolderSource
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
+from eaglectl.operations import converting
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import (
     HIDDEN,
     VOCAB,
@@ -72,7 +72,7 @@ def matrix_file(path: Path, *matrices: Any, name: str = "global_rotation") -> st
 
 def rotated(source: Path, out: Path, **given: Any) -> dict[str, Stored]:
     """The tensors that the conversion writes."""
-    api.convert(str(source), out, ConvertOptions(**{"target_rotation": "measure", **given}))
+    eaglectl.convert(str(source), out, ConvertOptions(**{"target_rotation": "measure", **given}))
     return read_safetensors(out / "model.safetensors")
 
 
@@ -188,7 +188,7 @@ def test_an_embedding_that_is_not_there_is_rotated_back(tmp_path: Path) -> None:
     source = drafter_folder(tmp_path, tensors={EMBEDDING: None})
     given = {"target": str(target(tmp_path / "t")), "dtype": "F32"}
     file = matrix_file(tmp_path / "q.safetensors", rotation())
-    done = api.convert(str(source), tmp_path / "out", ConvertOptions(**given, target_rotation=file))
+    done = eaglectl.convert(str(source), tmp_path / "out", ConvertOptions(**given, target_rotation=file))
     after = read_safetensors(tmp_path / "out/model.safetensors")
     assert numbers(after[EMBEDDING]) == pytest.approx(numbers(drafter_tensors()[EMBEDDING]), abs=1e-6)
     assert any("was not compared" in note.text for note in done.plan.notes)
@@ -208,7 +208,7 @@ def test_embedding_and_head_come_from_the_trained_target(tmp_path: Path) -> None
 def test_a_conversion_of_the_output_still_knows_of_it(tmp_path: Path) -> None:
     whole = str(target(tmp_path / "t"))
     rotated(drafter_folder(tmp_path), tmp_path / "a", target=whole)
-    api.convert(str(tmp_path / "a"), tmp_path / "b", ConvertOptions())
+    eaglectl.convert(str(tmp_path / "a"), tmp_path / "b", ConvertOptions())
     again = read_drafter(read_checkpoint(FolderSource(tmp_path / "b")), Answers(), Target())
     assert again.rotation is not None and again.rotation["embedding"] == "own"
     with pytest.raises(RefusedError, match="rotated already"):
@@ -340,7 +340,7 @@ def test_it_needs_a_target(tmp_path: Path) -> None:
 def test_a_trained_target_alone_says_nothing(tmp_path: Path) -> None:
     options = ConvertOptions(trained_target=str(target(tmp_path / "t")))
     with pytest.raises(UsageError, match="is for --target-rotation"):
-        api.convert(str(drafter_folder(tmp_path)), tmp_path / "out", options)
+        eaglectl.convert(str(drafter_folder(tmp_path)), tmp_path / "out", options)
 
 
 def test_a_folder_without_a_rotation_is_no_file(tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ transformers = pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from eaglectl.acceptance.report import SmokeReport  # noqa: E402
+from eaglectl.run.report import SmokeReport  # noqa: E402
 from tests.rotated import random_rotation, rotate_target  # noqa: E402
 
 PAIRS = {"tiny": 128, "second": 96}
@@ -380,15 +380,15 @@ def original(name: str) -> Path:
 
 def smoke(drafter: Path, whole: Path, name: str) -> SmokeReport:
     prompts = FIXTURES / name.partition("/")[0] / "prompts.jsonl"
-    options = api.SmokeOptions(
+    options = eaglectl.SmokeOptions(
         engine="reference", device="cpu", k=3, max_tokens=16, prompts=prompts, sample=8
     )
-    return api.smoke(str(drafter), str(whole), options)
+    return eaglectl.smoke(str(drafter), str(whole), options)
 
 
 def with_own_embedding(name: str, folder: Path) -> Path:
     """The drafter in vLLM's layout, with the target's embedding as its own, as trainers copy it."""
-    api.convert(str(FIXTURES / name), folder, ConvertOptions(target=str(original(name))))
+    eaglectl.convert(str(FIXTURES / name), folder, ConvertOptions(target=str(original(name))))
     tensors = load_file(folder / "model.safetensors")
     whole = load_file(original(name) / "model.safetensors")
     save_file(tensors | {EMBEDDING: whole["model.embed_tokens.weight"]}, folder / "model.safetensors")
@@ -453,7 +453,7 @@ def test_a_target_in_bfloat16_is_measured_well_enough(name: str, targets: Path, 
 def test_the_diagnosis_ends_in_it_and_its_command_repairs(targets: Path, tmp_path: Path) -> None:
     name, whole = "tiny/eagle3", targets / "tiny"
     source = with_own_embedding(name, tmp_path / "own")
-    diagnosis = api.diagnose(str(source), str(whole), api.DiagnoseOptions(device="cpu"))
+    diagnosis = eaglectl.diagnose(str(source), str(whole), eaglectl.DiagnoseOptions(device="cpu"))
     assert (diagnosis.cause, diagnosis.ending, diagnosis.verdict) == ("rotated-target", "pair", "fail")
     (command,) = diagnosis.commands
     done = call(*shlex.split(command)[1:], "-o", tmp_path / "mended")
@@ -472,8 +472,8 @@ def test_a_marked_target_is_diagnosed_after_a_run(targets: Path, tmp_path: Path)
     }
     (whole / "quant_model_description.json").write_text(json.dumps(description))
     prompts = FIXTURES / "tiny/prompts.jsonl"
-    options = api.DiagnoseOptions(device="cpu", prompts=prompts, sample=16, max_tokens=20)
-    diagnosis = api.diagnose(str(FIXTURES / name), str(whole), options)
+    options = eaglectl.DiagnoseOptions(device="cpu", prompts=prompts, sample=16, max_tokens=20)
+    diagnosis = eaglectl.diagnose(str(FIXTURES / name), str(whole), options)
     assert (diagnosis.cause, diagnosis.ending) == ("marked-rotation", "pair")
     (command,) = diagnosis.commands
     done = call(*shlex.split(command)[1:], "-o", tmp_path / "mended")

@@ -12,11 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.report import SmokeReport  # noqa: E402
-from eaglectl.api.converting import ConvertOptions  # noqa: E402
+import eaglectl  # noqa: E402
 from eaglectl.errors import EaglectlError, UsageError  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
+from eaglectl.operations.converting import ConvertOptions  # noqa: E402
+from eaglectl.run.report import SmokeReport  # noqa: E402
 from tests.builders import read_safetensors, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault, in_vllms_layout  # noqa: E402
@@ -47,13 +47,15 @@ def smoke(drafter: Path, **given: Any) -> SmokeReport:
         "prompts": PROMPTS,
         **given,
     }
-    return api.smoke(str(drafter), str(TARGET), api.SmokeOptions(**settings))
+    return eaglectl.smoke(str(drafter), str(TARGET), eaglectl.SmokeOptions(**settings))
 
 
 def test_the_reference_accepts_as_much_as_every_engine_did(tmp_path: Path) -> None:
     from tests.engine import trained
 
-    meant = api.convert(str(trained.DRAFTER), tmp_path / "d", ConvertOptions(target=str(TARGET))).plan.drafter
+    meant = eaglectl.convert(
+        str(trained.DRAFTER), tmp_path / "d", ConvertOptions(target=str(TARGET))
+    ).plan.drafter
     drafts, answers, _ = trained.in_reference(tmp_path / "d", meant)
     assert {engine: trained.accepted(drafts, answers) for engine in trained.recorded()} == trained.recorded()
 

@@ -15,19 +15,19 @@ pytest.importorskip("transformers")
 
 from safetensors.torch import load_file  # noqa: E402
 
-from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.gate import Gate, GateRow, run_gate  # noqa: E402
-from eaglectl.acceptance.job import EngineJob  # noqa: E402
-from eaglectl.acceptance.measurement import Estimate, Measurement  # noqa: E402
-from eaglectl.acceptance.prompts import read_prompts  # noqa: E402
-from eaglectl.api.converting import ConvertOptions  # noqa: E402
-from eaglectl.api.options import MeasureOptions  # noqa: E402
-from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
+import eaglectl  # noqa: E402
+from eaglectl.commands.convert.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.conversion.calibration import read_statistics  # noqa: E402
 from eaglectl.conversion.request import UpgradeRecipe  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
+from eaglectl.operations.converting import ConvertOptions  # noqa: E402
+from eaglectl.operations.options import MeasureOptions  # noqa: E402
 from eaglectl.progress import Progress  # noqa: E402
 from eaglectl.reference.target import TargetModel  # noqa: E402
+from eaglectl.run.gate import Gate, GateRow, run_gate  # noqa: E402
+from eaglectl.run.job import EngineJob  # noqa: E402
+from eaglectl.run.measurement import Estimate, Measurement  # noqa: E402
+from eaglectl.run.prompts import read_prompts  # noqa: E402
 from tests.builders import Stored, call, read_safetensors  # noqa: E402
 from tests.tiny import TARGET, TINY, Fault, ids, not_a_number  # noqa: E402
 
@@ -40,9 +40,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Statistics of some prompts, and the drafter in vLLM's layout."""
     folder = tmp_path_factory.mktemp("upgrade")
     some = some_lines("calibration.jsonl", 24, folder)
-    options = api.CalibrateOptions(prompts=some, device="cpu")
-    api.calibrate(EAGLE3, str(TARGET), folder / "stats", options)
-    api.convert(EAGLE3, folder / "good", ConvertOptions(**ARGUMENTS))
+    options = eaglectl.CalibrateOptions(prompts=some, device="cpu")
+    eaglectl.calibrate(EAGLE3, str(TARGET), folder / "stats", options)
+    eaglectl.convert(EAGLE3, folder / "good", ConvertOptions(**ARGUMENTS))
     return folder
 
 
@@ -50,8 +50,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def statistics(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Statistics of all prompts for calibration."""
     folder = tmp_path_factory.mktemp("all") / "stats"
-    options = api.CalibrateOptions(prompts=TINY / "calibration.jsonl", device="cpu")
-    api.calibrate(EAGLE3, str(TARGET), folder, options)
+    options = eaglectl.CalibrateOptions(prompts=TINY / "calibration.jsonl", device="cpu")
+    eaglectl.calibrate(EAGLE3, str(TARGET), folder, options)
     return folder
 
 
@@ -100,10 +100,10 @@ def test_the_documents_of_calibrate_keep_their_schemas(tmp_path: Path) -> None:
 
 def test_calibrate_shows_that_it_loads_and_counts_three_passes_over_each_prompt(tmp_path: Path) -> None:
     progress: list[Progress] = []
-    options = api.CalibrateOptions(
+    options = eaglectl.CalibrateOptions(
         prompts=some_lines("gate.jsonl", 3, tmp_path), answer_tokens=4, device="cpu"
     )
-    api.calibrate(EAGLE3, str(TARGET), options=options, on_progress=progress.append)
+    eaglectl.calibrate(EAGLE3, str(TARGET), options=options, on_progress=progress.append)
     counted = [Progress("calibrating", done, 9, "prompts") for done in (0, 3, 4, 5, 6, 7, 8, 9)]
     loading, told = progress[0], [step for step in progress[1:] if step.unit != "bytes"]
     assert (loading, told) == (Progress("loading the target"), counted)
@@ -111,16 +111,16 @@ def test_calibrate_shows_that_it_loads_and_counts_three_passes_over_each_prompt(
 
 def test_calibrate_and_gate_say_once_how_long_they_take(tmp_path: Path) -> None:
     calibrating: list[Progress] = []
-    options = api.CalibrateOptions(
+    options = eaglectl.CalibrateOptions(
         prompts=some_lines("gate.jsonl", 17, tmp_path), answer_tokens=2, device="cpu"
     )
-    api.calibrate(EAGLE3, str(TARGET), options=options, on_progress=calibrating.append)
+    eaglectl.calibrate(EAGLE3, str(TARGET), options=options, on_progress=calibrating.append)
     (told,) = (step for step in calibrating if step.seconds is not None)
     assert told.seconds > 0 and (told.done, told.total) == (12, 51)  # type: ignore[operator]
     measuring: list[Progress] = []
     few = some_lines("gate.jsonl", 3, tmp_path)
     jobs = [
-        EngineJob(TINY / name, api.inspect(str(TINY / name), target=str(TARGET)).drafter, TARGET, ())
+        EngineJob(TINY / name, eaglectl.inspect(str(TINY / name), target=str(TARGET)).drafter, TARGET, ())
         for name in ("eagle3.1", "eagle3.1")
     ]
     jobs = [replace(job, prompts=read_prompts(few), max_tokens=2, device="cpu") for job in jobs]
@@ -159,8 +159,10 @@ def test_a_gate_ends_by_where_its_intervals_lie(rows: list[GateRow], ending: str
 
 def measured(root: Path, tmp_path: Path, recipe: UpgradeRecipe, prompts: int) -> Gate:
     """The gate's figures for a recipe, whatever they are."""
-    done = api.convert(EAGLE3, tmp_path / "after", ConvertOptions(version="3.1", recipe=recipe, **ARGUMENTS))
-    before = api.convert(EAGLE3, tmp_path / "before", ConvertOptions(**ARGUMENTS))
+    done = eaglectl.convert(
+        EAGLE3, tmp_path / "after", ConvertOptions(version="3.1", recipe=recipe, **ARGUMENTS)
+    )
+    before = eaglectl.convert(EAGLE3, tmp_path / "before", ConvertOptions(**ARGUMENTS))
     chosen = read_prompts(TINY / "gate.jsonl")[:prompts]
     jobs = [
         EngineJob(tmp_path / name, plan.drafter, TARGET, chosen, max_tokens=48, device="cpu")
@@ -177,7 +179,7 @@ def test_flags_alone_lose_more_than_a_tenth(prompts: int, root: Path, tmp_path: 
 
 def test_the_default_keeps_acceptance(root: Path, tmp_path: Path) -> None:
     few = some_lines("gate.jsonl", 8, tmp_path)
-    done = api.upgrade(
+    done = eaglectl.upgrade(
         EAGLE3,
         tmp_path / "out",
         asked(root, prompts=few, tolerance=0.9),
@@ -191,7 +193,7 @@ def test_the_default_keeps_acceptance(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_default_keeps_acceptance_on_120_prompts(root: Path, statistics: Path, tmp_path: Path) -> None:
-    done = api.upgrade(
+    done = eaglectl.upgrade(
         EAGLE3, tmp_path / "out", asked(root, statistics=statistics), conversion=ConvertOptions(**ARGUMENTS)
     )
     assert done.gate is not None
@@ -203,7 +205,7 @@ def test_the_default_keeps_acceptance_on_120_prompts(root: Path, statistics: Pat
 def test_a_gate_that_is_missed_writes_nothing_and_shows_its_table(root: Path, tmp_path: Path) -> None:
     few = tmp_path / "few.jsonl"
     few.write_text("".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:8]))
-    done = api.upgrade(
+    done = eaglectl.upgrade(
         EAGLE3,
         tmp_path / "out",
         asked(root, prompts=few, tolerance=1.5),
@@ -219,7 +221,7 @@ def test_both_cards_show_what_the_gate_measured(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     few = tmp_path / "few.jsonl"
     few.write_text("".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:6]))
-    done = api.upgrade(
+    done = eaglectl.upgrade(
         EAGLE3,
         tmp_path / "out",
         asked(root, prompts=few, tolerance=0.5, max_tokens=24),
@@ -232,10 +234,12 @@ def test_both_cards_show_what_the_gate_measured(
         f"| {first.k} | {before:.3f} | {after:.3f} | {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] |"
     )
     written = (tmp_path / "out/README.md").read_text()
-    planned = api.upload(
+    planned = eaglectl.upload(
         str(tmp_path / "out"),
         "org/drafter",
-        api.UploadOptions(dry_run=True, target=str(TARGET), card=api.CardAnswers("mit", "org/target")),
+        eaglectl.UploadOptions(
+            dry_run=True, target=str(TARGET), card=eaglectl.CardAnswers("mit", "org/target")
+        ),
     ).plan
     card = next(file for file in planned.files if file.name == "README.md")
     published = bytes(card.content).decode()  # type: ignore[arg-type]
@@ -249,7 +253,7 @@ def test_both_cards_show_what_the_gate_measured(
 
 def test_prompts_that_were_calibrated_on_leave_none_for_the_gate(root: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="calibrated on"):
-        api.upgrade(
+        eaglectl.upgrade(
             EAGLE3,
             tmp_path / "out",
             asked(root, prompts=root / "calibration.jsonl"),
@@ -264,7 +268,7 @@ def test_a_gate_on_hardly_any_prompts_is_not_held(count: int, root: Path, tmp_pa
         "\n".join(lines * 4 if count == 20 else lines)
     )  # repeated ones are one
     with pytest.raises(UsageError, match="7 different ones are the least"):
-        api.upgrade(
+        eaglectl.upgrade(
             EAGLE3,
             tmp_path / "out",
             asked(root, statistics=None, prompts=tmp_path / "few.jsonl"),
@@ -272,7 +276,7 @@ def test_a_gate_on_hardly_any_prompts_is_not_held(count: int, root: Path, tmp_pa
         )
     (tmp_path / "two.jsonl").write_text("\n".join(lines[:2]))
     with pytest.raises(UsageError, match="the gate needs 3"):
-        api.upgrade(
+        eaglectl.upgrade(
             EAGLE3,
             tmp_path / "out",
             asked(root, prompts=tmp_path / "two.jsonl"),
@@ -356,7 +360,7 @@ def test_the_same_drafter_scaled_inside_converts_to_the_same_acceptance(
     gates = []
     for source in (root / "good", same):
         options = asked(root, statistics=None, prompts=some, tolerance=0.01)
-        done = api.upgrade(
+        done = eaglectl.upgrade(
             str(source), tmp_path / f"out{len(gates)}", options, conversion=ConvertOptions(**ARGUMENTS)
         )
         assert done.gate is not None
@@ -381,7 +385,7 @@ def test_a_drafter_that_is_broken_is_refused(name: str, root: Path, tmp_path: Pa
     known = None if name != "the wrong layers" else root / "stats"
     few = some_lines("gate.jsonl", 12, tmp_path)
     with pytest.raises(EaglectlError, match=word):
-        api.upgrade(
+        eaglectl.upgrade(
             str(broken),
             tmp_path / "out",
             asked(root, statistics=known, prompts=few, max_tokens=16),
@@ -399,7 +403,7 @@ def test_statistics_of_another_target_are_refused(root: Path, tmp_path: Path) ->
         file.seek(-2, 2)
         file.write(b"\0\0")
     with pytest.raises(RefusedError, match="another target"):
-        api.upgrade(EAGLE3, tmp_path / "out", asked(root), conversion=ConvertOptions(target=str(other)))
+        eaglectl.upgrade(EAGLE3, tmp_path / "out", asked(root), conversion=ConvertOptions(target=str(other)))
     assert read_statistics(root / "stats").tokens > 4 * 3 * 128
 
 
@@ -415,7 +419,7 @@ def test_layers_of_other_sizes_convert_to_the_same_acceptance(
         values = torch.frombuffer(bytearray(data), dtype=torch.float32).view(shape) / factors
         return dtype, shape, values.numpy().tobytes()
 
-    api.convert(EAGLE3, tmp_path / "wide", ConvertOptions(dtype="F32", **ARGUMENTS))
+    eaglectl.convert(EAGLE3, tmp_path / "wide", ConvertOptions(dtype="F32", **ARGUMENTS))
     same = Fault("scaled", "", tensors={"fc.weight": undone}).apply(tmp_path / "wide", tmp_path / "same")
     some = some_lines("calibration.jsonl", prompts, tmp_path)
     plain = TargetModel._take_states
@@ -428,7 +432,7 @@ def test_layers_of_other_sizes_convert_to_the_same_acceptance(
     for source, take_states in ((tmp_path / "wide", plain), (same, larger)):
         monkeypatch.setattr(TargetModel, "_take_states", take_states)
         options = asked(root, statistics=None, prompts=some, tolerance=0.01)
-        done = api.upgrade(
+        done = eaglectl.upgrade(
             str(source), tmp_path / f"out{len(gates)}", options, conversion=ConvertOptions(**ARGUMENTS)
         )
         assert done.gate is not None
@@ -448,10 +452,12 @@ def test_a_specforge_flag_of_two_meanings_is_measured(root: Path, tmp_path: Path
     measure = MeasureOptions(options.prompts, device="cpu")
     given = ConvertOptions(**ARGUMENTS, measure=None)
     with pytest.raises(UsageError, match="specforge=post-879"):
-        api.upgrade(str(source), tmp_path / "out", options, conversion=given)
+        eaglectl.upgrade(str(source), tmp_path / "out", options, conversion=given)
     assert not (tmp_path / "out").exists()
     ungated = replace(options, has_gate=False)
-    done = api.upgrade(str(source), tmp_path / "out", ungated, conversion=replace(given, measure=measure))
+    done = eaglectl.upgrade(
+        str(source), tmp_path / "out", ungated, conversion=replace(given, measure=measure)
+    )
     assert [str(answer.choice) for answer in done.measured] == ["--source-semantics specforge=pre-879"]
 
 
@@ -466,13 +472,15 @@ def test_pickled_weights_are_upgraded_as_others_are(root: Path, tmp_path: Path) 
         out = tmp_path / Path(source).name
         gate = {"tolerance": 0.1} if source != EAGLE3 else {"has_gate": False}
         options = asked(root, statistics=None, prompts=tmp_path / "some.jsonl", **gate)
-        done = api.upgrade(source, out.with_suffix(".out"), options, conversion=ConvertOptions(**ARGUMENTS))
+        done = eaglectl.upgrade(
+            source, out.with_suffix(".out"), options, conversion=ConvertOptions(**ARGUMENTS)
+        )
         assert done.pickles == (("pytorch_model.bin",) if source != EAGLE3 else ())
     record = json.loads((tmp_path / "pickled.out/eaglectl.json").read_text())
     assert (record["source"]["name"], list(record["source"]["files"])) == ("pickled", ["pytorch_model.bin"])
     assert record["gate"]["prompts"] == 3
     found = [read_safetensors(tmp_path / f"{name}.out/model.safetensors") for name in ("pickled", "eagle3")]
     assert found[0] == found[1]
-    options = api.CalibrateOptions(prompts=tmp_path / "some.jsonl", device="cpu")
-    stats = api.calibrate(str(pickled), str(TARGET), options=options)
+    options = eaglectl.CalibrateOptions(prompts=tmp_path / "some.jsonl", device="cpu")
+    stats = eaglectl.calibrate(str(pickled), str(TARGET), options=options)
     assert stats.digests["drafter"] == read_statistics(root / "stats").digests["drafter"]

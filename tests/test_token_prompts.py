@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.prompts import Prompt, digest_prompts, prompt_digest, read_prompts
+import eaglectl
 from eaglectl.errors import UsageError
+from eaglectl.run.prompts import Prompt, digest_prompts, prompt_digest, read_prompts
 from tests.builders import Outcome, call, drafter_folder
 from tests.test_servers import SGLANG, server
 from tests.tiny import TARGET, TINY
@@ -133,20 +133,24 @@ def test_a_server_is_sent_token_ids_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "target/config.json").write_text('{"num_hidden_layers": 8, "vocab_size": 64}')
     with server(SGLANG, seen) as url:
         file = prompts_file(tmp_path, ids(1, 63), "text")
-        api.smoke(
-            str(folder), str(tmp_path / "target"), api.SmokeOptions(engine=url, prompts=file, max_tokens=20)
+        eaglectl.smoke(
+            str(folder),
+            str(tmp_path / "target"),
+            eaglectl.SmokeOptions(engine=url, prompts=file, max_tokens=20),
         )
         wrong = prompts_file(tmp_path, ids(64))
         with pytest.raises(UsageError, match="token id 64, and the target has 64 tokens"):
-            api.smoke(str(folder), str(tmp_path / "target"), api.SmokeOptions(engine=url, prompts=wrong))
+            eaglectl.smoke(
+                str(folder), str(tmp_path / "target"), eaglectl.SmokeOptions(engine=url, prompts=wrong)
+            )
     assert [request["prompt"] for request in seen] == [[1, 63], "text"]
 
 
 def test_calibration_takes_token_ids_without_a_tokenizer(bare: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     file = prompts_file(tmp_path, *(ids(*range(start, start + 6)) for start in range(4)))
-    options = api.CalibrateOptions(prompts=file, answer_tokens=4, device="cpu")
-    statistics = api.calibrate(str(DRAFTER), str(bare), None, options)
+    options = eaglectl.CalibrateOptions(prompts=file, answer_tokens=4, device="cpu")
+    statistics = eaglectl.calibrate(str(DRAFTER), str(bare), None, options)
     assert len(statistics.prompts) == 4 and statistics.tokens > 0
 
 
@@ -154,6 +158,8 @@ def test_calibration_takes_token_ids_without_a_tokenizer(bare: Path, tmp_path: P
 def test_the_gate_runs_on_token_ids_without_a_tokenizer(bare: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     file = prompts_file(tmp_path, *(ids(*range(start, start + 8)) for start in range(1, 13)))
-    options = api.UpgradeOptions(prompts=file, tolerance=0.01, device="cpu", max_tokens=8)
-    done = api.upgrade(str(DRAFTER), tmp_path / "out", options, api.ConvertOptions(target=str(bare)))
+    options = eaglectl.UpgradeOptions(prompts=file, tolerance=0.01, device="cpu", max_tokens=8)
+    done = eaglectl.upgrade(
+        str(DRAFTER), tmp_path / "out", options, eaglectl.ConvertOptions(target=str(bare))
+    )
     assert done.gate is not None and done.gate.prompts == 4 and done.out is not None

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import UsageError
 from eaglectl.formats.catalogue import by_name, flattened
 from eaglectl.formats.config_keys import Keys
@@ -17,6 +16,7 @@ from eaglectl.formats.config_schema import EAGLE_CONFIG, KEYS
 from eaglectl.formats.format import Answers
 from eaglectl.formats.producers.native import UNSIGNED
 from eaglectl.formats.unread import HARMLESS, ids_question, read_others, unread_ids
+from eaglectl.operations.converting import ConvertOptions
 from eaglectl.results import Inspection
 from tests.builders import ABSENT, drafter_folder
 from tests.conftest import FIXTURES

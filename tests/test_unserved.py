@@ -8,10 +8,10 @@ import jsonschema
 import pytest
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import RefusedError
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import ABSENT, HIDDEN, Outcome, call, drafter_folder, floats, refusal
 from tests.conftest import FIXTURES
 

@@ -11,12 +11,8 @@ from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 
-from eaglectl import api  # noqa: E402
-from eaglectl.api import copies  # noqa: E402
-from eaglectl.api.converting import ConvertOptions  # noqa: E402
-from eaglectl.api.upgrading import UpgradeOptions  # noqa: E402
-from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint  # noqa: E402
-from eaglectl.checkpoint.source import FolderSource, Source  # noqa: E402
+import eaglectl  # noqa: E402
+from eaglectl.commands.convert.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.conversion.arithmetic import decode, evaluate  # noqa: E402
 from eaglectl.conversion.calibration import (  # noqa: E402
     MassiveTokens,
@@ -31,8 +27,12 @@ from eaglectl.conversion.upgrade import ALL, MASSIVE, OTHERS, downgrade, upgrade
 from eaglectl.drafter.drafter import Drafter, Target  # noqa: E402
 from eaglectl.drafter.tensors import Computed, Tensor  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError  # noqa: E402
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint  # noqa: E402
+from eaglectl.files.source import FolderSource, Source  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reader import read_drafter  # noqa: E402
+from eaglectl.operations import copies  # noqa: E402
+from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.progress import Progress  # noqa: E402
 from eaglectl.reference import collecting  # noqa: E402
 from eaglectl.reference.collecting import solve_ridge  # noqa: E402
@@ -442,7 +442,7 @@ def asked(stats: Path | None, **more: Any) -> UpgradeOptions:
 
 def test_only_what_the_plan_names_changes_a_byte(known: tuple[Path, Path], tmp_path: Path) -> None:
     folder, stats = known
-    done = api.upgrade(str(folder), tmp_path / "out", asked(stats))
+    done = eaglectl.upgrade(str(folder), tmp_path / "out", asked(stats))
     before, after = digests(folder), digests(tmp_path / "out")
     computed = {step.name for step in done.plan.steps if step.action == "computed"}
     assert computed == {
@@ -467,7 +467,7 @@ def test_a_quantised_drafter_takes_the_scales_alone_from_any_drafter_of_its_laye
     write_statistics(statistics(drafter), tmp_path / "stats", force=False)
     scales: dict[str, Any] = {"fc_norm": "calibrated", "is_norm_output": False}
     answered = ConvertOptions(answers=true_answers(source))
-    done = api.upgrade(str(source), tmp_path / "out", asked(tmp_path / "stats", **scales), answered)
+    done = eaglectl.upgrade(str(source), tmp_path / "out", asked(tmp_path / "stats", **scales), answered)
     assert {step.name for step in done.plan.steps if step.action == "computed"} == {
         f"fc_norm.{i}.weight" for i in range(3)
     }
@@ -480,7 +480,7 @@ def test_a_quantised_drafter_takes_the_scales_alone_from_any_drafter_of_its_laye
         (RefusedError, "is quantised; convert the unquantised one", asked(None)),
     ):
         with pytest.raises(kind, match=words):
-            api.upgrade(str(source), tmp_path / "other", options, answered)
+            eaglectl.upgrade(str(source), tmp_path / "other", options, answered)
     assert not (tmp_path / "other").exists()
 
 
@@ -492,15 +492,15 @@ def test_scales_of_layers_that_nobody_knows_are_not_taken(tmp_path: Path) -> Non
     write_statistics(statistics(drafter), tmp_path / "stats", force=False)
     scales: dict[str, Any] = {"fc_norm": "calibrated", "is_norm_output": False}
     with pytest.raises(UsageError, match="pass --target or --aux-layers"):
-        api.upgrade(str(folder), tmp_path / "out", asked(tmp_path / "stats", **scales))
-    api.upgrade(
+        eaglectl.upgrade(str(folder), tmp_path / "out", asked(tmp_path / "stats", **scales))
+    eaglectl.upgrade(
         str(folder),
         tmp_path / "out",
         asked(tmp_path / "stats", **scales),
         conversion=ConvertOptions(answers=Answers((2, 4, 5))),
     )
     with pytest.raises(RefusedError, match=r"boundaries \[2, 4, 5\]"):
-        api.upgrade(
+        eaglectl.upgrade(
             str(folder),
             tmp_path / "no",
             asked(tmp_path / "stats", **scales),
@@ -523,26 +523,26 @@ def test_too_few_tokens_set_the_scales_alone_and_say_so(known: tuple[Path, Path]
     folder, stats = known
     document = json.loads((stats / "statistics.json").read_text())
     (stats / "statistics.json").write_text(json.dumps(document | {"tokens": 100}))
-    done = api.upgrade(str(folder), tmp_path / "out", asked(stats))
+    done = eaglectl.upgrade(str(folder), tmp_path / "out", asked(stats))
     assert any("too few to refit" in note.text for note in done.plan.notes if note.level == "warning")
     assert digests(folder)["fc.weight"] == digests(tmp_path / "out")["fc.weight"]
 
 
 def test_a_trainers_start_is_marked(known: tuple[Path, Path], tmp_path: Path) -> None:
-    done = api.upgrade(str(known[0]), tmp_path / "out", asked(None, is_start=True))
+    done = eaglectl.upgrade(str(known[0]), tmp_path / "out", asked(None, is_start=True))
     assert any(note.about == "init_only" for note in done.plan.notes)
     assert json.loads((tmp_path / "out/eaglectl.json").read_text())["upgrade"]["needs_finetune"] is True
     assert "> **Not trained, and not to be served.**" in (tmp_path / "out/README.md").read_text()
-    api.convert(
+    eaglectl.convert(
         str(tmp_path / "out"),
         tmp_path / "other",
         ConvertOptions(layout="speculators", target_name="example/target"),
     )
-    assert any(hit.rule.id == "EGL906" for hit in api.validate(str(tmp_path / "other")).findings)
+    assert any(hit.rule.id == "EGL906" for hit in eaglectl.validate(str(tmp_path / "other")).findings)
 
 
 def test_a_card_says_that_nothing_was_compared(known: tuple[Path, Path], tmp_path: Path) -> None:
-    api.upgrade(str(known[0]), tmp_path / "out", asked(known[1]))
+    eaglectl.upgrade(str(known[0]), tmp_path / "out", asked(known[1]))
     text = (tmp_path / "out/README.md").read_text()
     tokens = json.loads((known[1] / "statistics.json").read_text())["tokens"]
     assert "| acceptance | not compared with that of before (`--no-gate`) |" in text
@@ -588,21 +588,21 @@ def test_what_cannot_become_3_1_stops(name: str, known: tuple[Path, Path], tmp_p
             drafter = read_drafter(checkpoint, Answers(), Target())
             upgrade(checkpoint, drafter, UpgradeRecipe(statistics=read_statistics(known[1])))
         else:
-            api.upgrade(str(folder), tmp_path / "out", asked(given.pop("statistics"), **given))
+            eaglectl.upgrade(str(folder), tmp_path / "out", asked(given.pop("statistics"), **given))
     assert not (tmp_path / "out").exists()
 
 
 def test_statistics_of_another_drafter_are_refused(known: tuple[Path, Path], tmp_path: Path) -> None:
     other = drafter_folder(tmp_path, "other", tensors={"fc.weight": floats("another", 16, 48)})
     with pytest.raises(RefusedError, match="another drafter"):
-        api.upgrade(str(other), tmp_path / "out", asked(known[1]))
+        eaglectl.upgrade(str(other), tmp_path / "out", asked(known[1]))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": "eaglectl/statistics/1"}', '{"schema": "other"}'])
 def test_statistics_that_are_none_are_unreadable(text: str, known: tuple[Path, Path], tmp_path: Path) -> None:
     (known[1] / "statistics.json").write_text(text)
     with pytest.raises(UnreadableError, match="calibrat"):
-        api.upgrade(str(known[0]), tmp_path / "out", asked(known[1]))
+        eaglectl.upgrade(str(known[0]), tmp_path / "out", asked(known[1]))
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
@@ -640,7 +640,7 @@ def test_an_upgrade_never_replaces_what_it_reads(kind: str, known: tuple[Path, P
         given = {"prompts": out / "prompts.txt", "has_gate": True}
         given["prompts"].write_text("def f\n")
     with pytest.raises(UsageError, match="lie in one another"):
-        api.upgrade(str(folder), out, asked(stats, **given), conversion=ConvertOptions(force=True))
+        eaglectl.upgrade(str(folder), out, asked(stats, **given), conversion=ConvertOptions(force=True))
     assert (out / ("prompts.txt" if kind == "prompts" else "statistics.json")).is_file()
 
 
@@ -662,7 +662,7 @@ def test_an_upgrade_passes_no_option_over_in_silence(
 ) -> None:
     words, more = SENSELESS[name]
     with pytest.raises(UsageError, match=words):
-        api.upgrade(str(known[0]), tmp_path / "out", asked(known[1], **more))
+        eaglectl.upgrade(str(known[0]), tmp_path / "out", asked(known[1], **more))
     assert not (tmp_path / "out").exists()
 
 
@@ -672,7 +672,7 @@ def test_a_default_place_that_is_taken_is_told_before_anything_is_read(
     monkeypatch.chdir(tmp_path)
     (tmp_path / f"{known[0].name}-eagle3.1").mkdir()
     with pytest.raises(UsageError, match="there already"):
-        api.upgrade(str(known[0]), options=asked(tmp_path / "none"))
+        eaglectl.upgrade(str(known[0]), options=asked(tmp_path / "none"))
 
 
 def test_what_no_recipe_makes_3_1_is_not_calibrated(tmp_path: Path) -> None:
@@ -699,7 +699,7 @@ def test_sizes_are_what_the_written_dtype_holds(tmp_path: Path) -> None:
     found = statistics(drafter, rms=(0.3, 1.1, 4.7), sigma=2.3)
     found = replace(found, digests={"drafter": drafter_digest(checkpoint, drafter)})
     write_statistics(found, tmp_path / "stats", force=False)
-    api.upgrade(
+    eaglectl.upgrade(
         str(folder),
         tmp_path / "out",
         asked(tmp_path / "stats", fc_norm="calibrated"),
@@ -715,7 +715,7 @@ def test_sizes_are_what_the_written_dtype_holds(tmp_path: Path) -> None:
 
 
 def test_link_is_heard_by_an_upgrade(known: tuple[Path, Path], tmp_path: Path) -> None:
-    api.convert(str(known[0]), tmp_path / "whole", ConvertOptions(max_shard_size=4000))
+    eaglectl.convert(str(known[0]), tmp_path / "whole", ConvertOptions(max_shard_size=4000))
     source = tmp_path / "whole"
     made = call(
         "convert", source, "--to", "3.1", "--init-only", "--fc-norm", "off", "-o", tmp_path / "out", "--link"
@@ -771,7 +771,7 @@ def test_statistics_of_another_reading_of_the_drafter_are_refused(
 ) -> None:
     other = drafter_folder(tmp_path, "other", config={key: value})
     with pytest.raises(RefusedError, match=key):
-        api.upgrade(str(other), tmp_path / "out", asked(known[1]))
+        eaglectl.upgrade(str(other), tmp_path / "out", asked(known[1]))
 
 
 def test_an_old_folder_of_statistics_is_replaced_by_force(known: tuple[Path, Path], tmp_path: Path) -> None:
@@ -783,7 +783,7 @@ def test_an_old_folder_of_statistics_is_replaced_by_force(known: tuple[Path, Pat
 def test_a_drafter_that_is_3_1_already_only_moves(tmp_path: Path) -> None:
     tensors = {f"fc_norm.{i}.weight": floats(f"n{i}", 16) for i in range(3)}
     folder = drafter_folder(tmp_path, config={"fc_norm": True, "norm_output": True}, tensors=tensors)
-    done = api.upgrade(str(folder), tmp_path / "out")
+    done = eaglectl.upgrade(str(folder), tmp_path / "out")
     assert all(step.action != "computed" for step in done.plan.steps)
     start = call("convert", folder, "--to", "3.1", "--init-only", "-o", tmp_path / "start")
     assert "is EAGLE-3.1 already" in " ".join(start.out.split())
@@ -799,7 +799,7 @@ def test_options_of_the_upgrade_say_nothing_elsewhere(tmp_path: Path) -> None:
 
 def test_a_request_for_3_1_without_anything_says_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--calibration"):
-        api.convert(str(drafter_folder(tmp_path)), tmp_path / "out", ConvertOptions(version="3.1"))
+        eaglectl.convert(str(drafter_folder(tmp_path)), tmp_path / "out", ConvertOptions(version="3.1"))
 
 
 def test_an_upgrade_reads_the_headers_of_its_source_once(
@@ -812,7 +812,7 @@ def test_an_upgrade_reads_the_headers_of_its_source_once(
         return read_checkpoint(source)
 
     monkeypatch.setattr(copies, "read_checkpoint", counted)
-    api.upgrade(str(known[0]), tmp_path / "out", asked(known[1]))
+    eaglectl.upgrade(str(known[0]), tmp_path / "out", asked(known[1]))
     assert labels == [known[0].name]
 
 
@@ -820,6 +820,6 @@ def test_progress_of_an_upgrade_ends_with_the_bytes_it_writes(
     known: tuple[Path, Path], tmp_path: Path
 ) -> None:
     reports: list[Progress] = []
-    api.upgrade(str(known[0]), tmp_path / "out", asked(known[1]), on_progress=reports.append)
+    eaglectl.upgrade(str(known[0]), tmp_path / "out", asked(known[1]), on_progress=reports.append)
     assert reports[-1].stage == "writing"
     assert reports[-1].done == reports[-1].total == (tmp_path / "out/model.safetensors").stat().st_size

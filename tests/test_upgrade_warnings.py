@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.checkpoint.source import FolderSource
 from eaglectl.conversion.calibration import Statistics, target_digest
 from eaglectl.conversion.upgrade import sigma_warnings, state_warnings
+from eaglectl.files.source import FolderSource
 
 
 def statistics(

@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 
 import eaglectl
-from eaglectl.reports.publication import upload_plan_outline
-from eaglectl.reports.terminal.report import print_outline
+from eaglectl.commands.upload.report import upload_plan_outline
+from eaglectl.report.terminal.report import print_outline
 from tests.builders import STATED, Outcome, call, contents, drafter_folder, floats, write_safetensors
 from tests.builders import drafter_tensors as tensors
 from tests.conftest import FIXTURES

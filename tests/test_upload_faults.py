@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from eaglectl.api import publishing
-from eaglectl.publishing import upload_files
+from eaglectl.commands.upload import run as publishing
+from eaglectl.publish import upload_files
 from tests.builders import STATED, Outcome, call, drafter_folder
 from tests.hub import PUBLISHER as TOKEN
 from tests.hub import Blob, Fault, LoopbackHub, Reply, Repo, Request, error, once, publishing_hub

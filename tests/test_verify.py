@@ -7,7 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from eaglectl import api
+import eaglectl
 from tests.builders import STATED, call, contents, drafter_folder
 from tests.conftest import FIXTURES
 
@@ -24,8 +24,8 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a download of a published drafter holds."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-    done = api.upload(
-        str(drafter_folder(tmp_path, card=STATED)), "org/drafter", api.UploadOptions(dry_run=True)
+    done = eaglectl.upload(
+        str(drafter_folder(tmp_path, card=STATED)), "org/drafter", eaglectl.UploadOptions(dry_run=True)
     )
     folder = tmp_path / "download"
     folder.mkdir()

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.checkpoint.digests import Digests
 from eaglectl.errors import UnreadableError
+from eaglectl.files.digests import Digests
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import call, drafter_folder, read_safetensors, sharded_folder, write_safetensors
 from tests.conftest import FIXTURES
 from tests.test_verify import RECORD, SCHEMA

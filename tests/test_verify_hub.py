@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl import api
 from tests.builders import STATED, call, drafter_folder
 from tests.hub import LoopbackHub, Reply, Request, client_hub
 from tests.test_verify import SCHEMA
@@ -18,8 +17,8 @@ WEIGHTS = "model.safetensors"
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a download of a published drafter holds."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = api.upload(
-        str(drafter_folder(tmp_path, card=STATED)), "org/drafter", api.UploadOptions(dry_run=True)
+    done = eaglectl.upload(
+        str(drafter_folder(tmp_path, card=STATED)), "org/drafter", eaglectl.UploadOptions(dry_run=True)
     )
     folder = tmp_path / "download"
     folder.mkdir()

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from eaglectl.acceptance.vllm import child
+from eaglectl.run.vllm import child
 
 REQUEST = {
     "target": "target",

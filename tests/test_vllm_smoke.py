@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.child import error_answer
-from eaglectl.acceptance.faults import fault
-from eaglectl.acceptance.memory import ENGINE_BYTES, activation_bytes, needed_memory, weight_bytes
-from eaglectl.acceptance.process import SGLANG, VLLM
-from eaglectl.acceptance.vllm.starting import memory_share
+import eaglectl
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.progress import Progress
+from eaglectl.run.child import error_answer
+from eaglectl.run.faults import fault
+from eaglectl.run.memory import ENGINE_BYTES, activation_bytes, needed_memory, weight_bytes
+from eaglectl.run.process import SGLANG, VLLM
+from eaglectl.run.vllm.starting import memory_share
 from tests.builders import call
 from tests.conftest import FIXTURES
 from tests.stand_in import put_on_path
@@ -100,8 +100,8 @@ def test_without_lossless_the_target_is_not_run_alone(stand_in: Path, prompts: P
 
 def test_phases_are_reported(stand_in: Path, prompts: Path) -> None:
     steps: list[Progress] = []
-    options = api.SmokeOptions(engine="vllm", prompts=str(prompts), max_tokens=33)
-    api.smoke(EAGLE3, TARGET, options, on_progress=steps.append)
+    options = eaglectl.SmokeOptions(engine="vllm", prompts=str(prompts), max_tokens=33)
+    eaglectl.smoke(EAGLE3, TARGET, options, on_progress=steps.append)
     stages = dict.fromkeys(step.stage for step in steps)
     assert [stage for stage in stages if stage.startswith("vLLM")] == [
         "vLLM: importing",
@@ -196,9 +196,9 @@ def test_the_deepest_frame_tells_ours_from_the_engines() -> None:
         answer = error_answer(error)
     assert answer["frames"][-1] == ("tests.test_vllm_smoke", "own")
     request = {"mode": "generate", "engine_arguments": {}, "target": "T", "has_plain": True}
-    ours = {**answer, "frames": [["eaglectl.acceptance.vllm.child", "resolved_in_worker"]]}
+    ours = {**answer, "frames": [["eaglectl.run.vllm.child", "resolved_in_worker"]]}
     assert type(fault(VLLM, ours, request)) is EaglectlError
-    engines = {**answer, "frames": [["eaglectl.acceptance", "x"], ["vllm.v1.worker.gpu_model_runner", "y"]]}
+    engines = {**answer, "frames": [["eaglectl.run", "x"], ["vllm.v1.worker.gpu_model_runner", "y"]]}
     assert type(fault(VLLM, engines, request)) is UnreadableError
     drafts = {**answer, "frames": [["vllm.v1.worker.gpu.spec_decode.eagle.speculator", "propose"]]}
     assert type(fault(VLLM, drafts, request)) is RefusedError
@@ -236,11 +236,11 @@ def test_an_mla_pair_takes_the_cpus_backend_on_cpus_alone(
     config = {"model_type": "deepseek_v3", "kv_lora_rank": 16, "vocab_size": 256, "hidden_size": 32}
     (target / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 8}))
     source = FIXTURES / "producers/vllm/mla"
-    options = api.SmokeOptions(engine="vllm", prompts=str(prompts), max_tokens=33)
+    options = eaglectl.SmokeOptions(engine="vllm", prompts=str(prompts), max_tokens=33)
     backends = {}
     for device in ("cpu", "cuda"):
         monkeypatch.setenv("STAND_IN_DEVICE", device)
-        api.smoke(source, target, options)
+        eaglectl.smoke(source, target, options)
         given = json.loads(stand_in.read_text())
         backends[device] = given["speculative_config"].get("attention_backend"), given.get("attention_config")
     assert backends == {"cpu": ("CPU_MLA", {"backend": "CPU_MLA"}), "cuda": (None, None)}
@@ -264,9 +264,9 @@ def test_a_run_takes_the_share_that_it_needs_and_no_more_than_is_free() -> None:
 
 
 def test_what_a_run_needs_is_weights_cache_activations_and_the_engine() -> None:
-    from eaglectl.acceptance.job import EngineJob
+    from eaglectl.run.job import EngineJob
 
-    drafter = api.inspect(EAGLE3, target=TARGET).drafter
+    drafter = eaglectl.inspect(EAGLE3, target=TARGET).drafter
     job = EngineJob(EAGLE3, drafter, TARGET, (), max_tokens=64)
     config = json.loads((TARGET / "config.json").read_text())
     least_cache = 256 << 20
@@ -310,8 +310,8 @@ def test_every_process_has_ended_before_the_message(
 
 
 def test_load_only_counts_what_the_target_gives_as_filled_where_it_fits() -> None:
-    from eaglectl.acceptance.installed import _shared_parameters
+    from eaglectl.run.installed import _shared_parameters
 
-    drafter = api.inspect(EAGLE3, target=TARGET).drafter
+    drafter = eaglectl.inspect(EAGLE3, target=TARGET).drafter
     reduced = drafter.dims.draft_vocab != drafter.dims.vocab
     assert _shared_parameters(drafter) == {"model.embed_tokens.weight": True, "lm_head.weight": not reduced}

@@ -15,21 +15,21 @@ pytest.importorskip("transformers")
 
 from safetensors.torch import save_file  # noqa: E402
 
-from eaglectl import api  # noqa: E402
-from eaglectl.acceptance.process import InstalledEngine  # noqa: E402
-from eaglectl.acceptance.vllm.target_engine import (  # noqa: E402
+import eaglectl  # noqa: E402
+from eaglectl.cli import run  # noqa: E402
+from eaglectl.conversion.calibration import FILE, read_statistics  # noqa: E402
+from eaglectl.engines import vllm  # noqa: E402
+from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
+from eaglectl.files.checkpoint import read_checkpoint  # noqa: E402
+from eaglectl.files.source import FolderSource  # noqa: E402
+from eaglectl.reference.loading import load_embedding, load_states  # noqa: E402
+from eaglectl.run.process import InstalledEngine  # noqa: E402
+from eaglectl.run.vllm.target_engine import (  # noqa: E402
     VllmEngine,
     VllmOptions,
     _base_request,
     start_vllm,
 )
-from eaglectl.checkpoint.checkpoint import read_checkpoint  # noqa: E402
-from eaglectl.checkpoint.source import FolderSource  # noqa: E402
-from eaglectl.cli import run  # noqa: E402
-from eaglectl.conversion.calibration import FILE, read_statistics  # noqa: E402
-from eaglectl.engines import vllm  # noqa: E402
-from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
-from eaglectl.reference.loading import load_embedding, load_states  # noqa: E402
 from tests.stand_in import put_on_path  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
 
@@ -49,7 +49,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def passes(
     boundaries: tuple[int, ...] = (2, 4, 5), timeout: float = 60.0, ranks: int = 1
 ) -> Iterator[VllmEngine]:
-    dims = api.inspect(EAGLE3, target=str(TARGET)).drafter.dims
+    dims = eaglectl.inspect(EAGLE3, target=str(TARGET)).drafter.dims
     with start_vllm(VllmOptions(TARGET, boundaries, dims, 100, 16, "cpu", ranks, timeout)) as found:
         yield found
 
@@ -94,7 +94,7 @@ def test_vllm_is_given_boundaries_as_ids_each_once_and_in_order(stand_in: Path) 
 
 
 def test_the_cache_that_is_asked_for_holds_a_sequence_and_its_states() -> None:
-    dims = api.inspect(EAGLE3, target=str(TARGET)).drafter.dims
+    dims = eaglectl.inspect(EAGLE3, target=str(TARGET)).drafter.dims
     request = _base_request(VllmOptions(TARGET, (5, 2, 4), dims, 100, 16, "cpu"))
     # twice 116 tokens of keys and values in 8 layers, and 3 states, each of 128 numbers
     assert request["memory_bytes"] > 16 * 2 * 116 * (2 * 8 + 3) * 128 * 4
@@ -105,13 +105,13 @@ def test_the_cache_that_is_asked_for_holds_a_sequence_and_its_states() -> None:
 
 def test_arguments_of_vllm_reach_it_and_are_recorded(stand_in: Path, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("def f(x):\n")
-    options = api.CalibrateOptions(
+    options = eaglectl.CalibrateOptions(
         prompts=tmp_path / "prompts.txt",
         engine="vllm",
         device="cpu",
         engine_arguments={"quantization": "fp8", "kv_cache_memory_bytes": 5},
     )
-    made = api.calibrate(EAGLE3, str(TARGET), options=options)
+    made = eaglectl.calibrate(EAGLE3, str(TARGET), options=options)
     given = json.loads(stand_in.read_text())
     assert (given["quantization"], given["kv_cache_memory_bytes"]) == ("fp8", 5)
     assert made.engine["arguments"] == '{"quantization": "fp8", "kv_cache_memory_bytes": 5}'
@@ -124,7 +124,7 @@ def test_an_argument_that_vllm_does_not_have_is_usage(
     options = VllmOptions(
         TARGET,
         (2, 4, 5),
-        api.inspect(EAGLE3, target=str(TARGET)).drafter.dims,
+        eaglectl.inspect(EAGLE3, target=str(TARGET)).drafter.dims,
         100,
         16,
         "cpu",
@@ -273,8 +273,8 @@ def test_an_embedding_is_found_by_name_and_shape_or_not_at_all(
 
 def test_statistics_say_what_ran_the_target_and_older_ones_are_read_too(tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("def f(x):\n")
-    options = api.CalibrateOptions(prompts=tmp_path / "prompts.txt", device="cpu")
-    made = api.calibrate(EAGLE3, str(TARGET), tmp_path / "stats", options)
+    options = eaglectl.CalibrateOptions(prompts=tmp_path / "prompts.txt", device="cpu")
+    made = eaglectl.calibrate(EAGLE3, str(TARGET), tmp_path / "stats", options)
     assert made.engine["name"] == "transformers"
     assert read_statistics(tmp_path / "stats").described() == made.described()
     document = json.loads((tmp_path / "stats" / FILE).read_text())

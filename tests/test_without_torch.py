@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from eaglectl.acceptance.process import VLLM
+from eaglectl.run.process import VLLM
 from tests.tiny import TARGET, TINY
 
 EAGLE3 = TINY / "eagle3"

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.checkpoint import writer
-from eaglectl.checkpoint.writer import Copy, Folder, check_apart
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.files import writer
+from eaglectl.files.writer import Copy, Folder, check_apart
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import (
     HIDDEN,
     call,
@@ -466,7 +466,7 @@ def test_a_killed_process_leaves_the_old_folder_as_it_was(tmp_path: Path) -> Non
     source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out", config={"rope_theta": 7.0})
     before, original = contents(out), contents(source)
     code = (
-        "import os, sys, eaglectl; from eaglectl.api.converting import ConvertOptions;"
+        "import os, sys, eaglectl; from eaglectl.operations.converting import ConvertOptions;"
         " eaglectl.convert(sys.argv[1], sys.argv[2], ConvertOptions(force=True), on_progress=lambda progress:"
         " os._exit(9))"
     )

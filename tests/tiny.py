@@ -18,11 +18,11 @@ PROMPTS = TINY / "prompts.jsonl"
 
 def in_vllms_layout(root: Path) -> dict[str, Path]:
     """Both drafters, converted into folders of `root`."""
-    from eaglectl import api
-    from eaglectl.api.converting import ConvertOptions
+    import eaglectl
+    from eaglectl.operations.converting import ConvertOptions
 
     for name in ("eagle3", "eagle3.1"):
-        api.convert(str(TINY / name), root / name, ConvertOptions(target=str(TARGET)))
+        eaglectl.convert(str(TINY / name), root / name, ConvertOptions(target=str(TARGET)))
     return {name: root / name for name in ("eagle3", "eagle3.1")}
 
 

@@ -10,8 +10,8 @@ import sys
 import traceback
 from itertools import pairwise
 
-from eaglectl.checkpoint.signals import Terminated, run_removals
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
+from eaglectl.files.signals import Terminated, run_removals
 from eaglectl.options import CALLER
 from eaglectl.terminal import discard_stdout, guard_streams, report_fault, say
 from eaglectl.text import printable
@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> int:
             return 0
         app = make_app(_command(arguments))
         if "serve" in arguments and _command(arguments) == "inspect":
-            from eaglectl.cli.launch_line import inspected
+            from eaglectl.commands.inspect.launch_line import inspected
 
             arguments = inspected(arguments)
         code = int(app(common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
@@ -116,8 +116,8 @@ def _print_error(error: EaglectlError, arguments: list[str]) -> None:
         arguments
     )
     if is_json:
-        from eaglectl.cli.options import print_json
-        from eaglectl.reports.documents.document import ErrorDocument
+        from eaglectl.commands.arguments import print_json
+        from eaglectl.report.documents.document import ErrorDocument
 
         with contextlib.suppress(UnreadableError):  # stdout that takes nothing; the sentence is on stderr
             print_json(ErrorDocument.of(error))

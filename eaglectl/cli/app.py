@@ -9,10 +9,10 @@ import typer
 from typer.completion import get_completion_inspect_parameters
 
 import eaglectl
-from eaglectl.checkpoint.files import current_folder
 from eaglectl.cli.command import command as command_of
 from eaglectl.cli.commands import COMMANDS
 from eaglectl.cli.help import COMMON, HELP_OPTIONS, GroupedCommand, Root, terminal_width
+from eaglectl.files.files import current_folder
 from eaglectl.progress import set_notices
 from eaglectl.terminal import OutputSettings, say
 
@@ -41,7 +41,7 @@ def make_app(name: str | None) -> typer.Typer:
         get_completion_inspect_parameters()  # registers how typer answers each shell
     app.callback()(common)
     for each, command in COMMANDS.items():
-        module = import_module(f"eaglectl.cli.{each}") if name in (each, None) else None
+        module = import_module(f"eaglectl.commands.{each}.command") if name in (each, None) else None
         function = command_of(getattr(module, f"{each}_command", _not_loaded))
         app.command(each, cls=GroupedCommand, short_help=command.summary, epilog=COMMON)(function)
     return app

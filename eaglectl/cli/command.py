@@ -83,7 +83,7 @@ def _completion(field: Field) -> Callable[[str], list[str]]:
     option = field.option
 
     def complete(incomplete: str) -> list[str]:
-        from eaglectl.cli import completion  # late, as only a shell asks
+        from eaglectl.commands import completion
 
         values = completion.choices(option)
         if option.complete:

@@ -1,6 +1,6 @@
 """The commands: the one table of them, in the order of `--help`.
 
-The command NAME is `NAME_command` of eaglectl/cli/NAME.py, loaded when it is run.
+The command NAME is `NAME_command` of eaglectl/commands/NAME/command.py, loaded when it is run.
 """
 
 from collections.abc import Mapping

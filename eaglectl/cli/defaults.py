@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eaglectl.checkpoint.files import current_folder
+from eaglectl.files.files import current_folder
 from eaglectl.terminal import say
 
 if TYPE_CHECKING:
-    from eaglectl.validation.policy import Defaults
+    from eaglectl.judge.policy import Defaults
 
 FILES = ("eaglectl.toml", "pyproject.toml")
 # commands that read a drafter; `validate` and `upload` take the engines with the rest of the policy
@@ -31,7 +31,7 @@ def command_defaults(
     """
     if command not in READERS or not (policy or _has_file(current_folder())):
         return {}
-    from eaglectl.validation.policy_file import ignored_file, read_defaults
+    from eaglectl.judge.policy_file import ignored_file, read_defaults
 
     judged = [text for one in arguments for text in ([one] if isinstance(one, str) else one or ())]
     defaults = read_defaults(policy, judged=judged)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from eaglectl.base import Count, Digest, Result
-from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.drafter import Drafter, Target
+from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.formats.catalogue import by_name
 from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 

@@ -6,9 +6,6 @@ from typing import Any, get_args
 import numpy as np
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.layout import RECORD
-from eaglectl.checkpoint.record import history
 from eaglectl.comparison.comparison import Fact, Side, TensorPair
 from eaglectl.conversion.gguf_file import llama3_factors, scaling_type
 from eaglectl.drafter.boundaries import (
@@ -20,6 +17,9 @@ from eaglectl.drafter.boundaries import (
 )
 from eaglectl.drafter.drafter import Drafter, Feature, Rope
 from eaglectl.drafter.tensors import Dimensions
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.layout import RECORD
+from eaglectl.files.record import history
 from eaglectl.formats.config_keys import MISSING, Keys
 from eaglectl.formats.gguf import BY_FACTORS
 from eaglectl.formats.reader import MASK_KEYS

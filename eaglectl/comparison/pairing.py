@@ -6,7 +6,6 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.comparison.comparison import Side, TensorPair, TensorSide
 from eaglectl.comparison.values import Content, Files, digests, distance, is_zero
 from eaglectl.comparison.vocabulary import SharedRows
@@ -14,6 +13,7 @@ from eaglectl.conversion.aux_blocks import in_ascending_order
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.tensors import Segment, Tensor
 from eaglectl.errors import RefusedError
+from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.verdicts import TensorState
 

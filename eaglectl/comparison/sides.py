@@ -6,14 +6,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.checkpoint.hub import HubSource
-from eaglectl.checkpoint.opening import open_source
-from eaglectl.checkpoint.source import FolderSource, Source
 from eaglectl.comparison.comparison import Side
 from eaglectl.comparison.pairing import KnownDigests
 from eaglectl.drafter.drafter import Target
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.files.hub import HubSource
+from eaglectl.files.opening import open_source
+from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import by_name, known_answers
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.format import Answers

@@ -11,14 +11,14 @@ from math import isfinite, prod, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.header import DTYPE_BITS
 from eaglectl.comparison.comparison import Numbers
 from eaglectl.conversion.arithmetic import encode, evaluate, join_absorbed
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
 from eaglectl.errors import UnreadableError
-from eaglectl.validation.scanning import Floats, as_floats
-from eaglectl.validation.vectors import FLOAT_FORMATS
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.header import DTYPE_BITS
+from eaglectl.judge.scanning import Floats, as_floats
+from eaglectl.judge.vectors import FLOAT_FORMATS
 
 OnBytes = Callable[[int], None]
 BLOCK = 4 << 20

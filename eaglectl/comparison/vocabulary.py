@@ -5,10 +5,10 @@ from functools import partial
 
 from msgspec import Struct
 
-from eaglectl.checkpoint.layout import VOCABULARY_PICKLES
 from eaglectl.comparison.comparison import Fact, Remark, Side
 from eaglectl.drafter.vocabulary import Ids, as_int64, from_tokens, numbers, read_vocabulary
 from eaglectl.errors import RefusedError, UsageError
+from eaglectl.files.layout import VOCABULARY_PICKLES
 from eaglectl.formats.catalogue import by_name
 from eaglectl.verdicts import FactState
 

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.drafter.tensors import Absorbed, Computed, Tensor, cut
 from eaglectl.errors import RefusedError
+from eaglectl.files.checkpoint import Checkpoint
 
 _WIDTHS = {8: "<u1", 16: "<u2", 32: "<u4", 64: "<u8"}
 _FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}

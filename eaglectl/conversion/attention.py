@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
 from eaglectl.conversion.plan import TransformedDrafter
 from eaglectl.conversion.readings import HALVES, rotary_moves, unquantised_weight, with_moves
@@ -20,6 +19,7 @@ from eaglectl.conversion.tensor_steps import FLOATS
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import RefusedError, UsageError
+from eaglectl.files.checkpoint import Checkpoint
 
 ATTENTION = ("mha", "gqa", "mqa", "mla")
 ROPE_STYLES = ("neox", "interleaved")

@@ -13,15 +13,15 @@ from msgspec import Struct, field
 
 import eaglectl
 from eaglectl.base import Result
-from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.digests import hashed
-from eaglectl.checkpoint.files import MIB, open_regular, read_small_file
-from eaglectl.checkpoint.header import header_json, header_length, parse_header, parse_json
-from eaglectl.checkpoint.source import Source
-from eaglectl.checkpoint.writer import STATISTICS, Folder
 from eaglectl.conversion.arithmetic import Array
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.digests import hashed
+from eaglectl.files.files import MIB, open_regular, read_small_file
+from eaglectl.files.header import header_json, header_length, parse_header, parse_json
+from eaglectl.files.source import Source
+from eaglectl.files.writer import STATISTICS, Folder
 from eaglectl.text import listed
 
 FILE, MATRICES = "statistics.json", "statistics.safetensors"

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import eaglectl
-from eaglectl.checkpoint.hub_names import is_repo_name
-from eaglectl.checkpoint.record import history, is_untrained
 from eaglectl.errors import UnreadableError
+from eaglectl.files.hub_names import is_repo_name
+from eaglectl.files.record import history, is_untrained
 from eaglectl.formats.catalogue import by_name
 from eaglectl.text import as_markdown, printable
 

@@ -8,12 +8,12 @@ and the largest |w| over c. c is the RMS of w, which is right for a state of eve
 import numpy as np
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.arithmetic import Array, evaluate
 from eaglectl.conversion.plan import TransformedDrafter
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Note
 from eaglectl.drafter.tensors import Computed
 from eaglectl.errors import RefusedError
+from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.formats.format import Layout
 
 INNER, OUTER = "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"

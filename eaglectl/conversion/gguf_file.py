@@ -17,16 +17,16 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.files import is_folder
-from eaglectl.checkpoint.gguf import ARCHITECTURE, FACTORS, MAGIC
-from eaglectl.checkpoint.header import DTYPE_BITS
-from eaglectl.checkpoint.scratch import scratch_folder, sync_folder
-from eaglectl.checkpoint.writer import FULL, OLD, check_apart, exchange, rename_new
 from eaglectl.conversion.arithmetic import cast
 from eaglectl.drafter.drafter import Drafter, Rope
 from eaglectl.drafter.tensors import Tensor
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.files import is_folder
+from eaglectl.files.gguf import ARCHITECTURE, FACTORS, MAGIC
+from eaglectl.files.header import DTYPE_BITS
+from eaglectl.files.scratch import scratch_folder, sync_folder
+from eaglectl.files.writer import FULL, OLD, check_apart, exchange, rename_new
 from eaglectl.formats.gguf import NAMES as MODULES
 from eaglectl.formats.gguf import ROTATED
 from eaglectl.text import is_url

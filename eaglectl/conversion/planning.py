@@ -8,10 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.header import StoredTensor
-from eaglectl.checkpoint.layout import RECORD, SINGLE
-from eaglectl.checkpoint.source import Source, check_whole
 from eaglectl.conversion.attention import rewritten_attention, without_solved_problems
 from eaglectl.conversion.aux_blocks import in_ascending_order
 from eaglectl.conversion.double_norm import with_one_norm
@@ -29,6 +25,10 @@ from eaglectl.drafter.tensors import is_quantised_part
 from eaglectl.drafter.vocabulary import ABSOLUTE, DraftVocabulary, offsets_record
 from eaglectl.engines.sglang import ids_in
 from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.header import StoredTensor
+from eaglectl.files.layout import RECORD, SINGLE
+from eaglectl.files.source import Source, check_whole
 from eaglectl.formats.catalogue import by_name, default_format, writable
 from eaglectl.formats.config_schema import check_numbers
 from eaglectl.formats.format import NESTED_IDS, Answers, Format, Layout

@@ -10,11 +10,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.conversion.request import Pruning
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.vocabulary import DraftVocabulary
 from eaglectl.errors import OptionNeededError, UnreadableError, UsageError
+from eaglectl.files.files import MIB, read_small_file
 
 MAX_COUNTS = 256 * MIB
 SMALL_SHARE = 0.9  # of the counts; a drafter stops at every token that it has no row for

@@ -18,9 +18,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint, read_weight_file
-from eaglectl.checkpoint.files import is_folder
-from eaglectl.checkpoint.target_files import rotation_file
 from eaglectl.conversion.arithmetic import BLOCK, Array, decode, evaluate
 from eaglectl.conversion.plan import TransformedDrafter
 from eaglectl.conversion.target_head import (
@@ -36,6 +33,9 @@ from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.matrices import PLAIN, embedding_digest, spread_over
 from eaglectl.drafter.tensors import Computed, Tensor, shape_expression
 from eaglectl.errors import RefusedError, UsageError
+from eaglectl.files.checkpoint import Checkpoint, read_weight_file
+from eaglectl.files.files import is_folder
+from eaglectl.files.target_files import rotation_file
 
 OPTION, MEASURE, TRAINED = "--target-rotation", "measure", "--trained-target"
 MATRIX = "global_rotation"  # ModelSlim's name
@@ -202,7 +202,7 @@ def _file(path: Path) -> Path:
     """The file itself, or that of a ModelSlim target's folder."""
     if not is_folder(path):
         return path
-    from eaglectl.checkpoint.source import FolderSource
+    from eaglectl.files.source import FolderSource
 
     source = FolderSource(path)
     if (name := rotation_file(source)) is None:

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.target_files import text_part
 from eaglectl.conversion.arithmetic import Array, decode
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.matrices import EMBEDDINGS, HEADS, matrix
 from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import RefusedError, UsageError
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.target_files import text_part
 
 NAME, OPTION = "lm_head.weight", "--materialize-lm-head"
 

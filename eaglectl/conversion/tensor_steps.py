@@ -5,9 +5,6 @@ from math import prod
 
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.header import DTYPE_BITS
-from eaglectl.checkpoint.layout import RECORD
 from eaglectl.conversion.plan import DtypeCast, GeneratedBytes, Step, StepOrigin
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
@@ -27,6 +24,9 @@ from eaglectl.drafter.vocabulary import (
     table_repairs,
 )
 from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.header import DTYPE_BITS
+from eaglectl.files.layout import RECORD
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers, Layout
 from eaglectl.formats.writer import written_name

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
 from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
 from eaglectl.conversion.calibration import Statistics
 from eaglectl.conversion.plan import TransformedDrafter
@@ -22,6 +21,7 @@ from eaglectl.conversion.request import ConversionRequest, UpgradeRecipe
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import OptionNeededError, RefusedError, UsageError
+from eaglectl.files.checkpoint import Checkpoint
 
 STRENGTH = (
     1e-2  # of the ridge; 1e-3 does as well: on the tiny pair the two differ by less than their intervals

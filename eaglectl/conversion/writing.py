@@ -14,20 +14,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.digests import HEADER_KEY, Digests, Range, RangeDigests, hashed, tensor_ranges
-from eaglectl.checkpoint.files import Stamp
-from eaglectl.checkpoint.header import DTYPE_BITS, header_json
-from eaglectl.checkpoint.hub_names import is_repo_name
-from eaglectl.checkpoint.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
-from eaglectl.checkpoint.source import PinnedSource, Source, changed
-from eaglectl.checkpoint.writer import Bytes, Copy, Folder
 from eaglectl.conversion.arithmetic import cast, encoded, join_absorbed
 from eaglectl.conversion.card import conversion_card
 from eaglectl.conversion.plan import ConversionPlan, DtypeCast, GeneratedBytes, Step
 from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
 from eaglectl.errors import UsageError
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.digests import HEADER_KEY, Digests, Range, RangeDigests, hashed, tensor_ranges
+from eaglectl.files.files import Stamp
+from eaglectl.files.header import DTYPE_BITS, header_json
+from eaglectl.files.hub_names import is_repo_name
+from eaglectl.files.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
+from eaglectl.files.source import PinnedSource, Source, changed
+from eaglectl.files.writer import Bytes, Copy, Folder
 from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.text import listed
 

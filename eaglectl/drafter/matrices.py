@@ -3,8 +3,8 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.header import StoredTensor
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.header import StoredTensor
 
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight")
 HEADS = ("lm_head.weight", "output.weight")

@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.layout import INDEX
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.behaviour import (
     AppliedFact,
@@ -32,6 +31,7 @@ from eaglectl.engines.publication import Publication, publication
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.targets import TargetReading, as_seen, read_captures
 from eaglectl.engines.view import View, stated_theta
+from eaglectl.files.layout import INDEX
 from eaglectl.text import listed
 from eaglectl.verdicts import ServedAs
 

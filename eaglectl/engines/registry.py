@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from eaglectl import shell
-from eaglectl.checkpoint.opening import hub_name
 from eaglectl.drafter.drafter import Drafter, Feature, Target
 from eaglectl.engines import llamacpp, sglang, vllm
 from eaglectl.engines.behaviour import Behaviour, judged_unversioned, unversioned, unversioned_behaviour
@@ -20,6 +19,7 @@ from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.targets import as_seen, read_captures
 from eaglectl.engines.view import NO_FILES, View, WeightFiles
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.files.opening import hub_name
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from eaglectl.checkpoint.target_files import text_part
 from eaglectl.drafter.drafter import Drafter, Feature
+from eaglectl.files.target_files import text_part
 from eaglectl.formats.catalogue import prefixes
 from eaglectl.formats.format import ModelClass
 from eaglectl.formats.names import inner_wrapper, stored_prefix

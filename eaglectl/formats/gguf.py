@@ -7,8 +7,8 @@ between the halves of a head, d2t holds the target's tokens, and t2d is absent.
 from collections.abc import Mapping
 from typing import Any
 
-from eaglectl.checkpoint.gguf import ARCHITECTURE, ARCHITECTURE_KEY, FACTORS
 from eaglectl.drafter.tensors import Tensor
+from eaglectl.files.gguf import ARCHITECTURE, ARCHITECTURE_KEY, FACTORS
 from eaglectl.formats.format import TOP_IDS
 
 # module in the file: canonical module

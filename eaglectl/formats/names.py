@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.header import StoredTensor
 from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import (
     LAYER,
@@ -23,6 +22,7 @@ from eaglectl.drafter.tensors import (
     is_quantised_part,
 )
 from eaglectl.errors import RefusedError
+from eaglectl.files.header import StoredTensor
 from eaglectl.formats.config_keys import Keys, Reading
 from eaglectl.formats.format import Format
 from eaglectl.formats.gguf import with_rows_by_halves

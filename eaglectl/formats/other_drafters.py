@@ -6,12 +6,12 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
-from eaglectl.checkpoint.checkpoint import read_checkpoint, read_config
-from eaglectl.checkpoint.header import StoredTensor
-from eaglectl.checkpoint.layout import CONFIG, INDEX
-from eaglectl.checkpoint.source import Source
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.errors import EaglectlError, RefusedError
+from eaglectl.files.checkpoint import read_checkpoint, read_config
+from eaglectl.files.header import StoredTensor
+from eaglectl.files.layout import CONFIG, INDEX
+from eaglectl.files.source import Source
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.names import canonical_name
 

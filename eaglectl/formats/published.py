@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from eaglectl.drafter.drafter import Choice
 
-DATA = Path(__file__).parent.parent / "acceptance/published.json"
+DATA = Path(__file__).parent.parent / "run/published.json"
 # of one figure, how many of its prompt sets are named in a sentence
 MOST_SETS = 3
 

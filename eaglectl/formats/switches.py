@@ -5,11 +5,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.layout import QUANTISATION
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, TWICE, Choice, Norms, Note, question
 from eaglectl.drafter.tensors import NORM, Dimensions, Tensor, is_quantised_part
 from eaglectl.errors import RefusedError, UsageError
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.layout import QUANTISATION
 from eaglectl.formats.config_keys import CLASS_DEFAULTS, MISSING, Keys, Reading
 from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelClass
 

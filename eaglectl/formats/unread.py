@@ -4,8 +4,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from eaglectl.checkpoint.target_files import TEXT_PARTS
 from eaglectl.drafter.drafter import Choice, Note, question
+from eaglectl.files.target_files import TEXT_PARTS
 from eaglectl.formats.config_keys import Keys, Reading
 from eaglectl.formats.format import Answers, Format
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import torch
 
-from eaglectl.checkpoint.checkpoint import Checkpoint
-from eaglectl.checkpoint.files import MIB, open_regular
-from eaglectl.checkpoint.header import header_length, parse_header
-from eaglectl.checkpoint.pickles import DTYPES, read_tensors
-from eaglectl.checkpoint.scratch import scratch_folder
-from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.matrices import EMBEDDINGS, matrix
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.files import MIB, open_regular
+from eaglectl.files.header import header_length, parse_header
+from eaglectl.files.pickles import DTYPES, read_tensors
+from eaglectl.files.scratch import scratch_folder
+from eaglectl.files.source import FolderSource
 from eaglectl.reference.model import DraftModel
 
 # bytes of one gzipped file: 100,000 tokens of 5 layers of 8,192 in 16 bits; and bytes of one that is packed:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from msgspec import Struct
 
-from eaglectl.checkpoint.target_files import until_end
+from eaglectl.files.target_files import until_end
 from eaglectl.reference.model import DraftModel, without_gradients
 from eaglectl.reference.target import TargetModel
 

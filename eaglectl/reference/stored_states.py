@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from msgspec import Struct
 
-from eaglectl.checkpoint.files import is_folder, open_regular
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.files.files import is_folder, open_regular
 from eaglectl.reference.loading import load_tensors
 from eaglectl.reference.target_engine import AuxStates, join_states
 from eaglectl.text import listed

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from eaglectl.acceptance.vllm.starting import speculative_config, start_engine
+from eaglectl.run.vllm.starting import speculative_config, start_engine
 from tests.tiny import TARGET
 from tools.scan.interface import names
 

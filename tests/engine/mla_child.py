@@ -19,14 +19,14 @@ import torch
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.api.targets import open_target
-from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.opening import open_source
 from eaglectl.conversion.arithmetic import evaluate
 from eaglectl.drafter.drafter import Drafter
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.opening import open_source
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
+from eaglectl.operations.converting import ConvertOptions
+from eaglectl.target import open_target
 from tests.conftest import FIXTURES
 from tests.engine import pairs
 from tests.engine.parity_child import in_vllm

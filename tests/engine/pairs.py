@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import eaglectl
-from eaglectl.acceptance.job import EngineJob
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Drafter
+from eaglectl.operations.converting import ConvertOptions
+from eaglectl.run.job import EngineJob
 from tests.cases import CASES, Case
 
 # the only tokens the targets say; every fixture drafts them, so a random drafter is right now and then

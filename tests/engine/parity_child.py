@@ -23,8 +23,8 @@ else:
 import torch
 from vllm import LLM, SamplingParams
 
-from eaglectl.acceptance.vllm.child import PROPOSERS
-from eaglectl.acceptance.vllm.starting import speculative_config, start_engine
+from eaglectl.run.vllm.child import PROPOSERS
+from eaglectl.run.vllm.starting import speculative_config, start_engine
 from tests.engine import pairs
 from tests.engine.rounds import NEW_TOKENS, K, Rounds, difference, in_reference, prompts
 

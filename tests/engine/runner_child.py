@@ -12,9 +12,9 @@ from typing import Any
 from tests.engine import parity_child  # isort: skip
 
 import eaglectl
-from eaglectl.acceptance.vllm.child import captured_layers
-from eaglectl.acceptance.vllm.starting import speculative_config, start_engine
-from eaglectl.api.converting import ConvertOptions
+from eaglectl.operations.converting import ConvertOptions
+from eaglectl.run.vllm.child import captured_layers
+from eaglectl.run.vllm.starting import speculative_config, start_engine
 from tests.engine import trained
 from tests.engine.agreement.bases import target
 from tests.engine.agreement.cases import CASES

@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.acceptance.installed import ask
-from eaglectl.acceptance.process import VLLM
-from eaglectl.acceptance.vllm import child
 from eaglectl.errors import RefusedError
+from eaglectl.run.installed import ask
+from eaglectl.run.process import VLLM
+from eaglectl.run.vllm import child
 from tests.builders import call
 from tests.engine import pairs
 from tests.engine.runners import RUNNERS, use_runner

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from eaglectl import api
-from eaglectl.acceptance.vllm.target_engine import VllmOptions, start_vllm
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.api.upgrading import UpgradeOptions
+import eaglectl
+from eaglectl.commands.convert.upgrading import UpgradeOptions
 from eaglectl.conversion.calibration import Statistics, read_statistics
 from eaglectl.errors import UnreadableError
+from eaglectl.operations.converting import ConvertOptions
 from eaglectl.progress import Progress
 from eaglectl.reference.target import load_target
 from eaglectl.reference.target_engine import TransformersEngine
+from eaglectl.run.vllm.target_engine import VllmOptions, start_vllm
 from tests.engine import pairs
 from tests.tiny import TARGET, TINY
 
@@ -35,8 +35,8 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(prompts: Path) -> Statistics:
-    options = api.CalibrateOptions(prompts=prompts, device="cpu")
-    return api.calibrate(str(TINY / "eagle3"), str(TARGET), options=options)
+    options = eaglectl.CalibrateOptions(prompts=prompts, device="cpu")
+    return eaglectl.calibrate(str(TINY / "eagle3"), str(TARGET), options=options)
 
 
 def assert_same(found: Statistics, plain: Statistics) -> None:
@@ -57,8 +57,8 @@ def test_the_statistics_are_those_of_transformers_and_an_upgrade_takes_them(
     monkeypatch.setenv("EAGLECTL_TEST", str(tmp_path))
     source = str(TINY / "eagle3")
     progress: list[Progress] = []
-    options = api.CalibrateOptions(prompts=prompts, engine="vllm", device="cpu", timeout=300)
-    api.calibrate(source, str(TARGET), tmp_path / "stats", options, on_progress=progress.append)
+    options = eaglectl.CalibrateOptions(prompts=prompts, engine="vllm", device="cpu", timeout=300)
+    eaglectl.calibrate(source, str(TARGET), tmp_path / "stats", options, on_progress=progress.append)
     found = read_statistics(tmp_path / "stats")
     assert_same(found, plain)
     assert found.engine == {"name": "vllm", "vllm": "0.32.0", "device": "cpu", "dtype": "float32"}
@@ -66,7 +66,7 @@ def test_the_statistics_are_those_of_transformers_and_an_upgrade_takes_them(
     assert not pairs.marked(f"EAGLECTL_TEST={tmp_path}")
     assert not list(tmp_path.joinpath("temporary").iterdir())
     asked = UpgradeOptions(statistics=tmp_path / "stats", has_gate=False)
-    api.upgrade(source, tmp_path / "out", asked, conversion=ConvertOptions(target=str(TARGET)))
+    eaglectl.upgrade(source, tmp_path / "out", asked, conversion=ConvertOptions(target=str(TARGET)))
     record = json.loads((tmp_path / "out" / "eaglectl.json").read_text())
     assert record["upgrade"]["calibration"]["engine"] == found.engine
     assert record["upgrade"]["fc_norm"] == "refit"
@@ -78,10 +78,10 @@ def test_a_target_over_two_ranks_gives_the_same(
 ) -> None:
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")  # one NUMA node has room for both
     source = str(TINY / "eagle3")
-    options = api.CalibrateOptions(
+    options = eaglectl.CalibrateOptions(
         prompts=prompts, engine="vllm", device="cpu", tensor_parallel_size=2, timeout=300
     )
-    found = api.calibrate(source, str(TARGET), options=options)
+    found = eaglectl.calibrate(source, str(TARGET), options=options)
     assert_same(found, plain)
     assert found.engine["tensor_parallel_size"] == "2"
 
@@ -91,10 +91,10 @@ def test_an_mla_target_gives_the_same(tmp_path: Path) -> None:
     pairs.write_prompts(tmp_path / "prompts.jsonl")
     case = pairs.case("vllm/mla")
     both = [
-        api.calibrate(
+        eaglectl.calibrate(
             str(case.folder),
             str(tmp_path / "target"),
-            options=api.CalibrateOptions(
+            options=eaglectl.CalibrateOptions(
                 prompts=tmp_path / "prompts.jsonl",
                 answer_tokens=8,
                 device="cpu",
@@ -110,7 +110,9 @@ def test_an_mla_target_gives_the_same(tmp_path: Path) -> None:
 
 def test_every_boundary_is_vllms_id_up_to_the_last_token_of_the_context(tmp_path: Path) -> None:
     pairs.llama_target(tmp_path / "target")
-    dims = api.inspect(str(pairs.case("modelopt/hf").folder), target=str(tmp_path / "target")).drafter.dims
+    dims = eaglectl.inspect(
+        str(pairs.case("modelopt/hf").folder), target=str(tmp_path / "target")
+    ).drafter.dims
     context, answer = 512, 8
     texts = [[5, 6, 7], [9] * 70, [ids % 256 for ids in range(context - answer - 1)]]
     mine = TransformersEngine(
@@ -137,7 +139,7 @@ def test_a_target_that_vllm_cannot_load_ends_in_one_sentence_and_leaves_no_proce
     weights.write_bytes(weights.read_bytes()[:5000])
     monkeypatch.setenv("EAGLECTL_TEST", str(tmp_path))
     case = pairs.case("modelopt/hf")
-    options = api.CalibrateOptions(
+    options = eaglectl.CalibrateOptions(
         prompts=tmp_path / "prompts.jsonl",
         engine="vllm",
         device="cpu",
@@ -147,6 +149,6 @@ def test_a_target_that_vllm_cannot_load_ends_in_one_sentence_and_leaves_no_proce
     with pytest.raises(
         UnreadableError, match=r"vLLM 0\.32\.0 does not run the target .*: SafetensorError"
     ) as caught:
-        api.calibrate(str(case.folder), str(tmp_path / "target"), options=options)
+        eaglectl.calibrate(str(case.folder), str(tmp_path / "target"), options=options)
     assert "\n" not in str(caught.value)
     assert not pairs.marked(f"EAGLECTL_TEST={tmp_path}")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.diagnosis import Diagnosis
+import eaglectl
+from eaglectl.run.diagnosis import Diagnosis
 from tests.test_probe_table import prompts_file
 from tests.tiny import TARGET, in_vllms_layout
 
@@ -18,8 +18,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def diagnose(drafter: Path, folder: Path) -> Diagnosis:
     prompts = prompts_file(folder, count=16)
-    options = api.DiagnoseOptions(engine="vllm", prompts=prompts, max_tokens=16, device="cpu")
-    return api.diagnose(str(drafter), str(TARGET), options)
+    options = eaglectl.DiagnoseOptions(engine="vllm", prompts=prompts, max_tokens=16, device="cpu")
+    return eaglectl.diagnose(str(drafter), str(TARGET), options)
 
 
 def test_a_healthy_drafter_is_healthy_in_vllm_too(good: Path, tmp_path: Path) -> None:

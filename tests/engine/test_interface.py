@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from eaglectl.acceptance.process import VLLM
 from eaglectl.engines.releases import is_within
+from eaglectl.run.process import VLLM
 from tests.conftest import FIXTURES
 from tests.engine import pairs
 from tests.engine.runners import RUNNERS, use_runner

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.api.smoking import CPU_SKIPPED
+from eaglectl.commands.ready.report import last_line
 from eaglectl.engines.registry import ENGINES, installed_release
-from eaglectl.reports.readiness import last_line
+from eaglectl.operations.smoking import CPU_SKIPPED
 from eaglectl.results import Readiness
 from tests.tiny import PROMPTS, TARGET, TINY
 

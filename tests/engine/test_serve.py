@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.report import SmokeReport
+import eaglectl
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.run.report import SmokeReport
 from tests.engine import pairs
 from tests.engine.servers import free_port, running
 
@@ -65,8 +65,8 @@ def smoke(folder: Path, engine: str, **settings: Any) -> SmokeReport:
         "timeout": 120.0,
         **settings,
     }
-    options = api.SmokeOptions(engine=engine, **given)
-    return api.smoke(str(folder / "drafter"), str(folder / "target"), options)
+    options = eaglectl.SmokeOptions(engine=engine, **given)
+    return eaglectl.smoke(str(folder / "drafter"), str(folder / "target"), options)
 
 
 def test_a_server_counts_what_vllm_in_a_process_of_its_own_counts(folder: Path, served: str) -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.installed import differences, load_only, run_installed
-from eaglectl.acceptance.job import EngineJob
-from eaglectl.acceptance.process import VLLM
-from eaglectl.acceptance.prompts import Prompt, read_prompts
-from eaglectl.acceptance.report import SmokeReport
-from eaglectl.api.converting import ConvertOptions
+import eaglectl
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.operations.converting import ConvertOptions
+from eaglectl.run.installed import differences, load_only, run_installed
+from eaglectl.run.job import EngineJob
+from eaglectl.run.process import VLLM
+from eaglectl.run.prompts import Prompt, read_prompts
+from eaglectl.run.report import SmokeReport
 from tests.engine import pairs
 
 MEANT = {
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dead(folder: Path) -> SmokeReport:
     """The fixture as it is: it has 96 tokens to say, the target 4."""
-    api.convert(
+    eaglectl.convert(
         str(pairs.case("speculators/eagle3.1").folder),
         folder / "dead",
         ConvertOptions(target=str(folder / "target")),
@@ -57,12 +57,12 @@ def smoke(folder: Path, drafter: Path, **settings: Any) -> SmokeReport:
         "max_tokens": 16,
         **settings,
     }
-    return api.smoke(str(drafter), str(folder / "target"), api.SmokeOptions(**given))
+    return eaglectl.smoke(str(drafter), str(folder / "target"), eaglectl.SmokeOptions(**given))
 
 
 def job(folder: Path, drafter: Path, prompts: tuple[Prompt, ...] = (), timeout: float = 900.0) -> EngineJob:
     """A drafter for vLLM that eaglectl itself need not want to read: what it knows is the good one's."""
-    good = api.inspect(str(folder / "drafter"), target=str(folder / "target")).drafter
+    good = eaglectl.inspect(str(folder / "drafter"), target=str(folder / "target")).drafter
     return EngineJob(drafter, good, folder / "target", prompts, max_tokens=16, timeout=timeout)
 
 
@@ -98,8 +98,8 @@ def test_a_flag_where_vllm_does_not_look_is_a_difference(folder: Path, tmp_path:
         "use_aux_hidden_state": True,
     }
     drafter = pairs.changed(folder / "drafter", tmp_path / "nested", norm_output=None, eagle_config=nested)
-    meant = api.inspect(str(drafter), target=str(folder / "target")).drafter
-    found = api.load_only(str(drafter), str(folder / "target"), timeout=900)
+    meant = eaglectl.inspect(str(drafter), target=str(folder / "target")).drafter
+    found = eaglectl.load_only(str(drafter), str(folder / "target"), timeout=900)
     assert found.unfilled == ()
     assert found.resolved == {**MEANT, "norm_output": False}
     assert differences(VLLM, meant, found.resolved) == (

@@ -6,11 +6,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.job import EngineJob
-from eaglectl.acceptance.prompts import read_prompts
-from eaglectl.acceptance.speed import measure_speed
+import eaglectl
 from eaglectl.errors import UnreadableError
+from eaglectl.run.job import EngineJob
+from eaglectl.run.prompts import read_prompts
+from eaglectl.run.speed import measure_speed
 from tests.builders import call
 from tests.conftest import FIXTURES
 from tests.engine import pairs
@@ -46,7 +46,7 @@ def test_vllm_is_timed_with_and_without_the_drafter_and_no_process_stays(
 def test_an_engine_without_memory_says_so_through_its_process(tmp_path: Path) -> None:
     folder = in_vllms_layout(tmp_path)["eagle3"]
     given = {"kv_cache_memory_bytes": 1000}
-    drafter = api.inspect(str(folder), target=str(TARGET)).drafter
+    drafter = eaglectl.inspect(str(folder), target=str(TARGET)).drafter
     job = EngineJob(folder, drafter, TARGET, read_prompts(PROMPTS)[:4], max_tokens=8, engine_arguments=given)
     with pytest.raises(UnreadableError, match=r"memory does not suffice: .*No available memory"):
         measure_speed(job, [3], [1])

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.report import SmokeReport
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.api.upgrading import UpgradeOptions
+import eaglectl
+from eaglectl.commands.convert.upgrading import UpgradeOptions
 from eaglectl.errors import EaglectlError
+from eaglectl.operations.converting import ConvertOptions
+from eaglectl.run.report import SmokeReport
 from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault, in_vllms_layout
 
 sys.path.insert(0, str(TINY))
@@ -41,8 +41,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def smoke(drafter: Path, prompts: Path, engine: str = "vllm", **given: Any) -> SmokeReport:
-    options = api.SmokeOptions(engine=engine, device="cpu", prompts=prompts, max_tokens=TOKENS, **given)
-    return api.smoke(str(drafter), str(TARGET), options)
+    options = eaglectl.SmokeOptions(engine=engine, device="cpu", prompts=prompts, max_tokens=TOKENS, **given)
+    return eaglectl.smoke(str(drafter), str(TARGET), options)
 
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle3.1"])
@@ -66,8 +66,8 @@ def test_answers_end_where_those_of_the_reference_end(
     prompts.write_text("".join(held_out.read_text().splitlines(keepends=True)[:4]))
 
     def run(engine: str, **given: Any) -> SmokeReport:
-        options = api.SmokeOptions(engine=engine, device="cpu", prompts=prompts, max_tokens=16, **given)
-        return api.smoke(str(good["eagle3"]), str(target), options)
+        options = eaglectl.SmokeOptions(engine=engine, device="cpu", prompts=prompts, max_tokens=16, **given)
+        return eaglectl.smoke(str(good["eagle3"]), str(target), options)
 
     whole = [result.tokens for result in run("reference", ignore_eos=True).run.results]
     (target / "generation_config.json").write_text(json.dumps({"eos_token_id": [whole[0][6]]}))
@@ -99,10 +99,10 @@ def test_a_fault_that_loads_drafts_worse(fault: Fault, good: dict[str, Path], tm
 def test_the_upgraded_drafter_drafts_in_vllm_as_the_gate_measured(
     good: dict[str, Path], tmp_path: Path
 ) -> None:
-    options = api.CalibrateOptions(prompts=TINY / "calibration.jsonl", device="cpu")
-    api.calibrate(str(TINY / "eagle3"), str(TARGET), tmp_path / "stats", options)
+    options = eaglectl.CalibrateOptions(prompts=TINY / "calibration.jsonl", device="cpu")
+    eaglectl.calibrate(str(TINY / "eagle3"), str(TARGET), tmp_path / "stats", options)
     asked = UpgradeOptions(statistics=tmp_path / "stats", has_gate=False, device="cpu")
-    api.upgrade(
+    eaglectl.upgrade(
         str(TINY / "eagle3"), tmp_path / "upgraded", asked, conversion=ConvertOptions(target=str(TARGET))
     )
     lines = (TINY / "gate.jsonl").read_text().splitlines(keepends=True)

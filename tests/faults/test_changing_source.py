@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.api.calibrating import readable_folder
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.checkpoint import writer
-from eaglectl.checkpoint.source import PinnedSource
 from eaglectl.errors import EaglectlError, UnreadableError
+from eaglectl.files import writer
+from eaglectl.files.source import PinnedSource
+from eaglectl.operations.calibrating import readable_folder
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import call, contents, drafter_folder, sharded_folder
 from tests.faults.test_races import names
 

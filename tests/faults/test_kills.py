@@ -18,9 +18,9 @@ import typer.main
 from gguf import GGUFReader
 
 import eaglectl
-from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import FolderSource
 from eaglectl.cli.app import make_app
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.source import FolderSource
 from tests.builders import HIDDEN, call, contents, drafter_folder, floats
 from tests.conftest import KILLS
 from tests.faults.processes import COMMAND, start

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from gguf import GGUFReader
 
-from eaglectl.checkpoint import writer
-from eaglectl.checkpoint.writer import check_apart
 from eaglectl.errors import UsageError
+from eaglectl.files import writer
+from eaglectl.files.writer import check_apart
 from tests.builders import call, contents
 from tests.disks import mounted, run_or_skip
 from tests.faults.test_kills import is_checkpoint, is_statistics

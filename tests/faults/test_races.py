@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.checkpoint import writer
-from eaglectl.checkpoint.writer import Folder
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
+from eaglectl.files import writer
+from eaglectl.files.writer import Folder
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import contents, drafter_folder
 
 WORK = "work of another process"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.checkpoint import scratch
-from eaglectl.reports import output_files
-from eaglectl.reports.output_files import write_file
+from eaglectl.files import scratch
+from eaglectl.report import output_files
+from eaglectl.report.output_files import write_file
 from tests.builders import call, drafter_folder
 from tests.faults.processes import paused
 from tests.faults.test_races import names
@@ -77,13 +77,13 @@ def test_a_killed_report_leaves_the_old_one_and_the_next_run_removes_its_part(
     file = reports / "report.html"
     file.write_text("<!doctype html> old")
     command = ("validate", source, option, f"json={file}" if option == "--output" else file)
-    with paused("eaglectl.reports.output_files.sync_folder", *command) as process:
+    with paused("eaglectl.report.output_files.sync_folder", *command) as process:
         assert names(reports) == ["report.html"]  # renamed: the whole new file
         process.send_signal(number)
         process.communicate()
     assert process.returncode in (143, -9)
     assert names(reports) == ["report.html"]
-    with paused("eaglectl.reports.output_files.os.fsync", *command) as process:
+    with paused("eaglectl.report.output_files.os.fsync", *command) as process:
         assert len(names(reports)) == 2
         before = file.read_text()
         process.send_signal(number)

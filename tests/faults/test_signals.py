@@ -13,16 +13,16 @@ from types import FrameType
 import pytest
 
 import eaglectl
-from eaglectl.checkpoint import scratch
-from eaglectl.checkpoint.scratch import scratch_folder, sweep
-from eaglectl.checkpoint.signals import Terminated, run_removals, stopped_by_signals
-from eaglectl.checkpoint.writer import Folder
-from eaglectl.reports.output_files import write_file
+from eaglectl.files import scratch
+from eaglectl.files.scratch import scratch_folder, sweep
+from eaglectl.files.signals import Terminated, run_removals, stopped_by_signals
+from eaglectl.files.writer import Folder
+from eaglectl.report.output_files import write_file
 from tests.builders import call, contents, drafter_folder
 from tests.faults.processes import paused
 from tests.faults.test_races import names
 
-WRITER = "eaglectl.checkpoint.writer"
+WRITER = "eaglectl.files.writer"
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
 TINY = Path(eaglectl.__file__).parent.parent / "fixtures/tiny"
 
@@ -187,7 +187,7 @@ def test_calibrate_leaves_nothing_in_the_temporary_folder(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     command = ("calibrate", TINY / "eagle3", "--target", TINY / "target", "-o", tmp_path / "out")
-    with paused("eaglectl.acceptance.tokens.tokenise", *command) as process:
+    with paused("eaglectl.run.tokens.tokenise", *command) as process:
         assert [name for name in names(tmp_path / "tmp") if "eaglectl" in name]
         process.send_signal(number)
         process.communicate(timeout=60)
@@ -238,7 +238,7 @@ def test_a_thread_writes_without_handling_signals(tmp_path: Path) -> None:
 class Stepper:
     """Raises a signal before the nth line that some files run while it is handled; counts those lines."""
 
-    FILES = ("writer.py", "scratch.py", "signals.py", "reports/output_files.py")
+    FILES = ("writer.py", "scratch.py", "signals.py", "report/output_files.py")
 
     def __init__(self, number: signal.Signals, nth: int) -> None:
         self.number, self.nth, self.lines = number, nth, 0

@@ -93,7 +93,7 @@ import time
 from eaglectl.cli import run
 from eaglectl.progress import Progress
 from eaglectl.terminal import OutputSettings, ProgressBar
-import eaglectl.cli.rules as command
+import eaglectl.commands.rules.command as command
 
 def rules_command(context):
     print("begun", flush=True)

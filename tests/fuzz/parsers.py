@@ -23,36 +23,36 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 
 import eaglectl
-from eaglectl.acceptance.prompts import choose_prompts
-from eaglectl.acceptance.server.answers import parse_answer
-from eaglectl.acceptance.server.http import Server, open_server
-from eaglectl.acceptance.server.metrics import parse_counters
-from eaglectl.acceptance.tokens import read_context_length
-from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.distributed import read_table
-from eaglectl.checkpoint.front_matter import front_matter
-from eaglectl.checkpoint.header import header_length, parse_header, parse_json
-from eaglectl.checkpoint.hub import read_listing
-from eaglectl.checkpoint.hub_errors import HubRequest
-from eaglectl.checkpoint.layout import checkpoint_files
-from eaglectl.checkpoint.opcodes import PickleError, read_pickle
-from eaglectl.checkpoint.record import is_untrained
-from eaglectl.checkpoint.source import FolderSource
-from eaglectl.checkpoint.target_files import check_kernels, read_tokenizer_config
-from eaglectl.checkpoint.torch_file import NAMES, UnfitTensorError, read_torch_file, state_views
 from eaglectl.conversion.calibration import read_statistics
 from eaglectl.conversion.pruning import read_counts
 from eaglectl.drafter.drafter import Target
 from eaglectl.drafter.vocabulary import as_engines_read, faults
 from eaglectl.errors import UnreadableError
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.distributed import read_table
+from eaglectl.files.front_matter import front_matter
+from eaglectl.files.header import header_length, parse_header, parse_json
+from eaglectl.files.hub import read_listing
+from eaglectl.files.hub_errors import HubRequest
+from eaglectl.files.layout import checkpoint_files
+from eaglectl.files.opcodes import PickleError, read_pickle
+from eaglectl.files.record import is_untrained
+from eaglectl.files.source import FolderSource
+from eaglectl.files.target_files import check_kernels, read_tokenizer_config
+from eaglectl.files.torch_file import NAMES, UnfitTensorError, read_torch_file, state_views
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter, read_target
-from eaglectl.publishing.card import CardFacts, make_card
-from eaglectl.publishing.provenance import read_smoke
-from eaglectl.publishing.verification import Expected, verify_folder
-from eaglectl.reports.pages.render import render_page
-from eaglectl.validation.policy_file import read_policy
-from eaglectl.validation.secrets import scan_file
+from eaglectl.judge.policy_file import read_policy
+from eaglectl.judge.secrets import scan_file
+from eaglectl.publish.card import CardFacts, make_card
+from eaglectl.publish.provenance import read_smoke
+from eaglectl.publish.verification import Expected, verify_folder
+from eaglectl.report.pages.render import render_page
+from eaglectl.run.prompts import choose_prompts
+from eaglectl.run.server.answers import parse_answer
+from eaglectl.run.server.http import Server, open_server
+from eaglectl.run.server.metrics import parse_counters
+from eaglectl.run.tokens import read_context_length
 from tests.builders import (
     DRAFT,
     VOCAB,
@@ -655,8 +655,8 @@ KEPT = {
 
 def read_kept(data: bytes) -> object:
     """A run in `ready`'s cache, as it is and under a right first line."""
-    from eaglectl.acceptance.report import SmokeReport
-    from eaglectl.api.kept import KeptRuns, Run, _seal
+    from eaglectl.commands.ready.kept import KeptRuns, Run, _seal
+    from eaglectl.run.report import SmokeReport
 
     os.environ["XDG_CACHE_HOME"] = str(folder("cache"))
     run, runs = Run("one", folder("empty"), ()), KeptRuns(folder("empty"))
@@ -707,9 +707,9 @@ def target_with_template() -> Path:
 
 def apply_template(data: bytes) -> object:
     """A target's chat template, applied to a prompt."""
-    from eaglectl.acceptance.job import EngineJob
-    from eaglectl.acceptance.prompts import Prompt
-    from eaglectl.acceptance.tokens import tokenise
+    from eaglectl.run.job import EngineJob
+    from eaglectl.run.prompts import Prompt
+    from eaglectl.run.tokens import tokenise
 
     target = target_with_template()
     (target / "chat_template.jinja").write_bytes(data)

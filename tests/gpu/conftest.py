@@ -50,14 +50,14 @@ def figures(device: str, record_property: Callable[[str, object], None]) -> Call
 @pytest.fixture(scope="session")
 def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, Path], Path]:
     """A drafter in vLLM's layout, whose tensor names are canonical."""
-    from eaglectl import api
+    import eaglectl
 
     made: dict[Path, Path] = {}
 
     def convert(drafter: Path, target: Path) -> Path:
         if drafter not in made:
             out = tmp_path_factory.mktemp("converted") / drafter.name
-            api.convert(str(drafter), out, target=str(target), force_unserved=True, measure=None)
+            eaglectl.convert(str(drafter), out, target=str(target), force_unserved=True, measure=None)
             made[drafter] = out
         return made[drafter]
 

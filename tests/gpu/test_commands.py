@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl import api
+import eaglectl
 from tests.builders import call
 from tests.tiny import PROMPTS, TARGET, TINY
 
@@ -33,7 +33,7 @@ def test_smoke_with_the_probe_passes_a_good_drafter(device: str) -> None:
 
 def test_a_wrong_switch_is_seen_by_the_probe(device: str, tmp_path: Path) -> None:
     out = tmp_path / "wrong"
-    api.convert(str(EAGLE3), out, target=str(TARGET))
+    eaglectl.convert(str(EAGLE3), out, target=str(TARGET))
     config = json.loads((out / "config.json").read_text())
     (out / "config.json").write_text(json.dumps({**config, "norm_output": True}))
     (out / "eaglectl.json").unlink()  # which has what the switch was

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from eaglectl import api
+import eaglectl
 from tests.conftest import FIXTURES
 from tests.gpu import mla_pair
 from tests.gpu.conftest import installed
@@ -146,7 +146,7 @@ def test_ready_converts_a_drafter_whose_layers_are_stored_otherwise(
 
 def outputs_at_top_level(folder: Path) -> Path:
     """A drafter with SGLang's ids where every runner of vLLM takes boundaries."""
-    api.convert(str(EAGLE3), folder, target=str(TARGET))
+    eaglectl.convert(str(EAGLE3), folder, target=str(TARGET))
     (folder / "eaglectl.json").unlink()  # which has what the ids were
     config = json.loads((folder / "config.json").read_text())
     nested = config.pop("eagle_config")["eagle_aux_hidden_state_layer_ids"]

@@ -67,12 +67,12 @@ def written(target: Path, file: Path, count: int) -> tuple[list[list[int]], list
 def drafts(drafter: Path, target: Path, file: Path, count: int, dtype: str, device: str) -> Drafts:
     import torch
 
-    from eaglectl import api
+    import eaglectl
     from eaglectl.reference.loading import load_drafter
     from eaglectl.reference.target import load_target
     from eaglectl.reference.teacher_forcing import ForcedDrafter, run_target
 
-    read = api.inspect(str(drafter), target=str(target)).drafter
+    read = eaglectl.inspect(str(drafter), target=str(target)).drafter
     boundaries = read.aux.boundaries
     model = load_drafter(drafter, read, dtype=dtype, device=device)
     ours = load_target(target, boundaries, dtype=dtype, device=device)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.acceptance import prompts
-from eaglectl.acceptance.prompts import choose_prompts, lines_of
-from eaglectl.api.kept import KeptRuns, Run, cache_folder
+from eaglectl.commands.ready.kept import KeptRuns, Run, cache_folder
 from eaglectl.errors import UnreadableError
+from eaglectl.run import prompts
+from eaglectl.run.prompts import choose_prompts, lines_of
 from tests.builders import drafter_folder
 
 Change = Callable[[Path], object]

@@ -17,8 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eaglectl.checkpoint import opcodes
-from eaglectl.checkpoint.opcodes import (
+from eaglectl.errors import UnreadableError
+from eaglectl.files import opcodes
+from eaglectl.files.opcodes import (
     MAX_BYTES,
     MAX_CONTAINERS,
     MAX_DEPTH,
@@ -31,8 +32,8 @@ from eaglectl.checkpoint.opcodes import (
     Value,
     read_pickle,
 )
-from eaglectl.checkpoint.source import FolderSource
-from eaglectl.checkpoint.torch_file import (
+from eaglectl.files.source import FolderSource
+from eaglectl.files.torch_file import (
     NAMES,
     StorageView,
     TorchFile,
@@ -40,7 +41,6 @@ from eaglectl.checkpoint.torch_file import (
     read_torch_file,
     state_views,
 )
-from eaglectl.errors import UnreadableError
 from tests.builders import contents, drafter_folder, drafter_tensors
 from tests.conftest import FIXTURES
 from tests.test_pickles import DTYPES, named, pickled_folder, state, training_folder, unreadable

@@ -13,10 +13,10 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import eaglectl
-from eaglectl.acceptance.engine_arguments import parse_engine_arguments, shown_arguments
 from eaglectl.base import Result
 from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.progress import Progress
+from eaglectl.run.engine_arguments import parse_engine_arguments, shown_arguments
 from eaglectl.terminal import Guard, OutputSettings, ProgressBar
 from eaglectl.text import printable
 from tests.builders import call

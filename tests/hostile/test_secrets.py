@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import RefusedError
-from eaglectl.publishing import upload_files as publishing_files
-from eaglectl.publishing.leaks import check_leaks
-from eaglectl.publishing.upload_files import read_files
-from eaglectl.validation import secrets as scan
+from eaglectl.files.source import FolderSource
+from eaglectl.judge import secrets as scan
+from eaglectl.publish import upload_files as publishing_files
+from eaglectl.publish.leaks import check_leaks
+from eaglectl.publish.upload_files import read_files
 from tests.builders import call, drafter_folder, drafter_tensors, write_safetensors
 
 DICE = random.Random(12)

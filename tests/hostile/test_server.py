@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglectl.acceptance.server.answers import get, parse_answer
-from eaglectl.acceptance.server.http import open_server
-from eaglectl.acceptance.server.metrics import parse_counters
 from eaglectl.cli import run
 from eaglectl.errors import UnreadableError
+from eaglectl.run.server.answers import get, parse_answer
+from eaglectl.run.server.http import open_server
+from eaglectl.run.server.metrics import parse_counters
 from eaglectl.text import masked
 from tests import test_servers
 from tests.hostile.test_text_mode import METRICS

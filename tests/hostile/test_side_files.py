@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.checkpoint import files
-from eaglectl.checkpoint.files import decoded, open_regular, read_small_file
 from eaglectl.cli import run
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.files import files
+from eaglectl.files.files import decoded, open_regular, read_small_file
 from tests.tiny import TARGET, TINY
 
 DRAFTER = str(TINY / "eagle3")

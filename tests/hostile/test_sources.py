@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.checkpoint import hub_session
-from eaglectl.checkpoint import source as sources
-from eaglectl.checkpoint.source import MAX_WHOLE_FILE, FolderSource, PinnedSource
-from eaglectl.checkpoint.target_files import MAX_READ_WHOLE, check_files
 from eaglectl.cli import run
 from eaglectl.errors import RefusedError, UnreadableError
-from eaglectl.publishing import upload_files
-from eaglectl.publishing.upload_files import freeze
+from eaglectl.files import hub_session
+from eaglectl.files import source as sources
+from eaglectl.files.source import MAX_WHOLE_FILE, FolderSource, PinnedSource
+from eaglectl.files.target_files import MAX_READ_WHOLE, check_files
+from eaglectl.publish import upload_files
+from eaglectl.publish.upload_files import freeze
 from tests.builders import call, drafter_folder, sharded_folder
 from tests.hostile.test_side_files import KINDS, no_more_than
 from tests.hub import client_hub

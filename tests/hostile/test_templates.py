@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.acceptance import tokens
-from eaglectl.acceptance.tokens import TemplateLimitError, rendered
+from eaglectl.run import tokens
+from eaglectl.run.tokens import TemplateLimitError, rendered
 
 jinja2 = pytest.importorskip("jinja2")
 pytest.importorskip("transformers")
@@ -106,7 +106,7 @@ def test_the_command_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_code_can_be_traced_after_a_template_was_rendered() -> None:
     code = (
-        "import sys; from eaglectl.acceptance.tokens import rendered\n"
+        "import sys; from eaglectl.run.tokens import rendered\n"
         "def called(): return 'x'\n"
         "rendered(called); trace = lambda *given: trace; sys.settrace(trace); called(); sys.settrace(None)"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl import api
+import eaglectl
 from tests.builders import STATED, call, drafter_folder
 
 HASH = "0" * 64
@@ -24,7 +24,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (drafter / "model.sig").write_text("{}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
-        for file in api.upload(drafter, "org/drafter", api.UploadOptions(dry_run=True)).plan.files:
+        for file in eaglectl.upload(drafter, "org/drafter", eaglectl.UploadOptions(dry_run=True)).plan.files:
             data = file.content if isinstance(file.content, bytes) else file.content.read_bytes()
             (folder / file.name).write_bytes(data)
     return folder

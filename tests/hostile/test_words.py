@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import eaglectl
 from eaglectl.progress import Progress
-from eaglectl.reports.documents.document import as_json
+from eaglectl.report.documents.document import as_json
 from eaglectl.terminal import OutputSettings, ProgressBar, say
 from eaglectl.text import INVISIBLE, LONGEST, as_markdown, inert, listed, printable
 from tests import test_upload
@@ -453,7 +453,7 @@ def test_a_fault_of_eaglectl_shows_no_words_raw(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(EVIL.replace("\n", " "))
 
-    monkeypatch.setattr("eaglectl.api.inspecting.launch_commands", fail)
+    monkeypatch.setattr("eaglectl.operations.inspecting.launch_commands", fail)
     outcome = call("inspect", good)
     assert outcome.code == 70 and "please report it" in outcome.err
     assert list(faults(outcome.err)) == []
@@ -507,7 +507,7 @@ def test_an_output_stays_small(
 
 ROOT = Path(eaglectl.__file__).parent
 # modules of a child process, whose streams are pipes to eaglectl
-CHILDREN = ROOT / "acceptance/vllm"
+CHILDREN = ROOT / "run/vllm"
 PRINTS = re.compile(
     r"(builtins\.)?print|(sys\.)?(stdout|stderr|__stdout__|__stderr__)\.(write|writelines|buffer\.write)"
     r"|(typer|click)\.(echo|secho)|traceback\.print_\w+|logging\.(basicConfig|StreamHandler)"
@@ -534,7 +534,7 @@ def calls(path: Path) -> Iterator[str]:
 def test_only_the_terminal_prints(path: Path) -> None:
     name = path.relative_to(ROOT).as_posix()
     found = set(calls(path))
-    if name not in ("terminal.py", "reports/terminal/console.py") and not path.is_relative_to(CHILDREN):
+    if name not in ("terminal.py", "report/terminal/console.py") and not path.is_relative_to(CHILDREN):
         assert not [function for function in found if PRINTS.fullmatch(function)]
         assert not found & {"guard_streams", "sys.stdout.flush"} or name == "cli/__init__.py"
     emitted = [ast.unparse(node.args[0]) for node in nodes(path) if ast.unparse(node.func) == "emit"]
@@ -618,7 +618,7 @@ def test_a_usage_error_of_click_is_shown_in_one_line(monkeypatch: pytest.MonkeyP
     def fail(*_: object, **__: object) -> None:
         raise RawError(EVIL)
 
-    monkeypatch.setattr("eaglectl.api.inspecting.inspect", fail)
+    monkeypatch.setattr("eaglectl.operations.inspecting.inspect", fail)
     outcome = call("inspect", good)
     assert outcome.code == 2 and "Error: w\\nPASS-" in outcome.err
     assert list(faults(outcome.err)) == []

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from eaglectl import api
+import eaglectl
 from tests.real.conftest import REAL
 from tests.real.counting import NEW, accounted, few_prompts
 
@@ -29,14 +29,14 @@ def test_a_drafter_is_small_and_has_no_embedding(name: str) -> None:
 
 
 def test_specforges_names_no_layers_and_is_read_by_its_default() -> None:
-    assert api.inspect(str(REAL / "specforge")).drafter.aux.boundaries is None
-    seen = api.inspect(str(REAL / "specforge"), target=str(REAL / "target")).drafter
+    assert eaglectl.inspect(str(REAL / "specforge")).drafter.aux.boundaries is None
+    seen = eaglectl.inspect(str(REAL / "specforge"), target=str(REAL / "target")).drafter
     assert seen.aux.boundaries == (2, 15, 27)
     assert (seen.norms.norm_output, seen.norms.norm_before_fc, seen.norms.fc_norm) == (False, False, False)
 
 
 def test_speculators_is_read_with_its_layers_and_switches() -> None:
-    seen = api.inspect(str(REAL / "speculators")).drafter
+    seen = eaglectl.inspect(str(REAL / "speculators")).drafter
     assert seen.aux.boundaries == (6, 18, 28)
     norms = seen.norms
     assert (norms.norm_output, norms.norm_before_fc, norms.norm_before_residual) == (True, True, True)
@@ -48,10 +48,10 @@ def test_speculators_is_read_with_its_layers_and_switches() -> None:
 def test_smoke_counts_what_the_accounting_counts(
     name: str, k: int, real_target: Path, tmp_path: Path
 ) -> None:
-    options = api.SmokeOptions(
+    options = eaglectl.SmokeOptions(
         engine="reference", device="cpu", prompts=few_prompts(tmp_path), max_tokens=NEW, k=k
     )
-    report = api.smoke(str(REAL / name), str(real_target), options)
+    report = eaglectl.smoke(str(REAL / name), str(real_target), options)
     counts = accounted(name, real_target, k)
     measured = report.measured
     assert measured.drafts == counts.drafts

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from eaglectl import api
-from eaglectl.acceptance.probe import TEMPLATES, _foreign_template
+import eaglectl
+from eaglectl.run.probe import TEMPLATES, _foreign_template
 from tests.real.conftest import REAL
 
 CHATS = 1
@@ -22,8 +22,10 @@ def test_the_drift_probe_takes_messages_and_a_template_that_is_not_the_targets(
     assert "<|im_start|>" in own and _foreign_template(own) == TEMPLATES[1]
     path = tmp_path / "few.jsonl"
     path.write_text("".join((REAL / "test.jsonl").read_text().splitlines(keepends=True)[:CHATS]))
-    options = api.SmokeOptions(engine="reference", device="cpu", prompts=path, max_tokens=16, probe="drift")
-    report = api.smoke(str(REAL / "specforge"), str(real_target), options)
+    options = eaglectl.SmokeOptions(
+        engine="reference", device="cpu", prompts=path, max_tokens=16, probe="drift"
+    )
+    report = eaglectl.smoke(str(REAL / "specforge"), str(real_target), options)
     lengths = {condition.name: condition.measured.length.value for condition in report.drift_conditions}
     assert set(lengths) == {"as given", "another template", "foreign system prompt", "long context"}
     assert all(1 <= length <= 8 for length in lengths.values())

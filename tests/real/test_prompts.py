@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eaglectl.acceptance.prompts import read_prompts
+from eaglectl.run.prompts import read_prompts
 from tests.real.conftest import REAL, ROOT
 from tests.real.counting import EIGHT, FOUR, SHORT, accounted, accounting, texts
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.report import SmokeReport
-from eaglectl.api.converting import ConvertOptions
+import eaglectl
+from eaglectl.operations.converting import ConvertOptions
+from eaglectl.run.report import SmokeReport
 from tests.engine.runners import use_runner
 from tests.engine.servers import running
 from tests.engine.test_serve import SETTINGS
@@ -31,7 +31,7 @@ DEVIATIONS = 3.0  # of the difference of two acceptance lengths that are drawn a
 def drafters(real_target: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("vllm")
     for name in RESOLVED:
-        api.convert(str(REAL / name), root / name, ConvertOptions(target=str(real_target)))
+        eaglectl.convert(str(REAL / name), root / name, ConvertOptions(target=str(real_target)))
     return {name: root / name for name in RESOLVED}
 
 
@@ -79,10 +79,10 @@ def test_at_a_temperature_it_accepts_as_much_as_the_reference(
 
 
 def smoke(drafter: Path, target: Path, prompts: Path, new: int, engine: str, **more: Any) -> SmokeReport:
-    options = api.SmokeOptions(
+    options = eaglectl.SmokeOptions(
         engine=engine, device="cpu", prompts=prompts, max_tokens=new, k=K, timeout=PATIENCE, **more
     )
-    return api.smoke(str(drafter), str(target), options)
+    return eaglectl.smoke(str(drafter), str(target), options)
 
 
 def counted(report: SmokeReport) -> list[int]:

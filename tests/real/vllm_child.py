@@ -1,6 +1,6 @@
 """Run by test_vllm: the real pair in vLLM at a temperature, as smoke asks for it.
 
-Arguments: a request of eaglectl.acceptance.vllm.child in a file, and the answer's path. Drafts are greedy at
+Arguments: a request of eaglectl.run.vllm.child in a file, and the answer's path. Drafts are greedy at
 any temperature, as the reference drafts, and the temperature that CPU builds lose is kept.
 """
 
@@ -13,7 +13,7 @@ from tests.engine import parity_child  # isort: skip
 import torch
 from vllm.v1.sample import rejection_sampler
 
-from eaglectl.acceptance.vllm import child, starting
+from eaglectl.run.vllm import child, starting
 
 
 def expand(

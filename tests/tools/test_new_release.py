@@ -13,7 +13,6 @@ import pytest
 from packaging.version import Version
 
 import eaglectl
-from eaglectl.api.validating import ValidateOptions
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT, DefaultLayers
 from eaglectl.engines import vllm
 from eaglectl.engines.behaviour import behaviour, merge
@@ -21,6 +20,7 @@ from eaglectl.engines.data import FOLDER
 from eaglectl.engines.layers import IDS
 from eaglectl.errors import UnreadableError
 from eaglectl.formats.format import Answers
+from eaglectl.operations.validating import ValidateOptions
 from tests.builders import ABSENT, HIDDEN, call, drafter_folder, floats
 from tests.conftest import FIXTURES
 from tests.tools.calls import call_scan

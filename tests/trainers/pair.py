@@ -9,11 +9,11 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
-from eaglectl import api
-from eaglectl.acceptance.prompts import read_prompts
+import eaglectl
 from eaglectl.reference.loading import load_drafter
 from eaglectl.reference.target import load_target, load_tokenizer
 from eaglectl.reference.target_engine import TransformersEngine
+from eaglectl.run.prompts import read_prompts
 from tests.tiny import TARGET, TINY
 
 BOUNDARIES = (2, 4, 5)
@@ -65,8 +65,8 @@ def reference_logits(start: Path, folder: Path, **norms: bool) -> torch.Tensor:
     `norms` replaces switches of the start, to show what another reading of it gives.
     """
     plain = folder / "plain"
-    api.convert(str(start), plain, api.ConvertOptions(dtype="F32", target=str(TARGET)))
-    drafter = api.inspect(str(plain), target=str(TARGET)).drafter
+    eaglectl.convert(str(start), plain, eaglectl.ConvertOptions(dtype="F32", target=str(TARGET)))
+    drafter = eaglectl.inspect(str(plain), target=str(TARGET)).drafter
     drafter = replace(drafter, norms=replace(drafter.norms, **norms))
     model = load_drafter(plain, drafter, dtype="float32", device="cpu")
     embedding = load_file(TARGET / "model.safetensors")["model.embed_tokens.weight"].float()

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 from safetensors.torch import load_file  # noqa: E402
 
-from eaglectl import api  # noqa: E402
+import eaglectl  # noqa: E402
 from eaglectl.conversion.calibration import Statistics  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.tiny import PROMPTS, TARGET, TINY  # noqa: E402
@@ -71,7 +71,7 @@ def statistics(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = (TINY / "calibration.jsonl").read_text().splitlines(keepends=True)
     prompts = folder.with_name("prompts.jsonl")
     prompts.write_text("".join(lines[:24]))
-    api.calibrate(EAGLE3, str(TARGET), folder, api.CalibrateOptions(prompts=prompts, device="cpu"))
+    eaglectl.calibrate(EAGLE3, str(TARGET), folder, eaglectl.CalibrateOptions(prompts=prompts, device="cpu"))
     return folder
 
 
@@ -191,8 +191,8 @@ STATES = {"speculators": "data/hidden_states", "specforge": "features"}
 @pytest.mark.parametrize("trainer", STATES)
 def test_the_states_that_a_trainer_trains_on_calibrate_as_a_run_does(trainer: str, train: Train) -> None:
     trained, place = train(trainer), STATES[trainer]
-    options = api.CalibrateOptions(states=trained.folder / place, states_layers=(2, 4, 5), device="cpu")
-    found = api.calibrate(EAGLE3, str(TARGET), options=options)
+    options = eaglectl.CalibrateOptions(states=trained.folder / place, states_layers=(2, 4, 5), device="cpu")
+    found = eaglectl.calibrate(EAGLE3, str(TARGET), options=options)
     run = statistics_of_a_run()
     assert found.tokens == run.tokens == pair.SEQUENCES * pair.LENGTH
     # SpecForge's features are bfloat16
@@ -203,16 +203,16 @@ def test_the_states_that_a_trainer_trains_on_calibrate_as_a_run_does(trainer: st
 
 def statistics_of_a_run() -> Statistics:
     """Statistics over the trainers' tokens from a run of the target, by the API's own collection."""
-    from eaglectl.api.calibrating import collect_statistics
+    from eaglectl.operations.calibrating import collect_statistics
 
     tokens = pair.states()["tokens"]
     prompts = [api_prompt(row[: -pair.ANSWER].tolist()) for row in tokens]
-    options = api.CalibrateOptions(answer_tokens=pair.ANSWER, device="cpu")
+    options = eaglectl.CalibrateOptions(answer_tokens=pair.ANSWER, device="cpu")
     return collect_statistics(EAGLE3, str(TARGET), prompts, options)
 
 
 def api_prompt(tokens: list[int]) -> Any:
-    from eaglectl.acceptance.prompts import Prompt
+    from eaglectl.run.prompts import Prompt
 
     return Prompt("", token_ids=tuple(tokens))
 

@@ -15,9 +15,9 @@ import jsonschema
 import pytest
 
 import eaglectl
-from eaglectl.reports.ci.outputs import FORMATS
-from eaglectl.validation.rule import Rule, rule
-from eaglectl.validation.rules import find_rule, rules
+from eaglectl.judge.rule import Rule, rule
+from eaglectl.judge.rules import find_rule, rules
+from eaglectl.report.ci.outputs import FORMATS
 from tests.builders import Outcome, call, contents, drafter_folder, refusal
 from tests.conftest import FIXTURES
 
@@ -174,7 +174,7 @@ def test_a_crash_in_one_is_told_with_its_traceback_and_the_others_are_judged(
             raise ZeroDivisionError("of our own")
         return real(source, **given)
 
-    monkeypatch.setattr("eaglectl.api.validating.validate", crashing)
+    monkeypatch.setattr("eaglectl.operations.validating.validate", crashing)
     outcome = validate(good, bad, "--json", "--jobs", str(jobs))
     assert outcome.code == 70 and outcome.err.count("Traceback") == 1 and "please report it" in outcome.err
     verdicts = [(one["verdict"], one["problem"]) for one in outcome.document["reports"]]

@@ -11,7 +11,7 @@ import yaml
 
 import eaglectl
 from eaglectl.engines.registry import ENGINES, default_requests
-from eaglectl.reports.findings import default_engines_line
+from eaglectl.report.findings import default_engines_line
 from tests.builders import ABSENT, call, drafter_folder, refusal
 from tests.conftest import FIXTURES
 

@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from eaglectl.reports.findings import rule_url
-from eaglectl.reports.rules import suppression
-from eaglectl.validation.policy_file import parse_policy
-from eaglectl.validation.rules import rules
+from eaglectl.commands.rules.report import suppression
+from eaglectl.judge.policy_file import parse_policy
+from eaglectl.judge.rules import rules
+from eaglectl.report.findings import rule_url
 from tests.conftest import FIXTURES
 
 DOCS = FIXTURES.parent / "docs"

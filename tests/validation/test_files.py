@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
-from eaglectl.validation.policy import Policy
+from eaglectl.files.source import FolderSource
+from eaglectl.judge.policy import Policy
 from tests.builders import (
     call,
     drafter_config,

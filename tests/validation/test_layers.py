@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.formats.format import Answers
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import ABSENT, HIDDEN, VOCAB, drafter_folder, floats
 from tests.cases import CASES, Case, true_answers
 from tests.conftest import FIXTURES

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from eaglectl.checkpoint.opening import open_source
+from eaglectl.files.opening import open_source
 from eaglectl.formats.other_drafters import why_other
-from eaglectl.reports.ci.outputs import FORMATS
+from eaglectl.report.ci.outputs import FORMATS
 from tests.builders import STATED, call, drafter_folder
 from tests.cases import CASES, Case
 from tests.conftest import FIXTURES

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.api import read_policy
+from eaglectl import read_policy
 from eaglectl.errors import UsageError
-from eaglectl.validation.judge import Report
-from eaglectl.validation.policy import Policy, Suppression
-from eaglectl.validation.policy_file import parse_policy
-from eaglectl.validation.rules import rules, select_rules
+from eaglectl.judge.judge import Report
+from eaglectl.judge.policy import Policy, Suppression
+from eaglectl.judge.policy_file import parse_policy
+from eaglectl.judge.rules import rules, select_rules
 from tests.builders import call, drafter_folder, refusal
 
 WHOLE = """

@@ -10,9 +10,9 @@ import pytest
 
 from docs import configuration
 from eaglectl.errors import UsageError
-from eaglectl.validation.policy import Defaults, Policy, Suppression, VerifyPolicy
-from eaglectl.validation.policy_file import MAX_LINES, line_of, parse_policy, read_policy
-from eaglectl.validation.policy_keys import ALLOW, KEYS, SUPPRESSION, VERIFY
+from eaglectl.judge.policy import Defaults, Policy, Suppression, VerifyPolicy
+from eaglectl.judge.policy_file import MAX_LINES, line_of, parse_policy, read_policy
+from eaglectl.judge.policy_keys import ALLOW, KEYS, SUPPRESSION, VERIFY
 from schemas.files import policy_schema, pyproject_schema
 from tests.conftest import FIXTURES
 

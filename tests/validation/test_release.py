@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.validation.policy import Policy
+from eaglectl.judge.policy import Policy
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import drafter_folder
 from tests.validation.patches import Patch, check
 

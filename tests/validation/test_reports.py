@@ -19,23 +19,23 @@ from rich.console import Console as RichConsole
 
 import eaglectl
 from eaglectl.engines.engine import Verdict
-from eaglectl.publishing import project
-from eaglectl.reports import findings
-from eaglectl.reports.ci.annotations import github
-from eaglectl.reports.ci.junit import junit
-from eaglectl.reports.ci.outputs import FORMATS, render
-from eaglectl.reports.ci.places import Places, key_offset
-from eaglectl.reports.ci.sarif import sarif
-from eaglectl.reports.documents.document import as_dict
-from eaglectl.reports.documents.validate import validate_document
-from eaglectl.reports.findings import fingerprints, reports_outline
-from eaglectl.reports.terminal.console import Console
-from eaglectl.reports.terminal.report import as_text, print_outline
+from eaglectl.judge.judge import Report, Suppressed, unopened_report
+from eaglectl.judge.judgement import Unchecked
+from eaglectl.judge.policy import Suppression
+from eaglectl.judge.rule import Finding, Match, Rule, Severity
+from eaglectl.publish import project
+from eaglectl.report import findings
+from eaglectl.report.ci.annotations import github
+from eaglectl.report.ci.junit import junit
+from eaglectl.report.ci.outputs import FORMATS, render
+from eaglectl.report.ci.places import Places, key_offset
+from eaglectl.report.ci.sarif import sarif
+from eaglectl.report.documents.document import as_dict
+from eaglectl.report.documents.validate import validate_document
+from eaglectl.report.findings import fingerprints, reports_outline
+from eaglectl.report.terminal.console import Console
+from eaglectl.report.terminal.report import as_text, print_outline
 from eaglectl.text import as_markdown
-from eaglectl.validation.judge import Report, Suppressed, unopened_report
-from eaglectl.validation.judgement import Unchecked
-from eaglectl.validation.policy import Suppression
-from eaglectl.validation.rule import Finding, Match, Rule, Severity
 from eaglectl.verdicts import ServedAs
 from tests.builders import drafter_folder
 from tests.conftest import FIXTURES
@@ -305,7 +305,7 @@ def test_sarif_holds_the_rule_the_level_and_its_page() -> None:
 
 def test_sarif_links_to_the_repository_that_pyproject_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "repository", lambda: "https://git.example.org/me/eaglectl")
-    monkeypatch.setattr("eaglectl.reports.ci.sarif.repository", findings.repository)
+    monkeypatch.setattr("eaglectl.report.ci.sarif.repository", findings.repository)
     document = json.loads(sarif([report()]))
     driver = document["runs"][0]["tool"]["driver"]
     assert driver["informationUri"] == "https://git.example.org/me/eaglectl"

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.checkpoint.source import FolderSource
-from eaglectl.checkpoint.target_files import rotation_file, rotation_mark
 from eaglectl.drafter.matrices import embedding_digest
-from eaglectl.validation.scanning import is_rotated
+from eaglectl.files.source import FolderSource
+from eaglectl.files.target_files import rotation_file, rotation_mark
+from eaglectl.judge.scanning import is_rotated
 from tests.builders import HIDDEN, VOCAB, Stored, drafter_folder, drafter_tensors, floats, write_safetensors
 from tests.validation.patches import Patch, check
 
@@ -136,7 +136,7 @@ def recorded(tmp_path: Path, rotation: dict[str, Any], **tensors: Any) -> list[s
     (tmp_path / "target/config.json").write_text(json.dumps(TARGET))
     with_embedding(reversed_columns())(folder)
     if "target_embedding" in rotation:
-        from eaglectl.checkpoint.checkpoint import read_checkpoint
+        from eaglectl.files.checkpoint import read_checkpoint
 
         digest = embedding_digest(read_checkpoint(FolderSource(tmp_path / "target")))
         rotation = {**rotation, "target_embedding": rotation["target_embedding"] or digest}

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 import tests.validation
-from eaglectl.checkpoint.opening import open_source
-from eaglectl.checkpoint.source import FolderSource
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.registry import parse_engine
-from eaglectl.validation import rules as rule_modules
-from eaglectl.validation.judge import judge
-from eaglectl.validation.judgement import changes_serving
-from eaglectl.validation.policy import Policy
-from eaglectl.validation.rule import Rule
-from eaglectl.validation.rules import NOT_OF_EVERY_ENGINE, rules
-from eaglectl.validation.subject import GivenTarget, Subject
+from eaglectl.files.opening import open_source
+from eaglectl.files.source import FolderSource
+from eaglectl.judge import rules as rule_modules
+from eaglectl.judge.judge import judge
+from eaglectl.judge.judgement import changes_serving
+from eaglectl.judge.policy import Policy
+from eaglectl.judge.rule import Rule
+from eaglectl.judge.rules import NOT_OF_EVERY_ENGINE, rules
+from eaglectl.judge.subject import GivenTarget, Subject
 from tests.builders import drafter_folder
 from tests.validation.patches import Patch
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import eaglectl
 from eaglectl.formats.catalogue import FORMATS, by_name
-from eaglectl.validation.rules import config
-from eaglectl.validation.rules.config import _fits, schema_file, violations
+from eaglectl.judge.rules import config
+from eaglectl.judge.rules.config import _fits, schema_file, violations
 from tests.builders import ABSENT, drafter_config, drafter_folder
 from tests.cases import CASES, Case
 from tests.conftest import FIXTURES

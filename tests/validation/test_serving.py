@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.names import WRAPPERS
-from eaglectl.validation.judge import Report
-from eaglectl.validation.policy import Policy, Suppression
-from eaglectl.validation.rules import rules
-from eaglectl.validation.rules.serving import RULES
+from eaglectl.judge.judge import Report
+from eaglectl.judge.policy import Policy, Suppression
+from eaglectl.judge.rules import rules
+from eaglectl.judge.rules.serving import RULES
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import (
     ABSENT,
     HEAD_DIM,

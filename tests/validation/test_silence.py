@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
-from eaglectl.validation.judge import Report
+from eaglectl.judge.judge import Report
+from eaglectl.operations.converting import ConvertOptions
 from tests.builders import HIDDEN, drafter_folder, floats, sharded_folder
 from tests.cases import CASES, REFUSED, Case
 from tests.conftest import FIXTURES

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.validation.rules import rules
+from eaglectl.judge.rules import rules
 
 ROOT = Path(eaglectl.__file__).parent
 ROOMS = ("checkpoint", "drafter", "formats")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.checkpoint.checkpoint import read_checkpoint
-from eaglectl.checkpoint.source import FolderSource
 from eaglectl.errors import UnreadableError
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.source import FolderSource
+from eaglectl.judge import scanning
 from eaglectl.progress import OnProgress
-from eaglectl.validation import scanning
 from tests.builders import (
     DRAFT,
     HIDDEN,

@@ -11,7 +11,7 @@ import pytest
 
 import eaglectl
 from eaglectl.formats.format import Answers
-from eaglectl.validation.subject import VocabularyTables
+from eaglectl.judge.subject import VocabularyTables
 from tests.builders import DRAFT, HIDDEN, TARGETS, VOCAB, drafter_folder, floats, integers, mask, offsets
 from tests.conftest import FIXTURES
 from tests.test_architecture import loaded_after

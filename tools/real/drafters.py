@@ -199,7 +199,7 @@ def upgrade_source(cache: Path, name: str) -> Path:
 
 def train_on(cache: Path, name: str) -> None:
     """A drafter, trained on from two starts: as it is (the control), and converted to 3.1."""
-    from eaglectl import api
+    import eaglectl
 
     folder, target, trainer = cache / name, str(cache / "target"), UPGRADES[name][1]
     source = str(upgrade_source(cache, name))
@@ -212,8 +212,8 @@ def train_on(cache: Path, name: str) -> None:
         statistics = folder / "statistics"
         if not statistics.exists():
             states = cache / "upgrade/speculators/hidden_states"
-            options = api.CalibrateOptions(states=states, states_layers=(2, 15, 27), device="cpu")
-            api.calibrate(source, target, statistics, options)
+            options = eaglectl.CalibrateOptions(states=states, states_layers=(2, 15, 27), device="cpu")
+            eaglectl.calibrate(source, target, statistics, options)
         if not (place / "start").exists():
             write_upgrade_start(
                 cache, source, place / "start", None if start == "control" else statistics, trainer
@@ -226,17 +226,17 @@ def write_upgrade_start(cache: Path, source: str, out: Path, statistics: Path | 
     """A start for a trainer: EAGLE-3 as it is, or with `statistics` as 3.1, calibrated and gated."""
     from safetensors.torch import load_file, save_file
 
-    from eaglectl import api
-    from eaglectl.api.converting import ConvertOptions
-    from eaglectl.api.upgrading import UpgradeOptions
+    import eaglectl
+    from eaglectl.commands.convert.upgrading import UpgradeOptions
+    from eaglectl.operations.converting import ConvertOptions
 
     layout = ConvertOptions(layout=trainer, target=str(cache / "target"), target_name=TARGET_NAME)
     if statistics is None:
-        api.convert(source, out, layout)
+        eaglectl.convert(source, out, layout)
     else:
         gated = FIXTURES / "calibration.jsonl"
         upgrade = UpgradeOptions(statistics=statistics, prompts=gated, sample=40, device="cpu")
-        api.upgrade(source, out, upgrade, conversion=layout)
+        eaglectl.upgrade(source, out, upgrade, conversion=layout)
     if trainer == "speculators":
         embedding = load_file(cache / "target/model.safetensors")["model.embed_tokens.weight"]
         path = out / "model.safetensors"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from eaglectl.checkpoint.files import MIB, read_small_file
+from eaglectl.files.files import MIB, read_small_file
 from tools.scan.extraction import Found, source_of
 from tools.scan.sources import parsed, strings
 

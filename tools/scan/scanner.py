@@ -10,12 +10,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.checkpoint.files import MIB, read_small_file
 from eaglectl.engines.behaviour import stated
 from eaglectl.engines.data import read
 from eaglectl.engines.registry import parse_engine
 from eaglectl.engines.releases import is_within
 from eaglectl.errors import UnreadableError
+from eaglectl.files.files import MIB, read_small_file
 from eaglectl.text import printable
 from tools.scan import interface, sglang_checks, vllm_checks
 from tools.scan.extraction import Found, extract

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from eaglectl.checkpoint.files import is_folder, open_regular, read_small_file
 from eaglectl.errors import UnreadableError
+from eaglectl.files.files import is_folder, open_regular, read_small_file
 from eaglectl.text import printable
 
 PACKAGES = ("vllm", "sglang")

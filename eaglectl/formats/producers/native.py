@@ -4,8 +4,8 @@ files.
 
 from collections.abc import Mapping
 
-from eaglectl.checkpoint.gguf import ARCHITECTURE_KEY
 from eaglectl.drafter.drafter import Feature
+from eaglectl.files.gguf import ARCHITECTURE_KEY
 from eaglectl.formats.config_schema import MLA_KEYS, SHAPE_KEYS, SWITCH_KEYS
 from eaglectl.formats.format import (
     NESTED_IDS,

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.errors import EaglectlError, RefusedError
+from eaglectl.operations.converting import ConvertOptions
 from eaglectl.reference.model import DraftModel
 from tests.engine.agreement.bases import Base
 from tests.engine.rounds import Rounds, difference, in_reference, prompts

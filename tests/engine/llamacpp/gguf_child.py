@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import EaglectlError
+from eaglectl.operations.converting import ConvertOptions
 from tests.engine import trained
 from tests.engine.agreement.bases import target
 from tests.engine.llamacpp.cases import CASES

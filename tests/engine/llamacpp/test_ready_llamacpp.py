@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.reports.readiness import last_line
+from eaglectl.commands.ready.report import last_line
 from eaglectl.results import Readiness
 from tests.builders import call
 from tests.conftest import FIXTURES

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl import api
-from eaglectl.api.converting import ConvertOptions
+import eaglectl
+from eaglectl.operations.converting import ConvertOptions
 from tests.engine.llamacpp.engine import FRESH_PAGES, PACKAGES, SERVER, SOURCE, Drafted, draft
 from tests.engine.llamacpp.test_server_llamacpp import SETTINGS
 from tests.engine.servers import running
@@ -29,7 +29,7 @@ def pair(real_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The drafter's folder and GGUF file by eaglectl, the target's by llama.cpp's converter, unchanged."""
     root = tmp_path_factory.mktemp("real")
     options = ConvertOptions("llama.cpp", target=str(real_target), gguf=root / "drafter.gguf", dtype="F32")
-    api.convert(str(REAL / "specforge"), root / "drafter", options)
+    eaglectl.convert(str(REAL / "specforge"), root / "drafter", options)
     script = [sys.executable, SOURCE / "convert_hf_to_gguf.py", real_target, "--outtype", "f32"]
     paths = os.pathsep.join(map(str, (SOURCE / "gguf-py", SOURCE, PACKAGES)))
     environment = os.environ | {"PYTHONPATH": paths}
@@ -83,10 +83,10 @@ def test_a_server_counts_the_rounds_of_the_accounting_but_an_answers_last(
     command += ["--model-draft", str(pair / "drafter.gguf"), "--spec-type", "draft-eagle3"]
     command += ["--spec-draft-n-max", str(K)]
     with running(command, pair / "server.log", PATIENCE, FRESH_PAGES) as url:
-        options = api.SmokeOptions(
+        options = eaglectl.SmokeOptions(
             engine=url, prompts=few_prompts(tmp_path, FOUR), max_tokens=SHORT, timeout=PATIENCE
         )
-        found = api.smoke(str(pair / "drafter"), str(real_target), options).measured
+        found = eaglectl.smoke(str(pair / "drafter"), str(real_target), options).measured
     expected = accounted("specforge", real_target, K, FOUR, SHORT)
     taken = [round(share.value * found.drafts) for share in found.per_position]
     assert 0 <= expected.drafts - found.drafts <= len(FOUR)

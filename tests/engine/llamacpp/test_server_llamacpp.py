@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl import api
-from eaglectl.acceptance.report import SmokeReport
-from eaglectl.api.converting import ConvertOptions
+import eaglectl
 from eaglectl.errors import UnreadableError
+from eaglectl.operations.converting import ConvertOptions
+from eaglectl.run.report import SmokeReport
 from tests.conftest import FIXTURES
 from tests.engine import trained
 from tests.engine.llamacpp.engine import FRESH_PAGES, SERVER
@@ -31,7 +31,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The drafter's folder and its GGUF file by eaglectl, the target's by llama.cpp's converter."""
     root = tmp_path_factory.mktemp("served")
     options = ConvertOptions("llama.cpp", target=str(TARGET), gguf=root / "drafter.gguf")
-    api.convert(str(trained.DRAFTER), root / "drafter", options)
+    eaglectl.convert(str(trained.DRAFTER), root / "drafter", options)
     code = (
         "from tests.engine.llamacpp.engine import load_converter, to_gguf;"
         f"from pathlib import Path; load_converter();"
@@ -57,8 +57,8 @@ def drafting(pair: Path) -> tuple[str, ...]:
 def smoke(pair: Path, engine: str) -> SmokeReport:
     prompts = pair / "prompts.jsonl"
     prompts.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[: trained.COUNT]))
-    options = api.SmokeOptions(engine=engine, prompts=prompts, max_tokens=trained.TOKENS, timeout=60.0)
-    return api.smoke(str(pair / "drafter"), str(TARGET), options)
+    options = eaglectl.SmokeOptions(engine=engine, prompts=prompts, max_tokens=trained.TOKENS, timeout=60.0)
+    return eaglectl.smoke(str(pair / "drafter"), str(TARGET), options)
 
 
 def test_it_counts_the_rounds_of_the_reference_but_an_answers_last(pair: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
+from eaglectl.operations.converting import ConvertOptions
 from tests.engine import trained
 from tests.engine.llamacpp.engine import draft, load_converter, to_gguf
 from tests.tiny import TARGET

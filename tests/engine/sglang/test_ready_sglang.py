@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import eaglectl
-from eaglectl.reports.readiness import last_line
+from eaglectl.commands.ready.report import last_line
 from eaglectl.results import Readiness
 from tests.engine.sglang.test_smoke_sglang import ARGUMENTS, HOOKED
 from tests.tiny import PROMPTS, TARGET, TINY

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
+from eaglectl.operations.converting import ConvertOptions
 from tests.engine.sglang.test_smoke_sglang import ARGUMENTS, PATIENCE, environment
 from tests.real.conftest import REAL, real_target
 from tests.real.counting import NEW, accounted, few_prompts

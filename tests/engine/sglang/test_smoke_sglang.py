@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.acceptance.installed import SGLANG, ask
-from eaglectl.acceptance.job import EngineJob
-from eaglectl.acceptance.report import SmokeReport
-from eaglectl.api.converting import ConvertOptions
 from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.operations.converting import ConvertOptions
+from eaglectl.run.installed import SGLANG, ask
+from eaglectl.run.job import EngineJob
+from eaglectl.run.report import SmokeReport
 from tests.conftest import FIXTURES
 from tests.engine import pairs
 from tests.tiny import PROMPTS, TARGET, TINY

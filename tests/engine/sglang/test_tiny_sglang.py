@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
+from eaglectl.operations.converting import ConvertOptions
 from tests.conftest import FIXTURES
 from tests.engine import trained
 from tests.tiny import TARGET, TINY

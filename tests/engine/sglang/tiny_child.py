@@ -11,7 +11,7 @@ from tests.engine.sglang import engine  # isort: skip
 
 
 import eaglectl
-from eaglectl.api.converting import ConvertOptions
+from eaglectl.operations.converting import ConvertOptions
 from tests.engine import trained
 
 

@@ -9,7 +9,7 @@ if "COVERAGE_PROCESS_START" in os.environ:
     import coverage
 
     coverage.process_startup()
-    from eaglectl.acceptance import child
+    from eaglectl.run import child
 
     send = child._send
 

@@ -1,0 +1,82 @@
+"""`eaglectl convert`."""
+
+from typing import Annotated
+
+import typer
+from msgspec.structs import replace
+
+from eaglectl.commands.arguments import Json, Source, print_result, print_trust
+from eaglectl.errors import UsageError
+from eaglectl.operations.options import ConvertOptions, UpgradeOptions
+from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.text import listed
+from eaglectl.verdicts import GateEnding
+
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--out",
+        metavar="DIR",
+        help="The folder to write; NAME-eagleVERSION in the current folder by default.",
+    ),
+]
+
+
+def convert_command(
+    context: typer.Context,
+    source: Source,
+    *,
+    out: Out = None,
+    options: ConvertOptions,
+    upgrading: UpgradeOptions,
+    json_: Json = False,
+) -> None:
+    """Rewrite a drafter in another layout.
+
+    Bytes move and nothing else: each tensor keeps its values unless a step is named.
+    """
+    from eaglectl.commands.convert.report import conversion_outline
+    from eaglectl.commands.convert.upgrading import upgrade
+    from eaglectl.operations.converting import convert
+
+    settings: OutputSettings = context.obj
+    with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
+        if options.version == "3.1":
+            conversion = upgrade(source, out, upgrading, options, on_progress=bar)
+        else:
+            _check_run(options, upgrading)
+            conversion = convert(source, out, options, on_progress=bar)
+    if conversion.pickles and not (settings.quiet or json_):
+        settings.warn(
+            f"read from pickles ({listed(conversion.pickles, most=3)}) with code execution shut off"
+        )
+    has_plan = options.dry_run or settings.verbose
+    outline = conversion_outline(conversion, has_plan=has_plan, is_quiet=settings.quiet)
+    print_result(settings, conversion, outline, is_json=json_)
+    if not json_:
+        print_trust(upgrading.trust_remote_code)
+    if conversion.gate is not None and not conversion.gate.is_passed:
+        raise typer.Exit(1 if conversion.gate.ending == GateEnding.LOST else 3)
+
+
+def _check_run(options: ConvertOptions, upgrading: UpgradeOptions) -> None:
+    """Raise UsageError for options of an upgrade or of a run where there is none."""
+    of_upgrade = replace(
+        UpgradeOptions(),
+        prompts=upgrading.prompts,
+        sample=upgrading.sample,
+        seed=upgrading.seed,
+        device=upgrading.device,
+        ignore_eos=upgrading.ignore_eos,
+        trust_remote_code=upgrading.trust_remote_code,
+    )
+    if upgrading != of_upgrade:
+        raise UsageError(
+            "--calibration, --fc-norm, --norm-output, --tolerance, --gate and --init-only belong to --to 3.1"
+        )
+    if options.measure is None and upgrading != UpgradeOptions():
+        raise UsageError(
+            "--prompts, --sample, --seed, --ignore-eos, --device and --trust-remote-code are of runs of the"
+            " target: of measuring, which --no-measure switches off, and of --to 3.1"
+        )

@@ -1,0 +1,30 @@
+"""`eaglectl engines`."""
+
+from typing import Annotated
+
+import typer
+
+from eaglectl.commands.arguments import Json, print_json, show
+from eaglectl.commands.completion import every_engine
+
+
+def engines_command(
+    context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ENGINE]", help="One engine: vllm, tensorrt-llm.", autocompletion=every_engine
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Which engine release serves which kind of drafter from which layout."""
+    from eaglectl.commands.engines.report import chosen_engines, engines_outline
+
+    chosen = chosen_engines(name)
+    if json_:
+        from eaglectl.commands.engines.document import EnginesDocument
+
+        print_json(EnginesDocument.of(chosen))
+        return
+    show(context.obj, engines_outline(chosen))

@@ -1,0 +1,162 @@
+"""Which release of an engine serves which drafter from which layout, and the source of that, as sections."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+
+from eaglectl.engines.behaviour import EvidenceKind, stated, unversioned
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.gpu import GpuRun, gpu_runs
+from eaglectl.engines.registry import ENGINES
+from eaglectl.engines.releases import ranges
+from eaglectl.engines.targets import serving_notes
+from eaglectl.errors import UsageError
+from eaglectl.judge.support import ATTENTION, NORMS, Service, services
+from eaglectl.report.section import Lines, Outline, Section, Table, Words, grouped
+
+COLUMNS = {"GQA": "MHA, GQA, MQA", "Qwen3": "q/k norms (Qwen3)", "MLA": "MLA"}
+RUNNERS = {("V1",): "V1", ("V2",): "V2", ("V1", "V2"): "V1 or V2, by the target's architecture"}
+SCOPE = (
+    "judged with drafters on the default aux layers (MLA: with YaRN) for Llama, Qwen3 and DeepSeek-V3 targets"
+)
+
+
+def chosen_engines(name: str | None) -> tuple[str, ...]:
+    """Return the engine of this name, or all without one. Raises UsageError for an unknown name."""
+    every = (*ENGINES, *unversioned()["engines"])
+    if name is not None and name not in every:
+        near = get_close_matches(name.lower(), every, 3, 0.5) or every
+        raise UsageError(f"engines {name}: no such engine; near it: {', '.join(near)}")
+    return every if name is None else (name,)
+
+
+def unversioned_notes(chosen: Collection[str]) -> Mapping[str, Sequence[str]]:
+    """Return notes on those of the chosen engines whose releases are not followed, by engine."""
+    rows = unversioned()["engines"].items()
+    return {name: known["notes"] for name, known in rows if name in chosen}
+
+
+def serving_lines(engine: str) -> Iterator[str]:
+    """Yield what is known of serving in parallel and with structured output."""
+    for note in serving_notes(engine):
+        span = f"{note.releases}, " if note.releases else ""
+        yield f"{span}{note.text} ({note.source})"
+
+
+def unversioned_evidence(engine: str) -> EvidenceKind:
+    """Return how an engine is known whose releases are not followed."""
+    return "run" if unversioned()["engines"][engine]["run_in"] else "read"
+
+
+def model_runners(engine: Engine, release: str) -> tuple[str, ...]:
+    """Return the model runners that a release may take; none of an engine that never had several."""
+    has_several = any(len(engine.behaviour(known).runners) > 1 for known in engine.releases)
+    return engine.behaviour(release).runners_for(None) if has_several else ()
+
+
+def engines_outline(chosen: Collection[str]) -> Outline:
+    """A table for each chosen engine whose releases are followed, and notes on the others."""
+    served = tuple(services())
+    sections = [
+        _followed(engine, [service for service in served if service.engine == name])
+        for name, engine in ENGINES.items()
+        if name in chosen
+    ]
+    notes_by_name = unversioned_notes(chosen)
+    lines = [f"{name}: {note}" for name, notes in notes_by_name.items() for note in notes]
+    if known := [name for name in notes_by_name if unversioned_evidence(name) == "read"]:
+        lines.append(f"read in their sources, not run: {', '.join(known)}")
+    sections.append(Section("Releases not followed", [_quiet(lines)] if lines else []))
+    last = "`eaglectl validate SOURCE --engine 'vllm>=0.22'` judges a checkpoint, release by release"
+    return Outline("engines", Words("what is known", "plain"), "", "", "", sections, [last])
+
+
+def _quiet(lines: Sequence[str]) -> Lines:
+    return Lines([Words(line, "quiet") for line in lines])
+
+
+def _followed(engine: Engine, served: Sequence[Service]) -> Section:
+    source = f"from {engine.data['source']}"
+    lines = [*_release_lines(engine), *_evidence_lines(engine), source]
+    head = ("drafter", "layouts", *(COLUMNS[attention] for attention in ATTENTION))
+    table = Table(head, list(_rows(engine, served)), is_whole=True)
+    facts = _quiet([*lines, *serving_lines(engine.name), SCOPE])
+    return Section(engine.title, [facts, table], ranges(engine.releases, engine.releases))
+
+
+def _release_lines(engine: Engine) -> Iterator[str]:
+    words = [_runner(engine, release) for release in engine.releases]
+    if any(words):
+        yield f"model runner: {_by_release(engine, words)}"
+    words = [_default_layers(engine, release) for release in engine.releases]
+    yield f"boundaries without layer ids: {_by_release(engine, words)}"
+
+
+def _runner(engine: Engine, release: str) -> str:
+    words = RUNNERS.get(model_runners(engine, release), "")
+    cpu_runner = stated(engine.name, release).get("cpu_runner")
+    if cpu_runner in engine.behaviour(release).runners:
+        words += f" ({cpu_runner} on CPUs)"
+    return words
+
+
+def _default_layers(engine: Engine, release: str) -> str:
+    """The layers that a release captures for a drafter without ids."""
+    runners = engine.behaviour(release).runners.values()
+    rules = dict.fromkeys(rule for runner in runners for rule in runner.default_layers)
+    return ", ".join(
+        f"{rule.value} for {' and '.join(rule.targets)}" if rule.targets else rule.value for rule in rules
+    )
+
+
+def _by_release(engine: Engine, words: Sequence[str]) -> str:
+    """What is so in which releases; `words` are of each release."""
+    groups = grouped(zip(words, engine.releases, strict=True))
+    return "; ".join(f"{text} in {ranges(releases, engine.releases)}" for text, releases in groups.items())
+
+
+def _evidence_lines(engine: Engine) -> Iterator[str]:
+    """The releases that ran recorded cases, then those that were only read."""
+    run = [release for release in engine.releases if engine.runners_run(release)]
+    for release in run:
+        runners = (
+            " and ".join(engine.runners_run(release)) if len(engine.behaviour(release).runners) > 1 else ""
+        )
+        count = engine.evidence(release)
+        yield (
+            f"run: {release}{runners and f' ({runners} runner)'}; recorded cases show {count['run']} of the"
+            f" {sum(count.values())} facts about it, the others are read"
+        )
+    resolved = [release for release in engine.releases if engine.ids_evidence(release) == "run"]
+    if resolved != run:
+        yield f"the functions that resolve layer ids were run: {ranges(resolved, engine.releases)}"
+    read = [release for release in engine.releases if release not in run]
+    if read:
+        rest = ", all else" if resolved != run else ""
+        yield f"read in their sources, not run{rest}: {ranges(read, engine.releases)}"
+    yield f"run on a GPU: {'; '.join(map(_gpu_words, gpu_runs(engine.name))) or 'nothing'}"
+
+
+def _gpu_words(run: GpuRun) -> str:
+    return (
+        f"{run.release} on {run.card} by eaglectl {run.eaglectl} ({run.date}), {run.passed} of"
+        f" {run.passed + run.failed} commands passed"
+    )
+
+
+def _rows(engine: Engine, served: Sequence[Service]) -> Iterator[tuple[str, ...]]:
+    for version in NORMS:
+        every = dict.fromkeys(service.layout for service in served if service.version == version)
+        layouts_by_cells = grouped(
+            (tuple(_cell(engine, served, layout, version, attention) for attention in ATTENTION), layout)
+            for layout in every
+        )
+        for cells, layouts in layouts_by_cells.items():
+            yield f"EAGLE {version}", ", ".join(layouts), *cells
+
+
+def _cell(engine: Engine, served: Sequence[Service], layout: str, version: str, attention: str) -> str:
+    """Return the releases, "none" if no known release serves it, "" if the layout cannot express it."""
+    for service in served:
+        if (service.layout, service.version, service.attention) == (layout, version, attention):
+            return ranges(service.releases, engine.releases) or "none"
+    return ""

@@ -1,0 +1,82 @@
+"""`eaglectl ready`."""
+
+from typing import Annotated
+
+import typer
+
+from eaglectl.commands.arguments import Json, Page, Source, exit_by, offered, page_file, print_result
+from eaglectl.operations.options import ReadyOptions
+from eaglectl.terminal import OutputSettings, ProgressBar
+
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="MODEL",
+        help="The target model: its folder, config.json or Hub repository; it is run where its weights"
+        " are here. Left out, the one that the checkpoint names, if it is here.",
+        autocompletion=offered,
+    ),
+]
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--out",
+        metavar="DIR",
+        help="Where the conversion is kept; left out, it is only measured.",
+    ),
+]
+
+
+MarkdownFile = Annotated[
+    str | None,
+    typer.Option(
+        "--markdown",
+        metavar="FILE.md",
+        help="Write the result as a new Markdown file too, for a card or a pull request.",
+    ),
+]
+
+SvgFile = Annotated[
+    str | None,
+    typer.Option(
+        "--svg",
+        metavar="FILE.svg",
+        help="Write the numbers, the layers and the verdict by engine as a new SVG image too.",
+    ),
+]
+
+
+def ready_command(
+    context: typer.Context,
+    source: Source,
+    *,
+    target: Target = None,
+    out: Out = None,
+    options: ReadyOptions,
+    json_: Json = False,
+    page: Page = None,
+    markdown: MarkdownFile = None,
+    svg: SvgFile = None,
+) -> None:
+    """Say whether a drafter can be served, converting where needed, with acceptance before and after."""
+    from eaglectl.commands.ready.report import readiness_outline
+    from eaglectl.commands.ready.run import ready
+    from eaglectl.report.output_files import parse_new, write_new
+
+    settings: OutputSettings = context.obj
+    file, card, picture = page_file(page), parse_new("--markdown", markdown), parse_new("--svg", svg)
+    with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
+        result = ready(source, target, out, options, on_progress=bar)
+    outline = readiness_outline(result)
+    print_result(settings, result, outline, is_json=json_, page=file)
+    if card:
+        from eaglectl.report.markdown import markdown as as_markdown
+
+        write_new("--markdown", card, as_markdown(outline) + "\n")
+    if picture:
+        from eaglectl.report.pages.image import image
+
+        write_new("--svg", picture, image(outline) + "\n")
+    exit_by(result.verdict)

@@ -1,0 +1,146 @@
+"""The JSON document of `ready`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta, field
+
+from eaglectl.base import Number
+from eaglectl.commands.ready.report import engine_gain, last_line
+from eaglectl.report.documents.diagnose import EngineNamePart
+from eaglectl.report.documents.document import INLINE, Document, Ended, Part
+from eaglectl.report.documents.parts import (
+    EstimatePart,
+    Measured,
+    MeasurementPart,
+    PublishedLengthPart,
+    SpeedPart,
+    measured_part,
+)
+from eaglectl.verdicts import ServedAs
+
+
+class RunPart(Part, frozen=True):
+    """A run of the drafter."""
+
+    run: EngineNamePart = field(name=f"{INLINE}run")
+    verdict: Ended
+    k: int
+    prompts_digest: str
+    measured: MeasurementPart = field(name=f"{INLINE}measured")
+
+
+class FilesPart(Part, frozen=True):
+    """What an engine does with the files as stored, or as converted."""
+
+    outcome: ServedAs
+    reasons: tuple[str, ...]
+    acceptance: RunPart | None
+    gap: Annotated[str, Meta(description="Why there is no run")]
+    reading: Annotated[
+        str | None,
+        Meta(
+            description="How the reference ran the files, where it read them as the engine does and not as"
+            " they were trained"
+        ),
+    ]
+
+
+class GainPart(Part, frozen=True):
+    """What the conversion gained."""
+
+    ratio: EstimatePart = field(name=INLINE)
+    prompts_needed: int | None
+
+
+class EnginePart(Part, frozen=True):
+    """What one engine does with the drafter."""
+
+    engine: str
+    release: str
+    stored: FilesPart
+    converted: FilesPart | None
+    gain: Annotated[
+        GainPart | None,
+        Meta(
+            description="Acceptance length converted over stored, of the same prompts; null where the engine"
+            " did not run both. prompts_needed: about how many tell it from 1; null where none would"
+        ),
+    ]
+    command: Annotated[
+        str | None, Meta(description="Starts the engine with the files that it runs as trained")
+    ]
+    measure: Annotated[
+        str | None,
+        Meta(description="Measures the engine once it is started; null where ready runs it itself"),
+    ]
+
+    speed: Annotated[
+        SpeedPart | None, Meta(description="There with --speed: tokens a second with the files to serve")
+    ] = None
+
+    @classmethod
+    def _made(cls, record: Any) -> Mapping[str, Any]:
+        reading = record.stored_reading and record.stored_reading.words
+        return {
+            "stored": {
+                "outcome": record.stored_outcome,
+                "reasons": record.stored_reasons,
+                "acceptance": record.stored,
+                "gap": record.stored_gap,
+                "reading": reading,
+            },
+            "converted": record.converted_outcome
+            and {
+                "outcome": record.converted_outcome,
+                "reasons": record.converted_reasons,
+                "acceptance": record.converted,
+                "gap": record.converted_gap,
+                "reading": None,
+            },
+            "gain": engine_gain(record),
+            "speed": record.final and record.final.speed and SpeedPart.of(record.final.speed),
+            "command": record.command if record.is_serving else None,
+            "measure": (record.is_serving and record.measure_command) or None,
+        }
+
+
+class ReadyDocument(Document, frozen=True, tag="eaglectl/ready/1"):
+    """What eaglectl ready --json prints."""
+
+    source: str
+    verdict: Annotated[
+        Ended,
+        Meta(description="Whether an engine, or each that was asked for, serves the drafter as trained"),
+    ]
+    reason: Annotated[str, Meta(description="Why it is not ready")]
+    line: Annotated[str, Meta(description="The last line of the text report")]
+    out: Annotated[Path | None, Meta(description="Where the conversion is; null where none was kept")]
+    is_converted: bool
+    convert: Annotated[str | None, Meta(description="The command that writes the conversion")]
+    measured: Measured
+    engines: tuple[EnginePart, ...]
+    cause: Annotated[str | None, Meta(description="Of low acceptance, as in docs/troubleshooting.md")]
+    next: tuple[str, ...]
+    published: Annotated[
+        tuple[PublishedLengthPart, ...],
+        Meta(description="Published acceptance lengths that were measured alike"),
+    ]
+    reused: Annotated[tuple[str, ...], Meta(description="What an earlier call measured")]
+    seconds: Number
+    speed_gap: Annotated[str, Meta(description="There where --speed measured nothing: why")] = ""
+
+    @classmethod
+    def _made(cls, record: Any) -> Mapping[str, Any]:
+        return {
+            "line": last_line(record),
+            "is_converted": record.plan_command != "",
+            "convert": record.plan_command or None,
+            "measured": measured_part(record),
+            "engines": list(map(EnginePart.of, record.engines)),
+            "cause": record.diagnosis and record.diagnosis.cause,
+            "next": record.diagnosis.commands if record.diagnosis else (),
+            "published": record.published.alike if record.published else (),
+            "seconds": round(record.seconds, 3),
+        }

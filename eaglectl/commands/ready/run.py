@@ -1,0 +1,575 @@
+"""`ready`: from a trainer's folder to a serving command, with acceptance before and after."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from eaglectl.commands.ready.kept import KeptRuns, Run
+from eaglectl.commands.ready.steps import REFERENCE as REFERENCE_TITLE
+from eaglectl.commands.ready.steps import steps_text
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.engines.engine import NetworkReading
+from eaglectl.engines.registry import (
+    ENGINES,
+    SETTLED_BY_A_RUN,
+    EngineRequest,
+    default_requests,
+    installed_release,
+    output_commands,
+    parse_engine,
+)
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.layout import RECORD
+from eaglectl.files.opening import hub_name, on_disk, open_folder
+from eaglectl.files.scratch import scratch_folder
+from eaglectl.formats.catalogue import default_format, layout_for
+from eaglectl.formats.commands import command
+from eaglectl.formats.format import Answers
+from eaglectl.judge.judge import Report
+from eaglectl.judge.outputs import judge_plan
+from eaglectl.judge.policy import Policy
+from eaglectl.judge.rule import Finding
+from eaglectl.keywords import StrPath, path_text, with_keywords
+from eaglectl.operations.comparing import diff
+from eaglectl.operations.converting import convert, default_place
+from eaglectl.operations.diagnosing import diagnose
+from eaglectl.operations.inspecting import inspect, inspect_files
+from eaglectl.operations.likeness import as_preset, published_beside
+from eaglectl.operations.open_questions import OpenQuestions, measured_questions
+from eaglectl.operations.options import (
+    INSTALLED,
+    SERVERS,
+    ConvertOptions,
+    DiagnoseOptions,
+    DiffOptions,
+    InspectOptions,
+    ReadyOptions,
+    ValidateOptions,
+)
+from eaglectl.operations.smoking import CPU_SKIPPED, smoke_as_read, smoke_drafts
+from eaglectl.operations.validating import validate
+from eaglectl.options import options_of
+from eaglectl.progress import OnProgress, notify, report_step
+from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness
+from eaglectl.run.answering import MeasuredAnswer
+from eaglectl.run.engine_arguments import check_engine_arguments
+from eaglectl.run.process import has_torch
+from eaglectl.run.prompts import builtin_prompts, choose_prompts, digest_prompts
+from eaglectl.run.report import SmokeReport
+from eaglectl.shell import as_path, without_secrets
+from eaglectl.target import choose_target, fitting_target, weights_folder
+from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
+
+if TYPE_CHECKING:
+    KeptAnswers = tuple[Answers, tuple[MeasuredAnswer, ...], str, Mapping[str, Any]]
+
+REFERENCE = "reference"
+# where llama-server listens by itself, and the options of the call that measure it alike
+SERVED_AT, GIVEN_AGAIN = "http://127.0.0.1:8080", ("prompts", "like", "sample", "max_tokens", "seed")
+NOTHING_TIMED = "neither vLLM here nor a server ran the drafter as it shall be served"
+# what the run of a server's own drafter says of it
+OUTCOMES = {
+    CheckVerdict.PASS: ServedAs.AS_TRAINED,
+    CheckVerdict.FAIL: ServedAs.DIFFERS,
+    CheckVerdict.COULD_NOT_LOOK: ServedAs.UNKNOWN,
+}
+
+
+@with_keywords
+def ready(
+    source: StrPath,
+    target: StrPath | None = None,
+    out: StrPath | None = None,
+    options: ReadyOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
+) -> Readiness:
+    """What engines do with a drafter as stored and converted, and how to start the one that serves it.
+
+    Nothing is converted where an engine runs the stored files as trained. `out` is where the conversion is
+    written; None: in a temporary folder, which is removed. Raises UsageError for what only the user knows,
+    UnreadableError for input that cannot be read; a drafter that nothing serves is a result.
+    """
+    start, source, target = time.perf_counter(), os.fspath(source), path_text(target)
+    options = as_preset(options or ReadyOptions())
+    requests, servers = _engines(options.engines)
+    _check_arguments(options, requests)
+    report_step(on_progress, "reading the files")
+    place, weights = _target(source, target, options.answers)
+    runners = _runners(requests, servers)
+    notify(steps_text(open_folder(source).root, weights, runners, _tokens(options)))
+    kept = KeptRuns(weights or Path(), options.reuse and weights is not None and has_torch())
+    questions = _questions(source, place, options, kept, on_progress)
+    options = replace(options, answers=questions.answers)
+    with questions.explaining():
+        asked = InspectOptions(target=place, engines=_labels(requests), answers=options.answers)
+        inspection = inspect_files(source, asked, on_progress, headers_only=False)
+    work = _Work(source, place, weights, requests, servers, options, on_progress, kept)
+    states = work.stored(inspection)
+    result = Readiness(source, inspection, states, questions.measured, is_named=work.is_named)
+    outcomes = {state.stored_outcome for state in states if state.engine in ENGINES}
+    is_wrong = bool(_errors(inspection.findings)) or any(outcome.is_known_wrong for outcome in outcomes)
+    if outcomes and (is_wrong or not any(outcome.is_served for outcome in outcomes)):
+        result = work.converted(result, questions, None if out is None else Path(out))
+    result = replace(work.judged(result), published=published_beside(source, place, options))
+    result = replace(result, speed_gap=_explain_no_speed(result, options))
+    return replace(result, reused=tuple(kept.reused), seconds=time.perf_counter() - start)
+
+
+def _explain_no_speed(result: Readiness, options: ReadyOptions) -> str:
+    """Why --speed has measured nothing; "" where it has, or was not asked for."""
+    reports = [state.final for state in result.engines if state.final is not None]
+    if options.speed is None or any(report.speed for report in reports):
+        return ""
+    gaps = [report.speed_gap for report in reports if report.speed_gap]
+    return gaps[0] if gaps else NOTHING_TIMED
+
+
+def _runners(requests: Sequence[EngineRequest], servers: Sequence[str]) -> tuple[str, ...]:
+    """What runs the drafter here: installed engines and servers, and the reference for the others."""
+    own = []
+    for request in requests:
+        release = installed_release(ENGINES[request.engine]) if request.engine in INSTALLED else None
+        if release in request.releases:
+            own.append(f"{ENGINES[request.engine].title} {release}")
+    reference = [REFERENCE_TITLE] if has_torch() and len(own) < len(requests) else []
+    return (*own, *reference, *map(without_secrets, servers))
+
+
+def _tokens(options: ReadyOptions) -> int | None:
+    """The new tokens of all prompts; None where prompts would have to be read to count them."""
+    prompts = options.sample or (len(builtin_prompts()) if options.prompts is None else None)
+    return None if prompts is None else prompts * options.max_tokens
+
+
+def _questions(
+    source: str, target: str | None, options: ReadyOptions, kept: KeptRuns, on_progress: OnProgress | None
+) -> OpenQuestions:
+    """What is open, and what measuring says of it, kept where it could look."""
+    answers, measuring = options.answers, options.measuring
+    if measuring is None or not kept.is_on:
+        return measured_questions(source, target, answers, measuring, on_progress)
+
+    def make() -> "KeptAnswers":
+        made = measured_questions(source, target, answers, measuring, on_progress)
+        return made.answers, made.measured, made.gap, made.record
+
+    run = Run("what is open", Path(on_disk(source)), (answers, measuring))
+    kind = tuple[Answers, tuple[MeasuredAnswer, ...], str, dict[str, Any]]
+    return OpenQuestions(*kept.get(run, make, kind, lambda value: bool(value[1]) and not value[2]))
+
+
+def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str, ...]]:
+    """The engines that were asked for, else the default ones, and the URLs of servers.
+
+    Raises UnreadableError for one of which nothing is known but the layers that it captures.
+    """
+    servers = tuple(name for name in names if name.startswith(SERVERS))
+    requests = tuple(parse_engine(name) for name in names if name not in servers)
+    for request in requests:
+        if request.engine not in ENGINES:
+            raise UnreadableError(
+                f"--engine {request.engine}: read, not judged; engines are {', '.join(ENGINES)}; of others"
+                f" {SETTLED_BY_A_RUN}"
+            )
+    return requests if names else default_requests(), servers
+
+
+def _check_arguments(options: ReadyOptions, requests: Sequence[EngineRequest]) -> None:
+    """Raise UsageError for arguments of an engine that is not named, or that change what is measured."""
+    check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
+    here = {
+        request.engine
+        for request in requests
+        if request.engine in INSTALLED and installed_release(ENGINES[request.engine])
+    }
+    if options.engine_arguments and not (len(here) == 1 and options.engines):
+        raise UsageError(
+            "--engine-arg is for one engine that is installed here: name it with --engine vllm or sglang"
+        )
+    if options.tensor_parallel_size > 1 and not here:
+        raise UsageError("--tensor-parallel-size is for an installed vLLM or SGLang, and neither is here")
+
+
+def _target(source: str, target: str | None, answers: Answers) -> tuple[str | None, Path | None]:
+    """The target as it is named, and its folder where its weights are here."""
+    if target is None:
+        opened = open_folder(source)
+        try:
+            choice = fitting_target(choose_target(opened, None), read_checkpoint(opened), answers)
+        except UnreadableError:  # pickles, which are read when they are converted
+            choice = choose_target(opened, None)
+        target = choice.place
+    return target, weights_folder(target)
+
+
+def _labels(requests: Sequence[EngineRequest]) -> tuple[str, ...]:
+    """The engines and releases of requests; of an installed one that is not known its engine alone."""
+    labels = [(request.engine,) if request.unknown else request.labels for request in requests]
+    return tuple(label for several in labels for label in several)
+
+
+def _errors(findings: Sequence[Finding]) -> list[Finding]:
+    """The errors of files that fail `validate` whatever the engine."""
+    return [each for each in findings if each.severity == "error" and not each.match.engines]
+
+
+class _Work(Struct, frozen=True):
+    """The steps of one call: what is judged, run and written.
+
+    `runs` are those that were made, by place, engine and reading: the reference stands for several. `failed`
+    are the gaps of those that were tried and could not be made.
+    """
+
+    source: str
+    target: str | None
+    weights: Path | None
+    requests: tuple[EngineRequest, ...]
+    servers: tuple[str, ...]
+    options: ReadyOptions
+    on_progress: OnProgress | None
+    kept: KeptRuns
+    runs: dict[object, tuple[SmokeReport | None, str]] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the engines were asked for: each of them has to serve the drafter."""
+        return bool(self.options.engines)
+
+    def stored(self, inspection: Inspection) -> tuple[EngineReadiness, ...]:
+        """What each engine does with the stored files, with acceptance where it can be run."""
+        names = dict.fromkeys(request.engine for request in self.requests)
+        return (
+            *(self._stored(name, inspection) for name in names),
+            *(self._serving(url) for url in self.servers),
+        )
+
+    def _stored(self, name: str, inspection: Inspection) -> EngineReadiness:
+        verdicts = {each.release: each for each in inspection.requested if each.engine == name}
+        known = verdicts.get(installed_release(ENGINES[name]) or "") or list(verdicts.values())[-1]
+        release = known.release
+        place, revision = hub_name(self.source) or (self.source, None)
+        state = EngineReadiness(
+            name,
+            release,
+            known.outcome,
+            known.reasons,
+            command=self._command(inspection.drafter, place, name, revision),
+            measure_command=self._measure_command(name, self.source),
+        )
+        if self._engine(state) is None and known.outcome == ServedAs.DIFFERS:
+            return self._as_read(state, known.reading)
+        report, gap = self._measured(self.source, self._engine(state), state)
+        return _as_run(replace(state, stored=report, stored_gap=gap))
+
+    def _as_read(self, state: EngineReadiness, reading: NetworkReading | None) -> EngineReadiness:
+        """The state with a run, in the reference, of the network that an engine makes of the stored files."""
+        if reading is None:
+            gap = "is not installed here, and the reference cannot run what it makes of the files"
+            return replace(state, stored_gap=f"{_title(state)} {gap}")
+        report, gap = self._run(self.source, REFERENCE, reading)
+        return replace(state, stored=report, stored_gap=gap, stored_reading=reading if report else None)
+
+    def _serving(self, url: str) -> EngineReadiness:
+        """What a server does with the drafter that it has loaded, by its own run."""
+        report, gap = self._run(self.source, url)
+        label = without_secrets(url)
+        if report is None:
+            return EngineReadiness(label, "", ServedAs.UNKNOWN, (), stored_gap=gap)
+        reasons = tuple(report.failures or report.gaps)
+        return EngineReadiness(label, "", OUTCOMES[report.verdict], reasons, stored=report)
+
+    def _command(self, drafter: Drafter, place: str, engine: str, revision: str | None = None) -> str:
+        """What starts an engine with the files at `place`; llama.cpp needs a GGUF file of them first."""
+        return output_commands(drafter, place, self.target, tokens=self.options.k, revision=revision)[engine]
+
+    def _measure_command(self, engine: str, place: str) -> str:
+        """What measures an engine that is not run here, once it serves the files at `place`."""
+        if engine in INSTALLED:
+            return ""
+        words = [word for name in GIVEN_AGAIN for word in self._given(name)]
+        answers = self.options.answers if place == self.source else None
+        return command(
+            "ready", place, "--engine", SERVED_AT, *words, target=self.target or "TARGET", answers=answers
+        )
+
+    def _given(self, name: str) -> tuple[str, ...]:
+        """An option as it was given; nothing where it has its default."""
+        option, value = options_of(ReadyOptions)[name], getattr(self.options, name)
+        return () if value == option.default else (option.flag, as_path(str(value)))
+
+    def converted(self, result: Readiness, questions: OpenQuestions, out: Path | None) -> Readiness:
+        """The result with the conversion, its validation, and its acceptance."""
+        with self._place(out) as place:
+            try:
+                is_broken = bool(_errors(result.inspection.findings))
+                if not is_broken and not self._is_better(result.engines, questions):
+                    return result
+                conversion = self._written(place, questions)
+            except RefusedError as error:
+                return replace(result, reason=str(error))
+            version = result.inspection.drafter.version
+            shown = str(default_place(open_folder(self.source), version) if out is None else out)
+            served = [state for state in result.engines if state.engine in ENGINES]
+            labels = [state.label for state in served if state.release in ENGINES[state.engine].releases]
+            inspected = inspect(str(place), target=self.target, engines=labels)
+            states = tuple(self._converted(state, inspected, place, shown) for state in result.engines)
+            report_step(self.on_progress, "validating")
+            return replace(
+                result,
+                conversion=conversion,
+                out=out,
+                plan_command=self._convert_command(shown),
+                engines=states,
+                report=self._validated(place, states),
+            )
+
+    def _validated(self, place: Path, states: Sequence[EngineReadiness]) -> Report | None:
+        """The report on the output for the engines that serve it; None where none does."""
+        labels = tuple(state.label for state in states if state.is_serving)
+        if not labels:
+            return None
+        return validate(str(place), ValidateOptions(target=self.target, engines=labels, policy=Policy()))
+
+    def _converted(
+        self, state: EngineReadiness, inspected: Inspection, place: Path, shown: str
+    ) -> EngineReadiness:
+        if state.engine not in ENGINES:
+            gap = "a server has loaded its own drafter: start it with the output, and run smoke against it"
+            return replace(state, converted_gap=gap)
+        verdicts = {(each.engine, each.release): each for each in inspected.requested}
+        verdict = verdicts.get((state.engine, state.release))
+        if verdict is None:
+            return state
+        state = replace(
+            state,
+            converted_outcome=verdict.outcome,
+            converted_reasons=verdict.reasons,
+            command=self._command(inspected.drafter, shown, state.engine),
+            measure_command=self._measure_command(state.engine, shown),
+        )
+        if not verdict.outcome.is_served:
+            return state
+        report, gap = self._measured(str(place), self._engine(state), state)
+        return replace(state, converted=report, converted_gap=gap)
+
+    def judged(self, result: Readiness) -> Readiness:
+        """The result with its verdict, the reason, and why acceptance is low where it is."""
+        serving = [state for state in result.engines if state.is_serving]
+        is_served = len(serving) == len(result.engines) if self.is_named else bool(serving)
+        if result.reason:
+            return replace(result, verdict=CheckVerdict.FAIL)
+        if not is_served:
+            return self._unserved(result)
+        report = result.report
+        findings = _errors(result.inspection.findings if report is None else report.findings)
+        if findings or (report is not None and report.verdict == CheckVerdict.FAIL):
+            reasons = [f"{each.rule.id} {each.match.message}" for each in findings]
+            reason = next(iter(reasons), "" if report is None else report.problem)
+            return replace(result, verdict=CheckVerdict.FAIL, reason=reason)
+        best = [result.best] if result.best is not None else []
+        return self._run_verdict(result, serving if self.is_named else best)
+
+    def _run_verdict(self, result: Readiness, states: Sequence[EngineReadiness]) -> Readiness:
+        """The verdict of the runs of what is served: the worst of them.
+
+        A run that could not be made is a gap; that nothing can run here is none.
+        """
+        reports = [state.final for state in states if state.final is not None]
+        for report in reports:
+            if report.verdict == CheckVerdict.FAIL:
+                return self._diagnosed(result, report)
+        gaps = [gap for report in reports for gap in report.gaps]
+        missing = [state.final_gap for state in states if state.final is None]
+        gaps += [gap for gap in missing if gap in self.failed]
+        verdict = CheckVerdict.COULD_NOT_LOOK if gaps else CheckVerdict.PASS
+        return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(gaps)))
+
+    def _unserved(self, result: Readiness) -> Readiness:
+        """The result where no engine, or not each that was asked for, is known to serve the drafter."""
+        other = next(state for state in result.engines if not state.is_serving)
+        failures = tuple(other.stored.failures) if other.stored else ()
+        why = "; ".join(other.converted_reasons or other.stored_reasons or failures) or other.stored_gap
+        is_open = other.final_outcome == ServedAs.UNKNOWN
+        verdict = CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.FAIL
+        return replace(result, verdict=verdict, reason=f"{_title(other)}: {why}")
+
+    def _diagnosed(self, result: Readiness, failed: SmokeReport) -> Readiness:
+        """The result of a run that failed, with `diagnose`'s ending where that can look."""
+        options, result = self.options, replace(result, verdict=CheckVerdict.FAIL)
+        result = replace(result, reason="; ".join(failed.failures))
+        if self.weights is None or not has_torch():
+            return result
+        asked = DiagnoseOptions(
+            prompts=options.prompts,
+            like=options.like,
+            sample=options.sample,
+            k=options.k,
+            max_tokens=options.max_tokens,
+            seed=options.seed,
+            device=options.device,
+            timeout=options.timeout,
+            trust_remote_code=options.trust_remote_code,
+            answers=options.answers,
+        )
+        diagnosis = diagnose(self.source, str(self.weights), asked, on_progress=self.on_progress)
+        return replace(result, diagnosis=diagnosis)
+
+    def _is_better(self, states: Sequence[EngineReadiness], questions: OpenQuestions) -> bool:
+        """Whether a conversion helps an engine that does not serve the stored files, or none serves them."""
+        if not any(state.is_serving for state in states):
+            return True
+        with questions.explaining():
+            asked = replace(self._conversion(questions), dry_run=True)
+            plan = convert(self.source, None, asked, on_progress=self.on_progress).plan
+        others = [state for state in states if state.stored_outcome.is_known_wrong]
+        return any(
+            verdict.outcome.is_served
+            for state in others
+            for verdict in judge_plan(plan, EngineRequest(state.engine, (state.release,)))
+        )
+
+    @property
+    def _layout(self) -> str | None:
+        """The layout of the engines that were asked for, where one is for all of them; else the default."""
+        layouts = {layout_for(request.engine) for request in self.requests if request.engine in ENGINES}
+        return layouts.pop() if self.is_named and len(layouts) == 1 else None
+
+    def _conversion(self, questions: OpenQuestions) -> ConvertOptions:
+        asked = ConvertOptions(
+            layout=self._layout,
+            engines=_labels(self.requests) if self.is_named else (),
+            target=self.target,
+            measure=None,
+        )
+        return asked.answered(questions.answers, questions.record)
+
+    def _written(self, place: Path, questions: OpenQuestions) -> Conversion | None:
+        """The conversion; None where `place` holds one of this source already, or does meanwhile."""
+        if self._is_same(place):
+            return None
+        taken = UsageError(
+            f"{place} is there already, and is no conversion of {self.source}; give another -o"
+        )
+        if os.path.lexists(place):
+            raise taken
+        report_step(self.on_progress, "converting")
+        try:
+            with questions.explaining():
+                return convert(self.source, place, self._conversion(questions), on_progress=self.on_progress)
+        except UsageError:
+            if self._is_same(place):  # another call wrote it meanwhile
+                return None
+            if os.path.lexists(place):
+                raise taken from None
+            raise
+
+    def _is_same(self, place: Path) -> bool:
+        """Whether `place` holds a conversion of the source, equal to it by meaning and tensors."""
+        if not os.path.lexists(place / RECORD):
+            return False
+        asked = DiffOptions(target=self.target, answers=self.options.answers)
+        try:
+            return diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL
+        except EaglectlError:
+            return False
+
+    @contextmanager
+    def _place(self, out: Path | None) -> Iterator[Path]:
+        if out is not None:
+            yield out
+            return
+        with scratch_folder() as scratch:
+            yield scratch / "converted"
+
+    def _convert_command(self, place: str) -> str:
+        words = ["-o", as_path(place)]
+        if self._layout not in (None, default_format().name):
+            words += ["--for", str(self._layout)]
+        words += [word for label in _labels(self.requests) if self.is_named for word in ("--engine", label)]
+        return command("convert", self.source, *words, target=self.target, answers=self.options.answers)
+
+    def _engine(self, state: EngineReadiness) -> str | None:
+        """What runs the drafter for an engine: itself where that release is installed; else nothing."""
+        is_here = state.engine in INSTALLED and installed_release(ENGINES[state.engine]) == state.release
+        return state.engine if is_here else None
+
+    def _measured(
+        self, place: str, engine: str | None, state: EngineReadiness
+    ) -> tuple[SmokeReport | None, str]:
+        """A run of the files at `place`, or why there is none.
+
+        The reference runs what files mean: it stands for an engine that runs them as trained.
+        """
+        if engine is None and state.final_outcome == ServedAs.FAILS:
+            return None, f"{_title(state)} fails with it"
+        if engine is None and not state.final_outcome.is_served:
+            return None, f"{_title(state)} is not installed here"
+        is_timed = not state.final_outcome.is_known_wrong
+        return self._run(place, engine or REFERENCE, is_timed=is_timed)
+
+    def _run(
+        self, place: str, engine: str, reading: NetworkReading | None = None, *, is_timed: bool = True
+    ) -> tuple[SmokeReport | None, str]:
+        if self.weights is None:
+            return None, "the target's weights are not here"
+        if engine == REFERENCE and not has_torch():
+            return None, "no torch"
+        key = place, engine, reading and reading.key
+        if key not in self.runs:
+            try:
+                self.runs[key] = self._smoke(place, engine, reading, is_timed=is_timed), ""
+            except (RefusedError, UnreadableError) as error:
+                self.runs[key] = None, str(error)
+                if self.options.prompts is not None or isinstance(error, UnreadableError):
+                    self.failed.append(str(error))
+        return self.runs[key]
+
+    def _smoke(
+        self, place: str, engine: str, reading: NetworkReading | None, *, is_timed: bool
+    ) -> SmokeReport:
+        answers = self.options.answers if place == self.source else Answers()
+        asked, target = self.options.smoke_options(engine, answers), str(self.weights)
+        if not is_timed:
+            asked = replace(asked, speed=None)
+
+        def make() -> SmokeReport:
+            if reading is None:
+                return smoke_drafts(
+                    on_disk(place), target, asked, self.on_progress, compares_plain=False, times_cpu=False
+                )
+            return smoke_as_read(place, target, reading, asked, on_progress=self.on_progress)
+
+        if engine.startswith(SERVERS):  # what it has loaded is its own
+            return make()
+        chosen = choose_prompts(asked.prompts, asked.sample, asked.seed)
+        runner = f"in {ENGINES[engine].title}" if engine in ENGINES else "in the reference"
+        if reading:
+            runner += f", {reading.words}"
+        name = f"{'as stored' if place == self.source else 'converted'}, {runner}"
+        key = (asked, digest_prompts(chosen.prompts), reading and reading.key)
+        run = Run(name, Path(on_disk(place)), key)
+        report = self.kept.get(run, make, SmokeReport, lambda value: value.speed_gap in ("", CPU_SKIPPED))
+        return replace(report, choice=chosen)
+
+
+def _title(state: EngineReadiness) -> str:
+    title = ENGINES[state.engine].title if state.engine in ENGINES else state.engine
+    return f"{title} {state.release}".strip()
+
+
+def _as_run(state: EngineReadiness) -> EngineReadiness:
+    """The state with what the engine's own run of the stored files shows, whatever was known of it."""
+    differences = state.stored.run.differences if state.stored else ()
+    if not differences:
+        return state
+    return replace(state, stored_outcome=ServedAs.DIFFERS, stored_reasons=tuple(differences))

@@ -1,0 +1,39 @@
+"""`eaglectl rules`."""
+
+from typing import Annotated
+
+import typer
+
+from eaglectl.commands.arguments import Json, print_json, show
+
+
+def _offered(incomplete: str) -> list[str]:
+    from eaglectl.commands.completion import rules
+
+    return list(rules(incomplete))
+
+
+def rules_command(
+    context: typer.Context,
+    rule: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RULE]",
+            help="A rule's id or name, to explain it: EGL201, missing-tensor.",
+            autocompletion=_offered,
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """List the rules of `validate`, or say what one asks, why, what to do, and how to let a finding pass."""
+    from eaglectl.judge.rules import find_rule, rules
+
+    listed = rules() if rule is None else (find_rule(rule),)
+    if json_:
+        from eaglectl.commands.rules.document import RulesDocument
+
+        print_json(RulesDocument.of(listed))
+        return
+    from eaglectl.commands.rules.report import rule_outline, rules_outline
+
+    show(context.obj, rules_outline(listed) if rule is None else rule_outline(listed[0]))

@@ -1,0 +1,57 @@
+"""The rules of `validate` as sections: the list of them, and one with why it is and what to do."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from string import ascii_lowercase
+
+from eaglectl.judge.rule import Rule
+from eaglectl.report.findings import rule_url
+from eaglectl.report.section import Lines, Outline, Section, Table, Words, toned
+from eaglectl.report.wording import plural
+
+HEAD = ("rule", "severity", "name", "what it asks")
+
+
+def rules_outline(rules: Sequence[Rule]) -> Outline:
+    """Every rule by family: id, severity, name, sentence, and releases if it is about some only."""
+    sections = [
+        Section(family, [Table(HEAD, [_row(rule) for rule in members], is_bare=True)])
+        for family, members in groupby(rules, key=lambda rule: rule.family)
+    ]
+    counted = plural(len(rules), "rule")
+    last = f"{counted}; `eaglectl rules {rules[0].id}` says why and what to do about one"
+    return Outline("rules", Words(counted, "plain"), "", "", "", sections, [last])
+
+
+def _row(rule: Rule) -> tuple[str | Words, ...]:
+    is_name_alone = not rule.engines.strip(ascii_lowercase + "-")
+    summary = rule.summary if is_name_alone else f"{rule.summary} ({rule.engines})"
+    return rule.id, toned(rule.severity), rule.name, Words(summary, "quiet")
+
+
+def rule_outline(rule: Rule) -> Outline:
+    """One rule: what it asks, why, the fix, and how to suppress it."""
+    name, severity = Words(f"{rule.id} {rule.name}", "strong"), toned(rule.severity)
+    facts = f"family {rule.family}  engines {rule.engines or 'all'}  {rule_url(rule)}"
+    lines = Lines([Words(facts, "quiet")], is_unbroken=True)
+    texts = {
+        "Why": rule.why,
+        "Evidence": rule.evidence,
+        "Fix": rule.fix,
+        "To suppress it": suppression(rule),
+    }
+    sections = [
+        Section("What it asks", [lines, Lines([rule.summary])], has_heading=False),
+        *(Section(title, [Lines(text.split("\n"))]) for title, text in texts.items() if text),
+    ]
+    return Outline("rules", severity, name.text, "", (name, "  ", severity), sections)
+
+
+def suppression(rule: Rule) -> str:
+    """Return how to suppress the findings of a rule: for one run, or with a reason in a policy file."""
+    return (
+        f"once: eaglectl validate SOURCE --ignore {rule.id}\n"
+        "in eaglectl.toml, with `where` for one place only and `until` for a last day"
+        " (both may be left out):\n\n"
+        f'[[suppress]]\nrule = "{rule.id}"\nreason = "why this is accepted"\nuntil = 2027-06-30'
+    )

@@ -1,0 +1,91 @@
+"""`eaglectl smoke`."""
+
+from typing import Annotated
+
+import typer
+
+from eaglectl.commands.arguments import (
+    Json,
+    Page,
+    RunTarget,
+    Source,
+    exit_by,
+    page_file,
+    print_result,
+    print_trust,
+)
+from eaglectl.errors import UsageError
+from eaglectl.operations.options import ADVANCED, SmokeOptions
+from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
+from eaglectl.text import listed
+
+LoadOnly = Annotated[
+    bool,
+    typer.Option(
+        "--load-only",
+        help="Only load the drafter in vLLM and list what the file does not fill.",
+        rich_help_panel=ADVANCED,
+    ),
+]
+
+
+def smoke_command(
+    context: typer.Context,
+    source: Source,
+    *,
+    target: RunTarget = None,
+    options: SmokeOptions,
+    is_load_only: LoadOnly = False,
+    json_: Json = False,
+    page: Page = None,
+) -> None:
+    """Run a drafter against its target and measure how many draft tokens it accepts."""
+    from eaglectl.operations.smoking import smoke
+
+    settings: OutputSettings = context.obj
+    if is_load_only:
+        _load_only(source, target, options, page, is_json=json_)
+        return
+    file = page_file(page)
+    with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
+        report = smoke(source, target, options, on_progress=bar)
+    print_result(settings, report, is_json=json_, page=file)
+    exit_by(report.verdict)
+
+
+def _check_load_only(options: SmokeOptions, page: str | None) -> None:
+    """Raise UsageError for options that --load-only cannot take."""
+    if page is not None:
+        raise UsageError("--load-only measures nothing that a page could show; leave --page out")
+    if options.speed or len(options.chains) > 1:
+        raise UsageError("--load-only runs nothing that could be timed; leave --speed and a list of -k out")
+    if options.engine not in ("auto", "vllm"):
+        raise UsageError(
+            f"--load-only is vLLM's, and --engine is {options.engine}; smoke --engine sglang without it lists"
+            " what nothing fills too"
+        )
+    if options.engine_arguments or options.tensor_parallel_size != 1:
+        raise UsageError(
+            "--load-only loads the drafter alone; leave --tensor-parallel-size and --engine-arg out"
+        )
+
+
+def _load_only(
+    source: str, target: str | None, options: SmokeOptions, page: str | None, *, is_json: bool
+) -> None:
+    from eaglectl.operations.smoking import load_only
+
+    _check_load_only(options, page)
+    trust = options.trust_remote_code
+    result = load_only(source, target, timeout=options.timeout, trust_remote_code=trust)
+    if is_json:
+        emit(result.to_json())
+    else:
+        say(
+            f"vLLM {result.version} loads it as {result.resolved['class']}; parameters that the file does not"
+            f" fill: {listed(result.unfilled) or 'none'}"
+            + (f"; from the target: {listed(result.shared)}" if result.shared else "")
+        )
+        print_trust(trust)
+    if result.unfilled:
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""`eaglectl upload`."""

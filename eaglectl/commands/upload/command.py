@@ -1,0 +1,103 @@
+"""`eaglectl upload`."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from msgspec.structs import replace
+
+from eaglectl.commands.arguments import Json, exit_by, offered, print_result, show
+from eaglectl.errors import RefusedError
+from eaglectl.options import Option, Options
+from eaglectl.progress import Progress
+from eaglectl.publish.request import COMMIT, Destination, UploadOptions
+from eaglectl.terminal import OutputSettings, ProgressBar, confirm, say
+from eaglectl.verdicts import CheckVerdict, UploadOutcome
+
+if TYPE_CHECKING:
+    from eaglectl.publish.plan import UploadPlan
+
+Folder = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR", help="The checkpoint's folder; it is not written to.", autocompletion=offered
+    ),
+]
+Repository = Annotated[str, typer.Argument(metavar="REPO", help="org/name on the Hub.")]
+
+
+class AskOptions(Options, frozen=True):
+    """What is asked before anything is sent."""
+
+    yes: Annotated[
+        bool,
+        Option("Publish without a question, which is only asked on a terminal.", "--yes, -y", group=COMMIT),
+    ] = False
+
+
+def upload_command(
+    context: typer.Context,
+    folder: Folder,
+    repo: Repository,
+    to: Destination,
+    options: UploadOptions,
+    asking: AskOptions,
+    json_: Json = False,
+) -> None:
+    """Publish a drafter: hash its files, judge those bytes, show the plan, commit them, verify what landed.
+
+    The plan shows how the drafter differs from the repository's. The token is the Hub client's own.
+    """
+    from eaglectl.commands.upload.run import upload
+
+    settings: OutputSettings = context.obj
+    options = _with_policy(options, folder)
+    has_question = not (options.dry_run or asking.yes or json_)
+    with ProgressBar(settings, is_on=not settings.quiet) as bar:
+
+        def show_plan(plan: "UploadPlan") -> None:
+            is_asked = has_question and plan.is_needed and sys.stdin.isatty() and sys.stderr.isatty()
+            _show_plan(settings, plan, options, is_whole=is_asked)
+            if is_asked:
+                bar.pause()
+                if not confirm(f"publish this to {plan.repo}?"):
+                    raise RefusedError("nothing was sent: the plan was not confirmed; --yes asks no question")
+
+        def show_progress(progress: Progress) -> None:
+            if progress.unit:
+                bar(progress)
+            elif not settings.quiet:
+                say(progress.stage, sys.stderr)
+
+        on_plan = None if json_ else show_plan
+        done = upload(folder, to, options, on_plan=on_plan, on_progress=show_progress)
+    print_result(settings, done, is_json=json_)
+    if done.outcome == UploadOutcome.MISMATCH:
+        exit_by(CheckVerdict.FAIL)
+
+
+def _show_plan(
+    settings: OutputSettings, plan: "UploadPlan", options: UploadOptions, *, is_whole: bool
+) -> None:
+    """Show a plan, also where the output is quiet if it `is_whole`, and the card where that was asked for."""
+    from eaglectl.commands.upload.report import card_outline, upload_plan_outline
+
+    if is_whole or options.dry_run or not settings.quiet:
+        show(settings, upload_plan_outline(plan))
+    if options.show_card or settings.verbose:
+        show(settings, card_outline(plan))
+
+
+def _with_policy(options: UploadOptions, folder: str) -> UploadOptions:
+    """The options with the policy of a release.
+
+    A policy's file that nobody named is told, also where the plan is not shown.
+    """
+    from eaglectl.judge.policy import Policy
+    from eaglectl.judge.policy_file import read_policy
+
+    path = options.policy if isinstance(options.policy, str) else None
+    policy = read_policy(path, judged=[folder])
+    if path is None and policy != Policy():
+        say(f"{policy.origin} gives the policy", sys.stderr)
+    return replace(options, policy=policy)

@@ -1,0 +1,232 @@
+"""`upload` and `verify`: publish a drafter, and compare a download with what was published."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from eaglectl.commands.upload.release import (
+    Content,
+    ReleaseTarget,
+    card_facts,
+    changes_of,
+    check_published,
+    check_report,
+    make_plan,
+    other_pins,
+    release_policy,
+    release_target,
+    served_releases,
+    with_written_files,
+)
+from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.files import is_folder
+from eaglectl.files.hub import HubSource, is_offline, open_hub
+from eaglectl.files.hub_errors import NoAnswerError
+from eaglectl.files.layout import RECORD
+from eaglectl.files.opening import hub_name
+from eaglectl.files.source import FolderSource
+from eaglectl.formats.commands import completing, whole_commands
+from eaglectl.formats.reader import read_drafter
+from eaglectl.judge.judge import Report
+from eaglectl.judge.policy import Policy
+from eaglectl.judge.policy_file import read_policy
+from eaglectl.keywords import StrPath, with_keywords
+from eaglectl.operations.options import ValidateOptions
+from eaglectl.operations.validating import judge_source
+from eaglectl.progress import OnProgress, report_step
+from eaglectl.publish.card_block import CardFacts, few_prompts
+from eaglectl.publish.leaks import check_leaks, check_message
+from eaglectl.publish.plan import UploadPlan, check_plan
+from eaglectl.publish.provenance import check_measured, kept_smoke, read_smoke
+from eaglectl.publish.remote import Remote
+from eaglectl.publish.request import Destination, UploadOptions, VerifyOptions
+from eaglectl.publish.upload import Upload, carry_out
+from eaglectl.publish.upload_files import FrozenSource, UploadFile, freeze
+from eaglectl.publish.verification import Expected, Verification, verify_folder, verify_repository
+from eaglectl.target import open_target
+from eaglectl.verdicts import UploadOutcome
+
+
+@with_keywords
+def upload(
+    folder: StrPath,
+    destination: Destination | str,
+    options: UploadOptions | None = None,
+    *,
+    on_plan: Callable[[UploadPlan], None] | None = None,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
+) -> Upload:
+    """Validate a folder, publish it in one commit and verify the commit; the folder is never written to.
+
+    Its files are hashed first: those bytes are judged, and those bytes are published. `on_plan` is called
+    before anything is sent, and stops the upload by an error. `on_progress` is called with each step (without
+    a unit), and with the bytes that are hashed. Raises RefusedError for what must not be published or was
+    changed in the meantime, UnreadableError where the Hub cannot be reached or fails, UsageError for options
+    that contradict each other.
+    """
+    folder, options = os.fspath(folder), options or UploadOptions()
+    to = Destination(destination) if isinstance(destination, str) else destination
+    with whole_commands(completing(folder, options.target, options.answers)):
+        return _upload(folder, to, options, on_plan, on_progress)
+
+
+def _upload(
+    folder: str,
+    to: Destination,
+    options: UploadOptions,
+    on_plan: Callable[[UploadPlan], None] | None,
+    on_progress: OnProgress | None,
+) -> Upload:
+    to.check()
+    options.card.check()
+    source = _folder(folder)
+    smoke = _checked_smoke(to, options)
+    policy, answers = _policy(options), options.answers
+    rules = ValidateOptions(
+        options.target,
+        options.engines,
+        policy=policy,
+        answers=answers,
+        has_engines=options.has_engines,
+    )
+    frozen, files, left_out = freeze(source, policy.allowed.get("files", ()), on_progress)
+    rules, target, report = _judge(frozen, folder, rules, options.card.base_model, on_progress)
+    if smoke is not None:
+        check_measured(smoke, files)
+    checkpoint = read_checkpoint(frozen)
+    drafter = read_drafter(checkpoint, answers, open_target(target.place))
+    facts = replace(
+        card_facts(to.repo, checkpoint, drafter, files, options.card),
+        served=served_releases(frozen, folder, rules),
+        target_gap=target.gap,
+    )
+    facts = _with_measurement(facts, smoke, files, on_progress)
+    found = files
+    files = with_written_files(found, checkpoint, replace(facts, revision=to.tag), report)
+    check_published(frozen, files, folder, rules)
+    remote = None if is_offline() else Remote(to.repo, to.revision, needs_token=not options.dry_run)
+    token = remote.token if remote else None
+    check_leaks(files, checkpoint.metadata, token)
+    check_message(options.message, token)
+    content = Content(files, left_out, report, target, options.message)
+    try:
+        plan = make_plan(to, remote, content)
+    except NoAnswerError as error:
+        if not options.dry_run:
+            raise
+        plan = replace(make_plan(to, None, content), unseen=str(error))
+    for revision in other_pins(plan):
+        files = with_written_files(found, checkpoint, replace(facts, revision=revision), report)
+        if not (published := replace(plan, files=files)).changed:
+            plan = published
+            break
+    changes = changes_of(plan, frozen, folder, target.place, answers)
+    plan = replace(plan, changes=changes, doubts=report.doubts)
+    check_plan(plan)
+    if on_plan:
+        on_plan(plan)
+    if options.dry_run or remote is None:
+        return Upload(plan, UploadOutcome.PLANNED, remote.page if remote else "")
+    return carry_out(plan, remote, frozen.check_unchanged, on_progress)
+
+
+def _judge(
+    frozen: FrozenSource,
+    folder: str,
+    rules: ValidateOptions,
+    base_model: str | None,
+    on_progress: OnProgress | None,
+) -> tuple[ValidateOptions, ReleaseTarget, Report]:
+    """The verdict on the files that were hashed, with the target that they name.
+
+    Raises RefusedError where they must not be published, or changed meanwhile.
+    """
+    report_step(on_progress, f"validating {folder}")
+    target = release_target(frozen, folder, rules, base_model)
+    rules = replace(rules, target=target.place)
+    report = judge_source(frozen, folder, rules)
+    frozen.check_unchanged()
+    check_report(report, folder)
+    return rules, target, report
+
+
+@with_keywords
+def verify(
+    folder: StrPath,
+    options: VerifyOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
+) -> Verification:
+    """Compare a folder, or a repository on the Hub, with its SHA256SUMS and eaglectl.json.
+
+    Of a repository (org/name[@revision]) nothing is downloaded that the Hub lists the SHA-256 of. Every file
+    that is not listed is a difference; a model.sig is not looked into. Raises
+    UnreadableError where there is nothing to compare with, UsageError for options that contradict each other.
+    """
+    folder, options = os.fspath(folder), options or VerifyOptions()
+    policy = read_policy(options.policy) if isinstance(options.policy, str) else options.policy or Policy()
+    expected = Expected(options.needs_record or policy.verify.require_record)
+    is_repository = hub_name(folder) is not None and not os.path.lexists(folder)
+    if is_repository and options.against:
+        raise UsageError(
+            f"--against compares a folder with the Hub, and {folder} is on the Hub: leave it out"
+        )
+    if is_repository:
+        return verify_repository(_listing(folder), folder, expected)
+    source = _folder(folder)
+    if options.against is not None:
+        expected = replace(expected, against=_listing(options.against))
+    return verify_folder(source, folder, expected, on_progress=on_progress)
+
+
+def _listing(text: str) -> HubSource:
+    """The listing of a repository. Raises UnreadableError, and UsageError for no name of one."""
+    if hub_name(text) is None:
+        raise UsageError(f"--against {text}: a repository was expected, like org/name or org/name@revision")
+    source = open_hub(text)
+    if not isinstance(source, HubSource):
+        raise UnreadableError(f"{text}: the listing comes from the network, and this call is offline")
+    return source
+
+
+def _folder(text: str) -> FolderSource:
+    if not is_folder(Path(text)):
+        raise UnreadableError(f"{text}: no such folder; give the folder of one checkpoint")
+    return FolderSource(Path(text))
+
+
+def _policy(options: UploadOptions) -> Policy:
+    policy = options.policy
+    return release_policy(read_policy(policy) if isinstance(policy, str) else policy or Policy())
+
+
+def _checked_smoke(to: Destination, options: UploadOptions) -> Mapping[str, Any] | None:
+    """The document of `smoke`, if one is given, once all that needs no validation is checked."""
+    smoke = read_smoke(options.smoke) if options.smoke is not None else None
+    if is_offline() and not options.dry_run:
+        raise UnreadableError(f"{to.repo}: nothing can be published offline; --dry-run shows what would be")
+    return smoke
+
+
+def _with_measurement(
+    facts: CardFacts,
+    smoke: Mapping[str, Any] | None,
+    files: Sequence[UploadFile],
+    on_progress: OnProgress | None,
+) -> CardFacts:
+    """The facts with `smoke`, or with the measurement that the record keeps, if it is of these files."""
+    kept = kept_smoke(facts.record, files)
+    published = facts.record.get("published")
+    is_lost = kept is None and isinstance(published, Mapping) and "smoke" in published
+    if is_lost and smoke is None:
+        report_step(on_progress, f"what {RECORD} says was measured is of other weights, and is left out")
+    measured = smoke or kept
+    if measured is not None and (warning := few_prompts(measured)):
+        report_step(on_progress, f"warning: {warning}")
+    return replace(facts, smoke=measured)

@@ -1,0 +1,149 @@
+"""`eaglectl validate`."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from msgspec.structs import replace
+
+from eaglectl.commands.arguments import (
+    JSON_VERSION,
+    Json,
+    Page,
+    exit_by,
+    offered,
+    page_file,
+    show,
+    write_page,
+)
+from eaglectl.errors import UsageError
+from eaglectl.operations.options import ValidateOptions
+from eaglectl.options import Option, Options
+from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
+
+if TYPE_CHECKING:
+    from eaglectl.judge.judge import Report
+
+REPORTS = "Reports"
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Checkpoint folders, files in them (weights, config.json, the index of the shards), or Hub"
+        " repositories: org/name[@revision]. Of those, headers and rows are read by ranges; rules that need"
+        " all the weights download them into the Hub client's cache, and with --headers-only none are.",
+        autocompletion=offered,
+    ),
+]
+# files that stand for their folder, as pre-commit hooks are given file names
+FILES_OF_FOLDER = ("config.json", "model.safetensors.index.json")
+CRASH = 70
+
+
+class ReportOptions(Options, frozen=True):
+    """What is written on the checkpoints, and where."""
+
+    format: Annotated[
+        str | None,
+        Option(
+            "On stdout: text (the default), json, junit, sarif, github, markdown.",
+            value="FORMAT",
+            group=REPORTS,
+            complete="formats",
+        ),
+    ] = None
+    output: Annotated[
+        tuple[str, ...],
+        Option(
+            "Write a report to a file too. May be given several times.",
+            value="FORMAT=FILE",
+            group=REPORTS,
+            complete="outputs",
+        ),
+    ] = ()
+    json_version: Annotated[int, replace(JSON_VERSION, group=REPORTS)] = 1
+
+    def on_stdout(self, *, is_json: bool) -> str:
+        """The format on stdout. Raises UsageError for two."""
+        from eaglectl.report.ci.outputs import FORMATS
+
+        name = self.format or ("json" if is_json else "text")
+        if name not in FORMATS:
+            raise UsageError(f"--format {name}: one of {', '.join(FORMATS)} was expected")
+        if is_json and name != "json":
+            raise UsageError(
+                f"--json and --format {name} are two formats; write one of them to a file: --output"
+                f" {name}=FILE"
+            )
+        return name
+
+
+def validate_command(
+    context: typer.Context,
+    sources: Sources,
+    options: ValidateOptions,
+    reporting: ReportOptions,
+    json_: Json = False,
+    page: Page = None,
+) -> None:
+    """Check checkpoints by rules, and by what each engine release does with them."""
+    from eaglectl.judge.judge import overall_verdict
+    from eaglectl.judge.policy_file import read_policy
+    from eaglectl.operations.validating import check_options
+    from eaglectl.report.ci import outputs
+
+    shown, files = reporting.on_stdout(is_json=json_), outputs.parse_outputs(reporting.output)
+    file, folders = page_file(page, files), list(dict.fromkeys(map(_folder, sources)))
+    path = options.policy if isinstance(options.policy, str) else None
+    options = replace(options, policy=read_policy(path, judged=sources))
+    if options.engines and not options.has_engines:
+        raise UsageError("--engine and --no-engines contradict each other; leave one of them out")
+    check_options(options)
+    reports, has_crashed = _validate_all(context.obj, folders, options)
+    _show(context.obj, shown, reports, reporting.json_version)
+    write_page(file, *reports)
+    outputs.write_outputs(files, reports, reporting.json_version)
+    if "github" in (shown, *(name for name, _ in files)):
+        outputs.append_summary(reports)
+    if has_crashed:
+        raise typer.Exit(CRASH)
+    exit_by(overall_verdict(reports))
+
+
+def _validate_all(
+    settings: OutputSettings, folders: Sequence[str], options: ValidateOptions
+) -> "tuple[list[Report], bool]":
+    """The reports on all folders, and whether eaglectl crashed on one; tracebacks go to stderr."""
+    from eaglectl.judge.judge import unopened_report
+    from eaglectl.operations.several import validate_all
+    from eaglectl.operations.validating import validate
+
+    policy, is_single = options.read_policy(), len(folders) == 1
+    unopened = partial(unopened_report, fail_on=options.least_severity(policy), policy=policy.origin)
+    one = options if is_single else replace(options, jobs=1)  # else one thread each, and `jobs` of them
+    with ProgressBar(settings, is_on=not settings.quiet) as bar:
+        judge = partial(validate, options=one, on_progress=bar if is_single else None)
+        on_progress = None if is_single else bar
+        results = validate_all(folders, judge, unopened, jobs=options.jobs, on_progress=on_progress)
+    for crash in results.crashes:
+        report_fault(crash)
+    return results.reports, bool(results.crashes)
+
+
+def _show(settings: OutputSettings, name: str, reports: "list[Report]", json_version: int) -> None:
+    from eaglectl.report.ci import outputs
+
+    if name != "text":
+        emit(outputs.render(name, reports, json_version), has_commands=name == "github")
+        return
+    from eaglectl.report.findings import reports_outline
+
+    show(settings, reports_outline(reports, is_quiet=settings.quiet))
+
+
+def _folder(source: str) -> str:
+    """The source, or the folder of a file of FILES_OF_FOLDER."""
+    path = Path(source)
+    return str(path.parent) if path.name in FILES_OF_FOLDER and path.is_file() else source

@@ -1,0 +1,39 @@
+"""`eaglectl verify`."""
+
+from typing import Annotated
+
+import typer
+from msgspec.structs import replace
+
+from eaglectl.commands.arguments import Json, exit_by, offered, print_result
+from eaglectl.publish.request import VerifyOptions
+from eaglectl.terminal import OutputSettings, ProgressBar
+
+Folder = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR",
+        help="A checkpoint that was downloaded or converted, or a Hub repository (org/name[@revision]),"
+        " whose weights are not downloaded.",
+        autocompletion=offered,
+    ),
+]
+
+
+def verify_command(
+    context: typer.Context, folder: Folder, options: VerifyOptions, json_: Json = False
+) -> None:
+    """Compare a drafter with its eaglectl.json and SHA256SUMS, file by file.
+
+    What `convert` wrote is compared tensor by tensor.
+    """
+    from eaglectl.commands.upload.run import verify
+    from eaglectl.judge.policy_file import read_policy
+
+    path = options.policy if isinstance(options.policy, str) else None
+    options = replace(options, policy=read_policy(path, judged=[folder]))
+    settings: OutputSettings = context.obj
+    with ProgressBar(settings, is_on=not settings.quiet) as bar:
+        verification = verify(folder, options, on_progress=bar)
+    print_result(settings, verification, is_json=json_)
+    exit_by(verification.verdict)

@@ -1,0 +1,291 @@
+"""A checkpoint as its config and headers describe it; tensor data is read by range, on demand."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeGuard
+
+from msgspec import Struct
+
+from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.files.header import (
+    JSON,
+    POINTER,
+    PULL,
+    SHARDS,
+    UNSAFE,
+    WEIGHTS,
+    Header,
+    StoredTensor,
+    header_length,
+    parse_header,
+    parse_json,
+)
+from eaglectl.files.layout import (
+    CONFIG,
+    GGUF,
+    INDEX,
+    MISTRAL,
+    QUANTISATION,
+    RECORD,
+    SINGLE,
+    WEIGHT_SUFFIXES,
+    folders_with_config,
+    pickle_files,
+)
+from eaglectl.files.source import FolderSource, Source
+from eaglectl.shell import as_path, quote
+from eaglectl.text import listed
+
+# read ahead: one request is enough for nearly every drafter's header
+FIRST_READ = 100_000
+# bytes of a shard's header: the metadata, and for each tensor its dtype, shape and offsets beside its name
+METADATA, ENTRY = 1_000, 200
+
+
+class Checkpoint(Struct, frozen=True):
+    """Config, tensor table and file list of one checkpoint.
+
+    `scattered` are tensors whose data cannot be read: those of pickles that are not on this machine, or do
+    not store it at one place. `names` are those of all files; `nested` is a pickle in which the tensors are
+    inside of another item.
+    """
+
+    source: Source
+    config: Mapping[str, Any]
+    tensors: Mapping[str, StoredTensor]
+    metadata: Mapping[str, str]
+    weight_files: tuple[str, ...]
+    sidecars: Mapping[str, Mapping[str, Any]]
+    scattered: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
+    nested: str = ""
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Bytes [start, stop) of one tensor's data."""
+        tensor = self.tensors[name]
+        if name in self.scattered:
+            raise UnreadableError(
+                f"{name} is in a pickle, {tensor.file}, from which its data is not read; run `eaglectl"
+                f" convert {quote(as_path(self.source.place))}`, and use the folder that it writes",
+                UNSAFE,
+                tensor.file,
+            )
+        return self.source.read(
+            tensor.file, tensor.start + start, tensor.stop if stop is None else tensor.start + stop
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+@contextmanager
+def _naming(source: Source) -> Iterator[None]:
+    """What cannot be read is said with the place that it is in."""
+    try:
+        yield
+    except UnreadableError as error:
+        text = str(error)
+        if error.topic == POINTER and isinstance(source, FolderSource):
+            text = text.replace(PULL, f"`git -C {quote(as_path(source.place))} lfs pull`")
+        if source.place not in text:
+            text = f"{source.place}: {text}"
+        raise UnreadableError(text, error.topic, error.where) from None
+
+
+def read_checkpoint(source: Source) -> Checkpoint:
+    """Config and headers of `source`; no tensor data is read. Raises UnreadableError (see each message)."""
+    with _naming(source):
+        return _read_checkpoint(source)
+
+
+def _read_checkpoint(source: Source) -> Checkpoint:
+    if source.only is not None and source.only.endswith(GGUF):
+        return _read_gguf(source, source.only)
+    config = read_config(source)
+    if pickles := pickle_files(source):
+        from eaglectl.files.pickles import read_pickled_table
+
+        table = read_pickled_table(source)
+        sidecars, names = _sidecars(source), source.names()
+        read = (table.tensors, table.metadata, pickles, sidecars, table.scattered, names, table.nested)
+        return Checkpoint(source, config, *read)
+    files, weight_map = _weight_files(source)
+    tensors: dict[str, StoredTensor] = {}
+    metadata: dict[str, str] = {}
+    for file in files:
+        header = _read_header(source, file, _first_read(file, weight_map))
+        for tensor in header.tensors:
+            if tensor.name in tensors:
+                both = f"{tensors[tensor.name].file} and {file}"
+                raise UnreadableError(f"{tensor.name} is in both {both}; keep one", SHARDS, file)
+            tensors[tensor.name] = tensor
+        metadata |= header.metadata
+    if weight_map is not None:
+        _check_index(weight_map, tensors)
+    if not tensors:
+        raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
+    return Checkpoint(source, config, tensors, metadata, files, _sidecars(source), names=source.names())
+
+
+def _read_gguf(source: Source, file: str) -> Checkpoint:
+    """A GGUF file, whose facts take the place of a config.json; what lies beside it is not read."""
+    from eaglectl.files.gguf import read_gguf
+
+    facts, tensors = read_gguf(source, file)
+    if not tensors:
+        raise UnreadableError(f"{source.place}: {file} holds no tensors", WEIGHTS, file)
+    return Checkpoint(source, facts, tensors, {}, (file,), {})
+
+
+def read_weight_file(path: Path) -> Checkpoint:
+    """The tensors of one safetensors file that belongs to no checkpoint. Raises UnreadableError."""
+    source = FolderSource(path.parent, path.name)
+    with _naming(source):
+        header = _read_header(source, path.name, FIRST_READ)
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    return Checkpoint(source, {}, tensors, header.metadata, (path.name,), {})
+
+
+def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]:
+    """config.json of `source`, which must be an object; `is_target` is for the words of the message."""
+    names = source.names()
+    if CONFIG not in names and "adapter_config.json" in names:
+        remedy = (
+            "give the model that it adapts: engines run the drafter unadapted (sglang 34337)"
+            if is_target
+            else "merge it into its model first"
+        )
+        raise RefusedError(
+            f"{source.place} is a LoRA adapter (it has adapter_config.json and no config.json), not a"
+            f" whole model; {remedy}",
+            "not-a-drafter",
+            "adapter_config.json",
+        )
+    if CONFIG not in names and not is_target and (found := [name for name in MISTRAL if name in names]):
+        raise RefusedError(
+            f"{source.place} is in Mistral's own layout ({' and '.join(found)}, no config.json), in which a"
+            " drafter is EAGLE-1 (eagle_linear), which vLLM and SGLang serve; eaglectl reads EAGLE-3 and"
+            " EAGLE-3.1 drafters only",
+            "not-a-drafter",
+            found[0],
+        )
+    if CONFIG not in names:
+        raise UnreadableError(_no_config(source, is_target=is_target), JSON, CONFIG)
+    with _naming(source):
+        config = parse_json(CONFIG, source.read(CONFIG), JSON)
+        if not isinstance(config, dict):
+            kind = type(config).__name__
+            raise UnreadableError(f"config.json is a JSON {kind}, not an object", JSON, CONFIG)
+        return config
+
+
+def why_no_checkpoint(source: Source) -> str:
+    """Why a folder is no checkpoint at all: it has neither a config nor weights; "" where it may be one."""
+    names = source.names()
+    is_one = any(name.endswith((CONFIG, *MISTRAL, *WEIGHT_SUFFIXES, ".distcp")) for name in names)
+    return "" if is_one else _no_config(source, is_target=False)
+
+
+def _no_config(source: Source, *, is_target: bool) -> str:
+    """What to do about a folder without a config.json: the folder below it that has one, or what to copy."""
+    about = f"{source.place} has no config.json"
+    if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):
+        kind = "target" if is_target else "checkpoint"
+        return f"{about}; give the folder of one {kind} in it: {_paths(source, folders)}"
+    if is_target:
+        return f"{about}; a target is known by it: give the folder or Hub repository with the target's own"
+    return (
+        f"{about}; a drafter is a config.json beside its weights: copy the trainer's draft json there under"
+        " that name"
+    )
+
+
+def _paths(source: FolderSource, folders: Sequence[str]) -> str:
+    return listed(str(source.root / folder) for folder in folders)
+
+
+def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
+    """The safetensors files that hold the weights, and for shards the index's map from tensor to file."""
+    if source.only is not None and source.only.endswith(".safetensors"):
+        return (source.only,), None
+    names = source.names()
+    if INDEX in names and SINGLE not in names:
+        weight_map = _read_index(source)
+        return tuple(sorted(set(weight_map.values()))), weight_map
+    files = tuple(name for name in names if name.endswith(".safetensors"))
+    if SINGLE in files:
+        return (SINGLE,), None
+    if len(files) == 1:
+        return files, None
+    if not files:
+        about = f"{source.place} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
+        if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):
+            about += f"; give the folder of one checkpoint in it: {_paths(source, folders)}"
+    else:
+        about = f"{source.place} has {len(files)} .safetensors files and no {INDEX}; name the one to read"
+    raise UnreadableError(about, WEIGHTS)
+
+
+def _read_index(source: Source) -> Mapping[str, str]:
+    """The index's map from tensor to file. Raises UnreadableError where a file that it names is not there."""
+    index = parse_json(INDEX, source.read(INDEX), SHARDS)
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not _is_text_map(weight_map):
+        raise UnreadableError(f'{INDEX} needs a "weight_map" object from tensor to file', SHARDS, INDEX)
+    names = source.names()
+    for name, file in weight_map.items():
+        if file.endswith(".safetensors") and PurePosixPath(file).name == file and file not in names:
+            raise UnreadableError(
+                f"{file}: No such file, and {INDEX} says that {name} is in it", SHARDS, INDEX
+            )
+    return weight_map
+
+
+def _is_text_map(value: object) -> TypeGuard[dict[str, str]]:
+    return isinstance(value, dict) and bool(value) and all(isinstance(file, str) for file in value.values())
+
+
+def _first_read(file: str, weight_map: Mapping[str, str] | None) -> int:
+    """Bytes to read first; for a shard, no more than its header may take."""
+    if weight_map is None:
+        return FIRST_READ
+    names = [name for name, shard in weight_map.items() if shard == file]
+    return min(FIRST_READ, METADATA + sum(ENTRY + len(name) for name in names))
+
+
+def _read_header(source: Source, file: str, ahead: int) -> Header:
+    size = source.size(file)
+    head = source.read(file, 0, min(ahead, size))
+    length = header_length(file, head[:8], size)
+    raw = head[8 : 8 + length]
+    if len(raw) < length:
+        raw += source.read(file, len(head), 8 + length)
+    return parse_header(file, raw, size)
+
+
+def _check_index(weight_map: Mapping[str, str], tensors: Mapping[str, StoredTensor]) -> None:
+    for name, file in weight_map.items():
+        if name not in tensors:
+            raise UnreadableError(f"{INDEX} says {name} is in {file}, and it is not there", SHARDS, INDEX)
+        if tensors[name].file != file:
+            raise UnreadableError(
+                f"{INDEX} says {name} is in {file}, and it is in {tensors[name].file}", SHARDS, INDEX
+            )
+    for name, tensor in tensors.items():
+        if name not in weight_map:
+            about = f"{name} is in {tensor.file} and not in {INDEX}; engines would skip it: rebuild the index"
+            raise UnreadableError(about, SHARDS, INDEX)
+
+
+def _sidecars(source: Source) -> Mapping[str, Mapping[str, Any]]:
+    sidecars: dict[str, Mapping[str, Any]] = {}
+    for name in (QUANTISATION, RECORD):
+        if name in source.names():
+            value = parse_json(name, source.read(name), JSON)
+            if not isinstance(value, dict):
+                raise UnreadableError(f"{name} is a JSON {type(value).__name__}, not an object", JSON, name)
+            sidecars[name] = value
+    return sidecars

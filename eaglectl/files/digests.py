@@ -1,0 +1,126 @@
+"""SHA-256 of ranges of open files, on as many threads as there are cores.
+
+A file that is being written is hashed from its own pages while the rest of it is written.
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+
+from eaglectl.errors import UnreadableError
+from eaglectl.files.files import naming
+from eaglectl.files.header import StoredTensor
+
+# bytes that a thread reads at once: they stay in its core's cache while they are hashed
+BLOCK = 1 << 18
+# a range of a file: its first byte, and the byte after its last
+Range = tuple[int, int]
+# the key of the range before the first tensor of a safetensors file; no tensor may have that name
+HEADER_KEY = "__metadata__"
+
+
+def hashed(parts: Iterable[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
+    """The same parts, which a digest takes as they pass."""
+    for part in parts:
+        digest.update(part)
+        yield part
+
+
+def tensor_ranges(tensors: Iterable[StoredTensor], file: str) -> dict[str, Range]:
+    """Where the tensors of a safetensors file lie in it, and what is before them."""
+    ranges = {tensor.name: (tensor.start, tensor.stop) for tensor in tensors if tensor.file == file}
+    return {HEADER_KEY: (0, min((start for start, _ in ranges.values()), default=0)), **ranges}
+
+
+class Digests:
+    """Threads that hash ranges of files: a context manager, which stops them at its end.
+
+    `on_bytes` is called with the size of each block, by one thread at a time.
+    """
+
+    def __init__(self, on_bytes: Callable[[int], None] | None = None) -> None:
+        self.on_bytes, self.counting = on_bytes, threading.Lock()
+        self.is_stopped = False
+        self.descriptors: list[int] = []
+        self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "sha256")
+
+    def __enter__(self) -> "Digests":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_stopped = True
+        self.pool.shutdown(cancel_futures=True)
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+    def count(self, nbytes: int) -> None:
+        """Report a block that was hashed."""
+        if self.on_bytes:
+            with self.counting:
+                self.on_bytes(nbytes)
+
+    def of_ranges(self, name: str, descriptor: int, ranges: Mapping[str, Range]) -> "RangeDigests":
+        """Start on ranges of an open file; `name` is for messages, the descriptor is copied."""
+        digests = RangeDigests(self, name, ranges)
+        digests.attach(descriptor)
+        digests.advance(max((stop for _, stop in ranges.values()), default=0))
+        return digests
+
+
+class RangeDigests:
+    """The digests of ranges of one file; of one that `Folder.write` writes, as its bytes arrive."""
+
+    def __init__(self, digests: Digests, name: str, ranges: Mapping[str, Range]) -> None:
+        self.digests, self.name = digests, name
+        self.ranges = dict(sorted(ranges.items(), key=lambda item: item[1]))
+        self.futures: dict[str, Future[str]] = {}
+        self.size, self.is_ended = 0, False
+        self.is_grown = threading.Condition()
+
+    def attach(self, descriptor: int) -> None:
+        """Start the threads, which wait for the bytes."""
+        copied = os.dup(descriptor)  # closed once all threads are done
+        self.digests.descriptors.append(copied)
+        for key, (start, stop) in self.ranges.items():
+            self.futures[key] = self.digests.pool.submit(self._hash, copied, start, stop)
+
+    def advance(self, nbytes: int) -> None:
+        """State that the file is written up to here, `nbytes` after what was stated before."""
+        with self.is_grown:
+            self.size += nbytes
+            self.is_grown.notify_all()
+
+    def end(self) -> None:
+        """State that nothing more is written: a thread that waits for more gives up."""
+        with self.is_grown:
+            self.is_ended = True
+            self.is_grown.notify_all()
+
+    def result(self) -> dict[str, str]:
+        """The digest of each range. Raises UnreadableError for a file that is shorter, or fails to read."""
+        with naming(self.name):
+            return {key: future.result() for key, future in self.futures.items()}
+
+    def _hash(self, descriptor: int, start: int, stop: int) -> str:
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(min(BLOCK, stop - start)))
+        while start < stop:
+            size = os.preadv(descriptor, [buffer[: self._wait(start, stop) - start]], start)
+            if not size:
+                raise UnreadableError(f"{self.name} became shorter while it was read; run the command again")
+            digest.update(buffer[:size])
+            start += size
+            self.digests.count(size)
+        return digest.hexdigest()
+
+    def _wait(self, start: int, stop: int) -> int:
+        """Where the bytes after `start` that are there end, at most a block further and at most at `stop`."""
+        if self.digests.is_stopped:
+            raise CancelledError
+        if self.size <= start:
+            with self.is_grown:
+                self.is_grown.wait_for(lambda: self.size > start or self.is_ended)
+            if self.size <= start:
+                raise CancelledError
+        return min(start + BLOCK, stop, self.size)

@@ -1,0 +1,129 @@
+"""The files that a checkpoint is made of, by their names, and what is published beside them."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from eaglectl.errors import UnreadableError
+from eaglectl.files.header import parse_json
+from eaglectl.files.source import Source
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+# what Mistral's own layout has in their places
+MISTRAL = ("params.json", "consolidated.safetensors")
+# published beside the weights
+CARD, RECORD, SUMS, SIGNATURE = "README.md", "eaglectl.json", "SHA256SUMS", "model.sig"
+PICKLES = (".bin", ".pt", ".pth")
+GGUF = ".gguf"
+QUANTISATION = "hf_quant_config.json"
+WEIGHT_SUFFIXES = (".safetensors", *PICKLES)
+# small pickles beside the weights that hold the draft vocabulary (NeMo Automodel, SpecForge)
+VOCABULARY_PICKLES = ("speculative_token_map.pt", "eagle_meta.pt", "vocab_mapping.pt")
+# larger files that are not weights are not downloaded (GGUF, ONNX, videos)
+MAX_BESIDE = 64 << 20
+# how far below a folder checkpoints are looked for
+MAX_LEVELS, MAX_FOLDERS = 3, 500
+# a trainer's state beside the weights, which no engine reads
+NOT_WEIGHTS = re.compile(
+    r"(optimizer|scheduler|scaler|rng_state|training_args|training_state_rank)|"
+    + "|".join(map(re.escape, VOCABULARY_PICKLES))
+)
+
+
+def pickle_files(source: Source) -> tuple[str, ...]:
+    """The pickles that hold the weights of `source`; empty where a safetensors file holds them."""
+    if source.only is not None:
+        return (source.only,) if source.only.endswith(PICKLES) else ()
+    names = source.names()
+    if any(name.endswith(".safetensors") or name == INDEX for name in names):
+        return ()
+    return _distributed_files(names) or tuple(
+        name for name in names if name.endswith(PICKLES) and not NOT_WEIGHTS.match(name)
+    )
+
+
+def folders_with_config(root: Path) -> tuple[str, ...]:
+    """The folders below `root` with a config.json beside weights, the newest steps first; links are left out.
+
+    Trainers keep their exports in such: NeMo in epoch_N_step_M/model/consolidated, others in step_N.
+    """
+    found: list[Path] = []
+    level = [root]
+    for _ in range(MAX_LEVELS):
+        level = [folder for parent in level for folder in _folders(parent)][:MAX_FOLDERS]
+        found += [folder for folder in level if is_checkpoint(folder)]
+    names = [folder.relative_to(root).as_posix() for folder in found]
+    return tuple(sorted(names, key=_natural, reverse=True))
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        return sorted(entry for entry in parent.iterdir() if entry.is_dir() and not entry.is_symlink())
+    except OSError:
+        return []
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has a config.json beside weights."""
+    try:
+        return (folder / CONFIG).is_file() and any(
+            entry.name.endswith(WEIGHT_SUFFIXES) for entry in folder.iterdir()
+        )
+    except OSError:
+        return False
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts numbers in names by their values."""
+    return [(int(part[:18]), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _distributed_files(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The table and the shards of a torch distributed checkpoint; empty where there is none."""
+    shards = tuple(name for name in names if name.endswith(".distcp"))
+    table = next((name for name in (".metadata", "model/.metadata") if name in names), None)
+    return (table, *shards) if table and shards else ()
+
+
+def checkpoint_files(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The files that make up a checkpoint: its weights in one form, and the small files beside them."""
+    pickles, shards = pickle_files(source), _shards(source)
+    return tuple(name for name in source.names() if _is_wanted(name, sizes, pickles, shards))
+
+
+def readable_files(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The same; every file where the weights' index cannot be read, which is for others to report."""
+    try:
+        return checkpoint_files(source, sizes)
+    except UnreadableError:
+        return tuple(sizes)
+
+
+def _is_wanted(name: str, sizes: Mapping[str, int], pickles: tuple[str, ...], shards: set[str]) -> bool:
+    if name.endswith(".safetensors"):
+        if SINGLE in sizes:
+            return name == SINGLE
+        return not shards or name in shards
+    if name.endswith((*PICKLES, ".distcp", ".metadata")):
+        return name in pickles or name in VOCABULARY_PICKLES
+    return "/" not in name and sizes[name] <= MAX_BESIDE and not NOT_WEIGHTS.match(name)
+
+
+def has_weights(source: Source) -> bool:
+    """Whether the weights are there, judging by the names of the files."""
+    names = source.names()
+    if shards := _shards(source):
+        return shards <= set(names)
+    return any(name.endswith((".safetensors", *PICKLES, ".distcp")) for name in names)
+
+
+def _shards(source: Source) -> set[str]:
+    """The files that the index names; empty where the weights are not in shards."""
+    names = source.names()
+    if INDEX not in names or SINGLE in names:
+        return set()
+    index = parse_json(INDEX, source.read(INDEX))
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    return {str(file) for file in weight_map.values()} if isinstance(weight_map, dict) else set()

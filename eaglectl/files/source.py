@@ -1,0 +1,336 @@
+"""A source: named files whose bytes can be read by range. Nothing here knows what the bytes mean.
+
+A pinned source opens each file once, so that what was read is one state of the folder, or an error.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import BufferedReader
+from pathlib import Path, PurePosixPath
+from stat import S_ISREG
+from typing import Protocol
+
+from msgspec import Struct
+
+from eaglectl.errors import UnreadableError
+from eaglectl.files.files import FLAGS, MIB, Stamp, naming
+from eaglectl.files.header import JSON, UNSAFE
+from eaglectl.files.hub_cache import REPOSITORY, check_etag, etag_of, is_blob, is_compared, is_snapshot
+from eaglectl.progress import notify
+from eaglectl.text import listed
+
+# bytes of a file that is read whole: a config, an index, a tokenizer
+MAX_WHOLE_FILE = 64 * MIB
+
+
+class Source(Protocol):
+    """A set of files at one fixed state, read by byte range (a folder, or a commit of a Hub repository)."""
+
+    @property
+    def label(self) -> str:
+        """Its name in published files; never a path of this machine."""
+
+    @property
+    def place(self) -> str:
+        """Its name in messages: the whole path of a folder, the name of a repository."""
+
+    @property
+    def only(self) -> str | None:
+        """The weight file, where the user named a file and not a folder."""
+
+    def names(self) -> tuple[str, ...]:
+        """Paths of the files, relative, sorted."""
+
+    def size(self, name: str) -> int:
+        """Bytes of a file. Raises UnreadableError where there is none."""
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Bytes [start, stop) of a file; without `stop`, to its end.
+
+        Raises UnreadableError where the file is shorter, or is large and was to be read whole.
+        """
+
+    def path(self, name: str) -> Path | None:
+        """The file on this machine, if it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSource:
+    """A local folder, or one weight file in it beside its config.json."""
+
+    root: Path
+    only: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The folder's own name; the repository's (org/name) for a snapshot in the Hub client's cache."""
+        root = self.root.resolve()
+        if is_snapshot(root):
+            return root.parent.parent.name.removeprefix(REPOSITORY).replace("--", "/")
+        return root.name
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the folder is a snapshot in the Hub client's cache."""
+        return is_snapshot(self.root.resolve())
+
+    @property
+    def place(self) -> str:
+        """The folder's path, as it was given."""
+        return str(self.root)
+
+    def names(self) -> tuple[str, ...]:
+        """Files in the folder, and in `model/` where that is a torch distributed checkpoint (TorchSpec)."""
+        model = self.root / "model"
+        with naming(self.root), os.scandir(self.root) as entries:
+            is_folder = {entry.name: _is_folder(entry) for entry in entries}
+            names = [name for name in is_folder if not is_folder[name]]
+            if is_folder.get("model") and (model / ".metadata").is_file():
+                names += [f"model/{entry.name}" for entry in model.iterdir() if entry.is_file()]
+            return tuple(sorted(names))
+
+    def path(self, name: str) -> Path:
+        """The path of a regular file; its name and symbolic links must stay in the folder.
+
+        Raises UnreadableError, for a pipe or a device too: opening one may block for ever.
+        """
+        pure = PurePosixPath(name)
+        if pure.is_absolute() or ".." in pure.parts or not pure.parts:
+            raise UnreadableError(
+                f'"{name}" points out of the checkpoint folder; files must lie inside {self.place}',
+                UNSAFE,
+                name,
+            )
+        path = self.root / name
+        if len(pure.parts) == 1 and _is_plain(
+            path
+        ):  # nothing to follow, which takes many calls of the system
+            return path
+        resolved, root = self._resolved(name), self.root.resolve()
+        if not resolved.is_relative_to(root) and not is_blob(root, resolved):
+            about = f"{name} is a symbolic link that leaves {self.place}; put the file itself there"
+            raise UnreadableError(about, UNSAFE, name)
+        if path.exists() and not path.is_file():
+            raise self._irregular(name)
+        return path
+
+    def open_file(self, name: str) -> BufferedReader:
+        """A regular file, open for reading: what is opened is looked at, and not what has its name later.
+
+        One of the Hub client's cache is compared with its digest there; a large one by `check_cached` alone.
+        Raises UnreadableError.
+        """
+        return self._open(name, MAX_WHOLE_FILE)
+
+    def _open(self, name: str, most: int | None = None) -> BufferedReader:
+        """A file, open for reading; one of up to `most` bytes is compared as `open_file` does."""
+        with naming(f"{name} in {self.place}"):
+            descriptor = os.open(self.path(name), FLAGS)
+        status = os.fstat(descriptor)
+        if not S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise self._irregular(name)
+        file = os.fdopen(descriptor, "rb")
+        try:
+            if (most is None or status.st_size <= most) and (etag := etag_of(self.root / name)):
+                check_etag(self.root / name, file, etag, f"{name} of {self.label}")
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def check_cached(self, names: Iterable[str]) -> None:
+        """Compare files with their digests in the Hub client's cache, where they are in it.
+
+        Raises UnreadableError for other bytes; a notice names files of a snapshot without a digest.
+        """
+        if not self.is_cached:
+            return
+        names = tuple(names)
+
+        def check(name: str) -> None:
+            self._open(name).close()
+
+        from concurrent.futures import ThreadPoolExecutor  # late: it loads logging
+
+        with ThreadPoolExecutor() as pool:
+            tuple(pool.map(check, names))
+        if unnamed := [name for name in names if etag_of(self.root / name) is None]:
+            notify(
+                f"{self.label}: the Hub client's cache has no digest of {listed(unnamed)}; their bytes were"
+                " not compared"
+            )
+
+    def uncompared(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of the files that are in the Hub client's cache and were not compared with a digest."""
+        if not self.is_cached:
+            return ()
+        return tuple(sorted(name for name in names if not is_compared(self.root / name)))
+
+    def _irregular(self, name: str) -> UnreadableError:
+        about = f"{name} in {self.place} is not a regular file; put the file itself there"
+        return UnreadableError(about, UNSAFE, name)
+
+    def _resolved(self, name: str) -> Path:
+        try:
+            return (self.root / name).resolve()
+        except ValueError:
+            raise UnreadableError(
+                f'"{name}" cannot be the name of a file in {self.place}; rename it', UNSAFE, name
+            ) from None
+        except (OSError, RuntimeError):
+            about = f"{name} in {self.place} is a symbolic link that leads back to itself"
+            raise UnreadableError(about, UNSAFE, name) from None
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        with naming(f"{name} in {self.place}"):
+            return self.path(name).stat().st_size
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Bytes [start, stop) of a file."""
+        with self.open_file(name) as file:
+            return read_open(self.place, name, file.fileno(), start, stop)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    # the entry itself raises an error for a link that leads to itself
+    return Path(entry).is_dir() if entry.is_symlink() else entry.is_dir()
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether the path itself is a regular file, and no link."""
+    try:
+        return S_ISREG(path.lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def check_whole(label: str, name: str, size: int) -> None:
+    """Raise UnreadableError for a file that is too large to be read whole."""
+    if size > MAX_WHOLE_FILE:
+        about = f"{name} in {label} has {size} bytes; at most {MAX_WHOLE_FILE} are read of such a file"
+        raise UnreadableError(f"{about}: put the real one there", JSON, name)
+
+
+def read_open(place: str, name: str, descriptor: int, start: int, stop: int | None) -> bytes:
+    """Bytes [start, stop) of an open file, or those from `start` to its end; `place` is its folder.
+
+    Raises UnreadableError.
+    """
+    end = os.fstat(descriptor).st_size if stop is None else stop
+    if stop is None and end - start > MAX_WHOLE_FILE:
+        check_whole(place, name, end - start)
+    parts, position = [], start
+    with naming(f"{name} in {place}"):
+        while position < end and (part := os.pread(descriptor, end - position, position)):
+            parts.append(part)
+            position += len(part)
+    if position < end:
+        raise UnreadableError(
+            f"{name} in {place} ended at byte {position}; {end} were expected: the file is truncated or being"
+            " written"
+        )
+    return b"".join(parts)
+
+
+class PinnedFile(Struct):
+    """An open file, and its stamp when it was opened."""
+
+    path: Path
+    descriptor: int
+    stamp: Stamp
+    links: int
+
+    @classmethod
+    def of(cls, path: Path, descriptor: int) -> "PinnedFile":
+        """An open file as it is now."""
+        status = os.fstat(descriptor)
+        return cls(path, descriptor, Stamp.of(status), status.st_nlink)
+
+    def is_unchanged(self, *, is_status_compared: bool) -> bool:
+        """Whether the open file, and what has its name now, are as they were when it was opened."""
+        try:
+            stamps = Stamp.of(os.fstat(self.descriptor)), Stamp.of(self.path.stat())
+        except OSError:
+            return False
+        if is_status_compared:
+            return stamps == (self.stamp, self.stamp)
+        return all(stamp.is_same_content(self.stamp) for stamp in stamps)
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedSource(FolderSource):
+    """A folder that opens each file once, when it is first read, and reads it through that descriptor.
+
+    A context manager, which closes the files.
+    """
+
+    files: dict[str, PinnedFile] = field(default_factory=dict, compare=False)
+
+    def __enter__(self) -> "PinnedSource":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self.files:
+            with suppress(OSError):  # of a file that was read alone, as FUSE gives it
+                os.close(self.files.popitem()[1].descriptor)
+
+    def pinned(self, name: str) -> PinnedFile:
+        """The open file. Raises UnreadableError where it cannot be opened, or is no regular file."""
+        if name not in self.files:
+            with self.open_file(name) as file:
+                descriptor = os.dup(file.fileno())
+            self.files[name] = PinnedFile.of(self.root / name, descriptor)
+        return self.files[name]
+
+    def size(self, name: str) -> int:
+        """Bytes of a file when it was opened."""
+        return self.pinned(name).stamp.size
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Bytes [start, stop) of a file."""
+        file = self.pinned(name)
+        if stop is None:
+            check_whole(self.place, name, file.stamp.size - start)
+            stop = file.stamp.size
+        return read_open(self.place, name, file.descriptor, start, stop)
+
+    def restamp(self) -> None:
+        """Take the status times of now for those of the opening: hard links were made in the meantime.
+
+        Raises UnreadableError where more than that changed.
+        """
+        self.check_unchanged(is_status_compared=False)
+        for name, file in self.files.items():
+            self.files[name] = PinnedFile.of(file.path, file.descriptor)
+
+    def check_unchanged(
+        self, *, is_status_compared: bool = True, has_same_bytes: Callable[[str], bool] | None = None
+    ) -> None:
+        """Raise UnreadableError where a file that was opened is not as it was then.
+
+        `has_same_bytes` is asked of a file of which at most the status changed, as it does where another
+        process makes or removes a hard link.
+        """
+        for name, file in self.files.items():
+            if file.is_unchanged(is_status_compared=is_status_compared):
+                continue
+            is_status_alone = file.is_unchanged(is_status_compared=False)
+            if not (is_status_alone and has_same_bytes and has_same_bytes(name)):
+                raise changed(self, name)
+
+    def has_other_links(self, name: str) -> bool:
+        """Whether hard links of a file were made or removed since it was opened."""
+        file = self.pinned(name)
+        return os.fstat(file.descriptor).st_nlink != file.links
+
+
+def changed(source: FolderSource, name: str) -> UnreadableError:
+    """The error for a file that is not as it was when it was first read."""
+    return UnreadableError(
+        f"{source.root / name} changed while it was read; nothing was written. Run the command again when"
+        " nothing writes to the folder"
+    )

@@ -1,0 +1,172 @@
+"""A target's small files, read before an engine loads them, and the marks of a rotated stream in them.
+
+The marks are those of the tools that write one, and no others. ModelSlim's QuaRot writes
+quant_model_description.json, and the matrix with `export_extra_info`; vllm-ascend reads both
+(vllm_ascend/patch/worker/patch_draft_quarot.py, 29816bb8). llm-compressor's SpinQuantModifier writes
+transform_config, in which R1 rotates what the embedding puts out (spinquant/base.py). QuIPModifier turns
+single linear layers, and not the stream between them.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eaglectl.errors import UnreadableError
+from eaglectl.files.files import MIB, naming, open_regular, read_small_file
+from eaglectl.files.header import parse_json
+from eaglectl.files.source import Source
+
+CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
+GENERATION_CONFIG = "generation_config.json"
+MAX_CONFIG = 64 * MIB
+# endings of what a loader of targets opens, and bytes of those that it reads whole
+READ_BY_LOADERS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py", ".safetensors", ".bin")
+WEIGHTS, MAX_READ_WHOLE = (".safetensors", ".bin"), 256 * MIB
+# where multimodal targets keep their language model's config; in Omni ones it is inside another of these
+TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+MAX_NESTING = 3
+# keys under which transformers takes a repository on the Hub whose compiled kernel it downloads and runs
+KERNEL_KEYS = ("attn_implementation", "experts_implementation")
+
+
+def read_target_config(target: Path) -> Mapping[str, Any]:
+    """The object in a target's config.json. Raises UnreadableError."""
+    return _read_object(target / CONFIG)
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a target's config that describes its text model; the config where it has no such part."""
+    *_, part = text_parts(config)
+    return part
+
+
+def text_parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The config, and the parts in it that lead to its text model."""
+    part: Mapping[str, Any] | None = config
+    for _ in range(MAX_NESTING + 1):
+        if part is None:
+            return
+        yield part
+        inner = (part.get(key) for key in TEXT_PARTS)
+        part = next((value for value in inner if isinstance(value, Mapping)), None)
+
+
+def read_tokenizer_config(target: Path) -> Mapping[str, Any]:
+    """The object in a target's tokenizer_config.json; empty without that file. Raises UnreadableError."""
+    path = target / TOKENIZER_CONFIG
+    return _read_object(path) if path.exists() else {}
+
+
+def read_end_tokens(target: Path) -> frozenset[int]:
+    """eos_token_id of a target's generation_config.json, or of its config.json where it has no such file.
+
+    Raises UnreadableError.
+    """
+    path = target / GENERATION_CONFIG
+    config = _read_object(path) if path.exists() else text_part(read_target_config(target))
+    value = config.get("eos_token_id")
+    return frozenset(token for token in (value if isinstance(value, list) else [value]) if type(token) is int)
+
+
+def check_files(target: Path) -> None:
+    """Raise UnreadableError for a file that would block who loads the target, or take all memory."""
+    with naming(f"the target {target}"):
+        entries = [
+            entry for entry in target.iterdir() if entry.name.endswith(READ_BY_LOADERS) and not entry.is_dir()
+        ]
+    for entry in entries:
+        with open_regular(entry, f"the target {target}:") as file:
+            size = os.fstat(file.fileno()).st_size
+        if size > MAX_READ_WHOLE and not entry.name.endswith(WEIGHTS):
+            raise UnreadableError(
+                f"the target {target}: {entry.name} has {size} bytes, and no tokenizer or config has"
+                f" more than {MAX_READ_WHOLE}; take the target's own file"
+            )
+
+
+def check_kernels(target: Path) -> None:
+    """Raise UnreadableError for a target whose config.json names a kernel on the Hub to be run."""
+    config = read_target_config(target)
+    for part in text_parts(config):
+        for key in KERNEL_KEYS:
+            if "/" in (name := str(part.get(key) or part.get(f"_{key}") or "")):
+                raise code_needed(target, f"its config.json names a kernel to download, {name}")
+
+
+def code_needed(target: Path, reason: str = "") -> UnreadableError:
+    """The error for a target that cannot be loaded without running code of its own."""
+    reason = reason or "transformers and vLLM load it by Python files of its own (auto_map)"
+    return UnreadableError(
+        f"the target {target} needs code of its own, which is not run: {reason}; read that code, and"
+        " pass --trust-remote-code if you trust it"
+    )
+
+
+def _read_object(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(read_small_file(path, MAX_CONFIG))
+    except (ValueError, RecursionError) as error:
+        message = str(error).splitlines()[0][:200]
+        raise UnreadableError(f"{path} is not JSON: {message}; take the target's own file") from None
+    if not isinstance(value, dict):
+        raise UnreadableError(f"{path} is not a JSON object; take the target's own file")
+    return value
+
+
+DESCRIPTION = "quant_model_description.json"
+
+
+def rotation_mark(source: Source, config: Mapping[str, Any]) -> str:
+    """What in a target's files states that its residual stream is rotated; "" where nothing does."""
+    description = _description(source)
+    if description.get("is_rot_used") is True or _map(description):
+        return f"{DESCRIPTION}, which ModelSlim writes: QuaRot"
+    if any(_rotates_embedding(part.get("quantization_config")) for part in text_parts(config)):
+        return "quantization_config.transform_config in its config.json rotates the embedding: SpinQuant"
+    return ""
+
+
+def rotation_file(source: Source) -> str | None:
+    """The file of a ModelSlim target that holds its rotation, from its folder; None where it has none."""
+    return _map(_description(source))
+
+
+def _description(source: Source) -> Mapping[str, Any]:
+    if DESCRIPTION not in source.names():
+        return {}
+    value = parse_json(DESCRIPTION, source.read(DESCRIPTION))
+    return value if isinstance(value, Mapping) else {}
+
+
+def _map(description: Mapping[str, Any]) -> str | None:
+    match description:
+        case {"is_rot_used": False}:
+            return None
+        case {"optional": {"quarot": {"rotation_map": {"global_rotation": str(file)}}}}:
+            return file
+    return None
+
+
+def _rotates_embedding(quantisation: object) -> bool:
+    match quantisation:
+        case {"transform_config": {"config_groups": Mapping() as groups}}:
+            return any(map(_is_of_embedding, groups.values()))
+    return False
+
+
+def _is_of_embedding(group: object) -> bool:
+    applied = group.get("apply") if isinstance(group, Mapping) else None
+    for entry in applied if isinstance(applied, list) else ():
+        match entry:
+            case {"location": "weight_output", "targets": list(targets)}:
+                if any("embed" in str(target) for target in targets):
+                    return True
+    return False
+
+
+def until_end(tokens: Sequence[int], stop: frozenset[int]) -> list[int]:
+    """The tokens up to the first that ends an answer, with that one."""
+    end = next((index + 1 for index, token in enumerate(tokens) if token in stop), len(tokens))
+    return list(tokens[:end])

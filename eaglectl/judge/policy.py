@@ -1,0 +1,92 @@
+"""A team's policy: engines, severities, required rules, allow-lists and suppressions."""
+
+import datetime
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct, field
+
+from eaglectl.judge.rule import SEVERITIES, Finding, Rule, Severity
+
+
+class Suppression(Struct, frozen=True):
+    """A rule whose findings are allowed, with the reason.
+
+    `until` is the last day that it is valid, `where` limits it to places that begin with this text.
+    """
+
+    rule: str
+    reason: str
+    until: datetime.date | None = None
+    where: str = ""
+
+    def is_expired(self, today: datetime.date) -> bool:
+        """Whether the last day has passed."""
+        return self.until is not None and self.until < today
+
+    def covers(self, finding: Finding) -> bool:
+        """Whether it allows a finding."""
+        is_of_rule = self.rule in (finding.rule.id, finding.rule.name)
+        return is_of_rule and finding.match.where.startswith(self.where)
+
+
+class VerifyPolicy(Struct, frozen=True):
+    """What `verify` requires of a download."""
+
+    require_record: bool = False
+
+
+class Defaults(Struct, frozen=True):
+    """What commands take where their command line says nothing: the target, and answers about a trainer.
+
+    `origin` is the file, empty where there is none. `target` is a folder as seen from the current one, or a
+    Hub repository; the others are as on the command line.
+    """
+
+    origin: str = ""
+    engines: tuple[str, ...] = ()
+    target: str | None = None
+    aux_layers: str | None = None
+    aux_convention: str | None = None
+    source_semantics: tuple[str, ...] = ()
+    assume: bool = False
+
+    @property
+    def options(self) -> tuple[tuple[str, str], ...]:
+        """The options that these defaults stand for, as name and value."""
+        single = (
+            ("--target", self.target),
+            ("--aux-layers", self.aux_layers),
+            ("--aux-convention", self.aux_convention),
+        )
+        given = [(name, value) for name, value in single if value is not None]
+        assumed = [("--assume-defaults", "")] if self.assume else []
+        return (*given, *(("--source-semantics", text) for text in self.source_semantics), *assumed)
+
+
+class Policy(Struct, frozen=True):
+    """What a team requires of its checkpoints; the empty policy requires nothing. Rules are named by id.
+
+    `origin` is the file that it was read from. A checkpoint does not pass where a `required` rule could not
+    look. Findings of `forbidden` rules are errors. Rules in `off` do not run. `allowed` maps keys of
+    [allow] to patterns as of file names.
+    """
+
+    origin: str = "built in"
+    engines: tuple[str, ...] = ()
+    required: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+    severities: Mapping[str, Severity] = field(default_factory=dict)
+    off: frozenset[str] = frozenset()
+    allowed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    suppressions: tuple[Suppression, ...] = ()
+    fail_on: Severity | Literal["never"] | None = None
+    verify: VerifyPolicy = VerifyPolicy()
+
+    def severity(self, rule: Rule) -> Severity:
+        """The severity of a rule's findings."""
+        return "error" if rule.id in self.forbidden else self.severities.get(rule.id, rule.severity)
+
+    def lowers(self, rule: Rule) -> bool:
+        """Whether a rule's findings are less severe than without the policy."""
+        return SEVERITIES.index(self.severity(rule)) < SEVERITIES.index(rule.severity)

@@ -1,0 +1,167 @@
+"""Rules on what engine releases do with a checkpoint: one for each fact of the engines' files."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from eaglectl.engines.behaviour import AppliedFact, Fact
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.layers import IDS
+from eaglectl.engines.registry import ENGINES
+from eaglectl.engines.releases import is_within, ranges
+from eaglectl.engines.view import View
+from eaglectl.judge.rule import CannotLook, Check, Match, Rule
+from eaglectl.judge.subject import Subject
+from eaglectl.verdicts import ServedAs
+
+# the key of config.json that a fact is about, where its remedy does not name it
+ABOUT = {
+    "architecture": "architectures",
+    "class-mismatch": "architectures",
+    "aux-layers": IDS,
+    "aux-unknown": IDS,
+    "aux-runner": IDS,
+    "ids-unsorted": IDS,
+    "rope-base": "rope_theta",
+    "positions": "max_position_embeddings",
+    "hidden-act": "hidden_act",
+    "layer-model-type": "transformer_layer_config",
+    "speculators": "speculators_model_type",
+    "sliding-window": "layer_types",
+}
+# what a drafter's config may say that no engine turns into something else
+MODEL_TYPES = {"llama": "llama", "qwen3": "qwen3", "mla": "deepseek_v2"}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLMEagle3",
+    "qwen3": "Eagle3Qwen3ForCausalLM",
+    "mla": "Eagle3DeepseekV2ForCausalLM",
+}
+OLDEST = "Eagle3LlamaForCausalLM"  # for releases that do not know the name that most engines do
+TARGET_FACTS = ("target-lacks", "target-unlisted")
+NOT_CAPTURED = (*TARGET_FACTS, "target-unknown", "target-state")
+Facts = Mapping[tuple[str, str], tuple[AppliedFact, ...]]
+
+
+def edits(fact: Fact, view: View) -> Mapping[str, Any]:
+    """The keys of config.json with which the fact no longer holds.
+
+    None where that takes more, or where they are not read.
+    """
+    if isinstance(fact.remedy, str) or "speculators_model_type" in view.config:
+        return {}
+    dims, norms = view.drafter.dims, view.drafter.norms
+    best = ARCHITECTURES[view.model_class]
+    values: Mapping[str, Any] = {
+        "{architecture_value}": [
+            OLDEST if view.architecture == best and view.model_class == "llama" else best
+        ],
+        "{aux}": dims.aux,
+        "{layers}": dims.layers,
+        "{head_dim}": dims.head_dim,
+        "{draft_vocab}": dims.draft_vocab,
+        "{target_hidden}": dims.target_hidden,
+        "{residual}": norms.norm_before_residual,
+        "{model_type_value}": MODEL_TYPES[view.model_class],
+        "{theta}": view.drafter.rope.theta,
+        "{rope_scaling}": view.drafter.rope.scaling,
+        "{norm_output_value}": norms.norm_output,
+        "{fc_norm_value}": norms.fc_norm,
+    }
+    return {key: values[value] if isinstance(value, str) else value for key, value in fact.remedy.items()}
+
+
+def spelled(keys: Mapping[str, Any]) -> str:
+    """Keys and values as they are written: `fc_norm: true`."""
+    return ", ".join(f"{key}: {json.dumps(value)}" for key, value in keys.items())
+
+
+def _check(engine: Engine, fact: Fact) -> Check:
+    def check(subject: Subject) -> Iterator[Match]:
+        if not any(request.engine == engine.name for request in subject.requests):
+            raise CannotLook(f"no release of {engine.title} is asked for; pass --engine {engine.name}")
+        releases = _releases(engine, fact, subject.applied_facts)
+        if not releases:
+            return
+        texts = [f"{ranges(named, engine.releases)} {text}" for text, named in releases.items()]
+        message = "; ".join(f"{engine.title} {text}" for text in texts)
+        if fact.outcome == ServedAs.UNKNOWN:
+            raise CannotLook(message)
+        checkpoint = subject.view(engine.name)
+        written = edits(fact, checkpoint)
+        concerned = {release for named in releases.values() for release in named}
+        yield Match(
+            message,
+            _place(fact, checkpoint),
+            f"write {spelled(written)} into config.json." if written else _other_fix(fact, subject),
+            tuple(f"{engine.name}=={release}" for release in engine.releases if release in concerned),
+        )
+
+    return check
+
+
+def _other_fix(fact: Fact, subject: Subject) -> str:
+    """For a target that is not captured, the releases of each engine that do; "" for other facts."""
+    if fact.id not in TARGET_FACTS:
+        return ""
+    capturing = {engine.title: _capturing(engine, subject.view(name)) for name, engine in ENGINES.items()}
+    spans = [f"{title} {span}" for title, span in capturing.items() if span]
+    if not spans:
+        return f"no release of {', '.join(capturing)} is known to capture this target."
+    return f"serve it with {' or '.join(spans)}: no other is known to capture this target."
+
+
+def _capturing(engine: Engine, view: View) -> str:
+    """The releases of which it is known that they capture the target."""
+    facts = [fact for fact in engine.facts if fact.id in NOT_CAPTURED]
+
+    def captures(release: str) -> bool:
+        case = engine.case(view, release)
+        return not any(
+            is_within(fact.releases, release) and engine.conditions[fact.id](case) for fact in facts
+        )
+
+    return ranges(filter(captures, engine.releases), engine.releases)
+
+
+def _releases(engine: Engine, fact: Fact, facts: Facts) -> Mapping[str, list[str]]:
+    """The releases in which a fact holds, by its message."""
+    releases: dict[str, list[str]] = {}
+    for (name, release), holding in facts.items():
+        for applied_fact in holding:
+            if name == engine.name and applied_fact.fact.rule == fact.rule:
+                releases.setdefault(applied_fact.text, []).append(release)
+    return releases
+
+
+def _place(fact: Fact, view: View) -> str:
+    edited = () if isinstance(fact.remedy, str) else fact.remedy
+    keys = (ABOUT.get(fact.id, ""), *edited)
+    return next((f"config.json:{key}" for key in keys if key in view.config), "")
+
+
+def _rule(engine: Engine, fact: Fact) -> Rule:
+    concerns = f"{engine.name}{fact.releases}"
+    return Rule(
+        fact.rule,
+        f"{engine.name}-{fact.id}",
+        "error",
+        fact.summary,
+        fact.why,
+        fact.fix,
+        _check(engine, fact),
+        concerns,
+        fact.reported_by,
+        _evidence(engine, fact),
+    )
+
+
+def _evidence(engine: Engine, fact: Fact) -> str:
+    if not fact.run_in:
+        return f"read in the sources of {engine.title}, not run"
+    runs = [f"run on {engine.title} {release}: {case}" for release, case in fact.run_in.items()]
+    concerned = {release for release in engine.releases if is_within(fact.releases, release)}
+    rest = "; read in the sources of the other releases" if concerned - set(fact.run_in) else ""
+    return f"{'; '.join(runs)}{rest}"
+
+
+RULES = tuple(_rule(engine, fact) for engine in ENGINES.values() for fact in engine.facts)

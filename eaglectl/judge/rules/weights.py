@@ -1,0 +1,406 @@
+"""Rules on the tensors: exactly those of the drafter, in their shapes and dtypes, with numbers as trained.
+
+Not finite, never initialised, never trained, or far too large: that is what their numbers show.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from math import prod, sqrt
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from eaglectl.drafter.tensors import LAYER, Tensor, is_quantised_part
+from eaglectl.formats.commands import PLAIN
+from eaglectl.formats.names import WRAPPERS, canonical_name
+from eaglectl.judge.rule import Match, noted, rule
+from eaglectl.judge.subject import TABLES, Subject, key_place
+
+if TYPE_CHECKING:
+    from eaglectl.judge.scanning import Spread
+    from eaglectl.judge.vectors import Summary
+
+# dtypes as configs name them -> as safetensors names them
+DTYPES: Mapping[str, str] = {
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "half": "F16",
+    "float32": "F32",
+    "float": "F32",
+    "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
+DTYPE = re.compile(r"(torch\.)?(bfloat16|float(8_\w+|16|32|64)?|half|double|auto)")
+NUMBERS = ("BF16", "F16", "F32", "F64", "F8_E4M3", "F8_E5M2", "F8_E8M0")
+OTHER_WRAPPERS = "|".join(re.escape(wrapper) for wrapper in WRAPPERS if wrapper != "model.")
+# patterns of names that some engines do not load -> those engines
+UNLOADED_NAMES: Mapping[re.Pattern[str], str] = {
+    re.compile(r"model\."): "vLLM, TensorRT-LLM, and SGLang for MLA",
+    re.compile(
+        rf"(model\.)?({OTHER_WRAPPERS})|.*\.({OTHER_WRAPPERS})", re.DOTALL
+    ): "vLLM, SGLang and TensorRT-LLM",
+    re.compile(r"(model\.)?midlayer\.\d+\."): "vLLM and SGLang",
+    re.compile(r"(model\.)?aux_norm_(low|mid|high)\."): "vLLM and TensorRT-LLM",
+    re.compile(r".*\.(w_kc|w_vc|fused_qkv_a_proj_with_mqa)\b", re.DOTALL): "vLLM",
+}
+HALF = 65504.0  # the largest number of float16
+# the largest number whose square float32 holds: an RMS norm over a larger one is zero or NaN
+SQUARES = sqrt(3.4028234663852886e38)
+
+
+@noted("EGL201", "missing-tensor", "error")
+def missing_tensor() -> None:
+    """Every tensor of the drafter is in the weights.
+
+    No engine reports a missing tensor: norms stay at one, matrices keep uninitialised memory, and the
+    drafts are worthless while the server answers as usual.
+
+    Fix: restore the tensor from the trainer's checkpoint.
+    """
+
+
+@rule("EGL202", "unknown-tensor", "error")
+def unknown_tensor(subject: Subject) -> Iterator[Match]:
+    """Every tensor in the weights belongs to an EAGLE-3 drafter.
+
+    vLLM stops at a name that it does not know. SGLang skips it; if the name is misspelt, the tensor is
+    missing.
+
+    Fix: correct the name, or leave the tensor out: `eaglectl convert SOURCE` with --drop and its name.
+    """
+    for match in subject.reported("unknown-tensor"):
+        name = match.where.removeprefix("tensor:")
+        fix = f"correct the name, or leave the tensor out: `eaglectl convert SOURCE --drop {name}`."
+        yield replace(match, fix=fix) if PLAIN.fullmatch(name) else match
+    for name, reason in subject.drafter.strays.items():
+        if name.startswith("verifier_"):
+            yield Match(
+                f"{name} is {reason}; vLLM stops at it",
+                f"tensor:{name}",
+                "run `eaglectl convert SOURCE`, which leaves it out",
+            )
+
+
+@rule("EGL203", "tensor-shape", "error")
+def tensor_shape(subject: Subject) -> Iterator[Match]:
+    """Every tensor has the shape that the drafter's dimensions give it.
+
+    Engines stop at most wrong shapes with a message that does not name the tensor, and load some of them.
+
+    Fix: restore the tensor from the trainer, or correct the size in config.json that it does not fit.
+    """
+    for match in subject.reported("tensor-shape"):
+        if match.where == "tensor:d2t" and not subject.ended_on("tensor-shape"):
+            message, repair = match.message.partition("; or pass ")[0], subject.vocabulary_tables.repair
+            match = replace(match, message=message, fix=repair)
+        yield match
+
+
+@rule("EGL204", "tensor-dtype", "error")
+def tensor_dtype(subject: Subject) -> Iterator[Match]:
+    """Weights are floating-point numbers, or have the scales of a quantiser.
+
+    Engines copy integers into their weights unscaled where the scales are missing.
+
+    Fix: restore the tensor, or its scales, from the trainer.
+    """
+    for tensor in _unquantised(subject):
+        if tensor.dtype not in NUMBERS:
+            name = tensor.stored[0]
+            yield Match(
+                f"{name} is {tensor.dtype}, without scales beside it; engines expect bfloat16 or float16",
+                f"tensor:{name}",
+            )
+
+
+@rule("EGL209", "engine-names", "note")
+def engine_names(subject: Subject) -> Iterator[Match]:
+    """The tensors have names that every engine loads.
+
+    Engines stop at other names, or skip them silently. No names suit all engines for a drafter of several
+    layers: the norm of later layers is input_layernorm in vLLM and hidden_norm in SGLang and TensorRT-LLM.
+
+    Fix: run `eaglectl convert SOURCE` with --for and the engine that serves it.
+    """
+    names = tuple(subject.checkpoint.tensors)
+    for pattern, engines in UNLOADED_NAMES.items():
+        unloaded = [name for name in names if pattern.match(name)]
+        if unloaded:
+            more = f" and {len(unloaded) - 1} like it are names" if len(unloaded) > 1 else " is a name"
+            yield Match(f"{unloaded[0]}{more} not loaded by {engines}", f"tensor:{unloaded[0]}")
+    yield from _norms_of_later_layers(names)
+
+
+def _norms_of_later_layers(names: Sequence[str]) -> Iterator[Match]:
+    layers = (LAYER.fullmatch(canonical_name(name)) for name in names)
+    parts = [layer[2] for layer in layers if layer and layer[1] != "0"]
+    if not parts:
+        return
+    if "input_layernorm.weight" not in parts:
+        yield Match("later layers have hidden_norm alone; vLLM looks for input_layernorm there")
+    elif "hidden_norm.weight" not in parts:
+        yield Match(
+            "later layers have input_layernorm alone; SGLang and TensorRT-LLM look for hidden_norm there"
+        )
+
+
+@rule("EGL210", "mixed-dtypes", "note")
+def mixed_dtypes(subject: Subject) -> Iterator[Match]:
+    """All weights that are not quantised have one dtype.
+
+    Engines cast them to the target's dtype, so nothing breaks; a float32 tensor among bfloat16 ones is
+    twice as large for no benefit, and the engine rounds it.
+
+    Fix: run `eaglectl convert SOURCE` with --dtype, if all weights are meant to be of one dtype.
+    """
+    counts = _dtype_counts(subject)
+    if len(counts) > 1:
+        rare = min(counts, key=lambda dtype: counts[dtype])
+        first = next(tensor.stored[0] for tensor in _unquantised(subject) if tensor.dtype == rare)
+        dtypes = ", ".join(f"{count} of {dtype}" for dtype, count in sorted(counts.items()))
+        yield Match(f"the weights have {dtypes}; {first} is {rare}", f"tensor:{first}")
+
+
+@rule("EGL211", "config-dtype", "warning")
+def config_dtype(subject: Subject) -> Iterator[Match]:
+    """The config states the dtype of the weights.
+
+    Where it states another, or none, some loaders cast to a dtype of their own: bfloat16 weights cast to
+    float16 overflow, and a drafter with half of its drafts accepted has none accepted.
+
+    Fix: write torch_dtype (or dtype) as the weights have it.
+    """
+    counts = _dtype_counts(subject)
+    if not counts:
+        return
+    stored = counts.most_common(1)[0][0]
+    key = "dtype" if subject.flat.get("dtype") is not None else "torch_dtype"
+    stated, place = subject.flat.get(key), key_place(subject.config, key)
+    if stated is None:
+        yield Match(f"config states no torch_dtype, and the weights are {stored}", place)
+    elif not DTYPE.fullmatch(str(stated)):
+        return  # EGL112 reports it
+    elif DTYPES.get(str(stated).removeprefix("torch.")) != stored:
+        yield Match(f"config states {key}: {stated}, and the weights are {stored}", place)
+
+
+@noted("EGL212", "tensor-twice", "error")
+def tensor_twice() -> None:
+    """No tensor is in the weights under two names.
+
+    Which of the two an engine keeps depends on the order in which it reads them.
+
+    Fix: keep the one that was trained.
+    """
+
+
+@rule("EGL213", "allowed-dtype", "error")
+def allowed_dtype(subject: Subject) -> Iterator[Match]:
+    """The weights have dtypes that the policy allows.
+
+    Reports nothing without `dtypes` in the policy's [allow].
+
+    Fix: run `eaglectl convert SOURCE` with --dtype, or add the dtype to the policy.
+    """
+    allowed = subject.policy.allowed.get("dtypes")
+    if allowed is None:
+        return
+    patterns = [DTYPES.get(dtype.lower(), dtype.upper()) for dtype in allowed]
+    first: dict[str, str] = {}
+    for name, tensor in subject.drafter.tensors.items():
+        if name not in TABLES and not is_quantised_part(name):
+            first.setdefault(tensor.dtype, tensor.stored[0])
+    for dtype, stored_name in first.items():
+        if not any(fnmatchcase(dtype, pattern) for pattern in patterns):
+            yield Match(
+                f"{stored_name} is {dtype}, which is not among {', '.join(allowed)}", f"tensor:{stored_name}"
+            )
+
+
+def _unquantised(subject: Subject) -> Iterator[Tensor]:
+    """The tensors that belong neither to the draft vocabulary nor to a quantised module."""
+    tensors = subject.drafter.tensors
+    quantised = {name.rpartition(".")[0] for name in tensors if is_quantised_part(name)}
+    for name, tensor in tensors.items():
+        if name not in TABLES and name.rpartition(".")[0] not in quantised:
+            yield tensor
+
+
+def _dtype_counts(subject: Subject) -> Counter[str]:
+    """How many tensors that are not quantised have each floating-point dtype."""
+    return Counter(tensor.dtype for tensor in _unquantised(subject) if tensor.dtype in NUMBERS)
+
+
+@rule("EGL205", "not-finite", "error")
+def not_finite(subject: Subject) -> Iterator[Match]:
+    """No number in the weights is NaN or infinite.
+
+    One such number spreads to every draft: vLLM and SGLang load it, propose only token 0 and accept
+    nothing, while the server answers as usual, but slower.
+
+    Fix: go back to a checkpoint from before training diverged; a cast to float16 turns large numbers into
+    infinities.
+    """
+    for name, summary in subject.summaries():
+        if summary.bad:
+            tensor = subject.checkpoint.tensors[name]
+            first = _indices(summary.first, tensor.shape)
+            count = f"{summary.bad} of {prod(tensor.shape)} numbers, the first at {first}"
+            yield Match(f"{name} holds NaN or infinity: {count}", f"tensor:{name}")
+
+
+@rule("EGL206", "constant-tensor", "error")
+def constant_tensor(subject: Subject) -> Iterator[Match]:
+    """No matrix is one constant, and no norm is all zeros.
+
+    Training leaves no such tensor: it was never initialised, or it was created in place of a missing one. A
+    bias may be zero.
+
+    Fix: restore the tensor from the trainer's checkpoint.
+    """
+    for name, summary in _summaries(subject):
+        shape = subject.checkpoint.tensors[name].shape
+        is_matrix = len(shape) > 1 and prod(shape) > 1
+        if summary.constant is None:
+            continue
+        if is_matrix or (summary.constant == 0 and name.endswith("weight")):
+            yield Match(f"{name} {list(shape)} is all {summary.constant:g}", f"tensor:{name}")
+
+
+@rule("EGL207", "untrained", "warning")
+def untrained(subject: Subject) -> Iterator[Match]:
+    """The weights are not as training initialises them.
+
+    A part looks untrained when its norms are exactly ones and each of its matrices is distributed as
+    frameworks initialise it: normal with the config's initializer_range, or uniform as in torch. Loaders
+    that miss a name keep such numbers with at most a warning, and save them.
+
+    Fix: compare the tensors with the trainer's checkpoint; convert that again, with names that match.
+    """
+    parts = _parts(subject)
+    fresh = {part: matrices for part, names in parts.items() if (matrices := _untrained(subject, names))}
+    if len(fresh) == len(parts) > 1:
+        _, distribution = next(iter(fresh.values()))[0]
+        yield Match(
+            f"nothing was trained: all norms are ones and all matrices as first drawn ({distribution})"
+        )
+        return
+    for part, matrices in fresh.items():
+        name, distribution = matrices[0]
+        text = f"{part} looks untrained: its norms are ones and its matrices as first drawn ({distribution})"
+        yield Match(text, f"tensor:{name}")
+
+
+@rule("EGL214", "beyond-float16", "warning")
+def beyond_float16(subject: Subject) -> Iterator[Match]:
+    """Every weight fits into float16.
+
+    Served with --dtype float16, or by kernels that support nothing else, a number above 65504 becomes
+    infinite, and every draft is token 0.
+
+    Fix: serve it in bfloat16; trained numbers are rarely so large, so inspect the tensor too.
+    """
+    for name, summary in _large(subject, HALF, SQUARES):
+        yield Match(f"{name} reaches {summary.largest:.3g}; float16 ends at 65504", f"tensor:{name}")
+
+
+@rule("EGL215", "overflowing", "error")
+def overflowing(subject: Subject) -> Iterator[Match]:
+    """No weight is so large that its square overflows float32.
+
+    Norms square their inputs. A number beyond 1.8e19 comes from a flipped bit, a wrong dtype or
+    uninitialised memory, never from training, and destroys everything computed from it.
+
+    Fix: restore the tensor from the trainer's checkpoint.
+    """
+    for name, summary in _large(subject, SQUARES, float("inf")):
+        yield Match(f"{name} reaches {summary.largest:.3g}, whose square no float32 holds", f"tensor:{name}")
+
+
+def _summaries(subject: Subject) -> Iterator[tuple[str, "Summary"]]:
+    """Summaries of matrices and norms, without those of quantisers, the draft vocabulary and biases."""
+    names = {
+        stored: None
+        for name, tensor in subject.drafter.tensors.items()
+        if name not in ("d2t", "t2d", "mask_hidden")
+        and not name.endswith(".bias")
+        and not is_quantised_part(name)
+        for stored in tensor.stored
+    }
+    return ((name, summary) for name, summary in subject.summaries() if name in names)
+
+
+def _large(subject: Subject, least: float, most: float) -> Iterator[tuple[str, "Summary"]]:
+    for name, summary in subject.summaries():
+        if not summary.bad and least < summary.largest <= most and not is_quantised_part(name):
+            yield name, summary
+
+
+def _parts(subject: Subject) -> Mapping[str, tuple[str, ...]]:
+    """Tensors that are trained together: fc with the norms around it, and each layer."""
+    parts: dict[str, list[str]] = {}
+    for name, tensor in subject.drafter.tensors.items():
+        layer = LAYER.fullmatch(name)
+        is_edge = name in ("fc.weight", "norm.weight", "input_norm.weight") or name.startswith("fc_norm.")
+        if (layer or is_edge) and not is_quantised_part(name) and not name.endswith(".bias"):
+            parts.setdefault(f"layer {layer[1]}" if layer else "fc", []).extend(tensor.stored)
+    return {part: tuple(dict.fromkeys(names)) for part, names in parts.items()}
+
+
+def _untrained(subject: Subject, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each matrix of a part with its distribution, if the norms are ones and all matrices look
+    initialised; else none.
+    """
+    summaries = {name: subject.scan[name] for name in names if name in subject.scan}
+    matrices = [name for name in summaries if len(subject.checkpoint.tensors[name].shape) > 1]
+    norms = [name for name in summaries if name not in matrices]
+    if not norms or not matrices or len(summaries) < len(names):
+        return []
+    is_initial = all(summaries[name].constant == 1 for name in norms)
+    if not is_initial or any(summaries[name].bad for name in matrices):
+        return []
+    return _distributions(subject, matrices)
+
+
+def _distributions(subject: Subject, matrices: Sequence[str]) -> list[tuple[str, str]]:
+    """Each matrix with its distribution; none where one of them has no known distribution."""
+    weights, stated = subject.weights, subject.flat.get("initializer_range")  # before numpy is loaded
+    from eaglectl.judge.scanning import spread
+
+    deviation = float(stated) if isinstance(stated, int | float) and stated > 0 else 0.02
+    distributions: list[tuple[str, str]] = []
+    for name in matrices:
+        width = subject.checkpoint.tensors[name].shape[-1]
+        distribution = _distribution(spread(weights, name), deviation, width)
+        if not distribution:
+            return []
+        distributions.append((name, f"{name}: {distribution}"))
+    return distributions
+
+
+def _distribution(spread: "Spread", deviation: float, width: int) -> str:
+    """The distribution that frameworks initialise matrices with and that fits the numbers; "" where none
+    does.
+    """
+    error = 4 / sqrt(spread.count)  # four standard errors, in units of each statistic
+    for kurtosis, expected, words in (
+        (3.0, deviation, f"normal, deviation {deviation:g}"),
+        (1.8, 1 / sqrt(3 * width), f"uniform within 1/sqrt({width})"),
+    ):
+        is_centred = abs(spread.mean) <= expected * max(0.01, error)
+        is_wide = abs(spread.deviation / expected - 1) <= max(0.01, error * sqrt((kurtosis - 1) / 4))
+        if is_centred and is_wide and abs(spread.kurtosis - kurtosis) <= max(0.03, error * sqrt(24)):
+            return words
+    return ""
+
+
+def _indices(position: int, shape: Sequence[int]) -> list[int]:
+    """The indices of the number at a position of a row-major tensor."""
+    indices: list[int] = []
+    for size in reversed(shape):
+        position, index = divmod(position, size)
+        indices.insert(0, index)
+    return indices

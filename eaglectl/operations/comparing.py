@@ -1,0 +1,210 @@
+"""`diff`: compare two drafters."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from eaglectl.comparison import vocabulary
+from eaglectl.comparison.comparison import Comparison, Fact, Side, TensorPair
+from eaglectl.comparison.meaning import by_record, compare_facts, questions, stated_fact
+from eaglectl.comparison.pairing import (
+    HeaderPair,
+    files_to_read,
+    in_one_order,
+    is_known_equal,
+    pair_headers,
+    pair_values,
+    with_widened_vectors,
+)
+from eaglectl.comparison.sides import known_digests, open_side, unneeded_answers, with_files
+from eaglectl.comparison.spelling import compare_spelling
+from eaglectl.drafter.drafter import Target
+from eaglectl.engines.registry import ENGINES, EngineRequest
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.files.hub import HubSource
+from eaglectl.files.opening import uncompared_weights
+from eaglectl.files.source import FolderSource
+from eaglectl.formats.format import Answers
+from eaglectl.formats.reader import check_answers
+from eaglectl.judge.judgement import Judgement, judge_drafter
+from eaglectl.judge.subject import GivenTarget, Subject
+from eaglectl.keywords import StrPath, with_keywords
+from eaglectl.operations.copies import pickles_copied
+from eaglectl.operations.options import DiffOptions
+from eaglectl.progress import OnProgress
+from eaglectl.target import (
+    NONE_NAMED,
+    TargetChoice,
+    choose_target,
+    fitting_target,
+    open_target,
+    with_places_looked_at,
+)
+from eaglectl.verdicts import FactState
+
+# questions that make no fact unknown: both sides ask them
+NOTED_QUESTIONS = ("rope_theta", "mask_token_id")
+
+
+@with_keywords
+def diff(
+    a: StrPath,
+    b: StrPath,
+    options: DiffOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
+) -> Comparison:
+    """Compare two checkpoints: what they mean, their tensors' data, and how their files are written.
+
+    With `headers_only` the verdict is never EQUAL. `on_progress` is called with bytes of A.
+    Raises UsageError, and UnreadableError where the two cannot be compared, as for a side that is no drafter.
+    """
+    options = options or DiffOptions()
+    try:
+        comparison = _compare(os.fspath(a), os.fspath(b), options, on_progress)
+        return _with_engines(comparison, options.answers)
+    except RefusedError as error:  # its exit code would mean that they differ
+        raise UnreadableError(str(error), error.topic, error.where) from None
+
+
+def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProgress | None) -> Comparison:
+    answers = options.answers
+    check_answers(answers)
+    given = None if options.target is None else open_target(options.target)
+    written_a, choice_a = _open("A", text_a, given, answers)
+    written_b, choice_b = _open("B", text_b, given, answers)
+    targets = tuple(_target_notes(choice_a, choice_b))
+    if options.headers_only:
+        compared = compare_headers(written_a, written_b, answers)
+        sources = (side.checkpoint.source for side in (written_a, written_b))
+        unread = (text for source in sources for text in uncompared_weights(source))
+        return replace(compared, notes=(*targets, *compared.notes, *unread))
+    a, b, order_notes = in_one_order(written_a, written_b)
+    notes = (*targets, *_notes(written_a, written_b, answers, order_notes))
+    spelled = partial(compare_spelling, written_a, written_b)
+    with _readable(a) as data_a, _readable(b) as data_b:
+        notes = (*notes, *_copied_notes((a, data_a), (b, data_b)))
+        answer = answers.semantics.get("d2t")
+        tokens_a, tokens_b = vocabulary.read(data_a, answer), vocabulary.read(data_b, answer)
+        facts = (*compare_facts(a, b), vocabulary.compare(a, b, tokens_a, tokens_b))
+        headers = list(pair_headers(a, b, vocabulary.head_rows(tokens_a, tokens_b)))
+        pairs = tuple(_read_pairs(data_a, data_b, headers, on_progress))
+    if a.is_gguf or b.is_gguf:
+        pairs = tuple(map(with_widened_vectors, pairs))
+    facts = tuple(by_record(fact, a, b, pairs) if fact.name == "boundaries" else fact for fact in facts)
+    return Comparison(a, b, facts, pairs, spelled(vocabulary.remarks(tokens_a, tokens_b)), True, notes)
+
+
+def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
+    """The comparison with what engines do with both; of GGUF files none is judged."""
+    sides = (comparison.a, comparison.b)
+    if any(side.is_gguf for side in sides):
+        return comparison
+    a, b = (_judgement(side, answers) for side in sides)
+    served = [
+        Fact(
+            f"{left.engine} {left.release}",
+            left.words,
+            right.words,
+            FactState.EQUAL if left.outcome == right.outcome else FactState.DIFFERS,
+            "; ".join(dict.fromkeys((*left.faults, *right.faults))),
+        )
+        for left, right in zip(a.releases, b.releases, strict=True)
+    ]
+    return replace(comparison, served=tuple(served), errors=(a.faults, b.faults))
+
+
+def _judgement(side: Side, answers: Answers) -> Judgement:
+    source = side.checkpoint.source
+    assert isinstance(source, FolderSource | HubSource)
+    requests = tuple(EngineRequest(name, engine.releases[-1:]) for name, engine in ENGINES.items())
+    read = (side.checkpoint, side.drafter)
+    subject = Subject(source, GivenTarget(side.target), requests, answers, headers_only=True, read=read)
+    return judge_drafter(subject)
+
+
+def _open(name: str, text: str, given: Target | None, answers: Answers) -> tuple[Side, TargetChoice]:
+    """A or B with the target that was given, or that it names; and how that was found."""
+    choice = TargetChoice()
+
+    def target_of(checkpoint: Checkpoint) -> Target:
+        nonlocal choice
+        if given is not None:
+            return given
+        choice = fitting_target(choose_target(checkpoint.source, None), checkpoint, answers)
+        return choice.known()
+
+    try:
+        return open_side(name, text, target_of, answers), choice
+    except UsageError as error:
+        raise UsageError(with_places_looked_at(str(error), choice), error.topic, error.where) from None
+
+
+def _target_notes(a: TargetChoice, b: TargetChoice) -> Iterator[str]:
+    """Which target each side was read with, and which one that it names could not be looked up."""
+    choices = {"A and B": a} if (a.how, a.missing) == (b.how, b.missing) else {"A": a, "B": b}
+    for name, choice in choices.items():
+        if choice.how:
+            yield f"the target of {name}: {choice.how}"
+        elif choice.missing not in ("", NONE_NAMED):
+            yield f"the target of {name} could not be looked up: {choice.missing}; pass --target"
+
+
+def compare_headers(written_a: Side, written_b: Side, answers: Answers) -> Comparison:
+    """Compare two opened drafters by config and headers."""
+    a, b, order_notes = in_one_order(written_a, written_b)
+    facts = (*compare_facts(a, b), _vocabulary_size(a, b))
+    pairs = tuple(header.pair for header in pair_headers(a, b))
+    notes = _notes(written_a, written_b, answers, order_notes)
+    return Comparison(a, b, facts, pairs, compare_spelling(written_a, written_b), False, notes)
+
+
+def _notes(a: Side, b: Side, answers: Answers, order_notes: tuple[str, ...]) -> tuple[str, ...]:
+    """The notes on two sides as they are written."""
+    return (*questions(a, b, NOTED_QUESTIONS), *unneeded_answers(a, b, answers), *order_notes)
+
+
+@contextmanager
+def _readable(side: Side) -> Iterator[Side]:
+    """A side whose values can be read: weights that are pickles are copied for the time."""
+    with pickles_copied(side.checkpoint.source) as copied:
+        if isinstance(copied, EaglectlError):
+            raise copied
+        yield replace(side, checkpoint=read_checkpoint(copied)) if copied else side
+
+
+def _copied_notes(*pairs: tuple[Side, Side]) -> Iterator[str]:
+    for side, data in pairs:
+        if data is not side:
+            files = ", ".join(side.checkpoint.weight_files[:3])
+            yield (
+                f"the weights of {side.source} are pickles ({files}); they were copied to a temporary folder"
+                " to be compared, and nothing in them was run"
+            )
+
+
+def _read_pairs(
+    a: Side, b: Side, headers: list[HeaderPair], on_progress: OnProgress | None
+) -> Iterator[TensorPair]:
+    """The pairs with their data compared; equal files of the Hub are not downloaded."""
+    known = known_digests(a, b)
+    needed = [header for header in headers if not is_known_equal(a.checkpoint, b.checkpoint, header, known)]
+    checkpoint_a = with_files(a.checkpoint, files_to_read(a.checkpoint, needed, "a"))
+    checkpoint_b = with_files(b.checkpoint, files_to_read(b.checkpoint, needed, "b"))
+    return pair_values(checkpoint_a, checkpoint_b, headers, known, on_progress)
+
+
+def _vocabulary_size(a: Side, b: Side) -> Fact:
+    """The draft vocabulary by its size alone."""
+    sizes = [f"{side.drafter.dims.draft_vocab} tokens" for side in (a, b)]
+    fact = stated_fact(vocabulary.NAME, *sizes)
+    is_whole = not a.drafter.has_reduced_vocabulary and not b.drafter.has_reduced_vocabulary
+    return (
+        fact if fact.state == FactState.DIFFERS or is_whole else replace(fact, state=FactState.NOT_COMPARED)
+    )

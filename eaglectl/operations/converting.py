@@ -1,0 +1,402 @@
+"""`convert`: rewriting a drafter in another layout."""
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from eaglectl.conversion.plan import ConversionPlan
+from eaglectl.conversion.planning import make_plan
+from eaglectl.conversion.request import ConversionRequest
+from eaglectl.conversion.rotation import TargetRotation, Targets, find_rotation
+from eaglectl.conversion.target_head import find_target_head
+from eaglectl.conversion.writing import WriteOptions, link_notes, write_plan
+from eaglectl.drafter.drafter import Drafter, Note, Target, are_stated
+from eaglectl.engines.registry import (
+    ENGINES,
+    output_commands,
+    parse_engine,
+)
+from eaglectl.engines.releases import ranges
+from eaglectl.errors import RefusedError, UsageError, check
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.files.opening import open_folder
+from eaglectl.files.source import FolderSource, Source
+from eaglectl.files.writer import check_apart
+from eaglectl.formats.catalogue import FORMATS, by_name
+from eaglectl.formats.commands import command, completing
+from eaglectl.formats.format import Answers
+from eaglectl.formats.reader import read_drafter
+from eaglectl.judge.judgement import Judgement
+from eaglectl.judge.outputs import (
+    judge_output,
+    judge_plan,
+    serving_layout,
+    unserved,
+    value_errors,
+)
+from eaglectl.keywords import StrPath, path_text, with_keywords
+from eaglectl.operations.copies import (
+    OpenedSource,
+    opened,
+    pinned_folder,
+    selected_tokens_of,
+    without_pickles,
+)
+from eaglectl.operations.open_questions import measure_open_questions, measure_run
+from eaglectl.operations.options import ConvertOptions
+from eaglectl.progress import OnProgress
+from eaglectl.results import Conversion, OutputServing
+from eaglectl.target import (
+    TargetChoice,
+    asking_for,
+    choose_target,
+    fitting_target,
+    open_target,
+    special_tokens,
+    weights_folder,
+)
+from eaglectl.text import printable
+from eaglectl.verdicts import ServedAs
+
+# names of folders that trainers give, which tell no drafter from another
+# the rule on a d2t of zeros
+IDENTITY = "EGL307"
+UNTELLING = re.compile(r"source|model|final|latest|(checkpoint|epoch|step)[-_]?\d+")
+OnPlan = Callable[[ConversionPlan], None]
+
+
+@with_keywords
+def convert(
+    source: StrPath,
+    out: StrPath | None = None,
+    options: ConvertOptions | None = None,
+    *,
+    on_plan: OnPlan | None = None,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
+) -> Conversion:
+    """Rewrite a drafter in another layout; `out` defaults to NAME-eagleVERSION in the current folder.
+
+    `on_plan` is called with the plan before anything is written. Raises UsageError for what only the user
+    knows, RefusedError for what cannot be done, UnreadableError for input that cannot be read.
+    """
+    start, source = time.perf_counter(), os.fspath(source)
+    original, options = open_folder(source), options or ConvertOptions()
+    check_options(original, out, options)
+    given = None if options.target is None else open_inputs(options)
+    with opened(original, path_text(out), is_looked_at=options.dry_run) as files:
+        choice = TargetChoice(options.target) if given else target_of(files, options.answers)
+        target, options = given or open_inputs(options, choice)
+        questions = measure_open_questions(files, target, options.answers, measure_run(options), on_progress)
+        options = options.answered(questions.answers, questions.record)
+        complete = completing(source, choice.text, options.answers)
+        with asking_for(choice), questions.explaining():
+            plan = served_plan(files, plan_conversion(files, target, options), options)
+        place = Path(out) if out is not None else default_place(original, plan.drafter.version)
+        check_options(original, place, options)
+        if on_plan:
+            on_plan(plan.completed(complete))
+        if options.gguf is not None:
+            _check_gguf(plan, options, options.gguf, place)
+        conversion = Conversion(
+            plan.completed(complete),
+            None,
+            files.pickles,
+            0.0,
+            measured=questions.measured,
+            trust_remote_code=options.is_trusting,
+        )
+        if not options.dry_run:
+            serving = write_conversion(files, plan, place, options, on_progress)
+            conversion = replace(conversion, out=place, serving=serving, gguf=options.gguf)
+    return replace(conversion, seconds=time.perf_counter() - start)
+
+
+def _check_gguf(plan: ConversionPlan, options: ConvertOptions, gguf: Path, out: Path) -> None:
+    """Raise an EaglectlError where the file cannot be written, or would not be drafted with as trained."""
+
+    from eaglectl.conversion.gguf_file import check_drafter, check_gguf
+
+    check_gguf(gguf, out, force=options.force)
+    check_drafter(plan.drafter, {step.name: step.dtype for step in plan.steps})
+    for span, outcome, reasons in _differences(plan, ConversionRequest(plan.layout)):
+        if outcome.is_known_wrong:
+            raise RefusedError(
+                f"--gguf: {span}, with this output: {outcome}: {'; '.join(reasons)}; leave --gguf out: the"
+                " folder alone is written with --force-unserved"
+            )
+
+
+@contextmanager
+def _gguf_beside(folder: Path, target: Target, options: ConvertOptions, name: str) -> Iterator[None]:
+    """Write the GGUF file of a folder before it is published as `name`: both appear, or neither does."""
+
+    from eaglectl.conversion.gguf_file import gguf_written
+
+    assert options.gguf is not None
+    checkpoint = read_checkpoint(FolderSource(folder))
+    drafter = read_drafter(checkpoint, Answers(), target)
+    with gguf_written(drafter, checkpoint, options.gguf, name=printable(name), force=options.force):
+        yield
+
+
+def check_options(original: FolderSource, out: StrPath | None, options: ConvertOptions) -> None:
+    """Raise UsageError for an engine that is not known, for options that do not go together, and where
+    writing `out` could touch an input.
+    """
+    for engine in options.engines:
+        parse_engine(engine)
+    layouts = [format for format in FORMATS if format.layout and format.layout.has_gguf]
+    named = " or ".join(f"--for {format.name}" for format in layouts)
+    is_upgrade, is_rotated = options.version == "3.1", options.target_rotation is not None
+    check(
+        (
+            options.gguf is not None and (is_upgrade or by_name(options.format_name) not in layouts),
+            f"--gguf goes with {named}, and EAGLE-3; llama.cpp alone loads GGUF files",
+        ),
+        (
+            not is_rotated and options.trained_target is not None,
+            "--trained-target is for --target-rotation; leave it out",
+        ),
+        (
+            is_rotated and is_upgrade,
+            "--target-rotation is a conversion of its own: leave --to 3.1 out, and convert the output with"
+            " it",
+        ),
+        (
+            is_rotated and options.has_target_head,
+            "--materialize-lm-head would copy the rotated target's lm_head; leave it out: --target-rotation"
+            " takes the head from --trained-target",
+        ),
+    )
+    inputs = [original.root, *map(Path, filter(None, (options.target, options.trained_target)))]
+    if options.pruning:
+        inputs.append(options.pruning.counts)
+    for path in inputs:
+        if out is not None:
+            check_apart(Path(out), path)
+        if options.gguf is not None:
+            check_apart(options.gguf, path, "--gguf")
+
+
+def target_of(files: OpenedSource, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
+    """The target that the checkpoint names and that fits it; its config may be fetched where it is needed."""
+    drafter = read_drafter(files.checkpoint, answers, Target())
+    may_fetch = drafter.aux.boundaries is None
+    choice = choose_target(files.original, None, needs_weights=needs_weights, may_fetch=may_fetch)
+    return fitting_target(choice, files.checkpoint, answers)
+
+
+def open_inputs(options: ConvertOptions, choice: TargetChoice | None = None) -> tuple[Target, ConvertOptions]:
+    """The target's config, and the options completed with the target's special tokens and lm_head.
+
+    `choice` is a target that was found, where none was given.
+    """
+    if choice is not None:
+        options = replace(options, target=choice.place)
+    target = open_target(options.target, options.target_name)
+    if choice is not None:
+        target = replace(target, origin=choice.how)
+    if options.pruning and options.pruning.kept is None:
+        kept = special_tokens(options.target)
+        options = replace(options, pruning=replace(options.pruning, kept=kept))
+    if options.has_target_head and options.head is None:
+        if options.target is None:
+            raise UsageError(
+                "--materialize-lm-head copies the target's lm_head; pass --target with the target's weights"
+            )
+        options = replace(options, head=find_target_head(read_checkpoint(open_folder(options.target))))
+    return target, options
+
+
+def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions) -> ConversionPlan:
+    """The plan of a conversion, with a warning for each engine that would not run the output as trained."""
+    drafter = read_drafter(files.checkpoint, options.answers, target)
+    if options.target_rotation is not None and options.rotation is None:
+        options = replace(options, rotation=_target_rotation(files.checkpoint, drafter, options))
+    selected = selected_tokens_of(files.original, drafter)
+    plan = make_plan(files.checkpoint, drafter, options, options.answers, selected)
+    notes = [*plan.notes, *_engine_warnings(plan, options)]
+    if options.link and not files.pickles:
+        notes += link_notes(plan, files.checkpoint, options.max_shard_size)
+    return replace(plan, notes=tuple(notes))
+
+
+def _target_rotation(checkpoint: Checkpoint, drafter: Drafter, options: ConvertOptions) -> TargetRotation:
+    if options.target is None:
+        raise UsageError("--target-rotation needs the rotated target; pass --target with its weights")
+    rotated, trained = (
+        None if place is None else read_checkpoint(open_folder(place))
+        for place in (options.target, options.trained_target)
+    )
+    assert rotated is not None
+    assert options.target_rotation is not None
+    layout = by_name(options.format_name).layout
+    is_shared = layout is not None and any(ENGINES[name].shares_embedding for name in layout.engines)
+    return find_rotation(options.target_rotation, checkpoint, drafter, Targets(rotated, trained, is_shared))
+
+
+def write_conversion(
+    files: OpenedSource,
+    plan: ConversionPlan,
+    out: Path,
+    options: ConvertOptions,
+    on_progress: OnProgress | None = None,
+) -> tuple[OutputServing, ...]:
+    """Write a plan, all or nothing, and what engines do with it; weights that were pickles are never linked.
+
+    The numbers are looked at while they are copied, but with `force_unserved`. Raises RefusedError for an
+    output that `validate` would fail.
+    """
+    originals = files.pickles or files.checkpoint.weight_files
+    is_linked = options.link and not files.pickles
+    judged: list[Judgement] = []
+    with ThreadPoolExecutor(1) as pool:
+        # rows are looked at beside the target's where its weights are here: none are fetched for that
+        *_, config = TargetChoice(options.target, options.target).read()
+        weights = weights_folder(options.target)
+        target = None if weights is None else FolderSource(weights)
+        reading = (
+            None if options.force_unserved else pool.submit(value_errors, files.checkpoint, plan, target)
+        )
+
+        @contextmanager
+        def beside(folder: Path) -> Iterator[None]:
+            errors = None if reading is None else reading.result()
+            judged.append(judge_output(folder, plan, errors, config))
+            _check_output(judged[0], files.original_path, options)
+            with (
+                _gguf_beside(folder, plan.drafter.target, options, out.name)
+                if options.gguf
+                else nullcontext()
+            ):
+                yield
+
+        how = WriteOptions(out, options.force, is_linked, options.max_shard_size, beside)
+        write_plan(plan, files.checkpoint, files.original, originals, how, on_progress)
+    return output_serving(plan, judged[0], out, options)
+
+
+def _check_output(judgement: Judgement, source: str, options: ConvertOptions) -> None:
+    """Raise RefusedError for numbers in what is to be published that no training gives."""
+    # the tokens that counts choose may well be the first ones
+    faults = [
+        fault for fault in judgement.faults if options.pruning is None or not fault.startswith(IDENTITY)
+    ]
+    if options.force_unserved or not faults:
+        return
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    raise RefusedError(
+        f"the output would be broken: {faults[0]}{more}; `{command('validate', source)}` says how to mend it;"
+        " --force-unserved writes it all the same"
+    )
+
+
+def served_plan(files: OpenedSource, plan: ConversionPlan, options: ConvertOptions) -> ConversionPlan:
+    """The plan, which states in its record the engines asked for that do not run the output as trained.
+
+    Raises RefusedError for those without `force_unserved`, with an engine that would.
+    """
+    missing = unserved(plan, options)
+    if not missing:
+        return plan
+    if options.force_unserved:
+        return replace(plan, record={**plan.record, "unserved": [engine.record for engine in missing]})
+
+    def plan_for(layout: str) -> ConversionPlan:
+        return plan_conversion(files, plan.drafter.target, replace(options, layout=layout))
+
+    names = dict.fromkeys([*(engine.engine for engine in missing), *ENGINES])
+    advice = "no known release of any engine does, from a layout of its own"
+    if (other := serving_layout(names, plan_for)) is not None:
+        engine, releases = ENGINES[other[0]], other[1]
+        advice = f"{engine.title} {ranges(releases, engine.releases)} does: write it --for {other[2]}"
+    raise RefusedError(
+        f"{'; '.join(engine.text for engine in missing)}; {advice}; --force-unserved writes it all the same"
+    )
+
+
+def output_serving(
+    plan: ConversionPlan, judgement: Judgement, out: Path, options: ConvertOptions
+) -> tuple[OutputServing, ...]:
+    """What each engine does with what was written: the last release asked for, else the newest known.
+
+    Nothing for a trainer's start.
+    """
+    if options.recipe is not None and options.recipe.is_start:
+        return ()
+    gguf = None if options.gguf is None else str(options.gguf)
+    commands = output_commands(plan.drafter, str(out), options.target, gguf)
+    requests = {request.engine: request.releases[-1:] for request in map(parse_engine, options.engines)}
+    rows = []
+    for name, engine in ENGINES.items():
+        judged = {verdict.release: verdict for verdict in judgement.releases if verdict.engine == name}
+        serving = [release for release, verdict in judged.items() if verdict.outcome.is_served]
+        (release,) = requests.get(name) or engine.releases[-1:]
+        rows.append(OutputServing(judged[release], ranges(serving, engine.releases), commands[name]))
+    rows += [OutputServing(each, "", "") for each in judgement.releases if each.engine not in ENGINES]
+    complete = completing(str(out), options.target)
+    return tuple(replace(row, verdict=row.verdict.completed(complete)) for row in rows)
+
+
+def _engine_warnings(plan: ConversionPlan, request: ConversionRequest) -> Iterator[Note]:
+    """A warning per requested engine (by default the layout's) that would not run the output as trained.
+
+    A doubt that a note of the plan states already is not repeated.
+    """
+    for span, outcome, reasons in _differences(plan, request):
+        if outcome == ServedAs.UNKNOWN and are_stated(reasons, plan.notes):
+            continue
+        yield Note("warning", span, f"{span}, with this output: {outcome}: {'; '.join(reasons)}")
+
+
+def _differences(
+    plan: ConversionPlan, request: ConversionRequest
+) -> Iterator[tuple[str, ServedAs, tuple[str, ...]]]:
+    """The releases that would not run the output as trained, what they would do, and why."""
+    layout = by_name(plan.layout).layout
+    releases: dict[tuple[str, ServedAs, tuple[str, ...]], list[str]] = {}
+    for text in request.engines or (layout.engines if layout else ()):
+        for verdict in judge_plan(plan, parse_engine(text)):
+            if not verdict.outcome.is_served:
+                same = releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), [])
+                same.append(verdict.release)
+    for (engine, outcome, reasons), same in releases.items():
+        span = f"{engine} {same[0]}"
+        if len(same) > 1:
+            span += f" to {same[-1]}"
+        yield span, outcome, reasons
+
+
+def default_place(original: Source, version: str) -> Path:
+    """Where a conversion is written by default: in the current folder.
+
+    It is named after the source, or after the folder above where the source is called `model` or
+    `checkpoint-100`.
+    """
+    name = original.label.rpartition("/")[2]
+    if isinstance(original, FolderSource) and UNTELLING.fullmatch(name):
+        above = (folder.name for folder in original.root.resolve().parents)
+        name = next((other for other in above if other and not UNTELLING.fullmatch(other)), name)
+    return Path(f"{name}-eagle{version}")
+
+
+@contextmanager
+def readable_folder(source: str) -> Iterator[str]:
+    """`source` itself, or a temporary folder with its weights as safetensors where they are pickles.
+
+    Raises UnreadableError at the end where its config or weights changed meanwhile.
+    """
+    original = open_folder(source)
+    with pinned_folder(original) as pinned, without_pickles(pinned) as (readable, pickles):
+        for name in read_checkpoint(pinned).weight_files if not pickles else ():
+            pinned.pinned(name)
+        yield str(readable.root) if pickles else source
+        pinned.check_unchanged(is_status_compared=False)

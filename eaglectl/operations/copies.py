@@ -1,0 +1,115 @@
+"""Opened sources: their headers, and a temporary safetensors copy of weights that are pickles."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.errors import EaglectlError
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint, read_config
+from eaglectl.files.files import is_folder
+from eaglectl.files.layout import VOCABULARY_PICKLES, pickle_files
+from eaglectl.files.opening import check_cached
+from eaglectl.files.scratch import scratch_folder
+from eaglectl.files.source import FolderSource, PinnedSource, Source
+
+
+@contextmanager
+def pickles_copied(source: Source) -> Iterator[FolderSource | EaglectlError | None]:
+    """A temporary safetensors copy of weights that are pickles, or the error why there is none.
+
+    None where they are no pickles, or there are no weights.
+    """
+    with ExitStack() as stack:
+        copied: FolderSource | EaglectlError | None = None
+        try:
+            if pickle_files(source):
+                from eaglectl.files.hub import HubSource
+
+                folder = source.downloaded() if isinstance(source, HubSource) else source
+                assert isinstance(folder, FolderSource)
+                check_cached(folder)
+                pinned = stack.enter_context(pinned_folder(folder))
+                copied, _ = stack.enter_context(without_pickles(pinned))
+                pinned.check_unchanged(is_status_compared=False)
+        except EaglectlError as error:
+            copied = error
+        yield copied
+
+
+def pinned_folder(original: FolderSource) -> PinnedSource:
+    """The source, whose files are opened once each."""
+    return PinnedSource(original.root, original.only)
+
+
+@contextmanager
+def without_pickles(
+    original: PinnedSource, near: Path | None = None
+) -> Iterator[tuple[FolderSource, tuple[str, ...]]]:
+    """The source, or a temporary safetensors copy of its pickles in the folder `near`; and the pickles."""
+    pickles = pickle_files(original)
+    if not pickles:
+        yield original, pickles
+        return
+    from eaglectl.files.pickles import unpickle
+
+    read_config(original)
+    for name in pickles:
+        original.pinned(name)
+    near = near if near and is_folder(near) else None
+    with scratch_folder(near) as scratch:
+        yield unpickle(original, scratch), pickles
+
+
+class OpenedSource(Struct, frozen=True):
+    """A source whose headers are read: the files as given, their pickles, and the same without pickles."""
+
+    original: PinnedSource
+    pickles: tuple[str, ...]
+    readable: FolderSource
+    checkpoint: Checkpoint
+
+    @property
+    def path(self) -> str:
+        """The folder or file of the checkpoint without pickles."""
+        return _path(self.readable)
+
+    @property
+    def original_path(self) -> str:
+        """The folder or file as given."""
+        return _path(self.original)
+
+
+def _path(source: FolderSource) -> str:
+    return str(source.root / (source.only or ""))
+
+
+@contextmanager
+def opened(
+    original: FolderSource, out: str | Path | None = None, *, is_looked_at: bool = False
+) -> Iterator[OpenedSource]:
+    """The source with its headers read; pickles are rewritten for the time, near `out` if possible.
+
+    With `is_looked_at` that is left out where their tables and a few ranges are enough for a plan.
+    """
+    near = None if out is None else Path(out).parent
+    if is_looked_at and (pickles := pickle_files(original)):
+        with pinned_folder(original) as pinned:
+            checkpoint = read_checkpoint(pinned)
+            if not checkpoint.scattered:
+                yield OpenedSource(pinned, pickles, pinned, checkpoint)
+                return
+    with pinned_folder(original) as pinned, without_pickles(pinned, near) as (readable, pickles):
+        yield OpenedSource(pinned, pickles, readable, read_checkpoint(readable))
+
+
+def selected_tokens_of(original: FolderSource, drafter: Drafter) -> tuple[int, ...] | None:
+    """The draft tokens of a trainer's side file, where the weights have no d2t."""
+    has_side_file = any(name in VOCABULARY_PICKLES for name in original.names())
+    if not drafter.has_reduced_vocabulary or "d2t" in drafter.tensors or not has_side_file:
+        return None
+    from eaglectl.files.pickles import selected_tokens
+
+    return selected_tokens(original)

@@ -1,0 +1,315 @@
+"""`diagnose`: why acceptance is low."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+import eaglectl
+from eaglectl import shell
+from eaglectl.conversion.request import parse_reading
+from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
+from eaglectl.engines.registry import ENGINES, installed_release, parse_engine
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.files.opening import on_disk
+from eaglectl.files.scratch import scratch_folder
+from eaglectl.files.target_files import read_target_config, text_part
+from eaglectl.formats.catalogue import layout_for
+from eaglectl.formats.commands import command
+from eaglectl.formats.format import Answers
+from eaglectl.judge.policy import Policy
+from eaglectl.keywords import StrPath, path_text, with_keywords
+from eaglectl.operations.converting import convert
+from eaglectl.operations.inspecting import inspect
+from eaglectl.operations.likeness import as_preset
+from eaglectl.operations.open_questions import measured_questions
+from eaglectl.operations.options import (
+    INSTALLED,
+    SERVERS,
+    ConvertOptions,
+    DiagnoseOptions,
+    SmokeOptions,
+    ValidateOptions,
+)
+from eaglectl.operations.smoking import (
+    repair_command,
+    search_aux_layers,
+    smoke_drafts,
+)
+from eaglectl.operations.validating import validate
+from eaglectl.progress import OnProgress
+from eaglectl.run.causes import CAUSES, CONTRADICTION
+from eaglectl.run.diagnosis import (
+    PHASES,
+    Evidence,
+    PairFacts,
+    Phase,
+    Walk,
+    causes_of,
+    conclude,
+    may_be_low,
+    serving_errors,
+)
+from eaglectl.run.prompts import choose_prompts
+from eaglectl.run.report import SmokeReport
+from eaglectl.run.sensitivity import Variant
+from eaglectl.run.tokens import has_chat_template
+from eaglectl.shell import as_path
+from eaglectl.target import runnable_target
+
+# options of `convert` that a refusal names and that need no other file
+REPAIRS: Mapping[str, Mapping[str, Any]] = {
+    "--rope-style interleaved": {"rope_style": "interleaved"},
+    "--mla-query-lora": {"has_query_lora": True},
+    f"--fix-reading {FROM_T2D}": {"fixes": (parse_reading(FROM_T2D),)},
+    f"--fix-reading {FROM_D2T}": {"fixes": (parse_reading(FROM_D2T),)},
+}
+
+
+@with_keywords
+def diagnose(
+    source: StrPath,
+    target: StrPath | None = None,
+    options: DiagnoseOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
+) -> eaglectl.Diagnosis:
+    """Look for why a drafter's acceptance is low: the file, the engine, the pair, the prompts, the training.
+
+    The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for
+    options that make no sense, UnreadableError where the target or the prompts are not there.
+    """
+    source, target, options = os.fspath(source), path_text(target), options or DiagnoseOptions()
+    options = as_preset(options)
+    _check(options)
+    choice = runnable_target(source, target, options.answers, "diagnose")
+    place = str(choice.place)
+    questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
+    looks = Looks(source, place, replace(options, answers=questions.answers), on_progress)
+    evidence, walk = looks.start(), Walk()
+    for phase in PHASES:
+        evidence = looks.after(phase, evidence)
+        walk = walk.through(causes_of(CAUSES, phase), evidence)
+        if walk.found:
+            break
+    diagnosis = conclude(walk, CAUSES, evidence, source, looks.target)
+    return replace(diagnosis, measured=questions.measured)
+
+
+def _check(options: DiagnoseOptions) -> None:
+    if options.expected is not None and not 1 < options.expected <= options.k + 1:
+        raise UsageError(
+            f"--expected {options.expected:g}: an acceptance length above 1 and up to {options.k + 1} (k + 1)"
+            " was expected"
+        )
+    choose_prompts(options.prompts, options.sample, options.seed)
+    engine = options.engine
+    if engine is None or engine.startswith(SERVERS):
+        return
+    if parse_engine(engine).engine not in INSTALLED:
+        raise UsageError(f"--engine {engine}: vllm, sglang or a server's URL was expected")
+
+
+class Looks(Struct, frozen=True):
+    """What each phase adds to the evidence."""
+
+    source: str
+    target: str
+    options: DiagnoseOptions
+    on_progress: OnProgress | None
+
+    def start(self) -> Evidence:
+        """The evidence of reading the files."""
+        options, name = self.options, self.options.engine
+        if name is not None:
+            name = "server" if name.startswith(SERVERS) else parse_engine(name).engine
+        engines = () if name in (None, "server") else (str(options.engine),)
+        judging = ValidateOptions(
+            target=self.target,
+            engines=engines,
+            answers=options.answers,
+            policy=Policy(),
+            fail_on="error",
+            has_engines=bool(engines),
+        )
+        report = validate(self.source, judging)
+        evidence = Evidence(report, self._commands(), engine_name=name, expected=options.expected)
+        known = {**evidence.commands, **self._repairs(evidence, judging), **self._conversion(name)}
+        return replace(evidence, commands=known)
+
+    def _repairs(self, evidence: Evidence, judging: ValidateOptions) -> dict[str, str]:
+        """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
+        errors = {finding.rule.name: finding for finding in serving_errors(evidence, of_target=False)}
+        if set(errors) == {CONTRADICTION}:
+            return {
+                reading: self._command("convert", "--fix-reading", reading)
+                for reading in (FROM_T2D, FROM_D2T)
+                if reading in errors[CONTRADICTION].fix
+            }
+        if not errors:
+            return {}
+        layout = layout_for(evidence.engine_name or "")
+        with scratch_folder() as folder, suppress(EaglectlError):
+            words = self._convert(folder / "repaired", layout)
+            # the answers are about the source; the output states all of it
+            after = validate(folder / "repaired", replace(judging, answers=Answers()))
+            if set(errors) <= {rule.name for rule in after.passed}:
+                return {"fix": self._command("convert", "--for", layout, *words)}
+        return {}
+
+    def _convert(self, out: Path, layout: str) -> Sequence[str]:
+        """Convert the drafter, with the one option of REPAIRS that a refusal names; return its words.
+
+        Raises the refusal where it names none, or leaves a choice.
+        """
+        options = ConvertOptions(layout, target=self.target, answers=self.options.answers, measure=None)
+        try:
+            convert(self.source, out, options)
+        except EaglectlError as refusal:
+            named = [option for option in REPAIRS if option in str(refusal)]
+            if len(named) != 1 or "--source-semantics" in str(refusal):
+                raise
+            convert(self.source, out, replace(options, **REPAIRS[named[0]]))
+            return shell.split(named[0])
+        return ()
+
+    def _conversion(self, engine: str | None) -> dict[str, str]:
+        """The conversion for the engine, if it can be made and changes anything."""
+        if engine is None:
+            return {}
+        layout, answers = layout_for(engine), self.options.answers
+        asked = ConvertOptions(layout, target=self.target, answers=answers, dry_run=True, measure=None)
+        with suppress(EaglectlError):
+            plan = convert(self.source, None, asked).plan
+            if plan.changes or not all(step.action == "kept" for step in plan.steps):
+                return {"convert": self._command("convert", "--for", layout)}
+        return {}
+
+    def after(self, phase: Phase, evidence: Evidence) -> Evidence:
+        """The evidence with what this phase looks at."""
+        looks = {"reference": self._reference, "engine": self._engine, "measured": self._prompts}
+        return looks[phase](evidence) if phase in looks else evidence
+
+    def _reference(self, evidence: Evidence) -> Evidence:
+        try:
+            report = self._smoke("reference", probe="sensitivity")
+        # the last two: a question about the file, or prompts that do not fit
+        except (RefusedError, UsageError, UnreadableError) as error:
+            return evidence.with_missed("reference", error)
+        evidence = replace(evidence, reference=report)
+        best = report.probed.best if report.probed else None
+        if best is not None:
+            evidence = self._with_repair(evidence, "repair", best)
+        # layers one off may be better than the stated ones and still not those of the training
+        return self._layers(report, evidence) if best is None or best.is_of_layers else evidence
+
+    def _layers(self, report: SmokeReport, evidence: Evidence) -> Evidence:
+        """Other aux layers, where no reading that the probe knows is better."""
+        options = self._smoke_options("reference")
+        try:
+            search = search_aux_layers(
+                self.source, self.target, report, options, on_progress=self.on_progress
+            )
+        except (UnreadableError, UsageError) as error:
+            return evidence.with_missed("layers", error)
+        evidence = replace(evidence, layers=search)
+        return evidence if search.found is None else self._with_repair(evidence, "layers", search.found)
+
+    def _with_repair(self, evidence: Evidence, name: str, variant: Variant) -> Evidence:
+        line = repair_command(self.source, self.target, self.options.answers, variant)
+        return replace(evidence, commands={**evidence.commands, name: line})
+
+    def _engine(self, evidence: Evidence) -> Evidence:
+        engine = self.options.engine
+        if engine is None:
+            return evidence
+        try:
+            if not engine.startswith(SERVERS):
+                engine = self._runnable(engine, str(evidence.engine_name))
+            return replace(evidence, engine=self._smoke(engine))
+        except EaglectlError as error:
+            return evidence.with_missed("engine", error)
+
+    def _prompts(self, evidence: Evidence) -> Evidence:
+        """Other temperatures and the chat template, where those can be the cause."""
+        drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
+        target, chats = Path(on_disk(self.target, has_weights=False)), self._as_chats()
+        parts = read_target_config(target), text_part(read_target_config(target))
+        is_quantised = any(part.get("quantization_config") for part in parts)
+        pair = PairFacts(is_quantised, "embed_tokens.weight" in drafter.tensors, bool(chats))
+        evidence = replace(evidence, pair=pair)
+        if self.options.temperature > 0:
+            evidence = replace(evidence, sampled=self._smoke("reference", self.options.temperature))
+        if not chats or not may_be_low(evidence):
+            return evidence
+        with scratch_folder() as folder:
+            path = folder / "prompts.jsonl"
+            path.write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
+            with suppress(EaglectlError):  # texts that do not fit with the template; the diagnosis says so
+                return replace(evidence, templated=self._smoke("reference", prompts=path, sample=None))
+        return evidence
+
+    def _smoke(self, engine: str, temperature: float = 0.0, **given: Any) -> SmokeReport:
+        asked = replace(self._smoke_options(engine), temperature=temperature, **given)
+        if given.get("prompts") or temperature != self.options.temperature:
+            asked = replace(asked, like=None)  # no longer the run of its preset
+        return smoke_drafts(self.source, self.target, asked, self.on_progress, compares_plain=False)
+
+    def _smoke_options(self, engine: str) -> SmokeOptions:
+        options = self.options
+        return SmokeOptions(
+            engine=engine,
+            device=options.device,
+            k=options.k,
+            prompts=options.prompts,
+            like=options.like,
+            sample=options.sample,
+            max_tokens=options.max_tokens,
+            seed=options.seed,
+            timeout=options.timeout,
+            # a server loads the target itself, and takes no such option
+            trust_remote_code=options.trust_remote_code and not engine.startswith(SERVERS),
+            answers=options.answers,
+        )
+
+    def _runnable(self, engine: str, name: str) -> str:
+        """The engine to run. Raises UnreadableError where another release is installed than was asked for."""
+        installed = installed_release(ENGINES[name])
+        releases = parse_engine(engine).releases
+        if engine != name and installed is not None and installed not in releases:
+            raise UnreadableError(f"{engine} was asked for, and {name} {installed} is installed here")
+        return name
+
+    def _command(self, verb: str, *words: str) -> str:
+        """A command of eaglectl on this drafter and target."""
+        return command(verb, self.source, *words, target=self.target, answers=self.options.answers)
+
+    def _commands(self) -> dict[str, str]:
+        options = self.options
+        prompts = [] if options.prompts is None else ["--prompts", as_path(str(options.prompts))]
+        if options.like is not None:
+            prompts = ["--like", options.like]
+        run = ["--engine", "reference", *prompts]
+        again = [*([] if options.engine is None else ["--engine", options.engine]), *prompts]
+        return {
+            "diagnose": self._command("diagnose", *again),
+            "validate": self._command("validate"),
+            "inspect": self._command("inspect"),
+            "smoke": self._command("smoke", *run),
+            "probe": self._command("smoke", *run, "--probe", "drift"),
+        }
+
+    def _as_chats(self) -> Sequence[dict[str, Any]]:
+        """The plain prompts as users' messages; none where the target has no template or there are others."""
+        options = self.options
+        prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
+        is_plain = all(prompt.text and not prompt.is_chat for prompt in prompts)
+        if not is_plain or not has_chat_template(Path(on_disk(self.target, has_weights=False))):
+            return ()
+        return [{"prompt": prompt.text, "set": prompt.set, "chat": True} for prompt in prompts]

@@ -1,0 +1,179 @@
+"""What a checkpoint is."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.engines.registry import (
+    ENGINES,
+    EngineRequest,
+    as_served,
+    aux_readings,
+    default_requests,
+    every_release,
+    launch_commands,
+    parse_engine,
+)
+from eaglectl.engines.targets import notes_on_pair
+from eaglectl.errors import UsageError
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.files.layout import CONFIG, INDEX, RECORD
+from eaglectl.files.opening import hub_name, open_source
+from eaglectl.files.record import history
+from eaglectl.files.source import FolderSource
+from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.commands import command, completing
+from eaglectl.formats.reader import read_drafter
+from eaglectl.judge.judgement import judge_drafter
+from eaglectl.judge.rules import rules
+from eaglectl.judge.subject import GivenTarget, Subject
+from eaglectl.keywords import StrPath, with_keywords
+from eaglectl.operations.copies import pickles_copied
+from eaglectl.operations.options import InspectOptions
+from eaglectl.progress import OnProgress
+from eaglectl.results import Inspection
+from eaglectl.target import (
+    TargetChoice,
+    choose_target,
+    fitting_target,
+    with_places_looked_at,
+)
+
+
+@with_keywords
+def inspect(source: StrPath, options: InspectOptions | None = None, **fields: Any) -> Inspection:
+    """What a checkpoint is and what engines do with it; of its tensors, d2t, t2d and norms alone are read.
+
+    Raises UnreadableError (missing, truncated, pickled), RefusedError (no EAGLE-3 drafter, or contradictory),
+    UsageError.
+    """
+    return inspect_files(os.fspath(source), options or InspectOptions())
+
+
+def inspect_files(
+    source: str, options: InspectOptions, on_progress: OnProgress | None = None, *, headers_only: bool = True
+) -> Inspection:
+    """`inspect`, which reads all numbers too where it is not `headers_only`."""
+    requests, answers = tuple(map(parse_engine, options.engines)), options.answers
+    opened = open_source(source, takes_gguf=True)
+    checkpoint = read_checkpoint(opened)
+    choice = fitting_target(choose_target(checkpoint.source, options.target), checkpoint, answers)
+    known, files, target_config = choice.read()
+    drafter = read_drafter(checkpoint, answers, known)
+    complete = completing(source, choice.text, answers)
+    explained = (
+        replace(note, text=with_places_looked_at(note.text, choice)) if note.level == "question" else note
+        for note in drafter.notes
+    )
+    notes = (*explained, *_serving_notes(drafter), *_massive_notes(checkpoint, drafter))
+    drafter = replace(drafter, notes=notes).completed(complete)
+    if by_name(drafter.producer).gguf_names:
+        return _of_gguf(checkpoint, drafter, options)
+    target = GivenTarget(known, files, target_config, choice.text)
+    with nullcontext() if headers_only else pickles_copied(opened) as copied:
+        subject = Subject(
+            opened,
+            GivenTarget(known, None, target_config, choice.text) if headers_only else target,
+            (*_shown_releases(), *requests),
+            answers,
+            headers_only=headers_only,
+            on_progress=on_progress,
+            unpickled=copied,
+            read=(checkpoint, drafter),
+        )
+        judgement = judge_drafter(subject, None if headers_only else rules())
+    verdicts = {(each.engine, each.release): each.completed(complete) for each in judgement.releases}
+    shown = [verdicts[place] for request in _shown_releases() for place in request.places]
+    flat = subject.flat
+    readings = aux_readings(
+        flat if "speculators_model_type" not in checkpoint.config else {**flat, "eagle_config": None},
+        drafter.target,
+    )
+    return Inspection(
+        checkpoint.source.label,
+        drafter,
+        checkpoint,
+        tuple(readings.values()),
+        tuple(shown),
+        tuple(verdicts[place] for request in requests for place in request.places),
+        as_served(
+            _launch_commands(source, checkpoint, drafter, choice), shown, is_sound=not judgement.errors
+        ),
+        command("convert", source, target=choice.text, answers=answers),
+        opened.uncompared(_read_files(checkpoint)) if isinstance(opened, FolderSource) else opened.unchecked,
+        target.words,
+        target.digest,
+        tuple(finding.completed(complete) for finding in judgement.findings),
+    )
+
+
+def _launch_commands(
+    source: str, checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice
+) -> Mapping[str, str]:
+    """The command of each engine, which takes a folder or a repository, and no file in it."""
+    place, revision = hub_name(source) or (source, None)
+    if checkpoint.source.only is not None:
+        place = os.path.dirname(source) or "."  # noqa: PTH120
+    return launch_commands(drafter, place, revision=revision, target_text=choice.text)
+
+
+def _of_gguf(checkpoint: Checkpoint, drafter: Drafter, options: InspectOptions) -> Inspection:
+    """A GGUF file, on which no engine is judged: what is known of them is of folders."""
+    title = by_name(drafter.producer).title
+    if options.engines:
+        raise UsageError(f"--engine judges a checkpoint's folder, and this is a GGUF file in {title}")
+    text = "llama.cpp would read this of the file; validate and --engine judge the folder that it is made of"
+    notes = (*drafter.notes, Note("note", "engines", text))
+    return Inspection(checkpoint.source.label, replace(drafter, notes=notes), checkpoint, (), (), (), {}, "")
+
+
+def _serving_notes(drafter: Drafter) -> Iterator[Note]:
+    """What is known of serving such a drafter, or such a target, in parallel or with structured output."""
+    for name, engine in ENGINES.items():
+        for known in notes_on_pair(name, engine.releases[-1], drafter):
+            yield Note("note", engine.title, f"{engine.title}, {known.text} ({known.source})")
+
+
+def _massive_notes(checkpoint: Checkpoint, drafter: Drafter) -> Iterator[Note]:
+    """The target's massive tokens and channels, where the drafter was converted with statistics of a run.
+
+    No file of a target states them, and nothing is run here.
+    """
+    for entry in history(checkpoint.sidecars.get(RECORD, {})):
+        match entry:
+            case {"upgrade": {"calibration": {"massive": {"tokens": int(count)} as stated}}} if count:
+                text = _massive_words(stated, drafter.aux.boundaries or ())
+                if text:
+                    yield Note("note", "target", f"{text} (as calibrate saw them)")
+                return
+
+
+def _massive_words(stated: Mapping[str, Any], boundaries: tuple[int, ...]) -> str:
+    """What a record states of massive tokens; empty where it states no such thing of these boundaries."""
+    from eaglectl.conversion.calibration import MassiveTokens
+
+    try:
+        massive = msgspec.convert(stated, MassiveTokens)
+    except msgspec.ValidationError:
+        return ""
+    return massive.described(boundaries) if len(massive.channels) == len(boundaries) else ""
+
+
+def _shown_releases() -> Iterator[EngineRequest]:
+    """Every release of vLLM; of other engines the one that is installed here, and the newest known."""
+    default = default_requests()
+    for name, engine in ENGINES.items():
+        installed = [release for request in default if request.engine == name for release in request.releases]
+        releases = tuple(dict.fromkeys([*installed, engine.releases[-1]]))
+        yield every_release(name) if engine.is_shown_whole else EngineRequest(name, releases)
+
+
+def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """The files of which bytes were read."""
+    beside = {CONFIG, INDEX, *checkpoint.sidecars} & set(checkpoint.source.names())
+    return (*checkpoint.weight_files, *beside)

@@ -1,0 +1,345 @@
+"""What a drafter's files leave open, answered by measuring where its target runs on this machine."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import reduce
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+import eaglectl
+from eaglectl.conversion.planning import make_plan
+from eaglectl.conversion.request import ConversionRequest
+from eaglectl.conversion.tensor_steps import draft_vocabulary
+from eaglectl.conversion.writing import WriteOptions, write_plan
+from eaglectl.drafter.boundaries import TRAINING_DEFAULT
+from eaglectl.drafter.drafter import Choice, Drafter, Feature, Note, Target, question
+from eaglectl.errors import OpenFactError, RefusedError, UnreadableError, UsageError
+from eaglectl.files.opening import on_disk, open_folder
+from eaglectl.files.scratch import scratch_folder
+from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.format import Answers, Origin
+from eaglectl.formats.reader import read_drafter
+from eaglectl.operations.copies import OpenedSource, opened, selected_tokens_of
+from eaglectl.operations.options import ConvertOptions, MeasureOptions
+from eaglectl.progress import LOADING, OnProgress, notify, report_step
+from eaglectl.target import TargetChoice, choose_target, fitting_target, open_target, weights_folder
+
+if TYPE_CHECKING:
+    from eaglectl.conversion.plan import ConversionPlan
+    from eaglectl.run.answering import LoadedReading, MeasuredAnswer, Options
+    from eaglectl.run.prompts import PromptChoice
+    from eaglectl.run.stage import Stage
+
+ROPE = ("rope_theta", "rope_scaling")
+K = 7  # deep drafts show most of what is fed back
+D2T = (
+    Choice("--source-semantics", "d2t=offset", "token = i + d2t[i]"),
+    Choice("--source-semantics", "d2t=absolute", "token = d2t[i]"),
+)
+
+
+class MeasureRun(Struct, frozen=True):
+    """A run that measures: its options, the target's folder or repository, and the conversion it is for."""
+
+    options: MeasureOptions
+    target: str | None = None
+    request: ConversionRequest = field(default_factory=ConversionRequest)
+
+
+def measure_run(options: ConvertOptions) -> MeasureRun | None:
+    """The run that measures what a conversion leaves open; None: it is asked."""
+    return None if options.measure is None else MeasureRun(options.measure, options.target, options)
+
+
+class OpenQuestions(Struct, frozen=True):
+    """What is known of a drafter after measuring what its files leave open.
+
+    `answers` are those that were given and those that were measured, `measured` the result of each question,
+    `gap` why nothing was measured, where something is open. `record` goes into eaglectl.json.
+    """
+
+    answers: Answers
+    measured: "tuple[MeasuredAnswer, ...]" = ()
+    gap: str = ""
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Questions that are raised say what was measured, or why nothing was."""
+        try:
+            yield
+        except OpenFactError as error:
+            open_still = [answer.text for answer in self.measured if answer.choice is None]
+            if not open_still and not self.gap:
+                raise
+            text = "; ".join([str(error), *open_still, *([self.gap] if self.gap else [])])
+            raise OpenFactError(text, error.topic, error.where) from None
+
+
+def measure_open_questions(
+    files: OpenedSource,
+    target: Target,
+    answers: Answers,
+    run: MeasureRun | None,
+    on_progress: OnProgress | None = None,
+) -> OpenQuestions:
+    """These answers and those that measuring adds; `run` None: nothing is measured.
+
+    What was given is taken as it is. Raises UsageError for prompts that cannot be read or do not fit the
+    target.
+    """
+    if run is None:
+        return OpenQuestions(answers)
+    drafter = read_drafter(files.checkpoint, replace(answers, assume=False), target)
+    notes = _open_notes(files, drafter, answers)
+    if not notes:
+        return OpenQuestions(answers)
+    try:
+        folder = runnable_target(drafter, notes, run.target)
+    except UnreadableError as error:
+        return _unmeasured(answers, str(error))
+    try:
+        with _readable(files) as whole:
+            return _Pair(whole, target, answers, run, folder, drafter, notes, on_progress).measured()
+    except UnreadableError as error:
+        return _unmeasured(answers, f"not measured: {error}")
+
+
+def _unmeasured(answers: Answers, gap: str) -> OpenQuestions:
+    """The answers as they were given; where the others are assumed, no question says why."""
+    if answers.assume:
+        notify(f"usual values are assumed; {gap}")
+    return OpenQuestions(answers, gap=gap)
+
+
+@contextmanager
+def _readable(files: OpenedSource) -> Iterator[OpenedSource]:
+    """The files with all weights as safetensors: a dry run has only looked at the headers of pickles."""
+    if files.pickles and files.readable is files.original:
+        with opened(files.original) as whole:
+            yield whole
+    else:
+        yield files
+
+
+def measured_questions(
+    source: str,
+    target: str | None,
+    answers: Answers,
+    options: MeasureOptions | None,
+    on_progress: OnProgress | None = None,
+) -> OpenQuestions:
+    """The same for a source that is not opened; `options` None: nothing is measured.
+
+    `target` None: the one that the checkpoint names. A drafter that cannot be read is left to who reads it
+    next.
+    """
+    if options is None:
+        return OpenQuestions(answers)
+    try:
+        with opened(open_folder(on_disk(source))) as files:
+            named = TargetChoice(target, target)
+            if target is None:
+                choice = choose_target(files.original, None, needs_weights=True)
+                named = fitting_target(choice, files.checkpoint, answers)
+            run = MeasureRun(options, named.place)
+            return measure_open_questions(files, open_target(named.place), answers, run, on_progress)
+    except RefusedError:
+        return OpenQuestions(answers)
+
+
+def _open_notes(files: OpenedSource, drafter: Drafter, answers: Answers) -> tuple[Note, ...]:
+    """What is open: questions, doubts with choices, and the meaning of d2t where both fit."""
+    notes = [note for note in drafter.unsettled if note.choices]
+    is_asked = any(note.about == "d2t" for note in notes)
+    if "d2t" in drafter.tensors and not is_asked and not drafter.notes_at("problem"):
+        try:
+            draft_vocabulary(files.checkpoint, drafter, answers, None)
+        except UsageError:
+            notes.append(question("d2t", "d2t fits both as offsets and as absolute ids", "d2t-meaning", D2T))
+        except RefusedError:
+            pass  # the plan says so
+    return tuple(_joined(notes))
+
+
+def _joined(notes: list[Note]) -> Iterator[Note]:
+    """The notes, those on the two halves of the rope as one question, since one option answers both."""
+    halves = [note for note in notes if note.about in ROPE]
+    yield from (note for note in notes if note not in halves)
+    if len(halves) < 2:
+        yield from halves
+        return
+    values = product(*([choice.value.removeprefix("rope=") for choice in note.choices] for note in halves))
+    choices = [Choice("--source-semantics", f"rope={','.join(pair)}") for pair in values]
+    yield question("rope", "; ".join(note.why for note in halves), halves[0].topic, choices)
+
+
+def runnable_target(drafter: Drafter, notes: tuple[Note, ...], target: str | None) -> Path:
+    """The target's folder. Raises UnreadableError with why measuring cannot answer."""
+    from eaglectl.run.answering import is_measurable
+    from eaglectl.run.process import require_torch
+
+    if problems := drafter.notes_at("problem"):
+        raise UnreadableError(f"not measured: {problems[0].text}")
+    if other := next((note for note in notes if not is_measurable(note)), None):
+        raise UnreadableError(f"not measured: drafting shows nothing of {other.about}, which is open too")
+    if drafter.quantisation is not None:
+        raise UnreadableError("not measured: a quantised drafter is not run here")
+    if Feature.PARALLEL in drafter.features():
+        raise UnreadableError(
+            "not measured: it drafts in parallel, and the reference one token after another"
+        )
+    if (activation := drafter.settings["hidden_act"]) != "silu":
+        raise UnreadableError(
+            f"not measured: hidden_act is {activation!r}, and drafters are run with SiLU alone here"
+        )
+    if (folder := weights_folder(target)) is None:
+        raise UnreadableError("--target with the target's weights would measure it")
+    require_torch("measuring it runs the target and needs")
+    return folder
+
+
+class _Pair(Struct, frozen=True):
+    """A drafter with open questions, and its target in `folder`."""
+
+    files: OpenedSource
+    target: Target
+    answers: Answers
+    run: MeasureRun
+    folder: Path
+    drafter: Drafter
+    notes: tuple[Note, ...]
+    on_progress: OnProgress | None
+
+    def measured(self) -> OpenQuestions:
+        """What measuring gave. Raises UnreadableError where it could not."""
+        from eaglectl.run.answering import measure_answers
+        from eaglectl.run.job import EngineJob
+        from eaglectl.run.prompts import choose_prompts, more_prompts
+        from eaglectl.run.stage import Stage
+
+        options = self.run.options
+        report_step(self.on_progress, LOADING)
+        chosen = choose_prompts(options.prompts, options.sample, options.seed)
+        spare = more_prompts() if options.prompts is None and options.sample is None else ()
+        with scratch_folder() as scratch:
+            plan = self._first_plan()
+            self.write(plan, scratch / "0")
+            job = EngineJob(
+                scratch / "0",
+                plan.drafter,
+                self.folder,
+                chosen.prompts + spare,
+                k=K,
+                max_tokens=options.max_tokens,
+                device=options.device,
+                trust_remote_code=options.trust_remote_code,
+                ignores_eos=options.ignore_eos,
+                on_progress=self.on_progress,
+            )
+            stage = Stage(job)
+            loaded = _Loaded(self, stage, plan, scratch)
+            texts, stage.texts = stage.texts, stage.texts[: len(chosen.prompts)]
+            results = measure_answers(stage, self.notes, loaded.read)
+            needed = [result.prompts_needed for result in results if result.prompts_needed is not None]
+            if spare and needed and min(needed) <= len(texts):  # a tie that so many prompts may break
+                running = f"{len(stage.texts)} prompts leave a tie, running {len(texts)}"
+                report_step(self.on_progress, running)
+                chosen, stage.texts = replace(chosen, prompts=chosen.prompts + spare), texts
+                results = measure_answers(stage, self.notes, loaded.read)
+        answers = self.answers
+        for result in results:
+            if result.choice is not None:
+                answers = answers.choosing(result.choice, Origin("measured", result.evidence))
+        return OpenQuestions(answers, results, record=self._record(results, chosen))
+
+    def plan(self, choices: "Options") -> "ConversionPlan":
+        """The plan with these choices. Raises UsageError or RefusedError where the files do not fit them."""
+        answers = reduce(Answers.choosing, choices, replace(self.answers, assume=False))
+        given = self.run.request
+        wanted = ConversionRequest(drop=given.drop, rope_style=given.rope_style, fixes=given.fixes)
+        drafter = read_drafter(self.files.checkpoint, answers, self.target)
+        selected = selected_tokens_of(self.files.original, drafter)
+        return make_plan(self.files.checkpoint, drafter, wanted, answers, selected)
+
+    def write(self, plan: "ConversionPlan", place: Path) -> None:
+        """Write a plan for the reference, with links where bytes do not change."""
+        files = self.files
+        originals = files.pickles or files.checkpoint.weight_files
+        how = WriteOptions(place, link=not files.pickles)
+        write_plan(plan, files.checkpoint, files.original, originals, how)
+
+    def _first_plan(self) -> "ConversionPlan":
+        """The plan of the first reading that the files fit. Raises UnreadableError where there is none."""
+        from eaglectl.run.answering import first_choices
+
+        layers = self._usual_layers()
+        refusal = ""
+        for choices in product(*(first_choices(note, layers) for note in self.notes)):
+            try:
+                return self.plan(choices)
+            except (UsageError, RefusedError) as error:
+                refusal = str(error)
+        raise UnreadableError(refusal)
+
+    def _usual_layers(self) -> tuple[int, ...]:
+        """Where the search of layers begins: the default, or as many evenly spread ones."""
+        depth, count = self.target.depth or 0, self.drafter.dims.aux
+        default = (by_name(self.drafter.producer).training_default or TRAINING_DEFAULT).at(depth)
+        if len(set(default)) == count and list(default) == sorted(default) and default[0] >= 0:
+            return default
+        return tuple(round(depth * (place + 1) / (count + 1)) for place in range(count))
+
+    def _record(self, results: "tuple[MeasuredAnswer, ...]", chosen: "PromptChoice") -> Mapping[str, Any]:
+        """What eaglectl.json keeps of what was measured, ties too."""
+        from eaglectl.run.prompts import digest_prompts
+
+        common = {
+            "prompts": {
+                "name": chosen.file or "built-in",
+                "sha256": digest_prompts(chosen.prompts),
+                "count": len(chosen.prompts),
+            },
+            "target": self.target.name or self.target.repo or self.folder.name,
+            "k": K,
+            "eaglectl": eaglectl.__version__,
+        }
+        return {"measured": [result.record | common for result in results]} if results else {}
+
+
+class _Loaded(Struct, frozen=True):
+    """Readings made ready to run; those whose tensors are written alike share the first one's weights."""
+
+    pair: _Pair
+    stage: "Stage"
+    first: "ConversionPlan"
+    scratch: Path
+
+    def read(self, choices: "Options") -> "LoadedReading | None":
+        """The reading with these choices; None where the files do not fit them."""
+        from eaglectl.run.answering import LoadedReading
+
+        try:
+            plan = self.pair.plan(choices)
+        except (UsageError, RefusedError):
+            return None
+        assert plan.drafter.aux.boundaries is not None
+        return LoadedReading(plan.drafter.aux.boundaries, lambda: self._model(plan))
+
+    def _model(self, plan: "ConversionPlan") -> Any:
+        from eaglectl.reference.loading import load_drafter
+        from eaglectl.reference.model import DraftModel
+
+        stage, drafter = self.stage, plan.drafter
+        if plan.steps == self.first.steps:
+            own = stage.drafter
+            return DraftModel(
+                own.weights, drafter.dims, drafter.norms, drafter.rope, own.eps, drafter.windows
+            )
+        place = self.scratch / str(sum(1 for _ in self.scratch.iterdir()))
+        self.pair.write(plan, place)
+        return load_drafter(place, drafter, dtype=stage.dtype, device=stage.device)

@@ -1,0 +1,665 @@
+"""The options of the commands that read drafters, a field each (see eaglectl/options.py)."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import field
+from msgspec.structs import replace
+
+from eaglectl.conversion.request import FC_NORM_MODES, ConversionRequest
+from eaglectl.formats.format import Answers
+from eaglectl.judge.policy import Policy
+from eaglectl.judge.rule import Severity
+from eaglectl.options import ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options
+
+if TYPE_CHECKING:
+    from eaglectl.engines.registry import EngineRequest
+    from eaglectl.run.prompts import Prompt
+
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
+UNITS = " KMGT"
+SERVERS = ("http://", "https://")
+# engines that run here where they are installed
+INSTALLED = ("vllm", "sglang")
+TIMED = ("vllm",)
+PROBES = ("sensitivity", "drift")
+TOLERANCE = 0.97
+MOST_NUMBER = 1024  # of requests at a time
+NUMBERS = f"different whole numbers from 1 to {MOST_NUMBER} in rising order, like 1,4,16,"
+# groups of --help
+ADVANCED = "Advanced"
+RUN = "The run of the target"
+WRITING = "Writing"
+UPGRADE = "EAGLE-3 as 3.1 (with --to 3.1)"
+
+PROMPTS = Option("Prompts like production's, as for `smoke`; built-in ones otherwise.", value="FILE")
+SAMPLE = Option("Take this many of the prompts, drawn by --seed.")
+SEED = Option("The seed of --sample.")
+IGNORE_EOS = Option("Let answers go on past the end of a sequence.")
+DEVICES = ("auto", "cuda", "cpu")
+DEVICE = Option("auto, cuda or cpu.", choices=DEVICES)
+TRUST = Option("Let the target's own code run (auto_map in its files). Never done unasked.")
+K = Option("Draft tokens in a round.", "-k, --num-speculative-tokens")
+TEMPERATURE_SEED = Option("For --sample, and for tokens at a temperature.")
+LIKE = Option(
+    "The run of a published figure: its prompts, draft tokens, temperature, tokens and seed: vllm-mt-bench.",
+    value="PRESET",
+)
+
+
+def read_arguments(texts: Sequence[str]) -> Mapping[str, Any]:
+    """The arguments of an engine in texts KEY=VALUE. Raises UsageError."""
+    from eaglectl.run.engine_arguments import parse_engine_arguments  # late: few commands have them
+
+    return parse_engine_arguments(texts)
+
+
+ENGINE_ARGUMENTS = Option(
+    "An argument of the engine itself, with its value in JSON, like quantization=fp8. May be given several"
+    " times.",
+    "--engine-arg",
+    value="KEY=VALUE",
+    read=read_arguments,
+)
+TENSOR_PARALLEL = Option("GPUs that vLLM or SGLang spreads the target over.")
+MEASURE = Option(
+    "Measure on the target, where its weights are here, what the file leaves open.",
+    "--measure/--no-measure",
+)
+
+
+def read_size(text: str) -> int:
+    """The bytes of a size like 2GB. Raises ValueError."""
+    match = SIZE.fullmatch(text.strip())
+    size = float(match[1]) * 1000 ** UNITS.index(match[2].upper() or " ") if match else 0.0
+    if not 1 <= size < math.inf:
+        raise ValueError("a size like 500MB or 2GB")
+    return int(size)
+
+
+def read_boundaries(text: str) -> tuple[int, ...]:
+    """Different boundaries with commas between them. Raises ValueError."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts) or len({*map(int, parts)}) != len(parts):
+        raise ValueError("different boundaries like 2,4,5")
+    return tuple(map(int, parts))
+
+
+def is_rising(numbers: Sequence[int]) -> bool:
+    """Whether these are different numbers from 1 to MOST_NUMBER in rising order, one or more."""
+    return (
+        bool(numbers)
+        and list(numbers) == sorted({*numbers})
+        and 1 <= numbers[0] <= numbers[-1] <= MOST_NUMBER
+    )
+
+
+def read_numbers(text: str) -> tuple[int, ...]:
+    """Different whole numbers with commas between them, in any order. Raises ValueError."""
+    parts = text.split(",")
+    numbers = tuple(sorted(int(part) for part in parts if NUMBER.fullmatch(part.strip())))
+    if len(numbers) < len(parts) or not is_rising(numbers):
+        raise ValueError(NUMBERS)
+    return numbers
+
+
+def read_chain(text: str) -> int | tuple[int, ...]:
+    """The number of draft tokens in a round, or several with commas between them. Raises ValueError."""
+    if "," in text:
+        return read_numbers(text)
+    if not NUMBER.fullmatch(text):
+        raise ValueError("a whole number, or with --speed several like 1,3,5,")
+    return int(text)
+
+
+SPEED = Option(
+    "Tokens a second too, with and without the drafter, of so many requests at a time: 1,4,16. Of vLLM on a"
+    " GPU with CUDA graphs, or of a running server.",
+    value="1,4,16",
+    read=read_numbers,
+)
+
+
+class InspectOptions(Options, frozen=True):
+    """Options of `inspect`."""
+
+    target: Annotated[str | None, TARGET] = None
+    engines: Annotated[tuple[str, ...], ENGINE] = ()
+    answers: Answers = field(default_factory=Answers)
+
+
+class DiffOptions(Options, frozen=True):
+    """Options of `diff`. The target is of both; left out, of each the one that it names.
+
+    The answers go to the side whose files leave the question open.
+    """
+
+    target: Annotated[str | None, TARGET] = None
+    headers_only: Annotated[
+        bool, Option("Read no tensor data, and download none; values are then not compared.")
+    ] = False
+    answers: Answers = field(default_factory=Answers)
+
+
+class ValidateOptions(Options, frozen=True):
+    """Options of `validate`.
+
+    `policy` is a policy or the path of one; without it there is none, as only the command line searches for
+    a file.
+    """
+
+    target: Annotated[str | None, TARGET] = None
+    engines: Annotated[tuple[str, ...], ENGINE] = ()
+    select: Annotated[
+        tuple[str, ...],
+        Option("Only these rules: EGL201, a name, EGL2.", value="RULE", group="Rules", complete="rules"),
+    ] = ()
+    ignore: Annotated[
+        tuple[str, ...], Option("Not these rules.", value="RULE", group="Rules", complete="rules")
+    ] = ()
+    fail_on: Annotated[
+        Severity | Literal["never"] | None,
+        Option(
+            "The least severity that fails: error (the default), warning, note or never.",
+            value="error|warning|note|never",
+            group="Rules",
+            choices=("error", "warning", "note", "never"),
+        ),
+    ] = None
+    policy: Annotated[
+        Policy | str | None,
+        Option(
+            "What to ask for beyond the rules; by default the nearest eaglectl.toml, or pyproject.toml with"
+            " [tool.eaglectl], from here upwards, and none in a checkpoint or a download.",
+            value="FILE",
+            group="Rules",
+            complete="files",
+        ),
+    ] = None
+    headers_only: Annotated[bool, Option("Read no tensor data.")] = False
+    answers: Answers = field(default_factory=Answers)
+    jobs: Annotated[
+        int,
+        Option("Checkpoints judged at the same time; of one, threads that read weights.", least=1, most=64),
+    ] = 1
+    skip_others: Annotated[
+        bool,
+        Option(
+            "Skip folders without a mark of a drafter, as hooks and globs name them: a target, another"
+            " tool's config.json. What has a mark and cannot be read is not skipped."
+        ),
+    ] = False
+    has_engines: Annotated[bool, NO_ENGINES] = True
+
+    def requests(self, policy: Policy) -> "tuple[EngineRequest, ...]":
+        """The engine releases to judge for."""
+        from eaglectl.engines.registry import (
+            default_requests,
+            parse_engine,  # late, as the data of all releases is
+        )
+
+        if not self.has_engines:
+            return ()
+        return tuple(map(parse_engine, self.engines or policy.engines)) or default_requests()
+
+    def read_policy(self) -> Policy:
+        """The policy, read from its file where `policy` is a path. Raises UsageError."""
+        from eaglectl.judge.policy_file import read_policy  # late, as all rules are
+
+        return read_policy(self.policy) if isinstance(self.policy, str) else self.policy or Policy()
+
+    def least_severity(self, policy: Policy) -> Severity | None:
+        """The lowest severity that fails under a policy; None where nothing fails."""
+        severity = self.fail_on or policy.fail_on or "error"
+        return None if severity == "never" else severity
+
+
+class MeasureOptions(Options, frozen=True):
+    """How what a drafter's files leave open is measured: prompts as of `smoke`, and where the target runs."""
+
+    prompts: Annotated[
+        str | None,
+        Option(
+            "Prompts like production's: to measure what the file leaves open; --to 3.1, for calibration and"
+            " the gate.",
+            value="FILE",
+            group=RUN,
+            complete="files",
+        ),
+    ] = None
+    sample: Annotated[int | None, replace(SAMPLE, group=RUN)] = None
+    seed: Annotated[int, replace(SEED, group=RUN)] = 0
+    device: Annotated[
+        str, Option("Of what runs the target: auto, cuda or cpu.", group=RUN, choices=DEVICES)
+    ] = "auto"
+    max_tokens: int = 64
+    ignore_eos: Annotated[bool, replace(IGNORE_EOS, group=RUN)] = False
+    trust_remote_code: Annotated[bool, replace(TRUST, group=RUN)] = False
+
+
+class ConvertOptions(ConversionRequest, frozen=True):
+    """What `convert` writes, what is known of the source, and how files are written.
+
+    `measure`: how open questions are measured where the target's weights are here; None: they are asked.
+    """
+
+    target: Annotated[
+        str | None,
+        Option(
+            "The target model: its folder, config.json or Hub repository. Its config is read; it is run where"
+            " the file leaves something open and by --to 3.1, and --materialize-lm-head copies its head. Left"
+            " out, the one that the checkpoint names, if it is here.",
+            value="MODEL",
+            complete="checkpoints",
+        ),
+    ] = None
+    target_name: Annotated[
+        str | None,
+        Option("What published files call the target, like org/name.", value="ORG/NAME", group=WRITING),
+    ] = None
+    target_rotation: Annotated[
+        str | None,
+        Option(
+            "Follow a target whose residual stream is rotated (QuaRot, SpinQuant): the matrix's file, or"
+            " measure."
+        ),
+    ] = None
+    trained_target: Annotated[
+        str | None,
+        Option(
+            "With --target-rotation: the target of training, where the drafter takes its embedding or"
+            " lm_head.",
+            complete="checkpoints",
+        ),
+    ] = None
+    answers: Answers = field(default_factory=Answers)
+    dry_run: Annotated[bool, Option("Print the plan and write nothing.", group=WRITING)] = False
+    force: Annotated[
+        bool, Option("Replace an existing checkpoint folder at OUT, and GGUF file.", group=WRITING)
+    ] = False
+    link: Annotated[
+        bool,
+        Option(
+            "Hard-link weight files that do not change: an edit of one in OUT changes the source too.",
+            group=WRITING,
+        ),
+    ] = False
+    max_shard_size: Annotated[
+        int | None,
+        Option(
+            "Split the weights into files of at most this, like 2GB.",
+            value="SIZE",
+            group=WRITING,
+            read=read_size,
+        ),
+    ] = None
+    gguf: Annotated[
+        Path | None,
+        Option(
+            "--for llama.cpp: the GGUF file to write too; needs the package gguf.",
+            value="FILE",
+            group=WRITING,
+            complete="files",
+        ),
+    ] = None
+    measure: Annotated[MeasureOptions | None, MEASURE] = field(default_factory=MeasureOptions)
+
+    @property
+    def is_trusting(self) -> bool:
+        """Whether the target's own code may run, where it is measured."""
+        return self.measure is not None and self.measure.trust_remote_code
+
+    def answered(self, answers: Answers, record: Mapping[str, Any]) -> "ConvertOptions":
+        """The same with answers, and their evidence for eaglectl.json."""
+        return replace(self, answers=answers, record={**self.record, **record})
+
+
+class UpgradeOptions(Options, frozen=True):
+    """How EAGLE-3 becomes 3.1; without `statistics`, calibration runs on the prompts.
+
+    At most `max_tokens` tokens are generated per prompt in the gate.
+    """
+
+    fc_norm: Annotated[
+        str,
+        Option(
+            "--to 3.1: refit (scales, and fc fitted again), calibrated (scales), off.",
+            value="refit|calibrated|off",
+            group=UPGRADE,
+            choices=FC_NORM_MODES,
+        ),
+    ] = "refit"
+    is_norm_output: Annotated[
+        bool,
+        Option(
+            "--to 3.1: feed the state after the norm back.",
+            "--norm-output/--no-norm-output",
+            group=UPGRADE,
+        ),
+    ] = True
+    statistics: Annotated[
+        Path | None,
+        Option(
+            "--to 3.1: statistics from `eaglectl calibrate`.",
+            "--calibration",
+            value="DIR",
+            group=UPGRADE,
+            complete="folders",
+        ),
+    ] = None
+    prompts: Annotated[Path | None, PROMPTS] = None
+    tolerance: Annotated[
+        float, Option("--to 3.1: the least ratio of acceptance that the gate lets pass.", group=UPGRADE)
+    ] = TOLERANCE
+    has_gate: Annotated[
+        bool,
+        Option("--to 3.1: measure acceptance before anything is written.", "--gate/--no-gate", group=UPGRADE),
+    ] = True
+    is_start: Annotated[
+        bool,
+        Option("--to 3.1: a start for a trainer, marked as untrained.", "--init-only", group=UPGRADE),
+    ] = False
+    device: Annotated[str, DEVICE] = "auto"
+    max_tokens: int = 64
+    sample: Annotated[int | None, SAMPLE] = None
+    seed: Annotated[int, SEED] = 0
+    ignore_eos: Annotated[bool, IGNORE_EOS] = False
+    trust_remote_code: Annotated[bool, TRUST] = False
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the gate runs."""
+        return self.has_gate and not self.is_start
+
+    def read_prompts(self) -> "tuple[Prompt, ...]":
+        """The prompts in the file, or the built-in ones."""
+        from eaglectl.run.prompts import choose_prompts
+
+        return choose_prompts(self.prompts, self.sample, self.seed).prompts
+
+
+class CalibrateOptions(Options, frozen=True):
+    """Options of `calibrate`. Where `states` is given, nothing is run but the drafter."""
+
+    prompts: Annotated[str | None, replace(PROMPTS, complete="files")] = None
+    sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
+    seed: Annotated[int, replace(SEED, group=ADVANCED)] = 0
+    answer_tokens: Annotated[
+        int, Option("Tokens of the target's own answer to each prompt that count too.", least=1)
+    ] = 64
+    ignore_eos: Annotated[bool, replace(IGNORE_EOS, group=ADVANCED)] = False
+    engine: Annotated[
+        str,
+        Option(
+            "What runs the target: transformers, or the installed vLLM (vllm).",
+            value="ENGINE",
+            group=ADVANCED,
+            choices=("transformers", "vllm"),
+        ),
+    ] = "transformers"
+    device: Annotated[str, replace(DEVICE, group=ADVANCED)] = "auto"
+    tensor_parallel_size: Annotated[
+        int, Option("GPUs that vLLM spreads the target over.", group=ADVANCED)
+    ] = 1
+    timeout: Annotated[
+        float, Option("Seconds for vLLM to load the target, and for each batch after that.", group=ADVANCED)
+    ] = 1800.0
+    trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
+    engine_arguments: Annotated[Mapping[str, Any], replace(ENGINE_ARGUMENTS, group=ADVANCED)] = field(
+        default_factory=dict
+    )
+    answers: Answers = field(default_factory=Answers)
+    force: Annotated[bool, Option("Replace an existing folder at OUT.")] = False
+    states: Annotated[
+        str | None,
+        Option(
+            "Hidden states that a trainer has on disk, in the place of a run.",
+            value="DIR",
+            group="A trainer's states",
+            complete="folders",
+        ),
+    ] = None
+    states_layers: Annotated[
+        tuple[int, ...] | None,
+        Option(
+            "The boundaries that --states holds, in its order: 2,4,5.",
+            value="2,4,5",
+            group="A trainer's states",
+            read=read_boundaries,
+        ),
+    ] = None
+    measure: Annotated[bool, MEASURE] = True
+
+    @property
+    def measuring(self) -> MeasureOptions | None:
+        """How open questions are measured; None where nothing is run."""
+        if not self.measure or self.states is not None:
+            return None
+        return MeasureOptions(
+            self.prompts,
+            self.sample,
+            self.seed,
+            self.device,
+            self.answer_tokens,
+            self.ignore_eos,
+            self.trust_remote_code,
+        )
+
+
+class SmokeOptions(Options, frozen=True):
+    """Options of `smoke`."""
+
+    engine: Annotated[
+        str,
+        Option(
+            "auto, vllm, sglang, reference, or the URL of a running vLLM or SGLang server, to which requests"
+            " go directly, without proxies.",
+            value="ENGINE",
+            complete="runners",
+        ),
+    ] = "auto"
+    device: Annotated[str, replace(DEVICE, group=ADVANCED)] = "auto"
+    k: Annotated[int | tuple[int, ...], replace(K, value="N", read=read_chain)] = 3
+    speed: Annotated[
+        tuple[int, ...] | None,
+        replace(SPEED, help=f"{SPEED.help} -k may be several, 1,3,5: the fastest is named."),
+    ] = None
+    prompts: Annotated[
+        str | None,
+        Option(
+            "A file of prompts: plain lines, or JSON lines with messages (OpenAI's chat format), prompt or"
+            " prompt_token_ids; built-in ones otherwise.",
+            value="FILE",
+            complete="files",
+        ),
+    ] = None
+    like: Annotated[str | None, LIKE] = None
+    sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
+    max_tokens: Annotated[int, Option("New tokens for each prompt.")] = 64
+    show: Annotated[
+        bool, Option("Show the first prompt's answer, its accepted draft tokens marked (--engine reference).")
+    ] = False
+    ignore_eos: Annotated[bool, replace(IGNORE_EOS, group=ADVANCED)] = False
+    temperature: Annotated[float, Option("0 is greedy.", group=ADVANCED)] = 0.0
+    seed: Annotated[int, replace(TEMPERATURE_SEED, group=ADVANCED)] = 0
+    lossless: Annotated[
+        bool,
+        Option(
+            "Decode without the drafter too, and compare the answers; without it vLLM and SGLang start once.",
+            "--lossless/--no-lossless",
+            group=ADVANCED,
+        ),
+    ] = True
+    against: Annotated[
+        str | None,
+        Option(
+            "An older drafter on the same prompts; fail where SOURCE is worse on a set.",
+            value="DRAFTER",
+            group="What must hold",
+            complete="checkpoints",
+        ),
+    ] = None
+    max_regression: Annotated[
+        float | None,
+        Option(
+            "--against: the least that the lower bound of the ratio may be on each set; 0.97.",
+            group="What must hold",
+        ),
+    ] = None
+    min_acceptance_length: Annotated[float | None, Option("Fail below this.", group="What must hold")] = None
+    min_position_0: Annotated[
+        float | None,
+        Option("Fail where the first draft token is accepted less often.", group="What must hold"),
+    ] = None
+    timeout: Annotated[
+        float,
+        Option("Seconds after which an engine is stopped, or each request to a server.", group=ADVANCED),
+    ] = 600.0
+    probe: Annotated[
+        str | None,
+        Option(
+            "sensitivity: doubtful settings the other way; drift: other prompts, to depth 7.",
+            value="sensitivity|drift",
+            choices=PROBES,
+        ),
+    ] = None
+    trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
+    tensor_parallel_size: Annotated[int, replace(TENSOR_PARALLEL, group=ADVANCED)] = 1
+    engine_arguments: Annotated[Mapping[str, Any], replace(ENGINE_ARGUMENTS, group=ADVANCED)] = field(
+        default_factory=dict
+    )
+    answers: Answers = field(default_factory=Answers)
+
+    @property
+    def chains(self) -> tuple[int, ...]:
+        """The numbers of draft tokens in a round, in rising order; acceptance is of the last of them."""
+        return self.k if isinstance(self.k, tuple) else (self.k,)
+
+
+class DiagnoseOptions(Options, frozen=True):
+    """Options of `diagnose`."""
+
+    engine: Annotated[
+        str | None,
+        Option(
+            "The engine where acceptance is low: vllm or sglang (run where it is installed, with ==RELEASE"
+            " read for that one), or the URL of a running server.",
+            value="ENGINE",
+            complete="engines",
+        ),
+    ] = None
+    prompts: Annotated[str | None, replace(PROMPTS, complete="files")] = None
+    like: Annotated[str | None, LIKE] = None
+    sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
+    k: Annotated[int, replace(K, group=ADVANCED)] = 3
+    max_tokens: Annotated[int, Option("New tokens for each prompt.")] = 64
+    temperature: Annotated[float, Option("Production's, to see what sampling costs.")] = 0.0
+    seed: Annotated[int, replace(TEMPERATURE_SEED, group=ADVANCED)] = 0
+    expected: Annotated[
+        float | None, Option("The acceptance length that training reported; lower is low.")
+    ] = None
+    device: Annotated[str, replace(DEVICE, group=ADVANCED)] = "auto"
+    timeout: Annotated[
+        float, Option("Seconds for the engine's run, or each request to a server.", group=ADVANCED)
+    ] = 600.0
+    trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
+    answers: Answers = field(default_factory=Answers)
+    measure: Annotated[bool, MEASURE] = True
+
+    @property
+    def measuring(self) -> MeasureOptions | None:
+        """How open questions are measured; None: they are not."""
+        if not self.measure:
+            return None
+        return MeasureOptions(
+            self.prompts,
+            self.sample,
+            self.seed,
+            self.device,
+            self.max_tokens,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+
+class ReadyOptions(Options, frozen=True):
+    """Options of `ready`. A preset sets prompts, `k`, `temperature` and `max_tokens`."""
+
+    engines: Annotated[
+        tuple[str, ...],
+        Option(
+            "An engine that shall serve it: vllm, sglang==0.5.23, llama.cpp, or the URL of a running server;"
+            " without a release the one installed here, else the newest. Left out: those installed here, and"
+            " the newest vLLM and SGLang. May be given several times.",
+            "--engine",
+            value="ENGINE",
+            complete="engines",
+        ),
+    ] = ()
+    prompts: Annotated[
+        str | None,
+        Option(
+            "A file of prompts or a named set, as for `smoke`; else built-in ones.",
+            value="FILE",
+            complete="files",
+        ),
+    ] = None
+    like: Annotated[str | None, LIKE] = None
+    sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
+    k: Annotated[int, replace(K, group=ADVANCED)] = 3
+    speed: Annotated[tuple[int, ...] | None, replace(SPEED, group=ADVANCED)] = None
+    max_tokens: Annotated[int, Option("New tokens for each prompt.", group=ADVANCED)] = 64
+    temperature: Annotated[float, Option("0 is greedy.", group=ADVANCED)] = 0.0
+    seed: Annotated[int, replace(SEED, group=ADVANCED)] = 0
+    device: Annotated[str, replace(DEVICE, group=ADVANCED)] = "auto"
+    timeout: Annotated[
+        float, Option("Seconds for the engine's run, or each request to a server.", group=ADVANCED)
+    ] = 600.0
+    trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
+    tensor_parallel_size: Annotated[int, replace(TENSOR_PARALLEL, group=ADVANCED)] = 1
+    engine_arguments: Annotated[Mapping[str, Any], replace(ENGINE_ARGUMENTS, group=ADVANCED)] = field(
+        default_factory=dict
+    )
+    answers: Answers = field(default_factory=Answers)
+    measure: Annotated[bool, MEASURE] = True
+    reuse: Annotated[
+        bool,
+        Option(
+            "Take what an earlier call measured with the same files, options and releases.",
+            "--reuse/--no-reuse",
+            group=ADVANCED,
+        ),
+    ] = True
+
+    def smoke_options(self, engine: str, answers: Answers) -> SmokeOptions:
+        """The options of one run; a server loads the target itself, and takes no code of it.
+
+        What is for installed engines alone, the reference and servers are not given.
+        """
+        is_installed = engine in INSTALLED
+        return SmokeOptions(
+            engine=engine,
+            device=self.device,
+            k=self.k,
+            speed=self.speed if engine in TIMED or engine.startswith(SERVERS) else None,
+            prompts=self.prompts,
+            like=self.like,
+            sample=self.sample,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            seed=self.seed,
+            timeout=self.timeout,
+            trust_remote_code=self.trust_remote_code and not engine.startswith(SERVERS),
+            tensor_parallel_size=self.tensor_parallel_size if is_installed else 1,
+            engine_arguments=self.engine_arguments if is_installed else {},
+            answers=answers,
+        )
+
+    @property
+    def measuring(self) -> MeasureOptions | None:
+        """How open questions are measured; None: they are asked."""
+        if not self.measure:
+            return None
+        return MeasureOptions(device=self.device, trust_remote_code=self.trust_remote_code)

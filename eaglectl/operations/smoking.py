@@ -1,0 +1,440 @@
+"""`smoke`: a drafter run against its target."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+import eaglectl
+from eaglectl.conversion.tensor_steps import draft_vocabulary, marked_tokens
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.engines.engine import NetworkReading
+from eaglectl.engines.registry import ENGINES
+from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.files import is_folder
+from eaglectl.files.opening import on_disk, open_folder
+from eaglectl.files.scratch import scratch_folder
+from eaglectl.files.source import FolderSource
+from eaglectl.formats.commands import command
+from eaglectl.formats.format import Answers
+from eaglectl.formats.reader import read_drafter
+from eaglectl.keywords import StrPath, path_text, with_keywords
+from eaglectl.operations.converting import convert
+from eaglectl.operations.copies import opened
+from eaglectl.operations.inspecting import inspect
+from eaglectl.operations.likeness import as_preset, published_beside
+from eaglectl.operations.options import (
+    INSTALLED,
+    NUMBERS,
+    SERVERS,
+    TIMED,
+    ConvertOptions,
+    SmokeOptions,
+    is_rising,
+)
+from eaglectl.progress import LOADING, OnProgress, report_step
+from eaglectl.run.engine_arguments import check_engine_arguments
+from eaglectl.run.gate import compare_positions
+from eaglectl.run.installed import load_only as load
+from eaglectl.run.installed import run_installed, run_sglang
+from eaglectl.run.job import EngineJob, EngineRun
+from eaglectl.run.layers import LayerSearch, search_layers
+from eaglectl.run.probe import probe_drift
+from eaglectl.run.process import VLLM
+from eaglectl.run.prompts import Prompt, choose_prompts
+from eaglectl.run.reference_engine import run_reference
+from eaglectl.run.report import (
+    MAX_REGRESSION,
+    Pair,
+    SmokeReport,
+    compare_drafters,
+    make_report,
+    with_variants,
+)
+from eaglectl.run.sensitivity import Variant, probe_sensitivity
+from eaglectl.run.showing import show_answer
+from eaglectl.run.speed import measure_speed
+from eaglectl.target import check_timeout, open_target, runnable_target
+
+CPU_SKIPPED = "this ran on a CPU, which is no measure of serving; smoke --speed times a CPU all the same"
+RUNNERS: Mapping[str, Callable[[EngineJob], EngineRun]] = {
+    "vllm": partial(run_installed, VLLM),
+    "sglang": run_sglang,
+    "reference": run_reference,
+}
+
+
+@with_keywords
+def smoke(
+    source: StrPath,
+    target: StrPath | None = None,
+    options: SmokeOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
+) -> eaglectl.SmokeReport:
+    """Run a drafter against its target and measure acceptance; the checkpoint may name the target itself.
+
+    vLLM and SGLang get the checkpoint as stored; the reference engine runs what the checkpoint means. Raises
+    UnreadableError where the engine, the device or an input is missing, RefusedError and UsageError as
+    `convert` does.
+    """
+    source, target, options = os.fspath(source), path_text(target), options or SmokeOptions()
+    report = smoke_drafts(source, target, options, on_progress)
+    if report.run.engine != "reference":
+        return report
+    return replace(report, notes=(*report.notes, *_otherwise_read(source, target, options.answers)))
+
+
+def _otherwise_read(source: str, target: str | None, answers: Answers) -> Iterator[str]:
+    """Of which engines the reference's figure says nothing: those known to read the file otherwise."""
+    latest = {verdict.engine: verdict for verdict in inspect(source, target=target, answers=answers).verdicts}
+    for verdict in latest.values():
+        if verdict.outcome.is_known_wrong:
+            title = f"{ENGINES[verdict.engine].title} {verdict.release}"
+            reasons = "; ".join(verdict.reasons)
+            yield f"measured as if the file were read as trained; {title} does not read it so: {reasons}"
+
+
+def smoke_drafts(
+    source: str,
+    target: str | None,
+    options: SmokeOptions,
+    on_progress: OnProgress | None,
+    *,
+    compares_plain: bool = True,
+    times_cpu: bool = True,
+) -> SmokeReport:
+    """`smoke`, which need not decode without the drafter where nobody asks what is lossless.
+
+    `times_cpu`: --speed measures on a CPU too, which is no measure of serving.
+    """
+    options = as_preset(options)
+    _check(options)
+    chains, options = options.chains, replace(options, k=options.chains[-1])
+    report_step(on_progress, LOADING)
+    chosen = choose_prompts(options.prompts, options.sample, options.seed)
+    prompts = chosen.prompts
+    choice = runnable_target(source, target, options.answers, "smoke")
+    given, source, folder = source, on_disk(source), Path(on_disk(str(choice.place)))
+    against = options.against and on_disk(options.against)
+    if not is_folder(folder):
+        raise UnreadableError(
+            f"--target {target}: smoke runs the target, so it must be a folder with its weights"
+        )
+    engine = _choose_engine(options.engine)
+    if against is not None and engine not in RUNNERS:
+        raise UsageError(
+            "--against needs an engine that loads both drafters; a server has loaded its own: use --engine"
+            " vllm"
+        )
+    report = _report(source, folder, prompts, options, on_progress, compares_plain=compares_plain)
+    report = replace(
+        report,
+        choice=chosen,
+        published=published_beside(given, str(choice.place), options, report.k),
+        notes=(*([f"target: {choice.how}"] if choice.how else []), *report.notes),
+    )
+    if against is not None:
+        least = MAX_REGRESSION if options.max_regression is None else options.max_regression
+        positions = _positions(report, (source, against), folder, options, least, on_progress)
+        report_step(on_progress, LOADING)
+        other = _report(against, folder, prompts, options, on_progress)
+        report = replace(report, against=compare_drafters(report, other, least, positions))
+    if options.speed:
+        with _job(source, folder, prompts, options, on_progress) as job:
+            report = _timed(report, job, engine, chains, options.speed, times_cpu=times_cpu)
+    if options.probe is None:
+        return report
+    with _job(source, folder, prompts, replace(options, engine="reference"), on_progress) as job:
+        if options.probe == "drift":
+            return replace(report, drift_conditions=probe_drift(job))
+        is_reference = report.run.engine == "reference"
+        stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
+        repair = partial(repair_command, given, target, options.answers)
+        return with_variants(report, probe_sensitivity(job, stated.results), repair)
+
+
+def _timed(
+    report: SmokeReport,
+    job: EngineJob,
+    engine: str,
+    chains: Sequence[int],
+    concurrencies: Sequence[int],
+    *,
+    times_cpu: bool,
+) -> SmokeReport:
+    """The report with the speed at each concurrency, or with why there is none, which is a gap."""
+    if report.run.device == "cpu" and not times_cpu:
+        return replace(report, speed_gap=CPU_SKIPPED)
+    try:
+        if engine in RUNNERS:
+            return replace(report, speed=measure_speed(job, chains, concurrencies))
+        from eaglectl.run.server.speed import measure_server  # late, as its run is
+
+        return replace(report, speed=measure_server(job, engine, report.k, concurrencies))
+    except (RefusedError, UnreadableError) as error:  # what acceptance is was measured
+        gap = f"speed was not measured: {error}"
+        return replace(report, speed_gap=str(error), gaps=(*report.gaps, gap))
+
+
+def _positions(
+    report: SmokeReport,
+    drafters: tuple[str, str],
+    target: Path,
+    options: SmokeOptions,
+    least: float,
+    on_progress: OnProgress | None,
+) -> Pair | None:
+    """What both drafters draft from every position of the answers; None where only rounds can be compared."""
+    if report.run.engine != "reference" or options.temperature > 0:
+        return None
+
+    assert report.choice is not None
+    report_step(on_progress, "drafting from every position")
+    prompts, (source, against) = report.choice.prompts, drafters
+    with _job(source, target, prompts, options) as job, _job(against, target, prompts, options) as baseline:
+        return compare_positions(job, baseline, report.run.results, least)
+
+
+def search_aux_layers(
+    source: str,
+    target: str,
+    report: SmokeReport,
+    options: SmokeOptions,
+    *,
+    on_progress: OnProgress | None = None,
+) -> LayerSearch:
+    """Aux boundaries that draft better than those of the file, on the prompts and answers of a reference run.
+
+    Raises UnreadableError for too few prompts.
+    """
+    assert report.choice is not None
+    place, options = Path(on_disk(target)), replace(options, engine="reference")
+    with _job(on_disk(source), place, report.choice.prompts, options, on_progress) as job:
+        return search_layers(job, report.run.results)
+
+
+def smoke_as_read(
+    source: str,
+    target: str,
+    reading: NetworkReading,
+    options: SmokeOptions,
+    *,
+    on_progress: OnProgress | None = None,
+) -> SmokeReport:
+    """The report of the reference on the network that an engine makes of the files, by its reading of them.
+
+    Raises as `smoke` does.
+    """
+    _check(options)
+    report_step(on_progress, LOADING)
+    chosen = choose_prompts(options.prompts, options.sample, options.seed)
+    source = on_disk(source)
+    with _job(source, Path(on_disk(target)), chosen.prompts, options, on_progress) as job:
+        report = make_report(open_folder(source).label, job, run_reference(job, reading), None, None)
+        return replace(report, choice=chosen, files=_digests(open_folder(source)))
+
+
+@with_keywords
+def load_only(
+    source: StrPath, target: StrPath | None = None, *, timeout: float = 600.0, trust_remote_code: bool = False
+) -> eaglectl.LoadResult:
+    """What vLLM's drafter class and loader make of `source`; the target's weights are not read."""
+    check_timeout(timeout)
+    source, target = os.fspath(source), path_text(target)
+    choice = runnable_target(source, target, Answers(), "loading the drafter", needs_weights=False)
+    source, target = on_disk(source), on_disk(str(choice.place), has_weights=False)
+    drafter = _stored_drafter(open_folder(source), Path(target), Answers())
+    trust = trust_remote_code
+    job = EngineJob(Path(source), drafter, Path(target), (), timeout=timeout, trust_remote_code=trust)
+    return replace(load(job), trust_remote_code=trust)
+
+
+def _check(options: SmokeOptions) -> None:
+    """Raise UsageError for values that make no sense."""
+    if options.trust_remote_code and options.engine.startswith(SERVERS) and options.probe is None:
+        raise UsageError(
+            "--trust-remote-code: a server loads the target itself; give the option to the server"
+        )
+    check_timeout(options.timeout)
+    check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
+    engine, least = _choose_engine(options.engine), options.max_regression
+    argument = "--engine-arg" if options.engine_arguments else "--tensor-parallel-size"
+    has_argument = options.engine_arguments or options.tensor_parallel_size > 1
+    is_number = 0 <= options.temperature < inf and 0 <= options.seed < 1 << 63
+    check(
+        (
+            has_argument and engine not in INSTALLED,
+            f"{argument} is for an installed engine: pass --engine vllm or --engine sglang",
+        ),
+        (not is_number, "--temperature and --seed need to be at least 0, and numbers of 64 bits"),
+        (
+            least is not None and options.against is None,
+            "--max-regression is the least ratio to another drafter; name that with --against",
+        ),
+        (
+            least is not None and not 0 < least < inf,
+            f"--max-regression {least or 0:g}: a ratio above 0 was expected, like 0.97",
+        ),
+        (
+            options.show and engine != "reference",
+            "--show needs what each draft had accepted, which --engine reference alone tells",
+        ),
+        (
+            min(options.chains, default=0) < 1 or options.max_tokens < 1,
+            "-k and --max-tokens need to be at least 1",
+        ),
+    )
+    _check_speed(options, engine)
+
+
+def _check_speed(options: SmokeOptions, engine: str) -> None:
+    """Raise UsageError for what cannot be timed."""
+    is_server, several = engine not in RUNNERS, len(options.chains) > 1
+    for flag, numbers in (("--speed", options.speed), ("-k", options.chains if several else None)):
+        if numbers is not None and not is_rising(numbers):
+            raise UsageError(f"{flag} {','.join(map(str, numbers))}: {NUMBERS} was expected")
+    check(
+        (
+            several and not options.speed,
+            "-k with several numbers is for --speed, which says which is the fastest; give one, or --speed"
+            " 1,4,16",
+        ),
+        (
+            several and is_server,
+            "-k with several numbers: a server drafts as many tokens as it was started with; leave -k out",
+        ),
+        (
+            options.speed and not is_server and engine not in TIMED,
+            f"--speed is measured in vLLM, which --engine {engine} is not, or in a running server: pass"
+            " --engine vllm where it is installed, or the server's URL",
+        ),
+    )
+
+
+def _report(
+    source: str,
+    target: Path,
+    prompts: tuple[Prompt, ...],
+    options: SmokeOptions,
+    on_progress: OnProgress | None,
+    *,
+    compares_plain: bool = True,
+) -> SmokeReport:
+    """The report of one drafter, without probes."""
+    if Path(source).resolve() == target.resolve():
+        raise RefusedError(
+            f"{source} is the target itself; every token would be accepted, and nothing measured"
+        )
+    with _job(source, target, prompts, options, on_progress) as job:
+        job = replace(job, compares_plain=compares_plain and options.lossless)
+        run = _run(job, _choose_engine(options.engine))
+        label = open_folder(source).label
+        report = make_report(label, job, run, options.min_acceptance_length, options.min_position_0)
+        shown = show_answer(job, run.results) if options.show else None
+        return replace(report, files=_digests(open_folder(source)), shown=shown)
+
+
+def _digests(source: FolderSource) -> Mapping[str, str]:
+    """SHA-256 of the config and the weights, which show whether figures are of this drafter."""
+    digests = {}
+    for name in source.names():
+        is_weights = name == source.only if source.only else name.endswith(".safetensors")
+        if name == "config.json" or is_weights:
+            with source.open_file(name) as file:
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
+
+
+def repair_command(source: str, target: str | None, answers: Answers, variant: Variant) -> str:
+    """The command that converts `source` as `variant` reads it, in the place of a contrary answer."""
+    return command("convert", source, *variant.option.split(" "), target=target, answers=answers)
+
+
+@contextmanager
+def _job(
+    source: str,
+    target: Path,
+    prompts: tuple[Prompt, ...],
+    options: SmokeOptions,
+    on_progress: OnProgress | None = None,
+) -> Iterator[EngineJob]:
+    """The engine's job: the folder as stored, or for the reference engine with canonical names."""
+
+    def job(folder: Path, drafter: Drafter, tokens: tuple[int, ...] | None = None) -> EngineJob:
+        return EngineJob(
+            folder,
+            drafter,
+            target,
+            prompts,
+            k=options.chains[-1],
+            max_tokens=options.max_tokens,
+            temperature=options.temperature,
+            seed=options.seed,
+            device=options.device,
+            timeout=options.timeout,
+            trust_remote_code=options.trust_remote_code,
+            ignores_eos=options.ignore_eos,
+            on_progress=on_progress,
+            tensor_parallel_size=options.tensor_parallel_size,
+            engine_arguments=options.engine_arguments,
+            draft_tokens=tokens,
+        )
+
+    engine = _choose_engine(options.engine)
+    if engine != "reference":
+        stored = open_folder(source)
+        drafter, tokens = _stored_drafter(stored, target, options.answers), None
+        if engine == "sglang":  # the target token of each draft token, as the checkpoint means it
+            vocabulary = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None)
+            tokens = vocabulary.targets
+        yield job(stored.root, drafter, tokens)
+        return
+    with scratch_folder() as scratch:
+        folder = scratch / "drafter"
+        rewrite = ConvertOptions(
+            target=str(target), answers=options.answers, link=True, measure=None, force_unserved=True
+        )
+        marked: tuple[int, ...] = ()
+        if options.probe == "sensitivity":
+            with opened(open_folder(source), None, is_looked_at=True) as files:
+                drafter = read_drafter(files.checkpoint, options.answers, open_target(str(target)))
+                marked = marked_tokens(files.checkpoint, drafter)
+        if marked:  # the probe tries both, and engines read d2t
+            rewrite = replace(rewrite, fixes=(("t2d", "from-d2t"),))
+        conversion = convert(source, folder, rewrite)
+        yield replace(job(folder, conversion.plan.drafter), marked_tokens=marked)
+
+
+def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Drafter:
+    """The drafter as its files state it. Raises RefusedError for what hangs or aborts an engine."""
+    drafter = read_drafter(read_checkpoint(stored), answers, open_target(str(target)))
+    fatal = [note.text for note in drafter.notes_at("problem") if note.about in ("aux layers", "target")]
+    if fatal:
+        raise RefusedError("; ".join(fatal))
+    return drafter
+
+
+def _choose_engine(engine: str) -> str:
+    """The value of --engine, with auto resolved."""
+    if engine == "auto":
+        return "vllm" if VLLM.is_installed() else "reference"
+    if engine not in RUNNERS and not engine.startswith(SERVERS):
+        raise UsageError(f"--engine {engine}: auto, {', '.join(RUNNERS)} or a server's URL was expected")
+    return engine
+
+
+def _run(job: EngineJob, engine: str) -> EngineRun:
+    if engine in RUNNERS:
+        return RUNNERS[engine](job)
+    from eaglectl.run.server.run import run_server  # late: its checks of answers are slow to load
+
+    return run_server(job, engine)

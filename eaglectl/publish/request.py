@@ -1,0 +1,155 @@
+"""What `upload` and `verify` are asked for: their options, a field each (see eaglectl/options.py)."""
+
+import re
+from typing import Annotated
+
+from msgspec import field
+
+from eaglectl.errors import UsageError
+from eaglectl.files.hub_names import is_repo_name
+from eaglectl.files.layout import CARD
+from eaglectl.formats.format import Answers
+from eaglectl.judge.policy import Policy
+from eaglectl.options import ENGINE, NO_ENGINES, TARGET, Option, Options
+
+LICENCE = re.compile(r"[a-z][a-z0-9.+-]{0,60}")
+# groups of --help
+COMMIT, ON_CARD, REQUIRED = "The commit", "The card", "What must be there"
+
+
+class Destination(Options, frozen=True):
+    """Where to publish: org/name on the Hub, and how.
+
+    `is_pull` None: a pull request, or a commit where the call creates the repository. `is_private` None: a
+    new repository is private. `tag` is set on the commit once it is verified.
+    """
+
+    repo: str
+    revision: Annotated[str, Option("The branch.", value="BRANCH", group=COMMIT)] = "main"
+    is_pull: Annotated[
+        bool | None,
+        Option(
+            "A pull request (the default, but to a new repository), or a commit on the branch.",
+            "--pr/--direct",
+            group=COMMIT,
+        ),
+    ] = None
+    is_private: Annotated[
+        bool | None,
+        Option("What a new repository is; private by default.", "--private/--public", group=COMMIT),
+    ] = None
+    tag: Annotated[
+        str | None,
+        Option("Tag the commit once it is verified; a tag is never moved.", value="TAG", group=COMMIT),
+    ] = None
+
+    def check(self) -> None:
+        """Raise UsageError for names that the Hub does not allow."""
+        if not is_repo_name(self.repo):
+            raise UsageError(f"{self.repo}: REPO is org/name; a branch is given by --revision")
+        _check_ref("--revision", "branch", self.revision)
+        if self.tag:
+            _check_ref("--tag", "tag", self.tag)
+
+
+def _check_ref(option: str, kind: str, name: str) -> None:
+    is_text = name.isprintable() and bool(name.strip())
+    if not is_text or set(name) & set(" ~^:?*[\\") or ".." in name or name[0] in "-/":
+        raise UsageError(f"{option} {name}: the name of a {kind} was expected, like v1.0")
+
+
+class CardAnswers(Options, frozen=True):
+    """What only the user knows of a card: the licence, the target on the Hub, and a file on the training."""
+
+    licence: Annotated[
+        str | None,
+        Option("The licence on the card, like apache-2.0.", "--license", value="ID", group=ON_CARD),
+    ] = None
+    base_model: Annotated[
+        str | None,
+        Option("The target on the Hub that the drafter was trained for.", value="ORG/NAME", group=ON_CARD),
+    ] = None
+    training: Annotated[
+        str | None,
+        Option(
+            "How it was trained, for the card: JSON of schemas/training.schema.json.",
+            value="FILE",
+            group=ON_CARD,
+            complete="files",
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Raise UsageError for a licence or a base model that the Hub could not read."""
+        if self.licence is not None and not LICENCE.fullmatch(self.licence):
+            raise UsageError(f"--license {self.licence}: an identifier was expected, like apache-2.0")
+        if self.licence == "other":
+            raise UsageError(
+                "--license other needs a name and a link: write license, license_name and license_link into"
+                f" the front matter of {CARD}"
+            )
+        if self.base_model is not None and not is_repo_name(self.base_model):
+            raise UsageError(f"--base-model {self.base_model}: org/name on the Hub was expected")
+
+
+class UploadOptions(Options, frozen=True):
+    """Options of `upload`.
+
+    `policy` is a policy or its file. Without `has_engines`, no engine is judged for where none is named.
+    """
+
+    policy: Annotated[
+        Policy | str | None,
+        Option("The release policy; by default the nearest eaglectl.toml.", value="FILE", complete="files"),
+    ] = None
+    dry_run: Annotated[bool, Option("Print the plan and send nothing; needs no token.")] = False
+    show_card: Annotated[bool, Option("Print the card that is published too; so does -v.", group=ON_CARD)] = (
+        False
+    )
+    target: Annotated[str | None, TARGET] = None
+    engines: Annotated[tuple[str, ...], ENGINE] = ()
+    has_engines: Annotated[bool, NO_ENGINES] = True
+    message: Annotated[
+        str | None,
+        Option(
+            "The commit's message; its first line is the title.",
+            "--message, -m",
+            value="TEXT",
+            group=COMMIT,
+        ),
+    ] = None
+    smoke: Annotated[
+        str | None,
+        Option(
+            "What `eaglectl smoke --json` measured, for the card.",
+            value="FILE",
+            group=ON_CARD,
+            complete="files",
+        ),
+    ] = None
+    answers: Answers = field(default_factory=Answers)
+    card: CardAnswers = field(default_factory=CardAnswers)
+
+
+class VerifyOptions(Options, frozen=True):
+    """Options of `verify`: what must be there.
+
+    `policy` is a policy or its file; None: nothing is required but what the options say.
+    """
+
+    needs_record: Annotated[
+        bool,
+        Option("A download without the list in eaglectl.json differs.", "--require-record", group=REQUIRED),
+    ] = False
+    policy: Annotated[
+        Policy | str | None,
+        Option(
+            "Its [verify] says what must be there; by default the nearest eaglectl.toml outside of DIR.",
+            value="FILE",
+            group=REQUIRED,
+            complete="files",
+        ),
+    ] = None
+    against: Annotated[
+        str | None, Option("Compare DIR with what the Hub lists: org/name[@revision].", value="REPO")
+    ] = None

@@ -1,0 +1,132 @@
+"""SARIF 2.1.0 for code scanning: each finding at the line of its config key, or at the name of its tensor."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import eaglectl
+from eaglectl.judge.judge import Report
+from eaglectl.judge.judgement import Unchecked
+from eaglectl.judge.rule import Finding, Rule
+from eaglectl.publish.project import repository
+from eaglectl.report.ci.places import Place, Places
+from eaglectl.report.findings import fingerprints, rule_url, rules_of, sorted_rules
+from eaglectl.text import printable
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+def sarif(reports: Sequence[Report]) -> str:
+    """Return a document of one run; rules that could not look are notifications, never results."""
+    rules = sorted_rules(rule for report in reports for rule in rules_of(report))
+    index = {rule.id: number for number, rule in enumerate(rules)}
+    driver: dict[str, Any] = {
+        "name": "eaglectl",
+        "version": eaglectl.__version__,
+        "semanticVersion": eaglectl.__version__,
+        "rules": [_rule(rule) for rule in rules],
+    }
+    if address := repository():
+        driver["informationUri"] = address
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [_invocation(reports, index)],
+        "results": [result for report in reports for result in _results(report, index)],
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    url = rule_url(rule)
+    # a viewer can follow an absolute address alone
+    link = {"helpUri": url} if url.startswith(("https://", "http://")) else {}
+    return {
+        "id": rule.id,
+        "name": rule.name,
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": f"{rule.summary} {rule.why}"},
+        "help": {"text": f"{rule.why}\n\nFix: {rule.fix}", "markdown": f"{rule.why}\n\n**Fix:** {rule.fix}"},
+        **link,
+        "defaultConfiguration": {"level": rule.severity},
+        "properties": {"tags": [rule.family, *filter(None, [rule.engines])]},
+    }
+
+
+def _invocation(reports: Sequence[Report], index: Mapping[str, int]) -> dict[str, Any]:
+    notifications = [notification for report in reports for notification in _notifications(report, index)]
+    is_readable = not any(report.problem for report in reports)
+    overrides: dict[str, dict[str, object]] = {
+        rule: {"enabled": False} for report in reports for rule in report.off
+    }
+    overrides |= {rule: {"level": level} for report in reports for rule, level in report.lowered.items()}
+    return {
+        "executionSuccessful": is_readable,
+        "toolExecutionNotifications": notifications,
+        "ruleConfigurationOverrides": [
+            {"descriptor": {"id": rule}, "configuration": overrides[rule]} for rule in sorted(overrides)
+        ],
+    }
+
+
+def _notifications(report: Report, index: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    locations = [_location(Places(report.path).find(""))]
+    for unchecked in report.unchecked:
+        yield {**_notification(unchecked, index), "locations": locations}
+    if report.problem:
+        message = {"text": f"{_plain(report.path)} could not be read: {_plain(report.problem)}"}
+        yield {"level": "error", "message": message, "locations": locations}
+    if report.skipped:
+        message = {"text": f"{_plain(report.path)} was skipped: {_plain(report.skipped)}"}
+        yield {"level": "note", "message": message, "locations": locations}
+
+
+def _notification(unchecked: Unchecked, index: Mapping[str, int]) -> dict[str, Any]:
+    rule = unchecked.rule
+    return {
+        "level": "error" if unchecked.is_required else "note",
+        "message": {"text": f"{rule.id} {rule.name} could not look: {_plain(unchecked.reason)}"},
+        "associatedRule": {"id": rule.id, "index": index[rule.id]},
+    }
+
+
+def _results(report: Report, index: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    places = Places(report.path)
+    reasons = {id(suppressed.finding): suppressed.by.reason for suppressed in report.suppressed}
+    findings = [*report.findings, *(suppressed.finding for suppressed in report.suppressed)]
+    for finding, name in zip(findings, fingerprints(findings), strict=True):
+        result = _result(finding, places.find(finding.match.where), name, index[finding.rule.id])
+        if id(finding) in reasons:
+            justification = _plain(reasons[id(finding)])
+            result["suppressions"] = [{"kind": "external", "justification": justification}]
+        yield result
+
+
+def _result(finding: Finding, place: Place, fingerprint: str, rule_index: int) -> dict[str, Any]:
+    return {
+        "ruleId": finding.rule.id,
+        "ruleIndex": rule_index,
+        "level": finding.severity,
+        "kind": "fail",
+        "message": {"text": _plain(f"{finding.match.message}. Fix: {finding.fix}")},
+        "locations": [_location(place)],
+        "partialFingerprints": {"eaglectl/v1": fingerprint},
+        "properties": {"where": printable(finding.match.where), "engines": list(finding.match.engines)},
+    }
+
+
+def _location(place: Place) -> dict[str, Any]:
+    physical: dict[str, Any] = {"artifactLocation": {"uri": place.uri}}
+    if place.line:
+        physical["region"] = {"startLine": place.line}
+        if place.column:
+            physical["region"]["startColumn"] = place.column
+    location: dict[str, Any] = {"physicalLocation": physical}
+    if place.logical:
+        location["logicalLocations"] = [{"fullyQualifiedName": printable(place.logical), "kind": "resource"}]
+    return location
+
+
+def _plain(text: str) -> str:
+    """Return text in which a viewer finds no Markdown link, as names come from files."""
+    return printable(text).replace("](", "] (")

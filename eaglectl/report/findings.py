@@ -1,0 +1,392 @@
+"""What the reports of `validate` share: which findings fail, counts, rows, fingerprints, links to rules."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from eaglectl.judge.judge import Report, overall_verdict
+from eaglectl.judge.policy import Suppression
+from eaglectl.judge.rule import SEVERITIES, Finding, Rule
+from eaglectl.publish.project import repository
+from eaglectl.report.figures import Cell, Timelines
+from eaglectl.report.section import (
+    TONES,
+    Block,
+    Commands,
+    Entries,
+    Entry,
+    Folded,
+    Line,
+    Lines,
+    Outline,
+    Section,
+    Table,
+    Words,
+    grouped,
+    toned,
+)
+from eaglectl.report.wording import engine_ranges, plural
+
+# the page of the rules in the repository; the variable names another address for it
+DOCS = "docs/rules.md"
+DOCS_VARIABLE = "EAGLECTL_DOCS_URL"
+COPIED = "the weights are pickles: they were copied to a temporary folder, and nothing in them was run"
+ABOUT_RULES = "of the findings above, as eaglectl rules has them"
+# the most findings of one rule that are shown to people
+MOST_FINDINGS = 20
+# rules that find no drafter at all
+NO_DRAFTER = ("one-weight-source", "not-a-drafter")
+WORST_FIRST = tuple(reversed(SEVERITIES))
+# a reason why rules could not look, and their ids
+UncheckedGroup = tuple[str, list[str]]
+
+
+def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Outline:
+    """Each checkpoint with its findings, then what is true of all; if quiet, only what fails."""
+    verdict, common = overall_verdict(reports), common_unchecked(reports)
+    parts = [_part(report, [] if is_quiet else common, is_quiet=is_quiet) for report in reports]
+    judged = "" if all(map(is_unreadable, reports)) else default_engines_line(reports)
+    policy = f"({policy_line(reports)})"
+    rows = [
+        (
+            Words(report.path, is_code=True, link=f"#checkpoint-{number}"),
+            toned(report.verdict),
+            counted(report),
+        )
+        for number, report in enumerate(reports)
+    ]
+    overview = Section("Checkpoints", [Table(("checkpoint", "verdict", ""), rows)], only="page")
+    rules = {finding.rule.id: finding.rule for report in reports for finding in report.findings}
+    after = [
+        *([] if is_quiet else _unchecked("could not look, in every checkpoint", common)),
+        Section("Rules", list(map(_rule, rules.values())), ABOUT_RULES, only="html"),
+    ]
+    lead = (Words(total(reports), "strong"), " ", Words(policy, "quiet"), " ", Words(judged, "quiet"))
+    last: list[Line] = [Words(judged, "quiet")] if judged else []
+    last.append((toned(verdict), f"  {total(reports)}  ", Words(policy, "quiet")))
+    if len(parts) == 1:
+        (part,) = parts
+        is_dense = is_quiet or is_unreadable(reports[0])
+        return replace(part, lead=lead, sections=[*part.sections, *after], last=last, is_dense=is_dense)
+    return Outline("validate", toned(verdict), "", lead, "", [overview, *after], last, parts, is_quiet)
+
+
+def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -> Outline:
+    """One checkpoint; `common` is what no rule could look at in any of them."""
+    is_bare = is_unreadable(report) and not is_quiet
+    sections = [_about(report)]
+    if is_bare:
+        sections += _bare_entries(report)
+    else:
+        findings = [finding for finding in report.findings if not is_quiet or fails(finding, report)]
+        sections += _entries("Findings", findings)
+    if not is_quiet and not is_bare:
+        unchecked = [group for group in unchecked_groups(report) if group not in common]
+        sections += [*release_sections(report), *_unchecked("could not look", unchecked)]
+        sections += [
+            Section(title, [Table(("rule", "reason"), _quiet(rows), is_bare=True)], is_compact=True)
+            for title, rows in suppression_rows(report)
+        ]
+    verdict = toned(report.verdict)
+    head = (Words(report.path, "strong"), "  ", verdict)
+    return Outline("validate", verdict, report.path, "", head, sections)
+
+
+def _about(report: Report) -> Section:
+    """What was judged, or why nothing was."""
+    lines = []
+    if report.problem:
+        lines.append(Words(f"could not be read: {report.problem}", "doubt"))
+    if report.skipped:
+        lines.append(Words(f"no drafter: {report.skipped}", "quiet"))
+    if report.target:
+        lines.append(Words(f"target: {report.target}", "quiet"))
+    if report.is_of_copy:
+        lines.append(Words(COPIED, "quiet"))
+    return Section("", [Lines(lines)], has_heading=False)
+
+
+def _bare_entries(report: Report) -> list[Section]:
+    """Why there was no drafter to look at, in one line, and the other errors."""
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    first = next(filter(_tells_no_drafter, errors), None)
+    if first is None:
+        return list(_entries("Findings", errors))
+    text = f"  {first.match.message}; {first.fix}"
+    name = Words(f"{first.rule.id} {first.rule.name}", "strong", link=f"#{first.rule.id.lower()}")
+    line = Lines([(toned(first.severity), "  ", name, text)])
+    others = [finding for finding in errors if finding is not first]
+    return [Section("Findings", [line], has_heading=False), *_entries("Findings", others)]
+
+
+def _entries(title: str, findings: Iterable[Finding]) -> Iterator[Section]:
+    """The first findings of each rule."""
+    first, more = first_findings(findings)
+    if first:
+        rows = list(map(_entry, first))
+        rest = Lines([Words(sentence, "quiet") for sentence in more])
+        yield Section(title, [Entries(rows), rest], has_heading=False)
+
+
+def _entry(finding: Finding) -> Entry:
+    rule, match = finding.rule, finding.match
+    return Entry(
+        toned(finding.severity),
+        Words(f"{rule.id} {rule.name}", "strong", link=f"#{rule.id.lower()}"),
+        match.where,
+        engine_ranges(match.engines),
+        match.message,
+        finding.fix,
+    )
+
+
+def release_sections(report: Report) -> Iterator[Section]:
+    """The outcome for each engine release requested, and the smallest change that makes all pass."""
+    if report.releases:
+        groups = grouped(
+            (
+                (
+                    verdict.engine,
+                    Words(verdict.check, TONES[verdict.outcome.check]),
+                    ", ".join(verdict.rules) or "; ".join(verdict.reasons),
+                ),
+                "==".join(filter(None, (verdict.engine, verdict.release))),
+            )
+            for verdict in report.releases
+        )
+        rows = [
+            (engine_ranges(releases), outcome, Words(reason, "quiet"))
+            for (_, outcome, reason), releases in groups.items()
+        ]
+        table = Table(("releases", "outcome", "why"), rows, "reasons", is_whole=True, is_bare=True)
+        yield Section("served as stored", [_timelines(report), table], is_compact=True)
+    if report.smallest_changes:
+        changes = Lines(report.smallest_changes)
+        yield Section("smallest change that makes all pass", [changes], is_compact=True)
+
+
+def _timelines(report: Report) -> Timelines:
+    """The releases of each engine, oldest first, with their outcome and its reason."""
+    rules = {finding.rule.id: finding.rule for finding in report.findings}
+    cells = []
+    for verdict in report.releases:
+        reasons = [f"{rule} {rules[rule].name}" if rule in rules else rule for rule in verdict.rules]
+        parts = filter(None, (verdict.check, ", ".join(reasons), "; ".join(verdict.reasons)))
+        cell = Cell(verdict.release or verdict.engine, TONES[verdict.outcome.check], ": ".join(parts))
+        cells.append((verdict.engine, cell))
+    return Timelines(grouped(cells))
+
+
+def _unchecked(title: str, groups: Sequence[UncheckedGroup]) -> list[Section]:
+    rows = [(plural(len(ids), "rule"), f"{reason} ({', '.join(ids)})") for reason, ids in groups]
+    table = Table(("rules", "why"), _quiet(rows), is_whole=True, is_bare=True)
+    return [Section(title, [table], is_compact=True)] if rows else []
+
+
+def _quiet(rows: Iterable[tuple[str, str]]) -> list[tuple[Line, ...]]:
+    return [(name, Words(text, "quiet")) for name, text in rows]
+
+
+def _rule(rule: Rule) -> Folded:
+    """An explanation of a rule, as `eaglectl rules ID` has it."""
+    lines: list[Line] = [rule.why, (Words("fix: ", "strong"), rule.fix)]
+    url = rule_url(rule)
+    # a path in the repository is of no use in a page that was sent elsewhere
+    if url.startswith(("https://", "http://")):
+        lines.append(Words("its page", link=url))
+    title = (Words(f"{rule.id} {rule.name}", "strong"), " ", rule.summary)
+    blocks: list[Block] = [Lines(lines), Commands([("", f"eaglectl rules {rule.id}")])]
+    return Folded(title, blocks, rule.id.lower())
+
+
+def fingerprints(findings: Sequence[Finding]) -> list[str]:
+    """Return a stable name for each finding, from its rule, its place and its engines, not its message."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    names = []
+    for finding in findings:
+        engines = sorted({engine.split("=")[0] for engine in finding.match.engines})
+        key = (finding.rule.id, finding.match.where, *engines)
+        counts[key] += 1
+        names.append(digest(*key, str(counts[key])))
+    return names
+
+
+def digest(*parts: str) -> str:
+    """Return the SHA-256 over texts."""
+    import hashlib  # late: it loads OpenSSL
+
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
+
+
+def fails(finding: Finding, report: Report) -> bool:
+    """Whether the severity of a finding fails the checkpoint."""
+    if not report.fail_on:
+        return False
+    return SEVERITIES.index(finding.severity) >= SEVERITIES.index(report.fail_on)
+
+
+def first_findings(findings: Iterable[Finding]) -> tuple[list[Finding], list[str]]:
+    """Return the first findings of each rule, and a sentence for each rule that has more of them."""
+    counts: Counter[tuple[str, str]] = Counter()
+    first = []
+    for finding in findings:
+        name = (finding.rule.id, finding.rule.name)
+        counts[name] += 1
+        if counts[name] <= MOST_FINDINGS:
+            first.append(finding)
+    more = [
+        f"and {count - MOST_FINDINGS:,} more of {rule} {name}; --json lists all"
+        for (rule, name), count in counts.items()
+        if count > MOST_FINDINGS
+    ]
+    return first, more
+
+
+def rules_of(report: Report) -> list[Rule]:
+    """Return every rule that ran, by id."""
+    findings = [*report.findings, *(suppressed.finding for suppressed in report.suppressed)]
+    looked = [*report.passed, *(finding.rule for finding in findings)]
+    return sorted_rules([*looked, *(unchecked.rule for unchecked in report.unchecked)])
+
+
+def sorted_rules(rules: Iterable[Rule]) -> list[Rule]:
+    """Return each rule once, by id."""
+    return sorted(
+        {rule.id: rule for rule in rules}.values(), key=lambda rule: int(rule.id.removeprefix("EGL"))
+    )
+
+
+def unchecked_groups(report: Report) -> list[UncheckedGroup]:
+    """Return the reasons why rules could not look, with their ids; those that the policy requires first."""
+    ids_by_reason = grouped(
+        ((not unchecked.is_required, unchecked.reason), unchecked.rule.id) for unchecked in report.unchecked
+    )
+    groups = sorted(ids_by_reason.items(), key=lambda item: (item[0][0], -len(item[1])))
+    suffixes = {False: " (required)", True: ""}
+    return [(f"{reason}{suffixes[is_optional]}", ids) for (is_optional, reason), ids in groups]
+
+
+def required_groups(report: Report) -> list[tuple[str, list[Rule]]]:
+    """Return the reasons why required rules could not look, with those rules."""
+    required = (unchecked for unchecked in report.unchecked if unchecked.is_required)
+    return list(grouped((unchecked.reason, unchecked.rule) for unchecked in required).items())
+
+
+def group_text(reason: str, rules: Sequence[Rule]) -> str:
+    """Return a group's reason, and how many rules it is of where they are several."""
+    last = rules[-1]
+    return f"{reason} ({len(rules)} rules, the last is {last.id} {last.name})" if len(rules) > 1 else reason
+
+
+def common_unchecked(reports: Sequence[Report]) -> list[UncheckedGroup]:
+    """Return the groups of `unchecked_groups` that all of several readable checkpoints share."""
+    readable = [report for report in reports if not report.problem and not report.skipped]
+    if len(readable) < 2:
+        return []
+    others = [unchecked_groups(report) for report in readable[1:]]
+    return [group for group in unchecked_groups(readable[0]) if all(group in other for other in others)]
+
+
+def is_unreadable(report: Report) -> bool:
+    """Whether there was no drafter to look at: no files, no weights, or another model."""
+    is_looked_at = len(report.passed) > len(report.unchecked)
+    return bool(report.problem) or (not is_looked_at and any(map(_tells_no_drafter, report.findings)))
+
+
+def _tells_no_drafter(finding: Finding) -> bool:
+    return finding.rule.name in NO_DRAFTER
+
+
+def counted(report: Report) -> str:
+    """Return how many findings of each severity there are, and how many rules could not look and passed."""
+    if report.skipped:
+        return "not judged"
+    parts = _severities([report])
+    if report.suppressed:
+        parts.append(f"{len(report.suppressed)} suppressed")
+    if not rules_of(report):
+        return "no rule could look"
+    if report.unchecked:
+        parts.append(f"{plural(len(report.unchecked), 'rule')} could not look")
+    return ", ".join([*parts, f"{len(report.passed)} passed"])
+
+
+def total(reports: Sequence[Report]) -> str:
+    """Return the counts over all checkpoints."""
+    if len(reports) == 1:
+        return counted(reports[0])
+    verdicts = Counter(report.verdict for report in reports)
+    outcomes = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    text = f"{plural(len(reports), 'checkpoint')}: {outcomes}"
+    return "; ".join(filter(None, (text, ", ".join(_severities(reports)))))
+
+
+def _severities(reports: Sequence[Report]) -> list[str]:
+    counts = Counter(finding.severity for report in reports for finding in report.findings)
+    return [plural(counts[severity], severity) for severity in WORST_FIRST if counts[severity]]
+
+
+def policy_line(reports: Sequence[Report]) -> str:
+    """Return which severity fails, the policies that were applied, and how many rules they weaken."""
+    policies = sorted({report.policy for report in reports})
+    thresholds = {report.fail_on for report in reports}
+    effect = f"fails on {next(iter(thresholds))}"
+    if thresholds == {None}:
+        effect = "never fails"
+    weakened = [
+        f"{number} {what}"
+        for number, what in (
+            (len({rule for report in reports for rule in report.off}), "off"),
+            (len({rule for report in reports for rule in report.lowered}), "of lower severity"),
+        )
+        if number
+    ]
+    rules = f" (rules: {', '.join(weakened)})" if weakened else ""
+    return f"{effect}; policy: {', '.join(policies)}{rules}"
+
+
+def default_engines_line(reports: Sequence[Report]) -> str:
+    """Return the releases judged that nobody named, why, and how to name others; "" for none."""
+    judged = dict.fromkeys(pair for report in reports if report.releases for pair in report.default_engines)
+    if not judged:
+        return ""
+    by_reason = grouped((why, release.replace("==", " ")) for release, why in judged)
+    releases = ", ".join(f"{' and '.join(names)} ({why})" for why, names in by_reason.items())
+    engine = next(iter(judged))[0].partition("==")[0]
+    return (
+        f"judged by default for {releases}; --engine {engine} judges for that one, --no-engines by the rules"
+        " alone"
+    )
+
+
+def suppression_rows(report: Report) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield titles with rows of a rule and a reason: suppressed findings, unused and expired suppressions."""
+    counts = Counter((suppressed.finding.rule.id, suppressed.by) for suppressed in report.suppressed)
+    if counts:
+        rows = [
+            (rule, f"{plural(count, 'finding')}: {_reason(suppression)}")
+            for (rule, suppression), count in counts.items()
+        ]
+        yield "suppressed", rows
+    unused = [suppression for suppression in report.unused if suppression not in report.expired]
+    for title, idle in (("unused suppressions", unused), ("expired suppressions", report.expired)):
+        if idle:
+            yield title, [(suppression.rule, _reason(suppression)) for suppression in idle]
+
+
+def _reason(suppression: Suppression) -> str:
+    limits = [suppression.where] if suppression.where else []
+    if suppression.until:
+        limits.append(f"until {suppression.until}")
+    if not limits:
+        return suppression.reason
+    return f"{suppression.reason} ({', '.join(limits)})"
+
+
+def rule_url(rule: Rule) -> str:
+    """Return a rule's documentation: at $EAGLECTL_DOCS_URL, else in the repository, else in a checkout."""
+    known = repository()
+    page = os.environ.get(DOCS_VARIABLE) or (f"{known}/blob/HEAD/{DOCS}" if known else DOCS)
+    return f"{page}#{rule.id.lower()}-{rule.name.replace('.', '')}"

@@ -1,0 +1,186 @@
+"""A result as Markdown, for comments and cards: text from files is harmless, and code stays code."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from eaglectl.report.figures import FIGURES
+from eaglectl.report.section import (
+    Commands,
+    Entries,
+    Entry,
+    Folded,
+    Line,
+    Lines,
+    Marked,
+    Outline,
+    Pairs,
+    Remarks,
+    Section,
+    Table,
+    Words,
+    plain,
+    spans,
+)
+from eaglectl.text import as_markdown, printable
+
+# a GitHub comment holds 65,536 characters, GitLab's a million
+LIMIT = 60_000
+# a stroke that ends no cell
+STROKE = "\\|"
+
+
+def markdown(outline: Outline, limit: int = LIMIT) -> str:
+    """Return a result with a heading for each part; lines beyond `limit` characters are cut off."""
+    lines: list[str] = []
+    size = -1
+    every = list(_lines(outline, 2))
+    for number, line in enumerate(every):
+        size += len(line) + 1
+        if size > limit:
+            return "\n".join([*lines, "", f"*{len(every) - number} more lines were cut off.*"])
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _lines(outline: Outline, level: int) -> Iterator[str]:
+    subject = f": {as_markdown(outline.subject)}" if outline.subject else ""
+    command = f"eaglectl {outline.command}: " if level == 2 else ""
+    yield f"{'#' * level} {command}{as_markdown(outline.verdict.text)}{subject}"
+    if lead := _line(outline.lead).strip():
+        yield from ("", lead)
+    own = [section for section in outline.sections if section.only in ("", "page")]
+    # of several, the overview stands first, and what is said of all of them last
+    for section in own[:1] if outline.parts else own:
+        yield from _section(section, level + 1)
+    for part in outline.parts:
+        yield ""
+        yield from _lines(part, level + 1)
+    for section in own[1:] if outline.parts else ():
+        yield from _section(section, level + 1)
+
+
+def _section(section: Section, level: int) -> Iterator[str]:
+    blocks = [line for block in section.blocks for line in _block(block)]
+    if not blocks and not section.about:
+        return
+    if section.title:
+        yield from ("", f"{'#' * level} {section.title}")
+    if section.about:
+        yield from ("", _prose(section.about))
+    yield from blocks
+
+
+def _block(block: Any) -> list[str]:
+    """The lines of a block after an empty one; none of one that is for other media, or a picture."""
+    if isinstance(block, FIGURES) or getattr(block, "only", "") == "terminal":
+        return []
+    lines = list(WRITERS[type(block)](block))
+    return ["", *lines] if lines else []
+
+
+def _pairs(block: Pairs) -> Iterator[str]:
+    return (f"* **{as_markdown(name)}** {_line(value)}" for name, value in block.rows)
+
+
+def _table(block: Table) -> Iterator[str]:
+    if block.rows:
+        yield _row(map(as_markdown, block.head))
+        yield f"|{'---|' * len(block.head)}"
+    for row in block.rows:
+        yield _row(_line(cell, is_cell=True) for cell in row)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _remarks(block: Remarks) -> Iterator[str]:
+    return (f"* **{row.word.text}** {_prose(row.text)}" for row in block.rows)
+
+
+def _list(block: Lines) -> Iterator[str]:
+    for number, line in enumerate(block.lines):
+        if block.is_list:
+            yield f"* {_line(line)}"
+        else:
+            yield from ("", _line(line)) if number else (_line(line),)
+
+
+def _marked(block: Marked) -> Iterator[str]:
+    text = "".join(f"[{text}]" if is_marked else text for text, is_marked in block.parts)
+    return (f"    {printable(line)}" for line in text.split("\n"))
+
+
+def _commands(block: Commands) -> Iterator[str]:
+    for number, (label, command) in enumerate(block.rows):
+        if number:
+            yield ""
+        if label:
+            yield from (f"{as_markdown(label)}:", "")
+        yield f"    {printable(command)}"
+
+
+def _entries(block: Entries) -> Iterator[str]:
+    yield from ("| severity | rule | where | finding | fix |", "|---|---|---|---|---|")
+    yield from map(_entry, block.rows)
+
+
+def _entry(entry: Entry) -> str:
+    about = f" ({as_markdown(entry.about)})" if entry.about else ""
+    text = f"{_prose(entry.text, is_cell=True)}{about}"
+    where, fix = _code(entry.where, is_cell=True), _prose(entry.fix, is_cell=True)
+    return _row((entry.word.text, as_markdown(entry.name.text), where, text, fix))
+
+
+def _folded(block: Folded) -> Iterator[str]:
+    inside = [line for part in block.blocks for line in _block(part)]
+    if inside:
+        yield f"<details><summary>{as_markdown(plain(block.title).replace('`', ''))}</summary>"
+        yield from (*inside, "", "</details>")
+
+
+def _line(line: Line, *, is_cell: bool = False) -> str:
+    return "".join(_span(part, is_cell=is_cell) for part in spans(line))
+
+
+def _span(part: str | Words, *, is_cell: bool) -> str:
+    if isinstance(part, str):
+        return _prose(part, is_cell=is_cell)
+    if not part.text.strip():
+        return ""
+    text = (_code if part.is_code else _prose)(part.text, is_cell=is_cell)
+    if part.tone not in ("strong", "good", "bad", "doubt"):
+        return text
+    # Markdown closes emphasis behind a word alone
+    return f"**{text.strip()}**{' ' * text.endswith(' ')}"
+
+
+def _prose(text: str, *, is_cell: bool = False) -> str:
+    """Return a sentence with `code` in it kept as code, and all else as it is written."""
+    parts = printable(text).split("`")
+    if len(parts) % 2 == 0 or not all(parts[1::2]):
+        return as_markdown(text)
+    shown = (
+        _code(part, is_cell=is_cell) if place % 2 else as_markdown(part) for place, part in enumerate(parts)
+    )
+    return "".join(shown)
+
+
+def _code(text: str, *, is_cell: bool = False) -> str:
+    """Return a name as code, in a cell with its strokes escaped; one that holds a backtick as text."""
+    if not text or "`" in text:
+        return as_markdown(text)
+    shown = printable(text)
+    return f"`{shown.replace('|', STROKE) if is_cell else shown}`"
+
+
+WRITERS: Mapping[type, Callable[[Any], Iterator[str]]] = {
+    Pairs: _pairs,
+    Table: _table,
+    Remarks: _remarks,
+    Lines: _list,
+    Marked: _marked,
+    Commands: _commands,
+    Entries: _entries,
+    Folded: _folded,
+}

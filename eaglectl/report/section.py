@@ -1,0 +1,202 @@
+"""A result as sections: what it says is stated once, and each medium writes it in its own way.
+
+The writers are `terminal/report.py` (also plain text), `pages/render.py`, `markdown.py` and, of the figures,
+`pages/svg.py`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+from msgspec import Struct
+
+from eaglectl.report.figures import Figure
+from eaglectl.verdicts import CheckVerdict, FileState, VerifyVerdict
+
+Key = TypeVar("Key")
+Item = TypeVar("Item")
+# "plain" is a verdict that is neither good nor bad; "quiet" and "strong" are of text beside others
+Tone = Literal["", "good", "bad", "doubt", "plain", "quiet", "strong"]
+# where a part is shown: everywhere, on the terminal alone, everywhere else, or on HTML pages alone
+Medium = Literal["", "terminal", "page", "html"]
+
+# the most lines of a list that is as long as a checkpoint makes it
+MOST_LINES = 40
+# of verdicts and severities
+TONES: Mapping[str, Tone] = {
+    CheckVerdict.PASS: "good",
+    CheckVerdict.FAIL: "bad",
+    CheckVerdict.COULD_NOT_LOOK: "doubt",
+    CheckVerdict.SKIPPED: "plain",
+    VerifyVerdict.EQUAL: "good",
+    VerifyVerdict.DIFFERS: "bad",
+    FileState.MISSING: "bad",
+    FileState.UNLISTED: "bad",
+    FileState.NOT_LOOKED: "doubt",
+    "error": "bad",
+    "problem": "bad",
+    "warning": "doubt",
+    "question": "doubt",
+    "note": "plain",
+}
+
+
+class Words(Struct, frozen=True):
+    """A part of a line in a tone; `is_code`: the name of a tensor, a key or a path."""
+
+    text: str
+    tone: Tone = ""
+    is_code: bool = False
+    # an address, or "#" and the anchor of a Folded block
+    link: str = ""
+
+
+Line = str | Words | tuple[str | Words, ...]
+
+
+class Pairs(Struct, frozen=True):
+    """Names and values, a pair a line."""
+
+    rows: Sequence[tuple[str, Line]]
+
+
+class Table(Struct, frozen=True):
+    """Rows under a head; the first column names them.
+
+    `kind` is for pages: "figures" keeps each cell on one line where there is room, "reasons" sets the last
+    one below the others where there is none. `is_whole`: the terminal shows every row; `is_bare`: without
+    the head.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Line]]
+    kind: str = ""
+    is_whole: bool = False
+    is_bare: bool = False
+    only: Medium = ""
+
+
+class Remark(Struct, frozen=True):
+    """A sentence after a word in its tone; `code` in it is a command or a name."""
+
+    word: Words
+    text: str
+
+
+class Remarks(Struct, frozen=True):
+    """Sentences under each other."""
+
+    rows: Sequence[Remark]
+
+
+class Lines(Struct, frozen=True):
+    """Sentences, one a line; `is_list`: they are a list of equal members.
+
+    `is_unbroken`: the terminal breaks none, as a path or a command in it may be copied.
+    """
+
+    lines: Sequence[Line]
+    is_list: bool = False
+    is_unbroken: bool = False
+    only: Medium = ""
+
+
+class Marked(Struct, frozen=True):
+    """Text of several lines, of which parts are marked."""
+
+    parts: Sequence[tuple[str, bool]]
+
+
+class Commands(Struct, frozen=True):
+    """Commands to copy, each with what it is for, or ""."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+class Folded(Struct, frozen=True):
+    """Blocks behind a title where a medium can fold them; not on the terminal. Links may lead to `anchor`."""
+
+    title: Line
+    blocks: "Sequence[Block]"
+    anchor: str = ""
+
+
+class Entry(Struct, frozen=True):
+    """A finding: a word for how bad it is, its name and place, whom it concerns, a sentence, and the fix."""
+
+    word: Words
+    name: Words
+    where: str
+    about: str
+    text: str
+    fix: str
+
+
+class Entries(Struct, frozen=True):
+    """Findings under each other."""
+
+    rows: Sequence[Entry]
+
+
+Block = Pairs | Table | Remarks | Lines | Marked | Commands | Entries | Folded | Figure
+
+
+class Section(Struct, frozen=True):
+    """Blocks under a title, and what they are about.
+
+    `has_heading`: False where the terminal shows the blocks right below what stands before them;
+    `is_compact`: it does so with the title.
+    """
+
+    title: str
+    blocks: Sequence[Block] = ()
+    about: str = ""
+    only: Medium = ""
+    has_heading: bool = True
+    is_compact: bool = False
+
+
+class Outline(Struct, frozen=True):
+    """A result as sections, for one source or (`parts`) for several.
+
+    `head` and `last` are the first line and the last ones on the terminal; pages have `verdict`, `subject`
+    and `lead` in place of them. `is_dense`: the terminal shows no empty lines around them.
+    """
+
+    command: str
+    verdict: Words
+    subject: str
+    lead: Line
+    head: Line
+    sections: Sequence[Section]
+    last: Sequence[Line] = ()
+    parts: "Sequence[Outline]" = ()
+    is_dense: bool = False
+
+
+def spans(line: Line) -> Iterable[str | Words]:
+    """Return the parts of a line."""
+    return line if isinstance(line, tuple) else (line,)
+
+
+def plain(line: Line) -> str:
+    """Return a line without its tones."""
+    return "".join(part if isinstance(part, str) else part.text for part in spans(line))
+
+
+def toned(verdict: str) -> Words:
+    """Return a verdict, or a severity, in its tone."""
+    return Words(verdict, TONES[verdict])
+
+
+def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """Return the items of each key, in the order in which the keys come first."""
+    groups: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups
+
+
+def first_lines(lines: Sequence[Line]) -> Sequence[Line]:
+    """Return the first lines, and one that counts the rest."""
+    rest = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], f"and {rest:,} more; --json lists all"] if rest > 0 else lines

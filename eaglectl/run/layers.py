@@ -1,0 +1,246 @@
+"""From which aux boundaries of its target a drafter drafts best, where the file may state wrong ones.
+
+The target runs once over the texts that it wrote. How often a drafter's first draft token is the target's
+choice, over all slots of them, tells how well boundaries fit. Half of the prompts choose, one boundary after
+the other; the other half judges by draft-and-verify, so that the best of many by chance is not named. So are
+the sets with one boundary one off, and trainers' default: those that draft as well are told.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from eaglectl.drafter.boundaries import TRAINING_DEFAULT
+from eaglectl.errors import UnreadableError
+from eaglectl.progress import Progress
+from eaglectl.run.job import EngineJob
+from eaglectl.run.measurement import Estimate, PromptResult, measure, ratio
+from eaglectl.run.prompts import batches_by_length
+from eaglectl.run.sensitivity import LEAST_GAIN, LEAST_PROMPTS, Variant, shared_start
+from eaglectl.run.stage import Stage
+from eaglectl.verdicts import ReadingOutcome
+
+if TYPE_CHECKING:
+    from eaglectl.reference.model import DraftModel
+    from eaglectl.reference.teacher_forcing import ForcedBatch
+
+Boundaries = tuple[int, ...]
+# of the texts that choose, as the states of every boundary are kept: their tokens, and bytes of the states
+MOST_TOKENS, MOST_BYTES = 8192, 1 << 29
+FIRST_EDGE = 16  # the first bin of positions, the next one as wide, and each after them twice as wide
+
+
+class PositionShare(Struct, frozen=True):
+    """The share of right first draft tokens at the positions from `start` up to and without `end`."""
+
+    start: int
+    end: int
+    share: Estimate
+
+
+class LayerSearch(Struct, frozen=True):
+    """What came of the search: `found` are other boundaries that draft better, or None.
+
+    The figures of `found` are of the prompts that judge; its outcome is "better", or "too few prompts" where
+    its interval holds no gain. `alike` are boundaries one off, or trainers' default, that draft as well on
+    them, as far as they tell. `tried` counts the sets of boundaries, `by_position` is of the stated ones.
+    """
+
+    stated: Boundaries
+    tried: int
+    found: Variant | None
+    by_position: tuple[PositionShare, ...]
+    alike: tuple[Boundaries, ...] = ()
+
+
+def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearch:
+    """Try other aux boundaries on the texts of `results`, which the reference made of the job's prompts.
+
+    Raises UnreadableError for too few prompts.
+    """
+    if len(results) < 2 * LEAST_PROMPTS:
+        raise UnreadableError(
+            f"{len(results)} prompts are too few to try other aux layers; {2 * LEAST_PROMPTS} or more can"
+        )
+    stage = Stage(job)
+    depth = stage.target.depth
+    room = MOST_BYTES // (4 * (depth + 1) * job.drafter.dims.target_hidden)
+    choosing, judging = halves([len(text) + job.max_tokens for text in stage.texts], min(MOST_TOKENS, room))
+    first, second = (
+        Slots(stage, results, indices, boundaries)
+        for indices, boundaries in ((choosing, range(depth + 1)), (judging, stage.boundaries))
+    )
+    scores: dict[Boundaries, int] = {}
+
+    def score(boundaries: Boundaries) -> int:
+        if boundaries not in scores:
+            scores[boundaries] = first.score(boundaries)
+            if job.on_progress:
+                job.on_progress(Progress("trying aux layers", len(scores), None, "sets of layers"))
+        return scores[boundaries]
+
+    best = climb(score, starts(stage.boundaries, depth), depth)
+    found: Variant | None = None
+    alike: list[Boundaries] = []
+    if best != stage.boundaries:
+        found, alike = _judged(stage, [results[index] for index in judging], judging, best)
+    shares = _by_position([*first.rows(), *second.rows()], shared_start(stage.texts))
+    return LayerSearch(stage.boundaries, len(scores), found, tuple(shares), tuple(alike))
+
+
+def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], list[int]]:
+    """The texts that choose layers, every second one up to `most` tokens, and those that judge: the rest."""
+    choosing = _within(range(0, len(lengths), 2), lengths, most)
+    return choosing, [index for index in range(len(lengths)) if index not in set(choosing)]
+
+
+def _within(indices: Sequence[int], lengths: Sequence[int], most: int) -> list[int]:
+    """The first of `indices` whose texts have no more than `most` tokens, but LEAST_PROMPTS of them."""
+    kept: list[int] = []
+    tokens = 0
+    for index in indices:
+        tokens += lengths[index]
+        if tokens > most and len(kept) >= LEAST_PROMPTS:
+            break
+        kept.append(index)
+    return kept
+
+
+def starts(stated: Boundaries, depth: int) -> Iterator[Boundaries]:
+    """The stated boundaries, those that trainers take by default, and both one layer off."""
+    default = TRAINING_DEFAULT.at(depth)
+    for boundaries in (stated, default) if len(default) == len(stated) else (stated,):
+        for step in (0, -1, 1):
+            yield tuple(boundary + step for boundary in boundaries)
+
+
+def is_possible(boundaries: Boundaries, depth: int) -> bool:
+    """Whether a target of this depth has these boundaries, in their order."""
+    ascending = sorted(set(boundaries)) == list(boundaries)
+    return ascending and boundaries[0] >= 0 and boundaries[-1] <= depth
+
+
+def climb(score: Callable[[Boundaries], int], starts: Iterator[Boundaries], depth: int) -> Boundaries:
+    """The boundaries of the highest score that moves of one boundary at a time lead to."""
+    # the stated ones are first, and stay where others only equal them
+    best = max((boundaries for boundaries in starts if is_possible(boundaries, depth)), key=score)
+    while True:
+        before = best
+        for place in range(len(best)):
+            moved = ((*best[:place], boundary, *best[place + 1 :]) for boundary in range(depth + 1))
+            best = max([best, *(others for others in moved if is_possible(others, depth))], key=score)
+        if best == before:
+            return best
+
+
+def _judged(
+    stage: Stage, stated: Sequence[PromptResult], judging: Sequence[int], boundaries: Boundaries
+) -> tuple[Variant | None, list[Boundaries]]:
+    """The boundaries as a reading, with the figures of draft-and-verify, and those that draft as well.
+
+    None where they gain too little. Of sets that draft alike, the default of trainers is the reading.
+    """
+
+    def run(others: Boundaries) -> list[PromptResult]:
+        return stage.run(stage.drafter, [stage.texts[index] for index in judging], others)
+
+    own = run(boundaries)
+    compared = ratio(own, stated)
+    if compared.value < LEAST_GAIN:
+        return None, []
+    if compared.low <= 1:
+        return _variant(boundaries, own, compared, ReadingOutcome.TOO_FEW_PROMPTS), []
+    depth = stage.target.depth
+    default = TRAINING_DEFAULT.at(depth)
+    near = {*one_off(boundaries, depth)}
+    if len(default) == len(boundaries):
+        near.add(default)
+    runs = {others: run(others) for others in near - {boundaries, stage.boundaries}}
+    alike = [others for others, results in sorted(runs.items()) if ratio(results, own).high >= 1]
+    if default in alike and ratio(runs[default], stated).low > 1:
+        alike[alike.index(default)] = boundaries
+        boundaries, own = default, runs[default]
+        compared = ratio(own, stated)
+    return _variant(boundaries, own, compared, ReadingOutcome.BETTER), alike
+
+
+def _variant(
+    boundaries: Boundaries, own: Sequence[PromptResult], compared: Estimate, outcome: ReadingOutcome
+) -> Variant:
+    text = ",".join(map(str, boundaries))
+    name, option = f"aux boundaries {text}", f"--aux-layers {text}"
+    return Variant(name, option, measure(own), compared, outcome=outcome, is_verified=True)
+
+
+def one_off(boundaries: Boundaries, depth: int) -> Iterator[Boundaries]:
+    """The sets with one boundary one lower or one higher."""
+    for place, boundary in enumerate(boundaries):
+        for moved in (boundary - 1, boundary + 1):
+            others = (*boundaries[:place], moved, *boundaries[place + 1 :])
+            if is_possible(others, depth):
+                yield others
+
+
+class Slots:
+    """Texts that the target ran over, with its states at some boundaries."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        results: Sequence[PromptResult],
+        indices: Sequence[int],
+        boundaries: Sequence[int],
+    ) -> None:
+        from eaglectl.reference.teacher_forcing import run_target
+
+        self.stage = stage
+        stage.target.record(sorted(boundaries))
+        self.batches: list[ForcedBatch] = []
+        for places in batches_by_length([stage.texts[index] for index in indices], stage.job.max_tokens):
+            chosen = [indices[place] for place in places]
+            texts, answers = (
+                [stage.texts[index] for index in chosen],
+                [results[index].tokens for index in chosen],
+            )
+            self.batches.append(run_target(stage.target, texts, answers, stage.job.k))
+
+    def score(self, boundaries: Boundaries, model: "DraftModel | None" = None) -> int:
+        """How many first draft tokens are the target's choice."""
+        return sum(sum(right.values()) for right in self.rows(boundaries, model))
+
+    def rows(
+        self, boundaries: Boundaries | None = None, model: "DraftModel | None" = None
+    ) -> list[dict[int, bool]]:
+        """Each text: whether the first draft token is right, by position."""
+        from eaglectl.reference.teacher_forcing import ForcedDrafter
+
+        stage = self.stage
+        chosen = stage.boundaries if boundaries is None else boundaries
+        drafter = ForcedDrafter(model or stage.drafter, stage.target, chosen, 1)
+        rows = []
+        for batch in self.batches:
+            columns = (drafter.first_matches(batch), batch.valid[:, :-1], batch.positions[:, :-1])
+            for right, valid, positions in zip(*(column.cpu().tolist() for column in columns), strict=True):
+                slots = zip(positions, right, valid, strict=True)
+                rows.append({position: is_right for position, is_right, is_text in slots if is_text})
+        return rows
+
+
+def _by_position(rows: Sequence[dict[int, bool]], shared: int) -> Iterator[PositionShare]:
+    """Shares by bins of positions, as far as two texts reach.
+
+    Without the `shared` positions that all texts begin with, and without bins in which nothing is right: they
+    hold the text of a template, which nobody drafts.
+    """
+    start, end = 0, FIRST_EDGE
+    while True:
+        results = []
+        for row in rows:
+            right = [is_right for position, is_right in row.items() if max(start, shared) <= position < end]
+            results.append(PromptResult("slots", len(right), (sum(right),), ()))
+        if end > shared and sum(result.drafts > 0 for result in results) < 2:
+            return
+        if any(sum(result.accepted) for result in results):
+            yield PositionShare(start, end, measure(results).per_position[0])
+        start, end = end, 2 * end

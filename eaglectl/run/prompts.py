@@ -1,0 +1,417 @@
+"""Prompts: the built-in ones, or a file with one JSON object or one plain text on each line.
+
+A prompt is a text, the token ids that an engine was given, or the messages of a chat as OpenAI's API takes
+them. Sets that have a name come from their authors' repositories at fixed commits, are held to a digest, and
+cached.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.files.files import MIB, decoded, keep_file, open_regular, read_small_file
+from eaglectl.files.hub import is_offline
+from eaglectl.files.hub_session import TransferError, hub_calls, load_client
+from eaglectl.formats.published import Preset, published_file
+from eaglectl.text import listed
+
+MAX_PROMPTS = 256 * MIB
+TEXT, MESSAGES, TOKEN_IDS = "prompt", "messages", "prompt_token_ids"
+# of texts that are run together: their number, and their tokens with padding, which bound the memory
+BATCH, BATCH_TOKENS = 16, 4096
+KINDS = (TEXT, MESSAGES, TOKEN_IDS)
+# keys of a request that change what a server makes of its messages, and that no other engine here reads
+UNREAD = (
+    "add_generation_prompt",
+    "chat_template",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "documents",
+    "functions",
+    "reasoning_effort",
+)
+
+DATA = Path(__file__).with_name("prompt_sets.json")
+# seconds without an answer, or between two pieces of one
+TIMEOUT = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt's text, the set it belongs to, and whether it is a user message for the chat template.
+
+    `token_ids` or `messages`, with the `tools` of their request, stand in the place of a text that is empty.
+    `place` is the file and line, for messages.
+    """
+
+    text: str
+    set: str = "prompts"
+    is_chat: bool = False
+    token_ids: tuple[int, ...] = ()
+    messages: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
+    place: str = field(default="", compare=False)
+
+
+class PromptChoice(Struct, frozen=True):
+    """Prompts, and where they are from: `file` and its SHA-256 (None for the built-in ones).
+
+    `total` is their number in the file, `sample` that of the sample that was asked for, made by `seed`.
+    """
+
+    prompts: tuple[Prompt, ...]
+    file: str | None = None
+    sha256: str | None = None
+    total: int = 0
+    sample: int | None = None
+    seed: int = 0
+
+
+def builtin_prompts() -> tuple[Prompt, ...]:
+    """The prompts that come with eaglectl, written for it (Apache-2.0)."""
+    return _packaged("prompts.jsonl")
+
+
+def more_prompts() -> tuple[Prompt, ...]:
+    """Further prompts of the same kinds, for measurements that the built-in ones leave a tie."""
+    return _packaged("more_prompts.jsonl")
+
+
+def _packaged(name: str) -> tuple[Prompt, ...]:
+    lines = files("eaglectl.run").joinpath(name).read_text(encoding="utf-8").splitlines()
+    return tuple(_prompt("the built-in prompts", number, line) for number, line in enumerate(lines, 1))
+
+
+def read_prompts(path: Path) -> tuple[Prompt, ...]:
+    """Prompts from a file: JSON lines, or plain text, one on each line.
+
+    A JSON line has "prompt" (and "chat"), "messages" (and "tools") or "prompt_token_ids", and may name its
+    "set".
+
+    Raises UnreadableError for a file that cannot be read, UsageError for a wrong line or no prompts.
+    """
+    return choose_prompts(path).prompts
+
+
+def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int = 0) -> PromptChoice:
+    """The prompts of a file, a named set or a preset, or the built-in ones; `sample` of them, by `seed`.
+
+    The same file, number and seed give the same prompts everywhere, in the order of the file. Raises as
+    `read_prompts` does, and UsageError for a sample that is larger than the file.
+    """
+    if path is None:
+        choice = PromptChoice(builtin_prompts())
+    elif not os.path.lexists(path) and (named := _named(str(path))) is not None:
+        choice = named
+    else:
+        raw = read_small_file(Path(path), MAX_PROMPTS, "--prompts")
+        # not splitlines: JSON strings may hold U+2028 and the like
+        lines = tuple(decoded(Path(path), raw, "--prompts").split("\n"))
+        prompts = tuple(
+            _prompt(str(path), number, line) for number, line in enumerate(lines, 1) if line.strip()
+        )
+        choice = PromptChoice(prompts, Path(path).name, hashlib.sha256(raw).hexdigest())
+    total = len(choice.prompts)
+    if not total:
+        raise UsageError(f"--prompts {path} holds no prompts")
+    if sample is None:
+        return replace(choice, total=total)
+    if not 1 <= sample <= total:
+        raise UsageError(
+            f"--sample {sample}: {path or 'the built-in file'} holds {total} prompts; a number from 1 to"
+            f" {total} was expected"
+        )
+    drawn = sorted(range(total), key=lambda index: hashlib.sha256(f"{seed}:{index}".encode()).digest())
+    prompts = tuple(choice.prompts[index] for index in sorted(drawn[:sample]))
+    return replace(choice, prompts=prompts, total=total, sample=sample, seed=seed)
+
+
+def _named(name: str) -> PromptChoice | None:
+    """The prompts of a named set, or of one as a preset puts them; None for another name."""
+    if name in prompt_sets().unnamed:
+        raise UsageError(f"--prompts {name}: {prompt_sets().unnamed[name]}")
+    preset = published_file().presets.get(name)
+    set_name = preset.prompts if preset else name
+    if set_name not in prompt_sets().sets:
+        return None
+    lines = lines_of(set_name, preset)
+    prompts = tuple(_prompt(name, number, line) for number, line in enumerate(lines, 1))
+    return PromptChoice(prompts, name, prompt_sets().sets[set_name].sha256)
+
+
+def batches_by_length(texts: Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
+    """Indices of texts in batches, those of similar length together, for little padding.
+
+    A batch has at most BATCH texts and BATCH_TOKENS tokens, but for a longer text alone; padding counts, and
+    `room` tokens that are to follow each text.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(texts)), key=lambda index: len(texts[index])):
+        last = batches[-1] if batches else []
+        # the text is the longest of its batch
+        if 0 < len(last) < BATCH and (len(last) + 1) * (len(texts[index]) + room) <= BATCH_TOKENS:
+            last.append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def digest_prompts(prompts: Sequence[Prompt]) -> str:
+    """SHA-256 over all prompts, which shows whether two reports are of the same prompts."""
+    value = json.dumps([[prompt.set, _content(prompt), prompt.is_chat] for prompt in prompts])
+    return hashlib.sha256(value.encode()).hexdigest()
+
+
+def prompt_digest(prompt: Prompt) -> str:
+    """Short SHA-256 of one prompt; a gate leaves out the prompts that were calibrated on."""
+    content = _content(prompt)
+    text = content if isinstance(content, str) else json.dumps(content)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _content(prompt: Prompt) -> Any:
+    if prompt.messages:
+        return {MESSAGES: prompt.messages, "tools": prompt.tools}
+    return prompt.token_ids or prompt.text
+
+
+def _prompt(file: str, number: int, line: str) -> Prompt:
+    place = f"{file}, line {number}"
+    if not line.lstrip().startswith("{"):
+        return Prompt(line, place=place)
+    try:
+        value = json.loads(line)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{place} has an escape of a lone surrogate, which is no character") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{place} is not JSON: {error}") from None
+    name, kind = _set_name(place, value), _kind(place, value)
+    if kind == TOKEN_IDS:
+        return Prompt("", name, token_ids=_token_ids(place, value[TOKEN_IDS]), place=place)
+    if kind == MESSAGES:
+        return Prompt("", name, messages=_messages(place, value), tools=_tools(place, value), place=place)
+    text, is_chat = value.get(TEXT), value.get("chat", False)
+    if not isinstance(text, str) or not text.strip():
+        raise UsageError(f'{place} needs a non-empty "{TEXT}", or "{MESSAGES}", or "{TOKEN_IDS}"')
+    if not isinstance(is_chat, bool):
+        raise UsageError(f'{place}: "chat" must be true or false')
+    return Prompt(text, name, is_chat, place=place)
+
+
+def _kind(place: str, value: Mapping[str, Any]) -> str:
+    """The key of the one prompt in a line; "prompt" where it has none. Raises UsageError for several."""
+    kinds = [key for key in KINDS if value.get(key) is not None]
+    if not kinds and TOKEN_IDS in value:
+        return TOKEN_IDS
+    kind = kinds[0] if kinds else TEXT
+    has_chat = kind != TEXT and value.get("chat", False) is not False
+    if len(kinds) > 1 or has_chat:
+        names = [*map(json.dumps, kinds), *['"chat"'] * has_chat]
+        raise UsageError(f"{place} has {listed(names)}; each is a whole prompt: leave one")
+    return kind
+
+
+def _set_name(place: str, value: Mapping[str, Any]) -> str:
+    name = value.get("set", "prompts")
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError(f'{place}: "set" must be the name of a set, a text')
+    return name
+
+
+def _messages(place: str, value: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The messages with the text of their content parts joined by line breaks, as vLLM joins them."""
+    messages = value[MESSAGES]
+    if not isinstance(messages, list) or not messages:
+        raise UsageError(f'{place}: "{MESSAGES}" must be a list of one or more messages')
+    if unread := [key for key in UNREAD if value.get(key) is not None]:
+        raise UsageError(
+            f'{place}: "{unread[0]}" changes what the chat template makes of the messages, and is not read'
+            f' here; give the tokens as "{TOKEN_IDS}"'
+        )
+    read = tuple(_message(f'{place}: "{MESSAGES}"[{i}]', message) for i, message in enumerate(messages))
+    if read[-1]["role"] == "assistant":
+        raise UsageError(
+            f'{place}: the last of "{MESSAGES}" is the assistant\'s answer; leave it out: the target writes'
+            " its own"
+        )
+    return read
+
+
+def _message(place: str, message: Any) -> Mapping[str, Any]:
+    """One message, with its content as text. Raises UsageError."""
+    if not isinstance(message, dict) or not isinstance(role := message.get("role"), str) or not role:
+        raise UsageError(f'{place} must be an object with a "role"')
+    match message.get("content"):
+        case str():
+            return message
+        case None if role == "assistant" and message.get("tool_calls"):
+            return message
+        case [_, *_] as parts:
+            return {**message, "content": "\n".join(_part(place, part) for part in parts)}
+    raise UsageError(f'{place} needs a "content": a text, or a list of parts of type text')
+
+
+def _part(place: str, part: Any) -> str:
+    match part:
+        case {"type": "text", "text": str() as text}:
+            return text
+        case {"type": str() as kind}:
+            raise UsageError(f"{place} has a content part of type {json.dumps(kind)[:40]}; only text is run")
+    raise UsageError(f'{place} has a content part that is no {{"type": "text", "text": ...}}')
+
+
+def _tools(place: str, value: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    tools = value.get("tools") or []
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise UsageError(f'{place}: "tools" must be a list of objects, as in the request')
+    return tuple(tools)
+
+
+def _token_ids(place: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value:
+        raise UsageError(f'{place}: "{TOKEN_IDS}" must be a list of one or more token ids')
+    for position, token in enumerate(value):
+        if type(token) is not int or token < 0:
+            shown = json.dumps(token)[:40]
+            raise UsageError(
+                f'{place}: "{TOKEN_IDS}"[{position}] is {shown}; a whole number from 0 was expected'
+            )
+    return tuple(value)
+
+
+class PromptSet(Struct, frozen=True, forbid_unknown_fields=True):
+    """A published set: the address and the digest of its file, its licence, and where a line has its prompt.
+
+    `size` in bytes; `prompts` is their number. `field` holds the text of a user message, or a list whose
+    first text is one, `answer_field` its worked answer; `set_field` the name under which results are counted.
+    `package` is one that brings the file, at `path` beside it.
+    """
+
+    title: str
+    url: str
+    sha256: str
+    size: int
+    licence: str
+    prompts: int
+    field: str
+    set_field: str | None = None
+    answer_field: str | None = None
+    package: str | None = None
+    path: str = ""
+
+    @property
+    def cached(self) -> Path:
+        """Where the file is kept, below the Hub client's home."""
+        home = Path(load_client().constants.HF_HOME)
+        return home / "eaglectl" / "prompts" / f"{self.sha256}{''.join(Path(self.url).suffixes)}"
+
+
+class PromptSets(Struct, frozen=True, forbid_unknown_fields=True):
+    """Every set by its name; and those that others measure on and that have no name here, with the reason."""
+
+    sets: Mapping[str, PromptSet]
+    unnamed: Mapping[str, str]
+
+
+@cache
+def prompt_sets() -> PromptSets:
+    """The file of the sets."""
+    return msgspec.json.decode(DATA.read_bytes(), type=PromptSets)
+
+
+def lines_of(name: str, preset: Preset | None = None) -> tuple[str, ...]:
+    """The prompts of a set as the JSON lines of a file of prompts: each a user message, or as a preset says.
+
+    The file comes from a package that is installed, the cache, or the network. Raises UnreadableError where
+    it is in none, or where its bytes are not those of the set.
+    """
+    chosen = prompt_sets().sets[name]
+    data = _installed(chosen) or _set_bytes(chosen, chosen.cached)
+    if data is None:
+        data = _download(name, chosen)
+        with suppress(OSError):  # a cache that cannot be written
+            keep_file(chosen.cached, data)
+    return tuple(_lines(name, chosen, data, preset))
+
+
+def _installed(chosen: PromptSet) -> bytes | None:
+    """The file of the package that brings it; None where it is not installed, or has another one."""
+    spec = find_spec(chosen.package) if chosen.package else None
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    return next(
+        filter(None, (_set_bytes(chosen, Path(folder).parent / chosen.path) for folder in folders)), None
+    )
+
+
+def _set_bytes(chosen: PromptSet, path: Path) -> bytes | None:
+    """The bytes of a file; None where it cannot be read, or is not the set's."""
+    try:
+        with open_regular(path) as file:
+            data = file.read(chosen.size + 1)
+    except (OSError, UnreadableError):
+        return None
+    return data if hashlib.sha256(data).hexdigest() == chosen.sha256 else None
+
+
+def _download(name: str, chosen: PromptSet) -> bytes:
+    if is_offline():
+        raise UnreadableError(
+            f"--prompts {name}: its file is not in {chosen.cached.parent}, and this call is offline; fetch"
+            f" {chosen.url} where there is a network, and name the file"
+        )
+    client = load_client()
+    data = b""
+    try:
+        with hub_calls(client):
+            session = client.utils.get_session()
+            with session.stream("GET", chosen.url, follow_redirects=True, timeout=TIMEOUT) as response:
+                response.raise_for_status()
+                for piece in response.iter_bytes():
+                    data += piece
+                    if len(data) > chosen.size:
+                        break
+    except TransferError as error:
+        reason = f"answered {error.status}" if error.status else error.how
+        raise UnreadableError(f"--prompts {name}: {chosen.url} {reason}") from None
+    except Exception as error:  # of the client and its transport
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        reason = f"answered {status}" if status else f"did not answer ({type(error).__name__})"
+        raise UnreadableError(f"--prompts {name}: {chosen.url} {reason}") from None
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != chosen.sha256:
+        raise UnreadableError(
+            f"--prompts {name}: {chosen.url} sent {len(data):,} bytes with SHA-256 {digest[:16]}..., and the"
+            f" set has {chosen.size:,} with {chosen.sha256[:16]}...; nothing was kept"
+        )
+    return data
+
+
+def _lines(name: str, chosen: PromptSet, data: bytes, preset: Preset | None) -> Iterator[str]:
+    if chosen.url.endswith(".gz"):
+        data = gzip.decompress(data)  # of known bytes, so of a known size
+    rows: list[Mapping[str, Any]] = [json.loads(line) for line in data.decode().splitlines()]
+    form, shots, is_chat = (preset.form, preset.shots, preset.is_chat) if preset else ("{}", 0, True)
+
+    def question(row: Mapping[str, Any]) -> str:
+        content = row[chosen.field]
+        return form.replace("{}", content if isinstance(content, str) else content[0])
+
+    start = "".join(f"{question(row)} {row[str(chosen.answer_field)]}\n\n" for row in rows[:shots])
+    for row in rows:
+        label = f"{name} {row[chosen.set_field]}" if chosen.set_field else name
+        yield json.dumps({"prompt": start + question(row), "chat": is_chat, "set": label})

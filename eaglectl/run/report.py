@@ -1,0 +1,349 @@
+"""The report of `smoke`: acceptance, whether decoding is lossless, probes, and a verdict."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from eaglectl.base import Result
+from eaglectl.run.gate import judge_ratio, needed_to_judge, prompts_forecast, worst
+from eaglectl.run.job import EngineJob, EngineRun
+from eaglectl.run.measurement import (
+    ENOUGH_PROMPTS,
+    FEWEST_PROMPTS,
+    Estimate,
+    Measurement,
+    PromptResult,
+    measure,
+    p_words,
+    prompts_to_tell,
+    ratio,
+    shortcomings,
+    shortfalls,
+)
+from eaglectl.run.probe import DriftCondition
+from eaglectl.run.prompts import PromptChoice, digest_prompts
+from eaglectl.run.published import Published
+from eaglectl.run.sensitivity import LEAST_GAIN, Sensitivity, Variant
+from eaglectl.run.showing import ShownAnswer
+from eaglectl.run.speed import Speed
+from eaglectl.verdicts import CheckVerdict, GateEnding, ReadingOutcome
+
+# the least ratio to an older drafter that counts as not worse; the gate of an upgrade has the same
+MAX_REGRESSION = 0.97
+
+
+SERVED_WITH = (
+    "vLLM does so where it is served with that in --speculative-config, and drafts greedily where not"
+)
+# by draft_sample_method (vLLM from 0.21.0 on)
+DRAFTINGS: Mapping[str, str] = {
+    "greedy": "drafts were greedy at this temperature (draft_sample_method); sampled ones are accepted more"
+    " often or less",
+    "not known": "whether drafts were greedy at this temperature the server says only with"
+    " VLLM_SERVER_DEV_MODE=1; they are unless it was started with draft_sample_method",
+}
+
+
+class SmokeReport(Result, frozen=True):
+    """What one drafter did on one engine.
+
+    `is_lossless` is None where plain decoding was not run. `failures` are the reasons for the verdict FAIL,
+    `gaps` those for COULD_NOT_LOOK. `choice` is where the prompts are from. `variants` (of
+    `probed`) and `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config
+    and weights.
+    `published` is what others reach with drafters of the target.
+    `trust_remote_code`: the target's own code was allowed to run. `shown`: the answer that --show asks for.
+    `speed` is what --speed asks for, `speed_gap` why there is none.
+    """
+
+    source: str
+    run: EngineRun
+    measured: Measurement
+    by_set: Mapping[str, Measurement]
+    is_lossless: bool | None
+    failures: tuple[str, ...]
+    notes: tuple[str, ...]
+    k: int
+    max_tokens: int
+    seed: int
+    prompts_digest: str
+    temperature: float
+    against: "DrafterComparison | None" = None
+    variants: tuple[Variant, ...] = ()
+    drift_conditions: tuple[DriftCondition, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    trust_remote_code: bool = False
+    ignores_eos: bool = False
+    gaps: tuple[str, ...] = ()
+    choice: PromptChoice | None = None
+    probed: Sensitivity | None = None
+    published: Published | None = None
+    shown: ShownAnswer | None = None
+    speed: Speed | None = None
+    speed_gap: str = ""
+
+    @property
+    def verdict(self) -> CheckVerdict:
+        """FAIL, COULD_NOT_LOOK where too little was measured for another verdict, or PASS."""
+        if self.failures or (self.against and self.against.failures):
+            return CheckVerdict.FAIL
+        return (
+            CheckVerdict.COULD_NOT_LOOK
+            if self.gaps or (self.against and self.against.gaps)
+            else CheckVerdict.PASS
+        )
+
+
+OUTCOMES: Mapping[GateEnding, CheckVerdict] = {
+    GateEnding.KEPT: CheckVerdict.PASS,
+    GateEnding.LOST: CheckVerdict.FAIL,
+    GateEnding.TOO_FEW_PROMPTS: CheckVerdict.COULD_NOT_LOOK,
+}
+# what a ratio is of, where drafts from every position were made, and where not
+EVERY_POSITION = "drafts from every position of the target's answers, confirmed by draft-and-verify"
+ROUNDS_ALONE = "rounds of draft-and-verify alone: only greedy runs of the reference draft from every position"
+
+
+class SetRatio(Struct, frozen=True):
+    """The first drafter's acceptance length over the second's on one set of prompts.
+
+    `ratio` is of drafts from every position of the answers where these were made, else of `rounds`, which are
+    those of draft-and-verify. `reason` says why the ending is not KEPT.
+    """
+
+    name: str
+    prompts: int
+    ratio: Estimate
+    rounds: Estimate
+    ending: GateEnding
+    reason: str = ""
+    needed: int | None = None
+
+    @property
+    def outcome(self) -> CheckVerdict:
+        """PASS for KEPT, FAIL for LOST, else COULD_NOT_LOOK."""
+        return OUTCOMES[self.ending]
+
+
+class DrafterComparison(Struct, frozen=True):
+    """A second drafter on the same prompts; `ratio` is the first drafter's acceptance length over its own.
+
+    `sets` has the ratio on each set of prompts, or on all where they are of one. Each must reach
+    `max_regression` with its lower bound: no correction for their number is needed, as all of them must. An
+    upper bound below it is a failure, and an interval that holds it tells nothing (`judge_ratio`).
+    `has_positions`: the ratios are of drafts from every position, and `rounds` is that of draft-and-verify.
+    `forecast` is how many prompts the first ones say that the question needs, over all sets.
+    """
+
+    source: str
+    measured: Measurement
+    ratio: Estimate
+    rounds: Estimate
+    sets: tuple[SetRatio, ...]
+    max_regression: float
+    has_positions: bool = False
+    forecast: int | None = None
+
+    @property
+    def meaning(self) -> str:
+        """What the ratios are of."""
+        return EVERY_POSITION if self.has_positions else ROUNDS_ALONE
+
+    @property
+    def ending(self) -> GateEnding:
+        """LOST where a set is; KEPT where all are."""
+        return worst(part.ending for part in self.sets)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Why the first drafter is not shown to be as good as the second."""
+        return tuple(part.reason for part in self.sets if part.outcome == CheckVerdict.FAIL)
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Where there are too few prompts to tell."""
+        return tuple(part.reason for part in self.sets if part.outcome == CheckVerdict.COULD_NOT_LOOK)
+
+
+def make_report(
+    source: str, job: EngineJob, run: EngineRun, min_length: float | None, min_position_0: float | None
+) -> SmokeReport:
+    """The report on `run`; a dead drafter fails without any threshold."""
+    measured = measure(run.results)
+    sets = _results_by_set(run.results)
+    by_set = {name: measure(part) for name, part in sets.items() if any(result.drafts for result in part)}
+    failures = [
+        *shortfalls(measured, min_length, min_position_0),
+        *(f"not as the checkpoint means: {text}" for text in run.differences),
+        # engines run a file with these problems all the same
+        *(note.text for note in job.drafter.notes_at("problem")),
+    ]
+    notes = [f'set "{name}": its answers end before a draft' for name in sets if name not in by_set]
+    notes += _drafting_notes(job, run)
+    equal = run.equal_outputs if job.temperature == 0 else None  # sampled tokens need not be equal
+    is_lossless = None if equal is None else equal == len(run.results)
+    if equal is not None and not is_lossless:
+        different = f"{len(run.results) - equal} of {len(run.results)} outputs differ from plain decoding"
+        if run.dtype == "float32":
+            failures.append(f"{different}, in float32, where they must not")
+        else:
+            notes.append(f"{different}; in {run.dtype} rounding alone can do that")
+    return SmokeReport(
+        source=source,
+        run=run,
+        measured=measured,
+        by_set=by_set,
+        is_lossless=is_lossless,
+        failures=tuple(failures),
+        gaps=() if failures else shortcomings(measured),
+        notes=tuple(notes),
+        k=len(measured.per_position),
+        max_tokens=job.max_tokens,
+        seed=job.seed,
+        prompts_digest=digest_prompts(job.prompts),
+        temperature=job.temperature,
+        ignores_eos=job.ignores_eos,
+        trust_remote_code=job.trust_remote_code,
+    )
+
+
+def _drafting_notes(job: EngineJob, run: EngineRun) -> Iterator[str]:
+    """How drafts were sampled at a temperature above 0, which changes how many are accepted."""
+    method = run.resolved.get("draft_sample_method")
+    if job.temperature > 0 and method is not None:
+        yield DRAFTINGS.get(method, f"drafts were sampled by draft_sample_method {method}; {SERVED_WITH}")
+
+
+def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Variant], str]) -> SmokeReport:
+    """The report with the results of the sensitivity probe; a reading that drafts better is a failure.
+
+    `repair` gives the command that converts with a reading.
+    """
+    notes = (*report.notes, *probed.notes, *_doubtful(probed))
+    report = replace(report, variants=probed.variants, notes=notes, probed=probed)
+    best = probed.best
+    if best is None:
+        return report
+    others = [
+        f"{variant.name} (x{variant.ratio.value:.2f})"
+        for variant in probed.variants
+        if variant.is_better and variant is not best
+    ]
+    also = f"; other readings gain too: {', '.join(others)}" if others else ""
+    failure = (
+        f"the file drafts better read with {best.name}: acceptance length x{best.ratio.value:.2f}"
+        f" [{best.ratio.low:.2f}, {best.ratio.high:.2f}], p {p_words(best.p_value)} after"
+        f" {len(probed.variants)} readings{also}; if that is what was trained, write it so and measure again:"
+        f" `{repair(best)}`"
+    )
+    return replace(report, failures=(*report.failures, failure))
+
+
+def _doubtful(probed: Sensitivity) -> Iterator[str]:
+    """What of the readings is no failure and yet worth knowing."""
+    for variant in probed.variants:
+        gain = f"{variant.name} drafts better by x{variant.ratio.value:.3f}"
+        match variant.outcome:
+            case ReadingOutcome.SLIGHTLY_BETTER:
+                yield f"{gain}, beyond chance and less than the x{LEAST_GAIN:g} that is named"
+            case ReadingOutcome.TOO_FEW_PROMPTS:
+                needed = variant.prompts_needed
+                wanted = f"give about {needed}" if needed else "give more"
+                yield f"{gain}, which {variant.measured.prompts} prompts cannot tell from chance: {wanted}"
+            case ReadingOutcome.LATE_POSITIONS_ONLY:
+                yield f"{gain} at late positions alone, so that it is not named"
+
+
+Pair = tuple[Sequence[PromptResult], Sequence[PromptResult]]
+
+
+def compare_drafters(
+    report: SmokeReport, other: SmokeReport, max_regression: float, positions: Pair | None = None
+) -> DrafterComparison:
+    """The two drafters on the same prompts, and whether the first is not worse on any set of them.
+
+    `positions`: what both draft from every position of the same answers, a result for each prompt.
+    """
+    rounds = (report.run.results, other.run.results)
+    judged = positions or rounds
+    sets = tuple(
+        _set_ratio(name, _of(rounds, indices), positions and _of(positions, indices), max_regression)
+        for name, indices in _by_set(report.run.results).items()
+    )
+    return DrafterComparison(
+        other.source,
+        other.measured,
+        ratio(*judged),
+        ratio(*rounds),
+        sets,
+        max_regression,
+        positions is not None,
+        prompts_forecast(*judged, max_regression),
+    )
+
+
+class Gain(Struct, frozen=True):
+    """Acceptance length of one run over that of another, on the same prompts in the same engine.
+
+    `prompts_needed` is about how many prompts tell it from 1; None where none would.
+    """
+
+    ratio: Estimate
+    prompts_needed: int | None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the interval leaves 1 out."""
+        return not self.ratio.low <= 1 <= self.ratio.high
+
+
+def gain(after: SmokeReport, before: SmokeReport) -> Gain | None:
+    """What a conversion changes; None where the two runs are not of the same prompts in the same engine."""
+    runs = (after, before)
+    if len({(one.run.engine, one.run.version, one.prompts_digest, one.k) for one in runs}) > 1:
+        return None
+    change = ratio(after.run.results, before.run.results)
+    return Gain(change, prompts_to_tell(change, 1.0, after.measured.prompts))
+
+
+def _of(pair: Pair, indices: Sequence[int]) -> Pair:
+    first, second = ([side[index] for index in indices] for side in pair)
+    return first, second
+
+
+def _set_ratio(name: str, rounds: Pair, positions: Pair | None, least: float) -> SetRatio:
+    judged, count = positions or rounds, len(rounds[0])
+    if not all(any(result.drafts for result in side) for side in (*judged, *rounds)):
+        whole = 1.0 + len(judged[0][0].accepted)
+        reason = f'set "{name}": nothing was drafted, so there is nothing to compare; give longer prompts'
+        nothing = Estimate(1.0, 1 / whole, whole)
+        return SetRatio(name, count, nothing, nothing, GateEnding.TOO_FEW_PROMPTS, reason)
+    estimate, verified = ratio(*judged), ratio(*rounds)
+    ending = judge_ratio(estimate, verified, least)
+    where = f'set "{name}": ratio {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]'
+    if positions:
+        where += f", of rounds {verified.value:.3f} [{verified.low:.3f}, {verified.high:.3f}]"
+    if ending == GateEnding.LOST:
+        reason = f"lost: {where} is below --max-regression {least:g}"
+        return SetRatio(name, count, estimate, verified, ending, reason)
+    if ending == GateEnding.KEPT and count >= FEWEST_PROMPTS:
+        return SetRatio(name, count, estimate, verified, ending)
+    # the interval of a prompt or two says nothing of how many are needed
+    found = needed_to_judge(estimate, verified, least, count) if count >= FEWEST_PROMPTS else ENOUGH_PROMPTS
+    needed = max(found, ENOUGH_PROMPTS) if found else None
+    advice = f"give {needed} or more of this set" if needed else "no number of prompts would"
+    reason = f"too few prompts: {where}, prompts: {count}, cannot tell; {advice}"
+    return SetRatio(name, count, estimate, verified, GateEnding.TOO_FEW_PROMPTS, reason, needed)
+
+
+def _results_by_set(results: Sequence[PromptResult]) -> Mapping[str, list[PromptResult]]:
+    return {name: [results[index] for index in indices] for name, indices in _by_set(results).items()}
+
+
+def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[int]]:
+    """The places of the results of each set."""
+    places: dict[str, list[int]] = {}
+    for index, result in enumerate(results):
+        places.setdefault(result.set, []).append(index)
+    return places

@@ -1,0 +1,418 @@
+"""The sensitivity probe: does another reading of the file draft better?
+
+All readings draft from every position of the texts that the target wrote, on states of one run of the target.
+Those that win are then run by draft-and-verify.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
+
+from eaglectl.errors import RefusedError
+from eaglectl.progress import Progress
+from eaglectl.run.candidates import Candidate, candidates
+from eaglectl.run.job import EngineJob
+from eaglectl.run.measurement import (
+    LEVEL,
+    Estimate,
+    Measurement,
+    PromptResult,
+    gain_effect,
+    gain_p_value,
+    holm,
+    measure,
+    prompts_needed,
+    prompts_to_tell,
+    ratio,
+)
+from eaglectl.run.prompts import batches_by_length
+from eaglectl.run.stage import Stage
+from eaglectl.verdicts import ReadingOutcome
+
+if TYPE_CHECKING:
+    from eaglectl.reference.model import DraftModel
+    from eaglectl.reference.teacher_forcing import ForcedBatch
+
+Integers = npt.NDArray[np.int64]
+Gains = npt.NDArray[np.float64]
+
+LEAST_GAIN = 1.03  # a smaller ratio does not matter
+LEAST_PROMPTS = 8  # fewer have no spread that a test can rest on
+# a gain that so many times the prompts would show is left open; one that needs more is taken for chance
+MOST_TIMES = 4
+# only these are run by draft-and-verify: the best, and one whose ratio is as large but for this factor
+MOST_VERIFIED, CLOSE = 2, 0.95
+# a fall of acceptance at a position: at most this share of what it was, and this many standard errors
+FALL, FALL_ERRORS = 0.8, 6.0
+FIRST_EDGE, LEAST_BELOW, LEAST_ABOVE = 16, 100, 100
+
+
+class Variant(Struct, frozen=True):
+    """Another way to read the file: the option for it, its acceptance, and the ratio to the stated way.
+
+    `p_value` is that of drafting better by chance, corrected for the number of readings. `prompts_needed`:
+    how many prompts like these would show a gain that these cannot show. `is_verified`: the figures are of
+    draft-and-verify, and not of the first pass.
+    """
+
+    name: str
+    option: str
+    measured: Measurement
+    ratio: Estimate
+    p_value: float = 1.0
+    outcome: ReadingOutcome = ReadingOutcome.NO_BETTER
+    prompts_needed: int | None = None
+    is_verified: bool = False
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it drafts better than the stated way, beyond chance and by what matters."""
+        return self.outcome == ReadingOutcome.BETTER
+
+    @property
+    def stated_length(self) -> float:
+        """The acceptance length of the stated way, on the same prompts."""
+        return self.measured.length.value / self.ratio.value
+
+    @property
+    def is_of_layers(self) -> bool:
+        """Whether it takes other layers than the file states."""
+        return self.option.startswith("--aux-layers")
+
+
+class Sensitivity(Struct, frozen=True):
+    """Every reading that was tried, and what limits the result.
+
+    `fall` is where acceptance falls; `left_out` of `starts` drafts begin past the drafter's positions.
+    """
+
+    variants: tuple[Variant, ...]
+    notes: tuple[str, ...] = ()
+    fall: "Fall | None" = None
+    left_out: int = 0
+    starts: int = 0
+
+    @property
+    def best(self) -> Variant | None:
+        """The reading that drafts best, of those that draft better than the stated one."""
+        better = [variant for variant in self.variants if variant.is_better]
+        return max(better, key=lambda variant: (variant.is_verified, variant.ratio.value), default=None)
+
+
+def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> Sensitivity:
+    """Other readings of the file, against the stated one on the texts of `results`, which it drafted."""
+    from eaglectl.reference.target import rope_of
+
+    stage = Stage(job)
+    tried = list(candidates(job.drafter, stage.target.depth, rope_of(stage.target), job.marked_tokens))
+    wanted = {boundary for candidate in tried for boundary in candidate.boundaries}
+    first = FirstPass(stage, wanted | set(stage.boundaries), results)
+    first.find_fall(stage.drafter, stage.boundaries)
+    if first.left_out == first.starts:
+        notes = (*first.notes(), "no reading was tried: give prompts that leave room for drafts")
+        return Sensitivity((), notes, first.fall, first.left_out, first.starts)
+    stated = first.run(stage.drafter, stage.boundaries)
+    runs: list[tuple[Candidate, Drafts]] = []
+    for number, candidate in enumerate(tried, 1):
+        if (model := _model(stage, candidate)) is not None:
+            runs.append((candidate, first.run(model, candidate.boundaries)))
+        if job.on_progress:
+            job.on_progress(Progress("probing", number, len(tried), "readings"))
+    gains = [run.gains(stated) for _, run in runs]
+    p_values = holm([gain_p_value(gain) for gain in gains])
+    judged = []
+    for (candidate, run), gain, p_value in zip(runs, gains, p_values, strict=True):
+        compared = ratio(run.results, stated.results)
+        variant = Variant(candidate.name, candidate.option, measure(run.results), compared, p_value)
+        judged.append(judge_gain(variant, gain, run.length / stated.length, len(runs)))
+    verified = _verified(first, judged, {candidate.option: candidate for candidate, _ in runs})
+    return Sensitivity(verified, tuple(first.notes()), first.fall, first.left_out, first.starts)
+
+
+def judge_gain(
+    variant: Variant, gains: npt.NDArray[np.float64], gain_at_starts: float, tries: int
+) -> Variant:
+    """The variant with what its gain over prompts shows.
+
+    `gain_at_starts` is the ratio of mean draft lengths over all starts, which are many more than the rounds.
+    """
+    if variant.ratio.value <= 1:
+        return variant
+    is_sure = variant.p_value < LEVEL and len(gains) >= LEAST_PROMPTS
+    is_clear = is_sure and variant.ratio.low > 1
+    if variant.ratio.value < LEAST_GAIN:
+        return replace(variant, outcome=ReadingOutcome.SLIGHTLY_BETTER) if is_clear else variant
+    if is_clear:
+        return replace(variant, outcome=ReadingOutcome.BETTER)
+    if is_sure:  # at the starts, and not in the rounds that follow from them
+        return _with_too_few(variant, len(gains))
+    # a gain in the rounds alone, or one that hides in the spread, is no reason to ask for more prompts
+    if gain_at_starts < LEAST_GAIN:
+        return variant
+    effect, needed = gain_effect(gains), None
+    if effect is not None:
+        needed = prompts_needed(effect, LEVEL / tries)
+        if needed is None or needed > MOST_TIMES * len(gains):
+            return variant
+        needed = max(needed, LEAST_PROMPTS, len(gains) + 1)
+    return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
+
+
+def _with_too_few(variant: Variant, prompts: int) -> Variant:
+    """The variant whose ratio over so many prompts holds 1, with how many would leave that out."""
+    needed = prompts_to_tell(variant.ratio, 1.0, prompts)
+    return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
+
+
+def _verified(
+    first: "FirstPass", variants: Sequence[Variant], tried: "dict[str, Candidate]"
+) -> tuple[Variant, ...]:
+    """The variants, of which those that win most are measured by draft-and-verify."""
+    better = sorted(
+        (variant for variant in variants if variant.is_better), key=lambda variant: -variant.ratio.value
+    )
+    close = [variant for variant in better if variant.ratio.value >= CLOSE * better[0].ratio.value]
+    verified = {
+        variant.option: first.verify(variant, tried[variant.option]) for variant in close[:MOST_VERIFIED]
+    }
+    return tuple(verified.get(variant.option, variant) for variant in variants)
+
+
+def _model(stage: Stage, candidate: Candidate) -> "DraftModel | None":
+    """The drafter read as the candidate says; None where that is impossible."""
+    try:
+        return stage.model(candidate)
+    except RefusedError:  # a rope that the reference does not have
+        return None
+
+
+class Drafts(Struct, frozen=True):
+    """What one reading drafted at every start of every text: leading matches, and results by rounds."""
+
+    matches: tuple[Integers, ...]
+    results: tuple[PromptResult, ...]
+
+    @property
+    def length(self) -> float:
+        """Mean tokens of a draft that begins at any start, with the target's own."""
+        return 1 + float(np.concatenate(self.matches).mean())
+
+    @property
+    def at_starts(self) -> list[PromptResult]:
+        """Each text's starts as drafts."""
+        k = len(self.results[0].accepted)
+        return [
+            PromptResult("starts", len(found), tuple(int((found > place).sum()) for place in range(k)), ())
+            for found in self.matches
+        ]
+
+    def cut(self, k: int) -> "Drafts":
+        """The drafts of the first `k` tokens alone, with the rounds that follow from them."""
+        matches = tuple(np.minimum(found, k) for found in self.matches)
+        results = zip(matches, self.results, strict=True)
+        return Drafts(matches, tuple(_round_result(found, k, result) for found, result in results))
+
+    def of(self, indices: Sequence[int]) -> "Drafts":
+        """The drafts of some texts."""
+        kept = [(self.matches[index], self.results[index]) for index in indices]
+        return Drafts(tuple(found for found, _ in kept), tuple(result for _, result in kept))
+
+    def joined(self, others: "Drafts") -> "Drafts":
+        """These drafts and those on other texts."""
+        return Drafts(self.matches + others.matches, self.results + others.results)
+
+    def gains(self, stated: "Drafts") -> npt.NDArray[np.float64]:
+        """Accepted tokens beyond those of the stated reading, summed for each text with a start."""
+        pairs = zip(self.matches, stated.matches, strict=True)
+        return np.array([own.sum() - theirs.sum() for own, theirs in pairs if len(own)], dtype=np.float64)
+
+
+class FirstPass:
+    """The texts, run once by the target, on which any drafter drafts from every start."""
+
+    def __init__(self, stage: Stage, boundaries: Iterable[int], results: Sequence[PromptResult]) -> None:
+        from eaglectl.reference.teacher_forcing import run_target
+
+        self.stage, self.job, self.stated = stage, stage.job, results
+        self.limit: int = int(stage.job.drafter.settings["max_position_embeddings"])
+        stage.target.record(sorted(set(boundaries)))
+        self.batches: list[tuple[list[int], ForcedBatch]] = []
+        for indices in batches_by_length(stage.texts, stage.job.max_tokens):
+            prompts = [stage.texts[index] for index in indices]
+            answers = [results[index].tokens for index in indices]
+            self.batches.append((indices, run_target(stage.target, prompts, answers, self.job.k)))
+        self.left_out = self.starts = 0
+        for _, batch in self.batches:
+            self.starts += int(batch.is_start.sum())
+            self.left_out += batch.drop_starts_from(self.limit - self.job.k)
+        self.fall: Fall | None = None
+
+    def run(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
+        """Drafts of `model`, and the results of greedy rounds that follow from them."""
+        matches = self._matches(model, boundaries, [batch for _, batch in self.batches])
+        results = zip(matches, self.stated, strict=True)
+        return Drafts(matches, tuple(_round_result(found, self.job.k, result) for found, result in results))
+
+    def run_first(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
+        """Drafts of one token at every position of the texts, prompts too, each for the target's choice."""
+        from eaglectl.reference.teacher_forcing import ForcedDrafter
+
+        drafter = ForcedDrafter(model, self.stage.target, boundaries, 1)
+        matches: dict[int, Integers] = {}
+        for indices, batch in self.batches:
+            right = drafter.first_matches(batch).cpu().numpy()
+            is_kept = (batch.valid & (batch.positions < self.limit))[:, :-1].cpu().numpy()
+            for row, index in enumerate(indices):
+                matches[index] = right[row][is_kept[row]].astype(np.int64)
+        rows = tuple(matches[index] for index in range(len(matches)))
+        return Drafts(rows, tuple(PromptResult("slots", len(row), (int(row.sum()),), ()) for row in rows))
+
+    def keep_early(self) -> bool:
+        """Let drafts begin before the fall alone, where there is one, in prompts too; whether there is."""
+        if self.fall is None:
+            return False
+        below = self.fall.position - self.job.k
+        self.batches = [(indices, batch.with_starts_below(below)) for indices, batch in self.batches]
+        return True
+
+    def verify(self, variant: Variant, candidate: Candidate) -> Variant:
+        """The variant with the figures of draft-and-verify, on the prompts that end within the limit."""
+        if self.fall is not None and not self._is_better_below(candidate, self.fall.position):
+            return replace(variant, outcome=ReadingOutcome.LATE_POSITIONS_ONLY)
+        job, texts, model = self.job, self.stage.texts, self.stage.model(candidate)
+        room = self.limit - job.max_tokens - job.k
+        kept = [index for index, text in enumerate(texts) if len(text) <= room]
+        if model is None or len(kept) < LEAST_PROMPTS:
+            return variant
+        results = self.stage.run(model, [texts[index] for index in kept], candidate.boundaries)
+        compared = ratio(results, [self.stated[index] for index in kept])
+        verified = replace(variant, measured=measure(results), ratio=compared, is_verified=True)
+        if compared.low <= 1:  # whatever the first pass says
+            return _with_too_few(verified, len(kept))
+        is_large = compared.value >= LEAST_GAIN
+        return replace(
+            verified, outcome=ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
+        )
+
+    def notes(self) -> Iterator[str]:
+        """What of the texts the drafter was not made for."""
+        if self.left_out:
+            yield (
+                f"{self.left_out} of {self.starts} drafts begin past position {self.limit}, the drafter's"
+                " max_position_embeddings; the probe leaves them out"
+            )
+        if self.fall is not None:
+            yield (
+                f"first draft tokens are right in {self.fall.below:.0%} before position {self.fall.position}"
+                f" and in {self.fall.above:.0%} from there on, as of a drafter that was trained on shorter"
+                " texts; a reading is named only if it drafts better before that position too"
+            )
+
+    def _matches(
+        self, model: "DraftModel", boundaries: Sequence[int], batches: "Sequence[ForcedBatch]"
+    ) -> tuple[Integers, ...]:
+        """Leading matches at each start, by text."""
+        from eaglectl.reference.teacher_forcing import ForcedDrafter
+
+        drafter = ForcedDrafter(model, self.stage.target, boundaries, self.job.k)
+        matches: dict[int, Integers] = {}
+        for (indices, _), batch in zip(self.batches, batches, strict=True):
+            found, is_start = drafter.matches(batch).cpu().numpy(), batch.is_start.cpu().numpy()
+            for row, index in enumerate(indices):
+                matches[index] = found[row][is_start[row]]
+        return tuple(matches[index] for index in range(len(matches)))
+
+    def _is_better_below(self, candidate: Candidate, position: int) -> bool:
+        """Whether a reading drafts better at the texts' first positions too.
+
+        One of positions need not, since no position there is far from another; it must not draft worse.
+        """
+        model = self.stage.model(candidate)
+        assert model is not None
+        early = [batch.with_starts_below(position - self.job.k) for _, batch in self.batches]
+        own, stated = (
+            np.concatenate(self._matches(drafter, boundaries, early))
+            for drafter, boundaries in (
+                (model, candidate.boundaries),
+                (self.stage.drafter, self.stage.boundaries),
+            )
+        )
+        gain = (1 + own.mean()) / (1 + stated.mean()) if len(own) else 0.0
+        is_of_positions = candidate.name.startswith("rope ")
+        return bool(gain >= (1.0 if is_of_positions else LEAST_GAIN))
+
+    def find_fall(self, model: "DraftModel", boundaries: Sequence[int]) -> None:
+        """Find where the share of right first draft tokens of `model` falls, in prompts or in answers.
+
+        Apart, as other text is in prompts than in answers; and without the words that all prompts begin with.
+        """
+        from eaglectl.reference.teacher_forcing import ForcedDrafter
+
+        drafter = ForcedDrafter(model, self.stage.target, boundaries, self.job.k)
+        shared = shared_start(self.stage.texts)
+        parts: tuple[list[tuple[Integers, Integers]], ...] = ([], [])
+        for indices, batch in self.batches:
+            right = drafter.first_matches(batch).cpu().numpy()
+            places = batch.positions[:, :-1].cpu().numpy()
+            for row, index in enumerate(indices):
+                is_text = batch.valid[row, :-1].cpu().numpy()
+                positions, is_answer = places[row], places[row] >= len(self.stage.texts[index]) - 1
+                for part, kept in zip(parts, (~is_answer & (positions >= shared), is_answer), strict=True):
+                    part.append((positions[is_text & kept], right[row][is_text & kept]))
+        falls = [find_fall(*map(np.concatenate, zip(*part, strict=True))) for part in parts]
+        self.fall = min(filter(None, falls), key=lambda fall: fall.above / fall.below, default=None)
+
+
+class Fall(Struct, frozen=True):
+    """A position, and the shares of right first draft tokens before it and from it on."""
+
+    position: int
+    below: float
+    above: float
+
+
+def shared_start(texts: Sequence[Sequence[int]]) -> int:
+    """How many tokens all texts begin with."""
+    shared = 0
+    for tokens in zip(*texts, strict=False):
+        if len(set(tokens)) > 1:
+            break
+        shared += 1
+    return shared
+
+
+def find_fall(positions: Integers, right: npt.NDArray[np.bool_]) -> Fall | None:
+    """The power of two at which `right` falls most beyond chance; None where it falls at none."""
+    best, most = None, FALL_ERRORS
+    edge = FIRST_EDGE
+    while edge < positions.max(initial=0):
+        before, after = right[positions < edge], right[positions >= edge]
+        if len(before) >= LEAST_BELOW and len(after) >= LEAST_ABOVE:
+            below, above, mean = before.mean(), after.mean(), right.mean()
+            error = (mean * (1 - mean) * (1 / len(before) + 1 / len(after))) ** 0.5
+            if above < FALL * below and below - above > most * error:
+                best, most = Fall(edge, float(below), float(above)), (below - above) / error
+        edge *= 2
+    return best
+
+
+def _round_result(matches: Integers, k: int, stated: PromptResult) -> PromptResult:
+    """The rounds that follow from `matches` on the text of `stated`."""
+    drafts, accepted = _rounds(matches, k)
+    return PromptResult("probe", drafts, accepted, stated.tokens)
+
+
+def _rounds(matches: Integers, k: int) -> tuple[int, tuple[int, ...]]:
+    """The number of drafts, each begun where the last one ended, and how many had each position accepted."""
+    drafts, accepted, place = 0, [0] * k, 0
+    while place < len(matches):
+        length = int(matches[place])
+        drafts += 1
+        for position in range(length):
+            accepted[position] += 1
+        place += length + 1
+    return drafts, tuple(accepted)

@@ -1,0 +1,90 @@
+"""Answers of a server in JSON, read strictly and held to answers.schema.json before anything uses them."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import msgspec
+from jsonschema import Draft202012Validator
+from jsonschema.validators import extend
+
+from eaglectl.errors import UnreadableError
+from eaglectl.files.header import parse_json
+from eaglectl.run.server.http import Server
+
+SCHEMA = "answers.schema.json"
+# 20.0 is an integer to JSON Schema, and no count here
+CHECKER = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+Strict: Any = extend(Draft202012Validator, type_checker=CHECKER)  # type: ignore[no-untyped-call]
+
+
+def get(server: Server, path: str, kind: str, body: bytes | None = None) -> Mapping[str, Any]:
+    """The JSON object at `path`, an answer of `kind` (a definition of the schema). Raises UnreadableError."""
+    return parse_answer(server, path, kind, server.read(path, body))
+
+
+def get_optional(server: Server, path: str, kind: str) -> Mapping[str, Any]:
+    """The JSON object at `path`; empty where the server has none there. Raises UnreadableError."""
+    raw = server.read_optional(path)
+    return {} if raw is None else parse_answer(server, path, kind, raw)
+
+
+def parse_answer(server: Server, path: str, kind: str, raw: bytes) -> Mapping[str, Any]:
+    """The answer of `kind` that `raw` is. Raises UnreadableError, which names the first fault."""
+    place, advice = f"{server}{path}", _schema()["$defs"][kind]["title"]
+    try:
+        value: Mapping[str, Any] = parse_json(place, raw)
+    except UnreadableError as error:
+        raise UnreadableError(f"{server.shown(str(error))}; {advice}") from None
+    hold(server, path, kind, value)
+    return value
+
+
+def hold(server: Server, path: str, kind: str, value: object) -> None:
+    """Raise UnreadableError where `value` is no answer of `kind`."""
+    try:
+        error = next(iter(_validator(kind).iter_errors(value)), None)
+    except RecursionError:
+        fault = "is nested too deeply"
+    else:
+        if error is None:
+            return
+        fault = _fault(server, error)
+    raise UnreadableError(f"{server}{path} {fault}; {_schema()['$defs'][kind]['title']}")
+
+
+def _fault(server: Server, error: Any) -> str:
+    """What is wrong, and where, in words that hold little of the answer."""
+    names = [str(name) for name in error.absolute_path]
+    if error.validator == "required":
+        missing = next(name for name in error.validator_value if name not in error.instance)
+        return f"has no {'.'.join([*names, missing])}"
+    shown, needed = server.shown(_short(error.instance)), error.schema["description"]
+    what = f"has {'.'.join(names)} = {shown}" if names else f"answered with {shown}"
+    return f"{what}, where {needed} was expected"
+
+
+def _short(value: object) -> str:
+    """A value in few characters: an object or a list by its kind."""
+    match value:
+        case dict():
+            return "an object"
+        case list():
+            return f"a list of {len(value)}"
+        case str():
+            return json.dumps(value[:40]) + ("..." if len(value) > 40 else "")
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+@cache
+def _schema() -> Mapping[str, Any]:
+    text = resources.files(__package__).joinpath(SCHEMA).read_bytes()
+    return msgspec.json.decode(text, type=dict[str, Any])
+
+
+@cache
+def _validator(kind: str) -> Any:
+    return Strict({**_schema(), "$ref": f"#/$defs/{kind}"})

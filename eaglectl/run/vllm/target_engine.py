@@ -1,0 +1,154 @@
+"""The target in the installed vLLM, in a child process, for calibration."""
+
+import contextlib
+import functools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from eaglectl.drafter.tensors import Dimensions
+from eaglectl.engines import vllm
+from eaglectl.errors import UnreadableError
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.source import FolderSource
+from eaglectl.files.target_files import check_files, read_target_config, text_part
+from eaglectl.run.faults import receive_answer
+from eaglectl.run.memory import ENGINE_BYTES, activation_bytes, weight_bytes
+from eaglectl.run.process import VLLM
+from eaglectl.run.tokens import read_context_length
+
+if TYPE_CHECKING:
+    import torch
+
+    from eaglectl.reference.target_engine import AuxStates
+
+MARGIN = 16  # tokens of context beyond the longest sequence
+FLOAT32_BYTES = 4
+CACHE_BYTES = 256 << 20  # the least of vLLM's cache
+
+
+class VllmOptions(Struct, frozen=True):
+    """What vLLM loads: a target for `batch` sequences of at most `length` tokens at once, on so many GPUs.
+
+    `timeout` is in seconds, for loading and for each batch. `needs_tokenizer`: the target has one to load.
+    `engine_arguments` are passed to vLLM's LLM.
+    """
+
+    target: Path
+    boundaries: tuple[int, ...]
+    dims: Dimensions
+    length: int
+    batch: int
+    device: str
+    tensor_parallel_size: int = 1
+    timeout: float = 1800.0
+    trust_remote_code: bool = False
+    needs_tokenizer: bool = True
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+class VllmEngine:
+    """The target in vLLM; a `TargetEngine` (reference/target_engine.py)."""
+
+    def __init__(
+        self,
+        options: VllmOptions,
+        engine: Mapping[str, str],
+        ask: Callable[[Mapping[str, Any]], dict[str, Any]],
+    ) -> None:
+        self.options, self.engine, self.ask = options, engine, ask
+        self.layers = captured_layers(options.boundaries)
+
+    @functools.cached_property
+    def embedding(self) -> "torch.Tensor":
+        """The target's input embedding [vocab, hidden] from its files, for drafters that share it."""
+        from eaglectl.reference.loading import load_embedding
+
+        target, dims = read_checkpoint(FolderSource(self.options.target)), self.options.dims
+        return load_embedding(target, dims.vocab, dims.target_hidden)
+
+    def answers(self, batch: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        """Generate `tokens` tokens greedily after each sequence, past any end of sequence."""
+        answers = self._run(batch, tokens)["answers"]
+        if [len(answer) for answer in answers] != [tokens] * len(batch):
+            lengths = sorted({*map(len, answers)})
+            raise UnreadableError(f"vLLM gave answers of {lengths} tokens where {tokens} were asked for")
+        return [list(answer) for answer in answers]
+
+    def states(self, batch: Sequence[Sequence[int]]) -> "AuxStates":
+        """Aux hidden states of all tokens of these sequences; vLLM's files are removed."""
+        from eaglectl.reference.loading import load_states
+        from eaglectl.reference.target_engine import join_states
+
+        files = [Path(file) for file in self._run(batch, 0)["files"]]
+        columns = [self.layers.index(boundary) for boundary in self.options.boundaries]
+        aux = []
+        for ids, file in zip(batch, files, strict=True):
+            states = load_states(file, ids, len(self.layers), self.options.dims.target_hidden)
+            aux.append(states[:, columns].flatten(1))
+            file.unlink()
+        return join_states(batch, aux)
+
+    def _run(self, batch: Sequence[Sequence[int]], tokens: int) -> dict[str, Any]:
+        return self.ask({"mode": "states", "sequences": [list(ids) for ids in batch], "tokens": tokens})
+
+
+def captured_layers(boundaries: Sequence[int]) -> tuple[int, ...]:
+    """The layer ids for vLLM: its ids are boundaries, and it captures each once, in order."""
+    return tuple(sorted(set(boundaries)))
+
+
+@contextlib.contextmanager
+def start_vllm(options: VllmOptions) -> Iterator[VllmEngine]:
+    """The target loaded in vLLM. Raises UnreadableError where vLLM is absent, too old, or fails."""
+    VLLM.require("--engine transformers")
+    check_files(options.target)
+    with VLLM.started(options.timeout) as process:
+        base = _base_request(options) | {"folder": str(process.folder)}
+
+        def ask(request: Mapping[str, Any]) -> dict[str, Any]:
+            whole = {**base, **request}
+            process.send(whole)
+            return receive_answer(process, whole)
+
+        release = str(ask({"mode": "memory"})["version"])
+        if not vllm.extracts_states(release):
+            raise UnreadableError(
+                f"vLLM {release} does not give hidden states as calibration asks for them; install vLLM"
+                f" {vllm.ENGINE.data['hidden_states']['releases']}, or use --engine transformers"
+            )
+        described = ask({"mode": "open states"})
+        engine = {"name": "vllm", "vllm": release, "device": described["device"], "dtype": described["dtype"]}
+        if options.tensor_parallel_size > 1:
+            engine["tensor_parallel_size"] = str(options.tensor_parallel_size)
+        if options.engine_arguments:
+            engine["arguments"] = json.dumps(options.engine_arguments)
+        yield VllmEngine(options, engine, ask)
+
+
+def _base_request(options: VllmOptions) -> dict[str, Any]:
+    text_config = text_part(read_target_config(options.target))
+    length = min(options.length + MARGIN, read_context_length(options.target) or math.inf)
+    # twice the cache of one sequence whose keys and values are as wide as its residual stream
+    layers = 2 * text_config["num_hidden_layers"] + len(options.boundaries)
+    cache = 2 * length * layers * options.dims.target_hidden * FLOAT32_BYTES
+    weights = weight_bytes(options.target) // options.tensor_parallel_size
+    return {
+        "target": str(options.target.resolve()),
+        "boundaries": captured_layers(options.boundaries),
+        "length": length,
+        "batch": options.batch,
+        "device": options.device,
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "engine_arguments": dict(options.engine_arguments),
+        "seed": 0,
+        "trust_remote_code": options.trust_remote_code,
+        "needs_tokenizer": options.needs_tokenizer,
+        "is_mla_target": "kv_lora_rank" in text_config,
+        "cache_bytes": max(cache, CACHE_BYTES),
+        "memory_bytes": weights + options.batch * cache + activation_bytes(text_config) + ENGINE_BYTES,
+    }

@@ -1,0 +1,369 @@
+"""The target of a drafter: the one given, else what the checkpoint itself names, if it is here."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from eaglectl.drafter.drafter import Target
+from eaglectl.errors import EaglectlError, UnreadableError, UsageError
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint, read_config
+from eaglectl.files.files import MIB
+from eaglectl.files.front_matter import front_matter
+from eaglectl.files.header import parse_json
+from eaglectl.files.hub_names import SCHEME, is_repo_name
+from eaglectl.files.layout import CARD, CONFIG, RECORD, has_weights
+from eaglectl.files.opening import open_folder, open_source
+from eaglectl.files.source import FolderSource, Source
+from eaglectl.files.target_files import text_part
+from eaglectl.formats.catalogue import target_keys
+from eaglectl.formats.config_keys import MISSING, Keys
+from eaglectl.formats.format import Answers
+from eaglectl.formats.reader import read_drafter, read_target
+from eaglectl.keywords import StrPath, with_keywords
+from eaglectl.options import options_of
+
+# config keys that name the target
+KEYS = target_keys()
+# config keys that no target has
+OF_DRAFTERS = ("draft_vocab_size", "speculators_model_type", "eagle_config")
+ASKS = re.compile(r"\b(pass|or) --target(?![\w-])")
+MAX_CARD = 4 * MIB
+NONE_NAMED = f"none is named: looked at {', '.join(KEYS)}, the record {RECORD} and base_model in {CARD}"
+
+GENERATION = "generation_config.json"
+# seconds; the system's clocks take no more than 24 days at once
+LONGEST = 1_000_000
+ADAPTED = (
+    "the target has a LoRA adapter beside it (adapter_config.json): engines run the drafter unadapted; in"
+    " sglang 34337 (NEXTN, DFLASH, DSPARK) acceptance stayed within 9 % for adapters that change little, and"
+    " fell far for those that shift what is said; measure with the adapter"
+)
+
+
+class TargetChoice(Struct, frozen=True):
+    """The target that a command takes.
+
+    `text` is what --target would be given, `place` what is opened: the same, or a folder of the Hub client's
+    cache. `how` states where a target that was not given comes from; `missing` why there is none.
+    """
+
+    text: str | None = None
+    place: str | None = None
+    how: str = ""
+    missing: str = ""
+
+    def known(self, name: str | None = None) -> Target:
+        """What the target's config.json states, with how it was found."""
+        return self.read(name)[0]
+
+    def read(self, name: str | None = None) -> tuple[Target, Source | None, Mapping[str, Any] | None]:
+        """What the target's config.json states, with how it was found, its files and the config itself."""
+        if self.place is None or self.text is None:
+            return Target(name, origin=self.how), None, None
+        source = target_source(self.place)
+        config = read_config(source, is_target=True)
+        return replace(known_target(self.text, source, config, name), origin=self.how), source, config
+
+
+def choose_target(
+    source: Source, given: str | None, *, needs_weights: bool = False, may_fetch: bool = False
+) -> TargetChoice:
+    """The target that was given, else the first one that the checkpoint names and that is here.
+
+    A folder with a config.json, or a repository in the Hub client's cache; `needs_weights`: with its
+    weights. `may_fetch`: a repository's config.json may come from the Hub. Weights are never downloaded.
+    """
+    if given is not None:
+        return TargetChoice(given, given)
+    missing = []
+    for choice in named_choices(source, needs_weights=needs_weights, may_fetch=may_fetch):
+        if choice.place is not None:
+            return choice
+        missing.append(choice.missing)
+    return TargetChoice(missing="; ".join(missing) or NONE_NAMED)
+
+
+def named_choices(
+    source: Source,
+    *,
+    needs_weights: bool = False,
+    may_fetch: bool = False,
+    others: Mapping[str, str] | None = None,
+) -> Iterator[TargetChoice]:
+    """Each target that the checkpoint names, looked for as in `choose_target`; no place if it is not here.
+
+    `others` are targets that are named elsewhere: name -> where.
+    """
+    for text, where in (dict(named_targets(source)) | dict(others or {})).items():
+        place = _local(text, needs_weights=needs_weights) or _cached(text, needs_weights=needs_weights)
+        if isinstance(place, str):
+            at = "" if place == text else f" ({place})"
+            yield TargetChoice(text, place, f"{text}{at}, which {where} names; --target takes another")
+            continue
+        why = _why(text, needs_weights=needs_weights)
+        if may_fetch and not needs_weights and is_repo_name(text):
+            if (error := _fetch_error(text)) is None:
+                how = f"{text} on the Hub, which {where} names; --target takes another"
+                yield TargetChoice(text, text, how)
+                continue
+            why = f"{why}, nor can its config.json be read from the Hub: {error}"
+        yield TargetChoice(text, missing=f"{where} names {text}, and {why}")
+
+
+def fitting_target(choice: TargetChoice, checkpoint: Checkpoint, answers: Answers) -> TargetChoice:
+    """The choice, without a target that the checkpoint names and that does not fit it."""
+    if choice.place is None or not choice.how:
+        return choice
+    try:
+        notes = read_drafter(checkpoint, answers, choice.known()).notes
+    except EaglectlError:
+        return choice  # what is wrong is reported by who reads it next
+    reasons = [note.text for note in notes if note.topic.startswith("target-")]
+    config = read_config(target_source(choice.place))
+    if any(key in config for key in OF_DRAFTERS) or "eagle" in str(config.get("architectures")).lower():
+        reasons = ["it is a drafter itself"]
+    if not reasons:
+        return choice
+    named = choice.how.partition("; ")[0]
+    return TargetChoice(how=f"not taken: {named}; {'; '.join(reasons)}", missing=f"{named} does not fit it")
+
+
+def named_targets(source: Source) -> Iterator[tuple[str, str]]:
+    """The names of a target in a checkpoint's files, each with where it stands."""
+    names: dict[str, str] = {}
+    for text, where in _stated(source):
+        if isinstance(text, str) and text.strip() and text.isprintable():
+            names.setdefault(text, where)
+    yield from names.items()
+
+
+def _stated(source: Source) -> Iterator[tuple[Any, str]]:
+    try:
+        keys = Keys(read_config(source))
+    except EaglectlError:
+        return
+    for key in KEYS:
+        if (value := keys.at(key)) is not MISSING:
+            yield value, f"{key} in {CONFIG}"
+    yield _record(source).get("target"), RECORD
+    bases = base_models(source)
+    if len(bases) == 1:
+        yield bases[0], f"base_model in {CARD}"
+
+
+def target_names(place: str, drafter: Source | None = None) -> dict[str, str]:
+    """The names that a target may have among others' figures, each with where it is from, surest first.
+
+    Its repository, _name_or_path of its config.json, what the drafter's files name, and its folder's name.
+    """
+    source = target_source(place)
+    label, names = source.label, {}
+    if "/" in label:
+        names[label] = "its repository"
+    origin = read_config(source, is_target=True).get("_name_or_path")
+    if isinstance(origin, str) and is_repo_name(origin):
+        names.setdefault(origin, f"_name_or_path in its {CONFIG}")
+    for name, where in named_targets(drafter) if drafter is not None else ():
+        if is_repo_name(name):
+            names.setdefault(name, f"{where} of the drafter")
+    if "/" not in label:
+        names.setdefault(label, "its folder's name")
+    return names
+
+
+def base_models(source: Source) -> list[str]:
+    """What base_model in the card's front matter names."""
+    text = _small_file(source, CARD).decode("utf-8", "replace")
+    return front_matter(text).get("base_model", [])
+
+
+def _record(source: Source) -> Mapping[str, Any]:
+    text = _small_file(source, RECORD)
+    try:
+        value = parse_json(RECORD, text) if text else {}
+    except EaglectlError:
+        return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _small_file(source: Source, name: str) -> bytes:
+    try:
+        if name not in source.names() or source.size(name) > MAX_CARD:
+            return b""
+        return source.read(name)
+    except EaglectlError:
+        return b""
+
+
+def _local(text: str, *, needs_weights: bool) -> str | None:
+    """The folder, if `text` names one with a config.json; a relative path may not lead upwards."""
+    path = Path(text)
+    if ".." in path.parts or not os.path.isfile(os.path.join(text, CONFIG)):  # noqa: PTH113, PTH118
+        return None
+    return text if not needs_weights or _has_weights(FolderSource(path)) else None
+
+
+def _cached(text: str, *, needs_weights: bool) -> str | None:
+    """The snapshot in the Hub client's cache, if `text` names a repository that is there."""
+    if not is_repo_name(text) or os.path.lexists(text):
+        return None
+    from eaglectl.files.hub import open_cached
+
+    try:
+        snapshot = open_cached(text)
+    except EaglectlError:
+        return None
+    if CONFIG not in snapshot.names() or (needs_weights and not _has_weights(snapshot)):
+        return None
+    return str(snapshot.root)
+
+
+def weights_folder(target: str | None) -> Path | None:
+    """The folder of a target with its weights, here or in the Hub client's cache; nothing is downloaded."""
+    if target is None:
+        return None
+    place = target if os.path.isdir(target) else _cached(target, needs_weights=True)  # noqa: PTH112
+    folder = None if place is None else Path(place)
+    return folder if folder is not None and _has_weights(FolderSource(folder)) else None
+
+
+def _has_weights(source: FolderSource) -> bool:
+    try:
+        return has_weights(source)
+    except EaglectlError:
+        return False
+
+
+def _fetch_error(text: str) -> str | None:
+    """Why the config.json of a repository cannot be read from the Hub; None where it can."""
+    from eaglectl.files.hub import is_offline, open_hub
+
+    if is_offline():
+        return "this call is offline"
+    try:
+        source = open_hub(f"{SCHEME}{text}", is_config_enough=True)
+        known_target(text, source, read_config(source, is_target=True))
+    except EaglectlError as error:
+        return str(error)
+    return None
+
+
+def _why(text: str, *, needs_weights: bool) -> str:
+    what = "its weights are" if needs_weights else "it is"
+    if not is_repo_name(text):
+        return "that is no folder with a config.json here"
+    return f"{what} neither in a folder of that name nor in the Hub client's cache"
+
+
+def runnable_target(
+    source: str, given: str | None, answers: Answers, verb: str, *, needs_weights: bool = True
+) -> TargetChoice:
+    """The target that a command runs: the one given, else the one that the checkpoint names.
+
+    Raises UsageError where there is none.
+    """
+    if given is not None:
+        return TargetChoice(given, given)
+    original = open_folder(source)
+    choice = choose_target(original, None, needs_weights=needs_weights)
+    with suppress(UnreadableError):  # pickles are read when they are converted
+        choice = fitting_target(choice, read_checkpoint(original), answers)
+    if choice.place is None:
+        raise UsageError(f"{verb} runs the target; pass --target with its folder ({choice.missing})")
+    return choice
+
+
+def with_places_looked_at(text: str, choice: TargetChoice) -> str:
+    """A question or an error that asks for --target, with what was looked for."""
+    return f"{text} ({choice.missing})" if choice.missing and ASKS.search(text) else text
+
+
+@contextmanager
+def asking_for(choice: TargetChoice) -> Iterator[None]:
+    """Usage errors that ask for --target state what was looked for."""
+    try:
+        yield
+    except UsageError as error:
+        text = with_places_looked_at(str(error), choice)
+        if text == str(error):
+            raise
+        raise UsageError(text, error.topic, error.where) from None
+
+
+@with_keywords
+def open_target(target: StrPath | None, name: str | None = None) -> Target:
+    """What the config.json of a target states: of a folder, a config.json, or a Hub repository.
+
+    `name` is what published files call it; a repository's own where none is given and the drafter names none.
+    """
+    if target is None:
+        return Target(name)
+    text = os.fspath(target)
+    source = target_source(text)
+    return known_target(text, source, read_config(source, is_target=True), name)
+
+
+def known_target(text: str, source: Source, config: Mapping[str, Any], name: str | None = None) -> Target:
+    """What the config of a target's files states. Raises UnreadableError."""
+    target = read_target(config, name)
+    if target.depth is None:
+        raise UnreadableError(f"--target {text}: its config.json has no num_hidden_layers and no num_layers")
+    changes = (*target.changes, *([ADAPTED] if "adapter_config.json" in source.names() else []))
+    # a folder's label is its name; a repository's, and that of its snapshot in the cache, is org/name
+    return replace(target, repo=source.label if "/" in source.label else None, changes=changes)
+
+
+def special_tokens(text: str | None) -> tuple[int, ...] | None:
+    """The target's bos and eos token ids in config.json and generation_config.json; None without a target."""
+    if text is None:
+        return None
+    source = target_source(text)
+    config = read_config(source, is_target=True)
+    places = [config, text_part(config), _generation_config(source)]
+    values = [place.get(key) for place in places for key in ("bos_token_id", "eos_token_id")]
+    ids = [token for value in values for token in (value if isinstance(value, list) else [value])]
+    return tuple(sorted({token for token in ids if type(token) is int}))
+
+
+def _generation_config(source: Source) -> Mapping[str, Any]:
+    if GENERATION not in source.names():
+        return {}
+    try:
+        value = json.loads(source.read(GENERATION))
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"{source.place}/{GENERATION}: {error}") from None
+    return value if isinstance(value, Mapping) else {}
+
+
+def target_source(text: str) -> Source:
+    """The files of the target named by `text`; from the Hub, only their list is read."""
+    # Path raises on names that are too long
+    if text.endswith(".json") and os.path.isfile(text):  # noqa: PTH113
+        path = Path(text)
+        if path.name != "config.json":
+            raise UsageError(f"--target {text}: give the target's folder, or its config.json")
+        return FolderSource(path.parent)
+    return open_source(text, is_config_enough=True)
+
+
+def parse_answers(
+    aux_layers: str | None, aux_convention: str | None, semantics: Sequence[str], *, assume: bool = False
+) -> Answers:
+    """Answers from the texts of command-line options. Raises UsageError."""
+    given = {"aux_layers": aux_layers, "aux_convention": aux_convention, "semantics": semantics}
+    options = options_of(Answers)
+    values = {name: options[name].of_text(text) for name, text in given.items() if text}
+    return Answers(**values, assume=assume)
+
+
+def check_timeout(seconds: float) -> None:
+    """Raise UsageError for a --timeout that nothing can wait for; NaN is one."""
+    if not 0 < seconds <= LONGEST:
+        raise UsageError(f"--timeout {seconds:g}: more than 0 seconds was expected, and at most {LONGEST}")
