@@ -67,9 +67,9 @@ class Conversion(Result, frozen=True):
     """What `convert` and `upgrade` return; `out` is None if nothing was written.
 
     `gate` is the acceptance that the gate of an upgrade measured; if it was missed, nothing was written.
-    `serving` states for each engine whether it runs the output as trained; `gguf` is the GGUF file that was
-    written beside `out`, `measured` what the files left open and a measurement answered. As a path it is
-    `out`. `trust_remote_code`: the target's own code was allowed to run.
+    `serving` states for each engine whether it runs the output as trained, `measured` what the files left
+    open and a measurement answered. As a path it is `out`. `trust_remote_code`: the target's own code was
+    allowed to run.
     """
 
     plan: "eaglectl.ConversionPlan"
@@ -78,7 +78,6 @@ class Conversion(Result, frozen=True):
     seconds: float
     gate: "eaglectl.Gate | None" = None
     serving: tuple[OutputServing, ...] = ()
-    gguf: Path | None = None
     measured: "tuple[eaglectl.MeasuredAnswer, ...]" = ()
     trust_remote_code: bool = False
 

@@ -93,7 +93,6 @@ CALLS = (
     f"convert {TINY} --dry-run --no-measure --prompts x",
     f"convert {TINY} --dry-run --no-measure",
     f"convert {TINY} --dry-run --seed x",
-    f"convert {TINY} --dry-run --gguf x.gguf",
     f"convert {TINY} --dry-run --drop fc.weight",
     f"convert {TINY} --dry-run --trained-target x",
     f"convert {TINY} --dry-run --target-rotation x",

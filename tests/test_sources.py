@@ -171,6 +171,15 @@ def test_a_file_that_holds_no_weights_is_a_usage_error(tmp_path: Path) -> None:
     assert "config.json is not a weight file" in message
 
 
+@pytest.mark.parametrize("command", ["inspect", "convert", "diff"])
+def test_a_gguf_file_is_refused_by_name(tmp_path: Path, command: str) -> None:
+    place = tmp_path / "drafter.gguf"
+    place.write_bytes(b"GGUF")
+    message = refusal(2, command, *[place] * (2 if command == "diff" else 1))
+    assert f"{place} is a GGUF file, which llama.cpp's converter makes of a checkpoint; give the" in message
+    assert "config.json and safetensors" in message
+
+
 def test_two_weight_files_without_an_index_are_not_chosen_between(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path)
     (folder / "model.safetensors").rename(folder / "a.safetensors")

@@ -27,7 +27,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 IN_LOCK = {
     "run.txt": (),
-    "ci.txt": ("torch", "gguf", "dev", "supply"),
+    "ci.txt": ("torch", "dev", "supply"),
     "fuzz.txt": ("fuzz",),
 }
 LOCKS = {

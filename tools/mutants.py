@@ -24,9 +24,9 @@ ROOT = Path(__file__).parent.parent
 TESTS = {
     "acceptance": "draft_sampling vllm_counters double_norm measurement significance published_acceptance"
     " prompt_sets against servers first_pass diagnose_records hostile/server diagnose vllm_target_engine",
-    "checkpoint": "front_matter header gguf_reading end_of_sequence sources pickles pickled_headers writer"
+    "checkpoint": "front_matter header end_of_sequence sources pickles pickled_headers writer"
     " hub_cache hub_retries hub_source",
-    "conversion": "arithmetic upgrade_warnings target_head convert unserved mla_maps upgrade pruning gguf"
+    "conversion": "arithmetic upgrade_warnings target_head convert unserved mla_maps upgrade pruning"
     " target_rotation writer",
     "drafter": "drafter boundaries vocabulary arithmetic declarations fixtures convert",
     "formats": "declarations fixtures deepspec angelslim automodel doubts unread other_families"

@@ -8,7 +8,6 @@ from msgspec import Meta, Struct, field
 from eaglectl.base import Count, Digest, Result
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.files.checkpoint import Checkpoint
-from eaglectl.formats.catalogue import by_name
 from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 
 SAME = (TensorState.EQUAL, TensorState.ZEROS, TensorState.NOT_COMPARED)
@@ -24,11 +23,6 @@ class Side(Struct, frozen=True):
     drafter: Drafter
     flat: Mapping[str, Any]
     target: Target
-
-    @property
-    def is_gguf(self) -> bool:
-        """Whether it is a GGUF file, whose names, number types and order of rows are its own."""
-        return bool(by_name(self.drafter.producer).gguf_names)
 
 
 class Fact(Struct, frozen=True):

@@ -3,11 +3,9 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-import numpy as np
 from msgspec.structs import replace
 
 from eaglectl.comparison.comparison import Fact, Side, TensorPair
-from eaglectl.conversion.gguf_file import llama3_factors, scaling_type
 from eaglectl.drafter.boundaries import (
     TRAINING_DEFAULT,
     AuxLayers,
@@ -21,7 +19,6 @@ from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import RECORD
 from eaglectl.files.record import history
 from eaglectl.formats.config_keys import MISSING, Keys
-from eaglectl.formats.gguf import BY_FACTORS
 from eaglectl.formats.reader import MASK_KEYS
 from eaglectl.formats.settling import RECORDED, is_config_edited
 from eaglectl.verdicts import FactState
@@ -36,30 +33,13 @@ DEPTH = "the default depends on the target's depth; pass --target"
 
 
 def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
-    """Every fact but the draft vocabulary, which is tensor data; numbers of a GGUF file are float32."""
-    is_float32 = a.is_gguf or b.is_gguf
-    for fact in _facts(a, b):
-        if is_float32 and fact.state == FactState.DIFFERS and _as_float32(fact.a) == _as_float32(fact.b):
-            yield replace(fact, state=FactState.EQUAL, why="the same float32, as GGUF has it")
-        else:
-            yield fact
-
-
-def _as_float32(value: Any) -> Any:
-    """The value with its floats, and those of an object, as a GGUF file has them."""
-    if isinstance(value, Mapping):
-        return {key: _as_float32(item) for key, item in value.items()}
-    with np.errstate(over="ignore"):
-        return float(np.float32(value)) if type(value) is float else value
-
-
-def _facts(a: Side, b: Side) -> Iterator[Fact]:
+    """Every fact but the draft vocabulary, which is tensor data."""
     output = _norm_output(a, b)
     special = {
         "eagle": _version(a.drafter, b.drafter, output.state),
         "boundaries": _boundaries(a, b),
         "norm_output": output,
-        "rope_scaling": _scaling_fact(a.drafter, b.drafter),
+        "rope_scaling": stated_fact("rope_scaling", _scaling(a.drafter.rope), _scaling(b.drafter.rope)),
     }
     values_b, is_mla = _values(b.drafter), "MLA" in (a.drafter.dims.attention, b.drafter.dims.attention)
     for name, value in _values(a.drafter).items():
@@ -213,19 +193,6 @@ def _readings(aux: AuxLayers) -> frozenset[tuple[int, ...]] | None:
     return frozenset(
         sorted_order(to_boundaries(aux.ids, convention))[0] for convention in get_args(Convention)
     )
-
-
-def _scaling_fact(a: Drafter, b: Drafter) -> Fact:
-    """The scalings; a GGUF file states one by its factors, which may be the other side's llama3."""
-    fact = stated_fact("rope_scaling", _scaling(a.rope), _scaling(b.rope))
-    factors = [(drafter.rope.scaling or {}).get(BY_FACTORS) for drafter in (a, b)]
-    other, stated = (b, factors[0]) if factors[0] else (a, factors[1])
-    is_one_sided = None in factors and stated and scaling_type(other.rope) == "llama3"
-    if fact.state == FactState.EQUAL or not is_one_sided:
-        return fact
-    if not np.array_equal(np.array(stated, np.float32), llama3_factors(other.rope, other.dims.head_dim)):
-        return fact
-    return Fact(fact.name, fact.a, fact.b, FactState.EQUAL, "the file's factors are those of llama3")
 
 
 def _scaling(rope: Rope) -> Mapping[str, Any] | None:

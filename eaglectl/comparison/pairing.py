@@ -143,16 +143,6 @@ def pair_values(
                 yield _pair_data(header, files_a, files_b, counter.add)
 
 
-def with_widened_vectors(pair: TensorPair) -> TensorPair:
-    """A pair of which one side is a GGUF file: its vectors are F32, and equal where the numbers are."""
-    numbers, is_vector = pair.numbers, pair.a is not None and len(pair.a.shape) == 1
-    if pair.state != TensorState.DTYPE or not is_vector or numbers is None:
-        return pair
-    if numbers.differing or numbers.not_finite:
-        return pair
-    return replace(pair, state=TensorState.EQUAL, remark="the same numbers; vectors of a GGUF file are F32")
-
-
 def _pair_data(
     header: HeaderPair, files_a: Files, files_b: Files, on_bytes: Callable[[int], None]
 ) -> TensorPair:

@@ -60,7 +60,7 @@ def open_side(
     Raises UsageError, and UnreadableError for all other errors: exit code 1 is for a difference.
     """
     try:
-        checkpoint = read_checkpoint(source or open_source(text, takes_gguf=True))
+        checkpoint = read_checkpoint(source or open_source(text))
         target = target_of(checkpoint)
         side = _side(text, checkpoint, Answers(), target)
         needed = needed_answers(side, answers)

@@ -6,7 +6,7 @@ from functools import partial
 from msgspec import Struct
 
 from eaglectl.comparison.comparison import Fact, Remark, Side
-from eaglectl.drafter.vocabulary import Ids, as_int64, from_tokens, numbers, read_vocabulary
+from eaglectl.drafter.vocabulary import Ids, as_int64, numbers, read_vocabulary
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.layout import VOCABULARY_PICKLES
 from eaglectl.formats.catalogue import by_name
@@ -16,9 +16,6 @@ NAME = "draft_tokens"
 # rows of lm_head in A and in B that are of one token
 SharedRows = Sequence[tuple[int, int]]
 NO_MAPS = (None, None)
-NO_TOKENS = (
-    "d2t leads out of the target's tokens, to one twice, or does not ascend; llama.cpp reads token ids"
-)
 
 
 class VocabularyReading(Struct, frozen=True):
@@ -67,12 +64,6 @@ def _meanings(
 ) -> tuple[tuple[tuple[int, ...], ...], str]:
     """The tokens that d2t and t2d may mean, and how; two lists where d2t fits as both, and nobody answers."""
     dims = side.drafter.dims
-    if side.is_gguf and d2t is not None:  # its tokens may stand in any order
-        try:
-            tokens = from_tokens(d2t, dims.draft_vocab, dims.vocab)
-        except RefusedError:
-            raise RefusedError(NO_TOKENS) from None
-        return (tokens.targets,), "d2t holds absolute ids"
     read_as = partial(read_vocabulary, d2t, t2d, dims.draft_vocab, dims.vocab)
     try:
         only = read_as(None)

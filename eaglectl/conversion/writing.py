@@ -6,7 +6,6 @@ Memory does not grow with the checkpoint.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -172,14 +171,14 @@ def shard_index(plan: ConversionPlan, shards: Sequence[Shard]) -> Mapping[str, A
 class WriteOptions(Struct, frozen=True):
     """Where and how a plan is written; `max_shard_size` is in bytes of tensor data.
 
-    `beside` makes another output from the folder as it is written, and publishes it with the folder.
+    `check` is called with the folder as it is written, before it is published under its name.
     """
 
     out: Path
     force: bool = False
     link: bool = False
     max_shard_size: int | None = None
-    beside: Callable[[Path], AbstractContextManager[None]] | None = None
+    check: Callable[[Path], None] | None = None
 
 
 def write_plan(
@@ -226,8 +225,9 @@ def write_plan(
                 )
             )
         )
-        with options.beside(folder.work) if options.beside else nullcontext():
-            folder.publish()
+        if options.check:
+            options.check(folder.work)
+        folder.publish()
     return options.out
 
 

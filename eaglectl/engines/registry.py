@@ -323,24 +323,22 @@ def output_commands(
     drafter: Drafter,
     folder: str,
     target: str | None,
-    gguf: str | None = None,
     tokens: int = 3,
     revision: str | None = None,
 ) -> Mapping[str, str]:
     """The command that serves a folder or a Hub repository, for each engine of ENGINES.
 
-    llama.cpp serves a GGUF file: `gguf` where it was written too, else its own converter makes it first.
+    llama.cpp serves a GGUF file, which its own converter makes first.
     """
-    file, model = gguf or f"{folder}.gguf", _served_target(target or "")[0]
+    file, model = f"{folder}.gguf", _served_target(target or "")[0]
     is_folder = _can_be_given(model) and not hub_name(target or "")
     convert = (
         f"python convert_hf_to_gguf.py {shell.quote(shell.as_path(folder))}"
         f" {shell.option('--target-model-dir', model if is_folder else 'TARGET')}"
         f" {shell.option('--outfile', file)}"
     )
-    made = "" if gguf else f"{convert} && "
     commands = {
         **launch_commands(drafter, folder, tokens, revision, target),
-        "llama.cpp": f"{made}{llama_server(file, tokens)}",
+        "llama.cpp": f"{convert} && {llama_server(file, tokens)}",
     }
     return {engine: commands[engine] for engine in ENGINES}

@@ -23,7 +23,6 @@ from eaglectl.files.header import (
 )
 from eaglectl.files.layout import (
     CONFIG,
-    GGUF,
     INDEX,
     MISTRAL,
     QUANTISATION,
@@ -102,8 +101,6 @@ def read_checkpoint(source: Source) -> Checkpoint:
 
 
 def _read_checkpoint(source: Source) -> Checkpoint:
-    if source.only is not None and source.only.endswith(GGUF):
-        return _read_gguf(source, source.only)
     config = read_config(source)
     if pickles := pickle_files(source):
         from eaglectl.files.pickles import read_pickled_table
@@ -128,16 +125,6 @@ def _read_checkpoint(source: Source) -> Checkpoint:
     if not tensors:
         raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
     return Checkpoint(source, config, tensors, metadata, files, _sidecars(source), names=source.names())
-
-
-def _read_gguf(source: Source, file: str) -> Checkpoint:
-    """A GGUF file, whose facts take the place of a config.json; what lies beside it is not read."""
-    from eaglectl.files.gguf import read_gguf
-
-    facts, tensors = read_gguf(source, file)
-    if not tensors:
-        raise UnreadableError(f"{source.place}: {file} holds no tensors", WEIGHTS, file)
-    return Checkpoint(source, facts, tensors, {}, (file,), {})
 
 
 def read_weight_file(path: Path) -> Checkpoint:

@@ -16,13 +16,10 @@ if TYPE_CHECKING:
 GIVE = "give a checkpoint's folder, a weight file or a Hub repository (org/name)"
 
 
-def open_source(
-    text: str, *, is_config_enough: bool = False, takes_gguf: bool = False
-) -> "FolderSource | HubSource":
+def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource | HubSource":
     """Open the folder, the weight file or the Hub repository that `text` names; a folder of that name wins.
 
     `is_config_enough`: only config.json is read, so that an offline Hub cache may lack the weights.
-    `takes_gguf`: a local GGUF file is opened too.
     Raises UnreadableError, and UsageError for a file that is no weight file.
     """
     _refuse_url(text)
@@ -30,11 +27,12 @@ def open_source(
     if S_ISDIR(mode):
         return FolderSource(path)
     if S_ISREG(mode):
-        if path.suffix == GGUF and not takes_gguf:
+        if path.suffix == GGUF:
             raise UsageError(
-                f"{text} is a GGUF file, which inspect and diff alone read; give the checkpoint's folder"
+                f"{text} is a GGUF file, which llama.cpp's converter makes of a checkpoint; give the folder"
+                " with config.json and safetensors that it is made of"
             )
-        if path.suffix not in (*WEIGHT_SUFFIXES, GGUF):
+        if path.suffix not in WEIGHT_SUFFIXES:
             raise UsageError(
                 f"{text} is not a weight file; give a checkpoint folder, or one of its"
                 f" {', '.join(WEIGHT_SUFFIXES)}"

@@ -210,11 +210,10 @@ class Layout(Struct, frozen=True):
     decoder's keys, the others and the carried ones in objects. `lacks`: what one model class has no place
     for. `engines`: those that convert judges the output by. `rope`: the ropes that its own code runs; None:
     all. `cautions`: what releases of its own trainer make of a feature that is written, or why there is no
-    place for it. `training`: how its trainer takes a start, with the switches by name. `has_gguf`: its
-    engines load GGUF files. `has_null_size`: draft_vocab_size is null where the head is the target's.
-    `needs_embedding`: why its trainer wants embed_tokens in the file. `norms_twice`: its trainer goes on
-    with a state that is normed twice; all others get the two norms as one. `is_default`: written where no
-    layout is named.
+    place for it. `training`: how its trainer takes a start, with the switches by name.
+    `has_null_size`: draft_vocab_size is null where the head is the target's. `needs_embedding`: why its
+    trainer wants embed_tokens in the file. `norms_twice`: its trainer goes on with a state that is normed
+    twice; all others get the two norms as one. `is_default`: written where no layout is named.
     """
 
     architectures: Mapping[ModelClass, str]
@@ -236,7 +235,6 @@ class Layout(Struct, frozen=True):
     rope: RopeLimits | None = None
     cautions: Mapping[Feature, str] = field(default_factory=dict)
     training: str = ""
-    has_gguf: bool = False
     has_null_size: bool = False
     needs_embedding: str = ""
     norms_twice: bool = False
@@ -255,11 +253,10 @@ class Format(Struct, frozen=True):
         `keys`: its own place of a canonical fact ({"draft_vocab_size": "draft.vocab"}), read first and
         written. `inverted`: those of them whose own key states the opposite ("acme_postnorm" of
         norm_before_fc). `tensor_names`: its own module names ({"aux_norm_low": "fc_norm.0"}), read wherever
-        they occur. `gguf_names`: canonical module names by those of its GGUF files, in which the rows of q
-        and k alternate between the halves of a head and d2t holds token ids. `flatten` undoes the nesting of
-        its config. `retires`: keys that state who wrote the file and mean nothing elsewhere; they go into
-        the provenance. `copies_target`: its config is the target's with the drafter's keys added, so that
-        num_hidden_layers is the target's depth. `target_key`: where its config names the target.
+        they occur. `flatten` undoes the nesting of its config. `retires`: keys that state who wrote the file
+        and mean nothing elsewhere; they go into the provenance. `copies_target`: its config is the target's
+        with the drafter's keys added, so that num_hidden_layers is the target's depth. `target_key`: where
+        its config names the target.
     Layer ids
         `ids`: where they stand and what they mean there. `aux_convention`: what they mean in eagle_config
         where `ids` does not say it; ids at the top level that `ids` does not list were put there by others.
@@ -287,7 +284,6 @@ class Format(Struct, frozen=True):
     keys: Mapping[str, str] = field(default_factory=dict)
     inverted: frozenset[str] = frozenset()
     tensor_names: Mapping[str, str] = field(default_factory=dict)
-    gguf_names: Mapping[str, str] = field(default_factory=dict)
     flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     retires: tuple[str, ...] = ()
     copies_target: bool = False

@@ -25,7 +25,6 @@ from eaglectl.errors import RefusedError
 from eaglectl.files.header import StoredTensor
 from eaglectl.formats.config_keys import Keys, Reading
 from eaglectl.formats.format import Format
-from eaglectl.formats.gguf import with_rows_by_halves
 from eaglectl.text import listed
 
 # what wrapping modules put before the names of a drafter's tensors (a causal LM, DDP, trainers,
@@ -180,8 +179,6 @@ def read_tensors(
     tensors = _assemble(names, dims)
     _check_layers(names)
     problems = tuple(_shape_problems(tensors, dims, is_quantised=is_quantised))
-    if format.gguf_names:
-        tensors = with_rows_by_halves(tensors, dims.head_dim)
     return Reading(tensors, (), problems)
 
 

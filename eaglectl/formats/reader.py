@@ -151,8 +151,7 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
 
 def _read_names(checkpoint: Checkpoint, format: Format) -> Names:
     """The tensors by canonical name. Raises RefusedError where two are the same."""
-    aliases = {**tensor_names(), **format.gguf_names}
-    names = read_names(checkpoint.tensors, aliases, format.layout.prefix if format.layout else "")
+    names = read_names(checkpoint.tensors, tensor_names(), format.layout.prefix if format.layout else "")
     for canonical, first, second in names.clashes:
         raise RefusedError(
             f"{first} and {second} are both {canonical}; keep one", "tensor-twice", f"tensor:{second}"

@@ -18,7 +18,6 @@ from eaglectl.comparison.pairing import (
     is_known_equal,
     pair_headers,
     pair_values,
-    with_widened_vectors,
 )
 from eaglectl.comparison.sides import known_digests, open_side, unneeded_answers, with_files
 from eaglectl.comparison.spelling import compare_spelling
@@ -95,18 +94,13 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
         facts = (*compare_facts(a, b), vocabulary.compare(a, b, tokens_a, tokens_b))
         headers = list(pair_headers(a, b, vocabulary.head_rows(tokens_a, tokens_b)))
         pairs = tuple(_read_pairs(data_a, data_b, headers, on_progress))
-    if a.is_gguf or b.is_gguf:
-        pairs = tuple(map(with_widened_vectors, pairs))
     facts = tuple(by_record(fact, a, b, pairs) if fact.name == "boundaries" else fact for fact in facts)
     return Comparison(a, b, facts, pairs, spelled(vocabulary.remarks(tokens_a, tokens_b)), True, notes)
 
 
 def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
-    """The comparison with what engines do with both; of GGUF files none is judged."""
-    sides = (comparison.a, comparison.b)
-    if any(side.is_gguf for side in sides):
-        return comparison
-    a, b = (_judgement(side, answers) for side in sides)
+    """The comparison with what engines do with both."""
+    a, b = (_judgement(side, answers) for side in (comparison.a, comparison.b))
     served = [
         Fact(
             f"{left.engine} {left.release}",

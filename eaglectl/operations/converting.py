@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.opening import open_folder
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.writer import check_apart
-from eaglectl.formats.catalogue import FORMATS, by_name
+from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import command, completing
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
@@ -62,7 +62,6 @@ from eaglectl.target import (
     special_tokens,
     weights_folder,
 )
-from eaglectl.text import printable
 from eaglectl.verdicts import ServedAs
 
 # names of folders that trainers give, which tell no drafter from another
@@ -103,8 +102,6 @@ def convert(
         check_options(original, place, options)
         if on_plan:
             on_plan(plan.completed(complete))
-        if options.gguf is not None:
-            _check_gguf(plan, options, options.gguf, place)
         conversion = Conversion(
             plan.completed(complete),
             None,
@@ -115,36 +112,8 @@ def convert(
         )
         if not options.dry_run:
             serving = write_conversion(files, plan, place, options, on_progress)
-            conversion = replace(conversion, out=place, serving=serving, gguf=options.gguf)
+            conversion = replace(conversion, out=place, serving=serving)
     return replace(conversion, seconds=time.perf_counter() - start)
-
-
-def _check_gguf(plan: ConversionPlan, options: ConvertOptions, gguf: Path, out: Path) -> None:
-    """Raise an EaglectlError where the file cannot be written, or would not be drafted with as trained."""
-
-    from eaglectl.conversion.gguf_file import check_drafter, check_gguf
-
-    check_gguf(gguf, out, force=options.force)
-    check_drafter(plan.drafter, {step.name: step.dtype for step in plan.steps})
-    for span, outcome, reasons in _differences(plan, ConversionRequest(plan.layout)):
-        if outcome.is_known_wrong:
-            raise RefusedError(
-                f"--gguf: {span}, with this output: {outcome}: {'; '.join(reasons)}; leave --gguf out: the"
-                " folder alone is written with --force-unserved"
-            )
-
-
-@contextmanager
-def _gguf_beside(folder: Path, target: Target, options: ConvertOptions, name: str) -> Iterator[None]:
-    """Write the GGUF file of a folder before it is published as `name`: both appear, or neither does."""
-
-    from eaglectl.conversion.gguf_file import gguf_written
-
-    assert options.gguf is not None
-    checkpoint = read_checkpoint(FolderSource(folder))
-    drafter = read_drafter(checkpoint, Answers(), target)
-    with gguf_written(drafter, checkpoint, options.gguf, name=printable(name), force=options.force):
-        yield
 
 
 def check_options(original: FolderSource, out: StrPath | None, options: ConvertOptions) -> None:
@@ -153,14 +122,8 @@ def check_options(original: FolderSource, out: StrPath | None, options: ConvertO
     """
     for engine in options.engines:
         parse_engine(engine)
-    layouts = [format for format in FORMATS if format.layout and format.layout.has_gguf]
-    named = " or ".join(f"--for {format.name}" for format in layouts)
     is_upgrade, is_rotated = options.version == "3.1", options.target_rotation is not None
     check(
-        (
-            options.gguf is not None and (is_upgrade or by_name(options.format_name) not in layouts),
-            f"--gguf goes with {named}, and EAGLE-3; llama.cpp alone loads GGUF files",
-        ),
         (
             not is_rotated and options.trained_target is not None,
             "--trained-target is for --target-rotation; leave it out",
@@ -182,8 +145,6 @@ def check_options(original: FolderSource, out: StrPath | None, options: ConvertO
     for path in inputs:
         if out is not None:
             check_apart(Path(out), path)
-        if options.gguf is not None:
-            check_apart(options.gguf, path, "--gguf")
 
 
 def target_of(files: OpenedSource, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
@@ -267,19 +228,12 @@ def write_conversion(
             None if options.force_unserved else pool.submit(value_errors, files.checkpoint, plan, target)
         )
 
-        @contextmanager
-        def beside(folder: Path) -> Iterator[None]:
+        def check_written(folder: Path) -> None:
             errors = None if reading is None else reading.result()
             judged.append(judge_output(folder, plan, errors, config))
             _check_output(judged[0], files.original_path, options)
-            with (
-                _gguf_beside(folder, plan.drafter.target, options, out.name)
-                if options.gguf
-                else nullcontext()
-            ):
-                yield
 
-        how = WriteOptions(out, options.force, is_linked, options.max_shard_size, beside)
+        how = WriteOptions(out, options.force, is_linked, options.max_shard_size, check_written)
         write_plan(plan, files.checkpoint, files.original, originals, how, on_progress)
     return output_serving(plan, judged[0], out, options)
 
@@ -332,8 +286,7 @@ def output_serving(
     """
     if options.recipe is not None and options.recipe.is_start:
         return ()
-    gguf = None if options.gguf is None else str(options.gguf)
-    commands = output_commands(plan.drafter, str(out), options.target, gguf)
+    commands = output_commands(plan.drafter, str(out), options.target)
     requests = {request.engine: request.releases[-1:] for request in map(parse_engine, options.engines)}
     rows = []
     for name, engine in ENGINES.items():
@@ -351,16 +304,6 @@ def _engine_warnings(plan: ConversionPlan, request: ConversionRequest) -> Iterat
 
     A doubt that a note of the plan states already is not repeated.
     """
-    for span, outcome, reasons in _differences(plan, request):
-        if outcome == ServedAs.UNKNOWN and are_stated(reasons, plan.notes):
-            continue
-        yield Note("warning", span, f"{span}, with this output: {outcome}: {'; '.join(reasons)}")
-
-
-def _differences(
-    plan: ConversionPlan, request: ConversionRequest
-) -> Iterator[tuple[str, ServedAs, tuple[str, ...]]]:
-    """The releases that would not run the output as trained, what they would do, and why."""
     layout = by_name(plan.layout).layout
     releases: dict[tuple[str, ServedAs, tuple[str, ...]], list[str]] = {}
     for text in request.engines or (layout.engines if layout else ()):
@@ -369,10 +312,12 @@ def _differences(
                 same = releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), [])
                 same.append(verdict.release)
     for (engine, outcome, reasons), same in releases.items():
+        if outcome == ServedAs.UNKNOWN and are_stated(reasons, plan.notes):
+            continue
         span = f"{engine} {same[0]}"
         if len(same) > 1:
             span += f" to {same[-1]}"
-        yield span, outcome, reasons
+        yield Note("warning", span, f"{span}, with this output: {outcome}: {'; '.join(reasons)}")
 
 
 def default_place(original: Source, version: str) -> Path:

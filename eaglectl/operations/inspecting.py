@@ -20,13 +20,11 @@ from eaglectl.engines.registry import (
     parse_engine,
 )
 from eaglectl.engines.targets import notes_on_pair
-from eaglectl.errors import UsageError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.layout import CONFIG, INDEX, RECORD
 from eaglectl.files.opening import hub_name, open_source
 from eaglectl.files.record import history
 from eaglectl.files.source import FolderSource
-from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import command, completing
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import judge_drafter
@@ -60,7 +58,7 @@ def inspect_files(
 ) -> Inspection:
     """`inspect`, which reads all numbers too where it is not `headers_only`."""
     requests, answers = tuple(map(parse_engine, options.engines)), options.answers
-    opened = open_source(source, takes_gguf=True)
+    opened = open_source(source)
     checkpoint = read_checkpoint(opened)
     choice = fitting_target(choose_target(checkpoint.source, options.target), checkpoint, answers)
     known, files, target_config = choice.read()
@@ -72,8 +70,6 @@ def inspect_files(
     )
     notes = (*explained, *_serving_notes(drafter), *_massive_notes(checkpoint, drafter))
     drafter = replace(drafter, notes=notes).completed(complete)
-    if by_name(drafter.producer).gguf_names:
-        return _of_gguf(checkpoint, drafter, options)
     target = GivenTarget(known, files, target_config, choice.text)
     with nullcontext() if headers_only else pickles_copied(opened) as copied:
         subject = Subject(
@@ -120,16 +116,6 @@ def _launch_commands(
     if checkpoint.source.only is not None:
         place = os.path.dirname(source) or "."  # noqa: PTH120
     return launch_commands(drafter, place, revision=revision, target_text=choice.text)
-
-
-def _of_gguf(checkpoint: Checkpoint, drafter: Drafter, options: InspectOptions) -> Inspection:
-    """A GGUF file, on which no engine is judged: what is known of them is of folders."""
-    title = by_name(drafter.producer).title
-    if options.engines:
-        raise UsageError(f"--engine judges a checkpoint's folder, and this is a GGUF file in {title}")
-    text = "llama.cpp would read this of the file; validate and --engine judge the folder that it is made of"
-    notes = (*drafter.notes, Note("note", "engines", text))
-    return Inspection(checkpoint.source.label, replace(drafter, notes=notes), checkpoint, (), (), (), {}, "")
 
 
 def _serving_notes(drafter: Drafter) -> Iterator[Note]:

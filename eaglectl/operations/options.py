@@ -277,9 +277,7 @@ class ConvertOptions(ConversionRequest, frozen=True):
     ] = None
     answers: Answers = field(default_factory=Answers)
     dry_run: Annotated[bool, Option("Print the plan and write nothing.", group=WRITING)] = False
-    force: Annotated[
-        bool, Option("Replace an existing checkpoint folder at OUT, and GGUF file.", group=WRITING)
-    ] = False
+    force: Annotated[bool, Option("Replace an existing checkpoint folder at OUT.", group=WRITING)] = False
     link: Annotated[
         bool,
         Option(
@@ -294,15 +292,6 @@ class ConvertOptions(ConversionRequest, frozen=True):
             value="SIZE",
             group=WRITING,
             read=read_size,
-        ),
-    ] = None
-    gguf: Annotated[
-        Path | None,
-        Option(
-            "--for llama.cpp: the GGUF file to write too; needs the package gguf.",
-            value="FILE",
-            group=WRITING,
-            complete="files",
         ),
     ] = None
     measure: Annotated[MeasureOptions | None, MEASURE] = field(default_factory=MeasureOptions)

@@ -12,7 +12,6 @@ from eaglectl.engines.engine import Verdict
 from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.registry import ENGINES, TARGETS_UNREAD, view_for
 from eaglectl.formats.catalogue import by_name
-from eaglectl.formats.gguf import BY_FACTORS
 from eaglectl.report.figures import CapturedSet, Cell, LayerStrip, Timelines
 from eaglectl.report.section import (
     Commands,
@@ -226,11 +225,6 @@ def _rope(drafter: Drafter) -> str:
         text += f", {scaling.get('rope_type')} scaling"
     if scaling and "factor" in scaling:
         text += f" x{scaling['factor']:g}"
-    if scaling and BY_FACTORS in scaling:
-        factors = scaling[BY_FACTORS]
-        text = (
-            f"base {rope.theta:g}, frequencies divided by {min(factors):g} to {max(factors):g} (rope_freqs)"
-        )
     if rope.is_interleaved:
         text += ", interleaved"
     return text

@@ -7,12 +7,11 @@ import pytest
 
 from tests.builders import call, drafter_folder
 from tests.faults.processes import COMMAND, start
-from tests.faults.test_kills import is_checkpoint, is_checkpoint_with_gguf, is_statistics
+from tests.faults.test_kills import is_checkpoint, is_statistics
 from tests.faults.test_races import names
 from tests.hub import TOKEN, LoopbackHub, User
 from tests.tiny import PROMPTS, TARGET, TINY
 
-GGUF = ("--for", "llama.cpp", "--gguf", "out.gguf", "--target", TARGET, "--force-unserved")
 RUN = ("--target", TARGET, "--device", "cpu", "--prompts", PROMPTS, "--sample", "8")
 STATES = ("--target", TARGET, "--device", "cpu", "--states", TINY / "states", "--states-layers", "2,4,5")
 
@@ -31,14 +30,14 @@ def at_once(count: int, *arguments: str | Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("force", [(), ("--force",)], ids=["new", "force"])
-def test_conversions_with_a_gguf_file(
+def test_conversions_into_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    codes = at_once(4, "convert", TINY / "eagle3", "-o", "out", *GGUF, *force)
+    codes = at_once(4, "convert", TINY / "eagle3", "-o", "out", *force)
     assert codes.count(0) >= 1 and (force or codes.count(0) == 1), codes
-    assert names(tmp_path) == ["out", "out.gguf"]
-    is_checkpoint_with_gguf(tmp_path / "out")
+    assert names(tmp_path) == ["out"]
+    is_checkpoint(tmp_path / "out")
 
 
 @pytest.mark.slow

@@ -76,11 +76,8 @@ def test_a_report_onto_a_full_file_system(source: Path, small_disk: Path) -> Non
     assert old.read_text() == "{}"
 
 
-GGUF = "--target TINY/target --for llama.cpp --force-unserved --gguf"
 RUN = "--target TINY/target --device cpu --prompts TINY/prompts.jsonl"
 WRITERS = {
-    "convert --gguf": f"convert TINY/eagle3 {GGUF} DISK/out.gguf -o ELSEWHERE/out",
-    "convert --gguf and OUT": f"convert TINY/eagle3 {GGUF} ELSEWHERE/out.gguf -o DISK/out",
     "diff --page": "diff SOURCE TINY/eagle3 --page DISK/page.html",
     "calibrate --states": "calibrate TINY/eagle3 --target TINY/target --device cpu --states TINY/states"
     " --states-layers 2,4,5 -o DISK/out",

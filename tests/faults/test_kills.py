@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import typer.main
-from gguf import GGUFReader
 
 import eaglectl
 from eaglectl.cli.app import make_app
@@ -62,13 +61,6 @@ def is_page(out: Path) -> None:
     assert text.rstrip().endswith("</html>")
 
 
-def is_checkpoint_with_gguf(out: Path) -> None:
-    is_checkpoint(out)
-    file = out.with_name("out.gguf")
-    if file.exists():  # a kill may come between the two renames
-        assert GGUFReader(file).tensors
-
-
 MODEL = ("--target", "TARGET", "--device", "cpu")
 RUN = (*MODEL, "--prompts", "FEW")
 STATES = ("--states", "STATES", "--states-layers", "2,4,5")
@@ -81,12 +73,6 @@ CASES: Mapping[str, Case] = {
             "convert SOURCE -o OUT --for torchspec --max-shard-size 3MB --force",
             is_checkpoint,
             20,
-        ),
-        (
-            "convert --gguf",
-            "convert TINY -o OUT --for llama.cpp --gguf OUT.gguf --target TARGET --force-unserved --force",
-            is_checkpoint_with_gguf,
-            30,
         ),
         (
             "convert --to 3.1 --init-only",
@@ -160,7 +146,7 @@ class Place:
             "OUT": self.out,
             "FEW": prompts,
         }
-        places = {"json=OUT": f"json={self.out}", "OUT.gguf": f"{self.out}.gguf"}
+        places = {"json=OUT": f"json={self.out}"}
         self.command = [str(names.get(word, places.get(word, word))) for word in case.words]
         self.before = contents(inputs)
         began = time.monotonic()
@@ -272,7 +258,7 @@ def writing_options() -> set[tuple[str, str]]:
         for name, command in group.commands.items()
         for parameter in command.params
         for option in parameter.opts
-        if option in ("-o", "--gguf", "--page", "--output")
+        if option in ("-o", "--page", "--output")
     }
 
 

@@ -12,7 +12,6 @@ from operator import ne
 from pathlib import Path
 
 import pytest
-from gguf import GGUFReader
 
 from eaglectl.errors import UsageError
 from eaglectl.files import writer
@@ -23,7 +22,6 @@ from tests.faults.test_kills import is_checkpoint, is_statistics
 from tests.faults.test_races import names
 from tests.tiny import TARGET, TINY
 
-GGUF = ("--for", "llama.cpp", "--target", TARGET, "--force-unserved")
 STATES = ("--target", TARGET, "--device", "cpu", "--states", TINY / "states", "--states-layers", "2,4,5")
 
 
@@ -49,8 +47,6 @@ def test_what_is_written_there_is_whole_and_alone(disk: Path) -> None:
     for force in ((), ("--force",)):
         made = call("convert", TINY / "eagle3", "-o", disk / "out", *force)
         assert made.code == 0, made
-        made = call("convert", TINY / "eagle3", "-o", disk / "g", "--gguf", disk / "g.gguf", *GGUF, *force)
-        assert made.code == 0, made
         made = call("calibrate", TINY / "eagle3", *STATES, "-o", disk / "states", *force)
         assert made.code == 0, made
     assert call("convert", disk / "out", "--link", "-o", disk / "linked").code == 0
@@ -59,10 +55,9 @@ def test_what_is_written_there_is_whole_and_alone(disk: Path) -> None:
         0,
         3,
     )
-    assert names(disk) == ["g", "g.gguf", "linked", "out", "page.html", "states"]
+    assert names(disk) == ["linked", "out", "page.html", "states"]
     is_checkpoint(disk / "linked")
     is_statistics(disk / "states")
-    assert GGUFReader(disk / "g.gguf").tensors
 
 
 @pytest.mark.slow
@@ -79,9 +74,7 @@ def test_a_folder_of_a_lower_layer_cannot_be_replaced(tmp_path: Path) -> None:
         assert contents(place) == before and names(place) == ["out"]
         for force in ((), ("--force",)):
             assert call("convert", place / "out", "--link", "-o", place / "new", *force).code == 0
-            gguf = ("-o", place / "g", "--gguf", place / "g.gguf", *GGUF)
-            assert call("convert", place / "out", *gguf, *force).code == 0
-        assert names(place) == ["g", "g.gguf", "new", "out"]
+        assert names(place) == ["new", "out"]
         is_checkpoint(place / "new")
 
 

@@ -255,13 +255,10 @@ Call = Callable[[str, Path, random.Random], object]
 
 
 def convert(source: str, place: Path, chance: random.Random) -> object:
-    layout = chance.choice(writable())
-    gguf = place / "out.gguf" if layout == "llama.cpp" and chance.random() < 0.8 else None
     return eaglectl.convert(
         source,
         place / "out",
-        layout=layout,
-        gguf=gguf,
+        layout=chance.choice(writable()),
         target=chance.choice(TARGETS),
         answers=Answers(assume=chance.random() < 0.9),
         force_unserved=chance.random() < 0.8,
@@ -289,9 +286,8 @@ CALLS: dict[str, tuple[int, Call]] = {
 def attack(place: Path, seed: int, number: int) -> str:
     """One change and one call; "answer", "written", "refused". Fails for a fault, a slow call, a leftover."""
     chance = random.Random(f"{seed}:{number}")
-    for name in ("drafter", "out", "out.gguf"):
+    for name in ("drafter", "out"):
         shutil.rmtree(place / name, ignore_errors=True)
-    (place / "out.gguf").unlink(missing_ok=True)
     fixture = chance.choice(sources())
     source = Path(shutil.copytree(fixture, place / "drafter"))
     changes = change(source, chance)
@@ -309,8 +305,7 @@ def attack(place: Path, seed: int, number: int) -> str:
     assert time.monotonic() - began < SLOWEST, about
     after = contents(place)
     made = {path.partition("/")[0] for path in after.keys() - before.keys()}
-    assert before.items() <= after.items() and made <= {"out", "out.gguf"}, (about, made)
-    assert "out.gguf" not in made or "out" in made, about
+    assert before.items() <= after.items() and made <= {"out"}, (about, made)
     assert result != "refused" or not made, (about, made)
     return "written" if made else result
 

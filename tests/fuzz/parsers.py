@@ -60,9 +60,6 @@ from tests.builders import (
     drafter_tensors,
     floats,
     framed,
-    gguf_bytes,
-    gguf_facts,
-    gguf_tensors,
     integers,
     mask,
     offsets,
@@ -243,24 +240,6 @@ def configs() -> list[bytes]:
     names = ("speculators/eagle3.1", "modelopt/hf-ids", "torchspec/pruned", "specforge/eagle3.1")
     there = [json.loads((PRODUCERS / name / "config.json").read_bytes()) for name in names]
     return [json.dumps(of_small_drafter(config)).encode() for config in (drafter_config(), *there)]
-
-
-def read_gguf(data: bytes) -> object:
-    """A GGUF file, inspected and compared with itself."""
-    place = str(written(data, "d.gguf"))
-    return eaglectl.inspect(place), eaglectl.diff(place, place)
-
-
-def gguf_files() -> list[bytes]:
-    facts, tensors = gguf_facts(), gguf_tensors()
-    own = {
-        "general.alignment": 64,
-        "tokenizer.ggml.tokens": ["a", "b"],
-        **facts,
-        "eagle3.rope.scaling.type": "yarn",
-    }
-    factors = {"rope_freqs.weight": floats("factors", 4, dtype="F32")}
-    return [gguf_bytes(facts, tensors), gguf_bytes(own, {**tensors, **factors}, alignment=64, version=2)]
 
 
 def read_quantisation(data: bytes) -> object:
@@ -672,22 +651,6 @@ def read_kept(data: bytes) -> object:
     return read[1] and read[1].to_json()
 
 
-def write_gguf(data: bytes) -> object:
-    """A config beside good weights, as a GGUF file."""
-    written(data, "config.json", "drafter")
-    written(weights(), "model.safetensors", "drafter")
-    return eaglectl.convert(
-        str(folder("drafter")),
-        folder("made") / "out",
-        layout="llama.cpp",
-        gguf=folder("made") / "out.gguf",
-        answers=Answers(assume=True),
-        force_unserved=True,
-        force=True,
-        measure=None,
-    )
-
-
 def write_pages(data: bytes) -> object:
     """A config beside good weights, on the pages of `inspect` and `validate`."""
     written(data, "config.json", "drafter")
@@ -729,8 +692,6 @@ def with_packages() -> Iterable[Parser]:
         yield Parser("states", read_states(".ckpt"), stored_states)
         yield Parser("states-gzip", read_states(".ckpt.gz"), lambda: [gzip.compress(stored_states()[0])])
         yield Parser("states-safe", read_states(".safetensors"), safe_states)
-    if find_spec("gguf"):
-        yield Parser("gguf", write_gguf, configs)
     if find_spec("torch") and find_spec("transformers"):
         yield Parser("template", apply_template, texts(TEMPLATE, "{{ messages[0]['content'] }}"))
 
@@ -745,7 +706,6 @@ PARSERS: Mapping[str, Parser] = {
         Parser("json", read_json, documents({"a": [1, -0.5, "é", None, {"b": True}], "c": "\ud83d\ude00"})),
         Parser("index", read_index, documents(good_index())),
         Parser("config", read_config, configs),
-        Parser("gguf-file", read_gguf, gguf_files),
         Parser("validate", validated, configs),
         Parser("page", write_pages, configs),
         Parser("kept", read_kept, documents(KEPT)),

@@ -217,9 +217,8 @@ def test_a_target_with_a_null_byte_is_an_error_in_words(
     assert done.code == 2 and "defaults.target is 'a/\\x00b'; expected a text" in done.err
 
 
-@pytest.mark.parametrize("field", ["out", "target", "gguf"])
+@pytest.mark.parametrize("field", ["out", "target"])
 def test_a_null_byte_in_a_path_of_the_api_is_a_usage_error(tmp_path: Path, field: str) -> None:
     paths = {"out": str(tmp_path / "out"), field: f"{tmp_path}/a\0b"}
-    layout = {"layout": "llama.cpp"} if field == "gguf" else {}
     with pytest.raises(UsageError, match="is no path"):
-        convert(str(drafter_folder(tmp_path)), **paths, **layout)
+        convert(str(drafter_folder(tmp_path)), **paths)

@@ -189,7 +189,6 @@ def test_no_way_to_show_a_text_shows_a_secret(kind: str, capsys: pytest.CaptureF
         ("validate", TINY / "eagle3", "--policy", "URL"),
         ("validate", TINY / "eagle3", "--engine", "URL"),
         ("convert", TINY / "eagle3", "--target", TARGET, "-o", "URL"),
-        ("convert", TINY / "eagle3", "--target", TARGET, "--for", "llama.cpp", "-o", "x", "--gguf", "URL"),
         ("diff", "URL", "URL"),
         ("ready", "URL"),
         ("ready", TINY / "eagle3", "--target", "URL"),

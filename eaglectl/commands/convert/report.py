@@ -73,16 +73,13 @@ def _plan_head(plan: ConversionPlan) -> Line:
 
 
 def _written(conversion: Conversion) -> Iterator[Section]:
-    """The layers that engines capture of the output, its target, and its GGUF file."""
+    """The layers that engines capture of the output, and its target."""
     plan = conversion.plan
     trained = trained_layers(plan.drafter.aux)
     lines: list[Line] = [f"aux layers: boundaries {trained}"]
     if plan.drafter.target.origin:
         lines.append(f"target: {plan.drafter.target.origin}")
     yield Section("", [Lines(lines, is_unbroken=True)], only="terminal", has_heading=False)
-    if conversion.gguf is not None:
-        wrote = Words("wrote ", "good"), Words(str(conversion.gguf), "strong")
-        yield Section("", [Lines([wrote], is_unbroken=True)], has_heading=False)
     readings = aux_readings(by_name(plan.layout).flat(plan.config), plan.drafter.target)
     strip = layer_strip(plan.drafter, tuple(readings.values()))
     yield Section("Aux layers", [strip] if strip else [], f"trained on boundaries {trained}", only="page")

@@ -5,7 +5,6 @@ files.
 from collections.abc import Mapping
 
 from eaglectl.drafter.drafter import Feature
-from eaglectl.files.gguf import ARCHITECTURE_KEY
 from eaglectl.formats.config_schema import MLA_KEYS, SHAPE_KEYS, SWITCH_KEYS
 from eaglectl.formats.format import (
     NESTED_IDS,
@@ -17,7 +16,6 @@ from eaglectl.formats.format import (
     Layout,
     ModelClass,
 )
-from eaglectl.formats.gguf import NAMES, flat_gguf
 
 _FLAGS = ("norm_before_residual", "fc_norm", "norm_output", "norm_before_fc", "num_aux_hidden_states")
 _SGLANG_LACKS = {
@@ -57,8 +55,8 @@ def _sglang_mla(summary: CheckpointSummary) -> str | None:
     return None
 
 
-def _gguf(summary: CheckpointSummary) -> str | None:
-    return "a GGUF file" if ARCHITECTURE_KEY in summary.config else None
+def _unmarked(_summary: CheckpointSummary) -> None:
+    """Every folder of llama.cpp's layout is one of vLLM's too, and is read as such."""
 
 
 def _unsigned(summary: CheckpointSummary) -> str | None:
@@ -140,15 +138,12 @@ SGLANG = Format(
     ),
 )
 
-# every folder of it is one of vLLM's layout too, and is read as such
 LLAMACPP = Format(
     "llama.cpp",
     "llama.cpp's layout",
-    _gguf,
+    _unmarked,
     priority=52,
     is_layout=True,
-    gguf_names=NAMES,
-    flatten=flat_gguf,
     ids=(IdsPlace(TOP_IDS, "boundary", is_certain=True),),
     aux_convention="boundary",
     schema=_VLLM_SCHEMA,
@@ -159,7 +154,6 @@ LLAMACPP = Format(
         states_flags=True,
         has_aux_count=True,
         engines=("llama.cpp",),
-        has_gguf=True,
     ),
 )
 

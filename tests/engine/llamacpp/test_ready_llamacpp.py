@@ -58,7 +58,6 @@ def measured(root: Path, result: Readiness) -> dict[str, object]:
     """The document of the call that the last line ends in, with a server that its command starts."""
     (state,) = result.engines
     _, server = state.command.split(" && ")
-    # the converter's package gguf is not the one that eaglectl writes with: a process has one of them
     converter = [sys.executable, "-W", "ignore", "-m", "tests.engine.llamacpp.engine"]
     for files in ((root / "out", root / "out.gguf", TARGET), (TARGET, root / "target.gguf")):
         subprocess.run([*converter, *files], check=True, capture_output=True, cwd=FIXTURES.parent)

@@ -1,6 +1,4 @@
-"""The real pair in llama.cpp: the drafter by `convert --gguf`, the target by llama.cpp's own converter and as
-the wheel has it.
-"""
+"""The real pair in llama.cpp: both by llama.cpp's own converter, and the target as the wheel has it."""
 
 import os
 import subprocess
@@ -26,19 +24,16 @@ OTHER_ARITHMETIC = 0.15
 
 @pytest.fixture(scope="module")
 def pair(real_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The drafter's folder and GGUF file by eaglectl, the target's by llama.cpp's converter, unchanged."""
+    """The drafter's folder by eaglectl, and both GGUF files by llama.cpp's converter, unchanged."""
     root = tmp_path_factory.mktemp("real")
-    options = ConvertOptions("llama.cpp", target=str(real_target), gguf=root / "drafter.gguf", dtype="F32")
+    options = ConvertOptions("llama.cpp", target=str(real_target), dtype="F32")
     eaglectl.convert(str(REAL / "specforge"), root / "drafter", options)
-    script = [sys.executable, SOURCE / "convert_hf_to_gguf.py", real_target, "--outtype", "f32"]
+    script = [sys.executable, SOURCE / "convert_hf_to_gguf.py", "--outtype", "f32", "--outfile"]
     paths = os.pathsep.join(map(str, (SOURCE / "gguf-py", SOURCE, PACKAGES)))
     environment = os.environ | {"PYTHONPATH": paths}
-    subprocess.run(
-        [*map(str, script), "--outfile", str(root / "target.gguf")],
-        check=True,
-        capture_output=True,
-        env=environment,
-    )
+    drafter = (root / "drafter.gguf", root / "drafter", "--target-model-dir", real_target)
+    for words in (drafter, (root / "target.gguf", real_target)):
+        subprocess.run([*script, *words], check=True, capture_output=True, env=environment)
     return root
 
 

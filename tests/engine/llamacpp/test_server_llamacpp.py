@@ -28,16 +28,13 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The drafter's folder and its GGUF file by eaglectl, the target's by llama.cpp's converter."""
+    """The drafter's folder by eaglectl, and both GGUF files by llama.cpp's converter."""
     root = tmp_path_factory.mktemp("served")
-    options = ConvertOptions("llama.cpp", target=str(TARGET), gguf=root / "drafter.gguf")
+    options = ConvertOptions("llama.cpp", target=str(TARGET))
     eaglectl.convert(str(trained.DRAFTER), root / "drafter", options)
-    code = (
-        "from tests.engine.llamacpp.engine import load_converter, to_gguf;"
-        f"from pathlib import Path; load_converter();"
-        f" to_gguf(Path({str(TARGET)!r}), Path({str(root)!r}, 'target.gguf'))"
-    )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=FIXTURES.parent, check=True)
+    converter = [sys.executable, "-W", "ignore", "-m", "tests.engine.llamacpp.engine"]
+    for files in ((root / "drafter", root / "drafter.gguf", TARGET), (TARGET, root / "target.gguf")):
+        subprocess.run([*converter, *files], cwd=FIXTURES.parent, check=True)
     return root
 
 
