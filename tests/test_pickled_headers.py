@@ -20,12 +20,12 @@ torch = pytest.importorskip("torch")
 ROWS = 20_000  # of the embedding: 640 kB, so that a file read whole is seen
 
 
-def large_folder(parent: Path, *, is_zip: bool = True) -> Path:
-    """The drafter with an embedding of ROWS rows, in torch's format or in its old one."""
+def large_folder(parent: Path) -> Path:
+    """The drafter with an embedding of ROWS rows, in torch's format."""
     tensors = state(**{"embed_tokens.weight": torch.ones(ROWS, HIDDEN, dtype=torch.bfloat16), "t2d": None})
     folder = drafter_folder(parent, config={"vocab_size": ROWS})
     (folder / "model.safetensors").unlink()
-    torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+    torch.save(tensors, folder / "pytorch_model.bin")
     return folder
 
 
@@ -44,12 +44,11 @@ def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield sizes
 
 
-@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "old format"])
-def test_a_table_is_that_of_the_same_weights_in_safetensors(tmp_path: Path, is_zip: bool) -> None:
+def test_a_table_is_that_of_the_same_weights_in_safetensors(tmp_path: Path) -> None:
     plain = drafter_folder(tmp_path / "plain")
     folder = drafter_folder(tmp_path / "pickled")
     (folder / "model.safetensors").unlink()
-    torch.save(state(), folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+    torch.save(state(), folder / "pytorch_model.bin")
     expected, found = (read_checkpoint(open_source(str(path))) for path in (plain, folder))
     assert {name: (one.dtype, one.shape) for name, one in found.tensors.items()} == {
         name: (one.dtype, one.shape) for name, one in expected.tensors.items()
@@ -59,12 +58,9 @@ def test_a_table_is_that_of_the_same_weights_in_safetensors(tmp_path: Path, is_z
     }
 
 
-@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "old format"])
 @pytest.mark.parametrize("command", [["inspect"], ["validate", "--headers-only"]], ids=lambda one: one[0])
-def test_looking_reads_a_few_kb(
-    tmp_path: Path, command: list[str], is_zip: bool, read_bytes: list[int]
-) -> None:
-    folder = large_folder(tmp_path, is_zip=is_zip)
+def test_looking_reads_a_few_kb(tmp_path: Path, command: list[str], read_bytes: list[int]) -> None:
+    folder = large_folder(tmp_path)
     assert call(*command, folder).code in (0, 1)
     assert sum(read_bytes) < 40_000  # validate reads it twice: for the target that it names too
     assert (folder / "pytorch_model.bin").stat().st_size > 600_000
@@ -181,23 +177,20 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub
         yield running
 
 
-@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "old format"])
 @pytest.mark.parametrize(
     "command",
     [["inspect"], ["validate", "--headers-only"], ["diff", "--headers-only"]],
     ids=lambda one: one[0],
 )
-def test_from_the_hub_a_table_is_one_or_two_ranges(
-    hub: LoopbackHub, tmp_path: Path, command: list[str], is_zip: bool
-) -> None:
-    folder = large_folder(tmp_path, is_zip=is_zip)
+def test_from_the_hub_a_table_is_two_ranges(hub: LoopbackHub, tmp_path: Path, command: list[str]) -> None:
+    folder = large_folder(tmp_path)
     hub.add_repo("org/drafter", folder)
     name, *options = command
     other = [folder] if name == "diff" else []
     outcome = call(name, "org/drafter", *other, *options)
     assert outcome.code in (0, 1), outcome.err
     weights = [request for request in hub.requests if request.is_elsewhere]
-    assert len(weights) == 1 + is_zip  # the directory of a zip is at its end
+    assert len(weights) == 2  # the directory of a zip is at its end
     assert all(request.range is not None for request in weights)
     assert hub.traffic < 60_000
 

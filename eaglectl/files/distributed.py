@@ -20,7 +20,6 @@ from eaglectl.files.opcodes import (
     List,
     Named,
     Object,
-    PickleError,
     Tuple,
     Value,
     kind,
@@ -89,7 +88,20 @@ def read_table(source: Source, table: str) -> tuple[DistributedTensor, ...]:
     what = f"{table} of {source.place}"
     if (size := source.size(table)) > MAX_BYTES:
         raise UnreadableError(f"{what} has {size} bytes; the table of a drafter has at most {MAX_BYTES}")
-    tensors, places = _contents(what, _read(what, source.read(table)))
+    try:
+        fields = _fields(read_pickle(source.read(table), NAMES).value, "Metadata")
+        if fields.get("storage_meta") is not None:
+            _fields(fields["storage_meta"], "StorageMeta")
+        tensors, places = _dict(fields.get("state_dict_metadata")), _places(fields.get("storage_data"))
+    except ForeignNameError as error:
+        raise UnreadableError(
+            f".metadata asks for {error.named}, which no torch distributed checkpoint needs; it was not"
+            " loaded"
+        ) from None
+    except ValueError as problem:
+        raise UnreadableError(
+            f"{what} is broken, or is not the table of a torch distributed checkpoint: {problem}"
+        ) from None
     entries = []
     for name, value in tensors.items():
         if not isinstance(name, str):
@@ -102,36 +114,8 @@ def read_table(source: Source, table: str) -> tuple[DistributedTensor, ...]:
             raise UnreadableError(f"{what} does not fit its files: {shortened(name)}: {problem}") from None
     if not entries:
         raise UnreadableError(f"{what} lists no model tensors")
-    _check_total(source, what, entries)
-    _check_apart(what, entries)
+    _check_places(source, what, entries)
     return tuple(entries)
-
-
-def _contents(what: str, value: Value) -> tuple[Mapping[Any, Value], Mapping[Any, Value]]:
-    """Tensors by name, and storage records by tensor and offsets."""
-    try:
-        fields = _fields(value, "Metadata")
-        if fields.get("storage_meta") is not None:
-            _fields(fields["storage_meta"], "StorageMeta")
-        return _dict(fields.get("state_dict_metadata")), _places(fields.get("storage_data"))
-    except ValueError as problem:
-        raise UnreadableError(
-            f"{what} is not the table of a torch distributed checkpoint: {problem}"
-        ) from None
-
-
-def _read(what: str, raw: bytes) -> Value:
-    try:
-        return read_pickle(raw, NAMES).value
-    except ForeignNameError as error:
-        raise UnreadableError(
-            f".metadata asks for {error.named}, which no torch distributed checkpoint needs; it was not"
-            " loaded"
-        ) from None
-    except PickleError as error:
-        raise UnreadableError(
-            f"{what} is broken, or is not the table of a torch distributed checkpoint ({error})"
-        ) from None
 
 
 def _entry(
@@ -235,15 +219,14 @@ def _is_natural(value: object) -> TypeGuard[int]:
     return type(value) is int and value >= 0
 
 
-def _check_total(source: Source, what: str, entries: list[DistributedTensor]) -> None:
-    there = sum(source.size(file) for file in {chunk.file for entry in entries for chunk in entry.chunks})
+def _check_places(source: Source, what: str, entries: list[DistributedTensor]) -> None:
+    """Raise UnreadableError where the pieces are more than their files, or lie in one another."""
+    pieces = sorted((chunk.file, chunk.start, chunk.stop) for entry in entries for chunk in entry.chunks)
+    there = sum(map(source.size, {file for file, _, _ in pieces}))
     needed = sum(entry.nbytes for entry in entries)
     if needed > there:
         raise UnreadableError(f"{what} lists {needed} bytes of tensors, and the files beside it have {there}")
 
-
-def _check_apart(what: str, entries: list[DistributedTensor]) -> None:
-    pieces = sorted((chunk.file, chunk.start, chunk.stop) for entry in entries for chunk in entry.chunks)
     for (file, _, stop), (other, start, _) in itertools.pairwise(pieces):
         if file == other and start < stop:
             raise UnreadableError(f"{what} keeps two pieces in byte {start} of {file}")

@@ -8,7 +8,6 @@ No container holds itself, few are inside each other, and only what is small is 
 deeply nested tuple overflows the C stack, and of a tuple that repeats itself takes for ever.
 """
 
-import io
 import pickletools
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,7 +24,7 @@ MAX_CONTAINERS = 100_000
 MAX_MEMO = 200_000
 # containers inside each other; a trainer's state has fewer than ten
 MAX_DEPTH = 64
-# the longest integer; the old torch format begins with one of 77 bits
+# the longest integer
 MAX_BITS = 256
 NEWEST_PROTOCOL = 5
 
@@ -98,44 +97,37 @@ Value: TypeAlias = bool | int | float | str | bytes | Named | Container | None
 
 
 class Pickle(Struct, frozen=True):
-    """The value of a pickle, the offset just past it, and its references to outside in their order."""
+    """The value of a pickle, and its references to outside in their order."""
 
     value: Value
-    stop: int
     references: tuple[Persistent, ...]
 
 
-def read_pickle(
-    data: bytes, names: Collection[tuple[str, str]], *, start: int = 0, has_references: bool = False
-) -> Pickle:
-    """The pickle at `start` of `data`, which may name what is in `names`.
+def read_pickle(data: bytes, names: Collection[tuple[str, str]], *, has_references: bool = False) -> Pickle:
+    """The pickle that `data` begins with, which may name what is in `names`.
 
     Raises ForeignNameError for any other name, and PickleError where the pickle is broken or passes a limit.
     """
-    if len(data) - start > MAX_BYTES:
-        raise PickleError(f"it has {len(data) - start} bytes, and at most {MAX_BYTES} are read")
-    stream = io.BytesIO(data)
-    stream.seek(start)
+    if len(data) > MAX_BYTES:
+        raise PickleError(f"it has {len(data)} bytes, and at most {MAX_BYTES} are read")
     machine = _Machine(names, has_references)
     try:
         with warnings.catch_warnings():
             # pickletools warns of escapes that Python will refuse in texts of protocol 0
             warnings.simplefilter("ignore", DeprecationWarning)
-            _run(machine, stream)
+            for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+                if count >= MAX_OPCODES:
+                    raise PickleError(f"it has more than {MAX_OPCODES} opcodes")
+                if (action := _ACTIONS.get(opcode.name)) is None:
+                    raise PickleError(f"opcode {opcode.name} is not one of those read")
+                action(machine, argument)
     except PickleError:
         raise
     except ValueError as error:
         raise PickleError((str(error).splitlines() or [""])[0][:120]) from None
-    return Pickle(machine.result(), stream.tell(), tuple(machine.references))
-
-
-def _run(machine: "_Machine", stream: io.BytesIO) -> None:
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
-        if count >= MAX_OPCODES:
-            raise PickleError(f"it has more than {MAX_OPCODES} opcodes")
-        if (action := _ACTIONS.get(opcode.name)) is None:
-            raise PickleError(f"opcode {opcode.name} is not one of those read")
-        action(machine, argument)
+    if len(machine.stack) != 1 or machine.marks:
+        raise PickleError("it does not end with one value")
+    return Pickle(machine.stack[0], tuple(machine.references))
 
 
 def kind(value: Value) -> str:
@@ -162,11 +154,6 @@ class _Machine:
         self.named: dict[tuple[str, str], Named] = {}
         self.references: list[Persistent] = []
         self.containers = 0
-
-    def result(self) -> Value:
-        if len(self.stack) != 1 or self.marks:
-            raise PickleError("it does not end with one value")
-        return self.stack[0]
 
     def push(self, value: Any) -> None:
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
@@ -236,7 +223,8 @@ class _Machine:
         for position in range(0, len(items), 2):
             key = _key(items[position])
             if key in target.entries:
-                raise PickleError(f"a dict has {_shown(key)} twice")
+                shown = ascii(key)[:80] if isinstance(key, str | bytes | int) else "a key"
+                raise PickleError(f"a dict has {shown} twice")
             target.entries[key] = items[position + 1]
 
     def remember(self, number: int) -> None:
@@ -287,7 +275,7 @@ class _Machine:
 
 
 def _key(value: Value) -> Any:
-    """What stands for a dict's key; small where it is hashed, so that no pickle chooses what that costs."""
+    """A hashable stand-in for a dict's key; refuses keys whose hash a hostile pickle could make slow."""
     match value:
         case int() if value.bit_length() > 64:
             raise PickleError("a dict has a key of more than 64 bits")
@@ -296,10 +284,6 @@ def _key(value: Value) -> Any:
         case Tuple(items=items) if not any(isinstance(item, Container) for item in items):
             return repr(items).encode()
     raise PickleError(f"a dict has a {kind(value)} as a key")
-
-
-def _shown(key: object) -> str:
-    return ascii(key)[:80] if isinstance(key, str | bytes | int) else "a key"
 
 
 def _check_protocol(machine: _Machine, protocol: int) -> None:

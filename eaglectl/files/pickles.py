@@ -6,7 +6,7 @@ bytes.
 """
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,7 @@ PREFIXES = (
     "model_state.",
     "draft_model.",
 )
+WEIGHTS_ENDINGS = (*PICKLES, ".distcp", ".safetensors")
 # tied names may share a storage; thousands would fill the disk from one small file
 MAX_REPEATS = 8
 # a Git LFS pointer is smaller
@@ -114,7 +115,10 @@ def read_pickled_table(source: Source) -> PickledTable:
                 f"{source.place}: two tensors are {short} once the trainer's prefixes are removed; keep one"
             )
         named[short] = replace(tensor, name=short)
-    return PickledTable(named, frozenset(map(_drafter_name, scattered)), _marks(stored), nested)
+    metadata = {"format": "pt"}
+    if any(name.startswith(TORCHSPEC_PREFIX) for name in stored):
+        metadata["torchspec_version"] = "training state"  # its prefix, which is removed, is its only mark
+    return PickledTable(named, frozenset(map(_drafter_name, scattered)), metadata, nested)
 
 
 def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTensor], set[str], str]:
@@ -165,15 +169,11 @@ def unpickle(source: Source, folder: Path) -> UnpickledSource:
                 f"{folder.parent}: cannot keep the unpickled weights there: {error}"
             ) from None
         for name in source.names():
-            if (path := source.path(name)) and _is_copied(name):
+            is_weights = name.endswith(WEIGHTS_ENDINGS) and name not in VOCABULARY_PICKLES
+            is_beside = not (is_weights or name.startswith(".") or "/" in name)
+            if (path := source.path(name)) and is_beside:
                 shutil.copyfile(path, folder / name)
     return UnpickledSource(folder, origin=source.label, origin_place=source.place)
-
-
-def _is_copied(name: str) -> bool:
-    """Whether a file goes beside the unpickled weights: no hidden file, no weights."""
-    is_weights = name.endswith((*PICKLES, ".distcp", ".safetensors")) and name not in VOCABULARY_PICKLES
-    return not (is_weights or name.startswith(".") or "/" in name)
 
 
 def selected_tokens(source: Source) -> tuple[int, ...] | None:
@@ -326,12 +326,6 @@ def _piece(source: Source, entry: DistributedTensor, chunk: Chunk) -> "torch.Ten
             )
         saved.check([view])
     return _tensor(source, chunk.file, saved, view)
-
-
-def _marks(names: Iterable[str]) -> dict[str, str]:
-    """File metadata that records the producer where removing the trainer's prefix would lose it."""
-    is_torchspec = any(name.startswith(TORCHSPEC_PREFIX) for name in names)
-    return {"format": "pt"} | ({"torchspec_version": "training state"} if is_torchspec else {})
 
 
 def _drafter_name(name: str) -> str:

@@ -1,14 +1,14 @@
 """Files that torch.save writes, read by range and without torch: their tensors, and the storages they lie in.
 
-Two formats (torch/serialization.py, torch 1.0 to 2.13): a zip that holds data.pkl and one record a storage,
-and the old one: several pickles, then the storages, each after its number of elements. What makes a tensor
-stands in torch/_utils.py (_rebuild functions).
+The format since torch 1.6 (torch/serialization.py): a zip that holds data.pkl and one record a storage. What
+makes a tensor stands in torch/_utils.py (_rebuild functions).
 """
 
 import io
 import math
 import zipfile
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TypeGuard
 
 from msgspec import Struct
@@ -18,11 +18,9 @@ from eaglectl.files.distributed import ITEM_BYTES, MAX_AXES, MAX_ELEMENTS
 from eaglectl.files.opcodes import (
     MAX_BYTES,
     Dict,
-    List,
     Named,
     Object,
     Persistent,
-    Pickle,
     PickleError,
     Tuple,
     Value,
@@ -83,17 +81,11 @@ class UnfitTensorError(ValueError):
 
 
 class Storage(Struct, frozen=True):
-    """A storage by its key: the dtype of its class, bytes of an element, and how many it has."""
+    """A storage by its key: the dtype of its class, and its bytes."""
 
     key: str
     dtype: str
-    item: int
-    count: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole storage."""
-        return self.item * self.count
+    nbytes: int
 
 
 class StorageView(Struct, frozen=True):
@@ -168,57 +160,36 @@ def tensor_view(name: str, value: Object) -> StorageView:
 
     Raises UnfitTensorError, or PickleError for arguments that torch does not write.
     """
-    maker, arguments = value.named.name, value.arguments
-    if maker in PARAMETERS and arguments and is_tensor(arguments[0]):
-        return tensor_view(name, arguments[0])
-    if maker == TYPED:
-        return tensor_view(name, _plain_call(name, arguments))
-    if reason := UNFIT.get(maker):
-        raise UnfitTensorError(name, reason)
-    if maker not in PLAIN:
-        raise UnfitTensorError(name, f"a {kind(value)}")
-    match arguments:
-        case (Persistent() as reference, int() as offset, size, strides, *rest):
-            storage, start = read_storage(reference)
-            dtype = storage.dtype if maker != PLAIN[-1] else _dtype(name, rest[2:3])
-            _check_flags(name, rest[3:] if maker == PLAIN[-1] else rest[2:])
-            return _checked(name, dtype, _sizes(size), _sizes(strides), start + offset, storage)
+    maker = value.named.name
+    match value.arguments:
+        case (inner, *_) if maker in PARAMETERS and is_tensor(inner):
+            return tensor_view(name, inner)
+        case (Named() as function, Named() as of_type, Tuple(items=items), *_) if maker == TYPED:
+            if of_type not in PLAIN_TYPES:
+                raise UnfitTensorError(name, f"a {of_type.name}")
+            return tensor_view(name, Object(function, items))
+        case (Persistent() as reference, int() as offset, size, strides, *rest) if maker in PLAIN:
+            storage, flags = read_storage(reference), rest[2:]
+            dtype = storage.dtype
+            if maker == PLAIN[-1]:
+                dtype, flags = _dtype(name, flags[:1]), flags[1:]
+            if any(isinstance(item, Dict) and item.entries for item in flags):
+                raise UnfitTensorError(name, "a view with a flag (conj or neg)")
+            return _checked(name, dtype, _sizes(size), _sizes(strides), offset, storage)
+    if maker not in (*PLAIN, *PARAMETERS, TYPED):
+        raise UnfitTensorError(name, UNFIT.get(maker, f"a {kind(value)}"))
     raise PickleError(f"{shortened(name)} is not made as torch makes a tensor")
 
 
-def read_storage(reference: Persistent) -> tuple[Storage, int]:
-    """A storage, and the element of it at which the reference begins (not 0 in the old format's views).
-
-    Raises PickleError.
-    """
+def read_storage(reference: Persistent) -> Storage:
+    """A storage by its reference. Raises PickleError."""
     match reference.identity:
-        case Tuple(items=("storage", Named(name=name), str() as key, str(), int() as count, *rest)) if (
+        case Tuple(items=("storage", Named(name=name), str() as key, str(), int() as count)) if (
             name in STORAGES and 0 <= count < MAX_ELEMENTS
         ):
             dtype, item = STORAGES[name]
-            return Storage(key, dtype, item, count), _view_start(rest, count)
+            return Storage(key, dtype, item * count)
     raise PickleError("it refers to something outside it that is no storage")
-
-
-def _view_start(rest: list[Value], count: int) -> int:
-    """The first element of a view of a storage, as the old format's ids hold it."""
-    match rest:
-        case [] | [None]:
-            return 0
-        case [Tuple(items=(str(), int() as offset, int() as size))] if 0 <= offset <= offset + size <= count:
-            return offset
-    raise PickleError("it refers to a view that is not in its storage")
-
-
-def _plain_call(name: str, arguments: tuple[Value, ...]) -> Object:
-    """The call inside _rebuild_from_type_v2(function, type, arguments, state)."""
-    match arguments:
-        case (Named() as function, Named() as kind_named, Tuple(items=items), *_):
-            if kind_named not in PLAIN_TYPES:
-                raise UnfitTensorError(name, f"a {kind_named.name}")
-            if function.name in (*PLAIN, *PARAMETERS, *UNFIT):
-                return Object(function, items)
-    raise PickleError(f"{shortened(name)} is not made as torch makes a tensor")
 
 
 def _checked(
@@ -247,12 +218,6 @@ def _dtype(name: str, values: list[Value]) -> str:
     raise PickleError(f"{shortened(name)} has no dtype")
 
 
-def _check_flags(name: str, values: list[Value]) -> None:
-    """Raise UnfitTensorError where the tensor is to be conjugated or negated when it is read."""
-    if any(isinstance(item, Dict) and item.entries for item in values):
-        raise UnfitTensorError(name, "a view with a flag (conj or neg)")
-
-
 def _sizes(value: Value) -> tuple[int, ...]:
     match value:
         case Tuple(items=items) | Object(named=Named("torch", "Size"), arguments=(Tuple(items=items),)):
@@ -270,10 +235,9 @@ def _name(name: object) -> str:
 
 # zipfile makes an object of every record: 2 MB of directory is some 20,000 storages
 MAX_DIRECTORY = 2 << 20
-LOCAL_HEADER = 30
+RECORD, LOCAL_HEADER = b"PK\x03\x04", 30
 # read at once from both ends: the pickle is the first record, the directory the last; a drafter's have less
 ENDS = 8 << 10
-MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 ENCRYPTED = 1
 
 
@@ -301,47 +265,38 @@ class TorchFile(Struct, frozen=True):
 
 
 class _Window:
-    """Bytes [start, stop) of a file as a file of its own, of which little is read at once."""
+    """Bytes [start, stop) of a file as a file of its own, whose two ends are read once."""
 
     def __init__(self, source: Source, name: str, start: int, stop: int) -> None:
-        self._source, self._name, self._start, self._size = source, name, start, stop - start
-        self._position = 0
-        self._ends: dict[int, bytes] = {}
-
-    def seekable(self) -> bool:
-        return True
+        self.range = partial(source.read, name)
+        self.start, self.size, self.position = start, stop - start, 0
+        firsts = {0, max(0, self.size - ENDS)}
+        self.ends = {first: self.range(start + first, min(start + first + ENDS, stop)) for first in firsts}
 
     def tell(self) -> int:
-        return self._position
+        return self.position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = (0, self._position, self._size)[whence]
-        if base + offset < 0:
+        self.position = (0, self.position, self.size)[whence] + offset
+        if self.position < 0:
             raise PickleError("its directory is broken")
-        self._position = base + offset
-        return self._position
+        return self.position
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self._size - self._position)
+        """The next bytes, for zipfile; those of a large directory are refused."""
+        left = max(0, self.size - self.position)
         size = left if size < 0 else min(size, left)
-        if size > max(MAX_BYTES, MAX_DIRECTORY):
-            raise PickleError(f"it has {size} bytes where at most {MAX_BYTES} are read")
-        data = self._at_an_end(self._position, size) or self._range(self._position, size)
-        self._position += size
-        return data
+        if size > MAX_DIRECTORY:
+            raise PickleError(f"its directory has {size} bytes, and at most {MAX_DIRECTORY} are read")
+        self.position += size
+        return self.at(self.position - size, self.position)
 
-    def _range(self, position: int, size: int) -> bytes:
-        return self._source.read(self._name, self._start + position, self._start + position + size)
-
-    def _at_an_end(self, position: int, size: int) -> bytes:
-        """Bytes that are in the first or in the last ENDS bytes, which are read once; else none."""
-        for first in (0, max(0, self._size - ENDS)):
-            last = min(first + ENDS, self._size)
-            if first <= position and position + size <= last:
-                if first not in self._ends:
-                    self._ends[first] = self._range(first, last - first)
-                return self._ends[first][position - first : position - first + size]
-        return b""
+    def at(self, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of the window."""
+        for first, data in self.ends.items():
+            if first <= start and stop <= first + len(data):
+                return data[start - first : stop - first]
+        return self.range(self.start + start, self.start + stop)
 
 
 def read_torch_file(
@@ -355,33 +310,31 @@ def read_torch_file(
     Raises PickleError, its subclass ForeignNameError where it asks for what no state dict needs, and
     UnreadableError where the file itself cannot be read.
     """
-    end = source.size(name) if stop is None else stop
-    window = _Window(source, name, start, end)
-    if window.read(4) == b"PK\x03\x04":
-        try:
-            return _Archive(window, start, has_places=has_places).torch_file()
-        except (PickleError, EaglectlError):
-            raise
-        except (zipfile.BadZipFile, NotImplementedError, EOFError, OverflowError, ValueError) as error:
-            raise PickleError(str(error)[:120]) from None
-    window.seek(0)
-    return _old_format(window, start, end, has_places=has_places)
+    window = _Window(source, name, start, source.size(name) if stop is None else stop)
+    if window.read(4) != RECORD:
+        raise PickleError(
+            "it is no zip, as torch.save writes since 1.6; open and save an older one with torch >= 1.6"
+        )
+    try:
+        return _Archive(window).torch_file(has_places=has_places)
+    except (PickleError, EaglectlError):
+        raise
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, OverflowError, ValueError) as error:
+        raise PickleError(str(error)[:120]) from None
 
 
 class _Archive:
-    """The zip of torch's format since 1.6."""
+    """The zip of torch's format."""
 
-    def __init__(self, window: _Window, start: int, *, has_places: bool) -> None:
-        self.window, self.start, self.has_places = window, start, has_places
-        window.seek(0)
-        with zipfile.ZipFile(_Directory(window)) as archive:
-            self.end = archive.start_dir
-            infos = archive.infolist()
+    def __init__(self, window: _Window) -> None:
+        self.window = window
+        with zipfile.ZipFile(window) as archive:
+            self.end, infos = archive.start_dir, archive.infolist()
         self.records = {info.filename: info for info in infos}
         if len(self.records) != len(infos):
             raise PickleError("two records have one name")
 
-    def torch_file(self) -> TorchFile:
+    def torch_file(self, *, has_places: bool) -> TorchFile:
         pickles = [name for name in self.records if name.endswith("/data.pkl") and name.count("/") == 1]
         if len(pickles) != 1:
             raise PickleError(f"it has {len(pickles)} records of the name data.pkl, and torch.save writes 1")
@@ -389,119 +342,40 @@ class _Archive:
         if f"{root}byteorder" in self.records and self.content(f"{root}byteorder") != b"little":
             raise PickleError("it was not saved on a little-endian machine")
         reading = read_pickle(self.content(pickles[0]), NAMES, has_references=True)
-        keys = {read_storage(reference)[0].key for reference in reading.references}
+        names = {
+            key: f"{root}data/{key}"
+            for key in (read_storage(reference).key for reference in reading.references)
+        }
+        places = {
+            key: self.place(name, is_exact=has_places) for key, name in names.items() if name in self.records
+        }
+        start = self.window.start
         return TorchFile(
-            reading.value,
-            {key: self.storage(f"{root}data/{key}") for key in keys if f"{root}data/{key}" in self.records},
+            reading.value, {key: (start + first, start + last) for key, (first, last) in places.items()}
         )
-
-    def storage(self, name: str) -> tuple[int, int]:
-        """The bytes of a storage, or bytes of its record as many as it has."""
-        if self.has_places:
-            return self.place(name)
-        info = self.records[name]
-        _check_stored(info)
-        first = info.header_offset + LOCAL_HEADER + len(info.orig_filename.encode())
-        return self._span(info, first)
 
     def content(self, name: str) -> bytes:
         first, last = self.place(name)
-        self.window.seek(first - self.start)
-        return self.window.read(last - first)
+        if last - first > MAX_BYTES:
+            raise PickleError(f"it has {last - first} bytes where at most {MAX_BYTES} are read")
+        return self.window.at(first, last)
 
-    def place(self, name: str) -> tuple[int, int]:
-        """The bytes of a record in the whole file."""
+    def place(self, name: str, *, is_exact: bool = True) -> tuple[int, int]:
+        """The bytes of a record in the window, or bytes of it as many as it has, where nothing is read."""
         info = self.records[name]
-        _check_stored(info)
-        self._span(info, info.header_offset + LOCAL_HEADER)
-        self.window.seek(info.header_offset)
-        header = self.window.read(LOCAL_HEADER)
-        if header[:4] != b"PK\x03\x04" or len(header) < LOCAL_HEADER or info.flag_bits & ENCRYPTED:
-            raise PickleError(f"record {name[:80]} is broken")
-        names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
-        first = info.header_offset + LOCAL_HEADER + names + extra
-        return self._span(info, first)
+        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+            raise PickleError(f"record {name[:80]} is compressed; torch compresses no file of its own")
+        first = self._checked(info, info.header_offset + LOCAL_HEADER + len(info.orig_filename.encode()))
+        if is_exact:
+            header = self.window.at(info.header_offset, info.header_offset + LOCAL_HEADER)
+            if not header.startswith(RECORD) or info.flag_bits & ENCRYPTED:
+                raise PickleError(f"record {name[:80]} is broken")
+            names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
+            first = self._checked(info, info.header_offset + LOCAL_HEADER + names + extra)
+        return first, first + info.file_size
 
-    def _span(self, info: zipfile.ZipInfo, first: int) -> tuple[int, int]:
-        """The bytes of a record in the whole file, that begin at `first` of the archive."""
-        if first + info.file_size > self.end:
+    def _checked(self, info: zipfile.ZipInfo, first: int) -> int:
+        """Where a record's content begins, which ends before the directory."""
+        if info.header_offset < 0 or first + info.file_size > self.end:
             raise PickleError(f"record {info.filename[:80]} is past the end of the file")
-        return self.start + first, self.start + first + info.file_size
-
-
-def _check_stored(info: zipfile.ZipInfo) -> None:
-    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-        raise PickleError(f"record {info.filename[:80]} is compressed; torch compresses no file of its own")
-
-
-class _Directory:
-    """A window through which no large directory is read."""
-
-    def __init__(self, window: _Window) -> None:
-        self._window = window
-        self.tell, self.seek, self.seekable = window.tell, window.seek, window.seekable
-
-    def read(self, size: int = -1) -> bytes:
-        if size > MAX_DIRECTORY:
-            raise PickleError(f"its directory has {size} bytes, and at most {MAX_DIRECTORY} are read")
-        return self._window.read(size)
-
-
-def _old_format(window: _Window, start: int, end: int, *, has_places: bool) -> TorchFile:
-    """Five pickles (magic number, protocol, the writer's machine, the value, keys), then the storages."""
-    for size in (ENDS, MAX_BYTES >> 4, MAX_BYTES):
-        window.seek(0)
-        head = window.read(min(end - start, size))
-        try:
-            reading, keys = _old_pickles(head)
-            break
-        except PickleError:
-            if len(head) < size or size == MAX_BYTES:
-                raise
-    return TorchFile(reading.value, _old_places(window, reading, keys, (start, end), has_places=has_places))
-
-
-def _old_pickles(head: bytes) -> tuple[Pickle, Pickle]:
-    """The value, and the keys of its storages. Raises PickleError."""
-    magic = read_pickle(head, NAMES)
-    if magic.value != MAGIC:
-        raise PickleError("it is no zip, and does not begin with torch's magic number")
-    protocol = read_pickle(head, NAMES, start=magic.stop)
-    if protocol.value != PROTOCOL:
-        raise PickleError("its protocol is not the one of torch's old format")
-    machine = read_pickle(head, NAMES, start=protocol.stop)
-    reading = read_pickle(head, NAMES, start=machine.stop, has_references=True)
-    keys = read_pickle(head, NAMES, start=reading.stop)
-    return reading, keys
-
-
-def _old_places(
-    window: _Window, reading: Pickle, keys: Pickle, span: tuple[int, int], *, has_places: bool
-) -> Mapping[str, tuple[int, int]]:
-    """Where the storages are: in the order of `keys`, each after its number of elements."""
-    start, end = span
-    if not isinstance(keys.value, List):
-        raise PickleError("it does not list its storages")
-    stored = {storage.key: storage for storage, _ in map(read_storage, reading.references)}
-    position = keys.stop
-    places: dict[str, tuple[int, int]] = {}
-    for key in keys.value.items:
-        if not isinstance(key, str) or key not in stored or key in places:
-            raise PickleError("it lists a storage twice, or that nothing refers to")
-        if has_places:
-            _check_count(window, position, stored[key])
-        first = start + position + 8
-        position += 8 + stored[key].nbytes
-        if start + position > end:
-            raise PickleError(f"storage {key[:80]} is past the end of the file; it is truncated")
-        places[key] = (first, start + position)
-    return places
-
-
-def _check_count(window: _Window, position: int, storage: Storage) -> None:
-    """Raise PickleError unless the storage at `position` has as many elements as its pickle says."""
-    window.seek(position)
-    count = int.from_bytes(window.read(8), "little")
-    if count * storage.item != storage.nbytes:
-        text = f"storage {storage.key[:80]} has {count} elements where its pickle says another number"
-        raise PickleError(text)
+        return first
