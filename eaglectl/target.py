@@ -1,6 +1,5 @@
 """The target of a drafter: the one given, else what the checkpoint itself names, if it is here."""
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from eaglectl.files.opening import open_folder, open_source
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.catalogue import target_keys
-from eaglectl.formats.config_keys import MISSING, Keys
+from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter, read_target
 from eaglectl.keywords import StrPath, with_keywords
@@ -101,13 +100,15 @@ def named_choices(
 
     `others` are targets that are named elsewhere: name -> where.
     """
-    for text, where in (dict(named_targets(source)) | dict(others or {})).items():
-        place = _local(text, needs_weights=needs_weights) or _cached(text, needs_weights=needs_weights)
-        if isinstance(place, str):
+    for text, where in {**named_targets(source), **(others or {})}.items():
+        if (place := _place(text, needs_weights=needs_weights)) is not None:
             at = "" if place == text else f" ({place})"
             yield TargetChoice(text, place, f"{text}{at}, which {where} names; --target takes another")
             continue
-        why = _why(text, needs_weights=needs_weights)
+        why = "that is no folder with a config.json here"
+        if is_repo_name(text):
+            what = "its weights are" if needs_weights else "it is"
+            why = f"{what} neither in a folder of that name nor in the Hub client's cache"
         if may_fetch and not needs_weights and is_repo_name(text):
             if (error := _fetch_error(text)) is None:
                 how = f"{text} on the Hub, which {where} names; --target takes another"
@@ -135,27 +136,22 @@ def fitting_target(choice: TargetChoice, checkpoint: Checkpoint, answers: Answer
     return TargetChoice(how=f"not taken: {named}; {'; '.join(reasons)}", missing=f"{named} does not fit it")
 
 
-def named_targets(source: Source) -> Iterator[tuple[str, str]]:
+def named_targets(source: Source) -> Mapping[str, str]:
     """The names of a target in a checkpoint's files, each with where it stands."""
-    names: dict[str, str] = {}
-    for text, where in _stated(source):
-        if isinstance(text, str) and text.strip() and text.isprintable():
-            names.setdefault(text, where)
-    yield from names.items()
-
-
-def _stated(source: Source) -> Iterator[tuple[Any, str]]:
     try:
         keys = Keys(read_config(source))
     except EaglectlError:
-        return
-    for key in KEYS:
-        if (value := keys.at(key)) is not MISSING:
-            yield value, f"{key} in {CONFIG}"
-    yield _record(source).get("target"), RECORD
+        return {}
+    stated = [(keys.at(key), f"{key} in {CONFIG}") for key in KEYS]
+    stated.append((_record(source).get("target"), RECORD))
     bases = base_models(source)
     if len(bases) == 1:
-        yield bases[0], f"base_model in {CARD}"
+        stated.append((bases[0], f"base_model in {CARD}"))
+    names: dict[str, str] = {}
+    for text, where in stated:
+        if isinstance(text, str) and text.strip() and text.isprintable():
+            names.setdefault(text, where)
+    return names
 
 
 def target_names(place: str, drafter: Source | None = None) -> dict[str, str]:
@@ -170,7 +166,7 @@ def target_names(place: str, drafter: Source | None = None) -> dict[str, str]:
     origin = read_config(source, is_target=True).get("_name_or_path")
     if isinstance(origin, str) and is_repo_name(origin):
         names.setdefault(origin, f"_name_or_path in its {CONFIG}")
-    for name, where in named_targets(drafter) if drafter is not None else ():
+    for name, where in named_targets(drafter).items() if drafter is not None else ():
         if is_repo_name(name):
             names.setdefault(name, f"{where} of the drafter")
     if "/" not in label:
@@ -202,36 +198,36 @@ def _small_file(source: Source, name: str) -> bytes:
         return b""
 
 
-def _local(text: str, *, needs_weights: bool) -> str | None:
-    """The folder, if `text` names one with a config.json; a relative path may not lead upwards."""
-    path = Path(text)
-    if ".." in path.parts or not os.path.isfile(os.path.join(text, CONFIG)):  # noqa: PTH113, PTH118
-        return None
-    return text if not needs_weights or _has_weights(FolderSource(path)) else None
+def _place(text: str, *, needs_weights: bool = False) -> str | None:
+    """The folder with a config.json that `text` names, else a repository's in the Hub client's cache.
 
+    A relative path may not lead upwards. `needs_weights`: with its weights.
+    """
+    if os.path.isfile(os.path.join(text, CONFIG)):  # noqa: PTH113, PTH118
+        place, source = text, FolderSource(Path(text))
+        if ".." in source.root.parts:
+            return None
+    elif is_repo_name(text) and not os.path.lexists(text):
+        from eaglectl.files.hub import open_cached
 
-def _cached(text: str, *, needs_weights: bool) -> str | None:
-    """The snapshot in the Hub client's cache, if `text` names a repository that is there."""
-    if not is_repo_name(text) or os.path.lexists(text):
+        try:
+            source = open_cached(text)
+        except EaglectlError:
+            return None
+        place = str(source.root)
+        if CONFIG not in source.names():
+            return None
+    else:
         return None
-    from eaglectl.files.hub import open_cached
-
-    try:
-        snapshot = open_cached(text)
-    except EaglectlError:
-        return None
-    if CONFIG not in snapshot.names() or (needs_weights and not _has_weights(snapshot)):
-        return None
-    return str(snapshot.root)
+    return place if not needs_weights or _has_weights(source) else None
 
 
 def weights_folder(target: str | None) -> Path | None:
     """The folder of a target with its weights, here or in the Hub client's cache; nothing is downloaded."""
     if target is None:
         return None
-    place = target if os.path.isdir(target) else _cached(target, needs_weights=True)  # noqa: PTH112
-    folder = None if place is None else Path(place)
-    return folder if folder is not None and _has_weights(FolderSource(folder)) else None
+    place = target if os.path.isdir(target) else _place(target, needs_weights=True)  # noqa: PTH112
+    return Path(place) if place is not None and _has_weights(FolderSource(Path(place))) else None
 
 
 def _has_weights(source: FolderSource) -> bool:
@@ -253,13 +249,6 @@ def _fetch_error(text: str) -> str | None:
     except EaglectlError as error:
         return str(error)
     return None
-
-
-def _why(text: str, *, needs_weights: bool) -> str:
-    what = "its weights are" if needs_weights else "it is"
-    if not is_repo_name(text):
-        return "that is no folder with a config.json here"
-    return f"{what} neither in a folder of that name nor in the Hub client's cache"
 
 
 def runnable_target(
@@ -326,20 +315,13 @@ def special_tokens(text: str | None) -> tuple[int, ...] | None:
         return None
     source = target_source(text)
     config = read_config(source, is_target=True)
-    places = [config, text_part(config), _generation_config(source)]
-    values = [place.get(key) for place in places for key in ("bos_token_id", "eos_token_id")]
+    places = [config, text_part(config)]
+    if GENERATION in source.names():
+        places.append(parse_json(f"{source.place}/{GENERATION}", source.read(GENERATION)))
+    keys = ("bos_token_id", "eos_token_id")
+    values = [place.get(key) for place in places if isinstance(place, Mapping) for key in keys]
     ids = [token for value in values for token in (value if isinstance(value, list) else [value])]
     return tuple(sorted({token for token in ids if type(token) is int}))
-
-
-def _generation_config(source: Source) -> Mapping[str, Any]:
-    if GENERATION not in source.names():
-        return {}
-    try:
-        value = json.loads(source.read(GENERATION))
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError(f"{source.place}/{GENERATION}: {error}") from None
-    return value if isinstance(value, Mapping) else {}
 
 
 def target_source(text: str) -> Source:
