@@ -143,7 +143,9 @@ def named_targets(source: Source) -> Mapping[str, str]:
     except EaglectlError:
         return {}
     stated = [(keys.at(key), f"{key} in {CONFIG}") for key in KEYS]
-    stated.append((_record(source).get("target"), RECORD))
+    with suppress(EaglectlError):
+        record = parse_json(RECORD, _small_file(source, RECORD))
+        stated.append((record.get("target") if isinstance(record, Mapping) else None, RECORD))
     bases = base_models(source)
     if len(bases) == 1:
         stated.append((bases[0], f"base_model in {CARD}"))
@@ -178,15 +180,6 @@ def base_models(source: Source) -> list[str]:
     """What base_model in the card's front matter names."""
     text = _small_file(source, CARD).decode("utf-8", "replace")
     return front_matter(text).get("base_model", [])
-
-
-def _record(source: Source) -> Mapping[str, Any]:
-    text = _small_file(source, RECORD)
-    try:
-        value = parse_json(RECORD, text) if text else {}
-    except EaglectlError:
-        return {}
-    return value if isinstance(value, Mapping) else {}
 
 
 def _small_file(source: Source, name: str) -> bytes:

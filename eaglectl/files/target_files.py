@@ -120,8 +120,7 @@ DESCRIPTION = "quant_model_description.json"
 
 def rotation_mark(source: Source, config: Mapping[str, Any]) -> str:
     """What in a target's files states that its residual stream is rotated; "" where nothing does."""
-    description = _description(source)
-    if description.get("is_rot_used") is True or _map(description):
+    if _rotation(source)[0]:
         return f"{DESCRIPTION}, which ModelSlim writes: QuaRot"
     if any(_rotates_embedding(part.get("quantization_config")) for part in text_parts(config)):
         return "quantization_config.transform_config in its config.json rotates the embedding: SpinQuant"
@@ -130,39 +129,37 @@ def rotation_mark(source: Source, config: Mapping[str, Any]) -> str:
 
 def rotation_file(source: Source) -> str | None:
     """The file of a ModelSlim target that holds its rotation, from its folder; None where it has none."""
-    return _map(_description(source))
+    return _rotation(source)[1]
 
 
-def _description(source: Source) -> Mapping[str, Any]:
+def _rotation(source: Source) -> tuple[bool, str | None]:
+    """Whether a ModelSlim target's description states a rotation, and the file that it names."""
     if DESCRIPTION not in source.names():
-        return {}
-    value = parse_json(DESCRIPTION, source.read(DESCRIPTION))
-    return value if isinstance(value, Mapping) else {}
-
-
-def _map(description: Mapping[str, Any]) -> str | None:
-    match description:
+        return False, None
+    match parse_json(DESCRIPTION, source.read(DESCRIPTION)):
         case {"is_rot_used": False}:
-            return None
+            return False, None
         case {"optional": {"quarot": {"rotation_map": {"global_rotation": str(file)}}}}:
-            return file
-    return None
+            return True, file
+        case {"is_rot_used": True}:
+            return True, None
+    return False, None
 
 
 def _rotates_embedding(quantisation: object) -> bool:
     match quantisation:
         case {"transform_config": {"config_groups": Mapping() as groups}}:
-            return any(map(_is_of_embedding, groups.values()))
+            applied = [group.get("apply") for group in groups.values() if isinstance(group, Mapping)]
+            entries = [entry for each in applied if isinstance(each, list) for entry in each]
+            return any(map(_turns_embedding, entries))
     return False
 
 
-def _is_of_embedding(group: object) -> bool:
-    applied = group.get("apply") if isinstance(group, Mapping) else None
-    for entry in applied if isinstance(applied, list) else ():
-        match entry:
-            case {"location": "weight_output", "targets": list(targets)}:
-                if any("embed" in str(target) for target in targets):
-                    return True
+def _turns_embedding(entry: object) -> bool:
+    """Whether an entry of a transform rotates what the embedding puts out."""
+    match entry:
+        case {"location": "weight_output", "targets": list(targets)}:
+            return any("embed" in str(target) for target in targets)
     return False
 
 
