@@ -26,7 +26,7 @@ from tests.faults.processes import COMMAND, start
 from tests.hub import TOKEN, LoopbackHub, User
 
 TINY = Path(eaglectl.__file__).parent.parent / "fixtures/tiny"
-FEW, MANY = 6, 217
+FEW, MANY = 6, 187
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
 
