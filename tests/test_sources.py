@@ -180,6 +180,12 @@ def test_a_gguf_file_is_refused_by_name(tmp_path: Path, command: str) -> None:
     assert "config.json and safetensors" in message
 
 
+def test_a_folder_of_gguf_files_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "drafter-q8.gguf").write_bytes(b"GGUF")
+    message = refusal(3, "inspect", tmp_path)
+    assert "has no config.json; drafter-q8.gguf in it is a GGUF file, which llama.cpp's converter" in message
+
+
 def test_two_weight_files_without_an_index_are_not_chosen_between(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path)
     (folder / "model.safetensors").rename(folder / "a.safetensors")

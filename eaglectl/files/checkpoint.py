@@ -23,8 +23,10 @@ from eaglectl.files.header import (
 )
 from eaglectl.files.layout import (
     CONFIG,
+    GGUF,
     INDEX,
     MISTRAL,
+    OF_GGUF,
     QUANTISATION,
     RECORD,
     SINGLE,
@@ -179,6 +181,8 @@ def why_no_checkpoint(source: Source) -> str:
 def _no_config(source: Source, *, is_target: bool) -> str:
     """What to do about a folder without a config.json: the folder below it that has one, or what to copy."""
     about = f"{source.place} has no config.json"
+    if gguf := next((name for name in source.names() if name.endswith(GGUF)), ""):
+        return f"{about}; {gguf} in it is a GGUF file, which {OF_GGUF}"
     if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):
         kind = "target" if is_target else "checkpoint"
         return f"{about}; give the folder of one {kind} in it: {_paths(source, folders)}"

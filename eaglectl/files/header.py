@@ -241,7 +241,7 @@ def _tensor(file: str, name: str, entry: object, base: int) -> StoredTensor:
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise UnreadableError(f"{file}: {name} has dtype {dtype!r}, which this reader does not know")
-    if not _naturals(shape) or not _is_range(offsets):
+    if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise UnreadableError(
             f"{file}: {name} has shape {shape!r} and data_offsets {offsets!r}; both must be 64-bit"
             " non-negative"
@@ -272,7 +272,3 @@ def _bits(dtype: str, shape: list[int]) -> int | None:
 
 def _naturals(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(item) is int and 0 <= item < LIMIT for item in value)
-
-
-def _is_range(value: object) -> TypeGuard[list[int]]:
-    return _naturals(value) and len(value) == 2 and value[0] <= value[1]

@@ -17,6 +17,10 @@ MISTRAL = ("params.json", "consolidated.safetensors")
 CARD, RECORD, SUMS, SIGNATURE = "README.md", "eaglectl.json", "SHA256SUMS", "model.sig"
 PICKLES = (".bin", ".pt", ".pth")
 GGUF = ".gguf"
+OF_GGUF = (
+    "llama.cpp's converter makes of a checkpoint; give the folder or repository with config.json and"
+    " safetensors that it is made of"
+)
 QUANTISATION = "hf_quant_config.json"
 WEIGHT_SUFFIXES = (".safetensors", *PICKLES)
 # small pickles beside the weights that hold the draft vocabulary (NeMo Automodel, SpecForge)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.hub_names import SCHEME, is_hub_name, split_name
-from eaglectl.files.layout import CONFIG, GGUF, WEIGHT_SUFFIXES, readable_files
+from eaglectl.files.layout import CONFIG, GGUF, OF_GGUF, WEIGHT_SUFFIXES, readable_files
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.text import is_url, listed
 
@@ -28,10 +28,7 @@ def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource |
         return FolderSource(path)
     if S_ISREG(mode):
         if path.suffix == GGUF:
-            raise UsageError(
-                f"{text} is a GGUF file, which llama.cpp's converter makes of a checkpoint; give the folder"
-                " with config.json and safetensors that it is made of"
-            )
+            raise UsageError(f"{text} is a GGUF file, which {OF_GGUF}")
         if path.suffix not in WEIGHT_SUFFIXES:
             raise UsageError(
                 f"{text} is not a weight file; give a checkpoint folder, or one of its"

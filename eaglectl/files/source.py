@@ -85,7 +85,11 @@ class FolderSource:
         """Files in the folder, and in `model/` where that is a torch distributed checkpoint (TorchSpec)."""
         model = self.root / "model"
         with naming(self.root), os.scandir(self.root) as entries:
-            is_folder = {entry.name: _is_folder(entry) for entry in entries}
+            # an entry itself raises an error for a link that leads to itself
+            is_folder = {
+                entry.name: Path(entry).is_dir() if entry.is_symlink() else entry.is_dir()
+                for entry in entries
+            }
             names = [name for name in is_folder if not is_folder[name]]
             if is_folder.get("model") and (model / ".metadata").is_file():
                 names += [f"model/{entry.name}" for entry in model.iterdir() if entry.is_file()]
@@ -193,11 +197,6 @@ class FolderSource:
         """Bytes [start, stop) of a file."""
         with self.open_file(name) as file:
             return read_open(self.place, name, file.fileno(), start, stop)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    # the entry itself raises an error for a link that leads to itself
-    return Path(entry).is_dir() if entry.is_symlink() else entry.is_dir()
 
 
 def _is_plain(path: Path) -> bool:
