@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from eaglectl.judge.policy_keys import KEYS, Key
+from msgspec.json import schema_components
+
+from eaglectl.judge.policy_file import PolicyTable
 
 PAGE = Path(__file__).with_name("configuration.md")
 HEAD = """# eaglectl.toml
 
-Written by `make docs` from `eaglectl/judge/policy_keys.py`.
+Written by `make docs` from `eaglectl/judge/policy_file.py`.
 
 A file `eaglectl.toml`, or `[tool.eaglectl]` of a `pyproject.toml`, holds what a folder requires of its
 checkpoints, and what commands take where their command line says nothing. The nearest one from the current
@@ -30,8 +33,8 @@ source-semantics = { modelopt = "pre-689" }
 ```
 
 The command line wins over the file. A target from the file is told on stderr, with `-q` too; the other
-defaults with `-v`. An error names the line: `eaglectl.toml:3: defaults.taget is no key of a policy; did you
-mean target?`
+defaults with `-v`. An error names the file and the key: ``eaglectl.toml: Object contains unknown field
+`taget` - at `$.defaults` ``.
 
 Editors complete and check it by [its schema](../schemas/eaglectl.toml.schema.json), and `[tool.eaglectl]`
 by [that of pyproject.toml](../schemas/pyproject.toml.schema.json): for Taplo, the first line of the file is
@@ -39,36 +42,76 @@ by [that of pyproject.toml](../schemas/pyproject.toml.schema.json): for Taplo, t
 """
 
 
+TABLES = ("allow", "suppress", "verify", "defaults")
+EXAMPLE = """engines = ["vllm>=0.22", "sglang"]
+required = ["EGL003"]
+forbidden = ["EGL005"]
+severities = { unknown-file = "error", EGL705 = "off" }
+fail-on = "warning"
+
+[allow]
+architectures = ["LlamaForCausalLMEagle3"]
+dtypes = ["BF16"]
+licences = ["apache-2.0", "mit"]
+files = ["*.log"]
+quantisation = ["fp8"]
+base-models = ["my-org/*"]
+
+[[suppress]]
+rule = "EGL701"
+reason = "checked by another job"
+until = 2027-01-31
+where = "config.json:"
+
+[verify]
+require-record = true
+
+[defaults]
+target = "models/my-target"
+aux-layers = [2, 16, 29]
+aux-convention = "boundary"
+source-semantics = { specforge = "pre-879" }
+assume = true
+"""
+
+
 def page() -> str:
     """The whole page."""
-    single = {name: key for name, key in KEYS.items() if not key.keys}
-    parts = [HEAD, "## At the top level\n", *_rows(single)]
-    for name, key in KEYS.items():
-        if key.keys:
-            title = f"`[[{name}]]`" if key.kind == "tables" else f"`[{name}]`"
-            parts += [f"\n## {title}\n", f"{key.help}\n", *_rows(key.keys)]
-    return "\n".join([*parts, "\n## An example\n", "```toml", example().rstrip(), "```", ""])
+    _, tables = schema_components([PolicyTable])
+    by_key = dict(zip(TABLES, ("AllowTable", "Suppression", "VerifyPolicy", "DefaultsTable"), strict=True))
+    top = {name: key for name, key in tables["PolicyTable"]["properties"].items() if name not in TABLES}
+    parts = [HEAD, "## At the top level\n", *_rows(top)]
+    for name, table in by_key.items():
+        title = f"`[[{name}]]`" if name == "suppress" else f"`[{name}]`"
+        keys = tables[table]
+        parts += [f"\n## {title}\n", f"{keys['description']}\n", *_rows(keys["properties"])]
+    return "\n".join([*parts, "\n## An example\n", "```toml", EXAMPLE.rstrip(), "```", ""])
 
 
-def _rows(keys: Mapping[str, Key]) -> Iterator[str]:
-    yield from ("| key | value | example | |", "|---|---|---|---|")
+def _rows(keys: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    yield from ("| key | value | |", "|---|---|---|")
     for name, key in keys.items():
-        cells = (f"`{name}`", _kind(key), f"`{key.example}`" if key.example else "", key.help)
+        needed = "" if "default" in key else ", needed"
+        cells = (f"`{name}`", f"{_kind(key)}{needed}", key["description"])
         yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
 
 
-def _kind(key: Key) -> str:
-    if key.each is not None:
-        return f"a table of {key.each.expected.removeprefix('a ')}" + "s" * (key.each.kind == "text")
-    return key.expected.partition(", as ")[0] + (", needed" if key.is_needed else "")
-
-
-def example() -> str:
-    """A file with the example of every key that has one."""
-    lines = [f"{name} = {key.example}" for name, key in KEYS.items() if key.example]
-    for name, key in KEYS.items():
-        inner = {below: one for below, one in key.keys.items() if one.example}
-        if inner:
-            lines += ["", f"[[{name}]]" if key.kind == "tables" else f"[{name}]"]
-            lines += [f"{below} = {one.example}" for below, one in inner.items()]
-    return "\n".join([*lines, ""])
+def _kind(schema: Mapping[str, Any]) -> str:
+    """A value of a schema in words."""
+    match schema:
+        case {"anyOf": kinds}:
+            return " or ".join(_kind(kind) for kind in kinds if kind != {"type": "null"})
+        case {"enum": values}:
+            return f"one of {', '.join(value for value in values if value is not None)}"
+        case {"format": "date"}:
+            return "a date without quotes"
+        case {"type": "array", "items": {"type": "integer"}}:
+            return "whole numbers"
+        case {"type": "array"}:
+            return "a list of texts"
+        case {"type": "object", "additionalProperties": inner}:
+            kind = _kind(inner)
+            return f"a table of {'texts' if kind == 'a text' else kind}"
+        case {"type": "boolean"}:
+            return "true or false"
+    return "a text"

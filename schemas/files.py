@@ -1,6 +1,5 @@
 """The schemas of files: each producer's config.json, eaglectl.toml, pyproject.toml, published figures."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -17,16 +16,9 @@ from eaglectl.formats.config_schema import (
 )
 from eaglectl.formats.format import Format
 from eaglectl.formats.published import PublishedFile
-from eaglectl.judge.policy_keys import POLICY, Key, Kind
+from eaglectl.judge.policy_file import PolicyTable
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-SHAPES: Mapping[Kind, Mapping[str, Any]] = {
-    "text": {"type": "string"},
-    "texts": {"type": "array", "items": {"type": "string"}},
-    "flag": {"type": "boolean"},
-    "layers": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-    "date": {"type": "string", "format": "date"},
-}
 
 
 def config_schema(format: Format) -> dict[str, Any]:
@@ -70,37 +62,19 @@ def _object(properties: dict[str, Any], key: str) -> dict[str, Any]:
     return own
 
 
-def key_schema(key: Key) -> dict[str, Any]:
-    """The JSON Schema of a key of eaglectl.toml."""
-    shape: dict[str, Any] = dict(SHAPES.get(key.kind, {}))
-    if key.kind == "choice":
-        shape = {"enum": list(key.choices)}
-    elif key.kind in ("table", "tables"):
-        shape = {
-            "type": "object",
-            "properties": {name: key_schema(inner) for name, inner in key.keys.items()},
-            "additionalProperties": key_schema(key.each) if key.each else False,
-        }
-        needed = [name for name, inner in key.keys.items() if inner.is_needed]
-        shape |= {"required": needed} if needed else {}
-    if key.kind == "tables":
-        shape = {"type": "array", "items": shape}
-    return {"description": key.help, **shape} if key.help else shape
-
-
 def policy_schema() -> dict[str, Any]:
     """The JSON Schema of eaglectl.toml."""
     return {
         "$schema": DRAFT,
         "$id": "urn:eaglectl:eaglectl.toml",
         "title": "eaglectl.toml: the policy and the defaults of a folder",
-        **key_schema(POLICY),
+        **msgspec.json.schema(PolicyTable),
     }
 
 
 def pyproject_schema() -> dict[str, Any]:
     """The JSON Schema of a pyproject.toml whose [tool.eaglectl] has the keys of eaglectl.toml."""
-    table = {"title": "as in eaglectl.toml", **key_schema(POLICY)}
+    (table,), definitions = msgspec.json.schema_components([PolicyTable], ref_template="#/$defs/{name}")
     tool = {"type": "object", "properties": {"eaglectl": table}}
     return {
         "$schema": DRAFT,
@@ -108,6 +82,7 @@ def pyproject_schema() -> dict[str, Any]:
         "title": "[tool.eaglectl] of pyproject.toml",
         "type": "object",
         "properties": {"tool": tool},
+        "$defs": definitions,
     }
 
 

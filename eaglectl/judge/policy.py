@@ -2,23 +2,20 @@
 
 import datetime
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from eaglectl.judge.rule import SEVERITIES, Finding, Rule, Severity
 
 
-class Suppression(Struct, frozen=True):
-    """A rule whose findings are allowed, with the reason.
+class Suppression(Struct, frozen=True, forbid_unknown_fields=True):
+    """Findings that may pass, each with the reason."""
 
-    `until` is the last day that it is valid, `where` limits it to places that begin with this text.
-    """
-
-    rule: str
-    reason: str
-    until: datetime.date | None = None
-    where: str = ""
+    rule: Annotated[str, Meta(description="A rule's id or name.")]
+    reason: Annotated[str, Meta(description="Why its findings may pass.", pattern=r"\S")]
+    until: Annotated[datetime.date | None, Meta(description="The last day on which they may.")] = None
+    where: Annotated[str, Meta(description="Only places that begin with this text.")] = ""
 
     def is_expired(self, today: datetime.date) -> bool:
         """Whether the last day has passed."""
@@ -30,10 +27,12 @@ class Suppression(Struct, frozen=True):
         return is_of_rule and finding.match.where.startswith(self.where)
 
 
-class VerifyPolicy(Struct, frozen=True):
+class VerifyPolicy(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     """What `verify` requires of a download."""
 
-    require_record: bool = False
+    require_record: Annotated[bool, Meta(description="Whether a download without eaglectl.json fails.")] = (
+        False
+    )
 
 
 class Defaults(Struct, frozen=True):

@@ -203,8 +203,8 @@ def test_a_record_is_required_by_the_policy(download: Path, policy: Callable[[st
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("require-records = true", "did you mean require-record"),
-        ('require-record = "yes"', "true or false"),
+        ("require-records = true", "require-records"),
+        ('require-record = "yes"', "Expected `bool`"),
         ("require-signature = true", "require-signature"),
         ('public-key = "key.pub"', "public-key"),
     ],
@@ -214,7 +214,7 @@ def test_a_policy_that_is_wrong_is_usage(
 ) -> None:
     policy(text)
     done = call("verify", download)
-    assert done.code == 2 and says in done.err and "verify." in done.err
+    assert done.code == 2 and says in done.err and "`$.verify" in done.err
     assert call("validate", download).code == 2
 
 

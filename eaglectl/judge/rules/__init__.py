@@ -58,13 +58,14 @@ def select_rules(policy: Policy, select: Iterable[str] = (), ignore: Iterable[st
     Rules that the policy turns off are left out, rules that it requires always run. Raises UsageError for an
     unknown rule, and for a required one in `ignore`.
     """
-    ignored = _ids(ignore)
+    ignored = rule_ids(ignore)
     if refused := sorted(policy.required & ignored):
         raise UsageError(f"--ignore {refused[0]}: the policy {policy.origin} requires it")
-    selected = _ids(select) or {rule.id for rule in rules()}
+    selected = rule_ids(select) or {rule.id for rule in rules()}
     ids = selected - ignored - policy.off | policy.required
     return tuple(rule for rule in rules() if rule.id in ids)
 
 
-def _ids(texts: Iterable[str]) -> set[str]:
+def rule_ids(texts: Iterable[str]) -> set[str]:
+    """The ids of the rules that ids, names and families' prefixes name. Raises UsageError."""
     return {rule.id for text in texts for rule in find_rules(text)}
