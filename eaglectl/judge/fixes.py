@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl import shell
 from eaglectl.conversion.request import ConversionRequest, parse_reading
-from eaglectl.engines.behaviour import AppliedFact, Fact
+from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES, every_release, parse_engine
 from eaglectl.engines.releases import ranges
@@ -43,36 +42,49 @@ OPTIONS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
 Defects = Mapping[str, Sequence[AppliedFact]]
 
 
-class Advice(Struct, frozen=True, dict=True):
-    """What to run, for the source as it was given and what was given with it."""
+class Advice(Struct, frozen=True):
+    """What to run, for the source as it was given and what was given with it.
+
+    `plans` has the conversions that were planned, by their request, or why none can be made.
+    """
 
     source: str
     subject: Subject
+    plans: "dict[str, ConversionPlan | EaglectlError]" = field(default_factory=dict)
 
     def steps(self, engine: Engine, releases: Iterable[str], *, needs_target: bool) -> Iterator[str]:
         """The `convert` with which these releases serve the checkpoint, and the other engines too if any can.
 
         What keeps the conversion from it, or releases that do not serve its output, are a step too.
         """
-        layout = self._layout(engine)
-        match self._plan(layout):
+        # the layout that loses none of the requested engines, else the engine's own
+        common, names = default_format().name, {request.engine for request in self.subject.requests}
+        choices = (engine.name,) if len(names) == 1 else (common, engine.name)
+        layout = next((name for name in choices if self.engines_lost(name) == ()), engine.name)
+        line = self._command(layout, needs_target=needs_target)
+        match self.plan(ConversionRequest(layout, drop=self._dropped)):
             case RefusedError() as refusal:
                 yield f"no layout makes {engine.title} serve it: {refusal}"
-                return
             case UsageError() as question:
-                yield f"{self._command(layout, needs_target=needs_target)} with an answer: {question}"
-                return
+                yield f"{line} with an answer: {question}"
             case EaglectlError():
-                yield self._command(layout, needs_target=needs_target)
-                return
+                yield line
             case plan:
-                unserved = _unserved(plan, engine)
-        concerned = {release: reason for release, reason in unserved.items() if release in releases}
-        served = [release for release in engine.releases if release not in unserved]
-        if served and not all(release in unserved for release in releases):
-            yield self._with_engines_lost(layout, engine, needs_target=needs_target)
-        if concerned:
-            yield _ask_for(engine, _first_from(engine, served.__contains__), concerned)
+                yield from self._served(plan, engine, releases, line)
+
+    def _served(
+        self, plan: "ConversionPlan", engine: Engine, releases: Iterable[str], line: str
+    ) -> Iterator[str]:
+        """The step `line`, if some of these releases serve the output of its plan, and what is left."""
+        verdicts = judge_plan(plan, every_release(engine.name))
+        wrong = {each.release: each.reasons[0] for each in verdicts if each.outcome.is_known_wrong}
+        if len(wrong) < len(verdicts) and not set(releases) <= set(wrong):
+            lost = [name for name in self.engines_lost(plan.layout) or () if name != engine.name]
+            titles = " and ".join(ENGINES[name].title for name in lost)
+            yield f"{line} (which {titles} then does not serve as trained)" if titles else line
+        if concerned := {release: wrong[release] for release in wrong if release in releases}:
+            first = _first_from(engine, lambda release: release not in wrong)
+            yield _later_release(engine, first, concerned)
 
     def possible(self, fix: str) -> str:
         """A fix, without conversions that are refused: why they are in their place."""
@@ -88,7 +100,7 @@ class Advice(Struct, frozen=True, dict=True):
         request = _request(offer[1]) if offer else None
         if request is None:
             return ""
-        match self._plan_of(request):
+        match self.plan(request):
             case OptionNeededError():
                 return ""
             case RefusedError() | UnreadableError() as refusal:
@@ -98,18 +110,6 @@ class Advice(Struct, frozen=True, dict=True):
             case plan:
                 return "; ".join(engine.text for engine in unserved(plan, request))
 
-    def _layout(self, engine: Engine) -> str:
-        """The layout that loses none of the requested engines, else the engine's own."""
-        own, common = engine.name, default_format().name
-        choices = (own,) if len(self.engines) == 1 else (common, own)
-        return next((layout for layout in choices if self.engines_lost(layout) == ()), own)
-
-    def _with_engines_lost(self, layout: str, engine: Engine, *, needs_target: bool) -> str:
-        text = self._command(layout, needs_target=needs_target)
-        lost = self.engines_lost(layout) or ()
-        titles = " and ".join(ENGINES[name].title for name in lost if name != engine.name)
-        return f"{text} (which {titles} then does not serve as trained)" if titles else text
-
     def _command(self, layout: str, *, needs_target: bool) -> str:
         target, answers = self.subject.target.text, self.subject.answers
         drops = [word for name in self._dropped for word in ("--drop", name)]
@@ -117,52 +117,41 @@ class Advice(Struct, frozen=True, dict=True):
         text = f"`{line}`{WITH_TARGET}" if needs_target and target is None else f"`{line}`"
         return f"{text}, if nothing in training used {listed(self._dropped)}" if drops else text
 
-    @cached_property
+    @property
     def _dropped(self) -> tuple[str, ...]:
         """The tensors that no drafter has, which a conversion leaves out only if it is told to."""
         unknown = self.subject.drafter.unknown
         return unknown if len(unknown) <= MOST and all(map(PLAIN.fullmatch, unknown)) else ()
 
-    @property
-    def engines(self) -> tuple[str, ...]:
-        """The names of the engines requested."""
-        return tuple(dict.fromkeys(request.engine for request in self.subject.requests))
-
-    def engines_lost(self, candidate: str) -> tuple[str, ...] | None:
+    def engines_lost(self, layout: str) -> tuple[str, ...] | None:
         """The requested engines that have no release which runs the output in a layout as trained.
 
         None where no plan can be made.
         """
-        plan = self._plan(candidate)
+        plan = self.plan(ConversionRequest(layout, drop=self._dropped))
         if isinstance(plan, Exception):
             return None
-        served = {
-            name: [verdict.outcome.is_served for verdict in judge_plan(plan, parse_engine(name))]
-            for name in self.engines
-        }
-        return tuple(name for name, known in served.items() if known and not any(known))
+        names = dict.fromkeys(request.engine for request in self.subject.requests)
+        verdicts = {name: judge_plan(plan, parse_engine(name)) for name in names}
+        return tuple(
+            name
+            for name, known in verdicts.items()
+            if known and not any(verdict.outcome.is_served for verdict in known)
+        )
 
-    @cached_property
-    def _plans(self) -> dict[str, "ConversionPlan | EaglectlError"]:
-        return {}
-
-    def _plan(self, candidate: str) -> "ConversionPlan | EaglectlError":
-        """The plan of a conversion to a layout, or why none can be made."""
-        return self._plan_of(ConversionRequest(candidate, drop=self._dropped))
-
-    def _plan_of(self, request: ConversionRequest) -> "ConversionPlan | EaglectlError":
+    def plan(self, request: ConversionRequest) -> "ConversionPlan | EaglectlError":
         """The plan that fulfils a request, or why none can be made."""
         from eaglectl.conversion.planning import make_plan
 
         subject, key = self.subject, repr(request)
         if subject.read_error is not None:
             return subject.read_error
-        if key not in self._plans:
+        if key not in self.plans:
             try:
-                self._plans[key] = make_plan(subject.checkpoint, subject.drafter, request, subject.answers)
+                self.plans[key] = make_plan(subject.checkpoint, subject.drafter, request, subject.answers)
             except EaglectlError as error:
-                self._plans[key] = error
-        return self._plans[key]
+                self.plans[key] = error
+        return self.plans[key]
 
 
 def _request(options: str) -> ConversionRequest | None:
@@ -179,19 +168,13 @@ def _request(options: str) -> ConversionRequest | None:
     return ConversionRequest(**settings)
 
 
-def _unserved(plan: "ConversionPlan", engine: Engine) -> Mapping[str, str]:
-    """The releases of an engine that do not run the output of a plan as trained, with the first reason."""
-    verdicts = judge_plan(plan, every_release(engine.name))
-    return {verdict.release: verdict.reasons[0] for verdict in verdicts if verdict.outcome.is_known_wrong}
-
-
 def _first_from(engine: Engine, is_fit: Callable[[str], bool]) -> str | None:
     """The first release from which on every known one is fit; None where the newest is not."""
     fit = list(takewhile(is_fit, reversed(engine.releases)))
     return fit[-1] if fit else None
 
 
-def _ask_for(engine: Engine, first: str | None, unserved: Mapping[str, str]) -> str:
+def _later_release(engine: Engine, first: str | None, unserved: Mapping[str, str]) -> str:
     """What is left where releases serve it in no way, with their reasons."""
     because = f"({ranges(unserved, engine.releases)} {', '.join(dict.fromkeys(unserved.values()))})"
     if first is None:
@@ -224,34 +207,29 @@ def _is_defect(applied_fact: AppliedFact) -> bool:
     return applied_fact.fact.outcome != ServedAs.UNKNOWN
 
 
-def _steps(engine: Engine, checkpoint: View, defects: Defects, advice: Advice) -> Iterator[str]:
-    def has_what_is_needed(release: str) -> bool:
-        facts = engine.applied(checkpoint, release)
-        return not any(_is_defect(fact) and fact.fact.remedy == "upgrade" for fact in facts)
+def _needs_upgrade(fact: AppliedFact) -> bool:
+    return _is_defect(fact) and fact.fact.remedy == "upgrade"
 
-    first = _first_from(engine, has_what_is_needed)
-    hopeless = _hopeless(engine, defects, first)
+
+def _steps(engine: Engine, checkpoint: View, defects: Defects, advice: Advice) -> Iterator[str]:
+    """What to change for those releases that can serve it, and which to leave."""
+    first = _first_from(
+        engine, lambda release: not any(map(_needs_upgrade, engine.applied(checkpoint, release)))
+    )
+    hopeless = {release: fact for release, facts in defects.items() for fact in facts if _needs_upgrade(fact)}
+    if hopeless:
+        early = engine.releases[: engine.releases.index(first)] if first else engine.releases
+        # whatever a final fact hides of an early release, the release can be no better
+        hidden = {
+            release: facts[0]
+            for release, facts in defects.items()
+            if release in early and facts and facts[0].fact.is_final
+        }
+        hopeless = hidden | hopeless
     rest = {release: facts for release, facts in defects.items() if release not in hopeless}
     yield from _change(engine, checkpoint, rest, advice)
     if hopeless:
-        yield _ask_for(engine, first, {release: fact.text for release, fact in hopeless.items()})
-
-
-def _hopeless(engine: Engine, defects: Defects, first: str | None) -> Mapping[str, AppliedFact]:
-    """The releases that cannot serve the drafter whatever is written, with the fact that prevents it."""
-    hopeless = {
-        release: fact for release, facts in defects.items() for fact in facts if fact.fact.remedy == "upgrade"
-    }
-    if not hopeless:
-        return hopeless
-    early = engine.releases[: engine.releases.index(first)] if first else engine.releases
-    # whatever a final fact hides of an early release, the release can be no better
-    hidden = {
-        release: facts[0]
-        for release, facts in defects.items()
-        if release in early and facts and facts[0].fact.is_final
-    }
-    return hidden | hopeless
+        yield _later_release(engine, first, {release: fact.text for release, fact in hopeless.items()})
 
 
 def _change(engine: Engine, checkpoint: View, defects: Defects, advice: Advice) -> Iterator[str]:
@@ -259,25 +237,15 @@ def _change(engine: Engine, checkpoint: View, defects: Defects, advice: Advice) 
     facts = {fact.fact.id: fact.fact for applied_facts in defects.values() for fact in applied_facts}
     if not facts:
         return
-    written = _all_edits(facts.values(), checkpoint)
-    if written and _serves(engine, checkpoint, written, defects):
+    changed = [edits(fact, checkpoint) for fact in facts.values()]
+    written = {key: value for keys in changed for key, value in keys.items()}
+    if all(changed) and _serves(engine, checkpoint, written, defects):
         yield f"write {spelled(written)} into config.json"
         return
     yield from dict.fromkeys(fact.fix.rstrip(".") for fact in facts.values() if fact.remedy == "restore")
     if any(fact.remedy != "restore" for fact in facts.values()):
         needs_target = checkpoint.drafter.target.depth is None and "aux-layers" in facts
         yield from advice.steps(engine, tuple(defects), needs_target=needs_target)
-
-
-def _all_edits(facts: Iterable[Fact], checkpoint: View) -> Mapping[str, Any]:
-    """The edits of all facts together; none where one of them takes more than edits."""
-    written: dict[str, Any] = {}
-    for fact in facts:
-        keys = edits(fact, checkpoint)
-        if not keys:
-            return {}
-        written |= keys
-    return written
 
 
 def _serves(engine: Engine, checkpoint: View, written: Mapping[str, Any], releases: Iterable[str]) -> bool:

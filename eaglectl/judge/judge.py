@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from eaglectl.base import Result
 from eaglectl.engines.engine import Verdict
-from eaglectl.formats.commands import Complete, completing
+from eaglectl.formats.commands import completing
 from eaglectl.judge.judgement import Judgement, Unchecked, judge_drafter
 from eaglectl.judge.policy import Policy, Suppression
-from eaglectl.judge.rule import SEVERITIES, CannotLook, Finding, Rule, Severity
+from eaglectl.judge.rule import CannotLook, Finding, Rule, Severity
 from eaglectl.judge.subject import Subject
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
@@ -79,88 +79,39 @@ def judge(
     """
     start = time.perf_counter()
     judgement = judge_drafter(subject, rules, policy)
-    findings, changes = _repairs(judgement, path)
-    releases, doubts = judgement.releases, judgement.doubts
+    complete = completing(path, subject.target.text, subject.answers)
+    found, changes = _repairs(judgement, path)
+    findings = [finding.completed(complete) for finding in found]
     valid, expired = _valid_suppressions(policy)
     kept, suppressed = _suppress(findings, valid)
-    kept.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
+    kept.sort(key=lambda finding: -finding.level)
     is_unread = subject.read_error is not None and not any(finding.severity == "error" for finding in kept)
-    verdict = CheckVerdict.PASS
-    if any((is_unread, doubts, _is_open(judgement.unchecked, releases))):
-        verdict = CheckVerdict.COULD_NOT_LOOK
-    report = Report(
-        source=subject.label,
+    return Report(
+        source=subject.source.label,
         path=path,
         engines=tuple(dict.fromkeys(label for request in subject.requests for label in request.labels)),
-        verdict=CheckVerdict.FAIL if _is_failed(kept, releases, fail_on) else verdict,
+        verdict=_verdict(judgement, kept, fail_on, is_unread=is_unread),
         findings=tuple(kept),
-        unchecked=judgement.unchecked,
+        unchecked=tuple(replace(entry, reason=complete(entry.reason)) for entry in judgement.unchecked),
         suppressed=tuple(suppressed),
         unused=_unused(valid, suppressed, judgement),
         passed=judgement.passed,
         policy=policy.origin,
         seconds=time.perf_counter() - start,
         fail_on=fail_on,
-        problem=str(subject.read_error) if is_unread else "",
+        problem=complete(str(subject.read_error)) if is_unread else "",
         expired=expired,
-        releases=releases,
+        releases=tuple(verdict.completed(complete) for verdict in judgement.releases),
         target=subject.target.words,
         target_digest=subject.target.digest,
-        smallest_changes=changes,
-        doubts=doubts,
+        smallest_changes=tuple(map(complete, changes)),
+        doubts=judgement.doubts,
         questions=tuple(note.text for note in subject.questions),
         off=tuple(sorted(policy.off)),
         lowered={rule.id: policy.severity(rule) for rule in judgement.rules if policy.lowers(rule)},
         default_engines=tuple(
             (label, request.why) for request in subject.requests if request.why for label in request.labels
         ),
-    )
-    return _completed(report, completing(path, subject.target.text, subject.answers))
-
-
-def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[str, ...]]:
-    """The findings, without conversions that are refused in their fixes, and the smallest changes."""
-    subject, reported = judgement.subject, judgement.findings
-    is_broken = any(finding.severity == "error" for finding in reported)
-    sought = "eaglectl convert" if is_broken else "--for"
-    if not _has_defects(subject) and not any(sought in finding.fix for finding in reported):
-        return reported, ()
-    # late: most checkpoints need no repair
-    from eaglectl.judge.fixes import Advice, smallest_changes
-
-    advice = Advice(path, subject)
-    fixes = [advice.possible(finding.fix) for finding in reported]
-    findings = [
-        finding if fix == finding.fix else replace(finding, match=replace(finding.match, fix=fix))
-        for finding, fix in zip(reported, fixes, strict=True)
-    ]
-    return findings, smallest_changes(advice, judgement.rule_ids)
-
-
-def _has_defects(subject: Subject) -> bool:
-    """Whether some fact of a requested release holds."""
-    try:
-        return any(subject.applied_facts.values())
-    except CannotLook:
-        return False
-
-
-def _completed(report: Report, complete: Complete) -> Report:
-    """The report with whole commands in its texts: rules know neither the path nor what was given."""
-
-    def findings(several: Iterable[Finding]) -> tuple[Finding, ...]:
-        return tuple(finding.completed(complete) for finding in several)
-
-    return replace(
-        report,
-        findings=findings(report.findings),
-        suppressed=tuple(
-            replace(entry, finding=entry.finding.completed(complete)) for entry in report.suppressed
-        ),
-        unchecked=tuple(replace(entry, reason=complete(entry.reason)) for entry in report.unchecked),
-        releases=tuple(verdict.completed(complete) for verdict in report.releases),
-        smallest_changes=tuple(map(complete, report.smallest_changes)),
-        problem=complete(report.problem),
     )
 
 
@@ -175,8 +126,7 @@ def _suppress(
     findings: Iterable[Finding], suppressions: Sequence[Suppression]
 ) -> tuple[list[Finding], list[Suppressed]]:
     """The findings that stay, and those that the first fitting suppression allows."""
-    kept: list[Finding] = []
-    suppressed: list[Suppressed] = []
+    kept, suppressed = [], []
     for finding in findings:
         by = next((suppression for suppression in suppressions if suppression.covers(finding)), None)
         if by is None:
@@ -191,23 +141,47 @@ def _unused(
 ) -> tuple[Suppression, ...]:
     """Suppressions that no finding needed, though their rule could look."""
     used = {entry.by for entry in suppressed}
-    checked = set(judgement.rule_ids) - {unchecked.rule.id for unchecked in judgement.unchecked}
-    return tuple(entry for entry in valid if entry not in used and entry.rule in checked)
+    looked = set(judgement.rule_ids) - {entry.rule.id for entry in judgement.unchecked}
+    return tuple(entry for entry in valid if entry not in used and entry.rule in looked)
 
 
-def _is_failed(findings: Iterable[Finding], releases: Iterable[Verdict], fail_on: Severity | None) -> bool:
-    """Whether a finding is severe enough to fail, or a release fails for a reason that no rule reports."""
-    if fail_on is None:
-        return False
-    least = SEVERITIES.index(fail_on)
-    is_severe = any(SEVERITIES.index(finding.severity) >= least for finding in findings)
-    return is_severe or any(verdict.outcome.is_known_wrong and not verdict.rules for verdict in releases)
+def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[str, ...]]:
+    """The findings, without conversions that are refused in their fixes, and the smallest changes."""
+    subject, reported = judgement.subject, judgement.findings
+    is_broken = any(finding.severity == "error" for finding in reported)
+    sought = "eaglectl convert" if is_broken else "--for"
+    try:
+        has_defects = any(subject.applied_facts.values())
+    except CannotLook:
+        has_defects = False
+    if not has_defects and not any(sought in finding.fix for finding in reported):
+        return reported, ()
+    # late: most checkpoints need no repair
+    from eaglectl.judge.fixes import Advice, smallest_changes
+
+    advice = Advice(path, subject)
+    findings = [
+        replace(finding, match=replace(finding.match, fix=advice.possible(finding.fix)))
+        for finding in reported
+    ]
+    return findings, smallest_changes(advice, judgement.rule_ids)
 
 
-def _is_open(unchecked: Iterable[Unchecked], releases: Iterable[Verdict]) -> bool:
-    """Whether a required rule could not look, or a release could not be judged."""
-    outcomes = {verdict.outcome for verdict in releases}
-    return ServedAs.UNKNOWN in outcomes or any(rule.is_required for rule in unchecked)
+def _verdict(
+    judgement: Judgement, findings: Iterable[Finding], fail_on: Severity | None, *, is_unread: bool
+) -> CheckVerdict:
+    """FAIL for a finding that is severe enough, or a release that fails for a reason that no rule reports.
+
+    COULD_NOT_LOOK where something is open: files, how the drafter was trained, a required rule, a release.
+    """
+    releases = judgement.releases
+    unreported = any(verdict.outcome.is_known_wrong and not verdict.rules for verdict in releases)
+    if (unreported and fail_on) or any(finding.fails(fail_on) for finding in findings):
+        return CheckVerdict.FAIL
+    is_unknown = any(verdict.outcome == ServedAs.UNKNOWN for verdict in releases)
+    is_missing = any(entry.is_required for entry in judgement.unchecked)
+    is_open = is_unread or is_unknown or is_missing or judgement.doubts
+    return CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.PASS
 
 
 def unopened_report(

@@ -1,6 +1,6 @@
 """The judgement of a drafter, made once; every command prints parts of it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from msgspec import Struct
@@ -56,8 +56,27 @@ class Judgement(Struct, frozen=True):
 
     @property
     def errors(self) -> tuple[tuple[str, str], ...]:
-        """The errors that change how every engine serves the files, as ids ("" for no rule) and messages."""
-        return tuple(_errors(self.subject, self.findings))
+        """The errors that change how every engine serves the files, as ids and messages.
+
+        Those of other rules, and problems in reading that no rule reports ("").
+        """
+        is_read = self.subject.read_error is None
+        return (
+            *(self.subject.value_errors or ()),
+            *(
+                (finding.rule.id, finding.match.message)
+                for finding in self.findings
+                if finding.rule.severity == "error"
+                and not finding.match.engines
+                and changes_serving(finding.rule)
+                and (is_read or finding.rule.family not in NOT_SERVED)
+            ),
+            *(
+                ("", note.text)
+                for note in (self.subject.drafter.notes if is_read else ())
+                if note.level == "problem" and not note.topic
+            ),
+        )
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -123,23 +142,19 @@ def _one_each(findings: Sequence[Finding]) -> list[Finding]:
     """
     worst: dict[str, int] = {}
     for finding in findings:
-        worst[finding.rule.id] = max(worst.get(finding.rule.id, -1), _severity(finding))
+        worst[finding.rule.id] = max(worst.get(finding.rule.id, -1), finding.level)
     replaced = {
         general
         for finding in findings
         for general in finding.rule.reported_by
-        if worst.get(general, len(SEVERITIES)) < _severity(finding)
+        if worst.get(general, len(SEVERITIES)) < finding.level
     }
     return [
         finding
         for finding in findings
         if finding.rule.id not in replaced
-        and not any(worst.get(general, -1) >= _severity(finding) for general in finding.rule.reported_by)
+        and not any(worst.get(general, -1) >= finding.level for general in finding.rule.reported_by)
     ]
-
-
-def _severity(finding: Finding) -> int:
-    return SEVERITIES.index(finding.severity)
 
 
 def _verdicts(subject: Subject, judgement: Judgement) -> Iterator[Verdict]:
@@ -154,57 +169,39 @@ def _verdicts(subject: Subject, judgement: Judgement) -> Iterator[Verdict]:
     for request in requests:
         if request.unknown:
             yield Verdict(request.engine, request.unknown, ServedAs.UNKNOWN, (UPDATE.format(request.engine),))
-    for name, release in dict.fromkeys(
-        (request.engine, each) for request in requests for each in request.releases
-    ):
-        try:
-            applied = subject.applied_facts[name, release]
-            yield ENGINES[name].verdict(subject.view(name), release, results, applied)
-        except CannotLook as reason:
-            yield _unread(name, release, results, str(reason))
-    for request in subject.requests:
-        if request.engine not in ENGINES:
-            try:
-                yield unfollowed_verdict(request.engine, subject.drafter, subject.flat, results)
-            except CannotLook as reason:
-                yield _unread(request.engine, "", results, str(reason))
+    places = [(request.engine, release) for request in requests for release in request.releases]
+    places += [(request.engine, "") for request in subject.requests if request.engine not in ENGINES]
+    for name, release in dict.fromkeys(places):
+        yield _verdict(name, release, subject, results)
+
+
+def _verdict(name: str, release: str, subject: Subject, results: RuleResults) -> Verdict:
+    """What an engine does with the files; an error of theirs may explain that they are no drafter."""
+    try:
+        if name not in ENGINES:
+            return unfollowed_verdict(name, subject.drafter, subject.flat, results)
+        applied = subject.applied_facts[name, release]
+        return ENGINES[name].verdict(subject.view(name), release, results, applied)
+    except CannotLook as reason:
+        if not results.errors:
+            return Verdict(name, release, ServedAs.UNKNOWN, (str(reason),))
+        rules, texts = zip(*results.errors, strict=True)
+        reasons = tuple(dict.fromkeys(texts))
+        return Verdict(name, release, ServedAs.DIFFERS, reasons, tuple(filter(None, rules)))
 
 
 def _results(judgement: Judgement) -> RuleResults:
     """What the rules say of the files to every engine."""
+    subject = judgement.subject
     gaps = [entry.reason for entry in judgement.unchecked if entry.rule.name == MAP_RULE]
-    is_read = judgement.subject.read_error is None
+    has_map = subject.read_error is None and "d2t" in subject.drafter.tensors
     return RuleResults(
         judgement.errors,
-        gaps if is_read and "d2t" in judgement.subject.drafter.tensors else (),
-        UNREAD if judgement.subject.headers_only and judgement.subject.value_errors is None else "",
+        gaps if has_map else (),
+        UNREAD if subject.headers_only and subject.value_errors is None else "",
         judgement.rule_ids,
         {finding.rule.id for finding in judgement.findings},
     )
-
-
-def _unread(engine: str, release: str, results: RuleResults, reason: str) -> Verdict:
-    """The verdict on files that describe no drafter, which an error of them may explain."""
-    if not results.errors:
-        return Verdict(engine, release, ServedAs.UNKNOWN, (reason,))
-    rules, texts = zip(*results.errors, strict=True)
-    return Verdict(engine, release, ServedAs.DIFFERS, tuple(dict.fromkeys(texts)), tuple(filter(None, rules)))
-
-
-def _errors(subject: Subject, findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
-    """Errors that concern every release.
-
-    Those of other rules, and problems in reading that no rule reports.
-    """
-    is_read = subject.read_error is None
-    yield from subject.value_errors or ()
-    for finding in findings:
-        is_error = finding.rule.severity == "error" and not finding.match.engines
-        if is_error and changes_serving(finding.rule) and (is_read or finding.rule.family not in NOT_SERVED):
-            yield finding.rule.id, finding.match.message
-    for note in subject.drafter.notes if is_read else ():
-        if note.level == "problem" and not note.topic:
-            yield "", note.text
 
 
 def changes_serving(rule: Rule) -> bool:

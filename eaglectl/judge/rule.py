@@ -117,6 +117,15 @@ class Finding(Struct, frozen=True):
     match: Match
 
     @property
+    def level(self) -> int:
+        """The severity as a number, the highest for errors."""
+        return SEVERITIES.index(self.severity)
+
+    def fails(self, fail_on: Severity | None) -> bool:
+        """Whether it fails a checkpoint where findings of `fail_on` and above do; None: nothing does."""
+        return fail_on is not None and self.level >= SEVERITIES.index(fail_on)
+
+    @property
     def fix(self) -> str:
         """What to do about it: the match's own fix, else the rule's."""
         return self.match.fix or self.rule.fix

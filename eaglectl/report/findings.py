@@ -80,7 +80,7 @@ def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -
     if is_bare:
         sections += _bare_entries(report)
     else:
-        findings = [finding for finding in report.findings if not is_quiet or fails(finding, report)]
+        findings = [finding for finding in report.findings if not is_quiet or finding.fails(report.fail_on)]
         sections += _entries("Findings", findings)
     if not is_quiet and not is_bare:
         unchecked = [group for group in unchecked_groups(report) if group not in common]
@@ -218,13 +218,6 @@ def digest(*parts: str) -> str:
     import hashlib  # late: it loads OpenSSL
 
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
-
-
-def fails(finding: Finding, report: Report) -> bool:
-    """Whether the severity of a finding fails the checkpoint."""
-    if not report.fail_on:
-        return False
-    return SEVERITIES.index(finding.severity) >= SEVERITIES.index(report.fail_on)
 
 
 def first_findings(findings: Iterable[Finding]) -> tuple[list[Finding], list[str]]:

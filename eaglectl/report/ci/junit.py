@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 import eaglectl
 from eaglectl.judge.judge import Report
 from eaglectl.judge.rule import Finding, Rule
-from eaglectl.report.findings import fails, group_text, required_groups, rules_of
+from eaglectl.report.findings import group_text, required_groups, rules_of
 from eaglectl.text import printable
 from eaglectl.verdicts import CheckVerdict
 
@@ -70,7 +70,9 @@ def _properties(report: Report) -> dict[str, str]:
 
 
 def _add_failures(case: Element, report: Report, rule: Rule) -> None:
-    failures = [finding for finding in report.findings if finding.rule is rule and fails(finding, report)]
+    failures = [
+        finding for finding in report.findings if finding.rule is rule and finding.fails(report.fail_on)
+    ]
     if failures:
         worst, lines = failures[0], list(map(_line, failures))
         _add_outcome(case, "failure", worst.severity, worst.match.message, lines)
@@ -81,7 +83,7 @@ def _add_failures(case: Element, report: Report, rule: Rule) -> None:
 def _remarks(report: Report, rule: Rule) -> Iterator[str]:
     """Yield the findings of a rule that do not fail the checkpoint, and the suppressed ones."""
     for finding in report.findings:
-        if finding.rule is rule and not fails(finding, report):
+        if finding.rule is rule and not finding.fails(report.fail_on):
             yield _line(finding)
     for suppressed in report.suppressed:
         if suppressed.finding.rule is rule:
