@@ -110,9 +110,10 @@ def releases(engine: str) -> tuple[str, ...]:
     return tuple(release for entry in entries(engine) for release in entry["releases"])
 
 
+@cached
 def behaviour(engine: str, release: str) -> Behaviour:
     """What a release does. Raises ValueError where the data file contradicts itself."""
-    return _behaviour(engine, _fitting(engine, release))
+    return parse(stated(engine, release), f"{engine} {release}")
 
 
 def unversioned() -> Mapping[str, Any]:
@@ -136,31 +137,14 @@ def unversioned_behaviour(engine: str) -> Behaviour:
     return parse(row["behaviour"], engine)
 
 
+@cached
 def stated(engine: str, release: str) -> Mapping[str, Any]:
     """All that the entries of a release state, merged."""
-    return _merged(engine, _fitting(engine, release))
-
-
-@cached
-def _behaviour(engine: str, fitting: tuple[int, ...]) -> Behaviour:
-    """What releases do that have the same entries; the newest of the entries names them in errors."""
-    named = ", ".join(entries(engine)[fitting[-1]]["releases"]) if fitting else "(no entry)"
-    return parse(_merged(engine, fitting), f"{engine} {named}")
-
-
-@cached
-def _merged(engine: str, fitting: tuple[int, ...]) -> Mapping[str, Any]:
     merged: Mapping[str, Any] = {}
-    for index in fitting:
-        merged = merge(merged, entries(engine)[index])
+    for entry in entries(engine):
+        if is_within(entry["range"], release):
+            merged = merge(merged, entry)
     return merged
-
-
-@cached
-def _fitting(engine: str, release: str) -> tuple[int, ...]:
-    """The places of the entries in whose ranges a release is."""
-    rows = entries(engine)
-    return tuple(index for index, entry in enumerate(rows) if is_within(entry["range"], release))
 
 
 @cached

@@ -4,7 +4,7 @@ Where the network that it makes of it is another one than was trained, `NetworkR
 """
 
 import fnmatch
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -27,7 +27,7 @@ from eaglectl.engines.behaviour import (
 )
 from eaglectl.engines.data import load
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
-from eaglectl.engines.publication import Publication, publication
+from eaglectl.engines.publication import publication
 from eaglectl.engines.releases import is_within
 from eaglectl.engines.targets import TargetReading, as_seen, read_captures
 from eaglectl.engines.view import View, stated_theta
@@ -95,24 +95,16 @@ def _value(kind: Misread, view: View, captured: Iterable[CapturedLayers]) -> Any
         (boundaries, *others) = {layers.boundaries for layers in captured}
         if others or boundaries is None or len(boundaries) != view.drafter.dims.aux:
             return None
-        return _ascending(boundaries, view.drafter.aux.listed)
+        listed = view.drafter.aux.listed
+        if listed is None or len(set(listed)) < len(listed):  # two stored blocks are of one boundary
+            return boundaries if listed is None else None
+        # a conversion sorts fc's blocks by the boundaries trained on
+        return tuple(layer for _, layer in sorted(zip(listed, boundaries, strict=True)))
     if kind == "rope base":
         theta = stated_theta(view)
         return float(theta) if isinstance(theta, int | float) else None
     trained = getattr(view.drafter.norms, kind)
     return None if trained is None or (kind in WITH_TENSORS and not trained) else not trained
-
-
-def _ascending(captured: Sequence[int], trained: Sequence[int] | None) -> tuple[int, ...] | None:
-    """What fc's blocks get, in the order of a conversion, which sorts them by the boundaries trained on.
-
-    `captured` is in the order of the stored blocks; None where two of these are of one boundary.
-    """
-    if trained is None:
-        return tuple(captured)
-    if len(set(trained)) < len(trained):
-        return None
-    return tuple(layer for _, layer in sorted(zip(trained, captured, strict=True)))
 
 
 class Case(Struct, frozen=True, dict=True):
@@ -151,18 +143,16 @@ class Case(Struct, frozen=True, dict=True):
     @cached_property
     def refused_prefixes(self) -> tuple[str, ...]:
         """Beginnings of stored names with prefixes that the loader of the drafter's class does not remove."""
-        refused = (self._refused_prefix(*prefixed) for prefixed in self.view.prefixed_names)
-        return tuple(dict.fromkeys(filter(None, refused)))
-
-    def _refused_prefix(self, name: str, prefix: str, inner: str) -> str:
-        if inner:
-            return name.partition(inner)[0] + inner
-        if prefix not in ("", *self.behaviour.prefixes.get(self.view.model_class, ())):
-            return prefix
-        rest = name.removeprefix(prefix)
-        return next(
-            (prefix + part for part in self.behaviour.unprefixed if prefix and rest.startswith(part)), ""
-        )
+        removed, refused = self.behaviour.prefixes.get(self.view.model_class, ()), []
+        for name, prefix, inner in self.view.prefixed_names:
+            if inner:
+                refused.append(name.partition(inner)[0] + inner)
+            elif prefix not in removed:
+                refused.append(prefix)
+            else:
+                parts = (prefix + part for part in self.behaviour.unprefixed)
+                refused += [part for part in parts if name.startswith(part)][:1]
+        return tuple(dict.fromkeys(refused))
 
     @cached_property
     def misloaded(self) -> str:
@@ -350,15 +340,14 @@ class Engine(Struct, frozen=True):
     def applied(self, view: View, release: str) -> tuple[AppliedFact, ...]:
         """The facts that hold for a checkpoint in `release`."""
         case = self.case(view, release)
-        holding = list(self._holding(case))
+        holding = [
+            fact
+            for fact in release_facts(self.name, release)
+            if view.model_class in fact.classes and self.conditions[fact.id](case)
+        ]
         holding = [fact for fact in holding if fact.is_final][:1] or holding
         words = self.words(case) if holding else {}
         return tuple(AppliedFact(fact, fact.message.format(**words)) for fact in holding)
-
-    def _holding(self, case: Case) -> Iterator[Fact]:
-        for fact in release_facts(self.name, case.release):
-            if case.view.model_class in fact.classes and self.conditions[fact.id](case):
-                yield fact
 
     def verdict(
         self,
@@ -373,7 +362,10 @@ class Engine(Struct, frozen=True):
             texts = tuple(dict.fromkeys(text for *_, text in faults))
             rules = tuple(dict.fromkeys(rule for _, rule, _ in faults if rule))
             is_read = len(faults) == len(facts) and {outcome for outcome, *_ in faults} == {ServedAs.DIFFERS}
-            reading = self._reading(view, release, facts) if is_read and not results.errors else None
+            reading = None
+            if is_read and not results.errors:
+                captured = self.readings(view, release)
+                reading = network_reading(f"{self.title} {release}", view, captured, facts)
             return Verdict(self.name, release, faults[0][0], texts, rules, reading)
         doubts = [fact.text for fact in facts] + [note.reason for note in view.drafter.unsettled]
         if texts := tuple(dict.fromkeys([*doubts, *results.gaps])):
@@ -382,38 +374,23 @@ class Engine(Struct, frozen=True):
         return Verdict(self.name, release, ServedAs.AS_TRAINED, remarks, unread=results.unread)
 
     def _doubtful(self, view: View, release: str, texts: tuple[str, ...], results: RuleResults) -> Verdict:
-        """The verdict where something is open, which what its authors published may settle."""
-        published = None if results.gaps else self._published(view, release, texts)
-        known = published or Verdict(self.name, release, ServedAs.UNKNOWN, texts)
-        return replace(known, unread=results.unread if known.outcome.is_served else "")
-
-    def _published(self, view: View, release: str, texts: tuple[str, ...]) -> Verdict | None:
-        """The verdict on a published drafter; `texts` say what is open, None where that is more."""
-        known = self._publication(view, release)
-        if known is None:
-            return None
-        if known.gap:
-            return Verdict(self.name, release, ServedAs.UNKNOWN, (*texts, known.gap))
-        differing_runners = self.runner_remarks(view, release)[1:]
-        return Verdict(self.name, release, ServedAs.AS_PUBLISHED, (*known.reasons, *differing_runners))
-
-    def _publication(self, view: View, release: str) -> Publication | None:
-        """Whether a release that is not known to be wrong runs a published drafter as its authors did.
-
-        None for another drafter, and where anything is open but what the authors' reading settles.
-        """
-        drafter = view.drafter
-        is_open = any(note.level != "note" for note in drafter.unsettled)
-        if drafter.publication is None or is_open:
-            return None
-        here = self._open_facts(view, release)
-        if here is None:
-            return None
+        """The verdict where something is open (`texts`), which what its authors published may settle."""
+        drafter, here = view.drafter, None
+        unknown = Verdict(self.name, release, ServedAs.UNKNOWN, texts)
+        is_open = results.gaps or any(note.level != "note" for note in drafter.unsettled)
+        if drafter.publication is not None and not is_open:
+            here = self._open_facts(view, release)
+        if drafter.publication is None or here is None:
+            return unknown
 
         def reads_alike(other: str) -> bool:
             return self._open_facts(view, other) == here
 
-        return publication(drafter.publication, self.title, self.releases, reads_alike)
+        known = publication(drafter.publication, self.title, self.releases, reads_alike)
+        if known.gap:
+            return replace(unknown, reasons=(*texts, known.gap))
+        reasons = (*known.reasons, *self.runner_remarks(view, release)[1:])
+        return Verdict(self.name, release, ServedAs.AS_PUBLISHED, reasons, unread=results.unread)
 
     def _open_facts(self, view: View, release: str) -> frozenset[str] | None:
         """The facts that hold; None where the captured layers are not known to be the settled ones."""
@@ -423,10 +400,6 @@ class Engine(Struct, frozen=True):
             applied = self.applied(view, release) if is_same else ()
             view.open_facts[key] = frozenset(each.fact.id for each in applied) if is_same else None
         return view.open_facts[key]
-
-    def _reading(self, view: View, release: str, applied: Sequence[AppliedFact]) -> NetworkReading | None:
-        title = f"{self.title} {release}"
-        return network_reading(title, view, self.readings(view, release), applied)
 
     def runner_remarks(self, view: View, release: str) -> tuple[str, ...]:
         """For which runners a verdict of serving as trained holds, where the release has several.

@@ -13,7 +13,7 @@ from msgspec import Struct
 from eaglectl import shell
 from eaglectl.drafter.drafter import Drafter, Feature, Target
 from eaglectl.engines import llamacpp, sglang, vllm
-from eaglectl.engines.behaviour import Behaviour, judged_unversioned, unversioned, unversioned_behaviour
+from eaglectl.engines.behaviour import judged_unversioned, unversioned, unversioned_behaviour
 from eaglectl.engines.engine import NO_RESULTS, Engine, RuleResults, Verdict
 from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.targets import as_seen, read_captures
@@ -177,10 +177,10 @@ def _spelling(text: str) -> str:
 
 def aux_readings(config: Mapping[str, Any], target: Target) -> Mapping[str, CapturedLayers]:
     """The layers that each runner of the newest releases captures, by the runner's label."""
-    newest: list[tuple[Behaviour, Target]] = []
-    for engine in ENGINES.values():
-        release = engine.releases[-1]
-        newest.append((engine.behaviour(release), as_seen(engine.name, release, target)))
+    newest = [
+        (engine.behaviour(engine.releases[-1]), as_seen(name, engine.releases[-1], target))
+        for name, engine in ENGINES.items()
+    ]
     others = [(unversioned_behaviour(name), target) for name in judged_unversioned()]
     readings = [
         capture(runner, config, seen)

@@ -193,8 +193,9 @@ def _unlisted(engine: str, release: str, target: Target, names: Sequence[str]) -
     named = " or ".join(names)
     if target.architectures and target.outer_type is None:
         return TargetReading("absent", named, row["text"], row["source"])
-    text = f"{row['text']}, unless a text_config names another"
-    return TargetReading("unknown", named, text, row["source"])
+    return TargetReading(
+        "unknown", named, f"{row['text']}, unless a text_config names another", row["source"]
+    )
 
 
 def _inner_reading(engine: str, release: str, row: TargetClass, target: Target) -> TargetReading:

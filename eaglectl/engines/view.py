@@ -129,7 +129,5 @@ def stated_theta(view: View) -> object:
     """The rope base that the config states, in either spelling; 10000 where it states none."""
     nested = view.value("rope_parameters")
     inner = nested.get("rope_theta") if isinstance(nested, Mapping) else None
-    for theta in (view.value("rope_theta"), inner):
-        if theta is not None:
-            return theta
-    return 10000.0
+    stated = (theta for theta in (view.value("rope_theta"), inner) if theta is not None)
+    return next(stated, 10000.0)

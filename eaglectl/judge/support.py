@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import product
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,7 +10,6 @@ from msgspec.structs import replace
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT, AuxLayers
 from eaglectl.drafter.drafter import Drafter, Norms, Rope, Target
 from eaglectl.drafter.tensors import LAYER_SHAPES, Dimensions, Tensor, expected_shape
-from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES, view_for
 from eaglectl.engines.sglang import ids_in
 from eaglectl.engines.view import View
@@ -62,12 +62,11 @@ class Service(Struct, frozen=True):
 
 def services() -> Iterator[Service]:
     """Every engine, layout, version and attention for which the layout has a place."""
-    for engine in ENGINES.values():
-        for format in FORMATS:
-            for version in NORMS:
-                for attention in ATTENTION:
-                    if checkpoint := _written(format, engine.name, version, attention):
-                        yield _service(engine, format.name, version, attention, checkpoint)
+    for engine, format, version, attention in product(ENGINES.values(), FORMATS, NORMS, ATTENTION):
+        if checkpoint := _written(format, engine.name, version, attention):
+            verdicts = [engine.verdict(checkpoint, release) for release in engine.releases]
+            serving = tuple(verdict.release for verdict in verdicts if verdict.outcome.is_served)
+            yield Service(engine.name, format.name, version, attention, serving, verdicts[-1].reasons)
 
 
 def ideal(version: str, attention: str) -> Drafter:
@@ -133,26 +132,13 @@ def _written(format: Format, engine: str, version: str, attention: str) -> View 
         return None
     if drafter.features() - layout.expresses or drafter.features() & layout.lacks.get(family, frozenset()):
         return None
-    ids = written_ids(format, drafter)
+    ids = {}
+    for place in format.written_ids:
+        with suppress(EaglectlError):  # SGLang's rule has none for some
+            ids[place.key] = ids_in(place, drafter.aux.boundaries or (), drafter.target)
     config = write_config(drafter, format, family, ids, ["BF16"])
     flat = format.flat(config)
     names = tuple(written_name(name, layout) for name in drafter.tensors)
     if not ids:
         drafter = replace(drafter, aux=replace(drafter.aux, ids=None, convention=None))
     return view_for(engine, drafter, config, flat, names)
-
-
-def written_ids(format: Format, drafter: Drafter) -> dict[str, tuple[int, ...]]:
-    """The layer ids of a drafter by the places of a format, without those that SGLang's rule has none for."""
-    boundaries = drafter.aux.boundaries or ()
-    ids = {}
-    for place in format.written_ids:
-        with suppress(EaglectlError):
-            ids[place.key] = ids_in(place, boundaries, drafter.target)
-    return ids
-
-
-def _service(engine: Engine, layout: str, version: str, attention: str, checkpoint: View) -> Service:
-    verdicts = [engine.verdict(checkpoint, release) for release in engine.releases]
-    serving = tuple(verdict.release for verdict in verdicts if verdict.outcome.is_served)
-    return Service(engine.name, layout, version, attention, serving, verdicts[-1].reasons)

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from eaglectl.engines.behaviour import EvidenceKind, stated, unversioned
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.gpu import GpuRun, gpu_runs
+from eaglectl.engines.gpu import gpu_runs
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.targets import serving_notes
@@ -84,28 +84,22 @@ def _followed(engine: Engine, served: Sequence[Service]) -> Section:
 
 
 def _release_lines(engine: Engine) -> Iterator[str]:
-    words = [_runner(engine, release) for release in engine.releases]
-    if any(words):
-        yield f"model runner: {_by_release(engine, words)}"
-    words = [_default_layers(engine, release) for release in engine.releases]
-    yield f"boundaries without layer ids: {_by_release(engine, words)}"
-
-
-def _runner(engine: Engine, release: str) -> str:
-    words = RUNNERS.get(model_runners(engine, release), "")
-    cpu_runner = stated(engine.name, release).get("cpu_runner")
-    if cpu_runner in engine.behaviour(release).runners:
-        words += f" ({cpu_runner} on CPUs)"
-    return words
-
-
-def _default_layers(engine: Engine, release: str) -> str:
-    """The layers that a release captures for a drafter without ids."""
-    runners = engine.behaviour(release).runners.values()
-    rules = dict.fromkeys(rule for runner in runners for rule in runner.default_layers)
-    return ", ".join(
-        f"{rule.value} for {' and '.join(rule.targets)}" if rule.targets else rule.value for rule in rules
-    )
+    """The model runner of each release, and the layers that it captures for a drafter without ids."""
+    runners, layers = [], []
+    for release in engine.releases:
+        known, cpu_runner = engine.behaviour(release).runners, stated(engine.name, release).get("cpu_runner")
+        text = RUNNERS.get(model_runners(engine, release), "")
+        runners.append(f"{text} ({cpu_runner} on CPUs)" if cpu_runner in known else text)
+        rules = dict.fromkeys(rule for runner in known.values() for rule in runner.default_layers)
+        layers.append(
+            ", ".join(
+                f"{rule.value} for {' and '.join(rule.targets)}" if rule.targets else rule.value
+                for rule in rules
+            )
+        )
+    if any(runners):
+        yield f"model runner: {_by_release(engine, runners)}"
+    yield f"boundaries without layer ids: {_by_release(engine, layers)}"
 
 
 def _by_release(engine: Engine, words: Sequence[str]) -> str:
@@ -133,30 +127,25 @@ def _evidence_lines(engine: Engine) -> Iterator[str]:
     if read:
         rest = ", all else" if resolved != run else ""
         yield f"read in their sources, not run{rest}: {ranges(read, engine.releases)}"
-    yield f"run on a GPU: {'; '.join(map(_gpu_words, gpu_runs(engine.name))) or 'nothing'}"
-
-
-def _gpu_words(run: GpuRun) -> str:
-    return (
+    runs = [
         f"{run.release} on {run.card} by eaglectl {run.eaglectl} ({run.date}), {run.passed} of"
         f" {run.passed + run.failed} commands passed"
-    )
+        for run in gpu_runs(engine.name)
+    ]
+    yield f"run on a GPU: {'; '.join(runs) or 'nothing'}"
 
 
 def _rows(engine: Engine, served: Sequence[Service]) -> Iterator[tuple[str, ...]]:
+    """The releases by layout; "none" where no known release serves it, "" where no layout expresses it."""
+    cells = {
+        (service.version, service.layout, service.attention): ranges(service.releases, engine.releases)
+        for service in served
+    }
     for version in NORMS:
-        every = dict.fromkeys(service.layout for service in served if service.version == version)
-        layouts_by_cells = grouped(
-            (tuple(_cell(engine, served, layout, version, attention) for attention in ATTENTION), layout)
-            for layout in every
+        rows = (
+            (tuple(cells.get((version, layout, kind)) for kind in ATTENTION), layout)
+            for layout in dict.fromkeys(layout for known, layout, _ in cells if known == version)
         )
-        for cells, layouts in layouts_by_cells.items():
-            yield f"EAGLE {version}", ", ".join(layouts), *cells
-
-
-def _cell(engine: Engine, served: Sequence[Service], layout: str, version: str, attention: str) -> str:
-    """Return the releases, "none" if no known release serves it, "" if the layout cannot express it."""
-    for service in served:
-        if (service.layout, service.version, service.attention) == (layout, version, attention):
-            return ranges(service.releases, engine.releases) or "none"
-    return ""
+        for releases, layouts in grouped(rows).items():
+            columns = ("" if each is None else each or "none" for each in releases)
+            yield f"EAGLE {version}", ", ".join(layouts), *columns
