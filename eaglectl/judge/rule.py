@@ -71,37 +71,40 @@ class Rule(Struct, frozen=True):
     evidence: str = ""
 
     @property
+    def number(self) -> int:
+        """The number of the id, which orders rules."""
+        return int(self.id.removeprefix("EGL"))
+
+    @property
     def family(self) -> str:
         """The family that the hundreds of the id name."""
-        return FAMILIES[int(self.id.removeprefix("EGL")) // 100]
+        return FAMILIES[self.number // 100]
 
 
 def rule(id: str, name: str, severity: Severity) -> Callable[[Check], Rule]:
-    """Make a rule of a function that yields matches.
-
-    Its docstring is the rule's documentation: one sentence that states what must hold, a paragraph on why,
-    and a last paragraph that begins with `Fix:`. Raises TypeError where one of the three is missing.
-    """
-    return lambda check: _documented(id, name, severity, check, check.__doc__)
+    """Make a rule of a function that yields matches; its docstring is the rule's documentation."""
+    return lambda check: documented(id, name, severity, check, check.__doc__ or "")
 
 
-def noted(
-    id: str, name: str, severity: Severity, *, is_fault: bool = False
-) -> Callable[[Callable[[], None]], Rule]:
+def noted(id: str, name: str, severity: Severity, documentation: str, *, is_fault: bool = False) -> Rule:
     """Make a rule of what reading a checkpoint reports on the topic of the rule's name.
 
-    The function is its documentation alone, as for `rule`. With `is_fault` a question is a finding.
+    With `is_fault` a question is a finding.
     """
 
     def check(subject: Any) -> Iterator[Match]:
-        reported: Iterator[Match] = subject.reported(name, is_fault=is_fault)
-        return reported
+        yield from subject.reported(name, is_fault=is_fault)
 
-    return lambda documentation: _documented(id, name, severity, check, documentation.__doc__)
+    return documented(id, name, severity, check, documentation)
 
 
-def _documented(id: str, name: str, severity: Severity, check: Check, docstring: str | None) -> Rule:
-    parts = [" ".join(part.split()) for part in (docstring or "").split("\n\n")]
+def documented(id: str, name: str, severity: Severity, check: Check, documentation: str) -> Rule:
+    """Make a rule with its documentation.
+
+    That is one sentence that states what must hold, a paragraph on why, and a last paragraph that begins with
+    `Fix:`. Raises TypeError where one of the three is missing.
+    """
+    parts = [" ".join(part.split()) for part in documentation.split("\n\n")]
     if len(parts) < 3 or not parts[-1].startswith("Fix: "):
         raise TypeError(
             f"{id}: the docstring needs a sentence, a paragraph on why, and one that begins with Fix:"

@@ -64,15 +64,21 @@ def scan(
 
     def summarize(piece: _Piece) -> _Summarizer:
         summarizer = _Summarizer(piece.tensor.dtype)
-        for block in _blocks(piece, buffers) if piece.descriptor is not None else _fetch(source, piece):
+        for block in _blocks(source, piece, buffers):
             summarizer.add(block)
             with counting:
                 counter.add(block.nbytes)
         return summarizer
 
     summaries: dict[str, Summary] = {}
-    with _OpenFiles() as opened, ThreadPoolExecutor(jobs) as pool:
-        pieces = [piece for tensor in floats for piece in _pieces(source, tensor, opened)]
+    with ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
+        names = dict.fromkeys(tensor.file for tensor in floats)
+        opened = {name: _descriptor(source, name, stack) for name in names}
+        pieces = [
+            _Piece(tensor, start, min(start + PIECE_SIZE, tensor.stop), opened[tensor.file])
+            for tensor in floats
+            for start in range(tensor.start, max(tensor.stop, tensor.start + 1), PIECE_SIZE)
+        ]
         parts = map(summarize, pieces) if jobs == 1 else pool.map(summarize, pieces)
         for tensor, group in groupby(zip(pieces, parts, strict=True), key=lambda pair: pair[0].tensor):
             whole = _Summarizer(tensor.dtype)
@@ -91,10 +97,16 @@ class _Piece(Struct, frozen=True):
     descriptor: int | None
 
 
-def _pieces(source: Source, tensor: StoredTensor, opened: "_OpenFiles") -> Iterator[_Piece]:
-    descriptor = opened.descriptor(source, tensor.file)
-    for start in range(tensor.start, max(tensor.stop, tensor.start + 1), PIECE_SIZE):
-        yield _Piece(tensor, start, min(start + PIECE_SIZE, tensor.stop), descriptor)
+def _descriptor(source: Source, file: str, stack: ExitStack) -> int | None:
+    """The descriptor of an open file, which `stack` closes; None where it is not on this machine."""
+    path = source.path(file)
+    if path is None:
+        return None
+    try:
+        stream = source.open_file(file) if isinstance(source, FolderSource) else path.open("rb")
+    except OSError as error:
+        raise UnreadableError(f"{file} in {source.place}: {error.strerror}") from None
+    return stack.enter_context(stream).fileno()
 
 
 def spread(checkpoint: Checkpoint, name: str) -> Spread:
@@ -174,33 +186,12 @@ def is_rotated(left: Floats, right: Floats) -> bool:
     return angles <= SAME_ANGLES and float((left * right).sum(axis=1).mean()) < OTHER_ROWS
 
 
-class _OpenFiles(ExitStack):
-    """The files that are read, each opened once and closed at the end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.descriptors: dict[str, int | None] = {}
-
-    def descriptor(self, source: Source, file: str) -> int | None:
-        """The descriptor of a file, or None where it is not on this machine."""
-        if file not in self.descriptors:
-            self.descriptors[file] = self._open(source, file)
-        return self.descriptors[file]
-
-    def _open(self, source: Source, file: str) -> int | None:
-        path = source.path(file)
-        if path is None:
-            return None
-        try:
-            stream = source.open_file(file) if isinstance(source, FolderSource) else path.open("rb")
-        except OSError as error:
-            raise UnreadableError(f"{file} in {source.place}: {error.strerror}") from None
-        return self.enter_context(stream).fileno()
-
-
-def _blocks(piece: _Piece, buffers: threading.local) -> Iterator[memoryview]:
-    """The bytes in blocks, in the buffer of the thread."""
-    assert piece.descriptor is not None
+def _blocks(source: Source, piece: _Piece, buffers: threading.local) -> Iterator[memoryview]:
+    """The bytes in blocks; those of a file on this machine in the buffer of the thread."""
+    if piece.descriptor is None:
+        for start in range(piece.start, piece.stop, FETCH_SIZE):
+            yield memoryview(source.read(piece.tensor.file, start, min(start + FETCH_SIZE, piece.stop)))
+        return
     if not hasattr(buffers, "buffer"):
         buffers.buffer = memoryview(bytearray(BLOCK_SIZE))
     for start in range(piece.start, piece.stop, BLOCK_SIZE):
@@ -214,11 +205,6 @@ def _blocks(piece: _Piece, buffers: threading.local) -> Iterator[memoryview]:
                 f"{piece.tensor.file} ends within {piece.tensor.name}: it is truncated or being written"
             )
         yield block
-
-
-def _fetch(source: Source, piece: _Piece) -> Iterator[memoryview]:
-    for start in range(piece.start, piece.stop, FETCH_SIZE):
-        yield memoryview(source.read(piece.tensor.file, start, min(start + FETCH_SIZE, piece.stop)))
 
 
 class _Summarizer:
@@ -239,7 +225,12 @@ class _Summarizer:
         peak = max(int(words.view(f"<i{format.width}").max()), high & format.magnitude)
         self.peak = max(self.peak, peak)
         if peak >= format.limit or (format.nan >= 0 and high >= format.nan):
-            self._count_bad(words)
+            bad = (words & format.magnitude) >= format.limit
+            if format.nan >= 0:
+                bad |= words == format.nan
+            if (count := int(np.count_nonzero(bad))) and self.first < 0:
+                self.first = self.count + int(bad.argmax())
+            self.bad += count
         if self.is_constant:  # a few words decide it for nearly every tensor
             self.is_constant = bool((words[:64] == self.head_word).all() and (words == self.head_word).all())
         self.count += len(words)
@@ -255,14 +246,6 @@ class _Summarizer:
         self.is_constant = self.is_constant and part.is_constant and self.head_word == part.head_word
         self.peak, self.bad = max(self.peak, part.peak), self.bad + part.bad
         self.count += part.count
-
-    def _count_bad(self, words: Words) -> None:
-        bad = (words & self.format.magnitude) >= self.format.limit
-        if self.format.nan >= 0:
-            bad |= words == self.format.nan
-        if (count := int(np.count_nonzero(bad))) and self.first < 0:
-            self.first = self.count + int(bad.argmax())
-        self.bad += count
 
     def summary(self) -> Summary:
         largest = float("inf") if self.bad else self._number(self.peak)

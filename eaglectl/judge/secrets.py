@@ -11,7 +11,6 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 
 from msgspec import Struct
 
@@ -61,7 +60,7 @@ class SecretRule(Struct, frozen=True):
     @property
     def regex(self) -> Regex:
         """The pattern, compiled."""
-        return _regex(self.pattern)
+        return re.compile(self.pattern.encode())
 
     def is_secret(self, match: re.Match[bytes]) -> bool:
         """Whether a match is random enough to be a secret."""
@@ -134,16 +133,6 @@ SECRETS = (
         3,
     ),
 )
-
-
-def rules_near(lower: bytes) -> tuple[SecretRule, ...]:
-    """The rules, in order, of which a keyword is in a text in lower case."""
-    return tuple(rule for rule in SECRETS if any(keyword in lower for keyword in rule.keywords))
-
-
-@cache
-def _regex(text: str) -> Regex:
-    return re.compile(text.encode())
 
 
 class Secret(Struct, frozen=True):
@@ -237,7 +226,8 @@ def find_secrets(text: bytes, token: str | None = None) -> Iterator[tuple[int, s
     if token and (start := text.find(token.encode())) >= 0:
         yield start, "the token that this call uses"
     lower, spans = text.lower(), list[tuple[int, int]]()
-    for rule in rules_near(lower):
+    near = (rule for rule in SECRETS if any(keyword in lower for keyword in rule.keywords))
+    for rule in near:
         for start, stop in _spans(text, lower, rule):
             if all(stop <= taken_start or taken_stop <= start for taken_start, taken_stop in spans):
                 spans.append((start, stop))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from eaglectl.files.hub import HubSource
 
 TABLES = {"d2t", "t2d"}
+NO_TARGET = "no target was given; pass --target"
 # up to which number a dtype holds every whole number exactly
 EXACT: Mapping[str, int] = {
     "I64": 2**63,
@@ -45,85 +46,6 @@ EXACT: Mapping[str, int] = {
     "F16": 2**11,
     "BF16": 2**8,
 }
-
-
-class VocabularyTables(Struct, frozen=True, eq=False, dict=True):
-    """The tables of one checkpoint. A property that needs tensor data raises CannotLook without it.
-
-    `weights` is the checkpoint, or why it may not be read.
-    """
-
-    drafter: Drafter
-    stated_vocab: object
-    weights: Checkpoint | str
-
-    @property
-    def target_size(self) -> int:
-        """The size of the target's vocabulary.
-
-        Without t2d it is the larger of vocab_size and the embedding's rows: EGL114 reports an embedding cut
-        short.
-        """
-        size = self.drafter.dims.vocab
-        if type(self.stated_vocab) is int and "t2d" not in self.drafter.tensors:
-            return max(size, self.stated_vocab)
-        return size
-
-    @property
-    def is_rounded(self) -> bool:
-        """Whether d2t has a dtype that cannot hold every token id of the target."""
-        d2t = self.drafter.tensors.get("d2t")
-        return d2t is not None and EXACT.get(d2t.dtype, 0) < self.drafter.dims.vocab
-
-    @cached_property
-    def tables(self) -> tuple["Ids | None", "Ids | None"]:
-        """d2t and t2d as engines read them; None for a table that the file does not have."""
-        if not TABLES & set(self.drafter.tensors):
-            return None, None
-        if self.is_rounded:
-            dtype = self.drafter.tensors["d2t"].dtype
-            raise CannotLook(f"d2t is {dtype}, which cannot hold the vocabulary's numbers")
-        if isinstance(self.weights, str):  # before numpy is loaded
-            raise CannotLook(self.weights)
-        d2t = self.drafter.tensors.get("d2t")
-        if d2t is not None and d2t.shape != (self.drafter.dims.draft_vocab,):
-            raise CannotLook(f"d2t is {list(d2t.shape)}, which is no map of the draft vocabulary")
-        return self._table("d2t", self.weights), self._table("t2d", self.weights)
-
-    def _table(self, name: str, weights: Checkpoint) -> "Ids | None":
-        from eaglectl.drafter.vocabulary import as_engines_read
-
-        tensor = self.drafter.tensors.get(name)
-        if tensor is None:
-            return None
-        return as_engines_read(name, tensor.dtype, weights.read(tensor.stored[0]))
-
-    @cached_property
-    def repair(self) -> str:
-        """How one table repairs the other; "" where none does, or it cannot be known."""
-        if isinstance(self.weights, str):
-            return ""
-        from eaglectl.conversion.tensor_steps import table_readings
-
-        readings = table_readings(self.weights, self.drafter)
-        lines = [f"run `eaglectl convert SOURCE --fix-reading {reading}`" for reading in readings]
-        if len(lines) < 2:
-            return f"{lines[0]}, as that table is whole." if lines else ""
-        return (
-            "run `eaglectl diagnose SOURCE --target TARGET`, which measures which of them lm_head was trained"
-            f" with; if it is t2d, {lines[0]}; if it is d2t, {lines[1]}."
-        )
-
-    @cached_property
-    def faults(self) -> tuple["Fault", ...]:
-        """What is wrong with the tables; empty where the draft vocabulary is larger than the target's."""
-        draft_size = self.drafter.dims.draft_vocab
-        if not TABLES & set(self.drafter.tensors) or draft_size > self.target_size:
-            return ()
-        d2t, t2d = self.tables
-        from eaglectl.drafter.vocabulary import faults
-
-        return faults(d2t, t2d, draft_size, self.target_size)
 
 
 # the objects of config.json in which producers keep a drafter's keys
@@ -144,6 +66,13 @@ class GivenTarget(Struct, frozen=True, dict=True):
     def words(self) -> str:
         """Which one it is: as it was given, or how it was found; "" where there is none."""
         return self.known.origin or (printable(f"{self.text}, given by --target") if self.text else "")
+
+    @property
+    def given_config(self) -> Mapping[str, Any]:
+        """Its config. Raises CannotLook where there is none."""
+        if self.config is None:
+            raise CannotLook(NO_TARGET)
+        return self.config
 
     @property
     def digest(self) -> str:
@@ -211,11 +140,6 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     def read_error(self) -> EaglectlError | None:
         """The error that ended reading. The rule that its topic names reports it; others could not look."""
         return self._reading.error
-
-    @property
-    def label(self) -> str:
-        """The name of the checkpoint."""
-        return self.source.label
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -309,15 +233,70 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
             yield from self.vectors.items()
         yield from self.scan.items()
 
+    @property
+    def target_vocab(self) -> int:
+        """The size of the target's vocabulary.
+
+        Without t2d it is the larger of vocab_size and the embedding's rows: EGL114 reports an embedding cut
+        short.
+        """
+        size, stated = self.drafter.dims.vocab, self.flat.get("vocab_size")
+        return max(size, stated) if type(stated) is int and "t2d" not in self.drafter.tensors else size
+
+    @property
+    def is_d2t_rounded(self) -> bool:
+        """Whether d2t has a dtype that cannot hold every token id of the target."""
+        d2t = self.drafter.tensors.get("d2t")
+        return d2t is not None and EXACT.get(d2t.dtype, 0) < self.drafter.dims.vocab
+
     @cached_property
-    def vocabulary_tables(self) -> VocabularyTables:
-        """The tables of the draft vocabulary and their faults."""
-        weights: Checkpoint | str  # no function: one that holds this subject would keep all of it in memory
+    def vocabulary_tables(self) -> tuple["Ids | None", "Ids | None"]:
+        """d2t and t2d as engines read them; None for a table that the file does not have."""
+        tables = {name: self.drafter.tensors[name] for name in TABLES if name in self.drafter.tensors}
+        if not tables:
+            return None, None
+        if self.is_d2t_rounded:
+            raise CannotLook(f"d2t is {tables['d2t'].dtype}, which cannot hold the vocabulary's numbers")
+        weights = self.values  # before numpy is loaded
+        d2t = tables.get("d2t")
+        if d2t is not None and d2t.shape != (self.drafter.dims.draft_vocab,):
+            raise CannotLook(f"d2t is {list(d2t.shape)}, which is no map of the draft vocabulary")
+        from eaglectl.drafter.vocabulary import as_engines_read
+
+        ids = {
+            name: as_engines_read(name, tensor.dtype, weights.read(tensor.stored[0]))
+            for name, tensor in tables.items()
+        }
+        return ids.get("d2t"), ids.get("t2d")
+
+    @cached_property
+    def vocabulary_repair(self) -> str:
+        """How one table repairs the other; "" where none does, or it cannot be known."""
         try:
             weights = self.values
-        except UnreadableError as error:
-            weights = str(error)
-        return VocabularyTables(self.drafter, self.flat.get("vocab_size"), weights)
+        except UnreadableError:
+            return ""
+        from eaglectl.conversion.tensor_steps import table_readings
+
+        readings = table_readings(weights, self.drafter)
+        lines = [f"run `eaglectl convert SOURCE --fix-reading {reading}`" for reading in readings]
+        if len(lines) < 2:
+            return f"{lines[0]}, as that table is whole." if lines else ""
+        return (
+            "run `eaglectl diagnose SOURCE --target TARGET`, which measures which of them lm_head was trained"
+            f" with; if it is t2d, {lines[0]}; if it is d2t, {lines[1]}."
+        )
+
+    @cached_property
+    def vocabulary_faults(self) -> tuple["Fault", ...]:
+        """What is wrong with the tables; empty where the draft vocabulary is larger than the target's."""
+        draft_size = self.drafter.dims.draft_vocab
+        if not TABLES & set(self.drafter.tensors) or draft_size > self.target_vocab:
+            return ()
+        d2t, t2d = self.vocabulary_tables
+        from eaglectl.drafter.vocabulary import faults
+
+        return faults(d2t, t2d, draft_size, self.target_vocab)
 
     def view(self, engine: str) -> View:
         """The checkpoint as an engine reads it."""
@@ -329,22 +308,13 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def applied_facts(self) -> Mapping[tuple[str, str], tuple[AppliedFact, ...]]:
         """The facts that apply to the checkpoint, by requested engine and release."""
-        views = {
-            request.engine: self.view(request.engine)
-            for request in self.requests
-            if request.engine in ENGINES
-        }
+        requests = [request for request in self.requests if request.engine in ENGINES]
+        views = {request.engine: self.view(request.engine) for request in requests}
         return {
             (request.engine, release): ENGINES[request.engine].applied(views[request.engine], release)
-            for request in self.requests
-            if request.engine in ENGINES
+            for request in requests
             for release in request.releases
         }
-
-    def requested(self, engine: str) -> tuple[str, ...] | None:
-        """The requested releases of an engine, oldest first; None where the engine was not requested."""
-        releases = [request.releases for request in self.requests if request.engine == engine]
-        return tuple(dict.fromkeys(sum(releases, ()))) if releases else None
 
     def reported(self, topic: str, *, is_fault: bool = False) -> Iterator[Match]:
         """What reading the checkpoint reported on a topic: its notes, or the error that ended reading.
@@ -352,7 +322,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         A question, which only the user can answer, raises CannotLook; with `is_fault` it is a match, for what
         no engine can know either. Raises CannotLook where reading ended before the topic could come up.
         """
-        if self.read_error is not None and self.read_error.topic == topic:
+        if self.read_error is not None and self.ended_on(topic):
             yield Match(str(self.read_error), self.read_error.where)
             return
         for note in self.drafter.notes:
@@ -360,19 +330,14 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
                 continue
             if note.level == "question" and not is_fault:
                 raise CannotLook(note.text)
-            yield Match(note.text, note_place(note, self))
+            place = key_place(self.config, note.about)
+            if note.about in self.checkpoint.tensors or is_known(note.about):
+                place = f"tensor:{note.about}"
+            yield Match(note.text, "" if place == "config.json" else place)
 
     def ended_on(self, topic: str) -> bool:
         """Whether an error on this topic ended reading."""
         return self.read_error is not None and self.read_error.topic == topic
-
-
-def note_place(note: Note, subject: Subject) -> str:
-    """The place that a note is about: a tensor, a key of config.json, or "" for the checkpoint."""
-    if note.about in subject.checkpoint.tensors or is_known(note.about):
-        return f"tensor:{note.about}"
-    place = key_place(subject.config, note.about)
-    return "" if place == "config.json" else place
 
 
 def key_place(config: Mapping[str, Any], key: str) -> str:

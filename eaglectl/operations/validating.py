@@ -19,7 +19,7 @@ from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.operations.copies import pickles_copied
 from eaglectl.operations.options import ValidateOptions
 from eaglectl.progress import OnProgress, notify
-from eaglectl.target import TargetChoice, choose_target, fitting_target, open_target, target_source
+from eaglectl.target import choose_target, fitting_target, open_target, target_source
 
 if TYPE_CHECKING:
     from eaglectl.files.hub import HubSource
@@ -68,7 +68,7 @@ def judge_source(
     with nullcontext() if options.headers_only else pickles_copied(opened) as copied:
         subject = Subject(
             opened,
-            _given_target(_chosen_target(opened, options)),
+            _given_target(opened, options),
             options.requests(policy),
             options.answers,
             policy,
@@ -90,22 +90,19 @@ def check_options(options: ValidateOptions) -> None:
     select_rules(options.read_policy(), options.select, options.ignore)
 
 
-def _chosen_target(source: Source, options: ValidateOptions) -> TargetChoice:
-    """The target that was given, or that the checkpoint names and that fits it."""
+def _given_target(source: Source, options: ValidateOptions) -> GivenTarget:
+    """The target that was given, or that the checkpoint names and that fits it.
+
+    Without its config where that cannot be read.
+    """
     choice = choose_target(source, options.target)
     if options.target is None and choice.place is not None:
         with suppress(EaglectlError):  # what cannot be read is for the rules to report
             choice = fitting_target(choice, read_checkpoint(source), options.answers)
-    return choice
-
-
-def _given_target(choice: TargetChoice) -> GivenTarget:
-    """The files of a target; without its config where that cannot be read."""
     if choice.place is None:
         return GivenTarget(choice.known())
-    files = target_source(choice.place)
-    known = choice.known()
-    try:
-        return GivenTarget(known, files, read_config(files), choice.text)
-    except EaglectlError:
-        return GivenTarget(known, files, None, choice.text)
+    target = GivenTarget(choice.known(), target_source(choice.place), None, choice.text)
+    assert target.source is not None
+    with suppress(EaglectlError):
+        target = replace(target, config=read_config(target.source))
+    return target

@@ -75,14 +75,25 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
 
 def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -> Outline:
     """One checkpoint; `common` is what no rule could look at in any of them."""
-    is_bare = is_unreadable(report) and not is_quiet
-    sections = [_about(report)]
-    if is_bare:
-        sections += _bare_entries(report)
+    about = {
+        "could not be read: ": report.problem,
+        "no drafter: ": report.skipped,
+        "target: ": report.target,
+    }
+    lines = [
+        Words(f"{label}{text}", "doubt" if text is report.problem else "quiet")
+        for label, text in about.items()
+        if text
+    ]
+    copied = [Words(COPIED, "quiet")] if report.is_of_copy else []
+    sections = [Section("", [Lines([*lines, *copied])], has_heading=False)]
+    if is_unreadable(report) and not is_quiet:
+        sections += _unreadable_entries(report)
     else:
-        findings = [finding for finding in report.findings if not is_quiet or finding.fails(report.fail_on)]
-        sections += _entries("Findings", findings)
-    if not is_quiet and not is_bare:
+        sections += _entries(
+            [finding for finding in report.findings if not is_quiet or finding.fails(report.fail_on)]
+        )
+    if not is_quiet and not is_unreadable(report):
         unchecked = [group for group in unchecked_groups(report) if group not in common]
         sections += [*release_sections(report), *_unchecked("could not look", unchecked)]
         sections += [
@@ -94,52 +105,35 @@ def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -
     return Outline("validate", verdict, report.path, "", head, sections)
 
 
-def _about(report: Report) -> Section:
-    """What was judged, or why nothing was."""
-    lines = []
-    if report.problem:
-        lines.append(Words(f"could not be read: {report.problem}", "doubt"))
-    if report.skipped:
-        lines.append(Words(f"no drafter: {report.skipped}", "quiet"))
-    if report.target:
-        lines.append(Words(f"target: {report.target}", "quiet"))
-    if report.is_of_copy:
-        lines.append(Words(COPIED, "quiet"))
-    return Section("", [Lines(lines)], has_heading=False)
-
-
-def _bare_entries(report: Report) -> list[Section]:
+def _unreadable_entries(report: Report) -> list[Section]:
     """Why there was no drafter to look at, in one line, and the other errors."""
     errors = [finding for finding in report.findings if finding.severity == "error"]
-    first = next(filter(_tells_no_drafter, errors), None)
+    first = next((finding for finding in errors if finding.rule.name in NO_DRAFTER), None)
     if first is None:
-        return list(_entries("Findings", errors))
+        return _entries(errors)
     text = f"  {first.match.message}; {first.fix}"
     name = Words(f"{first.rule.id} {first.rule.name}", "strong", link=f"#{first.rule.id.lower()}")
     line = Lines([(toned(first.severity), "  ", name, text)])
-    others = [finding for finding in errors if finding is not first]
-    return [Section("Findings", [line], has_heading=False), *_entries("Findings", others)]
+    others = _entries([finding for finding in errors if finding is not first])
+    return [Section("Findings", [line], has_heading=False), *others]
 
 
-def _entries(title: str, findings: Iterable[Finding]) -> Iterator[Section]:
+def _entries(findings: Iterable[Finding]) -> list[Section]:
     """The first findings of each rule."""
     first, more = first_findings(findings)
-    if first:
-        rows = list(map(_entry, first))
-        rest = Lines([Words(sentence, "quiet") for sentence in more])
-        yield Section(title, [Entries(rows), rest], has_heading=False)
-
-
-def _entry(finding: Finding) -> Entry:
-    rule, match = finding.rule, finding.match
-    return Entry(
-        toned(finding.severity),
-        Words(f"{rule.id} {rule.name}", "strong", link=f"#{rule.id.lower()}"),
-        match.where,
-        engine_ranges(match.engines),
-        match.message,
-        finding.fix,
-    )
+    rows = [
+        Entry(
+            toned(finding.severity),
+            Words(f"{finding.rule.id} {finding.rule.name}", "strong", link=f"#{finding.rule.id.lower()}"),
+            finding.match.where,
+            engine_ranges(finding.match.engines),
+            finding.match.message,
+            finding.fix,
+        )
+        for finding in first
+    ]
+    rest = Lines([Words(sentence, "quiet") for sentence in more])
+    return [Section("Findings", [Entries(rows), rest], has_heading=False)] if rows else []
 
 
 def release_sections(report: Report) -> Iterator[Section]:
@@ -203,21 +197,16 @@ def _rule(rule: Rule) -> Folded:
 
 def fingerprints(findings: Sequence[Finding]) -> list[str]:
     """Return a stable name for each finding, from its rule, its place and its engines, not its message."""
+    from hashlib import sha256  # late: it loads OpenSSL
+
     counts: Counter[tuple[str, ...]] = Counter()
     names = []
     for finding in findings:
         engines = sorted({engine.split("=")[0] for engine in finding.match.engines})
         key = (finding.rule.id, finding.match.where, *engines)
         counts[key] += 1
-        names.append(digest(*key, str(counts[key])))
+        names.append(sha256("\0".join((*key, str(counts[key]))).encode(errors="replace")).hexdigest())
     return names
-
-
-def digest(*parts: str) -> str:
-    """Return the SHA-256 over texts."""
-    import hashlib  # late: it loads OpenSSL
-
-    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
 
 
 def first_findings(findings: Iterable[Finding]) -> tuple[list[Finding], list[str]]:
@@ -246,9 +235,7 @@ def rules_of(report: Report) -> list[Rule]:
 
 def sorted_rules(rules: Iterable[Rule]) -> list[Rule]:
     """Return each rule once, by id."""
-    return sorted(
-        {rule.id: rule for rule in rules}.values(), key=lambda rule: int(rule.id.removeprefix("EGL"))
-    )
+    return sorted({rule.id: rule for rule in rules}.values(), key=lambda rule: rule.number)
 
 
 def unchecked_groups(report: Report) -> list[UncheckedGroup]:
@@ -284,12 +271,9 @@ def common_unchecked(reports: Sequence[Report]) -> list[UncheckedGroup]:
 
 def is_unreadable(report: Report) -> bool:
     """Whether there was no drafter to look at: no files, no weights, or another model."""
-    is_looked_at = len(report.passed) > len(report.unchecked)
-    return bool(report.problem) or (not is_looked_at and any(map(_tells_no_drafter, report.findings)))
-
-
-def _tells_no_drafter(finding: Finding) -> bool:
-    return finding.rule.name in NO_DRAFTER
+    has_looked = len(report.passed) > len(report.unchecked)
+    is_none = any(finding.rule.name in NO_DRAFTER for finding in report.findings)
+    return bool(report.problem) or (is_none and not has_looked)
 
 
 def counted(report: Report) -> str:
@@ -312,8 +296,9 @@ def total(reports: Sequence[Report]) -> str:
         return counted(reports[0])
     verdicts = Counter(report.verdict for report in reports)
     outcomes = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
-    text = f"{plural(len(reports), 'checkpoint')}: {outcomes}"
-    return "; ".join(filter(None, (text, ", ".join(_severities(reports)))))
+    return "; ".join(
+        filter(None, (f"{plural(len(reports), 'checkpoint')}: {outcomes}", ", ".join(_severities(reports))))
+    )
 
 
 def _severities(reports: Sequence[Report]) -> list[str]:
@@ -325,17 +310,11 @@ def policy_line(reports: Sequence[Report]) -> str:
     """Return which severity fails, the policies that were applied, and how many rules they weaken."""
     policies = sorted({report.policy for report in reports})
     thresholds = {report.fail_on for report in reports}
-    effect = f"fails on {next(iter(thresholds))}"
-    if thresholds == {None}:
-        effect = "never fails"
-    weakened = [
-        f"{number} {what}"
-        for number, what in (
-            (len({rule for report in reports for rule in report.off}), "off"),
-            (len({rule for report in reports for rule in report.lowered}), "of lower severity"),
-        )
-        if number
-    ]
+    effect = "never fails" if thresholds == {None} else f"fails on {next(iter(thresholds))}"
+    off = {rule for report in reports for rule in report.off}
+    lowered = {rule for report in reports for rule in report.lowered}
+    counts = ((len(off), "off"), (len(lowered), "of lower severity"))
+    weakened = [f"{number} {what}" for number, what in counts if number]
     rules = f" (rules: {', '.join(weakened)})" if weakened else ""
     return f"{effect}; policy: {', '.join(policies)}{rules}"
 
@@ -370,12 +349,9 @@ def suppression_rows(report: Report) -> Iterator[tuple[str, list[tuple[str, str]
 
 
 def _reason(suppression: Suppression) -> str:
-    limits = [suppression.where] if suppression.where else []
-    if suppression.until:
-        limits.append(f"until {suppression.until}")
-    if not limits:
-        return suppression.reason
-    return f"{suppression.reason} ({', '.join(limits)})"
+    until = f"until {suppression.until}" if suppression.until else ""
+    limits = ", ".join(filter(None, (suppression.where, until)))
+    return f"{suppression.reason} ({limits})" if limits else suppression.reason
 
 
 def rule_url(rule: Rule) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import eaglectl
+from eaglectl.drafter.drafter import Target
 from eaglectl.formats.format import Answers
-from eaglectl.judge.subject import VocabularyTables
+from eaglectl.judge.subject import GivenTarget, Subject
 from tests.builders import DRAFT, HIDDEN, TARGETS, VOCAB, drafter_folder, floats, integers, mask, offsets
 from tests.conftest import FIXTURES
 from tests.test_architecture import loaded_after
@@ -184,7 +185,8 @@ def test_a_d2t_is_rounded_once_its_dtype_cannot_count_to_the_vocabulary(dtype: s
         drafter: Any = SimpleNamespace(
             tensors={"d2t": SimpleNamespace(dtype=dtype)}, dims=SimpleNamespace(vocab=size)
         )
-        return VocabularyTables(drafter, None, "the weights are closed").is_rounded
+        checkpoint: Any = SimpleNamespace(config={})
+        return Subject(checkpoint, GivenTarget(Target()), read=(checkpoint, drafter)).is_d2t_rounded
 
     assert [is_rounded(vocab), is_rounded(vocab + 1)] == [False, True]
 

@@ -1,11 +1,10 @@
 """All rules, by id, name and family; each module here declares those of one subject."""
 
 import pkgutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from types import ModuleType
 
 from eaglectl.errors import UsageError
 from eaglectl.judge.policy import Policy
@@ -18,19 +17,11 @@ NOT_OF_EVERY_ENGINE = ("release", "serving")
 @cache
 def rules(without: tuple[str, ...] = ()) -> tuple[Rule, ...]:
     """The rules of the modules in validation/rules/ that `without` does not name, ordered by id."""
-    names = sorted(info.name for info in pkgutil.iter_modules(__path__) if info.name not in without)
-    modules = (import_module(f"{__name__}.{name}") for name in names)
-    return tuple(sorted((rule for module in modules for rule in _rules_of(module)), key=_number))
-
-
-def _rules_of(module: ModuleType) -> Iterator[Rule]:
-    """The functions that `@rule` made rules of, and the rules that a module makes from data, in its RULES."""
-    yield from (value for value in vars(module).values() if isinstance(value, Rule))
-    yield from getattr(module, "RULES", ())
-
-
-def _number(rule: Rule) -> int:
-    return int(rule.id.removeprefix("EGL"))
+    names = [info.name for info in pkgutil.iter_modules(__path__) if info.name not in without]
+    modules = [import_module(f"{__name__}.{name}") for name in names]
+    # functions that `@rule` made rules of, and the rules that a module makes from data, in its RULES
+    every = [rule for module in modules for rule in (*vars(module).values(), *getattr(module, "RULES", ()))]
+    return tuple(sorted((each for each in every if isinstance(each, Rule)), key=lambda each: each.number))
 
 
 def find_rule(text: str) -> Rule:
@@ -48,7 +39,7 @@ def find_rules(text: str) -> tuple[Rule, ...]:
     names.
     """
     prefix = text.upper()
-    family = tuple(rule for rule in rules() if prefix in ("EGL", f"EGL{_number(rule) // 100}"))
+    family = tuple(rule for rule in rules() if prefix in ("EGL", f"EGL{rule.number // 100}"))
     return family or (find_rule(text),)
 
 

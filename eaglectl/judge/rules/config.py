@@ -16,7 +16,7 @@ from eaglectl.engines.vllm import SPECULATORS_KEYS, class_of
 from eaglectl.formats.catalogue import detect, flattened
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.config_schema import is_within
-from eaglectl.formats.format import CheckpointSummary, Format, ModelClass
+from eaglectl.formats.format import CheckpointSummary, ModelClass
 from eaglectl.formats.reader import model_class_of
 from eaglectl.judge.rule import CannotLook, Match, noted, rule
 from eaglectl.judge.rules.weights import DTYPE
@@ -101,31 +101,29 @@ def architecture(subject: Subject) -> Iterator[Match]:
     names = _architectures(subject)
     if names is None:
         return
-    stated = subject.config.get("architectures")
+    stated, served = subject.config.get("architectures"), _served(names)
     place = key_place(subject.config, "architectures")
-    served = _served(names)
     if isinstance(stated, str):
         yield Match(f"architectures is the text {stated!r}; a list of names is needed", place)
-        return
-    if not served:
+    elif not served:
         text = f"architectures is {listed(names)}" if names else "config names no architecture"
         yield Match(f"{text}; no engine serves a drafter of that name", place)
-        return
-    built = class_of(served[0])
-    stored = model_class_of(subject.drafter.tensors, subject.drafter.dims)
-    if built != stored:
+    elif (built := class_of(served[0])) != (stored := _stored_class(subject)):
         yield Match(f"{served[0]} is a class for {KIND[built]}, and the tensors are of {KIND[stored]}", place)
 
 
-@noted("EGL103", "not-a-drafter", "error")
-def not_a_drafter() -> None:
+not_a_drafter = noted(
+    "EGL103",
+    "not-a-drafter",
+    "error",
     """The checkpoint is an EAGLE-3 or EAGLE-3.1 drafter.
 
     A target, an adapter, or the head of another method (EAGLE-1, Medusa, MTP, DFlash) does not run in an
     EAGLE-3 class, or runs as a drafter whose drafts are never accepted.
 
     Fix: give the folder of the drafter.
-    """
+    """,
+)
 
 
 @rule("EGL104", "null-fields", "error")
@@ -140,9 +138,8 @@ def null_fields(subject: Subject) -> Iterator[Match]:
     layer = subject.config.get("transformer_layer_config")
     is_nested = isinstance(layer, Mapping) or subject.config.get("speculators_model_type") is not None
     config = layer if isinstance(layer, Mapping) else subject.config
-    typed = (*TYPED, *TYPED_BY_TYPE.get(str(config.get("model_type")), ()))
-    if not is_nested:
-        typed = (*typed, "target_hidden_size")
+    own = () if is_nested else ("target_hidden_size",)
+    typed = (*TYPED, *TYPED_BY_TYPE.get(str(config.get("model_type")), ()), *own)
     nulls = [key for key in typed if key in config and config[key] is None]
     for key in nulls:
         path = f"transformer_layer_config.{key}" if is_nested else key
@@ -151,15 +148,19 @@ def null_fields(subject: Subject) -> Iterator[Match]:
         yield from subject.reported("null-fields")
 
 
-@noted("EGL123", "record-edited", "warning", is_fault=True)
-def record_edited() -> None:
+record_edited = noted(
+    "EGL123",
+    "record-edited",
+    "warning",
     """What eaglectl.json records of an open fact is what config.json says.
 
     A conversion records how facts were settled that its source left open. Where the config was edited since,
     the record does not vouch for it, and nothing else does.
 
     Fix: run `eaglectl convert SOURCE` with the option of the answer that is true.
-    """
+    """,
+    is_fault=True,
+)
 
 
 @rule("EGL111", "spellings-agree", "error")
@@ -176,21 +177,25 @@ def spellings_agree(subject: Subject) -> Iterator[Match]:
     config = subject.config
     inner = config.get("transformer_layer_config")
     layer: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {}
-    older, newer = config.get("torch_dtype"), config.get("dtype")
-    if older is not None and newer is not None and _dtype(older) != _dtype(newer):
-        yield Match(f"torch_dtype is {older} and dtype is {newer}", "config.json:torch_dtype")
+    stated = [config.get(key) for key in ("torch_dtype", "dtype") if config.get(key) is not None]
+    if len({str(dtype).removeprefix("torch.") for dtype in stated}) > 1:
+        yield Match("torch_dtype is {} and dtype is {}".format(*stated), "config.json:torch_dtype")
     for key in sorted(set(config) & set(layer) - set(OF_TWO_LEVELS) - set(SPECULATORS_KEYS)):
         if config[key] is not None and layer[key] is not None and config[key] != layer[key]:
-            text = f"{key} is {config[key]!r} at the top and {layer[key]!r} in transformer_layer_config"
-            yield Match(text, f"config.json:{key}")
+            yield Match(
+                f"{key} is {config[key]!r} at the top and {layer[key]!r} in transformer_layer_config",
+                f"config.json:{key}",
+            )
     for note in subject.drafter.notes if subject.read_error is None else ():
         if note.topic == "spellings-agree" and note.is_open:
             raise CannotLook(note.text)  # a conversion assumed it: this file states one value alone
     yield from subject.reported("spellings-agree", is_fault=True)
 
 
-@noted("EGL122", "unread-key", "warning", is_fault=True)
-def unread_key() -> None:
+unread_key = noted(
+    "EGL122",
+    "unread-key",
+    "warning",
     """No key that is not read looks as if it changed what the drafter computes.
 
     Trainers name layer ids, norms, rope settings and vocabulary maps each in their own way. Engines ignore
@@ -198,7 +203,9 @@ def unread_key() -> None:
 
     Fix: state the layers with `--aux-layers`, or pass `--source-semantics harmless=KEY` if the key changes
     nothing.
-    """
+    """,
+    is_fault=True,
+)
 
 
 @rule("EGL112", "value-types", "error")
@@ -235,8 +242,10 @@ def hidden_act(subject: Subject) -> Iterator[Match]:
         )
 
 
-@noted("EGL117", "training-unservable", "error")
-def training_unservable() -> None:
+training_unservable = noted(
+    "EGL117",
+    "training-unservable",
+    "error",
     """The drafter was trained with computations that engines support.
 
     Some trainers compute what no engine computes; such a head loads, and its drafts are worse than in
@@ -244,7 +253,8 @@ def training_unservable() -> None:
 
     Fix: run `eaglectl convert SOURCE`, which repairs what arithmetic can repair and refuses the rest; that
     must be trained again.
-    """
+    """,
+)
 
 
 @rule("EGL118", "model-type", "error")
@@ -265,30 +275,27 @@ def model_type(subject: Subject) -> Iterator[Match]:
     if config.get("speculators_model_type") is not None:
         yield from _speculators_model_type(subject, layer)
     elif layer is not None:
-        text = "config has transformer_layer_config, as speculators writes it, and no speculators_model_type"
-        yield Match(text, "config.json:transformer_layer_config")
+        yield Match(
+            "config has transformer_layer_config, as speculators writes it, and no speculators_model_type",
+            "config.json:transformer_layer_config",
+        )
     else:
         yield from _unknown_model_type(config.get("model_type"), TYPES, key_place(config, "model_type"))
 
 
 def _speculators_model_type(subject: Subject, layer: Mapping[str, Any] | None) -> Iterator[Match]:
-    config = subject.config
-    stated = config.get("model_type")
+    stated, place = subject.config.get("model_type"), "config.json:transformer_layer_config"
+    has_qk_norm = any(name.endswith("q_norm.weight") for name in subject.checkpoint.tensors)
+    layer_type = (layer or {}).get("model_type")
     if stated is not None:
         yield Match(f"a speculators config with model_type: {stated!r} at its top", "config.json:model_type")
-        return
-    if config.get("speculators_config") is None:
+    elif subject.config.get("speculators_config") is None:
         yield Match("a speculators config without speculators_config, by which vLLM knows one")
+    elif layer is None:
+        yield from _unknown_model_type(None, TYPES, key_place(subject.config, "model_type"))
+    elif layer and "model_type" not in layer and not has_qk_norm:
         return
-    if layer is None:
-        yield from _unknown_model_type(None, TYPES, key_place(config, "model_type"))
-        return
-    place = "config.json:transformer_layer_config"
-    layer_type = layer.get("model_type")
-    has_qk_norm = any(name.endswith("q_norm.weight") for name in subject.checkpoint.tensors)
-    if layer and "model_type" not in layer and not has_qk_norm:
-        return
-    if layer_type in LAYER_TYPES and (layer_type == "qwen3") != has_qk_norm:
+    elif layer_type in LAYER_TYPES and (layer_type == "qwen3") != has_qk_norm:
         norm = "q_norm" if has_qk_norm else "no q_norm"
         text = f"transformer_layer_config's model_type is {layer_type!r}, and the file has {norm}"
         yield Match(f"{text}; Qwen3's attention has one, Llama's has none", place)
@@ -313,13 +320,14 @@ def portable_architecture(subject: Subject) -> Iterator[Match]:
 
     Fix: run `eaglectl convert SOURCE`, or write that name.
     """
-    names = _architectures(subject)
-    model_class = model_class_of(subject.drafter.tensors, subject.drafter.dims)
+    names, model_class = _architectures(subject), _stored_class(subject)
     best, served = BEST.get(model_class), _served(names or ())
     if names and best and best not in names and served and class_of(served[0]) == model_class:
         engine = "TensorRT-LLM" if DEEP in names else "vLLM"
-        text = f"{names[0]} is known to {engine} alone; {best} to other engines too"
-        yield Match(text, key_place(subject.config, "architectures"))
+        yield Match(
+            f"{names[0]} is known to {engine} alone; {best} to other engines too",
+            key_place(subject.config, "architectures"),
+        )
 
 
 @rule("EGL120", "allowed-architecture", "error")
@@ -357,8 +365,8 @@ def _architectures(subject: Subject) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if isinstance(names, list) else (str(names),)
 
 
-def _dtype(value: object) -> str:
-    return str(value).removeprefix("torch.")
+def _stored_class(subject: Subject) -> ModelClass:
+    return model_class_of(subject.drafter.tensors, subject.drafter.dims)
 
 
 @rule("EGL105", "layer-count", "error")
@@ -379,14 +387,17 @@ def layer_count(subject: Subject) -> Iterator[Match]:
         )
 
 
-@noted("EGL106", "head-dim", "error")
-def head_dim() -> None:
+head_dim = noted(
+    "EGL106",
+    "head-dim",
+    "error",
     """head_dim, as stated or as hidden_size/num_attention_heads, is the head size of the weights.
 
     Engines size the attention by it, and stop at the first attention weight that does not fit.
 
     Fix: write head_dim as the weights have it.
-    """
+    """,
+)
 
 
 @rule("EGL107", "tied-head", "warning")
@@ -402,11 +413,13 @@ def tied_head(subject: Subject) -> Iterator[Match]:
     tensors = subject.drafter.tensors
     head, embedding = tensors.get("lm_head.weight"), tensors.get("embed_tokens.weight")
     if head and embedding and head.stored == embedding.stored:
-        text = (
-            "tie_word_embeddings is true and the file has no lm_head:"
-            " the drafter was trained with its embedding as head"
+        yield Match(
+            (
+                "tie_word_embeddings is true and the file has no lm_head:"
+                " the drafter was trained with its embedding as head"
+            ),
+            key_place(subject.config, "tie_word_embeddings"),
         )
-        yield Match(text, key_place(subject.config, "tie_word_embeddings"))
 
 
 @rule("EGL108", "bias-flag", "error")
@@ -447,45 +460,49 @@ def dimensions(subject: Subject) -> Iterator[Match]:
     Fix: write the sizes of the tensors; if these are wrong, restore the tensors from the trainer.
     """
     is_speculators = subject.config.get("speculators_model_type") is not None
-    if "transformer_layer_config" in subject.config and not is_speculators:
+    has_layer = "transformer_layer_config" in subject.config
+    if has_layer and not is_speculators:
         raise CannotLook(
             "config holds its sizes as speculators does, and does not state that it is of speculators"
         )
     yield from subject.reported("config-dimensions")
-    if subject.read_error is None:
-        yield from _class_defaults(subject)
-        yield from _derived_defaults(subject)
+    if subject.read_error is not None:
+        return
+    yield from _class_defaults(subject)
+    # sizes that the config leaves to engines, which derive others
+    flat, dims = subject.flat, subject.drafter.dims
+    if flat.get("draft_vocab_size") is None and dims.draft_vocab != dims.vocab:
+        yield Match(
+            (
+                f"config has no draft_vocab_size; engines then build a head of {dims.vocab} rows,"
+                f" and it has {dims.draft_vocab}"
+            ),
+            "config.json",
+        )
+    key = "target_hidden_size"
+    is_null = key in subject.config and not has_layer  # EGL104 reports it
+    if flat.get(key) is None and not is_null and dims.target_hidden != dims.hidden:
+        widths = f"aux states {dims.hidden} wide, and fc takes {dims.target_hidden}"
+        yield Match(f"config has no {key}; engines then take {widths}", "config.json")
 
 
 def _class_defaults(subject: Subject) -> Iterator[Match]:
     """Sizes that the config leaves to its class, whose default is another."""
     flat, dims = subject.flat, subject.drafter.dims
-    for key, default in DEFAULTS[model_class_of(subject.drafter.tensors, dims)].items():
+    for key, default in DEFAULTS[_stored_class(subject)].items():
         size = getattr(dims, DIMENSIONS.get(key, key))
         if key == "q_lora_rank" and not size:
             continue  # EGL201 reports its tensors
         if key == "q_lora_rank" and key in flat and flat[key] is None:
-            text = f"q_lora_rank is null, with which engines build q_proj, and the tensors have {size}"
-            yield Match(text, key_place(subject.config, key))
+            yield Match(
+                f"q_lora_rank is null, with which engines build q_proj, and the tensors have {size}",
+                key_place(subject.config, key),
+            )
         if key not in flat and size != default:
-            text = f"config has no {key}; its class then means {default}, and the tensors have {size}"
-            yield Match(text, "config.json")
-
-
-def _derived_defaults(subject: Subject) -> Iterator[Match]:
-    """Sizes that the config leaves to engines, which derive others."""
-    flat, dims, key = subject.flat, subject.drafter.dims, "target_hidden_size"
-    if flat.get("draft_vocab_size") is None and dims.draft_vocab != dims.vocab:
-        text = (
-            f"config has no draft_vocab_size; engines then build a head of {dims.vocab} rows,"
-            f" and it has {dims.draft_vocab}"
-        )
-        yield Match(text, "config.json")
-    # EGL104 reports a null
-    is_null = key in subject.config and "transformer_layer_config" not in subject.config
-    if flat.get(key) is None and not is_null and dims.target_hidden != dims.hidden:
-        widths = f"aux states {dims.hidden} wide, and fc takes {dims.target_hidden}"
-        yield Match(f"config has no {key}; engines then take {widths}", "config.json")
+            yield Match(
+                f"config has no {key}; its class then means {default}, and the tensors have {size}",
+                "config.json",
+            )
 
 
 @rule("EGL116", "mask-token", "error")
@@ -510,30 +527,23 @@ def config_schema(subject: Subject) -> Iterator[Match]:
 
     Fix: correct the value; an editor that is given schemas/config-<producer>.schema.json marks it.
     """
-    schema = _schema(_format(subject).schema_name)
+    if subject.ended_on("not-a-drafter"):
+        raise CannotLook(str(subject.read_error))
+    # the format that detection recognises, also of a checkpoint that could not be read
+    stored = subject.checkpoint
+    format, _ = detect(CheckpointSummary(stored.config, tuple(stored.tensors), stored.metadata))
+    schema = _schema(format.schema_name)
     if _fits(schema, subject.config):
         return
-    reported = _reported(subject)
+    # keys of values that reading the checkpoint reported already
+    if subject.read_error is not None:
+        reported = {subject.read_error.where.removeprefix("config.json:").rpartition(".")[2]}
+    else:
+        reported = {note.about for note in subject.drafter.notes if note.topic == "value-types"}
     for where, message in violations(schema, subject.config):
         key = where.partition("[")[0].rpartition(".")[2]
         if key not in (*CHECKED_ELSEWHERE, *reported):
             yield Match(f"{where} does not fit: {message}", f"config.json:{where}")
-
-
-def _reported(subject: Subject) -> set[str]:
-    """Keys of values that reading the checkpoint reported already."""
-    if subject.read_error is not None:
-        return {subject.read_error.where.removeprefix("config.json:").rpartition(".")[2]}
-    return {note.about for note in subject.drafter.notes if note.topic == "value-types"}
-
-
-def _format(subject: Subject) -> Format:
-    """The format that detection recognises, also of a checkpoint that could not be read."""
-    if subject.ended_on("not-a-drafter"):
-        raise CannotLook(str(subject.read_error))
-    checkpoint = subject.checkpoint
-    summary = CheckpointSummary(checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata)
-    return detect(summary)[0]
 
 
 def violations(
@@ -572,9 +582,13 @@ def _fits(schema: Mapping[str, Any], value: Any) -> bool:
     """Whether a value fits, for the keywords that our schemas use: importing jsonschema takes longer than
     all rules.
     """
+    types = schema.get("type", ())
+    types = [types] if isinstance(types, str) else types
     if value is None:
         return True
-    if not _has_type(schema, value) or ("enum" in schema and value not in schema["enum"]):
+    if types and not any(JSON_TYPES[name](value) for name in types):
+        return False
+    if "enum" in schema and value not in schema["enum"]:
         return False
     if type(value) in (int, float):
         return is_within(schema, value)
@@ -585,9 +599,3 @@ def _fits(schema: Mapping[str, Any], value: Any) -> bool:
         return True
     properties = schema.get("properties", {})
     return all(_fits(properties[key], value[key]) for key in value.keys() & properties.keys())
-
-
-def _has_type(schema: Mapping[str, Any], value: Any) -> bool:
-    types = schema.get("type", ())
-    types = [types] if isinstance(types, str) else types
-    return not types or any(JSON_TYPES[name](value) for name in types)

@@ -49,13 +49,14 @@ def one_weight_source(subject: Subject) -> Iterator[Match]:
         has_weights = any(name.endswith(".safetensors") for name in subject.names)
         yield replace(_read_error(subject), fix="" if has_weights else NO_WEIGHTS)
         return
-    files = subject.checkpoint.weight_files
     if subject.source.only is not None:
         return
+    files = subject.checkpoint.weight_files
     if INDEX not in subject.names:
         for name in _strays(subject):
-            text = f"{name} is beside {files[0]} and no {INDEX} states which one counts; vLLM loads both"
-            yield Match(text, name)
+            yield Match(
+                f"{name} is beside {files[0]} and no {INDEX} states which one counts; vLLM loads both", name
+            )
     elif SINGLE in files and (others := set(_weight_map(subject).values()) - {SINGLE}):
         names = ", ".join(sorted(map(str, others))[:3])
         yield Match(f"{SINGLE} is beside {INDEX}, which names other files ({names})", INDEX)
@@ -108,8 +109,22 @@ def shard_index(subject: Subject) -> Iterator[Match]:
     Fix: export the checkpoint again, or convert one whose shards are complete.
     """
     yield from _reported(subject, SHARDS)
-    if INDEX in subject.names and SINGLE in subject.names:
-        yield from _index_beside_single(subject)
+    if not {INDEX, SINGLE} <= set(subject.names):
+        return
+    # of an index beside model.safetensors, which reading ignores and engines do not
+    try:
+        parse_json(INDEX, subject.source.read(INDEX))
+    except UnreadableError as error:
+        if error.topic != POINTER:
+            yield Match(str(error), INDEX)
+        return
+    weight_map = _weight_map(subject)
+    if not weight_map:
+        yield Match(f'{INDEX} needs a "weight_map" object from tensor to file', INDEX)
+        return
+    different = set(weight_map) ^ set(subject.checkpoint.tensors)
+    if different and set(map(str, weight_map.values())) == {SINGLE}:
+        yield Match(f"{INDEX} and {SINGLE} differ in {', '.join(sorted(different)[:3])}", INDEX)
 
 
 @rule("EGL005", "unknown-file", "warning")
@@ -164,11 +179,11 @@ def lfs_pointer(subject: Subject) -> Iterator[Match]:
     """
     for name in subject.names:
         size = _size(subject, name)
-        if size is None or size >= POINTER_SIZE:
-            continue
-        if subject.source.read(name).startswith(LFS_POINTER):
-            text = f"{name} is a pointer of {size} bytes, not the file; run `git lfs pull` in its repository"
-            yield Match(text, name)
+        if size is not None and size < POINTER_SIZE and subject.source.read(name).startswith(LFS_POINTER):
+            yield Match(
+                f"{name} is a pointer of {size} bytes, not the file; run `git lfs pull` in its repository",
+                name,
+            )
 
 
 @rule("EGL008", "readable-json", "error")
@@ -243,20 +258,3 @@ def _weight_map(subject: Subject) -> Mapping[str, Any]:
         return {}
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     return weight_map if isinstance(weight_map, dict) else {}
-
-
-def _index_beside_single(subject: Subject) -> Iterator[Match]:
-    """Faults of an index beside model.safetensors, which reading ignores and engines do not."""
-    try:
-        parse_json(INDEX, subject.source.read(INDEX))
-    except UnreadableError as error:
-        if error.topic != POINTER:
-            yield Match(str(error), INDEX)
-        return
-    weight_map = _weight_map(subject)
-    if not weight_map:
-        yield Match(f'{INDEX} needs a "weight_map" object from tensor to file', INDEX)
-        return
-    different = set(weight_map) ^ set(subject.checkpoint.tensors)
-    if different and set(map(str, weight_map.values())) == {SINGLE}:
-        yield Match(f"{INDEX} and {SINGLE} differ in {', '.join(sorted(different)[:3])}", INDEX)

@@ -13,11 +13,24 @@ from eaglectl.engines.registry import ENGINES, aux_readings
 from eaglectl.engines.view import View
 from eaglectl.engines.vllm import flat_as_read
 from eaglectl.formats.other_drafters import drafter_mark
-from eaglectl.judge.rule import CannotLook, Match, noted, rule
+from eaglectl.judge.rule import CannotLook, Match, Rule, Severity, documented, noted, rule
 from eaglectl.judge.subject import Subject, key_place
 
 # topics of faults in the ids; EGL406 does not judge ids that have one
 ID_FAULTS = ("aux-count", "aux-range", "aux-repeated", "aux-lists", "aux-convention")
+
+
+def _reported(subject: Subject, *topics: str) -> Iterator[Match]:
+    """Notes on these topics, questions too: what only the user knows, no engine can know."""
+    for note in subject.drafter.notes:
+        if note.topic in topics and note.level != "note":
+            is_key = note.about in subject.config
+            yield Match(note.text, f"config.json:{note.about}" if is_key else key_place(subject.config, IDS))
+
+
+def noted_ids(id: str, name: str, severity: Severity, documentation: str) -> Rule:
+    """Make a rule of the notes on the topic of its name, as `_reported` has them."""
+    return documented(id, name, severity, lambda subject: _reported(subject, name), documentation)
 
 
 @rule("EGL401", "aux-count", "error")
@@ -48,15 +61,17 @@ def aux_range(subject: Subject) -> Iterator[Match]:
         yield from _reported(subject, "aux-range")
 
 
-@rule("EGL403", "aux-order", "warning")
-def aux_order(subject: Subject) -> Iterator[Match]:
+aux_order = noted_ids(
+    "EGL403",
+    "aux-order",
+    "warning",
     """The aux layers ascend.
 
     vLLM sorts the ids; if fc was trained on the listed order, its inputs are silently exchanged.
 
     Fix: run `eaglectl convert SOURCE`, which sorts the ids and reorders fc's columns with them.
-    """
-    yield from _reported(subject, "aux-order")
+    """,
+)
 
 
 @rule("EGL404", "aux-lists", "warning")
@@ -72,8 +87,10 @@ def aux_lists(subject: Subject) -> Iterator[Match]:
         yield from _reported(subject, "aux-lists")
 
 
-@rule("EGL405", "aux-convention", "warning")
-def aux_convention(subject: Subject) -> Iterator[Match]:
+aux_convention = noted_ids(
+    "EGL405",
+    "aux-convention",
+    "warning",
     """It is known whether the ids are boundaries or outputs of layers.
 
     Trainers count outputs of layers, vLLM counts boundaries, which are one higher. With the wrong
@@ -83,8 +100,8 @@ def aux_convention(subject: Subject) -> Iterator[Match]:
 
     Fix: pass --target; if that does not decide it, run `eaglectl convert SOURCE --aux-convention boundary` or
     `eaglectl convert SOURCE --aux-convention output`.
-    """
-    yield from _reported(subject, "aux-convention")
+    """,
+)
 
 
 @rule("EGL406", "aux-engines", "warning")
@@ -106,22 +123,31 @@ def aux_engines(subject: Subject) -> Iterator[Match]:
     unknown = [reading.engine for reading, is_same in verdicts if is_same is None]
     if wrong := [reading for reading, is_same in verdicts if is_same is False]:
         layers = f"boundaries {list(trained.boundaries)}" if trained.boundaries else "the default layers"
-        captured = "; ".join(f"{reading.engine} captures {_words(reading)}" for reading in wrong)
-        text = f"the drafter was trained on {layers}; {captured}"
-        yield Match(text, key_place(subject.config, IDS), _serving_fix(subject, wrong))
+        captured = "; ".join(
+            f"{reading.engine} captures {list(reading.boundaries or ()) or reading.words} ({reading.key})"
+            for reading in wrong
+        )
+        yield Match(
+            f"the drafter was trained on {layers}; {captured}",
+            key_place(subject.config, IDS),
+            _serving_fix(subject, wrong),
+        )
     elif unknown:
         raise CannotLook(f"what {', '.join(unknown)} makes of the ids depends on the target; pass --target")
 
 
-@noted("EGL407", "use-aux-hidden-state", "error")
-def use_aux_hidden_state() -> None:
+use_aux_hidden_state = noted(
+    "EGL407",
+    "use-aux-hidden-state",
+    "error",
     """use_aux_hidden_state is not false beside an fc.
 
     With false, vLLM skips fc and feeds the drafter the target's last hidden state, which it was not trained
     on; in some releases the shapes then do not fit.
 
     Fix: write true, or remove the key.
-    """
+    """,
+)
 
 
 @rule("EGL408", "aux-count-unstated", "warning")
@@ -136,7 +162,8 @@ def aux_count_unstated(subject: Subject) -> Iterator[Match]:
     Fix: add num_aux_hidden_states, or run `eaglectl convert SOURCE`.
     """
     drafter = subject.drafter
-    is_judged = subject.requested("vllm") is not None or Feature.QK_NORM in drafter.features()
+    is_requested = any(request.engine == "vllm" for request in subject.requests)
+    is_judged = is_requested or Feature.QK_NORM in drafter.features()
     view = _view(subject)
     if is_judged or view.value("num_aux_hidden_states") is not None or any(_reported(subject, "aux-count")):
         return
@@ -164,31 +191,37 @@ def aux_ids_absent(subject: Subject) -> Iterator[Match]:
         yield Match(f"config names no aux layers; engines take {' or '.join(defaults)}")
 
 
-@rule("EGL410", "aux-ids-doubted", "warning")
-def aux_ids_doubted(subject: Subject) -> Iterator[Match]:
+aux_ids_doubted = noted_ids(
+    "EGL410",
+    "aux-ids-doubted",
+    "warning",
     """The layers are stated where a producer's recipes change them.
 
     Engines take the default layers where there are no ids. A published head of such a producer, without
     ids, had an acceptance of 1 % with them (vllm#50170).
 
     Fix: ask the trainer, then run `eaglectl convert SOURCE` with --aux-layers.
-    """
-    yield from _reported(subject, "aux-ids-doubted")
+    """,
+)
 
 
-@rule("EGL411", "aux-repeated", "error")
-def aux_repeated(subject: Subject) -> Iterator[Match]:
+aux_repeated = noted_ids(
+    "EGL411",
+    "aux-repeated",
+    "error",
     """No aux layer is listed twice.
 
     vLLM captures each layer once, so that fc gets fewer states than it takes.
 
     Fix: run `eaglectl convert SOURCE`, which adds up the columns of fc that belong to one layer.
-    """
-    yield from _reported(subject, "aux-repeated")
+    """,
+)
 
 
-@rule("EGL412", "aux-copied", "warning")
-def aux_copied(subject: Subject) -> Iterator[Match]:
+aux_copied = noted_ids(
+    "EGL412",
+    "aux-copied",
+    "warning",
     """Ids at the top level are boundaries, as vLLM reads them.
 
     Ids [1, n//2-1, n-4] are the default layers as a trainer counts them, outputs of layers. At the top level,
@@ -196,16 +229,8 @@ def aux_copied(subject: Subject) -> Iterator[Match]:
 
     Fix: run `eaglectl convert SOURCE --target TARGET`; pass --aux-convention boundary too if the drafter was
     trained on the layers that vLLM reads.
-    """
-    yield from _reported(subject, "aux-copied")
-
-
-def _reported(subject: Subject, *topics: str) -> Iterator[Match]:
-    """Notes on these topics, questions too: what only the user knows, no engine can know."""
-    for note in subject.drafter.notes:
-        if note.topic in topics and note.level != "note":
-            is_key = note.about in subject.config
-            yield Match(note.text, f"config.json:{note.about}" if is_key else key_place(subject.config, IDS))
+    """,
+)
 
 
 def _view(subject: Subject) -> View:
@@ -218,13 +243,18 @@ def _readings(subject: Subject) -> Iterator[CapturedLayers]:
     requested = {request.engine: request.releases for request in subject.requests}
     judged = _judged(subject, requested.get("vllm", ()))
     readings = aux_readings(subject.config, subject.drafter.target)
-    for engine, labels in _labels().items():
-        for reading in (readings[label] for label in labels):
-            if _is_open(engine, reading, requested) and reading.engine not in judged:
-                # engines go through the target's layers in order, whatever order the ids are in
-                boundaries = reading.boundaries
-                ordered = None if boundaries is None else tuple(sorted(set(boundaries)))
-                yield replace(reading, boundaries=ordered)
+    # the labels of each engine's runners in its newest release, as they are in aux_readings
+    labels = {
+        name: [runner.label for runner in engine.behaviour(engine.releases[-1]).runners.values()][::-1]
+        for name, engine in ENGINES.items()
+    } | {name: [title] for name, title in judged_unversioned().items()}
+    for engine, label in ((engine, label) for engine, several in labels.items() for label in several):
+        reading = readings[label]
+        if _is_open(engine, reading, requested) and reading.engine not in judged:
+            # engines go through the target's layers in order, whatever order the ids are in
+            boundaries = reading.boundaries
+            ordered = None if boundaries is None else tuple(sorted(set(boundaries)))
+            yield replace(reading, boundaries=ordered)
 
 
 def _judged(subject: Subject, releases: Sequence[str]) -> set[str]:
@@ -237,26 +267,12 @@ def _judged(subject: Subject, releases: Sequence[str]) -> set[str]:
     return judged | absent
 
 
-def _labels() -> Mapping[str, Sequence[str]]:
-    """The labels of each engine's runners in its newest release, as they are in aux_readings."""
-    followed = {
-        name: [runner.label for runner in engine.behaviour(engine.releases[-1]).runners.values()][::-1]
-        for name, engine in ENGINES.items()
-    }
-    return followed | {name: [title] for name, title in judged_unversioned().items()}
-
-
 def _is_open(engine: str, reading: CapturedLayers, requested: Mapping[str, Sequence[str]]) -> bool:
     if engine == "vllm":
         return not requested or engine in requested
     if engine in ENGINES:
         return not requested and reading.ids is not None
     return engine in requested
-
-
-def _words(reading: CapturedLayers) -> str:
-    layers = list(reading.boundaries) if reading.boundaries else reading.words
-    return f"{layers} ({reading.key})"
 
 
 def _serving_fix(subject: Subject, wrong: list[CapturedLayers]) -> str:

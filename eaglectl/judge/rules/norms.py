@@ -21,15 +21,18 @@ READ_KEYS = {
 }
 
 
-@noted("EGL501", "norm-tensor-missing", "error")
-def norm_tensor_missing() -> None:
+norm_tensor_missing = noted(
+    "EGL501",
+    "norm-tensor-missing",
+    "error",
     """Every norm that the config enables has its tensors.
 
     Engines build the norm and leave its weight at one where the file has none: fc gets other numbers than
     it was trained on, and no engine reports it.
 
     Fix: restore the tensors from the trainer; many converters drop them.
-    """
+    """,
+)
 
 
 @rule("EGL502", "norm-flag-missing", "error")
@@ -52,15 +55,18 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
             yield Match(f"the file has {tensor} and config has no {keys.spelling(flag)}", f"tensor:{tensor}")
 
 
-@noted("EGL503", "both-norms", "warning")
-def both_norms() -> None:
+both_norms = noted(
+    "EGL503",
+    "both-norms",
+    "warning",
     """fc_norm and norm_before_fc are not both enabled.
 
     They are two designs, and trainers that know both exclude the pair. vLLM and SGLang apply both,
     TensorRT-LLM one.
 
     Fix: disable the one that was not trained.
-    """
+    """,
+)
 
 
 @rule("EGL505", "norm-output-unknown", "warning")
@@ -129,8 +135,12 @@ def one_switch(subject: Subject) -> Iterator[Match]:
     if norms.norm_output is None or norms.norm_before_fc or subject.drafter.kind == "peagle":
         return
     if norms.fc_norm and not norms.norm_output:
-        text = "fc_norm without norm_output: the aux states are normed, and the state that is fed back is not"
-        yield Match(text, key_place(subject.config, "fc_norm"))
+        yield Match(
+            "fc_norm without norm_output: the aux states are normed, and the state that is fed back is not",
+            key_place(subject.config, "fc_norm"),
+        )
     elif norms.norm_output and not norms.fc_norm:
-        text = "norm_output without fc_norm: the state that is fed back is normed, and the aux states are not"
-        yield Match(text, key_place(subject.config, "norm_output"))
+        yield Match(
+            "norm_output without fc_norm: the state that is fed back is normed, and the aux states are not",
+            key_place(subject.config, "norm_output"),
+        )

@@ -40,8 +40,10 @@ EXCLUDE_KEYS = ("ignore", "exclude_modules", "exclude", "ignored_layers", "modul
 NOT_OF_WEIGHTS = ("k_scale", "v_scale", "q_scale", "output_scale", "input_scale", "pre_quant_scale")
 
 
-@noted("EGL801", "quantisation-config", "error")
-def quantisation_config() -> None:
+quantisation_config = noted(
+    "EGL801",
+    "quantisation-config",
+    "error",
     """A quantisation config and the scales of quantised weights are both present, or neither is.
 
     With the config alone, which drafters inherit from a quantised target, engines look for scales that do
@@ -49,7 +51,8 @@ def quantisation_config() -> None:
 
     Fix: remove quantization_config from a drafter that is not quantised; else restore what is missing from
     the trainer.
-    """
+    """,
+)
 
 
 @rule("EGL802", "quantisation-modules", "error")
@@ -61,8 +64,8 @@ def quantisation_modules(subject: Subject) -> Iterator[Match]:
 
     Fix: correct the config's list of excluded modules, with the names of the tensors.
     """
-    config = _config(subject)
-    if config is None:
+    config = subject.drafter.quantisation
+    if not config:
         return
     quantised = _quantised_modules(subject)
     patterns = tuple(_exclude_patterns(config))
@@ -84,8 +87,8 @@ def quantisation_method(subject: Subject) -> Iterator[Match]:
 
     Fix: quantise the drafter with a tool that the engine supports (compressed-tensors or ModelOpt).
     """
-    config = _config(subject)
-    if config is None:
+    config = subject.drafter.quantisation
+    if not config:
         return
     method, algorithm = config.get("quant_method"), _modelopt(config).get("quant_algo")
     if method is None and algorithm is None:
@@ -118,14 +121,16 @@ def quantisation_unresolved(subject: Subject) -> Iterator[Match]:
 
     Fix: write the names of the drafter's modules.
     """
-    config = _config(subject)
-    if config is None:
+    config = subject.drafter.quantisation
+    if not config:
         return
     modules = (*_modules(subject), "embed_tokens", "lm_head", "model.embed_tokens")
     for pattern in _exclude_patterns(config):
         if pattern not in CLASSES and not any(_matches(pattern, module) for module in modules):
-            text = f"{pattern} is left out of quantisation, and no module of the drafter is meant by it"
-            yield Match(text, _place(subject))
+            yield Match(
+                f"{pattern} is left out of quantisation, and no module of the drafter is meant by it",
+                _place(subject),
+            )
 
 
 @rule("EGL806", "allowed-quantisation", "error")
@@ -136,17 +141,12 @@ def allowed_quantisation(subject: Subject) -> Iterator[Match]:
 
     Fix: quantise the drafter anew, or add the method to the policy.
     """
-    allowed, config = subject.policy.allowed.get("quantisation"), _config(subject)
-    if allowed is None or config is None:
+    allowed, config = subject.policy.allowed.get("quantisation"), subject.drafter.quantisation
+    if allowed is None or not config:
         return
     method = str(config.get("quant_method") or _modelopt(config).get("quant_algo") or "unnamed")
     if not any(fnmatchcase(method.lower(), pattern.lower()) for pattern in allowed):
         yield Match(f"{method} is not among {', '.join(allowed) or 'none'}", _place(subject))
-
-
-def _config(subject: Subject) -> Mapping[str, Any] | None:
-    """The quantisation config; None where the drafter is not quantised."""
-    return subject.drafter.quantisation or None
 
 
 def _modelopt(config: Mapping[str, Any]) -> Mapping[str, Any]:

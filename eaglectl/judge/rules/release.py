@@ -81,19 +81,14 @@ def secret(subject: Subject) -> Iterator[Match]:
 
     Fix: revoke the key where it was issued, and remove it from the file and from the repository's history.
     """
+    error: EaglectlError | None = None
     read: tuple[str, ...] = ()
+    is_clean = True
     if subject.read_error is None:
-        read = subject.checkpoint.weight_files
-        metadata = subject.checkpoint.metadata
+        read, metadata = subject.checkpoint.weight_files, subject.checkpoint.metadata
         header = "\n".join((*metadata, *metadata.values(), *subject.checkpoint.tensors))
         for leak in scan_text(header):
             yield Match(f"the header of {read[0]} holds {leak.kind}", read[0])
-    yield from _file_secrets(subject, read)
-
-
-def _file_secrets(subject: Subject, read: Sequence[str]) -> Iterator[Match]:
-    """The secrets of files. Raises CannotLook where a file cannot be read and no other holds a secret."""
-    error, is_clean = None, True
     for name in subject.names:
         if name in read or name.lower().endswith(PICKLE_SUFFIXES):  # EGL002 reports pickles
             continue
@@ -131,31 +126,28 @@ def record_agrees(subject: Subject) -> Iterator[Match]:
     """
     if not _has(subject, RECORD, "EGL901"):
         return
-    record = subject.checkpoint.sidecars[RECORD]
+    record, drafter = subject.checkpoint.sidecars[RECORD], subject.drafter
     if record.get("schema") != RECORD_SCHEMA:
         yield Match(f"{RECORD} states schema {record.get('schema')!r}; {RECORD_SCHEMA!r} is known", RECORD)
-    else:
-        yield from _outdated(record, subject)
-
-
-def _outdated(record: Mapping[str, Any], subject: Subject) -> Iterator[Match]:
-    """What the record states and the files do not show."""
-    drafter, boundaries = subject.drafter, record.get("boundaries")
+        return
     if record.get("eagle") != drafter.version:
-        text = f"{RECORD} states EAGLE {record.get('eagle')!r} and the files are EAGLE {drafter.version}"
-        yield Match(text, RECORD)
-    if boundaries and drafter.aux.boundaries is not None and list(drafter.aux.boundaries) != boundaries:
-        text = f"{RECORD} states boundaries {boundaries} and the files {list(drafter.aux.boundaries)}"
-        yield Match(text, RECORD)
-    if missing := [name for name in _recorded_tensors(record) if name not in subject.checkpoint.tensors]:
-        text = f"{RECORD} records how {', '.join(missing[:3])} was made, and the weights have no such tensor"
-        yield Match(text, RECORD)
-
-
-def _recorded_tensors(record: Mapping[str, Any]) -> list[str]:
+        yield Match(
+            f"{RECORD} states EAGLE {record.get('eagle')!r} and the files are EAGLE {drafter.version}", RECORD
+        )
+    boundaries, own = record.get("boundaries"), drafter.aux.boundaries
+    if boundaries and own is not None and list(own) != boundaries:
+        yield Match(f"{RECORD} states boundaries {boundaries} and the files {list(own)}", RECORD)
     steps = record.get("tensors")
-    steps = steps if isinstance(steps, list) else []
-    return [str(step["name"]) for step in steps if isinstance(step, dict) and "name" in step]
+    named = [
+        str(step["name"])
+        for step in (steps if isinstance(steps, list) else ())
+        if isinstance(step, dict) and "name" in step
+    ]
+    if missing := [name for name in named if name not in subject.checkpoint.tensors]:
+        yield Match(
+            f"{RECORD} records how {', '.join(missing[:3])} was made, and the weights have no such tensor",
+            RECORD,
+        )
 
 
 @rule("EGL902", "card-facts", "note")
@@ -167,7 +159,7 @@ def card_facts(subject: Subject) -> Iterator[Match]:
 
     Fix: begin README.md with a block between two lines of `---` that has `license:` and `base_model:`.
     """
-    facts = front_matter(_card(subject))
+    facts = front_matter(_text(subject, CARD))
     if missing := [key for key in ("license", "base_model") if not facts.get(key)]:
         yield Match(f"{CARD} names no {' and no '.join(missing)} in its first lines", CARD)
 
@@ -180,7 +172,7 @@ def card_commands(subject: Subject) -> Iterator[Match]:
 
     Fix: copy the launch commands that `eaglectl inspect SOURCE` prints into README.md.
     """
-    card = _card(subject)
+    card = _text(subject, CARD)
     if not any(command in card for command in COMMANDS):
         yield Match(f"{CARD} has no launch command of vLLM or SGLang", CARD)
 
@@ -195,7 +187,15 @@ def checksums(subject: Subject) -> Iterator[Match]:
     """
     if not _has(subject, SUMS, "EGL904"):
         return
-    matches = list(_sums(subject, _text(subject, SUMS)))
+    sums = read_sums(_text(subject, SUMS))
+    unlisted = [
+        name for name in subject.names if name.lower().endswith(".safetensors") and name not in sums.digests
+    ]
+    matches = [
+        *(Match(f"line {number} of {SUMS} is no digest and name", SUMS) for number in sums.broken),
+        *(Match(f"{name} is not in {SUMS}", name) for name in unlisted),
+        *(match for name, digests in sums.digests.items() for match in _listed(subject, name, digests)),
+    ]
     yield from matches
     if subject.headers_only and not matches:
         raise CannotLook("the digests of weights need their data, and --headers-only leaves it closed")
@@ -210,13 +210,11 @@ def home_path(subject: Subject) -> Iterator[Match]:
     Fix: remove the path from the file.
     """
     for name in subject.names:
-        is_text = name.endswith(TEXTS) and name not in ("config.json", "tokenizer.json")  # EGL109's; words
-        if not is_text:
-            continue
-        size = subject.source.size(name)
-        check_searched(name, size)
-        if path := first_home(size, partial(subject.source.read, name)):
-            yield Match(f"{name} names {path}", name)
+        if name.endswith(TEXTS) and name not in ("config.json", "tokenizer.json"):  # EGL109's; words
+            size = subject.source.size(name)
+            check_searched(name, size)
+            if path := first_home(size, partial(subject.source.read, name)):
+                yield Match(f"{name} names {path}", name)
 
 
 def first_home(size: int, read: Callable[[int, int], bytes]) -> str:
@@ -284,13 +282,10 @@ def _has(subject: Subject, name: str, id: str) -> bool:
     return name in subject.names
 
 
-def _card(subject: Subject) -> str:
-    if CARD not in subject.names:
-        raise CannotLook(f"there is no {CARD}")
-    return _text(subject, CARD)
-
-
 def _text(subject: Subject, name: str) -> str:
+    """A text for people. Raises CannotLook where there is none, or it is too long to be one."""
+    if name not in subject.names:
+        raise CannotLook(f"there is no {name}")
     if (size := subject.source.size(name)) > LARGEST_TEXT:
         raise CannotLook(f"{name} has {size} bytes, and at most {LARGEST_TEXT} of a text are read")
     return subject.source.read(name).decode("utf-8", "replace")
@@ -317,17 +312,6 @@ def read_sums(text: str) -> Sums:
         elif line.strip():
             broken.append(number)
     return Sums(digests, tuple(broken))
-
-
-def _sums(subject: Subject, text: str) -> Iterator[Match]:
-    sums = read_sums(text)
-    for number in sums.broken:
-        yield Match(f"line {number} of {SUMS} is no digest and name", SUMS)
-    for name in subject.names:
-        if name.lower().endswith(".safetensors") and name not in sums.digests:
-            yield Match(f"{name} is not in {SUMS}", name)
-    for name, digests in sums.digests.items():
-        yield from _listed(subject, name, digests)
 
 
 def _listed(subject: Subject, name: str, digests: Sequence[str]) -> Iterator[Match]:

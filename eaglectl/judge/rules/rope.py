@@ -12,7 +12,6 @@ from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.rope import read_rope
 from eaglectl.formats.unread import PARTIAL
 from eaglectl.judge.rule import CannotLook, Match, noted, rule
-from eaglectl.judge.rules.target import NO_TARGET
 from eaglectl.judge.subject import Subject, key_place
 
 # the scalings that vLLM 0.33 builds (rotary_embedding/__init__.py), and the keys that each needs
@@ -40,8 +39,9 @@ def rope_base(subject: Subject) -> Iterator[Match]:
 
     Fix: ask the trainer which base was trained; never copy the target's into a drafter that has another.
     """
-    base = _target_rope(subject).theta
-    if not _states_base(_target_config(subject)):
+    base, config = _target_rope(subject).theta, _target_config(subject)
+    tables = (config, config.get("rope_parameters"), config.get("rope_scaling"))
+    if all(table.get("rope_theta") is None for table in tables if isinstance(table, Mapping)):
         raise CannotLook("the target's config states no rope base")
     own = subject.drafter.rope.theta
     if base != own:
@@ -66,8 +66,9 @@ def rope_scaling(subject: Subject) -> Iterator[Match]:
         differences = ", ".join(f"{key} {own.get(key)} and {theirs.get(key)}" for key in keys)
         if own["rope_type"] != theirs["rope_type"]:
             differences = f"{own['rope_type']} and {theirs['rope_type']}"
-        text = f"the rope scalings of drafter and target differ: {differences}"
-        yield Match(text, _place(subject, "rope_scaling"))
+        yield Match(
+            f"the rope scalings of drafter and target differ: {differences}", _place(subject, "rope_scaling")
+        )
 
 
 @rule("EGL603", "max-positions", "warning")
@@ -85,23 +86,31 @@ def max_positions(subject: Subject) -> Iterator[Match]:
         raise CannotLook("the target's config has no max_position_embeddings")
     own = subject.drafter.settings["max_position_embeddings"]
     if own < needed:
-        text = f"the drafter has {own} positions and the target {needed}"
-        yield Match(text, _place(subject, "max_position_embeddings"))
+        yield Match(
+            f"the drafter has {own} positions and the target {needed}",
+            _place(subject, "max_position_embeddings"),
+        )
 
 
-@noted("EGL604", "rope-spellings", "error", is_fault=True)
-def rope_spellings() -> None:
+rope_spellings = noted(
+    "EGL604",
+    "rope-spellings",
+    "error",
     """rope_theta, rope_scaling and rope_parameters agree.
 
     transformers 4 reads the first two, transformers 5 the third: with two values, the engine's version
     decides which rotation is served.
 
     Fix: keep the values that were trained, under both names or one.
-    """
+    """,
+    is_fault=True,
+)
 
 
-@noted("EGL605", "rope-pairing", "error")
-def rope_pairing() -> None:
+rope_pairing = noted(
+    "EGL605",
+    "rope-pairing",
+    "error",
     """An MLA drafter rotates pairs of neighbouring dimensions.
 
     vLLM's and SGLang's MLA drafter classes pair dimensions 2i and 2i+1 whatever rope_interleave states:
@@ -109,7 +118,8 @@ def rope_pairing() -> None:
 
     Fix: run `eaglectl convert SOURCE --rope-style interleaved`, which reorders the rotary rows; if the
     weights are interleaved already, remove the key.
-    """
+    """,
+)
 
 
 @rule("EGL606", "mrope-sections", "error")
@@ -128,14 +138,16 @@ def mrope_sections(subject: Subject) -> Iterator[Match]:
     size = dims.qk_rope_head_dim or int(dims.head_dim * (share if type(share) in (int, float) else 1.0))
     is_list = isinstance(sections, list) and all(type(section) is int for section in sections)
     if not is_list or sum(sections) != size // 2:
-        text = (
-            f"mrope_section is {sections}; its sum must be {size // 2}, half of the {size} rotated dimensions"
+        yield Match(
+            f"mrope_section is {sections}; its sum must be {size // 2}, half of {size} rotated dimensions",
+            _place(subject, "rope_scaling"),
         )
-        yield Match(text, _place(subject, "rope_scaling"))
 
 
-@noted("EGL607", "rope-base-doubt", "warning", is_fault=True)
-def rope_base_doubt() -> None:
+rope_base_doubt = noted(
+    "EGL607",
+    "rope-base-doubt",
+    "warning",
     """The stored rope base is the one that was trained.
 
     Some trainers rotate with base 10000 whatever their config states, and engines rotate with the stated
@@ -143,7 +155,9 @@ def rope_base_doubt() -> None:
 
     Fix: convert with --source-semantics and the base that was trained; `convert` with the target's weights
     measures it.
-    """
+    """,
+    is_fault=True,
+)
 
 
 @rule("EGL608", "rope-one-spelling", "note")
@@ -161,11 +175,13 @@ def rope_one_spelling(subject: Subject) -> Iterator[Match]:
     if rope.scaling is not None and flat.get("rope_scaling") is None:
         lost.append(f"scaling {rope.scaling['rope_type']}")
     if lost and flat.get("rope_parameters"):
-        text = (
-            f"only rope_parameters has the rope's {' and '.join(lost)},"
-            " which readers before transformers 5 do not find"
+        yield Match(
+            (
+                f"only rope_parameters has the rope's {' and '.join(lost)},"
+                " which readers before transformers 5 do not find"
+            ),
+            _place(subject, "rope_parameters"),
         )
-        yield Match(text, _place(subject, "rope_parameters"))
 
 
 @rule("EGL609", "rope-values", "error")
@@ -183,18 +199,17 @@ def rope_values(subject: Subject) -> Iterator[Match]:
     scaling = rope.scaling or {"rope_type": "default"}
     kind = scaling["rope_type"]
     if kind not in SCALINGS:
-        text = f"the rope scaling is {kind!r}, which vLLM does not know; it knows {', '.join(SCALINGS)}"
-        yield Match(text, _place(subject, "rope_scaling"))
-    if lacking := _lacking(kind, scaling):
-        text = f"the rope scaling {kind} is without {', '.join(lacking)}"
-        yield Match(text, _place(subject, "rope_scaling"))
-
-
-def _lacking(kind: str, scaling: Mapping[str, Any]) -> list[str]:
-    """The keys that a scaling needs and lacks."""
+        yield Match(
+            f"the rope scaling is {kind!r}, which vLLM does not know; it knows {', '.join(SCALINGS)}",
+            _place(subject, "rope_scaling"),
+        )
+    needed = SCALINGS.get(kind, ())
     if kind == "dynamic" and not {"factor", "alpha"} & set(scaling):
-        return ["factor"]
-    return [key for key in SCALINGS.get(kind, ()) if scaling.get(key) is None]
+        needed = ("factor",)
+    if lacking := [key for key in needed if scaling.get(key) is None]:
+        yield Match(
+            f"the rope scaling {kind} is without {', '.join(lacking)}", _place(subject, "rope_scaling")
+        )
 
 
 @rule("EGL610", "rope-original-length", "warning")
@@ -209,8 +224,9 @@ def rope_original_length(subject: Subject) -> Iterator[Match]:
     scaling = subject.drafter.rope.scaling or {}
     key = "original_max_position_embeddings"
     if scaling.get("rope_type") in EXTENDED and not (scaling.get(key) or subject.flat.get(key)):
-        text = f"the rope scaling {scaling['rope_type']} is without {key}"
-        yield Match(text, _place(subject, "rope_scaling"))
+        yield Match(
+            f"the rope scaling {scaling['rope_type']} is without {key}", _place(subject, "rope_scaling")
+        )
 
 
 @rule("EGL611", "partial-rotary", "error")
@@ -232,12 +248,16 @@ def partial_rotary(subject: Subject) -> Iterator[Match]:
         for key in PARTIAL:
             if (share := settings.get(key)) is not None and share != 1:
                 path = f"{name}.{key}" if name else key
-                text = f"{path} is {share!r}; vLLM rotates only that part of each head"
-                yield Match(text, _place(subject, name or key))
+                yield Match(
+                    f"{path} is {share!r}; vLLM rotates only that part of each head",
+                    _place(subject, name or key),
+                )
 
 
-@noted("EGL612", "rope-untrained", "warning", is_fault=True)
-def rope_untrained() -> None:
+rope_untrained = noted(
+    "EGL612",
+    "rope-untrained",
+    "warning",
     """The rope scaling in the config is the one that was trained.
 
     ModelOpt's exporter writes a yarn scaling, to extend the context, and its trainer rotates without any.
@@ -245,15 +265,14 @@ def rope_untrained() -> None:
 
     Fix: convert with --source-semantics and the scaling that was trained; `convert` with the target's weights
     measures it.
-    """
+    """,
+    is_fault=True,
+)
 
 
 def _target_config(subject: Subject) -> Mapping[str, Any]:
     """The config of the target's language model."""
-    config = subject.target.config
-    if config is None:
-        raise CannotLook(NO_TARGET)
-    return text_part(config)
+    return text_part(subject.target.given_config)
 
 
 def _target_rope(subject: Subject) -> Rope:
@@ -262,11 +281,6 @@ def _target_rope(subject: Subject) -> Rope:
         return read_rope(Keys(config), is_mla=False).value
     except EaglectlError as error:
         raise CannotLook(f"the target's rope is no single one: {error}") from None
-
-
-def _states_base(config: Mapping[str, Any]) -> bool:
-    settings = (config, config.get("rope_parameters"), config.get("rope_scaling"))
-    return any(table.get("rope_theta") is not None for table in settings if isinstance(table, Mapping))
 
 
 def _comparable(scaling: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -16,8 +16,7 @@ from eaglectl.drafter.tensors import Tensor
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.target_files import rotation_file, rotation_mark
 from eaglectl.judge.rule import CannotLook, Match, rule
-from eaglectl.judge.rules.target import NO_TARGET
-from eaglectl.judge.subject import Subject
+from eaglectl.judge.subject import NO_TARGET, Subject
 from eaglectl.shell import quote
 
 if TYPE_CHECKING:
@@ -57,11 +56,11 @@ def own_embedding(subject: Subject) -> Iterator[Match]:
     Fix: remove embed_tokens.weight if it was not trained (engines share the target's); if it was, serve it
     with vLLM.
     """
-    own = _own_embedding(subject)
-    if own is None:
+    name = _own_embedding(subject)
+    if name is None:
         return
     weights, theirs = subject.weights, subject.target.checkpoint
-    name, other = own, _named(theirs, EMBEDDINGS)
+    other = _named(theirs, EMBEDDINGS)
     rows = spread_over(min(weights.tensors[name].shape[0], theirs.tensors[other].shape[0]))
     different = _different(weights, name, theirs, other, rows)
     if different and not _is_rotated(weights, name, theirs, other):
@@ -90,18 +89,21 @@ def rotated_target(subject: Subject) -> Iterator[Match]:
     if subject.target.source is None:
         raise CannotLook(NO_TARGET)
     if rotation is not None:
-        yield from _of_another_rotation(subject, rotation)
+        yield from _unfit_rotation(subject, rotation)
         return
     if own is None:
         raise CannotLook("the drafter has no embedding of its training to compare with the target's")
     theirs = subject.target.checkpoint
     other = _named(theirs, EMBEDDINGS)
     if _is_rotated(subject.weights, own, theirs, other):
-        text = (
-            f"the target's {other} has rows of the same lengths and angles as {own}, and other ones: its"
-            " residual stream is rotated (QuaRot, SpinQuant), and fc was trained on the unrotated one"
+        yield Match(
+            (
+                f"the target's {other} has rows of the same lengths and angles as {own}, and other ones: its"
+                " residual stream is rotated (QuaRot, SpinQuant), and fc was trained on the unrotated one"
+            ),
+            f"tensor:{own}",
+            _repair(subject, "measure"),
         )
-        yield Match(text, f"tensor:{own}", _repair(subject, "measure"))
 
 
 @rule("EGL711", "marked-rotation", "warning")
@@ -127,12 +129,14 @@ def marked_rotation(subject: Subject) -> Iterator[Match]:
         yield Match(text, "", f"{unneeded}; else {fix}")
 
 
-def _of_another_rotation(subject: Subject, rotation: Mapping[str, object]) -> Iterator[Match]:
+def _unfit_rotation(subject: Subject, rotation: Mapping[str, object]) -> Iterator[Match]:
     """What is wrong with a drafter that eaglectl rotated: another target, or no embedding."""
-    is_own = "embed_tokens.weight" in subject.drafter.tensors
-    if is_own != (rotation.get("embedding") == "own"):
-        text = f"eaglectl.json states {rotation.get('embedding')!r} for the embedding of a rotated drafter"
-        yield Match(f"{text}, and the file has {'one' if is_own else 'none'}", "tensor:embed_tokens.weight")
+    has_embedding = "embed_tokens.weight" in subject.drafter.tensors
+    stated = rotation.get("embedding")
+    if has_embedding != (stated == "own"):
+        text = f"eaglectl.json states {stated!r} for the embedding of a rotated drafter"
+        number = "one" if has_embedding else "none"
+        yield Match(f"{text}, and the file has {number}", "tensor:embed_tokens.weight")
     digest = embedding_digest(subject.target.checkpoint)
     if digest is None:
         raise CannotLook("the target has no embedding of plain numbers to compare with that in eaglectl.json")
@@ -167,16 +171,20 @@ def head_rows(subject: Subject) -> Iterator[Match]:
     other = _named(theirs, (*HEADS, *EMBEDDINGS))
     if theirs.tensors[other].shape[1] != dims.hidden:
         return  # EGL701 reports it
-    if _is_broken(subject) or _repeated(subject, name):
+    head, faults = subject.scan[name], subject.vocabulary_faults
+    is_broken = head.bad > 0 or head.constant is not None or any(each.topic != "d2t-order" for each in faults)
+    if is_broken or _repeated(subject, name):
         return  # other rules report it
     for source, places in _other_rows(_offsets(subject), theirs.tensors[other].shape[0]).items():
         here, there = _similarities(weights, name, theirs, other, places)
         if there > SIMILAR and here < DIFFERENT:
-            text = (
-                f"rows of {name} are like the target's rows {source} (by {there:.2f}),"
-                f" not i + d2t[i] (by {here:.2f})"
+            yield Match(
+                (
+                    f"rows of {name} are like the target's rows {source} (by {there:.2f}),"
+                    f" not i + d2t[i] (by {here:.2f})"
+                ),
+                f"tensor:{name}",
             )
-            yield Match(text, f"tensor:{name}")
             return
 
 
@@ -215,16 +223,9 @@ def _is_plain(subject: Subject, tensor: Tensor) -> bool:
 
 
 def _offsets(subject: Subject) -> "Ids":
-    d2t, _ = subject.vocabulary_tables.tables
+    d2t, _ = subject.vocabulary_tables
     assert d2t is not None
     return d2t
-
-
-def _is_broken(subject: Subject) -> bool:
-    """Whether d2t has faults, or lm_head holds no weights, so that its rows have no meaning."""
-    head = subject.scan[str(_head(subject))]
-    topics = {fault.topic for fault in subject.vocabulary_tables.faults}
-    return head.bad > 0 or head.constant is not None or bool(topics - {"d2t-order"})
 
 
 def _repeated(subject: Subject, head: str) -> int:

@@ -82,16 +82,18 @@ def _check(engine: Engine, fact: Fact) -> Check:
         releases = _releases(engine, fact, subject.applied_facts)
         if not releases:
             return
-        texts = [f"{ranges(named, engine.releases)} {text}" for text, named in releases.items()]
-        message = "; ".join(f"{engine.title} {text}" for text in texts)
+        message = "; ".join(
+            f"{engine.title} {ranges(named, engine.releases)} {text}" for text, named in releases.items()
+        )
         if fact.outcome == ServedAs.UNKNOWN:
             raise CannotLook(message)
         checkpoint = subject.view(engine.name)
         written = edits(fact, checkpoint)
+        keys = (ABOUT.get(fact.id, ""), *(() if isinstance(fact.remedy, str) else fact.remedy))
         concerned = {release for named in releases.values() for release in named}
         yield Match(
             message,
-            _place(fact, checkpoint),
+            next((f"config.json:{key}" for key in keys if key in checkpoint.config), ""),
             f"write {spelled(written)} into config.json." if written else _other_fix(fact, subject),
             tuple(f"{engine.name}=={release}" for release in engine.releases if release in concerned),
         )
@@ -133,14 +135,13 @@ def _releases(engine: Engine, fact: Fact, facts: Facts) -> Mapping[str, list[str
     return releases
 
 
-def _place(fact: Fact, view: View) -> str:
-    edited = () if isinstance(fact.remedy, str) else fact.remedy
-    keys = (ABOUT.get(fact.id, ""), *edited)
-    return next((f"config.json:{key}" for key in keys if key in view.config), "")
-
-
 def _rule(engine: Engine, fact: Fact) -> Rule:
-    concerns = f"{engine.name}{fact.releases}"
+    evidence = f"read in the sources of {engine.title}, not run"
+    if fact.run_in:
+        runs = [f"run on {engine.title} {release}: {case}" for release, case in fact.run_in.items()]
+        concerned = {release for release in engine.releases if is_within(fact.releases, release)}
+        rest = "; read in the sources of the other releases" if concerned - set(fact.run_in) else ""
+        evidence = f"{'; '.join(runs)}{rest}"
     return Rule(
         fact.rule,
         f"{engine.name}-{fact.id}",
@@ -149,19 +150,10 @@ def _rule(engine: Engine, fact: Fact) -> Rule:
         fact.why,
         fact.fix,
         _check(engine, fact),
-        concerns,
+        f"{engine.name}{fact.releases}",
         fact.reported_by,
-        _evidence(engine, fact),
+        evidence,
     )
-
-
-def _evidence(engine: Engine, fact: Fact) -> str:
-    if not fact.run_in:
-        return f"read in the sources of {engine.title}, not run"
-    runs = [f"run on {engine.title} {release}: {case}" for release, case in fact.run_in.items()]
-    concerned = {release for release in engine.releases if is_within(fact.releases, release)}
-    rest = "; read in the sources of the other releases" if concerned - set(fact.run_in) else ""
-    return f"{'; '.join(runs)}{rest}"
 
 
 RULES = tuple(_rule(engine, fact) for engine in ENGINES.values() for fact in engine.facts)

@@ -6,9 +6,8 @@ from eaglectl.files.header import parse_json
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.other_drafters import drafter_mark
 from eaglectl.judge.rule import CannotLook, Match, noted, rule
-from eaglectl.judge.subject import Subject
+from eaglectl.judge.subject import NO_TARGET, Subject
 
-NO_TARGET = "no target was given; pass --target"
 # common tensor parallel sizes
 TENSOR_PARALLEL_SIZES = (2, 4, 8, 16)
 
@@ -75,9 +74,7 @@ def target_is_drafter(subject: Subject) -> Iterator[Match]:
 
     Fix: give the model that verifies the drafts as --target.
     """
-    if subject.target.config is None:
-        raise CannotLook(NO_TARGET)
-    if mark := drafter_mark(subject.target.config):
+    if mark := drafter_mark(subject.target.given_config):
         yield Match(f"the target that was given is a drafter (its config has {mark})")
 
 
@@ -90,10 +87,7 @@ def tensor_parallel(subject: Subject) -> Iterator[Match]:
 
     Fix: start vLLM with draft_tensor_parallel_size: 1 in --speculative-config.
     """
-    dims, config = subject.drafter.dims, subject.target.config
-    if config is None:
-        raise CannotLook(NO_TARGET)
-    sizes = text_part(config)
+    dims, sizes = subject.drafter.dims, text_part(subject.target.given_config)
     heads, kv_heads, width = (
         sizes.get(key) for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size")
     )
@@ -135,8 +129,10 @@ def target_vocabulary_size(subject: Subject) -> Iterator[Match]:
         raise CannotLook(NO_TARGET)
 
 
-@noted("EGL709", "target-depth", "warning")
-def target_depth() -> None:
+target_depth = noted(
+    "EGL709",
+    "target-depth",
+    "warning",
     """The target has as many layers as the drafter's config says.
 
     Layer ids are read by the target's depth, which trainers write under names of their own
@@ -144,7 +140,8 @@ def target_depth() -> None:
     key was copied.
 
     Fix: give the target that the drafter was trained for, or correct the key.
-    """
+    """,
+)
 
 
 @rule("EGL712", "changed-target", "note")
@@ -157,9 +154,8 @@ def changed_target(subject: Subject) -> Iterator[Match]:
 
     Fix: nothing, if `eaglectl smoke SOURCE --target TARGET` measures the acceptance that training reported.
     """
-    if subject.target.config is None:
-        raise CannotLook(NO_TARGET)
-    yield from (Match(note.text) for note in subject.drafter.notes if note.topic == "changed-target")
+    if subject.target.given_config:
+        yield from (Match(note.text) for note in subject.drafter.notes if note.topic == "changed-target")
 
 
 def _token_ids(name: str, raw: bytes) -> Mapping[str, int]:

@@ -28,10 +28,12 @@ def draft_vocabulary_size(subject: Subject) -> Iterator[Match]:
 
     Fix: restore lm_head, d2t and t2d of one training run.
     """
-    dims, vocab = subject.drafter.dims, subject.vocabulary_tables.target_size
+    dims, vocab = subject.drafter.dims, subject.target_vocab
     if dims.draft_vocab > vocab:
-        text = f"the draft vocabulary has {dims.draft_vocab} tokens and the target's {vocab}"
-        yield Match(text, "config.json:vocab_size")
+        yield Match(
+            f"the draft vocabulary has {dims.draft_vocab} tokens and the target's {vocab}",
+            "config.json:vocab_size",
+        )
         return
     yield from _faults(subject, "draft-vocabulary-size")
 
@@ -100,7 +102,7 @@ def d2t_absolute(subject: Subject) -> Iterator[Match]:
     Fix: run `eaglectl convert SOURCE`, which writes offsets.
     """
     yield from _faults(subject, "d2t-absolute")
-    d2t, t2d = subject.vocabulary_tables.tables
+    d2t, t2d = subject.vocabulary_tables
     if d2t is None:
         return
     from eaglectl.drafter.vocabulary import BOTH_FIT, is_of_two_meanings, recorded_meaning
@@ -140,13 +142,13 @@ def d2t_dtype(subject: Subject) -> Iterator[Match]:
     Fix: restore d2t from the trainer as int64; a rounded table cannot be repaired, but t2d may give it.
     """
     tensor, vocab = subject.drafter.tensors.get("d2t"), subject.drafter.dims.vocab
-    if tensor and subject.vocabulary_tables.is_rounded:
+    if tensor and subject.is_d2t_rounded:
         held = EXACT.get(tensor.dtype)
         capacity = f"holds whole numbers to {held} exactly" if held else "is no type for whole numbers"
         yield Match(
             f"d2t is {tensor.dtype}, which {capacity}, and the vocabulary has {vocab} tokens",
             "tensor:d2t",
-            subject.vocabulary_tables.repair,
+            subject.vocabulary_repair,
         )
 
 
@@ -162,10 +164,10 @@ def special_tokens(subject: Subject) -> Iterator[Match]:
     if not drafter.has_reduced_vocabulary or "d2t" not in drafter.tensors:
         return
     special = _special_tokens(subject)
-    d2t = subject.vocabulary_tables.tables[0]
+    d2t = subject.vocabulary_tables[0]
     from eaglectl.drafter.vocabulary import offset_targets
 
-    if d2t is None or any(fault.topic != "d2t-order" for fault in subject.vocabulary_tables.faults):
+    if d2t is None or any(fault.topic != "d2t-order" for fault in subject.vocabulary_faults):
         raise CannotLook("d2t gives no draft vocabulary to look in")
     known = set(offset_targets(d2t))
     missing = [f"{name} ({token})" for token, name in special.items() if token not in known]
@@ -205,49 +207,38 @@ def d2t_int64(subject: Subject) -> Iterator[Match]:
     Fix: run `eaglectl convert SOURCE`, which writes int64.
     """
     tensor = subject.drafter.tensors.get("d2t")
-    if tensor and tensor.dtype != "I64" and not subject.vocabulary_tables.is_rounded:
+    if tensor and tensor.dtype != "I64" and not subject.is_d2t_rounded:
         fix = "" if tensor.dtype[0] in "IU" else RESTORE
         yield Match(f"d2t is {tensor.dtype}; int64 is what engines hold it in", "tensor:d2t", fix)
 
 
 def _faults(subject: Subject, topic: str) -> Iterator[Match]:
     """The faults of the tables on one topic."""
-    for fault in subject.vocabulary_tables.faults:
+    for fault in subject.vocabulary_faults:
         if fault.topic == topic:
-            yield Match(fault.text, f"tensor:{fault.tensor}", subject.vocabulary_tables.repair)
+            yield Match(fault.text, f"tensor:{fault.tensor}", subject.vocabulary_repair)
 
 
 def _special_tokens(subject: Subject) -> Mapping[int, str]:
     """Ids and names of the tokens that the draft vocabulary needs. Raises CannotLook where no config names
     one.
     """
-    configs, source = _target_configs(subject), subject.target.source
-    tokens = _turn_tokens(source) if source is not None else {}
+    config, source = subject.target.config or {}, subject.target.source
+    configs = [text_part(config), config]
+    tokens: dict[int, str] = {}
+    if source is not None:
+        configs.append(_read_json(source, "generation_config.json"))
+        # the added tokens of the target's tokenizer that start or end thoughts and tool calls
+        added = _read_json(source, "tokenizer_config.json").get("added_tokens_decoder")
+        for token, entry in added.items() if isinstance(added, dict) else ():
+            text = entry.get("content") if isinstance(entry, dict) else None
+            if token.isdecimal() and isinstance(text, str) and TURN_TOKENS.fullmatch(text):
+                tokens[int(token)] = text
     ends = [token for config in configs for token in _end_tokens(config)]
     # trainers copy the target's into the drafter's config
     tokens |= dict.fromkeys(ends or _end_tokens(subject.flat), "eos")
     if not tokens:
         raise CannotLook("no config names the token that ends a turn; pass --target with the target's folder")
-    return tokens
-
-
-def _target_configs(subject: Subject) -> list[Mapping[str, Any]]:
-    """The configs of the target that may name the token that ends a turn."""
-    config = subject.target.config or {}
-    configs = [text_part(config), config]
-    if subject.target.source is not None:
-        configs.append(_read_json(subject.target.source, "generation_config.json"))
-    return configs
-
-
-def _turn_tokens(source: Source) -> dict[int, str]:
-    """The added tokens of the target's tokenizer that start or end thoughts and tool calls."""
-    tokens: dict[int, str] = {}
-    added = _read_json(source, "tokenizer_config.json").get("added_tokens_decoder")
-    for token, entry in added.items() if isinstance(added, dict) else ():
-        text = entry.get("content") if isinstance(entry, dict) else None
-        if token.isdecimal() and isinstance(text, str) and TURN_TOKENS.fullmatch(text):
-            tokens[int(token)] = text
     return tokens
 
 

@@ -51,15 +51,18 @@ HALF = 65504.0  # the largest number of float16
 SQUARES = sqrt(3.4028234663852886e38)
 
 
-@noted("EGL201", "missing-tensor", "error")
-def missing_tensor() -> None:
+missing_tensor = noted(
+    "EGL201",
+    "missing-tensor",
+    "error",
     """Every tensor of the drafter is in the weights.
 
     No engine reports a missing tensor: norms stay at one, matrices keep uninitialised memory, and the
     drafts are worthless while the server answers as usual.
 
     Fix: restore the tensor from the trainer's checkpoint.
-    """
+    """,
+)
 
 
 @rule("EGL202", "unknown-tensor", "error")
@@ -94,7 +97,7 @@ def tensor_shape(subject: Subject) -> Iterator[Match]:
     """
     for match in subject.reported("tensor-shape"):
         if match.where == "tensor:d2t" and not subject.ended_on("tensor-shape"):
-            message, repair = match.message.partition("; or pass ")[0], subject.vocabulary_tables.repair
+            message, repair = match.message.partition("; or pass ")[0], subject.vocabulary_repair
             match = replace(match, message=message, fix=repair)
         yield match
 
@@ -131,17 +134,11 @@ def engine_names(subject: Subject) -> Iterator[Match]:
         if unloaded:
             more = f" and {len(unloaded) - 1} like it are names" if len(unloaded) > 1 else " is a name"
             yield Match(f"{unloaded[0]}{more} not loaded by {engines}", f"tensor:{unloaded[0]}")
-    yield from _norms_of_later_layers(names)
-
-
-def _norms_of_later_layers(names: Sequence[str]) -> Iterator[Match]:
     layers = (LAYER.fullmatch(canonical_name(name)) for name in names)
     parts = [layer[2] for layer in layers if layer and layer[1] != "0"]
-    if not parts:
-        return
-    if "input_layernorm.weight" not in parts:
+    if parts and "input_layernorm.weight" not in parts:
         yield Match("later layers have hidden_norm alone; vLLM looks for input_layernorm there")
-    elif "hidden_norm.weight" not in parts:
+    elif parts and "hidden_norm.weight" not in parts:
         yield Match(
             "later layers have input_layernorm alone; SGLang and TensorRT-LLM look for hidden_norm there"
         )
@@ -187,14 +184,17 @@ def config_dtype(subject: Subject) -> Iterator[Match]:
         yield Match(f"config states {key}: {stated}, and the weights are {stored}", place)
 
 
-@noted("EGL212", "tensor-twice", "error")
-def tensor_twice() -> None:
+tensor_twice = noted(
+    "EGL212",
+    "tensor-twice",
+    "error",
     """No tensor is in the weights under two names.
 
     Which of the two an engine keeps depends on the order in which it reads them.
 
     Fix: keep the one that was trained.
-    """
+    """,
+)
 
 
 @rule("EGL213", "allowed-dtype", "error")
@@ -246,9 +246,12 @@ def not_finite(subject: Subject) -> Iterator[Match]:
     """
     for name, summary in subject.summaries():
         if summary.bad:
-            tensor = subject.checkpoint.tensors[name]
-            first = _indices(summary.first, tensor.shape)
-            count = f"{summary.bad} of {prod(tensor.shape)} numbers, the first at {first}"
+            # the indices of the first one in a row-major tensor
+            shape, position, first = subject.checkpoint.tensors[name].shape, summary.first, list[int]()
+            for size in reversed(shape):
+                position, index = divmod(position, size)
+                first.insert(0, index)
+            count = f"{summary.bad} of {prod(shape)} numbers, the first at {first}"
             yield Match(f"{name} holds NaN or infinity: {count}", f"tensor:{name}")
 
 
@@ -261,11 +264,18 @@ def constant_tensor(subject: Subject) -> Iterator[Match]:
 
     Fix: restore the tensor from the trainer's checkpoint.
     """
-    for name, summary in _summaries(subject):
+    # not those of quantisers and of the draft vocabulary; biases may be zero
+    names = {
+        stored
+        for name, tensor in subject.drafter.tensors.items()
+        if name not in (*TABLES, "mask_hidden") and not name.endswith(".bias") and not is_quantised_part(name)
+        for stored in tensor.stored
+    }
+    for name, summary in subject.summaries():
+        if summary.constant is None or name not in names:
+            continue
         shape = subject.checkpoint.tensors[name].shape
         is_matrix = len(shape) > 1 and prod(shape) > 1
-        if summary.constant is None:
-            continue
         if is_matrix or (summary.constant == 0 and name.endswith("weight")):
             yield Match(f"{name} {list(shape)} is all {summary.constant:g}", f"tensor:{name}")
 
@@ -290,8 +300,10 @@ def untrained(subject: Subject) -> Iterator[Match]:
         return
     for part, matrices in fresh.items():
         name, distribution = matrices[0]
-        text = f"{part} looks untrained: its norms are ones and its matrices as first drawn ({distribution})"
-        yield Match(text, f"tensor:{name}")
+        yield Match(
+            f"{part} looks untrained: its norms are ones and its matrices as first drawn ({distribution})",
+            f"tensor:{name}",
+        )
 
 
 @rule("EGL214", "beyond-float16", "warning")
@@ -320,19 +332,6 @@ def overflowing(subject: Subject) -> Iterator[Match]:
         yield Match(f"{name} reaches {summary.largest:.3g}, whose square no float32 holds", f"tensor:{name}")
 
 
-def _summaries(subject: Subject) -> Iterator[tuple[str, "Summary"]]:
-    """Summaries of matrices and norms, without those of quantisers, the draft vocabulary and biases."""
-    names = {
-        stored: None
-        for name, tensor in subject.drafter.tensors.items()
-        if name not in ("d2t", "t2d", "mask_hidden")
-        and not name.endswith(".bias")
-        and not is_quantised_part(name)
-        for stored in tensor.stored
-    }
-    return ((name, summary) for name, summary in subject.summaries() if name in names)
-
-
 def _large(subject: Subject, least: float, most: float) -> Iterator[tuple[str, "Summary"]]:
     for name, summary in subject.summaries():
         if not summary.bad and least < summary.largest <= most and not is_quantised_part(name):
@@ -356,11 +355,10 @@ def _untrained(subject: Subject, names: Sequence[str]) -> list[tuple[str, str]]:
     """
     summaries = {name: subject.scan[name] for name in names if name in subject.scan}
     matrices = [name for name in summaries if len(subject.checkpoint.tensors[name].shape) > 1]
-    norms = [name for name in summaries if name not in matrices]
+    norms = [summary for name, summary in summaries.items() if name not in matrices]
     if not norms or not matrices or len(summaries) < len(names):
         return []
-    is_initial = all(summaries[name].constant == 1 for name in norms)
-    if not is_initial or any(summaries[name].bad for name in matrices):
+    if any(norm.constant != 1 for norm in norms) or any(summaries[name].bad for name in matrices):
         return []
     return _distributions(subject, matrices)
 
@@ -371,7 +369,7 @@ def _distributions(subject: Subject, matrices: Sequence[str]) -> list[tuple[str,
     from eaglectl.judge.scanning import spread
 
     deviation = float(stated) if isinstance(stated, int | float) and stated > 0 else 0.02
-    distributions: list[tuple[str, str]] = []
+    distributions = []
     for name in matrices:
         width = subject.checkpoint.tensors[name].shape[-1]
         distribution = _distribution(spread(weights, name), deviation, width)
@@ -395,12 +393,3 @@ def _distribution(spread: "Spread", deviation: float, width: int) -> str:
         if is_centred and is_wide and abs(spread.kurtosis - kurtosis) <= max(0.03, error * sqrt(24)):
             return words
     return ""
-
-
-def _indices(position: int, shape: Sequence[int]) -> list[int]:
-    """The indices of the number at a position of a row-major tensor."""
-    indices: list[int] = []
-    for size in reversed(shape):
-        position, index = divmod(position, size)
-        indices.insert(0, index)
-    return indices

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from eaglectl.judge.judge import Report, overall_verdict
-from eaglectl.judge.rule import Finding, Rule
 from eaglectl.report.ci.places import Place, Places
 from eaglectl.report.findings import first_findings, group_text, required_groups
 from eaglectl.text import printable
@@ -21,8 +20,8 @@ def _commands(report: Report) -> Iterator[str]:
     places = Places(report.path)
     first, more = first_findings(report.findings)
     for finding in first:
-        level, place = GITHUB_LEVELS[finding.severity], places.find(finding.match.where)
-        yield _command(level, place, _title(finding), _text(finding))
+        title, text = f"{finding.rule.id} {finding.rule.name}", f"{finding.match.message}. Fix: {finding.fix}"
+        yield _command(GITHUB_LEVELS[finding.severity], places.find(finding.match.where), title, text)
     whole = places.find("")
     yield from (_command("notice", whole, "more findings", sentence) for sentence in more)
     if report.problem:
@@ -30,31 +29,17 @@ def _commands(report: Report) -> Iterator[str]:
     if report.skipped:
         yield _command("notice", whole, report.verdict, f"{report.path}: {report.skipped}")
     for reason, rules in required_groups(report):
-        yield _command("error", whole, _unchecked_title(rules[0]), group_text(reason, rules))
+        title = f"{rules[0].id} {rules[0].name} could not look"
+        yield _command("error", whole, title, group_text(reason, rules))
 
 
 def _command(level: str, place: Place, title: str, message: str) -> str:
+    """A workflow command; line breaks in texts come from files, and stay escapes."""
     named = {"file": place.path, "line": place.line, "col": place.column, "title": title}
-    properties = ",".join(f"{name}={_property(str(value))}" for name, value in named.items() if value)
-    return f"::{level} {properties}::{_data(message)}"
-
-
-def _data(text: str) -> str:
-    """A line break of the text comes from a file, and stays an escape."""
-    return printable(text).replace("%", "%25")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def _title(finding: Finding) -> str:
-    return f"{finding.rule.id} {finding.rule.name}"
-
-
-def _text(finding: Finding) -> str:
-    return f"{finding.match.message}. Fix: {finding.fix}"
-
-
-def _unchecked_title(rule: Rule) -> str:
-    return f"{rule.id} {rule.name} could not look"
+    escaped = {
+        name: printable(str(value)).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
+        for name, value in named.items()
+        if value
+    }
+    properties = ",".join(f"{name}={value}" for name, value in escaped.items())
+    return f"::{level} {properties}::{printable(message).replace('%', '%25')}"

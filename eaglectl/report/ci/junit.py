@@ -1,6 +1,6 @@
 """JUnit XML: one test suite for each checkpoint, one test case for each rule."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import eaglectl
@@ -29,7 +29,17 @@ def junit(reports: Sequence[Report]) -> str:
 def _suite(root: Element, report: Report) -> None:
     suite = SubElement(root, "testsuite", {"name": printable(report.path)})
     properties = SubElement(suite, "properties")
-    for name, value in _properties(report).items():
+    facts = {
+        "eaglectl": eaglectl.__version__,
+        "engines": ", ".join(report.engines),
+        "verdict": report.verdict,
+        "policy": report.policy,
+        "fail-on": report.fail_on or "never",
+    }
+    for verdict in report.releases:
+        outcome = ": ".join(filter(None, (verdict.check, ", ".join(verdict.rules))))
+        facts[f"{verdict.engine}=={verdict.release}"] = outcome
+    for name, value in facts.items():
         SubElement(properties, "property", {"name": name, "value": printable(value)})
     if report.problem:
         case = _testcase(suite, report, "the checkpoint can be read")
@@ -38,14 +48,14 @@ def _suite(root: Element, report: Report) -> None:
         case = _testcase(suite, report, "the folder is a drafter's")
         _add_outcome(case, "skipped", report.verdict, report.skipped)
     errors = {rules[0].id: group_text(reason, rules) for reason, rules in required_groups(report)}
+    reasons = {unchecked.rule.id: unchecked.reason for unchecked in report.unchecked}
     for rule in rules_of(report):
         case = _testcase(suite, report, f"{rule.id} {rule.name}")
-        _add_failures(case, report, rule)
+        _add_findings(case, report, rule)
         if rule.id in errors:
             _add_outcome(case, "error", CheckVerdict.COULD_NOT_LOOK, errors[rule.id])
-        for unchecked in report.unchecked:
-            if unchecked.rule is rule and rule.id not in errors:
-                _add_outcome(case, "skipped", CheckVerdict.COULD_NOT_LOOK, unchecked.reason)
+        elif rule.id in reasons:
+            _add_outcome(case, "skipped", CheckVerdict.COULD_NOT_LOOK, reasons[rule.id])
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(len(suite.findall(f"testcase/{tag}"))))
     suite.set("tests", str(len(suite.findall("testcase"))))
@@ -55,39 +65,21 @@ def _testcase(suite: Element, report: Report, name: str) -> Element:
     return SubElement(suite, "testcase", {"name": name, "classname": printable(report.path)})
 
 
-def _properties(report: Report) -> dict[str, str]:
-    properties = {
-        "eaglectl": eaglectl.__version__,
-        "engines": ", ".join(report.engines),
-        "verdict": report.verdict,
-        "policy": report.policy,
-        "fail-on": report.fail_on or "never",
-    }
-    for verdict in report.releases:
-        outcome = ": ".join(filter(None, (verdict.check, ", ".join(verdict.rules))))
-        properties[f"{verdict.engine}=={verdict.release}"] = outcome
-    return properties
-
-
-def _add_failures(case: Element, report: Report, rule: Rule) -> None:
-    failures = [
-        finding for finding in report.findings if finding.rule is rule and finding.fails(report.fail_on)
+def _add_findings(case: Element, report: Report, rule: Rule) -> None:
+    """The findings of a rule that fail the checkpoint; as output the others, and the suppressed ones."""
+    findings = [finding for finding in report.findings if finding.rule is rule]
+    failures = [finding for finding in findings if finding.fails(report.fail_on)]
+    remarks = [_line(finding) for finding in findings if not finding.fails(report.fail_on)]
+    remarks += [
+        f"suppressed: {_line(suppressed.finding)}; {suppressed.by.reason}"
+        for suppressed in report.suppressed
+        if suppressed.finding.rule is rule
     ]
     if failures:
-        worst, lines = failures[0], list(map(_line, failures))
-        _add_outcome(case, "failure", worst.severity, worst.match.message, lines)
-    if remarks := list(_remarks(report, rule)):
+        worst = failures[0]
+        _add_outcome(case, "failure", worst.severity, worst.match.message, list(map(_line, failures)))
+    if remarks:
         SubElement(case, "system-out").text = "\n".join(map(printable, remarks))
-
-
-def _remarks(report: Report, rule: Rule) -> Iterator[str]:
-    """Yield the findings of a rule that do not fail the checkpoint, and the suppressed ones."""
-    for finding in report.findings:
-        if finding.rule is rule and not finding.fails(report.fail_on):
-            yield _line(finding)
-    for suppressed in report.suppressed:
-        if suppressed.finding.rule is rule:
-            yield f"suppressed: {_line(suppressed.finding)}; {suppressed.by.reason}"
 
 
 def _add_outcome(case: Element, tag: str, kind: str, message: str, lines: Sequence[str] = ()) -> None:

@@ -1,7 +1,8 @@
 """Places of findings as editors and code hosts show them: file, line and column, or the name of a tensor."""
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
@@ -11,6 +12,9 @@ from msgspec import Struct
 from eaglectl.errors import EaglectlError
 from eaglectl.files.layout import INDEX, SINGLE
 from eaglectl.files.source import FolderSource
+
+# strings, those that are followed by a colon as keys, and brackets
+TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]', re.DOTALL)
 
 
 class Place(Struct, frozen=True):
@@ -41,20 +45,21 @@ class Places:
     def find(self, where: str) -> Place:
         """Return the place that the `where` of a match names."""
         if where.startswith("tensor:"):
-            file = self.weight_map.get(where.removeprefix("tensor:")) or self.only_file or self.first_weights
+            file = self.weight_map.get(where.removeprefix("tensor:")) or self.only_file
+            file = file or next((name for name in self.names if name.endswith(".safetensors")), SINGLE)
             return Place(self._path(file), logical=where)
-        if not where:
-            return self._whole()
         file, _, key = where.partition(":")
-        if file.endswith(".json") and where not in self.names:
-            return self._key(file, key)
-        line = 1 if where.endswith(".json") else None
-        return Place(self._path(where), line)
-
-    def _whole(self) -> Place:
-        if "config.json" in self.names:
-            return Place(self._path("config.json"), 1)
-        return Place(self._path(self.only_file))
+        if not where:
+            file = "config.json" if "config.json" in self.names else self.only_file
+        elif not file.endswith(".json") or where in self.names:
+            file = where
+        line = 1 if file.endswith(".json") else None
+        text = self._text(file) if key and file != where else ""
+        offset = key_offset(text, key)
+        if offset is None:
+            return Place(self._path(file), line)
+        before = text[:offset]
+        return Place(self._path(file), before.count("\n") + 1, offset - before.rfind("\n"))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -72,19 +77,6 @@ class Places:
             return {name: file for name, file in weight_map.items() if isinstance(file, str)}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
-
-    @property
-    def first_weights(self) -> str:
-        """The first weight file by name; its usual name if there is none."""
-        return next((name for name in self.names if name.endswith(".safetensors")), SINGLE)
-
-    def _key(self, file: str, key: str) -> Place:
-        text = self._text(file)
-        offset = key_offset(text, key)
-        if offset is None:
-            return Place(self._path(file), 1)
-        before = text[:offset]
-        return Place(self._path(file), before.count("\n") + 1, offset - before.rfind("\n"))
 
     def _path(self, file: str) -> str:
         path = self.root / file
@@ -104,39 +96,27 @@ class Places:
 def key_offset(text: str, key: str) -> int | None:
     """Return the offset of a dotted key in a JSON object, or of its nearest parent; None without either."""
     try:
-        return _offset(text, 0, key)
-    except (ValueError, IndexError, RecursionError):
+        offsets = _key_offsets(text)
+    except (ValueError, IndexError):
         return None
+    ends = [len(key), *(match.start() for match in re.finditer(r"[.\[]", key))]
+    return next((offsets[key[:end]] for end in sorted(ends, reverse=True) if key[:end] in offsets), None)
 
 
-def _offset(text: str, start: int, key: str) -> int | None:
-    offset: int | None = None
-    for name, position, value in _members(text, start):
-        if name == key:
-            offset = position
-        elif key.startswith(name) and key[len(name)] in ".[":
-            offset = position
-            if text[value] == "{":
-                nested = _offset(text, value, key[len(name) + 1 :])
-                offset = position if nested is None else nested
-    return offset
-
-
-def _members(text: str, start: int) -> Iterator[tuple[str, int, int]]:
-    """Yield name, its offset and its value's offset for each member of the object that begins at `start`."""
-    decode = json.JSONDecoder().raw_decode
-    position = _skip_blanks(text, start)
-    position = _skip_blanks(text, position + 1) if text[position] == "{" else len(text)
-    while text[position] == '"':
-        name, end = decode(text, position)
-        value = _skip_blanks(text, _skip_blanks(text, end) + 1)
-        yield name, position, value
-        _, end = decode(text, value)
-        position = _skip_blanks(text, end)
-        position = _skip_blanks(text, position + 1) if text[position] == "," else position
-
-
-def _skip_blanks(text: str, position: int) -> int:
-    while text[position] in " \t\r\n":
-        position += 1
-    return position
+def _key_offsets(text: str) -> Mapping[str, int]:
+    """The offset of each key that objects alone lead to, by its dotted path; of equal ones the last."""
+    offsets: dict[str, int] = {}
+    path: list[str | None] = []  # a name for each open object, None for a list
+    for token in TOKEN.finditer(text):
+        match token[0][0]:
+            case "{":
+                path.append("")
+            case "[":
+                path.append(None)
+            case "}" | "]":
+                path.pop()
+            case '"' if token[1]:
+                path[-1] = json.loads(token[0].removesuffix(token[1]))
+                if None not in path:
+                    offsets[".".join(map(str, path))] = token.start()
+    return offsets

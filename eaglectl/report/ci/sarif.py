@@ -6,8 +6,7 @@ from typing import Any
 
 import eaglectl
 from eaglectl.judge.judge import Report
-from eaglectl.judge.judgement import Unchecked
-from eaglectl.judge.rule import Finding, Rule
+from eaglectl.judge.rule import Rule
 from eaglectl.publish.project import repository
 from eaglectl.report.ci.places import Place, Places
 from eaglectl.report.findings import fingerprints, rule_url, rules_of, sorted_rules
@@ -54,15 +53,15 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def _invocation(reports: Sequence[Report], index: Mapping[str, int]) -> dict[str, Any]:
-    notifications = [notification for report in reports for notification in _notifications(report, index)]
-    is_readable = not any(report.problem for report in reports)
     overrides: dict[str, dict[str, object]] = {
         rule: {"enabled": False} for report in reports for rule in report.off
     }
     overrides |= {rule: {"level": level} for report in reports for rule, level in report.lowered.items()}
     return {
-        "executionSuccessful": is_readable,
-        "toolExecutionNotifications": notifications,
+        "executionSuccessful": not any(report.problem for report in reports),
+        "toolExecutionNotifications": [
+            notification for report in reports for notification in _notifications(report, index)
+        ],
         "ruleConfigurationOverrides": [
             {"descriptor": {"id": rule}, "configuration": overrides[rule]} for rule in sorted(overrides)
         ],
@@ -72,47 +71,45 @@ def _invocation(reports: Sequence[Report], index: Mapping[str, int]) -> dict[str
 def _notifications(report: Report, index: Mapping[str, int]) -> Iterator[dict[str, Any]]:
     locations = [_location(Places(report.path).find(""))]
     for unchecked in report.unchecked:
-        yield {**_notification(unchecked, index), "locations": locations}
-    if report.problem:
-        message = {"text": f"{_plain(report.path)} could not be read: {_plain(report.problem)}"}
-        yield {"level": "error", "message": message, "locations": locations}
-    if report.skipped:
-        message = {"text": f"{_plain(report.path)} was skipped: {_plain(report.skipped)}"}
-        yield {"level": "note", "message": message, "locations": locations}
-
-
-def _notification(unchecked: Unchecked, index: Mapping[str, int]) -> dict[str, Any]:
-    rule = unchecked.rule
-    return {
-        "level": "error" if unchecked.is_required else "note",
-        "message": {"text": f"{rule.id} {rule.name} could not look: {_plain(unchecked.reason)}"},
-        "associatedRule": {"id": rule.id, "index": index[rule.id]},
-    }
+        rule = unchecked.rule
+        text = f"{rule.id} {rule.name} could not look: {_plain(unchecked.reason)}"
+        yield {
+            "level": "error" if unchecked.is_required else "note",
+            "message": {"text": text},
+            "associatedRule": {"id": rule.id, "index": index[rule.id]},
+            "locations": locations,
+        }
+    for level, outcome, reason in (
+        ("error", "could not be read", report.problem),
+        ("note", "was skipped", report.skipped),
+    ):
+        if reason:
+            yield {
+                "level": level,
+                "message": {"text": f"{_plain(report.path)} {outcome}: {_plain(reason)}"},
+                "locations": locations,
+            }
 
 
 def _results(report: Report, index: Mapping[str, int]) -> Iterator[dict[str, Any]]:
     places = Places(report.path)
-    reasons = {id(suppressed.finding): suppressed.by.reason for suppressed in report.suppressed}
+    reasons = [*[None] * len(report.findings), *(suppressed.by.reason for suppressed in report.suppressed)]
     findings = [*report.findings, *(suppressed.finding for suppressed in report.suppressed)]
-    for finding, name in zip(findings, fingerprints(findings), strict=True):
-        result = _result(finding, places.find(finding.match.where), name, index[finding.rule.id])
-        if id(finding) in reasons:
-            justification = _plain(reasons[id(finding)])
-            result["suppressions"] = [{"kind": "external", "justification": justification}]
+    for finding, name, reason in zip(findings, fingerprints(findings), reasons, strict=True):
+        match = finding.match
+        result = {
+            "ruleId": finding.rule.id,
+            "ruleIndex": index[finding.rule.id],
+            "level": finding.severity,
+            "kind": "fail",
+            "message": {"text": _plain(f"{match.message}. Fix: {finding.fix}")},
+            "locations": [_location(places.find(match.where))],
+            "partialFingerprints": {"eaglectl/v1": name},
+            "properties": {"where": printable(match.where), "engines": list(match.engines)},
+        }
+        if reason is not None:
+            result["suppressions"] = [{"kind": "external", "justification": _plain(reason)}]
         yield result
-
-
-def _result(finding: Finding, place: Place, fingerprint: str, rule_index: int) -> dict[str, Any]:
-    return {
-        "ruleId": finding.rule.id,
-        "ruleIndex": rule_index,
-        "level": finding.severity,
-        "kind": "fail",
-        "message": {"text": _plain(f"{finding.match.message}. Fix: {finding.fix}")},
-        "locations": [_location(place)],
-        "partialFingerprints": {"eaglectl/v1": fingerprint},
-        "properties": {"where": printable(finding.match.where), "engines": list(finding.match.engines)},
-    }
 
 
 def _location(place: Place) -> dict[str, Any]:
