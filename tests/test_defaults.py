@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.judge.policy_file import read_defaults
+from eaglectl.judge.policy_file import find_policy_file
 from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
 
@@ -140,6 +140,6 @@ def test_a_folder_inside_the_checkpoint_answers_nothing(here: Path) -> None:
 def test_the_lines_of_the_page_are_read(here: Path) -> None:
     page = (FIXTURES.parent / "docs/configuration.md").read_text()
     write(here, page.partition("```toml\n")[2].partition("```")[0])
-    defaults = read_defaults()
-    assert defaults is not None and defaults.aux_layers == "2,16,29"
-    assert (defaults.target, defaults.source_semantics) == ("my-target", ("modelopt=pre-689",))
+    file = find_policy_file()
+    assert file is not None and file.keys.defaults.aux_layers == (2, 16, 29)
+    assert (file.target, file.keys.defaults.source_semantics) == ("my-target", {"modelopt": "pre-689"})

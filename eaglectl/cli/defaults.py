@@ -9,13 +9,21 @@ from eaglectl.files.files import current_folder
 from eaglectl.terminal import say
 
 if TYPE_CHECKING:
-    from eaglectl.judge.policy import Defaults
+    from eaglectl.judge.policy_file import PolicyFile
 
 FILES = ("eaglectl.toml", "pyproject.toml")
 # commands that read a drafter; `validate` and `upload` take the engines with the rest of the policy
 READERS = ("inspect", "convert", "validate", "smoke", "calibrate", "diagnose", "diff", "upload")
 WITH_ENGINES = ("inspect", "convert")
-TOLD = ("--target", "--assume-defaults")
+# the options that the keys of [defaults] stand for, by parameter
+OPTIONS = {
+    "target": "--target",
+    "aux_layers": "--aux-layers",
+    "aux_convention": "--aux-convention",
+    "semantics": "--source-semantics",
+    "assume": "--assume-defaults",
+}
+ALWAYS_SHOWN = ("target", "assume")
 
 
 def command_defaults(
@@ -31,30 +39,43 @@ def command_defaults(
     """
     if command not in READERS or not (policy or _has_file(current_folder())):
         return {}
-    from eaglectl.judge.policy_file import ignored_file, read_defaults
+    from eaglectl.judge.policy_file import find_policy_file, ignored_file
 
     judged = [text for one in arguments for text in ([one] if isinstance(one, str) else one or ())]
-    defaults = read_defaults(policy, judged=judged)
-    told = [option for option in defaults.options if is_verbose or option[0] in TOLD]
-    if told:
-        options = " ".join(f"{name} {value}".strip() for name, value in told)
-        say(f"{defaults.origin} gives {options}, where the command line says nothing else", sys.stderr)
+    file = find_policy_file(policy, judged=judged)
+    values = {} if file is None else _parameters(file, is_verbose=is_verbose)
     if policy is None and (ignored := ignored_file(judged)):
         say(f"{ignored} is not read: it lies in a checkpoint or a download", sys.stderr)
-    return _parameters(defaults, has_engines=command in WITH_ENGINES)
+    if command not in WITH_ENGINES:
+        values.pop("engines", None)
+    return values
+
+
+def _parameters(file: "PolicyFile", *, is_verbose: bool) -> dict[str, Any]:
+    """The parameters that the file gives a value, told on stderr."""
+    keys = file.keys.defaults
+    values: dict[str, Any] = {
+        "target": file.target,
+        "aux_layers": ",".join(map(str, keys.aux_layers or ())),
+        "aux_convention": keys.aux_convention,
+        "semantics": [f"{key}={value}" for key, value in keys.source_semantics.items()],
+        "assume": keys.assume,
+        "engines": list(file.keys.engines),
+    }
+    values = {name: value for name, value in values.items() if value}
+    shown = [name for name in values if name in OPTIONS and (is_verbose or name in ALWAYS_SHOWN)]
+    if shown:
+        options = " ".join(_as_option(OPTIONS[name], values[name]) for name in shown)
+        say(f"{file.label} gives {options}, where the command line says nothing else", sys.stderr)
+    return values
+
+
+def _as_option(option: str, value: str | bool | list[str]) -> str:
+    """An option with its value, once for each of a list."""
+    if value is True:
+        return option
+    return " ".join(f"{option} {text}" for text in (value if isinstance(value, list) else [value]))
 
 
 def _has_file(start: Path) -> bool:
     return any((folder / name).is_file() for folder in (start, *start.parents) for name in FILES)
-
-
-def _parameters(defaults: "Defaults", *, has_engines: bool) -> dict[str, Any]:
-    values = {
-        "target": defaults.target,
-        "aux_layers": defaults.aux_layers,
-        "aux_convention": defaults.aux_convention,
-        "semantics": list(defaults.source_semantics) or None,
-        "assume": defaults.assume or None,
-        "engines": (list(defaults.engines) or None) if has_engines else None,
-    }
-    return {name: value for name, value in values.items() if value is not None}

@@ -35,34 +35,6 @@ class VerifyPolicy(Struct, frozen=True, forbid_unknown_fields=True, rename="keba
     )
 
 
-class Defaults(Struct, frozen=True):
-    """What commands take where their command line says nothing: the target, and answers about a trainer.
-
-    `origin` is the file, empty where there is none. `target` is a folder as seen from the current one, or a
-    Hub repository; the others are as on the command line.
-    """
-
-    origin: str = ""
-    engines: tuple[str, ...] = ()
-    target: str | None = None
-    aux_layers: str | None = None
-    aux_convention: str | None = None
-    source_semantics: tuple[str, ...] = ()
-    assume: bool = False
-
-    @property
-    def options(self) -> tuple[tuple[str, str], ...]:
-        """The options that these defaults stand for, as name and value."""
-        single = (
-            ("--target", self.target),
-            ("--aux-layers", self.aux_layers),
-            ("--aux-convention", self.aux_convention),
-        )
-        given = [(name, value) for name, value in single if value is not None]
-        assumed = [("--assume-defaults", "")] if self.assume else []
-        return (*given, *(("--source-semantics", text) for text in self.source_semantics), *assumed)
-
-
 class Policy(Struct, frozen=True):
     """What a team requires of its checkpoints; the empty policy requires nothing. Rules are named by id.
 

@@ -17,7 +17,7 @@ from eaglectl.files.files import current_folder, read_small_file
 from eaglectl.files.hub_cache import is_snapshot
 from eaglectl.files.layout import is_checkpoint
 from eaglectl.formats.format import Answers
-from eaglectl.judge.policy import Defaults, Policy, Suppression, VerifyPolicy
+from eaglectl.judge.policy import Policy, Suppression, VerifyPolicy
 from eaglectl.judge.rule import Severity
 from eaglectl.judge.rules import find_rule, rule_ids
 from eaglectl.options import TARGET, options_of
@@ -101,6 +101,13 @@ class PolicyFile(Struct, frozen=True):
     folder: Path
     keys: PolicyTable
 
+    @property
+    def target(self) -> str:
+        """The target of [defaults], a folder as seen from the current one; "" where there is none."""
+        target = self.keys.defaults.target
+        is_here = bool(target) and os.path.lexists(self.folder / target)
+        return os.path.relpath(self.folder / target) if is_here else target
+
 
 def read_policy(
     path: StrPath | None = None, start: StrPath | None = None, *, judged: Iterable[StrPath] = ()
@@ -111,16 +118,8 @@ def read_policy(
     unless `path` names it. The empty policy where there is no file. Raises UsageError with the file, the key
     and what was expected.
     """
-    file = _chosen_file(path, start, judged)
+    file = find_policy_file(path, start, judged)
     return Policy() if file is None else _policy(file)
-
-
-def read_defaults(
-    path: StrPath | None = None, start: StrPath | None = None, *, judged: Iterable[StrPath] = ()
-) -> Defaults:
-    """The [defaults] in the file that `read_policy` takes. Raises UsageError."""
-    file = _chosen_file(path, start, judged)
-    return Defaults() if file is None else _defaults(file)
 
 
 def parse_policy(values: Mapping[str, Any], origin: str, folder: Path = Path()) -> Policy:
@@ -173,22 +172,6 @@ def _policy(file: PolicyFile) -> Policy:
     )
 
 
-def _defaults(file: PolicyFile) -> Defaults:
-    """The defaults of commands, with a target's folder as seen from the current one."""
-    keys, target = file.keys.defaults, file.keys.defaults.target or None
-    if target is not None and os.path.lexists(file.folder / target):
-        target = os.path.relpath(file.folder / target)
-    return Defaults(
-        origin=file.label,
-        engines=file.keys.engines,
-        target=target,
-        aux_layers=",".join(map(str, keys.aux_layers)) if keys.aux_layers else None,
-        aux_convention=keys.aux_convention,
-        source_semantics=tuple(f"{key}={value}" for key, value in keys.source_semantics.items()),
-        assume=keys.assume,
-    )
-
-
 def ignored_file(judged: Iterable[str] = ()) -> str | None:
     """The nearest file from the current folder upwards that is not taken because of where it lies."""
     here = current_folder()
@@ -214,8 +197,13 @@ def _folders(start: Path, judged: Iterable[StrPath]) -> Sequence[Path]:
     return folders[foreign:]
 
 
-def _chosen_file(path: StrPath | None, start: StrPath | None, judged: Iterable[StrPath]) -> PolicyFile | None:
-    """The file `path`, else the nearest one, named as seen from `start`; None where there is none."""
+def find_policy_file(
+    path: StrPath | None = None, start: StrPath | None = None, judged: Iterable[StrPath] = ()
+) -> PolicyFile | None:
+    """The file that `read_policy` takes, named as seen from `start`; None where there is none.
+
+    Raises UsageError.
+    """
     if path is None:
         here = current_folder() if start is None else Path(start)
         paths = (folder / name for folder in _folders(here, judged) for name in FILES)
