@@ -78,9 +78,8 @@ def network_reading(
 
     `captured` are the layers by the runners that the release may take, which have to agree.
     """
-    kinds: list[Misread | None] = [applied.fact.misread for applied in differing]
     values: dict[str, Any] = {}
-    for kind in kinds:
+    for kind in (applied.fact.misread for applied in differing):
         value = None if kind is None else _value(kind, view, captured.values())
         if value is None:
             return None

@@ -144,14 +144,14 @@ def _layer_model_type(view: View) -> bool:
     return layer.get("model_type", "llama") not in ("llama", "qwen3")
 
 
-def _in_speculators(trained: Callable[[View], object]) -> Condition:
-    """Holds for speculators configs where `trained` is true."""
-    return when(lambda view: view.is_speculators and trained(view))
+def _of_speculators(is_used: Callable[[View], object]) -> Condition:
+    """Holds where the config is speculators' and the drafter uses the feature."""
+    return when(lambda view: view.is_speculators and is_used(view))
 
 
-def _in_peagle(trained: Callable[[View], object]) -> Condition:
-    """Holds for speculators configs of P-EAGLE drafters where `trained` is true."""
-    return when(lambda view: view.config.get("speculators_model_type") == "peagle" and trained(view))
+def _of_peagle(is_used: Callable[[View], object]) -> Condition:
+    """Holds where the config is that of speculators' P-EAGLE and the drafter uses the feature."""
+    return when(lambda view: view.config.get("speculators_model_type") == "peagle" and is_used(view))
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -232,14 +232,14 @@ CONDITIONS: Mapping[str, Condition] = {
     "embedding-replaced": when(_replaced_embedding),
     "target-lacks": target_is("lacks", "absent"),
     "target-unlisted": _unlisted_target,
-    "speculators-unknown": _in_speculators(lambda view: True),
-    "speculators-mla": _in_speculators(lambda view: True),
+    "speculators-unknown": _of_speculators(lambda view: True),
+    "speculators-mla": _of_speculators(lambda view: True),
     "speculators-model-type": when(_layer_model_type),
-    "speculators-norm-before-fc": _in_speculators(lambda view: view.drafter.norms.norm_before_fc),
-    "speculators-norm-output": _in_speculators(lambda view: view.drafter.norms.norm_output),
-    "speculators-fc-norm": _in_speculators(lambda view: view.drafter.norms.fc_norm),
-    "speculators-peagle": _in_peagle(lambda view: view.drafter.norms.norm_output),
-    "speculators-peagle-fc-norm": _in_peagle(lambda view: view.drafter.norms.fc_norm),
+    "speculators-norm-before-fc": _of_speculators(lambda view: view.drafter.norms.norm_before_fc),
+    "speculators-norm-output": _of_speculators(lambda view: view.drafter.norms.norm_output),
+    "speculators-fc-norm": _of_speculators(lambda view: view.drafter.norms.fc_norm),
+    "speculators-peagle": _of_peagle(lambda view: view.drafter.norms.norm_output),
+    "speculators-peagle-fc-norm": _of_peagle(lambda view: view.drafter.norms.fc_norm),
 }
 
 

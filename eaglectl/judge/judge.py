@@ -80,8 +80,8 @@ def judge(
     start = time.perf_counter()
     judgement = judge_drafter(subject, rules, policy)
     complete = completing(path, subject.target.text, subject.answers)
-    found, changes = _repairs(judgement, path)
-    findings = [finding.completed(complete) for finding in found]
+    reported, changes = _repairs(judgement, path)
+    findings = [finding.completed(complete) for finding in reported]
     valid, expired = _valid_suppressions(policy)
     kept, suppressed = _suppress(findings, valid)
     kept.sort(key=lambda finding: -finding.level)
@@ -214,7 +214,5 @@ def skipped_report(source: str, why: str, fail_on: Severity | None, policy: str)
 def overall_verdict(reports: Iterable[Report]) -> CheckVerdict:
     """The worst verdict of several checkpoints; SKIPPED where all are, as then nothing was judged."""
     verdicts = {report.verdict for report in reports}
-    for verdict in (CheckVerdict.FAIL, CheckVerdict.COULD_NOT_LOOK, CheckVerdict.PASS):
-        if verdict in verdicts:
-            return verdict
-    return CheckVerdict.SKIPPED if verdicts else CheckVerdict.PASS
+    order = (CheckVerdict.FAIL, CheckVerdict.COULD_NOT_LOOK, CheckVerdict.PASS, CheckVerdict.SKIPPED)
+    return next((verdict for verdict in order if verdict in verdicts), CheckVerdict.PASS)

@@ -83,10 +83,10 @@ class Rule(Struct, frozen=True):
 
 def rule(id: str, name: str, severity: Severity) -> Callable[[Check], Rule]:
     """Make a rule of a function that yields matches; its docstring is the rule's documentation."""
-    return lambda check: documented(id, name, severity, check, check.__doc__ or "")
+    return lambda check: make_rule(id, name, severity, check, check.__doc__ or "")
 
 
-def noted(id: str, name: str, severity: Severity, documentation: str, *, is_fault: bool = False) -> Rule:
+def note_rule(id: str, name: str, severity: Severity, documentation: str, *, is_fault: bool = False) -> Rule:
     """Make a rule of what reading a checkpoint reports on the topic of the rule's name.
 
     With `is_fault` a question is a finding.
@@ -95,10 +95,10 @@ def noted(id: str, name: str, severity: Severity, documentation: str, *, is_faul
     def check(subject: Any) -> Iterator[Match]:
         yield from subject.reported(name, is_fault=is_fault)
 
-    return documented(id, name, severity, check, documentation)
+    return make_rule(id, name, severity, check, documentation)
 
 
-def documented(id: str, name: str, severity: Severity, check: Check, documentation: str) -> Rule:
+def make_rule(id: str, name: str, severity: Severity, check: Check, documentation: str) -> Rule:
     """Make a rule with its documentation.
 
     That is one sentence that states what must hold, a paragraph on why, and a last paragraph that begins with

@@ -189,18 +189,13 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
             raise CannotLook("it needs the weights, and --headers-only leaves them closed")
         return self.values
 
-    @property
+    @cached_property
     def values(self) -> Checkpoint:
         """The checkpoint, for a rule that reads d2t, t2d or norms, which are small and always read."""
         checkpoint = self.checkpoint
         if isinstance(self.unpickled, EaglectlError):
             raise CannotLook(f"the weights are pickles that cannot be copied: {self.unpickled}")
-        return self._copied if self.unpickled else checkpoint
-
-    @cached_property
-    def _copied(self) -> Checkpoint:
-        assert isinstance(self.unpickled, FolderSource)
-        return read_checkpoint(self.unpickled)
+        return checkpoint if self.unpickled is None else read_checkpoint(self.unpickled)
 
     @cached_property
     def on_disk(self) -> FolderSource:

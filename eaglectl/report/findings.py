@@ -75,18 +75,11 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
 
 def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -> Outline:
     """One checkpoint; `common` is what no rule could look at in any of them."""
-    about = {
-        "could not be read: ": report.problem,
-        "no drafter: ": report.skipped,
-        "target: ": report.target,
-    }
-    lines = [
-        Words(f"{label}{text}", "doubt" if text is report.problem else "quiet")
-        for label, text in about.items()
-        if text
-    ]
-    copied = [Words(COPIED, "quiet")] if report.is_of_copy else []
-    sections = [Section("", [Lines([*lines, *copied])], has_heading=False)]
+    lines = [Words(f"could not be read: {report.problem}", "doubt")] if report.problem else []
+    about = {"no drafter: ": report.skipped, "target: ": report.target}
+    lines += [Words(f"{label}{text}", "quiet") for label, text in about.items() if text]
+    lines += [Words(COPIED, "quiet")] if report.is_of_copy else []
+    sections = [Section("", [Lines(lines)], has_heading=False)]
     if is_unreadable(report) and not is_quiet:
         sections += _unreadable_entries(report)
     else:
@@ -248,16 +241,13 @@ def unchecked_groups(report: Report) -> list[UncheckedGroup]:
     return [(f"{reason}{suffixes[is_optional]}", ids) for (is_optional, reason), ids in groups]
 
 
-def required_groups(report: Report) -> list[tuple[str, list[Rule]]]:
-    """Return the reasons why required rules could not look, with those rules."""
+def required_reasons(report: Report) -> Iterator[tuple[Rule, str]]:
+    """Yield why required rules could not look: the first rule of each reason, and of how many it is."""
     required = (unchecked for unchecked in report.unchecked if unchecked.is_required)
-    return list(grouped((unchecked.reason, unchecked.rule) for unchecked in required).items())
-
-
-def group_text(reason: str, rules: Sequence[Rule]) -> str:
-    """Return a group's reason, and how many rules it is of where they are several."""
-    last = rules[-1]
-    return f"{reason} ({len(rules)} rules, the last is {last.id} {last.name})" if len(rules) > 1 else reason
+    for reason, rules in grouped((unchecked.reason, unchecked.rule) for unchecked in required).items():
+        last = rules[-1]
+        more = f" ({len(rules)} rules, the last is {last.id} {last.name})" if len(rules) > 1 else ""
+        yield rules[0], f"{reason}{more}"
 
 
 def common_unchecked(reports: Sequence[Report]) -> list[UncheckedGroup]:

@@ -18,7 +18,7 @@ from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.config_schema import is_within
 from eaglectl.formats.format import CheckpointSummary, ModelClass
 from eaglectl.formats.reader import model_class_of
-from eaglectl.judge.rule import CannotLook, Match, noted, rule
+from eaglectl.judge.rule import CannotLook, Match, note_rule, rule
 from eaglectl.judge.rules.weights import DTYPE
 from eaglectl.judge.subject import Subject, key_place
 from eaglectl.text import listed
@@ -112,7 +112,7 @@ def architecture(subject: Subject) -> Iterator[Match]:
         yield Match(f"{served[0]} is a class for {KIND[built]}, and the tensors are of {KIND[stored]}", place)
 
 
-not_a_drafter = noted(
+not_a_drafter = note_rule(
     "EGL103",
     "not-a-drafter",
     "error",
@@ -148,7 +148,7 @@ def null_fields(subject: Subject) -> Iterator[Match]:
         yield from subject.reported("null-fields")
 
 
-record_edited = noted(
+record_edited = note_rule(
     "EGL123",
     "record-edited",
     "warning",
@@ -192,7 +192,7 @@ def spellings_agree(subject: Subject) -> Iterator[Match]:
     yield from subject.reported("spellings-agree", is_fault=True)
 
 
-unread_key = noted(
+unread_key = note_rule(
     "EGL122",
     "unread-key",
     "warning",
@@ -242,7 +242,7 @@ def hidden_act(subject: Subject) -> Iterator[Match]:
         )
 
 
-training_unservable = noted(
+training_unservable = note_rule(
     "EGL117",
     "training-unservable",
     "error",
@@ -387,7 +387,7 @@ def layer_count(subject: Subject) -> Iterator[Match]:
         )
 
 
-head_dim = noted(
+head_dim = note_rule(
     "EGL106",
     "head-dim",
     "error",

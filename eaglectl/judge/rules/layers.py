@@ -13,7 +13,7 @@ from eaglectl.engines.registry import ENGINES, aux_readings
 from eaglectl.engines.view import View
 from eaglectl.engines.vllm import flat_as_read
 from eaglectl.formats.other_drafters import drafter_mark
-from eaglectl.judge.rule import CannotLook, Match, Rule, Severity, documented, noted, rule
+from eaglectl.judge.rule import CannotLook, Match, Rule, Severity, make_rule, note_rule, rule
 from eaglectl.judge.subject import Subject, key_place
 
 # topics of faults in the ids; EGL406 does not judge ids that have one
@@ -28,9 +28,9 @@ def _reported(subject: Subject, *topics: str) -> Iterator[Match]:
             yield Match(note.text, f"config.json:{note.about}" if is_key else key_place(subject.config, IDS))
 
 
-def noted_ids(id: str, name: str, severity: Severity, documentation: str) -> Rule:
+def ids_rule(id: str, name: str, severity: Severity, documentation: str) -> Rule:
     """Make a rule of the notes on the topic of its name, as `_reported` has them."""
-    return documented(id, name, severity, lambda subject: _reported(subject, name), documentation)
+    return make_rule(id, name, severity, lambda subject: _reported(subject, name), documentation)
 
 
 @rule("EGL401", "aux-count", "error")
@@ -61,7 +61,7 @@ def aux_range(subject: Subject) -> Iterator[Match]:
         yield from _reported(subject, "aux-range")
 
 
-aux_order = noted_ids(
+aux_order = ids_rule(
     "EGL403",
     "aux-order",
     "warning",
@@ -87,7 +87,7 @@ def aux_lists(subject: Subject) -> Iterator[Match]:
         yield from _reported(subject, "aux-lists")
 
 
-aux_convention = noted_ids(
+aux_convention = ids_rule(
     "EGL405",
     "aux-convention",
     "warning",
@@ -136,7 +136,7 @@ def aux_engines(subject: Subject) -> Iterator[Match]:
         raise CannotLook(f"what {', '.join(unknown)} makes of the ids depends on the target; pass --target")
 
 
-use_aux_hidden_state = noted(
+use_aux_hidden_state = note_rule(
     "EGL407",
     "use-aux-hidden-state",
     "error",
@@ -191,7 +191,7 @@ def aux_ids_absent(subject: Subject) -> Iterator[Match]:
         yield Match(f"config names no aux layers; engines take {' or '.join(defaults)}")
 
 
-aux_ids_doubted = noted_ids(
+aux_ids_doubted = ids_rule(
     "EGL410",
     "aux-ids-doubted",
     "warning",
@@ -205,7 +205,7 @@ aux_ids_doubted = noted_ids(
 )
 
 
-aux_repeated = noted_ids(
+aux_repeated = ids_rule(
     "EGL411",
     "aux-repeated",
     "error",
@@ -218,7 +218,7 @@ aux_repeated = noted_ids(
 )
 
 
-aux_copied = noted_ids(
+aux_copied = ids_rule(
     "EGL412",
     "aux-copied",
     "warning",

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from eaglectl.drafter.drafter import DOUBLE_NORM, JOINED_NORMS
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import MISSING, SPELLINGS, Keys
-from eaglectl.judge.rule import Match, noted, rule
+from eaglectl.judge.rule import Match, note_rule, rule
 from eaglectl.judge.subject import Subject, key_place
 
 # the keys that every engine which knows the switch reads
@@ -21,7 +21,7 @@ READ_KEYS = {
 }
 
 
-norm_tensor_missing = noted(
+norm_tensor_missing = note_rule(
     "EGL501",
     "norm-tensor-missing",
     "error",
@@ -55,7 +55,7 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
             yield Match(f"the file has {tensor} and config has no {keys.spelling(flag)}", f"tensor:{tensor}")
 
 
-both_norms = noted(
+both_norms = note_rule(
     "EGL503",
     "both-norms",
     "warning",

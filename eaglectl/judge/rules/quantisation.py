@@ -8,7 +8,7 @@ from typing import Any
 from eaglectl.drafter.tensors import QUANTISED
 from eaglectl.files.layout import QUANTISATION
 from eaglectl.formats.names import canonical_name
-from eaglectl.judge.rule import CannotLook, Match, noted, rule
+from eaglectl.judge.rule import CannotLook, Match, note_rule, rule
 from eaglectl.judge.subject import Subject, key_place
 
 # targets of compressed-tensors that are classes of modules
@@ -40,7 +40,7 @@ EXCLUDE_KEYS = ("ignore", "exclude_modules", "exclude", "ignored_layers", "modul
 NOT_OF_WEIGHTS = ("k_scale", "v_scale", "q_scale", "output_scale", "input_scale", "pre_quant_scale")
 
 
-quantisation_config = noted(
+quantisation_config = note_rule(
     "EGL801",
     "quantisation-config",
     "error",

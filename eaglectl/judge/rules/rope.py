@@ -11,7 +11,7 @@ from eaglectl.files.target_files import text_part
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.rope import read_rope
 from eaglectl.formats.unread import PARTIAL
-from eaglectl.judge.rule import CannotLook, Match, noted, rule
+from eaglectl.judge.rule import CannotLook, Match, note_rule, rule
 from eaglectl.judge.subject import Subject, key_place
 
 # the scalings that vLLM 0.33 builds (rotary_embedding/__init__.py), and the keys that each needs
@@ -92,7 +92,7 @@ def max_positions(subject: Subject) -> Iterator[Match]:
         )
 
 
-rope_spellings = noted(
+rope_spellings = note_rule(
     "EGL604",
     "rope-spellings",
     "error",
@@ -107,7 +107,7 @@ rope_spellings = noted(
 )
 
 
-rope_pairing = noted(
+rope_pairing = note_rule(
     "EGL605",
     "rope-pairing",
     "error",
@@ -144,7 +144,7 @@ def mrope_sections(subject: Subject) -> Iterator[Match]:
         )
 
 
-rope_base_doubt = noted(
+rope_base_doubt = note_rule(
     "EGL607",
     "rope-base-doubt",
     "warning",
@@ -254,7 +254,7 @@ def partial_rotary(subject: Subject) -> Iterator[Match]:
                 )
 
 
-rope_untrained = noted(
+rope_untrained = note_rule(
     "EGL612",
     "rope-untrained",
     "warning",

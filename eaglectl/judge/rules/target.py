@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from eaglectl.files.header import parse_json
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.other_drafters import drafter_mark
-from eaglectl.judge.rule import CannotLook, Match, noted, rule
+from eaglectl.judge.rule import CannotLook, Match, note_rule, rule
 from eaglectl.judge.subject import NO_TARGET, Subject
 
 # common tensor parallel sizes
@@ -129,7 +129,7 @@ def target_vocabulary_size(subject: Subject) -> Iterator[Match]:
         raise CannotLook(NO_TARGET)
 
 
-target_depth = noted(
+target_depth = note_rule(
     "EGL709",
     "target-depth",
     "warning",

@@ -11,12 +11,24 @@ from eaglectl.files.layout import RECORD
 from eaglectl.files.source import Source
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.catalogue import by_name
-from eaglectl.judge.rule import CannotLook, Match, rule
+from eaglectl.judge.rule import CannotLook, Match, Rule, Severity, make_rule, rule
 from eaglectl.judge.subject import EXACT, Subject
 
 RESTORE = "restore d2t from the trainer's checkpoint."
 # tokens of a chat template that start or end thoughts and tool calls
 TURN_TOKENS = re.compile(r"</?\|?(think|tool_calls?|tool_response)\|?>")
+
+
+def _faults(subject: Subject, topic: str) -> Iterator[Match]:
+    """The faults of the tables on one topic."""
+    for fault in subject.vocabulary_faults:
+        if fault.topic == topic:
+            yield Match(fault.text, f"tensor:{fault.tensor}", subject.vocabulary_repair)
+
+
+def table_rule(id: str, name: str, severity: Severity, documentation: str) -> Rule:
+    """Make a rule of the faults of the tables on the topic of its name."""
+    return make_rule(id, name, severity, lambda subject: _faults(subject, name), documentation)
 
 
 @rule("EGL301", "draft-vocabulary-size", "error")
@@ -54,16 +66,18 @@ def d2t_range(subject: Subject) -> Iterator[Match]:
         yield replace(match, message=match.message + doubt, fix="" if doubt else match.fix)
 
 
-@rule("EGL303", "d2t-unique", "error")
-def d2t_unique(subject: Subject) -> Iterator[Match]:
+d2t_unique = table_rule(
+    "EGL303",
+    "d2t-unique",
+    "error",
     """No two draft tokens map to one target token.
 
     A table with repeats was not made by counting tokens: rows of lm_head map to tokens that they were not
     trained for.
 
     Fix: restore d2t from the trainer.
-    """
-    yield from _faults(subject, "d2t-unique")
+    """,
+)
 
 
 @rule("EGL304", "d2t-order", "note")
@@ -79,8 +93,10 @@ def d2t_order(subject: Subject) -> Iterator[Match]:
         yield from _faults(subject, "d2t-order")
 
 
-@rule("EGL305", "d2t-t2d", "error")
-def d2t_t2d(subject: Subject) -> Iterator[Match]:
+d2t_t2d = table_rule(
+    "EGL305",
+    "d2t-t2d",
+    "error",
     """d2t and t2d name the same tokens.
 
     They are made together. Where they differ, one of them is from another run, and the file does not show
@@ -88,8 +104,8 @@ def d2t_t2d(subject: Subject) -> Iterator[Match]:
     trained for.
 
     Fix: restore both from the run that trained lm_head.
-    """
-    yield from _faults(subject, "d2t-t2d")
+    """,
+)
 
 
 @rule("EGL306", "d2t-absolute", "error")
@@ -120,16 +136,18 @@ def d2t_absolute(subject: Subject) -> Iterator[Match]:
             raise CannotLook(BOTH_FIT)
 
 
-@rule("EGL307", "d2t-identity", "error")
-def d2t_identity(subject: Subject) -> Iterator[Match]:
+d2t_identity = table_rule(
+    "EGL307",
+    "d2t-identity",
+    "error",
     """The d2t of a reduced vocabulary is not all zeros.
 
     Zeros map draft token i to target token i, so that the drafter proposes only the first tokens of the
     vocabulary. They are right only for a full vocabulary.
 
     Fix: restore d2t from the trainer.
-    """
-    yield from _faults(subject, "d2t-identity")
+    """,
+)
 
 
 @rule("EGL308", "d2t-dtype", "error")
@@ -210,13 +228,6 @@ def d2t_int64(subject: Subject) -> Iterator[Match]:
     if tensor and tensor.dtype != "I64" and not subject.is_d2t_rounded:
         fix = "" if tensor.dtype[0] in "IU" else RESTORE
         yield Match(f"d2t is {tensor.dtype}; int64 is what engines hold it in", "tensor:d2t", fix)
-
-
-def _faults(subject: Subject, topic: str) -> Iterator[Match]:
-    """The faults of the tables on one topic."""
-    for fault in subject.vocabulary_faults:
-        if fault.topic == topic:
-            yield Match(fault.text, f"tensor:{fault.tensor}", subject.vocabulary_repair)
 
 
 def _special_tokens(subject: Subject) -> Mapping[int, str]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from eaglectl.drafter.tensors import LAYER, Tensor, is_quantised_part
 from eaglectl.formats.commands import PLAIN
 from eaglectl.formats.names import WRAPPERS, canonical_name
-from eaglectl.judge.rule import Match, noted, rule
+from eaglectl.judge.rule import Match, note_rule, rule
 from eaglectl.judge.subject import TABLES, Subject, key_place
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ HALF = 65504.0  # the largest number of float16
 SQUARES = sqrt(3.4028234663852886e38)
 
 
-missing_tensor = noted(
+missing_tensor = note_rule(
     "EGL201",
     "missing-tensor",
     "error",
@@ -184,7 +184,7 @@ def config_dtype(subject: Subject) -> Iterator[Match]:
         yield Match(f"config states {key}: {stated}, and the weights are {stored}", place)
 
 
-tensor_twice = noted(
+tensor_twice = note_rule(
     "EGL212",
     "tensor-twice",
     "error",

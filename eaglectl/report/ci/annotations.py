@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from eaglectl.judge.judge import Report, overall_verdict
 from eaglectl.report.ci.places import Place, Places
-from eaglectl.report.findings import first_findings, group_text, required_groups
+from eaglectl.report.findings import first_findings, required_reasons
 from eaglectl.text import printable
 
 GITHUB_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
@@ -28,9 +28,8 @@ def _commands(report: Report) -> Iterator[str]:
         yield _command("error", whole, "could not look", f"{report.path}: {report.problem}")
     if report.skipped:
         yield _command("notice", whole, report.verdict, f"{report.path}: {report.skipped}")
-    for reason, rules in required_groups(report):
-        title = f"{rules[0].id} {rules[0].name} could not look"
-        yield _command("error", whole, title, group_text(reason, rules))
+    for rule, text in required_reasons(report):
+        yield _command("error", whole, f"{rule.id} {rule.name} could not look", text)
 
 
 def _command(level: str, place: Place, title: str, message: str) -> str:

@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 import eaglectl
 from eaglectl.judge.judge import Report
 from eaglectl.judge.rule import Finding, Rule
-from eaglectl.report.findings import group_text, required_groups, rules_of
+from eaglectl.report.findings import required_reasons, rules_of
 from eaglectl.text import printable
 from eaglectl.verdicts import CheckVerdict
 
@@ -47,7 +47,7 @@ def _suite(root: Element, report: Report) -> None:
     if report.skipped:
         case = _testcase(suite, report, "the folder is a drafter's")
         _add_outcome(case, "skipped", report.verdict, report.skipped)
-    errors = {rules[0].id: group_text(reason, rules) for reason, rules in required_groups(report)}
+    errors = {rule.id: text for rule, text in required_reasons(report)}
     reasons = {unchecked.rule.id: unchecked.reason for unchecked in report.unchecked}
     for rule in rules_of(report):
         case = _testcase(suite, report, f"{rule.id} {rule.name}")

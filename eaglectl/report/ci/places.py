@@ -104,19 +104,18 @@ def key_offset(text: str, key: str) -> int | None:
 
 
 def _key_offsets(text: str) -> Mapping[str, int]:
-    """The offset of each key that objects alone lead to, by its dotted path; of equal ones the last."""
+    """The offset of each key by its dotted path, in which a list is "[]"; of equal paths the last."""
     offsets: dict[str, int] = {}
-    path: list[str | None] = []  # a name for each open object, None for a list
+    path: list[str] = []  # the last key of each open object; no path has that of a list
     for token in TOKEN.finditer(text):
         match token[0][0]:
             case "{":
                 path.append("")
             case "[":
-                path.append(None)
+                path.append("[]")
             case "}" | "]":
                 path.pop()
             case '"' if token[1]:
                 path[-1] = json.loads(token[0].removesuffix(token[1]))
-                if None not in path:
-                    offsets[".".join(map(str, path))] = token.start()
+                offsets[".".join(path)] = token.start()
     return offsets
