@@ -140,10 +140,7 @@ def read_captures(engine: str, release: str, target: Target) -> TargetReading | 
     kind = target.outer_type or target.model_type
     if not names and not kind:
         return None
-    rows = [row for name in names if (row := target_class(engine, release, name))]
-    # those that a release lacks count only where it has none of the others
-    rows = [row for row in rows if row.captures != "absent"] or rows
-    readings = [_reading(engine, release, row, target) for row in rows]
+    readings = [_reading(engine, release, row, target) for row in _rows(engine, release, names)]
     if target.architectures:
         readings = readings[:1]  # engines take the first that they know
     different = {reading.captures for reading in readings}
@@ -153,6 +150,12 @@ def read_captures(engine: str, release: str, target: Target) -> TargetReading | 
     if readings:
         return TargetReading("unknown", named, "captures layers of some of these classes and not of others")
     return _unlisted(engine, release, target, names) or TargetReading("unknown", named, NEVER_SEEN)
+
+
+def _rows(engine: str, release: str, names: Sequence[str]) -> list[TargetClass]:
+    """The rows of these classes; those that a release lacks only where it has none of the others."""
+    rows = [row for name in names if (row := target_class(engine, release, name))]
+    return [row for row in rows if row.captures != "absent"] or rows
 
 
 def as_seen(engine: str, release: str, target: Target) -> Target:
@@ -165,8 +168,9 @@ def as_seen(engine: str, release: str, target: Target) -> Target:
 
 def _reading(engine: str, release: str, row: TargetClass, target: Target) -> TargetReading:
     source = f"{row.source} ({row.since})"
+    stated = _data(engine)
     if row.captures == "lacks":
-        return TargetReading("lacks", row.architecture, _data(engine)["lacking"]["text"], source)
+        return TargetReading("lacks", row.architecture, stated["lacking"]["text"], source)
     if row.captures == "absent":
         other = _unregistered(engine, release)
         captures: Captures = "absent" if other["fails"] else "unknown"
