@@ -77,7 +77,12 @@ HOMES = {
     "jsonschema": ("run/server/answers.py", "judge/rules/config.py"),
     "httpx2": ("run/server/http.py",),
     "anyio": ("run/server/http.py",),
-    "huggingface_hub": ("files/hub.py", "files/hub_session.py", "publish/"),
+    "huggingface_hub": (
+        "files/hub.py",
+        "files/hub_client.py",
+        "files/hub_session.py",
+        "publish/",
+    ),
     "transformers": ("reference/target.py",),
 }
 FILES = sorted(ROOT.rglob("*.py"))

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import huggingface_hub
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from eaglectl.files import hub_session
-from eaglectl.files.hub_session import RetryPolicy, TransferError, hub_calls
+from eaglectl.files import hub_retries
+from eaglectl.files.hub_retries import RetryPolicy, TransferError
+from eaglectl.files.hub_session import hub_calls
 from eaglectl.publish import upload
 from tests.builders import STATED, Outcome, call, drafter_folder, floats
 from tests.hub import TOKEN, LoopbackHub, Reply, Request, User, client_hub, once
@@ -38,9 +38,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The waits of the policy as it is, which are not waited."""
     waits: list[float] = []
-    monkeypatch.setattr(hub_session, "POLICY", RetryPolicy(jitter=0.0))
-    clock = SimpleNamespace(sleep=waits.append, monotonic=hub_session.time.monotonic)
-    monkeypatch.setattr(hub_session, "time", clock)
+    monkeypatch.setattr(hub_retries, "POLICY", RetryPolicy(jitter=0.0))
+    clock = SimpleNamespace(sleep=waits.append, monotonic=hub_retries.time.monotonic)
+    monkeypatch.setattr(hub_retries, "time", clock)
     return waits
 
 
@@ -205,7 +205,7 @@ def test_a_post_that_changes_nothing_is_repeated_after_one_that_may_not_be(
     for is_repeatable in (False, True):
         with (
             pytest.raises(TransferError, match="answered 503"),
-            hub_calls(huggingface_hub, is_repeatable=is_repeatable) as session,
+            hub_calls(is_repeatable=is_repeatable) as session,
         ):
             session.request("POST", f"{hub.endpoint}/api/{is_repeatable}")
         sent.append(len(hub.asked(f"/api/{is_repeatable}")))
@@ -257,7 +257,7 @@ def hub_session_download(name: str) -> Path:
 
 
 def test_progress_starts_the_count_again(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_session, "POLICY", replace(hub_session.POLICY, progress=100_000))
+    monkeypatch.setattr(hub_retries, "POLICY", replace(hub_retries.POLICY, progress=100_000))
     ranges = cut_weights(hub, *[100_000] * 8)
     hub_session_download("org/drafter")
     assert len(ranges) == 9

@@ -8,6 +8,7 @@ an exception is repeated, as it may hold the token. A redirect to another host i
 the session's client drops it there.
 """
 
+import dataclasses
 import os
 import re
 import threading
@@ -17,27 +18,27 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.errors import UnreadableError
 from eaglectl.files.files import Stamp, open_regular
-from eaglectl.files.header import parse_json
 from eaglectl.files.hub_cache import ListedDigests, blocks_of, compared, is_compared, other_bytes, repair
 from eaglectl.files.hub_errors import HubRequest, refusal, unreachable
 from eaglectl.files.hub_names import split_name
+from eaglectl.files.hub_retries import TransferError
 from eaglectl.files.hub_session import (
-    TransferError,
     download,
-    failure_of,
+    error_of,
+    failure_in,
     hub_calls,
     load_client,
     open_snapshot,
-    transport_of,
 )
 from eaglectl.files.hub_sharing import SHARED
 from eaglectl.files.layout import CONFIG, INDEX, checkpoint_files, readable_files
@@ -51,99 +52,55 @@ PATIENCE, SLOWEST = 30.0, 50_000
 
 # git's names of commits and files: SHA-1, SHA-256 where the repository uses it
 GIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-COMMIT = re.compile(r"[0-9a-f]{40,64}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
+# what msgspec raises for a body that is not what was expected
+NO_ANSWER = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class RepositoryListing(Struct, frozen=True):
-    """The files of a repository at one commit: their sizes and digests.
-
-    `below`: sizes of files in subfolders, which are no part of a checkpoint.
-    """
-
-    commit: str
-    sizes: Mapping[str, int]
-    digests: ListedDigests
-    below: Mapping[str, int]
+class _ListedFile(Struct):
+    name: str = msgspec.field(name="rfilename")
+    size: Annotated[int, Meta(ge=0)]
+    lfs: Any = None
+    git_id: Any = msgspec.field(default=None, name="blobId")
 
 
-def read_listing(request: HubRequest, body: bytes) -> RepositoryListing:
-    """Parse the Hub's list of files: commit, sizes and digests. Raises UnreadableError."""
-    commit, files = _commit_and_files(request, body)
-    sizes: dict[str, int] = {}
-    digests: dict[str, str] = {}
-    git_ids: dict[str, str] = {}
-    for file in files:
-        name, size = _name_and_size(request, file)
-        sizes[name] = size
-        if digest := _lfs_digest(file):
-            digests[name] = digest
-        elif git_id := _git_id(file):
-            git_ids[name] = git_id
-    has_model = "model/.metadata" in sizes
-    wanted = {
-        name: size
-        for name, size in sizes.items()
-        if "/" not in name or (has_model and re.fullmatch(r"model/[^/]+", name))
-    }
-    below = {name: size for name, size in sizes.items() if name not in wanted}
-    return RepositoryListing(commit, wanted, ListedDigests(digests, git_ids), below)
+class _Revision(Struct):
+    """A Hub's answer to `revision`."""
+
+    commit: Annotated[str, Meta(pattern=r"\A[0-9a-f]{40,64}\Z")] = msgspec.field(name="sha")
+    files: list[_ListedFile] = msgspec.field(name="siblings")
+
+
+class _TreeEntry(Struct):
+    """An entry of a Hub's answer to `tree`."""
+
+    name: str = msgspec.field(name="path")
+    lfs: Any = None
+    git_id: Any = msgspec.field(default=None, name="oid")
 
 
 def with_tree(digests: ListedDigests, body: bytes) -> ListedDigests:
     """The digests and those of other files in a Hub's answer to `tree`; an answer without any adds none."""
     try:
-        entries = parse_json("", body)
-    except UnreadableError:
+        entries = msgspec.json.decode(body, type=list[_TreeEntry])
+    except NO_ANSWER:
         return digests
-    sha256, git_ids = dict(digests.sha256), dict(digests.git_ids)
-    for entry in entries if isinstance(entries, list) else ():
-        match entry:
-            case {"path": str() as name} if name in digests:
-                pass
-            case {"path": str() as name, "lfs": {"oid": str() as digest}} if SHA256.fullmatch(digest):
-                sha256[name] = digest
-            case {"path": str() as name, "oid": str() as git_id} if GIT_ID.fullmatch(git_id):
-                if "lfs" not in entry:
-                    git_ids[name] = git_id
-    return ListedDigests(sha256, git_ids)
+    more = _digests([entry for entry in entries if entry.name not in digests])
+    return ListedDigests({**digests.sha256, **more.sha256}, {**digests.git_ids, **more.git_ids})
 
 
-def _commit_and_files(request: HubRequest, body: bytes) -> tuple[str, list[Any]]:
-    try:
-        info = parse_json("", body)
-    except UnreadableError:
-        info = None
-    match info:
-        case {"sha": str() as commit, "siblings": list() as files} if COMMIT.fullmatch(commit):
-            return commit, files
-    raise unreachable(request, "does not answer as a Hub does")
+def _digests(files: Sequence[_ListedFile | _TreeEntry]) -> ListedDigests:
+    """The digests that a Hub lists; the git id of a file in LFS is that of its pointer, and none of it."""
+    sha256 = {file.name: file.lfs.get("sha256", file.lfs.get("oid")) for file in files if _is_in_lfs(file)}
+    git_ids = {file.name: file.git_id for file in files if not _is_in_lfs(file)}
+    return ListedDigests(
+        {name: text for name, text in sha256.items() if isinstance(text, str) and SHA256.fullmatch(text)},
+        {name: text for name, text in git_ids.items() if isinstance(text, str) and GIT_ID.fullmatch(text)},
+    )
 
 
-def _name_and_size(request: HubRequest, file: object) -> tuple[str, int]:
-    match file:
-        case {"rfilename": str() as name, "size": int() as size} if type(size) is int and size >= 0:
-            path = PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or "\\" in name:
-                raise unreachable(request, f'lists a file "{name}", which points out of the repository')
-            return name, size
-    raise unreachable(request, "lists files without names and sizes")
-
-
-def _lfs_digest(file: object) -> str | None:
-    match file:
-        case {"lfs": {"sha256": str() as digest}} if SHA256.fullmatch(digest):
-            return digest
-    return None
-
-
-def _git_id(file: object) -> str | None:
-    match file:
-        case {"lfs": dict()}:
-            return None  # the id is of the pointer
-        case {"blobId": str() as git_id} if GIT_ID.fullmatch(git_id):
-            return git_id
-    return None
+def _is_in_lfs(file: _ListedFile | _TreeEntry) -> bool:
+    return isinstance(file.lfs, dict)
 
 
 class Response(Struct, frozen=True):
@@ -153,38 +110,37 @@ class Response(Struct, frozen=True):
     headers: Mapping[str, str]
     body: bytes
 
+    def refusal(self, request: HubRequest) -> UnreadableError:
+        """The error for a response of this status."""
+        return refusal(request, self.status, self.headers.get("x-error-code", ""))
 
-def read_whole(client: Any, request: HubRequest, url: str, headers: Mapping[str, str], most: int) -> Response:
+
+def read_whole(request: HubRequest, url: str, headers: Mapping[str, str], most: int) -> bytes:
     """The whole body at `url`. Raises UnreadableError, also where it has more than `most` bytes."""
-    response = _read(client, request, url, headers, most)
+    response = _read(request, url, headers, most)
     if response.status != 200 or len(response.body) > most:
-        raise refusal(request, response.status, response.headers.get("x-error-code", ""))
-    return response
+        raise response.refusal(request)
+    return response.body
 
 
 def read_range(
-    client: Any, request: HubRequest, url: str, headers: Mapping[str, str], place: tuple[int, int, int]
+    request: HubRequest, url: str, headers: Mapping[str, str], place: tuple[int, int, int]
 ) -> bytes:
     """Bytes [start, stop) of a file of `size` bytes (`place` is all three). Raises UnreadableError."""
     start, stop, size = place
     is_part = (start, stop) != (0, size)
     ranged = {**headers, "Range": f"bytes={start}-{stop - 1}"} if is_part else headers
-    response = _read(client, request, url, ranged, stop - start)
-    match response.status:
-        case 206 if _content_range(response) == place:
-            pass
-        case 206:
-            raise unreachable(request, f"sent other bytes than {start} to {stop}, which were asked for")
-        case 200 if start == 0:
-            pass  # the file's beginning, whatever follows
-        case 200:
-            raise UnreadableError(
-                f"{request.subject}: the Hub at {request.host} sends whole files only, and not ranges;"
-                " run `hf"
-                f" download {request.repo}`, and give it again"
-            )
-        case status:
-            raise refusal(request, status, response.headers.get("x-error-code", ""))
+    response = _read(request, url, ranged, stop - start)
+    part = f"bytes {start}-{stop - 1}/{size}"
+    if response.status not in (200, 206):
+        raise response.refusal(request)
+    if response.status == 206 and response.headers.get("content-range", "").strip() != part:
+        raise unreachable(request, f"sent other bytes than {start} to {stop}, which were asked for")
+    if response.status == 200 and start:  # else the file's beginning, whatever follows
+        raise UnreadableError(
+            f"{request.subject}: the Hub at {request.host} sends whole files only, and not ranges; run"
+            f" `hf download {request.repo}`, and give it again"
+        )
     if not is_part and len(response.body) > size:
         raise unreachable(request, f"sent more than the {size} bytes that it lists")
     if len(response.body) < stop - start:
@@ -192,42 +148,20 @@ def read_range(
     return response.body[: stop - start]
 
 
-def _content_range(response: Response) -> tuple[int, int, int] | None:
-    """Start, stop and size of the file, as the response states them."""
-    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("content-range", "").strip())
-    return (int(match[1]), int(match[2]) + 1, int(match[3])) if match else None
-
-
-def _read(client: Any, request: HubRequest, url: str, headers: Mapping[str, str], most: int) -> Response:
+def _read(request: HubRequest, url: str, headers: Mapping[str, str], most: int) -> Response:
     """The response; its body is read to its end, or until there is more than `most` of it."""
+    seconds = float(load_client().constants.HF_HUB_DOWNLOAD_TIMEOUT)
+    options = {"headers": dict(headers), "timeout": seconds, "follow_redirects": True}
     try:
-        return _response(client, url, headers, most)
-    except TransferError as error:
-        failure = error
-    if failure.status:
-        raise refusal(request, failure.status, failure.code, failure.wait)
-    raise unreachable(request, failure.how)
-
-
-def _response(client: Any, url: str, headers: Mapping[str, str], most: int) -> Response:
-    transport = transport_of(client)
-    seconds = float(client.constants.HF_HUB_DOWNLOAD_TIMEOUT)
-    try:
-        with (
-            hub_calls(client) as session,
-            session.stream(
-                "GET", url, headers=dict(headers), timeout=seconds, follow_redirects=True
-            ) as response,
-        ):
-            fields = {name.lower(): value for name, value in response.headers.items()}
-            if "Range" in headers and fields.get("content-encoding", "identity") != "identity":
+        with hub_calls() as session, session.stream("GET", url, **options) as response:
+            if "Range" in headers and response.headers.get("content-encoding", "identity") != "identity":
                 raise TransferError("sends a range compressed, although it was asked not to")
-            return Response(response.status_code, fields, b"".join(_pieces(response, most)))
-    except (transport.HTTPError, transport.StreamError) as error:
-        failure = failure_of(error, transport)
+            return Response(response.status_code, response.headers, b"".join(_pieces(response, most)))
     except OSError as error:
         failure = TransferError(f"cannot be reached ({type(error).__name__})")
-    raise failure
+    except Exception as error:  # of the client or its transport: the text may hold the token
+        failure = failure_in(error, "broke the answer off")
+    raise error_of(request, failure)
 
 
 def _pieces(response: Any, most: int) -> Iterator[bytes]:
@@ -396,7 +330,7 @@ class HubSource:
     def _fetch(self, name: str, start: int, stop: int) -> bytes:
         url = f"{self.request.endpoint}/{self.label}/resolve/{self.commit}/{quote(name)}"
         request = replace(self.request, file=name)
-        data = read_range(load_client(), request, url, self.headers, (start, stop, self.size(name)))
+        data = read_range(request, url, self.headers, (start, stop, self.size(name)))
         if len(data) == self.size(name) and not self.listed.is_same(name, len(data), [data]):
             raise other_bytes(self.request, name, self.listed, advice="run the command again")
         return data
@@ -407,35 +341,57 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
 
     `is_config_enough`: weights that are not in the cache are no error. Raises UnreadableError.
     """
-    client, (repo, revision) = load_client(), split_name(text)
-    request = HubRequest(text, repo, revision or "main", client.constants.ENDPOINT.rstrip("/"))
+    repo, revision = split_name(text)
+    request = HubRequest(text, repo, revision or "main", load_client().constants.ENDPOINT.rstrip("/"))
     if is_offline():
         return open_snapshot(request, is_config_enough=is_config_enough)
     if not SHARED.uses:
-        return _list(client, request)
+        return _list(request)
     with SHARED.lock:
         lock = SHARED.locks.setdefault(text, threading.Lock())
     with lock:
         if text not in SHARED.sources:
-            SHARED.sources[text] = _list(client, request)
+            SHARED.sources[text] = _list(request)
         shared: HubSource = SHARED.sources[text]
         return shared
 
 
-def _list(client: Any, request: HubRequest) -> HubSource:
+def _list(request: HubRequest) -> HubSource:
     """The repository at the commit of its revision, by one request, or two where that lists no digests."""
     headers = _headers(request)
     request = replace(request, has_token="authorization" in headers)
     url = (
         f"{request.endpoint}/api/models/{request.repo}/revision/{quote(request.revision, safe='')}?blobs=true"
     )
-    listing = read_listing(request, read_whole(client, request, url, headers, MAX_LIST).body)
-    digests = listing.digests
-    if not all(name in digests for name in listing.sizes):  # as huggingface.co lists all, other Hubs do not
-        url = f"{request.endpoint}/api/models/{request.repo}/tree/{listing.commit}?recursive=true"
+    source = read_listing(request, headers, read_whole(request, url, headers, MAX_LIST))
+    if not all(name in source.listed for name in source.sizes):  # huggingface.co lists all, other Hubs do not
+        url = f"{request.endpoint}/api/models/{request.repo}/tree/{source.commit}?recursive=true"
         with suppress(UnreadableError):  # what is unlisted then is said where its bytes are used
-            digests = with_tree(digests, read_whole(client, request, url, headers, MAX_LIST).body)
-    return HubSource(request, listing.commit, listing.sizes, headers, listed=digests, below=listing.below)
+            body = read_whole(request, url, headers, MAX_LIST)
+            source = dataclasses.replace(source, listed=with_tree(source.listed, body))
+    return source
+
+
+def read_listing(request: HubRequest, headers: Mapping[str, str], body: bytes) -> HubSource:
+    """The repository in the Hub's list of files. Raises UnreadableError."""
+    try:
+        revision = msgspec.json.decode(body, type=_Revision)
+    except NO_ANSWER:
+        raise unreachable(request, "does not answer as a Hub does") from None
+    sizes = {file.name: file.size for file in revision.files}
+    for name in sizes:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name:
+            raise unreachable(request, f'lists a file "{name}", which points out of the repository')
+    has_model = "model/.metadata" in sizes
+    wanted = {
+        name: size
+        for name, size in sizes.items()
+        if "/" not in name or (has_model and re.fullmatch(r"model/[^/]+", name))
+    }
+    below = {name: size for name, size in sizes.items() if name not in wanted}
+    digests = _digests(revision.files)
+    return HubSource(request, revision.commit, wanted, headers, listed=digests, below=below)
 
 
 def open_cached(text: str) -> FolderSource:

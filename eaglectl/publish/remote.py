@@ -4,10 +4,8 @@ No text of a server or an exception is repeated, as it may hold the token.
 """
 
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from typing import Any, TypeVar
@@ -18,7 +16,8 @@ import eaglectl
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
 from eaglectl.files.hub import check_token
 from eaglectl.files.hub_errors import ACCOUNT, LOGIN, HubRequest, refusal, unreachable
-from eaglectl.files.hub_session import XET_CODE, TransferError, error_code, hub_calls, is_xet_error
+from eaglectl.files.hub_retries import XET_CODE, TransferError
+from eaglectl.files.hub_session import failure_in, hub_calls
 from eaglectl.publish.plan import RemoteFile, RepositoryState, moved_tag
 from eaglectl.publish.upload_files import UploadFile, changed
 from eaglectl.text import listed
@@ -37,72 +36,21 @@ OIDC_CLIENT = (1, 19)
 MAX_PULLS = 20
 
 
-class HubCallError(Exception):
-    """A failed call. `status` 0: no response, or a broken one; `wait`: seconds that the Hub asks to wait."""
-
-    def __init__(self, status: int, code: str = "", wait: float = 0.0, kind: str = "") -> None:
-        super().__init__(status, code)
-        self.status, self.code, self.wait, self.kind = status, code, wait, kind
-
-    @property
-    def is_temporary(self) -> bool:
-        """Whether the same call may succeed a moment later."""
-        # 501: the Hub has no such call
-        return self.status in (0, 408, 429) or (self.status >= 500 and self.status != 501)
-
-
 def call(function: Callable[[], Value], *, is_repeatable: bool = False) -> Value:
     """The result of `function`, a call of the client, whose log is silenced.
 
-    `is_repeatable`: each of its requests may be sent again. Raises HubCallError.
+    `is_repeatable`: each of its requests may be sent again. Raises TransferError.
     """
-    import huggingface_hub
-    import huggingface_hub.utils
-
-    with _quiet(), hub_calls(huggingface_hub, is_repeatable=is_repeatable):
+    with hub_calls(is_repeatable=is_repeatable), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
             return function()
         except Exception as error:  # of the client, its transport or Xet: the text may hold the token
-            call_error = _call_error(error)
+            failure = failure_in(error, "gave no answer")
+    if failure.url.endswith("/api/validate-yaml"):
+        failure.code = CARD_CODE
     # outside of the handler, so that no traceback shows the client's exception
-    raise call_error
-
-
-def _call_error(error: Exception) -> HubCallError:
-    for cause in (error, error.__cause__, error.__context__):
-        if isinstance(cause, TransferError):
-            return HubCallError(cause.status, _code(cause.url, cause.code), cause.wait, cause.kind)
-        response = getattr(cause, "response", None)
-        if response is not None:
-            wait = str(response.headers.get("Retry-After", ""))
-            code = _code(str(response.request.url), str(response.headers.get("X-Error-Code", "")))
-            seconds = float(wait) if wait.isdigit() else 0.0
-            return HubCallError(int(response.status_code), code, seconds, type(error).__name__)
-    return HubCallError(0, XET_CODE if is_xet_error(error) else "", kind=type(error).__name__)
-
-
-def _code(url: str, code: str) -> str:
-    """The error code of a response: the Hub's, or by what was asked for."""
-    if url.endswith("/api/validate-yaml"):
-        return CARD_CODE
-    return error_code(url, code)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    from huggingface_hub import utils
-
-    bars: Any = utils
-    hides_bars = not bars.are_progress_bars_disabled() and not sys.stderr.isatty()
-    if hides_bars:
-        bars.disable_progress_bars()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        if hides_bars:
-            bars.enable_progress_bars()
+    raise failure
 
 
 class Commit(Struct, frozen=True):
@@ -155,7 +103,7 @@ class Remote:
         """The repository now; None where it does not exist, or the token may not read it."""
         try:
             info = call(self._info, is_repeatable=True)
-        except HubCallError as error:
+        except TransferError as error:
             if error.status in (401, 404) and error.code == "RepoNotFound":
                 return None
             if error.status == 404 and not error.code:  # other Hubs have no codes
@@ -198,7 +146,7 @@ class Remote:
                 ),
                 is_repeatable=True,
             )
-        except HubCallError:
+        except TransferError:
             return
         for number in sorted((pull.num for pull in pulls), reverse=True)[:MAX_PULLS]:
             if (ref := f"refs/pr/{number}") in state.pulls:
@@ -225,7 +173,7 @@ class Remote:
             return
         try:
             call(lambda: self.api.auth_check(self.request.repo, write=True), is_repeatable=True)
-        except HubCallError as error:
+        except TransferError as error:
             if error.status not in NO_SUCH_REQUEST:
                 raise self.cannot_write(error) from None
 
@@ -233,7 +181,7 @@ class Remote:
         """Create the repository. A lost response is no error: the caller reads the state afterwards."""
         try:
             call(lambda: self.api.create_repo(self.request.repo, private=is_private, repo_type="model"))
-        except HubCallError as error:
+        except TransferError as error:
             if error.status in (0, 409) or error.status >= 500:
                 return
             raise self.cannot_write(error, "make the repository") from None
@@ -241,7 +189,7 @@ class Remote:
     def send_blobs(self, files: Sequence[UploadFile], *, is_pull: bool) -> list[Any]:
         """Send large files that the Hub does not have yet. Returns the operations of the commit.
 
-        Raises HubCallError, and RefusedError for a file that changed, or that the repository ignores.
+        Raises TransferError, and RefusedError for a file that changed, or that the repository ignores.
         """
         from huggingface_hub import CommitOperationAdd
 
@@ -277,7 +225,7 @@ class Remote:
     def commit(
         self, operations: Sequence[Any], title: str, description: str, parent: str, *, is_pull: bool
     ) -> Commit:
-        """Create the commit, without retries. Raises HubCallError, after which the commit may exist.
+        """Create the commit, without retries. Raises TransferError, after which the commit may exist.
 
         Where the client cannot name the parent, the caller compares it afterwards.
         """
@@ -298,7 +246,7 @@ class Remote:
         """Tag a commit. Raises RefusedError where the tag is at another commit: it is never moved."""
         try:
             call(lambda: self.api.create_tag(self.request.repo, tag=name, revision=oid))
-        except HubCallError as error:
+        except TransferError as error:
             tagged = self.refs()[0].get(name)
             if tagged == oid:
                 return
@@ -319,7 +267,7 @@ class Remote:
         every = partial(self.api.list_repo_refs, self.request.repo, include_pull_requests=True)
         try:
             refs: Any = call(every, is_repeatable=True)
-        except HubCallError as error:
+        except TransferError as error:
             # without the list, the client fails with a KeyError
             if error.kind != "KeyError" and error.status not in NO_SUCH_REQUEST:
                 raise self.cannot_read(error) from None
@@ -331,16 +279,16 @@ class Remote:
         """The result of a call that changes nothing, so that its requests may be sent again."""
         try:
             return call(function, is_repeatable=True)
-        except HubCallError as error:
+        except TransferError as error:
             raise self.cannot_read(error) from None
 
-    def cannot_read(self, error: HubCallError) -> EaglectlError:
+    def cannot_read(self, error: TransferError) -> EaglectlError:
         """The error for a failed read."""
         if error.status == 0 and error.code != XET_CODE:
             return unreachable(self.request, f"did not answer ({error.kind})")
         return refusal(self.request, error.status, error.code, error.wait)
 
-    def cannot_write(self, error: HubCallError, what: str = "") -> EaglectlError:
+    def cannot_write(self, error: TransferError, what: str = "") -> EaglectlError:
         """The error for a failed write; `what` the Hub did not do."""
         repo, host = self.request.repo, self.request.host
         match error.status:

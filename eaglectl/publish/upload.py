@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from eaglectl import shell
 from eaglectl.base import Result
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.files.hub_retries import TransferError
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publish.plan import RemoteFile, RepositoryState, UploadPlan
-from eaglectl.publish.remote import Commit, HubCallError, Remote, can_name
+from eaglectl.publish.remote import Commit, Remote, can_name
 from eaglectl.publish.upload_files import UploadFile
 from eaglectl.verdicts import UploadOutcome
 
@@ -101,7 +102,7 @@ def _publish(
     report_step(on_progress, f"sending {len(plan.changed)} files")
     try:
         operations = remote.send_blobs(plan.changed, is_pull=plan.is_pull)
-    except HubCallError as error:
+    except TransferError as error:
         raise _not_made(plan, remote, error, "take the files") from None
     check_unchanged()
     if (head := remote.head()) != state.head:
@@ -165,7 +166,7 @@ def _commit(
     """The commit, and whether its response was lost."""
     try:
         commit = remote.commit(operations, plan.title, plan.description, state.head, is_pull=plan.is_pull)
-    except HubCallError as error:
+    except TransferError as error:
         return _recover(plan, state, remote, error), True
     except KeyboardInterrupt:
         unknown = "whether the commit took effect is not known"
@@ -179,14 +180,15 @@ def _commit(
     return commit, False
 
 
-def _recover(plan: UploadPlan, state: RepositoryState, remote: Remote, call_error: HubCallError) -> Commit:
+def _recover(plan: UploadPlan, state: RepositoryState, remote: Remote, call_error: TransferError) -> Commit:
     """The commit that an error answered, if it took effect all the same; raises what is so if it did not.
 
     A refusal counts as one once the repository shows it: a proxy may refuse the answer to a commit that was
     made, and a client that asked twice is told that the head moved, by its own commit.
     """
     find = _find_pull if plan.is_pull else _find_commit
-    is_open = call_error.is_temporary and call_error.status != 429
+    status = call_error.status
+    is_open = status in (0, 408) or (status >= 500 and status != 501)  # 501: the Hub has no such call
     for number in range(TRIES if is_open else 1):
         time.sleep(PAUSE * number)
         try:
@@ -208,11 +210,11 @@ def _recover(plan: UploadPlan, state: RepositoryState, remote: Remote, call_erro
     raise _not_made(plan, remote, call_error, "make the commit")
 
 
-def _answer(error: HubCallError) -> str:
+def _answer(error: TransferError) -> str:
     return f"answered {error.status}" if error.status else f"gave no answer ({error.kind})"
 
 
-def _not_made(plan: UploadPlan, remote: Remote, call_error: HubCallError, what: str) -> EaglectlError:
+def _not_made(plan: UploadPlan, remote: Remote, call_error: TransferError, what: str) -> EaglectlError:
     """The error for a call before the commit, or the commit, that the Hub refused."""
     if call_error.status == 501 and plan.is_pull:
         return UsageError(

@@ -25,7 +25,8 @@ from msgspec.structs import replace
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.files import MIB, decoded, keep_file, open_regular, read_small_file
 from eaglectl.files.hub import is_offline
-from eaglectl.files.hub_session import TransferError, hub_calls, load_client
+from eaglectl.files.hub_retries import TransferError
+from eaglectl.files.hub_session import hub_calls, load_client
 from eaglectl.formats.published import Preset, published_file
 from eaglectl.text import listed
 
@@ -374,17 +375,17 @@ def _download(name: str, chosen: PromptSet) -> bytes:
             f"--prompts {name}: its file is not in {chosen.cached.parent}, and this call is offline; fetch"
             f" {chosen.url} where there is a network, and name the file"
         )
-    client = load_client()
     data = b""
     try:
-        with hub_calls(client):
-            session = client.utils.get_session()
-            with session.stream("GET", chosen.url, follow_redirects=True, timeout=TIMEOUT) as response:
-                response.raise_for_status()
-                for piece in response.iter_bytes():
-                    data += piece
-                    if len(data) > chosen.size:
-                        break
+        with (
+            hub_calls() as session,
+            session.stream("GET", chosen.url, follow_redirects=True, timeout=TIMEOUT) as response,
+        ):
+            response.raise_for_status()
+            for piece in response.iter_bytes():
+                data += piece
+                if len(data) > chosen.size:
+                    break
     except TransferError as error:
         reason = f"answered {error.status}" if error.status else error.how
         raise UnreadableError(f"--prompts {name}: {chosen.url} {reason}") from None

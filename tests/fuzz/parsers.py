@@ -436,7 +436,7 @@ def read_target_files(data: bytes) -> object:
 
 
 def read_hub_listing(data: bytes) -> object:
-    listing = read_listing(HubRequest("org/a", "org/a", "main", "https://huggingface.co"), data)
+    listing = read_listing(HubRequest("org/a", "org/a", "main", "https://huggingface.co"), {}, data)
     there = MemorySource({**dict.fromkeys(listing.sizes, b""), "model.safetensors.index.json": b"{}"})
     return checkpoint_files(there, {**listing.sizes, "model.safetensors.index.json": 2})
 
