@@ -1,6 +1,6 @@
 """Write a folder, all or nothing: a sibling folder is filled, synced, and renamed into place.
 
-A rename never replaces anything, and two names are exchanged in one step, as far as the system can.
+A rename never replaces anything: what --force replaces is moved aside before, and removed afterwards.
 """
 
 import ctypes
@@ -16,14 +16,13 @@ from msgspec import Struct
 
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.digests import RangeDigests
-from eaglectl.files.scratch import REPLACING, WRITING, Scratch, sweep, sync_folder
+from eaglectl.files.scratch import OLD, Scratch, sweep, sync_folder
 from eaglectl.files.signals import register_removal, stopped_by_signals, unregister_removal
 from eaglectl.text import is_url
 
 AT_CWD = -100
 # renameat2 of Linux, renamex_np of macOS
-LINUX_NOREPLACE, LINUX_EXCHANGE = 1, 2
-MACOS_SWAP, MACOS_EXCL = 2, 4
+LINUX_NOREPLACE, MACOS_EXCL = 1, 4
 # the kernel or the file system does not have the call, or not this flag of it
 MISSING = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
@@ -33,7 +32,7 @@ def rename_new(source: Path, target: Path) -> None:
 
     Raises FileExistsError where something has it, however late it came there; OSError for other failures.
     """
-    if _rename(source, target, LINUX_NOREPLACE, MACOS_EXCL):
+    if _rename(source, target):
         return
     if source.is_symlink() or not source.is_dir():
         _rename_file(source, target)
@@ -68,19 +67,14 @@ def _rename_file(source: Path, target: Path) -> None:
         raise
 
 
-def exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders in one step; False where the system cannot. Raises OSError where it fails."""
-    return _rename(first, second, LINUX_EXCHANGE, MACOS_SWAP)
-
-
-def _rename(source: Path, target: Path, linux: int, macos: int) -> bool:
+def _rename(source: Path, target: Path) -> bool:
     """Rename with the system's own flag; False where it has no such call."""
     library = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(source), os.fsencode(target)
     if hasattr(library, "renameat2"):
-        status = library.renameat2(AT_CWD, names[0], AT_CWD, names[1], linux)
+        status = library.renameat2(AT_CWD, names[0], AT_CWD, names[1], LINUX_NOREPLACE)
     elif hasattr(library, "renamex_np"):
-        status = library.renamex_np(*names, macos)
+        status = library.renamex_np(*names, MACOS_EXCL)
     else:
         return False
     if status == 0:
@@ -96,8 +90,6 @@ CHUNK = 32 << 20
 SMALL = 1 << 16
 # bytes after which the disk is started on what was written so far
 EARLY = 64 << 20
-# what was at `out`, where the system cannot exchange it in one step
-OLD = ".old"
 # the disk is full, a quota is used up, or the file is too large
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -203,9 +195,6 @@ class Folder:
         self.made: list[Path] = []
         self.signals = ExitStack()
         self.scratch: Scratch | None = None
-        # device and inode of what was written, while it is not known what it was exchanged for
-        self.written: tuple[int, int] | None = None
-        self.is_kept = False
 
     @property
     def work(self) -> Path:
@@ -214,7 +203,7 @@ class Folder:
         return self.scratch.work
 
     def __enter__(self) -> "Folder":
-        sweep(self.out.parent, self.out.name, self.out.name, self._may_remove)
+        sweep(self.out.parent, self.out.name, self._settle)
         self.signals.enter_context(stopped_by_signals())
         register_removal(self._finish)
         try:
@@ -225,7 +214,7 @@ class Folder:
                 parent.mkdir()
             self.scratch = Scratch(self.out.parent, self.out.name, self.out.name)
         except BaseException as error:
-            self._remove()
+            self._finish()
             if isinstance(error, OSError):
                 raise UnreadableError(f"{self.shown.parent}: cannot write there: {error.strerror}") from None
             raise
@@ -237,11 +226,19 @@ class Folder:
             raise UnreadableError(self._message(error)) from None
 
     def _finish(self, *, is_failed: bool = True) -> None:
+        """Remove what is not published; registered until all of it could be done."""
         try:
-            if self.written is not None:  # interrupted between the exchange and the look at what came out
-                self._settle(self.written)
+            if self.scratch is not None:
+                try:
+                    self._settle(self.work.parent)
+                finally:
+                    self.scratch.remove()
+            for parent in reversed(self.made if is_failed else []):
+                with suppress(OSError):
+                    parent.rmdir()
+            unregister_removal(self._finish)
         finally:
-            self._remove(is_failed=is_failed)
+            self.signals.close()
 
     def write(
         self,
@@ -298,117 +295,48 @@ class Folder:
         """
         sync_folder(self.work)
         check_free(self.shown, force=self.force, kind=self.kind)
+        if self.force:
+            aside = self.work.parent / OLD
+            with suppress(FileNotFoundError):
+                rename_new(self.out, aside)
+                self._check_replaced(aside)
         try:
             rename_new(self.work, self.out)
         except FileExistsError:
-            if not self.force:
-                raise _taken(self.shown) from None
-            check_free(self.shown, force=True, kind=self.kind)
-            self._replace()
+            raise _taken(self.shown) from None
         self.made.clear()
         sync_folder(self.out.parent)
 
-    def _replace(self) -> None:
-        assert self.scratch is not None
-        self.scratch.note(REPLACING)
-        written = _identity(self.work)
-        self.written = written
-        if exchange(self.work, self.out):
-            self._settle(written)
-        else:
-            self._replace_in_steps(self.scratch.folder / OLD)
-        self.written = None
-
-    def _replace_in_steps(self, aside: Path) -> None:
-        """Move what is at `out` aside and rename; the next run puts back what a killed one left."""
-        rename_new(self.out, aside)
-        try:
-            self._check_replaced(aside)
-            rename_new(self.work, self.out)
-        except BaseException:
-            rename_new(aside, self.out)
-            raise
-        self._remove_replaced(aside)
-
-    def _settle(self, written: tuple[int, int]) -> None:
-        """Remove what was exchanged for the folder; put it back where it may not be replaced.
-
-        Until that is done, nothing else may remove it.
-        """
-        assert self.scratch is not None
-        aside = self.scratch.folder / OLD
-        self.is_kept = True
-        if os.path.lexists(aside):
-            if os.path.lexists(self.out):
-                self._check_replaced(aside)
-                self._remove_replaced(aside)
-            else:
-                rename_new(aside, self.out)
-        elif os.path.lexists(self.work) and _identity(self.work) != written:
-            self._settle_exchange(written)
-        self.is_kept = False
-
-    def _settle_exchange(self, written: tuple[int, int]) -> None:
-        try:
-            self._check_replaced(self.work)
-        except UsageError:
-            exchange(self.work, self.out)
-            if _identity(self.work) != written:
-                raise self._kept(self.work) from None
-            self.is_kept = False
-            raise
-        self._remove_replaced(self.work)
-
-    def _check_replaced(self, path: Path) -> None:
+    def _check_replaced(self, aside: Path) -> None:
         """Raise UsageError where what was moved out of the way may not be replaced."""
-        try:
-            is_fit = self.kind.matches(path)
-        except OSError:
-            is_fit = False
-        if not is_fit:
+        if not self.kind.matches(aside):
             raise UsageError(
                 f"{self.shown} became something else than {self.kind.name} while it was to be replaced; it"
                 " is back in its place, give another -o"
             )
 
-    def _remove_replaced(self, path: Path) -> None:
-        """Remove the files of the folder's kind, and the folder unless others came into it meanwhile."""
-        for entry in path.iterdir():
-            if self.kind.files.fullmatch(entry.name) and (entry.is_file() or entry.is_symlink()):
+    def _settle(self, scratch: Path) -> None:
+        """Put back what was moved aside where nothing took its place, else remove what may be replaced.
+
+        Raises UnreadableError where something else came into it.
+        """
+        aside = scratch / OLD
+        if not os.path.lexists(aside):
+            return
+        if not os.path.lexists(self.out):
+            rename_new(aside, self.out)
+            return
+        if self.kind.matches(aside):
+            # what tells the kind comes last: an interrupted removal can be taken up
+            for entry in sorted(aside.iterdir(), key=lambda entry: entry.name == self.kind.needed):
                 entry.unlink()
         try:
-            path.rmdir()
+            aside.rmdir()
         except OSError:
-            raise self._kept(path) from None
-
-    def _kept(self, path: Path) -> UnreadableError:
-        """The error that names what another process brought and that stays where it is now."""
-        self.is_kept, self.written = True, None
-        return UnreadableError(
-            f"{self.shown} was changed by another process while it was replaced; what is not eaglectl's was"
-            f" left at {path}"
-        )
-
-    def _may_remove(self, folder: Path, state: str) -> bool:
-        """Whether all that a killed run left may go; what it had moved aside is put back if `out` is free."""
-        work, aside = folder / self.out.name, folder / OLD
-        if os.path.lexists(aside) and not os.path.lexists(self.out):
-            rename_new(aside, self.out)
-        replaced = [path for path in (work, aside) if os.path.lexists(path)]
-        return state == WRITING or all(self.kind.matches(path) for path in replaced)
-
-    def _remove(self, *, is_failed: bool = True) -> None:
-        try:
-            if self.scratch is not None and self.is_kept:
-                self.scratch.release()
-            elif self.scratch is not None:
-                self.scratch.remove()
-            for parent in reversed(self.made if is_failed else []):
-                with suppress(OSError):
-                    parent.rmdir()
-            unregister_removal(self._finish)
-        finally:
-            self.signals.close()
+            raise UnreadableError(
+                f"{self.shown} was changed by another process while it was replaced; what is not eaglectl's"
+                f" was left at {aside}"
+            ) from None
 
     def _message(self, error: OSError) -> str:
         what = Path(os.fsdecode(error.filename)).name if error.filename else self.shown.name
@@ -495,8 +423,3 @@ def _move(source: int, target: int, position: int, size: int) -> int:
                 raise
     data = os.pread(source, min(size, 1 << 20), position)
     return os.write(target, data) if data else 0
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.lstat()
-    return status.st_dev, status.st_ino

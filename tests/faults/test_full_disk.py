@@ -67,13 +67,13 @@ def test_convert_onto_a_full_file_system(source: Path, small_disk: Path) -> None
 
 def test_a_report_onto_a_full_file_system(source: Path, small_disk: Path) -> None:
     old = small_disk / "report.json"
-    old.write_text("{}")
+    old.write_text('{"schema": "eaglectl/validate/1"}')
     (small_disk / "filler").write_bytes(bytes(LIMIT - 4096))
     code, error = run(COMMAND, "validate", source, "--output", f"json={old}")
     assert (code, error.count("\n")) == (3, 1)
     assert "No space left on device" in error
     assert sorted(path.name for path in small_disk.iterdir()) == ["filler", "report.json"]
-    assert old.read_text() == "{}"
+    assert old.read_text() == '{"schema": "eaglectl/validate/1"}'
 
 
 RUN = "--target TINY/target --device cpu --prompts TINY/prompts.jsonl"
@@ -119,13 +119,14 @@ def test_every_other_writer_onto_a_full_file_system(
 @pytest.mark.parametrize("option", ["json", "page"])
 def test_a_report_where_no_file_can_be_written(tmp_path: Path, option: str) -> None:
     source, file = drafter_folder(tmp_path / "inputs"), tmp_path / "report"
-    file.write_text("<!DOCTYPE html> old")
+    old = "<!DOCTYPE html> old" if option == "page" else '{"schema": "eaglectl/validate/1"}'
+    file.write_text(old)
     code = LIMITED.replace(str(LIMIT), "100")
     words = ("--page", file) if option == "page" else ("--output", f"{option}={file}")
     status, error = run(code, "validate", source, *words)
     assert (status, error.count("\n")) == (3, 1)
     assert "File too large" in error
-    assert file.read_text() == "<!DOCTYPE html> old"
+    assert file.read_text() == old
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inputs", "report"]
 
 

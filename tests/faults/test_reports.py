@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from eaglectl.files import scratch
-from eaglectl.report import output_files
-from eaglectl.report.output_files import write_file
+from eaglectl.files.scratch import write_file
 from tests.builders import call, drafter_folder
 from tests.faults.processes import paused
 from tests.faults.test_races import names
@@ -16,10 +15,9 @@ from tests.faults.test_races import names
 
 @pytest.fixture
 def fixed_name(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name that the next part gets: somebody else knows it."""
-    tokens = iter([bytes(8), bytes([1] * 8)])
-    monkeypatch.setattr(output_files.os, "urandom", lambda size: next(tokens))
-    return f".report.html.{'0' * 16}.eaglectl-part"
+    """The name that the next scratch folder gets: somebody else knows it."""
+    monkeypatch.setattr(scratch.tempfile, "_get_candidate_names", lambda: iter(["0" * 8, "1" * 8]))
+    return f".report.html.{'0' * 8}.partial"
 
 
 @pytest.mark.parametrize("is_dangling", [True, False])
@@ -44,11 +42,9 @@ def test_the_old_name_of_a_part_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_planted_file_is_not_written_to(tmp_path: Path, fixed_name: str) -> None:
-    descriptor = scratch.create_locked(tmp_path / fixed_name)
+    (tmp_path / fixed_name).write_bytes(b"")
     write_file(tmp_path / "report.html", "new")
     assert (tmp_path / fixed_name).read_bytes() == b""
-    assert descriptor is not None
-    os.close(descriptor)
 
 
 def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
@@ -62,9 +58,10 @@ def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
 
 def test_the_folder_is_synced_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[list[str]] = []
-    monkeypatch.setattr(output_files, "sync_folder", lambda folder: synced.append(names(folder)))
+    monkeypatch.setattr(scratch, "sync_folder", lambda folder: synced.append(names(folder)))
     write_file(tmp_path / "report.html", "new")
-    assert synced == [["report.html"]]
+    ((partial, file),) = synced
+    assert file == "report.html" and partial.endswith(".partial")
 
 
 @pytest.mark.parametrize("option", ["--output", "--page"])
@@ -75,15 +72,15 @@ def test_a_killed_report_leaves_the_old_one_and_the_next_run_removes_its_part(
     source, reports = drafter_folder(tmp_path), tmp_path / "reports"
     reports.mkdir()
     file = reports / "report.html"
-    file.write_text("<!doctype html> old")
+    old = "<!doctype html> old" if option == "--page" else '{"schema": "eaglectl/validate/1"}'
+    file.write_text(old)
     command = ("validate", source, option, f"json={file}" if option == "--output" else file)
-    with paused("eaglectl.report.output_files.sync_folder", *command) as process:
-        assert names(reports) == ["report.html"]  # renamed: the whole new file
+    with paused("eaglectl.files.scratch.sync_folder", *command) as process:
+        assert file.read_text() != old  # renamed: the whole new file
         process.send_signal(number)
         process.communicate()
     assert process.returncode in (143, -9)
-    assert names(reports) == ["report.html"]
-    with paused("eaglectl.report.output_files.os.fsync", *command) as process:
+    with paused("eaglectl.files.scratch.os.fsync", *command) as process:
         assert len(names(reports)) == 2
         before = file.read_text()
         process.send_signal(number)
@@ -96,11 +93,12 @@ def test_a_killed_report_leaves_the_old_one_and_the_next_run_removes_its_part(
 
 
 def test_a_part_that_is_being_written_is_not_swept(tmp_path: Path) -> None:
-    part = tmp_path / f".report.html.{'a' * 16}.eaglectl-part"
-    descriptor = scratch.create_locked(part)
-    assert descriptor is not None
+    part = scratch.Scratch(tmp_path, "report.html")
     write_file(tmp_path / "report.html", "new")
-    assert part.exists()
-    os.close(descriptor)
+    assert part.work.exists()
+    assert part.descriptor is not None
+    os.close(part.descriptor)  # as the end of its process does
+    part.descriptor = None
     write_file(tmp_path / "report.html", "new")
-    assert not part.exists()
+    assert names(tmp_path) == ["report.html"]
+    part.remove()

@@ -14,10 +14,9 @@ import pytest
 
 import eaglectl
 from eaglectl.files import scratch
-from eaglectl.files.scratch import scratch_folder, sweep
+from eaglectl.files.scratch import scratch_folder, sweep, write_file
 from eaglectl.files.signals import Terminated, run_removals, stopped_by_signals
 from eaglectl.files.writer import Folder
-from eaglectl.report.output_files import write_file
 from tests.builders import call, contents, drafter_folder
 from tests.faults.processes import paused
 from tests.faults.test_races import names
@@ -40,13 +39,14 @@ def test_a_signal_while_writing_leaves_nothing(tmp_path: Path, number: signal.Si
     assert contents(tmp_path) == before
 
 
-def test_a_signal_between_exchange_and_removal_leaves_the_new_folder_whole(tmp_path: Path) -> None:
+def test_a_signal_after_the_old_folder_was_moved_aside_puts_it_back(tmp_path: Path) -> None:
     source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
+    before = contents(tmp_path)
     with paused(f"{WRITER}.Folder._check_replaced", "convert", source, "-o", out, "--force") as process:
         process.terminate()
         process.communicate(timeout=60)
     assert process.returncode == 143
-    assert names(tmp_path) == ["drafter", "out"]
+    assert contents(tmp_path) == before
 
 
 def test_a_run_under_nohup_goes_on(tmp_path: Path) -> None:
@@ -75,41 +75,38 @@ def test_a_killed_run_is_swept_by_the_next(tmp_path: Path) -> None:
     assert names(tmp_path) == ["drafter", "out"]
 
 
-def test_a_run_killed_after_the_exchange_is_swept_by_the_next(tmp_path: Path) -> None:
+def killed_with_the_old_folder_aside(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """SOURCE, OUT and the scratch folder of a run that was killed between its two renames."""
     source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
-    with paused(f"{WRITER}.exchange", "convert", source, "-o", out, "--force") as process:
+    with paused(f"{WRITER}.Folder._check_replaced", "convert", source, "-o", out, "--force") as process:
         process.kill()
         process.communicate()
-    (partial,) = set(names(tmp_path)) - {"drafter", "out"}
-    (tmp_path / partial / "out").rename(tmp_path / "new")  # as the exchange would have left it
-    out.rename(tmp_path / partial / "out")
-    (tmp_path / "new").rename(out)
+    (partial,) = set(names(tmp_path)) - {"drafter"}
+    return source, out, tmp_path / partial
+
+
+def test_a_run_killed_after_both_renames_is_swept_by_the_next(tmp_path: Path) -> None:
+    source, out, partial = killed_with_the_old_folder_aside(tmp_path)
+    (partial / "out").rename(out)
     assert call("convert", source, "-o", out, "--force").code == 0
     assert names(tmp_path) == ["drafter", "out"]
 
 
 def test_what_a_killed_run_had_moved_aside_comes_back(tmp_path: Path) -> None:
-    source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
-    before = contents(out)
-    with paused(f"{WRITER}.exchange", "convert", source, "-o", out, "--force") as process:
-        process.kill()
-        process.communicate()
-    (partial,) = set(names(tmp_path)) - {"drafter", "out"}
-    out.rename(tmp_path / partial / ".old")
+    source, out, partial = killed_with_the_old_folder_aside(tmp_path)
+    before = contents(partial / ".old")
     assert call("convert", source, "-o", out).code == 2
     assert contents(out) == before
     assert names(tmp_path) == ["drafter", "out"]
 
 
-def test_what_was_exchanged_in_and_is_no_checkpoint_is_not_swept(tmp_path: Path) -> None:
-    source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
-    with paused(f"{WRITER}.exchange", "convert", source, "-o", out, "--force") as process:
-        process.kill()
-        process.communicate()
-    (partial,) = set(names(tmp_path)) - {"drafter", "out"}
-    (tmp_path / partial / "out/thesis.tex").write_text("years of work")
+def test_what_was_moved_aside_and_is_no_checkpoint_is_not_swept(tmp_path: Path) -> None:
+    source, out, partial = killed_with_the_old_folder_aside(tmp_path)
+    (partial / "out").rename(out)
+    (partial / ".old/thesis.tex").write_text("years of work")
     assert call("convert", source, "-o", out, "--force").code == 0
-    assert (tmp_path / partial / "out/thesis.tex").read_text() == "years of work"
+    assert (partial / ".old/thesis.tex").read_text() == "years of work"
+    assert (partial / ".old/config.json").is_file()
 
 
 def test_what_a_living_run_writes_is_not_swept(tmp_path: Path) -> None:
@@ -130,7 +127,7 @@ def test_folders_that_eaglectl_did_not_write_are_not_swept(tmp_path: Path) -> No
     (plain / "mine").write_text("kept")
     empty_lock = tmp_path / ".out.0123abce.partial"
     empty_lock.mkdir()
-    (empty_lock / ".out.lock").touch()
+    (empty_lock / ".1-2.lock").touch()
     (empty_lock / "mine").write_text("kept")
     with Folder(out, force=False) as folder:
         folder.write("config.json", [b"{}"])
@@ -144,7 +141,8 @@ def test_folders_that_eaglectl_did_not_write_are_not_swept(tmp_path: Path) -> No
     linked = tmp_path / ".out.01230001.partial"
     linked.mkdir()
     (linked / "mine").write_text("kept")
-    (linked / ".out.lock").symlink_to(elsewhere / "mine")
+    status = linked.stat()
+    (linked / f".{status.st_dev}-{status.st_ino}.lock").symlink_to(elsewhere / "mine")
     before = {name: value for name, value in contents(tmp_path).items() if not name.endswith(".lock")}
     assert call("convert", source, "-o", out).code == 0
     after = contents(tmp_path)
@@ -174,9 +172,12 @@ def test_an_interrupted_removal_can_be_taken_up(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(scratch.shutil, "rmtree", interrupted)
         held.remove()
-    held.release()
-    sweep(tmp_path, "eaglectl", scratch.NAME, lambda folder, state: True)
+    assert held.descriptor is not None
+    os.close(held.descriptor)  # as the end of its process does
+    held.descriptor = None
+    sweep(tmp_path, "eaglectl")
     assert names(tmp_path) == []
+    held.remove()
 
 
 @pytest.mark.slow
@@ -238,7 +239,7 @@ def test_a_thread_writes_without_handling_signals(tmp_path: Path) -> None:
 class Stepper:
     """Raises a signal before the nth line that some files run while it is handled; counts those lines."""
 
-    FILES = ("writer.py", "scratch.py", "signals.py", "report/output_files.py")
+    FILES = ("writer.py", "scratch.py", "signals.py")
 
     def __init__(self, number: signal.Signals, nth: int) -> None:
         self.number, self.nth, self.lines = number, nth, 0

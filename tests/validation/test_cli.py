@@ -65,7 +65,7 @@ def test_json_is_one_format_of_two_names(bad: Path) -> None:
 def test_several_files_are_written_in_one_run_whole_and_alone(good: Path, bad: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    (out / "old.json").write_text("old")
+    (out / "old.json").write_text('{"schema": "eaglectl/validate/1"}')
     given = [part for name in FORMATS for part in ("--output", f"{name}={out / name}")]
     assert validate(good, bad, *given, "--output", f"json={out / 'old.json'}").code == 1
     assert sorted(path.name for path in out.iterdir()) == sorted((*FORMATS, "old.json"))
@@ -104,6 +104,39 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_is_judged(
     before = contents(tmp_path)
     assert says in refusal(2, "validate", good, "--output", given)
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "README.md", "eaglectl.json"])
+def test_an_output_is_not_written_over_a_file_that_is_no_report(good: Path, name: str) -> None:
+    if name in ("README.md", "eaglectl.json"):
+        text = "# card" if name == "README.md" else '{"schema": "eaglectl/provenance/1"}'
+        (good / name).write_text(text)
+    before = contents(good)
+    message = refusal(2, "validate", good, "--output", f"json={good / name}")
+    assert "is there and is no report; it is not written over" in message
+    assert contents(good) == before
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_output_is_written_over_an_older_one(good: Path, bad: Path, tmp_path: Path, name: str) -> None:
+    for sources in ((good,), (bad, good), (bad,)):
+        assert validate(*sources, "--output", f"{name}={tmp_path / 'report'}").code in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("validate", "--output", "json=PLACE"), ("validate", "--page", "PLACE"), ("inspect", "--page", "PLACE")],
+)
+def test_a_link_to_itself_is_refused_and_a_pipe_without_a_reader_is_not_waited_for(
+    good: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "link")
+    os.mkfifo(tmp_path / "pipe")
+    command, *options = words
+    for code, place in ((2, tmp_path / "link"), (3, tmp_path / "pipe")):
+        given = [option.replace("PLACE", str(place)) for option in options]
+        outcome = call(command, good, *given)
+        assert outcome.code == code and outcome.err.count("\n") == 1, outcome
 
 
 def test_two_outputs_into_one_file_are_refused(good: Path) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.judge.judge import Report
-from eaglectl.report.output_files import Outputs, check_file, write_file
+from eaglectl.report.output_files import Outputs, check_file, write_report
 
 # the modules of the formats that one function of the same name makes
 MODULES = {
@@ -46,7 +46,7 @@ def parse_outputs(texts: Sequence[str]) -> Outputs:
         if name not in FORMATS or not equals or not file:
             raise UsageError(f"--output {text}: FORMAT=FILE was expected, with one of {', '.join(FORMATS)}")
         path = Path(file)
-        check_file(f"--output {text}", path)
+        check_file(f"--output {text}", path, "report")
         if any(path.resolve() == other.resolve() for _, other in outputs):
             raise UsageError(f"--output {text}: another --output writes {file} already")
         outputs.append((name, path))
@@ -58,11 +58,11 @@ def write_outputs(outputs: Outputs, reports: Sequence[Report], json_version: int
     problems = []
     for name, path in outputs:
         try:
-            write_file(path, render(name, reports, json_version) + "\n")
-        except OSError as error:
-            problems.append(f"{path}: {error.strerror}")
+            write_report("--output", path, render(name, reports, json_version) + "\n")
+        except EaglectlError as error:
+            problems.append(str(error))
     if problems:
-        raise UnreadableError(f"--output was not written: {'; '.join(problems)}")
+        raise UnreadableError("; ".join(problems))
 
 
 def append_summary(reports: Sequence[Report]) -> None:
