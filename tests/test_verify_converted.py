@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 import eaglectl
 from eaglectl.errors import UnreadableError
@@ -41,10 +42,10 @@ def test_what_convert_wrote_is_equal(out: Path) -> None:
     RECORD.validate(record)
     stated = record["output"]["files"][WEIGHTS]["tensors"]
     tensors = read_safetensors(out / WEIGHTS)
-    assert stated == {name: hashlib.sha256(data).hexdigest() for name, (_, _, data) in tensors.items()}
+    assert stated == {name: blake3(data).hexdigest() for name, (_, _, data) in tensors.items()}
     count = len(tensors)
     text = call("verify", out).out
-    assert f"by the SHA-256 of the header and of each tensor ({count} tensors): {WEIGHTS}" in text
+    assert f"by the digests of the header and of each tensor ({count} tensors): {WEIGHTS}" in text
     assert "by SHA-256: README.md, config.json" in text
 
 
@@ -156,7 +157,7 @@ def test_the_source_is_known_by_its_tensors_whatever_became_of_them(tmp_path: Pa
     record = json.loads((tmp_path / "out/eaglectl.json").read_text())
     stated = record["source"]["files"][WEIGHTS]["tensors"]
     tensors = read_safetensors(source / WEIGHTS)
-    assert stated == {name: hashlib.sha256(data).hexdigest() for name, (_, _, data) in tensors.items()}
+    assert stated == {name: blake3(data).hexdigest() for name, (_, _, data) in tensors.items()}
     assert call("verify", tmp_path / "out").code == 0
 
 
@@ -171,15 +172,42 @@ def test_an_empty_tensor_has_the_digest_of_nothing(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     with Digests() as digests, path.open("rb") as file:
-        made = digests.of_ranges("file", file.fileno(), {"none": (3, 3), "all": (0, 3)}).result()
-    assert made == {"none": hashlib.sha256().hexdigest(), "all": hashlib.sha256(b"abc").hexdigest()}
+        ranges = {"none": (3, 3), "all": (0, 3)}
+        made = [
+            digests.of_ranges("file", file.fileno(), ranges, name).result() for name in ("sha256", "blake3")
+        ]
+    assert made == [
+        {"none": kind().hexdigest(), "all": kind(b"abc").hexdigest()} for kind in (hashlib.sha256, blake3)
+    ]
+
+
+def test_a_record_from_before_blake3_is_verified_by_its_sha256(out: Path) -> None:
+    record = json.loads((out / "eaglectl.json").read_text())
+    file, data = record["output"]["files"][WEIGHTS], (out / WEIGHTS).read_bytes()
+    del file["digest"]
+    file["header"] = hashlib.sha256(data[: 8 + int.from_bytes(data[:8], "little")]).hexdigest()
+    tensors = read_safetensors(out / WEIGHTS)
+    file["tensors"] = {name: hashlib.sha256(data).hexdigest() for name, (_, _, data) in tensors.items()}
+    RECORD.validate(record)
+    (out / "eaglectl.json").write_text(json.dumps(record))
+    assert call("verify", out).code == 0
+    flip(out / WEIGHTS, -1)
+    assert call("verify", out).code == 1
+
+
+def test_a_record_of_digests_that_nobody_knows_is_none(out: Path) -> None:
+    record = json.loads((out / "eaglectl.json").read_text())
+    record["output"]["files"][WEIGHTS]["digest"] = "md5"
+    (out / "eaglectl.json").write_text(json.dumps(record))
+    done = call("verify", out)
+    assert done.code == 3 and "eaglectl.json cannot be used" in done.err
 
 
 def test_a_file_that_becomes_shorter_is_told(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     with Digests() as digests, path.open("rb") as file:
-        made = digests.of_ranges("file", file.fileno(), {"all": (0, 9)})
+        made = digests.of_ranges("file", file.fileno(), {"all": (0, 9)}, "blake3")
         with pytest.raises(UnreadableError, match="became shorter"):
             made.result()
 

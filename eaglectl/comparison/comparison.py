@@ -38,7 +38,7 @@ class Fact(Struct, frozen=True):
 class TensorSide(Struct, frozen=True):
     """A canonical tensor of A or B.
 
-    `origin` are the names of the stored tensors that it is made of; `sha256` None: it was not read.
+    `origin` are the names of the stored tensors that it is made of; digests None: it was not read.
     """
 
     dtype: str
@@ -53,6 +53,7 @@ class TensorSide(Struct, frozen=True):
             " that are known to be the same on both sides"
         ),
     ] = None
+    blake3: Annotated[Digest | None, Meta(description="The same, as eaglectl.json states it")] = None
 
 
 class Numbers(Struct, frozen=True):

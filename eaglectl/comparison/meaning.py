@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from eaglectl.comparison.comparison import Fact, Side, TensorPair
+from eaglectl.comparison.comparison import Fact, Side, TensorPair, TensorSide
 from eaglectl.drafter.boundaries import (
     TRAINING_DEFAULT,
     AuxLayers,
@@ -140,9 +140,9 @@ def by_record(fact: Fact, a: Side, b: Side, pairs: Sequence[TensorPair]) -> Fact
         return fact
     for name, source, other, out in (("A", a, "B", b), ("B", b, "A", a)):
         default = source.drafter.aux
-        digests = {side.sha256 for pair in pairs if (side := pair.a if source is a else pair.b)}
+        sides = [side for pair in pairs if (side := pair.a if source is a else pair.b)]
         is_of_default = default.is_default and out.drafter.aux.how == f"{RECORDED}{default.how}"
-        if not is_of_default or not _is_made_of(out.checkpoint, digests):
+        if not is_of_default or not _is_made_of(out.checkpoint, sides):
             continue
         why = (
             f"{other}'s eaglectl.json: {name}'s tensors with {name}'s own default, for the target given then"
@@ -151,18 +151,21 @@ def by_record(fact: Fact, a: Side, b: Side, pairs: Sequence[TensorPair]) -> Fact
     return fact
 
 
-def _is_made_of(checkpoint: Checkpoint, digests: Collection[str | None]) -> bool:
-    """Whether the record of a conversion, or one before it, names data of these digests as its source."""
-    if not digests or None in digests or is_config_edited(checkpoint):
+def _is_made_of(checkpoint: Checkpoint, sides: Collection[TensorSide]) -> bool:
+    """Whether the record of a conversion, or one before it, names these tensors' data as its source."""
+    if not sides or is_config_edited(checkpoint):
         return False
     for entry in history(checkpoint.sidecars.get(RECORD, {})):
         match entry:
             case {"source": {"files": Mapping() as files}}:
                 stated = [file.get("tensors") for file in files.values() if isinstance(file, Mapping)]
                 named = {
-                    str(sha) for tensors in stated if isinstance(tensors, Mapping) for sha in tensors.values()
+                    str(text)
+                    for tensors in stated
+                    if isinstance(tensors, Mapping)
+                    for text in tensors.values()
                 }
-                if named.issuperset(digests):
+                if all(side.sha256 in named or side.blake3 in named for side in sides):
                     return True
     return False
 

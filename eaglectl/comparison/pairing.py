@@ -156,15 +156,16 @@ def _pair_data(
         return _compare_data(header.pair, a, b, on_bytes)
     if (content := a or b) is None:
         return header.pair
-    pair, (sha256, _) = header.pair, digests(content, content, on_bytes)
-    pair = replace(pair, a=_with_digest(pair.a, sha256), b=_with_digest(pair.b, sha256))
+    pair, (digest, _) = header.pair, digests(content, content, on_bytes)
+    pair = replace(pair, a=_with_digest(pair.a, digest), b=_with_digest(pair.b, digest))
     if pair.name.endswith(".bias") and is_zero(content):
         return replace(pair, state=TensorState.ZEROS, remark="zeros, which add nothing")
     return pair
 
 
-def _with_digest(side: TensorSide | None, sha256: str) -> TensorSide | None:
-    return None if side is None else replace(side, sha256=sha256)
+def _with_digest(side: TensorSide | None, digests: tuple[str, str]) -> TensorSide | None:
+    sha256, blake3 = digests
+    return None if side is None else replace(side, sha256=sha256, blake3=blake3)
 
 
 def _compare_data(pair: TensorPair, a: Content, b: Content, on_bytes: Callable[[int], None]) -> TensorPair:

@@ -7,9 +7,11 @@ from contextlib import ExitStack
 from io import FileIO
 from itertools import accumulate
 from math import isfinite, prod, sqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from blake3 import blake3
 
 from eaglectl.comparison.comparison import Numbers
 from eaglectl.conversion.arithmetic import encode, evaluate, join_absorbed
@@ -84,19 +86,28 @@ class Content:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def digests(a: Content, b: Content, on_bytes: OnBytes) -> tuple[str, str]:
-    """SHA-256 of both; the second is computed from the first difference on. `on_bytes` counts bytes of A."""
-    hash_a, hash_b = hashlib.sha256(), None
+def digests(a: Content, b: Content, on_bytes: OnBytes) -> tuple[tuple[str, str], tuple[str, str]]:
+    """SHA-256 and BLAKE3 of both; the second's are computed from the first difference on.
+
+    `on_bytes` counts bytes of A.
+    """
+    hashes_a: tuple[Any, ...] = (hashlib.sha256(), blake3())
+    hashes_b = hashes_a
     size = max(a.nbytes, b.nbytes)
     for start in range(0, size, BLOCK):
         block_a, block_b = _block(a, start), _block(b, start)
-        if hash_b is None and block_a != block_b:
-            hash_b = hash_a.copy()
-        hash_a.update(block_a)
-        if hash_b:
-            hash_b.update(block_b)
+        if hashes_b is hashes_a and block_a != block_b:
+            hashes_b = tuple(digest.copy() for digest in hashes_a)
+        for digest in hashes_a:
+            digest.update(block_a)
+        for digest in hashes_b if hashes_b is not hashes_a else ():
+            digest.update(block_b)
         on_bytes(len(block_a))
-    return hash_a.hexdigest(), (hash_b or hash_a).hexdigest()
+    (sha256_a, blake3_a), (sha256_b, blake3_b) = hashes_a, hashes_b
+    return (
+        (sha256_a.hexdigest(), blake3_a.hexdigest()),
+        (sha256_b.hexdigest(), blake3_b.hexdigest()),
+    )
 
 
 def _block(content: Content, start: int) -> bytes:

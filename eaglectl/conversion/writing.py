@@ -20,7 +20,16 @@ from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
 from eaglectl.errors import UsageError
 from eaglectl.files.checkpoint import Checkpoint
-from eaglectl.files.digests import HEADER_KEY, Digests, Range, RangeDigests, hashed, tensor_ranges
+from eaglectl.files.digests import (
+    HEADER_KEY,
+    TENSORS,
+    Algorithm,
+    Digests,
+    Range,
+    RangeDigests,
+    hashed,
+    tensor_ranges,
+)
 from eaglectl.files.files import Stamp
 from eaglectl.files.header import DTYPE_BITS, header_json
 from eaglectl.files.hub_names import is_repo_name
@@ -252,7 +261,7 @@ class _Output:
 
     def write_weights(self, shard: Shard, parts: Iterable[Bytes], checkpoint: Checkpoint) -> None:
         """Write a weight file, with a digest of its header and one of each tensor."""
-        digests = RangeDigests(self.digests, shard.name, shard_ranges(shard, checkpoint))
+        digests = RangeDigests(self.digests, shard.name, shard_ranges(shard, checkpoint), TENSORS)
         self.folder.write(shard.name, parts, digests=digests)
         self.weights[shard.name] = (shard.nbytes, digests)
 
@@ -277,7 +286,7 @@ class _Output:
 
 def _tensors_stated(size: int, digests: Mapping[str, str]) -> Mapping[str, Any]:
     tensors = {name: digest for name, digest in sorted(digests.items()) if name != HEADER_KEY}
-    return {"size": size, "header": digests[HEADER_KEY], "tensors": tensors}
+    return {"size": size, "digest": TENSORS, "header": digests[HEADER_KEY], "tensors": tensors}
 
 
 def _unread(size: int) -> Mapping[str, Any]:
@@ -299,11 +308,10 @@ def _source_files(
     pickles = {name for name in originals if name not in checkpoint.weight_files}
     made = {}
     for name in originals:
-        ranges = {HEADER_KEY: (0, original.size(name))}  # a pickle as a whole
-        if name not in pickles:
-            ranges = tensor_ranges(checkpoint.tensors.values(), name)
+        ranges, algorithm = _ranges(name, checkpoint, original, is_whole=name in pickles)
         unmoved = {key: range for key, range in ranges.items() if key not in moved}
-        made[name] = ranges, output.digests.of_ranges(name, original.pinned(name).descriptor, unmoved)
+        descriptor = original.pinned(name).descriptor
+        made[name] = ranges, output.digests.of_ranges(name, descriptor, unmoved, algorithm)
     tensors = output.tensors()
     files: dict[str, Mapping[str, Any]] = {}
     for name, (ranges, digests) in made.items():
@@ -316,6 +324,15 @@ def _source_files(
     return files
 
 
+def _ranges(
+    name: str, checkpoint: Checkpoint, original: PinnedSource, *, is_whole: bool
+) -> tuple[dict[str, Range], Algorithm]:
+    """The ranges of a weight file that have a digest, and its algorithm; a pickle has one as a whole."""
+    if is_whole:
+        return {HEADER_KEY: (0, original.size(name))}, "sha256"
+    return tensor_ranges(checkpoint.tensors.values(), name), TENSORS
+
+
 def _is_as_stated(
     name: str,
     sources: Mapping[str, Mapping[str, Any]],
@@ -325,10 +342,8 @@ def _is_as_stated(
 ) -> bool:
     """Whether a weight file of the source has the digests now that eaglectl.json states of it."""
     stated = sources.get(name, {})
-    ranges: dict[str, Range] = {HEADER_KEY: (0, original.size(name))}
-    if "header" in stated:
-        ranges = tensor_ranges(checkpoint.tensors.values(), name)
-    known = digests.of_ranges(name, original.pinned(name).descriptor, ranges).result()
+    ranges, algorithm = _ranges(name, checkpoint, original, is_whole="header" not in stated)
+    known = digests.of_ranges(name, original.pinned(name).descriptor, ranges, algorithm).result()
     if "header" in stated:
         return stated == _tensors_stated(original.size(name), known)
     return stated.get("sha256") == known[HEADER_KEY]  # of a pickle; None of what was not read
@@ -356,8 +371,8 @@ def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int
 def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str, Any]) -> dict[str, Any]:
     """eaglectl.json: the origin of the output, and `previous`, the source's own record.
 
-    Weight files have a digest of their header and one of each tensor, pickles one of the file; a sha256 of
-    null means that the file was linked and not read.
+    Weight files have a BLAKE3 digest of their header and one of each tensor, pickles one of the file; a
+    sha256 of null means that the file was linked and not read.
     """
     drafter, name = plan.drafter, plan.drafter.target.name
     return {

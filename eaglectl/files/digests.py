@@ -1,6 +1,7 @@
-"""SHA-256 of ranges of open files, on as many threads as there are cores.
+"""Digests of ranges of open files, on as many threads as there are cores.
 
-A file that is being written is hashed from its own pages while the rest of it is written.
+Tensors have a BLAKE3 digest, which costs little on every processor; whole files SHA-256, as SHA256SUMS and
+the Hub give it. A file that is being written is hashed from its own pages while the rest of it is written.
 """
 
 import hashlib
@@ -8,6 +9,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any, Literal, get_args
+
+from blake3 import blake3
 
 from eaglectl.errors import UnreadableError
 from eaglectl.files.files import naming
@@ -15,6 +19,10 @@ from eaglectl.files.header import StoredTensor
 
 # bytes that a thread reads at once: they stay in its core's cache while they are hashed
 BLOCK = 1 << 18
+# how a record states the digests of tensors; one that does not say it is from before BLAKE3
+Algorithm = Literal["sha256", "blake3"]
+ALGORITHMS = get_args(Algorithm)
+TENSORS: Algorithm = "blake3"
 # a range of a file: its first byte, and the byte after its last
 Range = tuple[int, int]
 # the key of the range before the first tensor of a safetensors file; no tensor may have that name
@@ -44,7 +52,7 @@ class Digests:
         self.on_bytes, self.counting = on_bytes, threading.Lock()
         self.is_stopped = False
         self.descriptors: list[int] = []
-        self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "sha256")
+        self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "digest")
 
     def __enter__(self) -> "Digests":
         return self
@@ -61,9 +69,11 @@ class Digests:
             with self.counting:
                 self.on_bytes(nbytes)
 
-    def of_ranges(self, name: str, descriptor: int, ranges: Mapping[str, Range]) -> "RangeDigests":
+    def of_ranges(
+        self, name: str, descriptor: int, ranges: Mapping[str, Range], algorithm: Algorithm
+    ) -> "RangeDigests":
         """Start on ranges of an open file; `name` is for messages, the descriptor is copied."""
-        digests = RangeDigests(self, name, ranges)
+        digests = RangeDigests(self, name, ranges, algorithm)
         digests.attach(descriptor)
         digests.advance(max((stop for _, stop in ranges.values()), default=0))
         return digests
@@ -72,8 +82,10 @@ class Digests:
 class RangeDigests:
     """The digests of ranges of one file; of one that `Folder.write` writes, as its bytes arrive."""
 
-    def __init__(self, digests: Digests, name: str, ranges: Mapping[str, Range]) -> None:
-        self.digests, self.name = digests, name
+    def __init__(
+        self, digests: Digests, name: str, ranges: Mapping[str, Range], algorithm: Algorithm
+    ) -> None:
+        self.digests, self.name, self.algorithm = digests, name, algorithm
         self.ranges = dict(sorted(ranges.items(), key=lambda item: item[1]))
         self.futures: dict[str, Future[str]] = {}
         self.size, self.is_ended = 0, False
@@ -104,7 +116,8 @@ class RangeDigests:
             return {key: future.result() for key, future in self.futures.items()}
 
     def _hash(self, descriptor: int, start: int, stop: int) -> str:
-        digest, buffer = hashlib.sha256(), memoryview(bytearray(min(BLOCK, stop - start)))
+        digest: Any = blake3() if self.algorithm == "blake3" else hashlib.sha256()
+        buffer = memoryview(bytearray(min(BLOCK, stop - start)))
         while start < stop:
             size = os.preadv(descriptor, [buffer[: self._wait(start, stop) - start]], start)
             if not size:
@@ -112,7 +125,7 @@ class RangeDigests:
             digest.update(buffer[:size])
             start += size
             self.digests.count(size)
-        return digest.hexdigest()
+        return str(digest.hexdigest())
 
     def _wait(self, start: int, stop: int) -> int:
         """Where the bytes after `start` that are there end, at most a block further and at most at `stop`."""

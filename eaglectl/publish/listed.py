@@ -15,7 +15,14 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
-from eaglectl.files.digests import HEADER_KEY, Digests, RangeDigests, tensor_ranges
+from eaglectl.files.digests import (
+    ALGORITHMS,
+    HEADER_KEY,
+    Algorithm,
+    Digests,
+    RangeDigests,
+    tensor_ranges,
+)
 from eaglectl.files.header import header_length, parse_header, parse_json
 from eaglectl.files.hub import HubSource
 from eaglectl.files.hub_cache import blocks_of, has_digest, is_blob
@@ -33,7 +40,7 @@ BOOKKEEPING = re.compile(
 )
 
 # what a file is compared by: its SHA-256, its SHA-256 as the Hub lists it (of files in LFS), git's name of
-# it, or the SHA-256 of its header and of each tensor
+# it, or the digests of its header and of each tensor
 Digest = Literal["sha256", "lfs-sha256", "git-id", "tensors"]
 Read = Callable[[str], bytes]
 
@@ -104,10 +111,11 @@ def _is_of_hub_cache(source: FolderSource, name: str) -> bool:
 
 
 class Tensors(Struct, frozen=True):
-    """SHA-256 of what is before the first tensor of a safetensors file, and of each tensor's bytes."""
+    """Digests of what is before the first tensor of a safetensors file, and of each tensor's bytes."""
 
     header: str
     tensors: Mapping[str, str]
+    algorithm: Algorithm
 
 
 class ListedFile(Struct, frozen=True):
@@ -187,7 +195,9 @@ def _read_record(data: bytes) -> Mapping[str, ListedFile] | None:
 def _recorded(file: Mapping[str, Any]) -> ListedFile:
     if "tensors" in file:
         tensors = {str(name): str(digest) for name, digest in file["tensors"].items()}
-        return ListedFile(int(file["size"]), tensors=Tensors(str(file["header"]), tensors))
+        if (algorithm := file.get("digest", "sha256")) not in ALGORITHMS:
+            raise ValueError(algorithm)
+        return ListedFile(int(file["size"]), tensors=Tensors(str(file["header"]), tensors, algorithm))
     digest = file["sha256"]
     return ListedFile(int(file["size"]), None if digest is None else str(digest))
 
@@ -217,7 +227,7 @@ class VerifiedFiles(Protocol):
     def has_git_id(self, name: str, listed: str) -> bool:
         """Whether git's name of a file is this one."""
 
-    def tensors(self, name: str) -> Tensors | None:
+    def tensors(self, name: str, algorithm: Algorithm) -> Tensors | None:
         """The digests of a weight file by parts; None where it would have to be downloaded.
 
         Raises UnreadableError for a file that is no safetensors file.
@@ -254,7 +264,9 @@ class FolderFiles:
             if name in self.names and name not in self.started:
                 with self.source.open_file(name) as file:
                     size = os.fstat(file.fileno()).st_size
-                    self.started[name] = self.digests.of_ranges(name, file.fileno(), {name: (0, size)})
+                    self.started[name] = self.digests.of_ranges(
+                        name, file.fileno(), {name: (0, size)}, "sha256"
+                    )
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
@@ -279,16 +291,16 @@ class FolderFiles:
             size = os.fstat(file.fileno()).st_size
             return has_digest(listed, size, blocks_of(file.fileno()))
 
-    def tensors(self, name: str) -> Tensors:
+    def tensors(self, name: str, algorithm: Algorithm) -> Tensors:
         """The digests of a weight file by parts."""
         with self.source.open_file(name) as file:
             size = os.fstat(file.fileno()).st_size
             length = header_length(name, file.read(8), size)
             header = parse_header(name, file.read(length), size)
             ranges = {**tensor_ranges(header.tensors, name), HEADER_KEY: (0, 8 + length)}
-            made = self.digests.of_ranges(name, file.fileno(), ranges)
+            made = self.digests.of_ranges(name, file.fileno(), ranges, algorithm)
         digests = made.result()
-        return Tensors(digests.pop(HEADER_KEY), digests)
+        return Tensors(digests.pop(HEADER_KEY), digests, algorithm)
 
 
 class HubFiles:
@@ -331,6 +343,6 @@ class HubFiles:
         """Whether git's name of a file is this one."""
         return self.source.listed.git_ids.get(name) == listed
 
-    def tensors(self, name: str) -> Tensors | None:
+    def tensors(self, name: str, algorithm: Algorithm) -> Tensors | None:
         """None: tensors of a repository are not read."""
         return None

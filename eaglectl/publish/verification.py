@@ -223,7 +223,7 @@ def _compare_tensors(
 ) -> CheckedFile:
     """A weight file compared with digests of its header and of each tensor."""
     try:
-        found = files.tensors(name)
+        found = files.tensors(name, stated.algorithm)
     except UnreadableError as error:
         return replace(checked, judgement=FileState.DIFFERS, how=f"has no header that can be read: {error}")
     if found is None:

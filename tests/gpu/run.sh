@@ -11,7 +11,7 @@ export PYTHONPATH=$site:$PWD${PYTHONPATH:+:$PYTHONPATH}
 lacks() {
     "$python" - <<'END'
 from importlib.util import find_spec
-names = ("httpx2", "huggingface_hub", "hypothesis", "jsonschema", "msgspec", "pytest", "typer")
+names = ("blake3", "httpx2", "huggingface_hub", "hypothesis", "jsonschema", "msgspec", "pytest", "typer")
 print(*(name for name in names if find_spec(name) is None))
 END
 }

@@ -13,7 +13,7 @@ BY = {
     "sha256": "by SHA-256",
     "lfs-sha256": "by the SHA-256 that the Hub lists",
     "git-id": "by the git id that the Hub lists",
-    "tensors": "by the SHA-256 of the header and of each tensor",
+    "tensors": "by the digests of the header and of each tensor",
 }
 
 
