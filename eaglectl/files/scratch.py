@@ -34,7 +34,12 @@ class Scratch:
         register_removal(self.remove)
         try:
             while self.descriptor is None:  # another run may take a new folder for what a killed one left
-                self.folder = Path(tempfile.mkdtemp(".partial", f".{stem}.", parent))
+                # named before it is made: a signal may come in between
+                self.folder = parent / f".{stem}.{os.urandom(4).hex()}.partial"
+                try:
+                    self.folder.mkdir(0o700)
+                except FileExistsError:
+                    continue
                 with suppress(FileNotFoundError):
                     self.descriptor = _lock(_lock_file(self.folder), os.O_CREAT | os.O_EXCL)
             assert self.folder is not None
@@ -46,8 +51,11 @@ class Scratch:
 
     def remove(self) -> None:
         """Remove the folder but for OLD, as far as that is possible, and give the lock back."""
-        if self.folder is not None:
+        if self.descriptor is not None and self.folder is not None:
             _remove(self.folder)
+        elif self.folder is not None:  # it may be another's, of the same name
+            with suppress(OSError):
+                _lock_file(self.folder).unlink(missing_ok=True)
         descriptor, self.descriptor = self.descriptor, None
         _unlock(self.folder, descriptor)
         unregister_removal(self.remove)
@@ -103,7 +111,7 @@ def sweep(parent: Path, stem: str, settle: Callable[[Path], object] | None = Non
 
     `settle` is called with each such folder first, for what was moved aside.
     """
-    pattern = re.compile(re.escape(f".{stem}.") + r"[0-9a-z_]{8}\.partial")
+    pattern = re.compile(re.escape(f".{stem}.") + r"[0-9a-f]{8}\.partial")
     with suppress(OSError):
         for folder in list(parent.iterdir()):
             if pattern.fullmatch(folder.name) and not folder.is_symlink():

@@ -16,7 +16,8 @@ from tests.faults.test_races import names
 @pytest.fixture
 def fixed_name(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name that the next scratch folder gets: somebody else knows it."""
-    monkeypatch.setattr(scratch.tempfile, "_get_candidate_names", lambda: iter(["0" * 8, "1" * 8]))
+    tokens = iter([bytes(4), bytes([1] * 4)])
+    monkeypatch.setattr(scratch.os, "urandom", lambda size: next(tokens))
     return f".report.html.{'0' * 8}.partial"
 
 
