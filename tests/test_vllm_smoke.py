@@ -217,15 +217,20 @@ def test_nothing_of_a_cpu_build_reaches_a_gpu(
     assert smoke(prompts).code == 0
     given = json.loads(stand_in.read_text())
     assert given["dtype"] == "auto"
-    cpu = {
-        "block_size",
-        "attention_config",
-        "compilation_config",
-        "kv_cache_memory_bytes",
-        "max_num_batched_tokens",
-    }
+    cpu = {"block_size", "attention_config", "compilation_config", "max_num_batched_tokens"}
     assert not cpu & given.keys()
     assert given["speculative_config"].keys() == {"method", "model", "num_speculative_tokens"}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_both_runs_state_the_size_of_their_cache(
+    device: str, stand_in: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # side by side vLLM would take the other's memory for its own, and find no room
+    monkeypatch.setenv("STAND_IN_DEVICE", device)
+    assert smoke(prompts).code == 0
+    given = [json.loads(Path(f"{stand_in}{end}").read_text()) for end in ("", ".plain")]
+    assert [run["kv_cache_memory_bytes"] for run in given] == [256 << 20] * 2
 
 
 def test_an_mla_pair_takes_the_cpus_backend_on_cpus_alone(

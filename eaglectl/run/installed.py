@@ -15,7 +15,7 @@ from eaglectl.run.engine_arguments import shown_arguments
 from eaglectl.run.faults import receive_answer
 from eaglectl.run.job import EngineJob, EngineRun, LoadResult
 from eaglectl.run.measurement import PromptResult
-from eaglectl.run.memory import needed_memory
+from eaglectl.run.memory import needed_cache, needed_memory
 from eaglectl.run.process import SGLANG, VLLM, EngineProcess, InstalledEngine
 from eaglectl.run.tokens import read_context_length, stop_tokens, tokenise
 from eaglectl.text import listed
@@ -169,6 +169,7 @@ def _request(job: EngineJob, mode: str, texts: list[list[int]]) -> dict[str, Any
         "needs_tokenizer": job.needs_tokenizer or not texts,
         "prompts": texts,
         "context": read_context_length(job.target),
+        "cache_bytes": needed_cache(job, texts),
         "memory_bytes": needed_memory(job, texts),
     }
 

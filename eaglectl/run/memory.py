@@ -13,19 +13,24 @@ BATCH_TOKENS = 16384  # that vLLM takes in one batch on large GPUs
 MIN_CACHE = 256 << 20
 
 
-def needed_memory(job: EngineJob, texts: Sequence[Sequence[int]], sequences: int = 4) -> int:
-    """Bytes of one GPU for `sequences` of the longest prompts: weights, cache, activations and the engine.
+def needed_memory(job: EngineJob, texts: Sequence[Sequence[int]]) -> int:
+    """Bytes of one GPU for `texts`: weights, cache, activations, and what the engine takes beside them."""
+    config = text_part(read_target_config(job.target))
+    whole = weight_bytes(job.target) + weight_bytes(job.folder) + activation_bytes(config)
+    return whole // job.tensor_parallel_size + needed_cache(job, texts) + ENGINE_BYTES
 
-    The cache is that of keys and values in 16 bits, of as many heads as the target's config states.
+
+def needed_cache(job: EngineJob, texts: Sequence[Sequence[int]], sequences: int = 4) -> int:
+    """Bytes of the keys and values of `sequences` of the longest prompts, in 16 bits.
+
+    Of as many heads as the target's config states, in its layers and one of the drafter.
     """
     config = text_part(read_target_config(job.target))
-    hidden, layers = _size(config, "hidden_size"), _size(config, "num_hidden_layers")
+    hidden, layers = _size(config, "hidden_size"), _size(config, "num_hidden_layers") + 1
     heads = _size(config, "num_key_value_heads") or _size(config, "num_attention_heads")
     width = heads * (_size(config, "head_dim") or hidden // max(_size(config, "num_attention_heads"), 1))
     length = max((len(text) for text in texts), default=0) + job.max_tokens + job.k
-    cache = max(2 * 2 * layers * (width or hidden) * sequences * length, MIN_CACHE)
-    whole = weight_bytes(job.target) + weight_bytes(job.folder) + cache + activation_bytes(config)
-    return whole // job.tensor_parallel_size + ENGINE_BYTES
+    return max(2 * 2 * layers * (width or hidden) * sequences * length, MIN_CACHE)
 
 
 def activation_bytes(config: Mapping[str, Any]) -> int:

@@ -61,6 +61,8 @@ def own_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
         "enforce_eager": True,
         "max_model_len": length,
         "max_num_seqs": request.get("batch", SEQUENCES),
+        # else vLLM takes what others take of a GPU meanwhile for its own, and finds no room for its cache
+        "kv_cache_memory_bytes": request.get("cache_bytes", CACHE_BYTES),
         "tensor_parallel_size": request.get("tensor_parallel_size", 1),
         "seed": request["seed"],
         "skip_tokenizer_init": not request.get("needs_tokenizer", True),
@@ -101,7 +103,6 @@ def cpu_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "dtype": "float32",
         "max_num_batched_tokens": max(length, BATCH_TOKENS),
-        "kv_cache_memory_bytes": request.get("cache_bytes", CACHE_BYTES),
     }
     if request["is_mla_target"]:
         # the wheel's rotary op is wrong for MLA's layout on CPUs, and AMX hosts pick a bfloat16-only backend
