@@ -48,6 +48,7 @@ def test_engines_says_what_ran_on_which_card_and_what_did_not() -> None:
     assert lines[0].startswith(
         "0.26.0 on NVIDIA H200 by eaglectl d8b71ce (2026-11-26), 0 of 5 commands passed"
     )
+    assert "by eaglectl 8d7ceb7 (2026-11-26), 7 of 8" in lines[0]
     assert lines[1:] == ["nothing", "nothing"]
 
 

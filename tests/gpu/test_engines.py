@@ -122,9 +122,9 @@ def test_smoke_measures_what_the_reference_does(
 
 
 def test_smoke_load_only_finds_every_parameter_filled(
-    typed: Typed, shared_vllm: tuple[str, ...], figures: Callable[..., None]
+    typed: Typed, vllm: tuple[str, ...], figures: Callable[..., None]
 ) -> None:
-    document = typed("smoke", EAGLE3, "--target", TARGET, *shared_vllm, "--load-only", "--timeout", TIMEOUT)
+    document = typed("smoke", EAGLE3, "--target", TARGET, *vllm, "--load-only", "--timeout", TIMEOUT)
     figures(unfilled=len(document["unfilled"]), drafter=document["resolved"]["class"])
     assert document["unfilled"] == []
 
