@@ -11,12 +11,14 @@ from typing import Any
 import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl import DiffOptions
 from eaglectl.comparison.comparison import Comparison, Numbers
-from eaglectl.comparison.values import Files
+from eaglectl.comparison.values import Content
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.files.source import PinnedSource
 from eaglectl.formats.format import Answers
 from eaglectl.operations.converting import ConvertOptions
 from eaglectl.progress import Progress
@@ -753,11 +755,11 @@ def test_a_file_that_shrinks_while_it_is_read_is_not_equal(tmp_path: Path) -> No
     a, b = two(tmp_path, {})
     sides = eaglectl.diff(str(a), str(b))
     write_safetensors(b / "model.safetensors", {"d2t": offsets()})
-    with (
-        Files(sides.b.checkpoint) as files,
-        pytest.raises(UnreadableError, match=r"ends within norm\.weight"),
-    ):
-        files.read("norm.weight", 0, 2 * HIDDEN)
+    with PinnedSource(b) as pinned:
+        checkpoint = replace(sides.b.checkpoint, source=pinned)
+        norm = Content(sides.b.drafter.tensors["norm.weight"], checkpoint)
+        with pytest.raises(UnreadableError, match="the file is truncated or being written"):
+            list(norm.blocks())
 
 
 @pytest.mark.parametrize(
@@ -802,3 +804,14 @@ def test_python_callers_get_a_value(tmp_path: Path) -> None:
     ]
     last = reports[-1]
     assert (last.stage, last.unit) == ("comparing", "bytes") and last.done == last.total > 0
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 10_000])
+def test_scattered_rows_are_read_in_whole_blocks(tmp_path: Path, size: int) -> None:
+    folder = drafter_folder(tmp_path)
+    side = eaglectl.diff(folder, folder, headers_only=True).a
+    head, rows = side.drafter.tensors["lm_head.weight"], [5, 2, 3, 0]
+    blocks = list(Content(head.with_rows(rows), side.checkpoint).blocks(size))
+    whole, row = side.checkpoint.read(head.stored[0]), 2 * HIDDEN
+    assert b"".join(blocks) == b"".join(whole[row * index : row * (index + 1)] for index in rows)
+    assert {len(block) for block in blocks[:-1]} <= {size} and len(blocks[-1]) <= size

@@ -8,14 +8,15 @@ from msgspec import Meta, Struct, field
 from eaglectl.base import Count, Digest, Result
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.formats.format import Answers
 from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 
 SAME = (TensorState.EQUAL, TensorState.ZEROS, TensorState.NOT_COMPARED)
 
 
 class Side(Struct, frozen=True):
-    """A or B: the source as given, its headers, its drafter, its config without nesting, and the target
-    that it was read with.
+    """A or B: the source as given, its headers, its drafter, its config without nesting, the target that it
+    was read with, and the answers that its files needed.
     """
 
     source: str
@@ -23,6 +24,7 @@ class Side(Struct, frozen=True):
     drafter: Drafter
     flat: Mapping[str, Any]
     target: Target
+    answers: Answers
 
 
 class Fact(Struct, frozen=True):

@@ -50,7 +50,8 @@ def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
 
 def _values(drafter: Drafter) -> dict[str, Any]:
     """The value of each fact that a drafter states, in the order in which facts are listed."""
-    dims, norms, rope, carried = drafter.dims, drafter.norms, drafter.rope, drafter.carried
+    dims, norms, rope = drafter.dims, drafter.norms, drafter.rope
+    carried = {key: value for key, value in drafter.carried.items() if value is not None}
     is_sliding = Feature.SLIDING_WINDOW in drafter.features()
     return {
         "kind": drafter.kind,
@@ -67,11 +68,11 @@ def _values(drafter: Drafter) -> dict[str, Any]:
         "rope_interleave": rope.is_interleaved,
         "rope_factors": list(rope.mla_factors),
         "partial_rotary_factor": (rope.scaling or {}).get("partial_rotary_factor")
-        or _carried(drafter, "partial_rotary_factor", 1.0),
+        or carried.get("partial_rotary_factor", 1.0),
         **drafter.settings,
         "sliding_window": {key: carried.get(key) for key in SLIDING} if is_sliding else None,
         "mask_token_id": _mask_token(drafter),
-        "logit_scale": _carried(drafter, "logit_scale", 1.0),
+        "logit_scale": carried.get("logit_scale", 1.0),
         "quantisation": drafter.quantisation,
     }
 
@@ -215,8 +216,3 @@ def _mask_token(drafter: Drafter) -> Any:
         return None
     values = (Keys(drafter.carried).at(key) for key in MASK_KEYS)
     return next((value for value in values if value is not MISSING), None)
-
-
-def _carried(drafter: Drafter, key: str, absent: Any) -> Any:
-    value = drafter.carried.get(key)
-    return absent if value is None else value

@@ -1,23 +1,20 @@
-"""Opening A and B: answers to their open questions, and which files of the Hub need a download."""
+"""A and B as they are read, with the answers to what their files leave open, and how they are written."""
 
-import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-from msgspec.structs import replace
-
-from eaglectl.comparison.comparison import Side
-from eaglectl.comparison.pairing import KnownDigests
+from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Side, Spelling
+from eaglectl.comparison.pairing import tensors_of
+from eaglectl.drafter.boundaries import AuxLayers
 from eaglectl.drafter.drafter import Target
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
-from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.files.hub import HubSource
-from eaglectl.files.opening import open_source
-from eaglectl.files.source import FolderSource, Source
+from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.formats.catalogue import by_name, known_answers
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
+from eaglectl.text import listed
 
 IsOpen = Callable[[Side], bool]
 
@@ -30,6 +27,7 @@ def _is_output_open(side: Side) -> bool:
     return side.drafter.norms.norm_output is None
 
 
+CONVENTIONS = {"boundary": "boundaries", "output": "outputs of layers", None: "of unknown meaning"}
 # --source-semantics KEY: whether the files of a side leave it open
 OPEN: Mapping[str, IsOpen] = {
     "norm_output": _is_output_open,
@@ -48,55 +46,44 @@ NOT_NEEDED = {
 }
 
 
-def open_side(
-    name: str,
-    text: str,
-    target_of: Callable[[Checkpoint], Target],
-    answers: Answers,
-    source: Source | None = None,
-) -> Side:
-    """Open A or B, headers only; `source` are its files where they are open already.
-
-    Raises UsageError, and UnreadableError for all other errors: exit code 1 is for a difference.
-    """
+@contextmanager
+def naming_side(name: str, text: str) -> Iterator[None]:
+    """Raise errors but UsageError as UnreadableError, with the side: exit code 1 is for a difference."""
     try:
-        checkpoint = read_checkpoint(source or open_source(text))
-        target = target_of(checkpoint)
-        side = _side(text, checkpoint, Answers(), target)
-        needed = needed_answers(side, answers)
-        if needed != Answers():
-            side = _side(text, checkpoint, needed, target)
-        _ = side.drafter.rope.mla_factors  # raises here, where the side is known
+        yield
     except UsageError:
         raise
     except EaglectlError as error:
         label = name if text in str(error) else f"{name} ({text})"
         raise UnreadableError(f"{label}: {error}") from None
-    return side
 
 
-def _side(text: str, checkpoint: Checkpoint, answers: Answers, target: Target) -> Side:
-    drafter = read_drafter(checkpoint, answers, target)
-    return Side(text, checkpoint, drafter, by_name(drafter.producer).flat(checkpoint.config), target)
+def read_side(text: str, checkpoint: Checkpoint, target: Target, answers: Answers) -> Side:
+    """A or B, headers only, with those of the answers that its files need; d2t is read later."""
 
+    def read(needed: Answers) -> Side:
+        drafter = read_drafter(checkpoint, needed, target)
+        flat = by_name(drafter.producer).flat(checkpoint.config)
+        return Side(text, checkpoint, drafter, flat, target, needed)
 
-def needed_answers(side: Side, answers: Answers) -> Answers:
-    """The answers to what the files of a side leave open, but for d2t, which is read later."""
+    side = read(Answers())
     aux = side.drafter.aux
-    is_open, is_assumed = aux.boundaries is None, aux.ids is None
-    is_answered = is_open or (is_assumed and answers.aux_layers is not None)
-    has_ids = not is_assumed or answers.aux_layers is not None
-    semantics = {key: value for key, value in answers.semantics.items() if key in OPEN and OPEN[key](side)}
-    convention = answers.aux_convention if is_answered and has_ids else None
-    return Answers(answers.aux_layers if is_answered else None, convention, semantics)
+    is_answered = aux.boundaries is None or (aux.ids is None and answers.aux_layers is not None)
+    has_ids = aux.ids is not None or answers.aux_layers is not None
+    needed = Answers(
+        answers.aux_layers if is_answered else None,
+        answers.aux_convention if is_answered and has_ids else None,
+        {key: value for key, value in answers.semantics.items() if key in OPEN and OPEN[key](side)},
+    )
+    if needed != Answers():
+        side = read(needed)
+    _ = side.drafter.rope.mla_factors  # raises here, where the side is known
+    return side
 
 
 def unneeded_answers(a: Side, b: Side, answers: Answers) -> Iterator[str]:
     """A note for each answer that neither side needs."""
-    needed: set[str] = set()
-    for side in (a, b):
-        unanswered = _side(side.source, side.checkpoint, Answers(), side.target)
-        needed.update(_options(needed_answers(unanswered, answers)))
+    needed = {*_options(a.answers), *_options(b.answers)}
     for option in _options(answers):
         if option not in needed:
             yield f"{option} was not needed: {NOT_NEEDED.get(option, 'neither file leaves it open')}"
@@ -111,41 +98,46 @@ def _options(answers: Answers) -> Iterator[str]:
     yield from (f"--source-semantics {key}" for key in answers.semantics if key in OPEN)
 
 
-def known_digests(a: Side, b: Side) -> KnownDigests:
-    """Digests of whole weight files that are known without a download; none where both are local."""
-    return _digests(a, b), _digests(b, a)
+def compare_spelling(a: Side, b: Side, vocabulary: tuple[Remark, ...] = ()) -> Spelling:
+    """Every difference in how the files are written; `vocabulary` are those of the draft vocabulary."""
+    words_a, words_b = _words(a), _words(b)
+    remarks = [
+        Remark(about, text, words_b[about]) for about, text in words_a.items() if text != words_b[about]
+    ]
+    tensors_a, tensors_b = tensors_of(a), tensors_of(b)
+    names = [
+        NamePair(name, tensor.stored, tensors_b[name].stored)
+        for name, tensor in tensors_a.items()
+        if name in tensors_b and tensor.stored != tensors_b[name].stored
+    ]
+    keys_a, keys_b = dict(_flat(a.flat)), dict(_flat(b.flat))
+    keys = [
+        KeyPair(key, keys_a.get(key), keys_b.get(key))
+        for key in dict.fromkeys((*keys_a, *keys_b))
+        if keys_a.get(key) != keys_b.get(key)
+    ]
+    return Spelling((*remarks, *vocabulary), tuple(names), tuple(keys))
 
 
-def _digests(side: Side, other: Side) -> dict[str, str]:
-    """The Hub's digests, and those of local files with the size of a file that the other side has there."""
-    source, files = side.checkpoint.source, side.checkpoint.weight_files
-    hub = other.checkpoint.source
-    if isinstance(source, HubSource):
-        return {file: source.listed.sha256[file] for file in files if file in source.listed.sha256}
-    if not isinstance(hub, HubSource):
-        return {}
-    sizes = {hub.size(file) for file in other.checkpoint.weight_files}
-    paths = {file: source.path(file) for file in files if source.size(file) in sizes}
-    return {file: _sha256(path) for file, path in paths.items() if path}
+def _words(side: Side) -> dict[str, str]:
+    drafter = side.drafter
+    return {
+        "producer": by_name(drafter.producer).title,
+        "layer ids": _ids(drafter.aux),
+        "files": listed(side.checkpoint.weight_files),
+        "target": drafter.target.name or "not named",
+        "strays": listed(drafter.strays) or "none",
+    }
 
 
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UnreadableError(f"{path}: {error.strerror}") from None
+def _ids(aux: AuxLayers) -> str:
+    return f"{', '.join(map(str, aux.ids))} ({CONVENTIONS[aux.convention]})" if aux.ids else "none"
 
 
-def with_files(checkpoint: Checkpoint, needed: Collection[str]) -> Checkpoint:
-    """The checkpoint with its weight files in `needed` on this machine; the Hub's are downloaded.
-
-    Raises UnreadableError, also for files in the Hub client's cache that are not what was downloaded.
-    """
-    source = checkpoint.source
-    if isinstance(source, FolderSource):
-        source.check_cached(needed)
-    if not isinstance(source, HubSource) or not needed:
-        return checkpoint
-    without = set(checkpoint.weight_files) - set(needed)
-    return replace(checkpoint, source=source.downloaded(without))
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys as "object.key"; null is left out, as it means the same as an absent key."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", value

@@ -6,7 +6,9 @@ from functools import partial
 from msgspec import Struct
 
 from eaglectl.comparison.comparison import Fact, Remark, Side
-from eaglectl.drafter.vocabulary import Ids, as_int64, numbers, read_vocabulary
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.drafter.tensors import Tensor
+from eaglectl.drafter.vocabulary import as_int64, numbers, read_vocabulary
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.layout import VOCABULARY_PICKLES
 from eaglectl.formats.catalogue import by_name
@@ -15,7 +17,6 @@ from eaglectl.verdicts import FactState
 NAME = "draft_tokens"
 # rows of lm_head in A and in B that are of one token
 SharedRows = Sequence[tuple[int, int]]
-NO_MAPS = (None, None)
 
 
 class VocabularyReading(Struct, frozen=True):
@@ -41,55 +42,61 @@ def read(side: Side, answer: str | None) -> VocabularyReading:
 
     Raises UnreadableError.
     """
-    drafter, maps = side.drafter, [side.drafter.tensors.get(name) for name in ("d2t", "t2d")]
+    drafter, source = side.drafter, side.checkpoint.source
+    maps = [drafter.tensors.get(name) for name in ("d2t", "t2d")]
     if not any(maps) and not drafter.has_reduced_vocabulary:
         every = tuple(range(drafter.dims.vocab))
-        return VocabularyReading((every,), "no map: all tokens, in their order", NO_MAPS)
+        return VocabularyReading((every,), "no map: all tokens, in their order", (None, None))
     raw = tuple(None if tensor is None else side.checkpoint.read(tensor.stored[0]) for tensor in maps)
     if maps[0] is None and (maps[1] is None or by_name(drafter.producer).has_unordered_rows):
-        return _absent(side, raw)
+        # pickles beside the weights are compared as bytes
+        beside = [name for name in VOCABULARY_PICKLES if name in source.names()]
+        where = f"; {beside[0]} holds it, a pickle, which `convert` alone opens" if beside else ""
+        pickles = map(source.read, beside)
+        return VocabularyReading((), f"d2t is missing{where}", (*raw, *pickles), is_absent=True)
     try:
-        d2t, t2d = (
-            None if tensor is None else numbers(tensor.name, tensor.dtype, data or b"")
-            for tensor, data in zip(maps, raw, strict=True)
-        )
-        raw = tuple(None if value is None else as_int64(value) for value in (d2t, t2d))
-        return VocabularyReading(*_meanings(side, d2t, t2d, answer), raw)
+        return _from_maps(drafter, maps, raw, answer)
     except RefusedError as error:
         return VocabularyReading((), str(error), raw)
 
 
-def _meanings(
-    side: Side, d2t: Ids | None, t2d: Ids | None, answer: str | None
-) -> tuple[tuple[tuple[int, ...], ...], str]:
-    """The tokens that d2t and t2d may mean, and how; two lists where d2t fits as both, and nobody answers."""
-    dims = side.drafter.dims
-    read_as = partial(read_vocabulary, d2t, t2d, dims.draft_vocab, dims.vocab)
+def _from_maps(
+    drafter: Drafter, maps: Sequence[Tensor | None], raw: Sequence[bytes | None], answer: str | None
+) -> VocabularyReading:
+    """What d2t and t2d mean; two lists where d2t fits as both, and nobody answers. Raises RefusedError."""
+    d2t, t2d = (
+        None if tensor is None else numbers(tensor.name, tensor.dtype, data or b"")
+        for tensor, data in zip(maps, raw, strict=True)
+    )
+    stored = tuple(None if value is None else as_int64(value) for value in (d2t, t2d))
+    read_as = partial(read_vocabulary, d2t, t2d, drafter.dims.draft_vocab, drafter.dims.vocab)
     try:
         only = read_as(None)
     except UsageError as error:  # d2t fits as both
         if answer is None:
-            both = tuple(read_as(reading).targets for reading in ("offset", "absolute"))
-            return both, str(error)
+            both = tuple(read_as(meaning).targets for meaning in ("offset", "absolute"))
+            return VocabularyReading(both, str(error), stored)
         only = read_as(answer)
-    return (only.targets,), only.how
-
-
-def _absent(side: Side, data: tuple[bytes | None, ...]) -> VocabularyReading:
-    """The reading without a d2t; pickles beside the weights are compared as bytes."""
-    source = side.checkpoint.source
-    beside = [name for name in VOCABULARY_PICKLES if name in source.names()]
-    where = f"; {beside[0]} holds it, a pickle, which `convert` alone opens" if beside else ""
-    return VocabularyReading((), f"d2t is missing{where}", (*data, *map(source.read, beside)), is_absent=True)
+    return VocabularyReading((only.targets,), only.how, stored)
 
 
 def compare(a: Side, b: Side, reading_a: VocabularyReading, reading_b: VocabularyReading) -> Fact:
     """Whether both propose the same tokens."""
-    if reading_a.tokens is not None and reading_b.tokens is not None:
-        return _known(reading_a.tokens, reading_b.tokens)
-    unknown = [(name, side) for name, side in (("A", reading_a), ("B", reading_b)) if side.tokens is None]
-    why = "; ".join(f"{name}: {side.how}" for name, side in unknown)
-    return Fact(NAME, _shown(a, reading_a), _shown(b, reading_b), _state(reading_a, reading_b), why)
+    tokens_a, tokens_b = reading_a.tokens, reading_b.tokens
+    if tokens_a is None or tokens_b is None:
+        sides = (("A", a, reading_a), ("B", b, reading_b))
+        why = "; ".join(f"{name}: {reading.how}" for name, _, reading in sides if reading.tokens is None)
+        shown_a, shown_b = (
+            f"{side.drafter.dims.draft_vocab} tokens{', not known which' * (reading.tokens is None)}"
+            for _, side, reading in sides
+        )
+        return Fact(NAME, shown_a, shown_b, _state(reading_a, reading_b), why)
+    size_a, size_b = f"{len(tokens_a)} tokens", f"{len(tokens_b)} tokens"
+    only_a, only_b = set(tokens_a) - set(tokens_b), set(tokens_b) - set(tokens_a)
+    if not only_a and not only_b:
+        return Fact(NAME, size_a, size_b, FactState.EQUAL)
+    size_a, size_b = f"{size_a}, {len(only_a)} only here", f"{size_b}, {len(only_b)} only here"
+    return Fact(NAME, size_a, size_b, FactState.DIFFERS)
 
 
 def _state(a: VocabularyReading, b: VocabularyReading) -> FactState:
@@ -100,20 +107,6 @@ def _state(a: VocabularyReading, b: VocabularyReading) -> FactState:
         t2d = a.raw[1], b.raw[1]
         return FactState.DIFFERS if None not in t2d and t2d[0] != t2d[1] else FactState.UNKNOWN
     return FactState.UNKNOWN if set(a.lists) & set(b.lists) else FactState.DIFFERS
-
-
-def _known(tokens_a: tuple[int, ...], tokens_b: tuple[int, ...]) -> Fact:
-    shown_a, shown_b = f"{len(tokens_a)} tokens", f"{len(tokens_b)} tokens"
-    only_a, only_b = set(tokens_a) - set(tokens_b), set(tokens_b) - set(tokens_a)
-    if not only_a and not only_b:
-        return Fact(NAME, shown_a, shown_b, FactState.EQUAL)
-    shown_a, shown_b = f"{shown_a}, {len(only_a)} only here", f"{shown_b}, {len(only_b)} only here"
-    return Fact(NAME, shown_a, shown_b, FactState.DIFFERS)
-
-
-def _shown(side: Side, reading: VocabularyReading) -> str:
-    size = f"{side.drafter.dims.draft_vocab} tokens"
-    return size if reading.tokens is not None else f"{size}, not known which"
 
 
 def head_rows(a: VocabularyReading, b: VocabularyReading) -> SharedRows | None:

@@ -3,34 +3,25 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from eaglectl.comparison import vocabulary
-from eaglectl.comparison.comparison import Comparison, Fact, Side, TensorPair
+from eaglectl.comparison.comparison import Comparison, Fact, Side
 from eaglectl.comparison.meaning import by_record, compare_facts, questions, stated_fact
-from eaglectl.comparison.pairing import (
-    HeaderPair,
-    files_to_read,
-    in_one_order,
-    is_known_equal,
-    pair_headers,
-    pair_values,
-)
-from eaglectl.comparison.sides import known_digests, open_side, unneeded_answers, with_files
-from eaglectl.comparison.spelling import compare_spelling
+from eaglectl.comparison.pairing import compare_data, in_one_order, pair_headers
+from eaglectl.comparison.sides import compare_spelling, naming_side, read_side, unneeded_answers
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.registry import ENGINES, EngineRequest
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
-from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.hub import HubSource
-from eaglectl.files.opening import uncompared_weights
+from eaglectl.files.opening import open_source, uncompared_weights
 from eaglectl.files.source import FolderSource
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import check_answers
-from eaglectl.judge.judgement import Judgement, judge_drafter
+from eaglectl.judge.judgement import judge_drafter
 from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.operations.copies import pickles_copied
@@ -86,21 +77,27 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
         return replace(compared, notes=(*targets, *compared.notes, *unread))
     a, b, order_notes = in_one_order(written_a, written_b)
     notes = (*targets, *_notes(written_a, written_b, answers, order_notes))
-    spelled = partial(compare_spelling, written_a, written_b)
-    with _readable(a) as data_a, _readable(b) as data_b:
-        notes = (*notes, *_copied_notes((a, data_a), (b, data_b)))
+    with _readable(a) as (data_a, copied_a), _readable(b) as (data_b, copied_b):
         answer = answers.semantics.get("d2t")
         tokens_a, tokens_b = vocabulary.read(data_a, answer), vocabulary.read(data_b, answer)
         facts = (*compare_facts(a, b), vocabulary.compare(a, b, tokens_a, tokens_b))
         headers = list(pair_headers(a, b, vocabulary.head_rows(tokens_a, tokens_b)))
-        pairs = tuple(_read_pairs(data_a, data_b, headers, on_progress))
+        pairs = tuple(compare_data(data_a.checkpoint, data_b.checkpoint, headers, on_progress))
     facts = tuple(by_record(fact, a, b, pairs) if fact.name == "boundaries" else fact for fact in facts)
-    return Comparison(a, b, facts, pairs, spelled(vocabulary.remarks(tokens_a, tokens_b)), True, notes)
+    spelling = compare_spelling(written_a, written_b, vocabulary.remarks(tokens_a, tokens_b))
+    return Comparison(a, b, facts, pairs, spelling, True, (*notes, *copied_a, *copied_b))
 
 
 def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
     """The comparison with what engines do with both."""
-    a, b = (_judgement(side, answers) for side in (comparison.a, comparison.b))
+    requests = tuple(EngineRequest(name, engine.releases[-1:]) for name, engine in ENGINES.items())
+    judgements = []
+    for side in (comparison.a, comparison.b):
+        source, read = side.checkpoint.source, (side.checkpoint, side.drafter)
+        assert isinstance(source, FolderSource | HubSource)
+        subject = Subject(source, GivenTarget(side.target), requests, answers, headers_only=True, read=read)
+        judgements.append(judge_drafter(subject))
+    a, b = judgements
     served = [
         Fact(
             f"{left.engine} {left.release}",
@@ -114,28 +111,15 @@ def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
     return replace(comparison, served=tuple(served), errors=(a.faults, b.faults))
 
 
-def _judgement(side: Side, answers: Answers) -> Judgement:
-    source = side.checkpoint.source
-    assert isinstance(source, FolderSource | HubSource)
-    requests = tuple(EngineRequest(name, engine.releases[-1:]) for name, engine in ENGINES.items())
-    read = (side.checkpoint, side.drafter)
-    subject = Subject(source, GivenTarget(side.target), requests, answers, headers_only=True, read=read)
-    return judge_drafter(subject)
-
-
 def _open(name: str, text: str, given: Target | None, answers: Answers) -> tuple[Side, TargetChoice]:
     """A or B with the target that was given, or that it names; and how that was found."""
     choice = TargetChoice()
-
-    def target_of(checkpoint: Checkpoint) -> Target:
-        nonlocal choice
-        if given is not None:
-            return given
-        choice = fitting_target(choose_target(checkpoint.source, None), checkpoint, answers)
-        return choice.known()
-
     try:
-        return open_side(name, text, target_of, answers), choice
+        with naming_side(name, text):
+            checkpoint = read_checkpoint(open_source(text))
+            if given is None:
+                choice = fitting_target(choose_target(checkpoint.source, None), checkpoint, answers)
+            return read_side(text, checkpoint, given or choice.known(), answers), choice
     except UsageError as error:
         raise UsageError(with_places_looked_at(str(error), choice), error.topic, error.where) from None
 
@@ -165,33 +149,20 @@ def _notes(a: Side, b: Side, answers: Answers, order_notes: tuple[str, ...]) -> 
 
 
 @contextmanager
-def _readable(side: Side) -> Iterator[Side]:
-    """A side whose values can be read: weights that are pickles are copied for the time."""
+def _readable(side: Side) -> Iterator[tuple[Side, tuple[str, ...]]]:
+    """A side whose values can be read, and a note: weights that are pickles are copied for the time."""
     with pickles_copied(side.checkpoint.source) as copied:
         if isinstance(copied, EaglectlError):
             raise copied
-        yield replace(side, checkpoint=read_checkpoint(copied)) if copied else side
-
-
-def _copied_notes(*pairs: tuple[Side, Side]) -> Iterator[str]:
-    for side, data in pairs:
-        if data is not side:
-            files = ", ".join(side.checkpoint.weight_files[:3])
-            yield (
-                f"the weights of {side.source} are pickles ({files}); they were copied to a temporary folder"
-                " to be compared, and nothing in them was run"
-            )
-
-
-def _read_pairs(
-    a: Side, b: Side, headers: list[HeaderPair], on_progress: OnProgress | None
-) -> Iterator[TensorPair]:
-    """The pairs with their data compared; equal files of the Hub are not downloaded."""
-    known = known_digests(a, b)
-    needed = [header for header in headers if not is_known_equal(a.checkpoint, b.checkpoint, header, known)]
-    checkpoint_a = with_files(a.checkpoint, files_to_read(a.checkpoint, needed, "a"))
-    checkpoint_b = with_files(b.checkpoint, files_to_read(b.checkpoint, needed, "b"))
-    return pair_values(checkpoint_a, checkpoint_b, headers, known, on_progress)
+        if copied is None:
+            yield side, ()
+            return
+        files = ", ".join(side.checkpoint.weight_files[:3])
+        note = (
+            f"the weights of {side.source} are pickles ({files}); they were copied to a temporary folder"
+            " to be compared, and nothing in them was run"
+        )
+        yield replace(side, checkpoint=read_checkpoint(copied)), (note,)
 
 
 def _vocabulary_size(a: Side, b: Side) -> Fact:

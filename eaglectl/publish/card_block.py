@@ -203,23 +203,16 @@ def few_prompts(smoke: Mapping[str, Any]) -> str:
     )
 
 
-def _measured_with(engine: Mapping[str, Any]) -> str:
-    """Engine, device and dtype of a measurement, in words."""
-    return printable(f"{engine['name']} {engine['version']} on {engine['device']} in {engine['dtype']}")
-
-
-def _sampling(smoke: Mapping[str, Any]) -> str:
-    """How tokens were sampled, where the document states it."""
-    if (temperature := smoke.get("temperature")) is None:
-        return ""
-    return f", temperature {temperature:g}" if temperature else ", greedy"
-
-
 def _measurement(smoke: Mapping[str, Any]) -> list[str]:
+    engine, sampling, lossless = smoke["engine"], "", ""
+    if (temperature := smoke.get("temperature")) is not None:
+        sampling = f", temperature {temperature:g}" if temperature else ", greedy"
+    if smoke.get("lossless") is not None:
+        lossless = f" {'Every' if smoke['lossless'] else 'Not every'} output equals plain decoding."
+    device = printable(f"{engine['name']} {engine['version']} on {engine['device']} in {engine['dtype']}")
     about = (
-        f"Measured with {as_markdown(_measured_with(smoke['engine']))}, {smoke['prompts']} prompts,"
-        f" {smoke['drafts']:,} drafts of k={smoke['k']} tokens{_sampling(smoke)}."
-        f"{_lossless(smoke.get('lossless'))}"
+        f"Measured with {as_markdown(device)}, {smoke['prompts']} prompts, {smoke['drafts']:,} drafts of"
+        f" k={smoke['k']} tokens{sampling}.{lossless}"
     )
     sets = smoke.get("sets") or {}
     rows = [_row(as_markdown(name), measured) for name, measured in sets.items()] if len(sets) > 1 else []
@@ -277,12 +270,6 @@ def _speed(smoke: Mapping[str, Any]) -> list[str]:
         f" {as_markdown(speed['how'])}).",
         "",
     ]
-
-
-def _lossless(is_lossless: bool | None) -> str:
-    if is_lossless is None:
-        return ""
-    return f" {'Every' if is_lossless else 'Not every'} output equals plain decoding."
 
 
 def _download(facts: CardFacts) -> list[str]:

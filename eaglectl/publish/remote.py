@@ -254,14 +254,6 @@ class Remote:
                 raise RefusedError(moved_tag(self.request.repo, name, tagged)) from None
             raise self.cannot_write(error, f"set the tag {name}") from None
 
-    def commit_url(self, oid: str) -> str:
-        """The address of a commit's page."""
-        return f"{self.page}/commit/{oid}"
-
-    def pull_url(self, ref: str) -> str:
-        """The address of a pull request's page."""
-        return f"{self.page}/discussions/{ref.rpartition('/')[2]}"
-
     def refs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """Tags and pull requests with their commits; no pull requests where the Hub has none."""
         every = partial(self.api.list_repo_refs, self.request.repo, include_pull_requests=True)

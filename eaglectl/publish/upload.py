@@ -232,7 +232,7 @@ def _find_commit(plan: UploadPlan, state: RepositoryState, remote: Remote) -> Co
     newer = list(takewhile(lambda oid: oid != state.head, remote.titles(plan.revision)))[:MAX_COMMITS]
     for oid in reversed(newer):
         if not _mismatches(remote, oid, plan.files):
-            return Commit(oid, remote.commit_url(oid))
+            return Commit(oid, f"{remote.page}/commit/{oid}")
     return None
 
 
@@ -240,7 +240,8 @@ def _find_pull(plan: UploadPlan, state: RepositoryState, remote: Remote) -> Comm
     """The commit of the plan at the head of a pull request that is newer than the plan."""
     for ref, oid in remote.refs()[1].items():
         if ref not in state.pulls and not _mismatches(remote, oid, plan.files):
-            return Commit(oid, remote.commit_url(oid), ref, remote.pull_url(ref))
+            pull_url = f"{remote.page}/discussions/{ref.rpartition('/')[2]}"
+            return Commit(oid, f"{remote.page}/commit/{oid}", ref, pull_url)
     return None
 
 

@@ -50,39 +50,11 @@ class LeftOut(Struct, frozen=True):
     why: str
 
 
-def read_files(
-    source: FolderSource, allowed: Sequence[str] = (), on_progress: OnProgress | None = None
-) -> tuple[tuple[UploadFile, ...], tuple[LeftOut, ...]]:
-    """Hash every file of the folder that may be sent, and list the others; `allowed` adds name patterns.
-
-    Raises RefusedError for a link that leaves the folder, UnreadableError for a file that cannot be read.
-    """
-    names, left_out = _select(source, allowed)
-    counter = ByteCounter(on_progress, "hashing", sum(source.size(name) for name in names))
-    return tuple(_read_file(source, name, counter.add) for name in names), left_out
-
-
 def written_file(name: str, data: bytes) -> UploadFile:
     """A file that eaglectl writes."""
     return UploadFile(
         name, len(data), hashlib.sha256(data).hexdigest(), _git_sha1(data), data, is_written=True
     )
-
-
-def _select(source: FolderSource, allowed: Sequence[str]) -> tuple[list[str], tuple[LeftOut, ...]]:
-    names, left_out = [], []
-    for name in source.names():
-        if why := _reason_left_out(name, allowed):
-            left_out.append(LeftOut(name, why))
-            continue
-        try:
-            source.path(name)
-        except UnreadableError as error:
-            raise RefusedError(str(error), error.topic, error.where) from None
-        names.append(name)
-    folders = sorted(entry.name for entry in source.root.iterdir() if entry.is_dir())
-    left_out += [LeftOut(f"{name}/", "a folder; a drafter's files lie beside each other") for name in folders]
-    return names, tuple(left_out)
 
 
 def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
@@ -100,8 +72,7 @@ def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
     return "no file that a drafter's folder has a use for"
 
 
-def _read_file(source: FolderSource, name: str, on_bytes: Callable[[int], None]) -> UploadFile:
-    path = source.path(name)
+def _read_file(source: FolderSource, name: str, path: Path, on_bytes: Callable[[int], None]) -> UploadFile:
     source.check_cached([name])
     with source.open_file(name) as file:
         stamp = Stamp.of(os.fstat(file.fileno()))
@@ -194,11 +165,25 @@ class FrozenSource(FolderSource):
 def freeze(
     source: FolderSource, allowed: Sequence[str] = (), on_progress: OnProgress | None = None
 ) -> tuple[FrozenSource, tuple[UploadFile, ...], tuple[LeftOut, ...]]:
-    """Hash the files of a folder that may be sent (see read_files), and freeze the folder as it is."""
+    """The folder as it is, every file of it that may be sent, hashed, and the others.
+
+    `allowed` adds patterns of names. Raises RefusedError for a link that leaves the folder, UnreadableError
+    for a file that cannot be read.
+    """
     names = source.names()
-    files, left_out = read_files(source, allowed, on_progress)
+    reasons = {name: _reason_left_out(name, allowed) for name in names}
+    left_out = [LeftOut(name, why) for name, why in reasons.items() if why]
+    sent = [name for name, why in reasons.items() if not why]
+    try:
+        paths = {name: source.path(name) for name in sent}
+    except UnreadableError as error:
+        raise RefusedError(str(error), error.topic, error.where) from None
+    folders = sorted(entry.name for entry in source.root.iterdir() if entry.is_dir())
+    left_out += [LeftOut(f"{name}/", "a folder; a drafter's files lie beside each other") for name in folders]
+    counter = ByteCounter(on_progress, "hashing", sum(map(source.size, sent)))
+    files = tuple(_read_file(source, name, path, counter.add) for name, path in paths.items())
     frozen = FrozenSource(source.root, source.only, names, {file.name: file for file in files})
-    return frozen, files, left_out
+    return frozen, files, tuple(left_out)
 
 
 def changed(name: str, how: str = "changed") -> RefusedError:

@@ -1,38 +1,75 @@
-"""A folder or a repository compared with what was published of it: the digests in SHA256SUMS, eaglectl.json,
-and in the listing of a repository.
+"""A folder or a repository compared with the lists that state its digests.
 
-Every file below the folder is listed, or is a difference.
+These are SHA256SUMS, eaglectl.json, and the listing of a repository on the Hub. Every file below the folder
+is listed, or is a difference.
 """
 
-from functools import partial
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace as replace_fields
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.base import Result
 from eaglectl.errors import UnreadableError
-from eaglectl.files.digests import Digests
-from eaglectl.files.hub import HubSource
-from eaglectl.files.layout import RECORD, SIGNATURE, SUMS
-from eaglectl.files.source import FolderSource
-from eaglectl.formats.commands import command
-from eaglectl.progress import ByteCounter, OnProgress
-from eaglectl.publish.listed import (
-    Digest,
-    FolderFiles,
-    HubFiles,
-    ListedFile,
-    Lists,
-    Tensors,
-    VerifiedFiles,
-    can_list,
-    hub_list,
-    read_lists,
+from eaglectl.files.digests import (
+    ALGORITHMS,
+    HEADER_KEY,
+    Algorithm,
+    Digests,
+    RangeDigests,
+    tensor_ranges,
 )
+from eaglectl.files.files import open_regular
+from eaglectl.files.header import header_length, parse_header, parse_json
+from eaglectl.files.hub import HubSource
+from eaglectl.files.hub_cache import blocks_of, has_digest, is_blob
+from eaglectl.files.layout import RECORD, SIGNATURE, SUMS
+from eaglectl.files.source import FolderSource, read_open
+from eaglectl.formats.commands import command
+from eaglectl.judge.rules.release import read_sums
+from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.text import listed as names_listed
 from eaglectl.verdicts import FileState, VerifyVerdict
 
+# .gitattributes is written by the Hub when a repository is created, and `hf download` brings it. The Hub's
+# client keeps the state of a download in .cache/huggingface, under these names only: no loader reads them.
+# A clone's .git is no such thing: git runs what its config and hooks name.
+BOOKKEEPING = re.compile(
+    r"\.gitattributes|\.cache/huggingface/(\.gitignore|CACHEDIR\.TAG"
+    r"|trees/[0-9a-f]{40,64}\.json|(download|upload)/(.+/)?[^/]+\.(metadata|lock|incomplete))"
+)
+# the files that a list cannot name: itself, and what is written after it
+AFTER = {RECORD: (RECORD, SUMS, SIGNATURE), SUMS: (SUMS, SIGNATURE)}
 WORST_FIRST = (FileState.DIFFERS, FileState.NOT_LOOKED, FileState.SAME)
+
+# what a file is compared by: its SHA-256, its SHA-256 as the Hub lists it (of files in LFS), git's name of
+# it, or the digests of its header and of each tensor
+DigestKind = Literal["sha256", "lfs-sha256", "git-id", "tensors"]
+
+
+class StatedFile(Struct, frozen=True):
+    """A file as a list states it: size, and digest of the kind; None where the list does not state it.
+
+    `tensors` are the digests of a file of the kind "tensors", by name, with that of the header, and
+    `algorithm` made them. `fault` states why no file can be as the list says.
+    """
+
+    size: int | None = None
+    kind: DigestKind | None = None
+    digest: str = ""
+    tensors: Mapping[str, str] = {}
+    algorithm: Algorithm = "sha256"
+    fault: str = ""
+
+
+Lists = dict[str, Mapping[str, StatedFile]]
 
 
 class CheckedFile(Struct, frozen=True):
@@ -43,11 +80,19 @@ class CheckedFile(Struct, frozen=True):
 
     name: str
     judgement: FileState
-    lists: tuple[str, ...]
+    lists: tuple[str, ...] = ()
     how: str = ""
-    by: tuple[Digest, ...] = ()
+    by: tuple[DigestKind, ...] = ()
     tensors: tuple[str, ...] = ()
     compared: int = 0
+
+
+class Evidence(Struct, frozen=True):
+    """A file that speaks for the others, what it proves here, and what it does not."""
+
+    name: str
+    proves: str
+    leaves_open: str
 
 
 class Verification(Result, frozen=True):
@@ -68,201 +113,331 @@ class Verification(Result, frozen=True):
     @property
     def verdict(self) -> VerifyVerdict:
         """Whether all is as published; COULD_NOT_LOOK: nothing differs, and not all could be compared."""
-        of_files = {file.judgement for file in self.files}
-        if of_files - {FileState.SAME, FileState.NOT_LOOKED}:
+        states = {file.judgement for file in self.files}
+        if states - {FileState.SAME, FileState.NOT_LOOKED}:
             return VerifyVerdict.DIFFERS
-        is_open = FileState.NOT_LOOKED in of_files
-        return VerifyVerdict.COULD_NOT_LOOK if is_open else VerifyVerdict.EQUAL
+        return VerifyVerdict.COULD_NOT_LOOK if FileState.NOT_LOOKED in states else VerifyVerdict.EQUAL
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """What the lists prove: nothing where a file differs, or was not looked at."""
+        if not self.lists or self.verdict != VerifyVerdict.EQUAL:
+            return ()
+        proves = "no file was lost, added or damaged since the lists were written"
+        leaves_open = "who wrote the lists: whoever can change the files can change them too"
+        return (Evidence(" and ".join(self.lists), proves, leaves_open),)
 
 
-class Expected(Struct, frozen=True):
-    """What the caller requires of a folder.
+class FolderFiles:
+    """The files below a folder; `digests` are threads that hash them.
 
-    `needs_record`: eaglectl.json must be there and list the files. `against`: a repository
-    whose listing the files must have.
+    `irregular` are links, pipes and devices, each with what it is; `bookkeeping` is what no list names. Links
+    are not followed. Raises UnreadableError for a folder that cannot be listed.
     """
 
-    needs_record: bool = False
-    against: HubSource | None = None
+    def __init__(self, source: FolderSource, digests: Digests, counter: ByteCounter) -> None:
+        self.source, self.digests, self.counter = source, digests, counter
+        self.started: dict[str, RangeDigests] = {}
+        self.names: set[str] = set()
+        self.bookkeeping: list[str] = []
+        self.irregular: dict[str, str] = {}
+        root = source.root.resolve()
+        for path in _files_below(source.root):
+            name = path.relative_to(source.root).as_posix()
+            if path.is_symlink():
+                target = Path(os.path.realpath(path))
+                if target.is_file() and is_blob(root, target):  # the Hub client's own, to ../../blobs
+                    self.names.add(name)
+                else:
+                    self.irregular[name] = "is a symbolic link; a published drafter has none"
+            elif not path.is_file():
+                self.irregular[name] = "is a pipe, a socket or a device, and no file"
+            elif BOOKKEEPING.fullmatch(name):
+                self.bookkeeping.append(name)
+            else:
+                self.names.add(name)
+
+    def start(self, lists: Lists) -> None:
+        """Have the threads begin with the SHA-256 of the files that `lists` state it of."""
+        stated = [(name, file.kind) for files in lists.values() for name, file in files.items()]
+        self.counter.total = sum(map(self.size, self.names & {name for name, _ in stated}))
+        hashed = {name for name, kind in stated if kind in ("sha256", "lfs-sha256")}
+        for name in sorted(self.names & hashed):
+            with self.open(name) as file:
+                size = os.fstat(file.fileno()).st_size
+                self.started[name] = self.digests.of_ranges(name, file.fileno(), {name: (0, size)}, "sha256")
+
+    def open(self, name: str) -> BufferedReader:
+        """A file as it is: what it should be is for the lists to state."""
+        return open_regular(self.source.path(name))
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        return self.source.size(name)
+
+    def read(self, name: str) -> bytes:
+        """A small file."""
+        with self.open(name) as file:
+            return read_open(self.source.place, name, file.fileno(), 0, None)
+
+    def sha256(self, name: str) -> tuple[DigestKind, str]:
+        """The SHA-256 of a file that was started."""
+        return "sha256", self.started[name].result()[name]
+
+    def has_git_id(self, name: str, stated: str) -> bool:
+        """Whether git's name of a file is this one."""
+        with self.open(name) as file:
+            return has_digest(stated, os.fstat(file.fileno()).st_size, blocks_of(file.fileno()))
+
+    def tensors(self, name: str, algorithm: Algorithm) -> Mapping[str, str]:
+        """The digests of a weight file's header and tensors.
+
+        Raises UnreadableError for a file that is no safetensors file.
+        """
+        with self.open(name) as file:
+            size = os.fstat(file.fileno()).st_size
+            length = header_length(name, file.read(8), size)
+            header = parse_header(name, file.read(length), size)
+            ranges = {**tensor_ranges(header.tensors, name), HEADER_KEY: (0, 8 + length)}
+            return self.digests.of_ranges(name, file.fileno(), ranges, algorithm).result()
+
+
+def _files_below(root: Path) -> Iterable[Path]:
+    """Everything below a folder but plain folders, without following links."""
+
+    def refuse(error: OSError) -> None:
+        where = error.filename or root
+        raise UnreadableError(f"{where}: {error.strerror}; what is in it cannot be compared") from None
+
+    for folder, folders, names in os.walk(root, onerror=refuse):
+        paths = sorted(Path(folder, name) for name in (*folders, *names))
+        yield from (path for path in paths if path.is_symlink() or not path.is_dir())
+
+
+class HubFiles:
+    """The files of a repository at one commit; only files outside of LFS are downloaded, to be hashed."""
+
+    def __init__(self, source: HubSource) -> None:
+        sizes = {**source.sizes, **source.below}
+        self.source = replace_fields(source, sizes=sizes)
+        self.bookkeeping = [name for name in sizes if BOOKKEEPING.fullmatch(name)]
+        self.names = set(sizes) - set(self.bookkeeping)
+        self.irregular: dict[str, str] = {}
+
+    def size(self, name: str) -> int:
+        """Bytes of a file, as the Hub lists them."""
+        return self.source.sizes[name]
+
+    def read(self, name: str) -> bytes:
+        """A small file. Raises UnreadableError where it is not as the Hub lists it."""
+        return self.source.read(name)
+
+    def sha256(self, name: str) -> tuple[DigestKind, str]:
+        """The Hub's SHA-256 of a file in LFS, else that of what it sends."""
+        if name in self.source.listed.sha256:
+            return "lfs-sha256", self.source.listed.sha256[name]
+        return "sha256", hashlib.sha256(self.read(name)).hexdigest()
 
 
 def verify_folder(
     source: FolderSource,
     shown: str,
-    expected: Expected,
     *,
+    needs_record: bool = False,
+    against: HubSource | None = None,
     on_progress: OnProgress | None = None,
 ) -> Verification:
     """Hash every file that is listed, and compare; what no list names is a difference.
 
-    Raises UnreadableError where there is no list and none was required, or a list or file cannot be read.
+    `needs_record`: eaglectl.json must be there and list the files; `against`: a repository whose listing they
+    must be as. Raises UnreadableError where no list is there or required, or a list or file cannot be read.
     """
     counter = ByteCounter(on_progress, "hashing", 0)
     with Digests(counter.add) as digests:
-        return _verify(FolderFiles(source, digests, counter), shown, expected)
+        files = FolderFiles(source, digests, counter)
+        lists = read_lists(files)
+        if against is not None:
+            lists[f"{against.label}@{against.commit[:12]}"] = _read_listing(against)
+        files.start(lists)
+        return _verify(files, shown, lists, needs_record=needs_record)
 
 
-def verify_repository(source: HubSource, shown: str, expected: Expected) -> Verification:
+def verify_repository(source: HubSource, shown: str, *, needs_record: bool = False) -> Verification:
     """Compare the listing of a repository with the lists in it.
 
     Files in LFS are not downloaded: the Hub lists their SHA-256. Raises UnreadableError.
     """
-    return _verify(HubFiles(source), shown, expected)
+    files = HubFiles(source)
+    return _verify(files, shown, read_lists(files), needs_record=needs_record)
 
 
-def _verify(files: VerifiedFiles, shown: str, expected: Expected) -> Verification:
-    lists = _lists(files, expected)
-    faults = _missing_record(lists, expected)
-    if not (lists or faults):
-        raise _nothing_stated(shown, is_folder=isinstance(files, FolderFiles))
-    listed = dict.fromkeys(name for stated in lists.values() for name in stated)
-    if isinstance(files, FolderFiles):
-        files.start(sorted(_hashed_whole(lists)), set(listed))
-    checked = [_check_file(files, name, lists) for name in listed if name != RECORD or not faults]
-    every = (*checked, *faults, *_unlisted(files, lists))
-    return Verification(shown, tuple(lists), every, files.bookkeeping, SIGNATURE in files.names)
+def read_lists(files: FolderFiles | HubFiles) -> Lists:
+    """SHA256SUMS and eaglectl.json, those of them that are there and list files. Raises UnreadableError."""
+    lists: Lists = {}
+    if SUMS in files.names:
+        lists[SUMS] = _read_sums(files.read(SUMS))
+    if RECORD in files.names and (stated := _read_record(files.read(RECORD))):
+        lists[RECORD] = stated
+    return lists
 
 
-def _lists(files: VerifiedFiles, expected: Expected) -> Lists:
-    """The lists among the files, and the listing of the repository that they must agree with."""
-    lists = read_lists(files.names, files.read)
-    return lists if expected.against is None else {**lists, **dict([hub_list(expected.against)])}
+def _read_sums(data: bytes) -> Mapping[str, StatedFile]:
+    sums = read_sums(data.decode("utf-8", "replace"))
+    if sums.broken or not sums.digests:
+        where = f"line {sums.broken[0]} is no digest and name" if sums.broken else "it is empty"
+        raise UnreadableError(f"{SUMS} cannot be used: {where}; fetch it again")
+    stated = {}
+    for name, digests in sums.digests.items():
+        fault = f"has {len(digests)} digests in {SUMS}, and a file has one" if len(digests) > 1 else ""
+        stated[name] = StatedFile(kind="sha256", digest=digests[0], fault=fault)
+    return stated
 
 
-def _hashed_whole(lists: Lists) -> set[str]:
-    """The files that a list states the SHA-256 of."""
-    entries = [entry for stated in lists.values() for entry in stated.items()]
-    return {name for name, file in entries if file.sha256 is not None}
+def _read_record(data: bytes) -> Mapping[str, StatedFile] | None:
+    """The files that were published; of what was not, those that `convert` wrote."""
+    try:
+        record: Any = parse_json(RECORD, data)
+        files = record.get("published", record.get("output", {})).get("files")
+        if files is None:
+            return None
+        if not files:
+            raise ValueError("a list of no files")
+        return {str(name): _recorded(file) for name, file in files.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        raise UnreadableError(
+            f"{RECORD} cannot be used: it is not as eaglectl writes it; fetch it again"
+        ) from None
 
 
-def _nothing_stated(shown: str, *, is_folder: bool) -> UnreadableError:
+def _recorded(file: Mapping[str, Any]) -> StatedFile:
+    size = int(file["size"])
+    if "tensors" in file:
+        tensors = {str(name): str(digest) for name, digest in file["tensors"].items()}
+        if (algorithm := file.get("digest", "sha256")) not in ALGORITHMS:
+            raise ValueError(algorithm)
+        tensors[HEADER_KEY] = str(file["header"])
+        return StatedFile(size, "tensors", tensors=tensors, algorithm=algorithm)
+    digest = file["sha256"]
+    return StatedFile(size) if digest is None else StatedFile(size, "sha256", str(digest))
+
+
+def _read_listing(source: HubSource) -> Mapping[str, StatedFile]:
+    """The listing of a repository."""
+    digests: dict[str, tuple[DigestKind, str]] = {
+        **{name: ("git-id", digest) for name, digest in source.listed.git_ids.items()},
+        **{name: ("lfs-sha256", digest) for name, digest in source.listed.sha256.items()},
+    }
+    sizes = {**source.sizes, **source.below}
+    return {
+        name: StatedFile(size, *digests.get(name, (None, "")))
+        for name, size in sizes.items()
+        if not BOOKKEEPING.fullmatch(name)
+    }
+
+
+def _verify(files: FolderFiles | HubFiles, shown: str, lists: Lists, *, needs_record: bool) -> Verification:
+    if not lists and not needs_record:
+        raise _nothing_stated(files, shown)
+    stated: dict[str, dict[str, StatedFile]] = {}
+    for list_name, entries in lists.items():
+        for name, file in entries.items():
+            stated.setdefault(name, {})[list_name] = file
+    faults = []
+    if needs_record and RECORD not in lists:
+        how = "is required, and is not there or lists no files; fetch it again from who published the drafter"
+        faults.append(CheckedFile(RECORD, FileState.MISSING, (), how))
+    names = [name for name in stated if name != RECORD or not faults]
+    checked = [_check_file(files, name, stated[name]) for name in names]
+    faults += _unlisted(files, lists)
+    irregular = sorted(set(files.irregular) - set(stated))
+    faults += [CheckedFile(name, FileState.UNLISTED, (), files.irregular[name]) for name in irregular]
+    others = tuple(sorted(files.bookkeeping))
+    return Verification(shown, tuple(lists), (*checked, *faults), others, SIGNATURE in files.names)
+
+
+def _nothing_stated(files: FolderFiles | HubFiles, shown: str) -> UnreadableError:
     """The error for files that no list names."""
-    about = ""
-    if is_folder:
-        about = (
-            f" `{command('verify', shown)}` with --against and its repository on the Hub (org/name@revision)"
-            " compares it with what the Hub lists."
+    advice = ""
+    if isinstance(files, FolderFiles):
+        advice = (
+            f" `{command('verify', shown)}` with --against and its repository on the Hub"
+            " (org/name@revision) compares it with what the Hub lists."
         )
     return UnreadableError(
         f"{shown} has no {SUMS} and no {RECORD} that lists its files: there is nothing to compare with."
-        f"{about}"
+        f"{advice}"
     )
 
 
-def _missing_record(lists: Lists, expected: Expected) -> list[CheckedFile]:
-    if not expected.needs_record or RECORD in lists:
-        return []
-    how = "is required, and is not there or lists no files; fetch it again from who published the drafter"
-    return [CheckedFile(RECORD, FileState.MISSING, (), how)]
-
-
-def _unlisted(files: VerifiedFiles, lists: Lists) -> list[CheckedFile]:
-    """What is there and not in every list that can name it."""
-    faults = []
+def _unlisted(files: FolderFiles | HubFiles, lists: Lists) -> Iterator[CheckedFile]:
+    """The files that are not in every list that can name them."""
     for name in sorted(files.names):
-        silent = [
-            list_name
-            for list_name, stated in lists.items()
-            if name not in stated and can_list(list_name, name)
-        ]
+        silent = [each for each in lists if name not in lists[each] and name not in AFTER.get(each, ())]
         if silent:
-            stating = tuple(list_name for list_name, stated in lists.items() if name in stated)
+            stating = tuple(each for each in lists if name in lists[each])
             how = f"is not in {' and not in '.join(silent)}: it was added, or the list is of other files"
-            faults.append(CheckedFile(name, FileState.UNLISTED, stating, how))
-    listed = {name for stated in lists.values() for name in stated}
-    irregular = {name: how for name, how in files.irregular.items() if name not in listed}
-    return faults + [CheckedFile(name, FileState.UNLISTED, (), how) for name, how in irregular.items()]
+            yield CheckedFile(name, FileState.UNLISTED, stating, how)
 
 
-def _check_file(files: VerifiedFiles, name: str, lists: Lists) -> CheckedFile:
-    stated = {list_name: entries[name] for list_name, entries in lists.items() if name in entries}
-    checked = CheckedFile(name, FileState.SAME, tuple(stated))
+def _check_file(files: FolderFiles | HubFiles, name: str, stated: Mapping[str, StatedFile]) -> CheckedFile:
+    """A file compared with what each list states of it."""
     if name in files.irregular:
-        return replace(checked, judgement=FileState.DIFFERS, how=files.irregular[name])
+        return CheckedFile(name, FileState.DIFFERS, tuple(stated), files.irregular[name])
     if name not in files.names:
-        return replace(checked, judgement=FileState.MISSING, how="is listed and is not there")
-    results = [_compare(files, name, list_name, file, checked) for list_name, file in stated.items()]
-    by = tuple(dict.fromkeys(digest for result in results for digest in result.by))
+        return CheckedFile(name, FileState.MISSING, tuple(stated), "is listed and is not there")
+    results = [_compare(files, name, list_name, file) for list_name, file in stated.items()]
+    by = tuple(dict.fromkeys(kind for result in results for kind in result.by))
+    if by:  # a list without a digest is settled by another one
+        results = [result for result in results if result.judgement != FileState.NOT_LOOKED]
     worst = min(results, key=lambda result: WORST_FIRST.index(result.judgement))
-    if worst.judgement == FileState.NOT_LOOKED and (equal := [result for result in results if result.by]):
-        worst = equal[0]  # another list settles it
-    return replace(worst, by=by)
+    return replace(worst, lists=tuple(stated), by=by)
 
 
-def _compare(
-    files: VerifiedFiles, name: str, list_name: str, stated: ListedFile, checked: CheckedFile
-) -> CheckedFile:
+def _compare(files: FolderFiles | HubFiles, name: str, list_name: str, stated: StatedFile) -> CheckedFile:
     """A file compared with what one list states of it."""
-    differs = partial(replace, checked, judgement=FileState.DIFFERS)
-    if stated.others:
-        return differs(how=f"has {1 + len(stated.others)} digests in {list_name}, and a file has one")
-    if stated.size is not None and stated.size != (size := files.size(name)):
-        return differs(how=f"has {size} bytes and {list_name} says {stated.size}")
-    if stated.tensors is not None:
-        return _compare_tensors(files, name, list_name, stated.tensors, checked)
-    if stated.sha256 is not None:
-        digest = files.sha256(name)
-        by: Digest = "lfs-sha256" if stated.is_lfs or files.is_listed_digest(name) else "sha256"
-        if digest == stated.sha256:
-            return replace(checked, by=(by,))
-        how = f"has SHA-256 {digest[:12]}... and {list_name} says {stated.sha256[:12]}..."
-        return differs(by=(by,), how=how)
-    if stated.git_id is not None:
-        if files.has_git_id(name, stated.git_id):
-            return replace(checked, by=("git-id",))
-        how = f"has not the git id {stated.git_id[:12]}... that {list_name} says"
-        return differs(by=("git-id",), how=how)
-    how = f"has its size, and {list_name} has no digest of it"
-    if list_name == RECORD:
-        how += ": it was linked by `convert --link`, which reads no data; convert without --link"
-    return replace(checked, judgement=FileState.NOT_LOOKED, how=how)
-
-
-def _compare_tensors(
-    files: VerifiedFiles, name: str, list_name: str, stated: Tensors, checked: CheckedFile
-) -> CheckedFile:
-    """A weight file compared with digests of its header and of each tensor."""
-    try:
-        found = files.tensors(name, stated.algorithm)
-    except UnreadableError as error:
-        return replace(checked, judgement=FileState.DIFFERS, how=f"has no header that can be read: {error}")
-    if found is None:
+    how, kind = stated.fault, stated.kind
+    if not how and stated.size is not None and stated.size != (size := files.size(name)):
+        how = f"has {size} bytes and {list_name} says {stated.size}"
+    if how:
+        return CheckedFile(name, FileState.DIFFERS, how=how)
+    if kind is None:
+        how = f"has its size, and {list_name} has no digest of it"
+        if list_name == RECORD:
+            how += ": it was linked by `convert --link`, which reads no data; convert without --link"
+        return CheckedFile(name, FileState.NOT_LOOKED, how=how)
+    if kind in ("sha256", "lfs-sha256"):
+        computed, digest = files.sha256(name)
+        kind = computed if computed == "lfs-sha256" else kind
+        if digest != stated.digest:
+            how = f"has SHA-256 {digest[:12]}... and {list_name} says {stated.digest[:12]}..."
+    elif isinstance(files, HubFiles):
         how = (
             f"was not downloaded, and {list_name} has digests of its tensors alone: download the repository,"
             " and verify that folder"
         )
-        return replace(checked, judgement=FileState.NOT_LOOKED, how=how)
-    checked = replace(checked, by=("tensors",), compared=len(stated.tensors))
-    names = sorted(set(stated.tensors) | set(found.tensors))
-    tensors = tuple(name for name in names if stated.tensors.get(name) != found.tensors.get(name))
-    if tensors:
-        how = f"has other bytes than {list_name} says in {names_listed(tensors)}"
-        return replace(checked, judgement=FileState.DIFFERS, how=how, tensors=tensors)
-    if found.header != stated.header:
+        return CheckedFile(name, FileState.NOT_LOOKED, how=how)
+    elif kind == "tensors":
+        return _compare_tensors(files, name, list_name, stated)
+    elif not files.has_git_id(name, stated.digest):
+        how = f"has not the git id {stated.digest[:12]}... that {list_name} says"
+    return CheckedFile(name, FileState.DIFFERS if how else FileState.SAME, how=how, by=(kind,))
+
+
+def _compare_tensors(files: FolderFiles, name: str, list_name: str, stated: StatedFile) -> CheckedFile:
+    """A weight file compared with digests of its header and of each tensor."""
+    try:
+        tensors = files.tensors(name, stated.algorithm)
+    except UnreadableError as error:
+        how = f"has no header that can be read: {error}"
+        return CheckedFile(name, FileState.DIFFERS, how=how)
+    every = sorted({*stated.tensors, *tensors})
+    differing = [each for each in every if stated.tensors.get(each) != tensors.get(each)]
+    named, how = tuple(each for each in differing if each != HEADER_KEY), ""
+    if named:
+        how = f"has other bytes than {list_name} says in {names_listed(named)}"
+    elif differing:
         how = (
             f"has another header than {list_name} says: its metadata, or dtypes, shapes and order of tensors"
         )
-        return replace(checked, judgement=FileState.DIFFERS, how=how)
-    return checked
-
-
-class Evidence(Struct, frozen=True):
-    """A file that speaks for the others, what it proves here, and what it does not."""
-
-    name: str
-    proves: str
-    leaves_open: str
-
-
-def evidence_of(verification: "Verification") -> tuple[Evidence, ...]:
-    """What was looked at and held; a file that failed, or was not looked at, proves nothing."""
-    found = []
-    if verification.lists and all(file.judgement == FileState.SAME for file in verification.files):
-        found.append(
-            Evidence(
-                " and ".join(verification.lists),
-                "no file was lost, added or damaged since the lists were written",
-                "who wrote the lists: whoever can change the files can change them too",
-            )
-        )
-    return tuple(found)
+    state = FileState.DIFFERS if how else FileState.SAME
+    return CheckedFile(name, state, (), how, ("tensors",), named, len(stated.tensors) - 1)

@@ -174,7 +174,9 @@ def _meaning(comparison: "Comparison") -> str:
             asked = plural(facts[FactState.UNKNOWN], "fact")
             return f"nothing differs that is known, and {asked} must be asked for{unread}"
     tensors = sum(pair.differs for pair in comparison.tensors)
-    return f"two drafters, by {_counted(facts[FactState.DIFFERS], tensors)}{unread}"
+    counts = ((facts[FactState.DIFFERS], "fact"), (tensors, "tensor"))
+    by = " and ".join(plural(count, word) for count, word in counts if count)
+    return f"two drafters, by {by}{unread}"
 
 
 def _faults(comparison: "Comparison") -> "Iterator[str]":
@@ -182,11 +184,6 @@ def _faults(comparison: "Comparison") -> "Iterator[str]":
     for letter, own, others in zip("AB", comparison.errors, reversed(comparison.errors), strict=True):
         for fault in (fault for fault in own if fault not in others):
             yield f"the same drafter, and as stored no engine accepts a token of {letter}: {fault}"
-
-
-def _counted(facts: int, tensors: int) -> str:
-    counts = ((facts, "fact"), (tensors, "tensor"))
-    return " and ".join(plural(count, word) for count, word in counts if count)
 
 
 def change_sentence(changes: "Changes") -> str:

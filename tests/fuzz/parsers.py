@@ -46,7 +46,7 @@ from eaglectl.judge.policy_file import read_policy
 from eaglectl.judge.secrets import scan_file
 from eaglectl.publish.card import CardFacts, make_card
 from eaglectl.publish.provenance import read_smoke
-from eaglectl.publish.verification import Expected, verify_folder
+from eaglectl.publish.verification import verify_folder
 from eaglectl.report.pages.render import render_page
 from eaglectl.run.prompts import choose_prompts
 from eaglectl.run.server.answers import parse_answer
@@ -345,7 +345,7 @@ def verify(**files: bytes) -> object:
         (source.root / name).unlink(missing_ok=True)
     for name, data in files.items():
         (source.root / name.replace("_json", ".json")).write_bytes(data)
-    return verify_folder(source, "folder", Expected())
+    return verify_folder(source, "folder")
 
 
 def read_record(data: bytes) -> object:

@@ -21,7 +21,7 @@ from eaglectl.files.source import FolderSource
 from eaglectl.judge import secrets as scan
 from eaglectl.publish import upload_files as publishing_files
 from eaglectl.publish.leaks import check_leaks
-from eaglectl.publish.upload_files import read_files
+from eaglectl.publish.upload_files import freeze
 from tests.builders import call, drafter_folder, drafter_tensors, write_safetensors
 
 DICE = random.Random(12)
@@ -110,7 +110,7 @@ def test_a_secret_across_two_blocks_is_seen(monkeypatch: pytest.MonkeyPatch, dis
 def check_end_of(folder: Path, size: int) -> None:
     """A secret after `size` bytes is refused."""
     (folder / "README.md").write_bytes(b"a word and more\n" * (size >> 4) + SECRETS["GitLab"].encode())
-    sent, _ = read_files(FolderSource(folder))
+    _, sent, _ = freeze(FolderSource(folder))
     assert any(isinstance(file.content, Path) for file in sent if file.name == "README.md")
     with pytest.raises(RefusedError, match=r"README\.md holds a GitLab token"):
         check_leaks(sent, {}, None)
@@ -187,7 +187,7 @@ PNG_TEXTS: dict[str, Callable[[bytes], bytes]] = {
 def test_the_texts_of_an_image_are_searched(tmp_path: Path, kind: str) -> None:
     folder = drafter_folder(tmp_path)
     (folder / "curve.png").write_bytes(png(PNG_TEXTS[kind](b"by " + SECRETS["GitHub"].encode())))
-    files, _ = read_files(FolderSource(folder))
+    _, files, _ = freeze(FolderSource(folder))
     with pytest.raises(RefusedError, match=r"curve\.png holds a GitHub token"):
         check_leaks(files, {}, None)
     assert call("validate", folder, "--select", "EGL115").code == 1

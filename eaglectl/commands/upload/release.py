@@ -1,35 +1,37 @@
 """The parts of `upload`: target, what must not be released, card, record, plan, and what changes."""
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.comparison.comparison import Comparison
-from eaglectl.comparison.sides import open_side
+from eaglectl.comparison.sides import naming_side, read_side
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.engines.registry import ENGINES
+from eaglectl.engines.registry import ENGINES, EngineRequest
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
-from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.hub_names import SCHEME, is_repo_name
 from eaglectl.files.layout import CARD, CONFIG, RECORD, SUMS
+from eaglectl.files.opening import open_source
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.judge.judge import Report
+from eaglectl.judge.judgement import judge_drafter
 from eaglectl.judge.policy import Policy
+from eaglectl.judge.rule import Finding
+from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.operations.comparing import compare_headers
 from eaglectl.operations.options import ValidateOptions
 from eaglectl.operations.validating import judge_source
-from eaglectl.publish.card import make_card, with_answers
+from eaglectl.publish.card import make_card
 from eaglectl.publish.card_block import CardFacts
-from eaglectl.publish.plan import Changes, RepositoryState, UploadPlan
+from eaglectl.publish.plan import Changes, UploadPlan
 from eaglectl.publish.provenance import digest_of, make_record, make_sums
 from eaglectl.publish.remote import Remote
-from eaglectl.publish.request import CardAnswers, Destination
+from eaglectl.publish.request import Destination
 from eaglectl.publish.upload import find_proposal
 from eaglectl.publish.upload_files import FrozenSource, LeftOut, UploadFile, written_file
 from eaglectl.report.documents.document import as_dict
@@ -59,16 +61,6 @@ class ReleaseTarget(Struct, frozen=True):
     gap: str = ""
 
 
-class Content(Struct, frozen=True):
-    """What is published: files, those left out, the verdict and its target, and the user's message."""
-
-    files: tuple[UploadFile, ...]
-    left_out: tuple[LeftOut, ...]
-    report: Report
-    target: ReleaseTarget
-    message: str | None = None
-
-
 def release_policy(policy: Policy) -> Policy:
     """`policy` with the rules that a release must pass as errors, but for those it names itself."""
     named = {*policy.severities, *policy.off}
@@ -79,39 +71,38 @@ def check_report(report: Report, folder: str) -> None:
     """Raise RefusedError where validation failed, UnreadableError where it could not judge the folder."""
     if report.verdict == CheckVerdict.PASS:
         return
-    if report.verdict == CheckVerdict.COULD_NOT_LOOK and _is_only_doubted(report):
-        return  # the plan and the card say so
     if report.verdict == CheckVerdict.COULD_NOT_LOOK:
-        raise _not_judged(report, folder)
+        _check_doubts(report, folder)
+        return
     errors = [finding for finding in report.findings if finding.severity == "error"] or list(report.findings)
-    shown = "; ".join(f"{error.rule.id} {error.rule.name}: {error.match.message}" for error in errors[:3])
     more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
     if report.default_engines and any(error.match.engines for error in errors):
         more += "; --engine names the engines that it is for, where these were judged by default"
     raise RefusedError(
-        f"{folder} must not be published: {shown}{more}; `{command('validate', folder)}` says how to mend it",
+        f"{folder} must not be published: {_error_text(errors[:3])}{more}; `{command('validate', folder)}`"
+        " says how to mend it",
         where=errors[0].match.where if errors else "",
     )
 
 
-def _is_only_doubted(report: Report) -> bool:
-    """Whether nothing is open but how the drafter was trained, and that was assumed on request."""
-    reasons = {reason for verdict in report.releases for reason in verdict.reasons}
-    is_looked_at = not report.problem and not any(rule.is_required for rule in report.unchecked)
-    is_answered = bool(report.doubts) and not report.questions
-    return is_looked_at and is_answered and reasons <= set(report.doubts)
-
-
-def _not_judged(report: Report, folder: str) -> UnreadableError:
-    reasons = [rule.reason for rule in report.unchecked if rule.is_required]
-    reasons += [*report.questions, *filter(None, (report.problem,))]
-    for verdict in report.releases:
-        reasons += [f"{verdict.engine} {verdict.release}: {reason}" for reason in verdict.reasons]
-    reason = (reasons or ["an engine's release could not be judged"])[0]
-    return UnreadableError(
+def _check_doubts(report: Report, folder: str) -> None:
+    """Raise UnreadableError, unless all that is open was assumed on request: the plan and the card say so."""
+    required = [rule.reason for rule in report.unchecked if rule.is_required]
+    required += [*report.questions, *filter(None, (report.problem,))]
+    of_releases = [(verdict, reason) for verdict in report.releases for reason in verdict.reasons]
+    is_doubted = report.doubts and {reason for _, reason in of_releases} <= set(report.doubts)
+    if is_doubted and not required:
+        return
+    required += [f"{verdict.engine} {verdict.release}: {reason}" for verdict, reason in of_releases]
+    reason = (required or ["an engine's release could not be judged"])[0]
+    raise UnreadableError(
         f"{folder} could not be judged, and nothing was sent: {reason}; `{command('validate', folder)}` says"
         " more"
     )
+
+
+def _error_text(errors: Sequence[Finding]) -> str:
+    return "; ".join(f"{error.rule.id} {error.rule.name}: {error.match.message}" for error in errors)
 
 
 def check_published(
@@ -125,31 +116,27 @@ def check_published(
     check_report(report, folder)
 
 
-def served_releases(source: FrozenSource, folder: str, options: ValidateOptions) -> dict[str, str]:
+def served_releases(
+    source: FrozenSource, checkpoint: Checkpoint, drafter: Drafter, target: str | None, answers: Answers
+) -> dict[str, str]:
     """Engine -> its releases that serve the drafter as it was trained; engines without any are left out."""
-    engines, rules = [f"{name}>=0" for name in ENGINES], ("EGL10", "EGL11", "EGL12")
-    options = replace(options, engines=tuple(engines), select=rules, headers_only=True, fail_on="never")
-    report = judge_source(source, folder, options)
+    known, files, config = TargetChoice(target, target).read()
+    subject = Subject(
+        source,
+        GivenTarget(known, files, config, target),
+        tuple(EngineRequest(name, engine.releases) for name, engine in ENGINES.items()),
+        answers,
+        headers_only=True,
+        read=(checkpoint, drafter),
+    )
     passed: dict[str, list[str]] = {}
-    for verdict in report.releases:
+    for verdict in judge_drafter(subject).releases:
         if verdict.outcome.is_served:
             passed.setdefault(verdict.engine, []).append(verdict.release)
     return {engine: ranges(releases, ENGINES[engine].releases) for engine, releases in passed.items()}
 
 
-def card_facts(
-    repo: str, checkpoint: Checkpoint, drafter: Drafter, files: Sequence[UploadFile], answers: CardAnswers
-) -> CardFacts:
-    """The card's facts that are in the files or answered; the old card may name what the config does not."""
-    parameters = sum(
-        prod(tensor.shape) for name, tensor in checkpoint.tensors.items() if not name.endswith(("d2t", "t2d"))
-    )
-    record = checkpoint.sidecars.get(RECORD, {})
-    facts = CardFacts(repo, drafter, parameters, checkpoint.nbytes, {}, record)
-    return with_answers(facts, card_text(files), answers)
-
-
-def card_text(files: Sequence[UploadFile]) -> str:
+def card_text(files: Iterable[UploadFile]) -> str:
     """README.md; empty where there is none. Raises RefusedError where it is not UTF-8."""
     card = next((file.content for file in files if file.name == CARD), b"")
     try:
@@ -159,7 +146,7 @@ def card_text(files: Sequence[UploadFile]) -> str:
 
 
 def with_written_files(
-    files: Sequence[UploadFile], checkpoint: Checkpoint, facts: CardFacts, report: Report
+    files: Sequence[UploadFile], checkpoint: Checkpoint, report: Report, facts: CardFacts
 ) -> tuple[UploadFile, ...]:
     """The files with the card, the record and the checksums that are published."""
     by_name = {file.name: file for file in files}
@@ -183,34 +170,65 @@ def with_written_files(
     return tuple(sorted(by_name.values(), key=lambda file: file.name))
 
 
-def make_plan(to: Destination, remote: Remote | None, content: Content) -> UploadPlan:
-    """The plan for the content; `remote` None: the repository is not read.
-
-    Raises UsageError and UnreadableError for a destination that does not fit the repository.
-    """
-    state = remote.state() if remote else None
-    is_seen = remote is not None and (state is not None or remote.token is not None)
-    _check_destination(to, state, is_seen=is_seen)
-    title, _, more = (
-        (content.message or f"Upload with eaglectl {eaglectl.__version__}").strip().partition("\n")
+def make_plan(
+    to: Destination,
+    files: Sequence[UploadFile],
+    left_out: Sequence[LeftOut],
+    report: Report,
+    target: ReleaseTarget,
+    message: str | None,
+) -> UploadPlan:
+    """The plan for the files; the repository is not read yet."""
+    title, _, more = (message or f"Upload with eaglectl {eaglectl.__version__}").strip().partition("\n")
+    document = as_dict(validate_document([report]))
+    digest = digest_of({key: value for key, value in document.items() if key != "source"})
+    sums = next(file.sha256 for file in files if file.name == SUMS)
+    about = (
+        f"{SUMS}: sha256 {sums}\n"
+        f"validation: {report.verdict}, policy {Path(report.policy).name}, report sha256 {digest}\n"
+        f"eaglectl {eaglectl.__version__}"
     )
-    plan = UploadPlan(
+    return UploadPlan(
         to.repo,
         to.revision,
-        content.files,
-        content.left_out,
-        state,
-        is_seen,
-        is_pull=state is not None if to.is_pull is None else to.is_pull,
-        is_private=state.is_private if state else to.is_private is not False,
+        tuple(files),
+        tuple(left_out),
+        state=None,
+        is_seen=False,
+        is_pull=bool(to.is_pull),
+        is_private=to.is_private is not False,
         tag=to.tag,
         title=title.strip(),
-        description="\n\n".join(filter(None, (more.strip(), _description(content.files, content.report)))),
-        target=content.target.how,
-        is_target_seen=not content.target.gap,
-        report=content.report,
+        description="\n\n".join(filter(None, (more.strip(), about))),
+        target=target.how,
+        is_target_seen=not target.gap,
+        doubts=report.doubts,
+        report=report,
     )
-    if remote and state and plan.is_pull and plan.changed:
+
+
+def with_repository(plan: UploadPlan, to: Destination, remote: Remote) -> UploadPlan:
+    """The plan with the state of its repository.
+
+    Raises UsageError and UnreadableError for a destination that does not fit it.
+    """
+    state = remote.state()
+    if state is None:
+        is_seen = remote.token is not None
+        if is_seen and to.revision != "main":
+            raise UnreadableError(
+                f"{to.repo} is not there, so it has no revision {to.revision}; leave --revision out to make"
+                " it"
+            )
+        return replace(plan, is_seen=is_seen)
+    if to.is_private is not None and to.is_private != state.is_private:
+        kind = "private" if state.is_private else "public"
+        raise UsageError(
+            f"{to.repo} is {kind} already, and upload does not change that; leave --private and --public out"
+        )
+    is_pull = to.is_pull is not False
+    plan = replace(plan, state=state, is_seen=True, is_pull=is_pull, is_private=state.is_private)
+    if is_pull and plan.changed:
         return replace(plan, proposed=find_proposal(remote, state, plan.files))
     return plan
 
@@ -225,32 +243,6 @@ def other_pins(plan: UploadPlan) -> tuple[str | None, ...]:
     head = plan.state.head
     tags = [name for name, commit in plan.state.tags.items() if commit == head]
     return tuple(revision for revision in (None, *tags) if revision != plan.tag)
-
-
-def _check_destination(to: Destination, state: RepositoryState | None, *, is_seen: bool) -> None:
-    if state is None:
-        if is_seen and to.revision != "main":
-            raise UnreadableError(
-                f"{to.repo} is not there, so it has no revision {to.revision}; leave --revision out to make"
-                " it"
-            )
-        return
-    if to.is_private is not None and to.is_private != state.is_private:
-        kind = "private" if state.is_private else "public"
-        raise UsageError(
-            f"{to.repo} is {kind} already, and upload does not change that; leave --private and --public out"
-        )
-
-
-def _description(files: Sequence[UploadFile], report: Report) -> str:
-    document = as_dict(validate_document([report]))
-    digest = digest_of({key: value for key, value in document.items() if key != "source"})
-    sums = next(file.sha256 for file in files if file.name == SUMS)
-    return (
-        f"{SUMS}: sha256 {sums}\n"
-        f"validation: {report.verdict}, policy {Path(report.policy).name}, report sha256 {digest}\n"
-        f"eaglectl {eaglectl.__version__}"
-    )
 
 
 def release_target(
@@ -270,15 +262,25 @@ def release_target(
     unseen = [choice for choice in choices if choice.place is None]
     for choice in seen:
         _check_fits(source, folder, choice, options)
-    how = "; ".join([_origin(choice) for choice in seen[:1]] + [choice.missing for choice in unseen])
+    how = [*(_origin(choice) for choice in seen[:1]), *(choice.missing for choice in unseen)]
     if len(bases := base_models(source)) > 1:
-        how = "; ".join(
-            filter(
-                None, (how, f"base_model in {CARD} names {len(bases)} models, and a drafter has one target")
-            )
-        )
+        how.append(f"base_model in {CARD} names {len(bases)} models, and a drafter has one target")
     place = seen[0].place if seen else None
-    return ReleaseTarget(how or NONE_NAMED, place, _gap(unseen, is_any=bool(seen)))
+    return ReleaseTarget("; ".join(filter(None, how)) or NONE_NAMED, place, _gap(unseen, is_any=bool(seen)))
+
+
+def _gap(unseen: Sequence[TargetChoice], *, is_any: bool) -> str:
+    """What the card says of targets that were not looked up: those that a reader can know by name."""
+    if names := [str(choice.text) for choice in unseen if is_repo_name(str(choice.text))]:
+        return (
+            f"The config of {listed(names)} could not be looked up when this was published: width and"
+            " vocabulary were not compared with it."
+        )
+    if is_any:
+        return ""
+    return (
+        "No target could be looked up when this was published: width and vocabulary were compared with none."
+    )
 
 
 def _origin(choice: TargetChoice) -> str:
@@ -299,26 +301,11 @@ def _check_fits(source: FrozenSource, folder: str, choice: TargetChoice, options
     )
     report = judge_source(source, folder, narrow)
     if errors := [finding for finding in report.findings if finding.severity == "error"]:
-        shown = "; ".join(f"{error.rule.id} {error.rule.name}: {error.match.message}" for error in errors)
         raise RefusedError(
-            f"{folder} must not be published: {shown}. The target is {_origin(choice)}: name"
+            f"{folder} must not be published: {_error_text(errors)}. The target is {_origin(choice)}: name"
             " the one that it was trained on there, or give it by --target",
             where=errors[0].match.where,
         )
-
-
-def _gap(unseen: Sequence[TargetChoice], *, is_any: bool) -> str:
-    """What the card says of targets that were not looked up: those that a reader can know by name."""
-    if names := [str(choice.text) for choice in unseen if is_repo_name(str(choice.text))]:
-        return (
-            f"The config of {listed(names)} could not be looked up when this was published: width and"
-            " vocabulary were not compared with it."
-        )
-    if is_any:
-        return ""
-    return (
-        "No target could be looked up when this was published: width and vocabulary were compared with none."
-    )
 
 
 def changes_of(
@@ -339,14 +326,11 @@ def changes_of(
     if not weights and CONFIG not in {file.name for file in plan.changed}:
         return Changes(None, "config and weights are the same bytes", weights, diff)
     try:
-        return Changes(_compare(there, frozen, folder, target, answers), "", weights, diff)
+        known, there = open_target(target), f"{SCHEME}{there}"
+        with naming_side("A", there):
+            before = read_side(there, read_checkpoint(open_source(there)), known, answers)
+        with naming_side("B", folder):
+            after = read_side(folder, read_checkpoint(frozen), known, answers)
+        return Changes(compare_headers(before, after, answers), "", weights, diff)
     except EaglectlError as error:
         return Changes(None, f"could not be compared: {error}", weights, diff)
-
-
-def _compare(
-    there: str, frozen: FrozenSource, folder: str, target: str | None, answers: Answers
-) -> Comparison:
-    known = open_target(target)
-    before = open_side("A", f"{SCHEME}{there}", lambda _: known, answers)
-    return compare_headers(before, open_side("B", folder, lambda _: known, answers, frozen), answers)

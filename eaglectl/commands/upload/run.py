@@ -2,15 +2,16 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from eaglectl.commands.upload.release import (
-    Content,
     ReleaseTarget,
-    card_facts,
+    card_text,
     changes_of,
     check_published,
     check_report,
@@ -19,10 +20,11 @@ from eaglectl.commands.upload.release import (
     release_policy,
     release_target,
     served_releases,
+    with_repository,
     with_written_files,
 )
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.files import is_folder
 from eaglectl.files.hub import HubSource, is_offline, open_hub
 from eaglectl.files.hub_errors import NoAnswerError
@@ -31,13 +33,13 @@ from eaglectl.files.opening import hub_name
 from eaglectl.files.source import FolderSource
 from eaglectl.formats.commands import completing, whole_commands
 from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.judge import Report
 from eaglectl.judge.policy import Policy
 from eaglectl.judge.policy_file import read_policy
 from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.operations.options import ValidateOptions
 from eaglectl.operations.validating import judge_source
 from eaglectl.progress import OnProgress, report_step
+from eaglectl.publish.card import with_answers
 from eaglectl.publish.card_block import CardFacts, few_prompts
 from eaglectl.publish.leaks import check_leaks, check_message
 from eaglectl.publish.plan import UploadPlan, check_plan
@@ -46,7 +48,7 @@ from eaglectl.publish.remote import Remote
 from eaglectl.publish.request import Destination, UploadOptions, VerifyOptions
 from eaglectl.publish.upload import Upload, carry_out
 from eaglectl.publish.upload_files import FrozenSource, UploadFile, freeze
-from eaglectl.publish.verification import Expected, Verification, verify_folder, verify_repository
+from eaglectl.publish.verification import Verification, verify_folder, verify_repository
 from eaglectl.target import open_target
 from eaglectl.verdicts import UploadOutcome
 
@@ -85,48 +87,33 @@ def _upload(
     to.check()
     options.card.check()
     source = _folder(folder)
-    smoke = _checked_smoke(to, options)
-    policy, answers = _policy(options), options.answers
-    rules = ValidateOptions(
-        options.target,
-        options.engines,
-        policy=policy,
-        answers=answers,
-        has_engines=options.has_engines,
-    )
-    frozen, files, left_out = freeze(source, policy.allowed.get("files", ()), on_progress)
-    rules, target, report = _judge(frozen, folder, rules, options.card.base_model, on_progress)
+    smoke = None if options.smoke is None else read_smoke(options.smoke)
+    if is_offline() and not options.dry_run:
+        raise UnreadableError(f"{to.repo}: nothing can be published offline; --dry-run shows what would be")
+    rules, answers = _rules(options), options.answers
+    frozen, files, left_out = freeze(source, rules.read_policy().allowed.get("files", ()), on_progress)
+    report_step(on_progress, f"validating {folder}")
+    target = release_target(frozen, folder, rules, options.card.base_model)
+    rules = replace(rules, target=target.place)
+    report = judge_source(frozen, folder, rules)
+    frozen.check_unchanged()
+    check_report(report, folder)
     if smoke is not None:
         check_measured(smoke, files)
     checkpoint = read_checkpoint(frozen)
-    drafter = read_drafter(checkpoint, answers, open_target(target.place))
-    facts = replace(
-        card_facts(to.repo, checkpoint, drafter, files, options.card),
-        served=served_releases(frozen, folder, rules),
-        target_gap=target.gap,
-    )
+    facts = _card_facts(to.repo, frozen, checkpoint, target, options)
     facts = _with_measurement(facts, smoke, files, on_progress)
-    found = files
-    files = with_written_files(found, checkpoint, replace(facts, revision=to.tag), report)
-    check_published(frozen, files, folder, rules)
+    write = partial(with_written_files, files, checkpoint, report)
+    written = write(replace(facts, revision=to.tag))
+    check_published(frozen, written, folder, rules)
     remote = None if is_offline() else Remote(to.repo, to.revision, needs_token=not options.dry_run)
-    token = remote.token if remote else None
-    check_leaks(files, checkpoint.metadata, token)
-    check_message(options.message, token)
-    content = Content(files, left_out, report, target, options.message)
-    try:
-        plan = make_plan(to, remote, content)
-    except NoAnswerError as error:
-        if not options.dry_run:
-            raise
-        plan = replace(make_plan(to, None, content), unseen=str(error))
-    for revision in other_pins(plan):
-        files = with_written_files(found, checkpoint, replace(facts, revision=revision), report)
-        if not (published := replace(plan, files=files)).changed:
-            plan = published
-            break
-    changes = changes_of(plan, frozen, folder, target.place, answers)
-    plan = replace(plan, changes=changes, doubts=report.doubts)
+    check_leaks(written, checkpoint.metadata, remote.token if remote else None)
+    check_message(options.message, remote.token if remote else None)
+    plan = make_plan(to, written, left_out, report, target, options.message)
+    plan = _with_repository(plan, to, remote, is_dry_run=options.dry_run)
+    others = (replace(plan, files=write(replace(facts, revision=pin))) for pin in other_pins(plan))
+    plan = next((other for other in others if not other.changed), plan)
+    plan = replace(plan, changes=changes_of(plan, frozen, folder, target.place, answers))
     check_plan(plan)
     if on_plan:
         on_plan(plan)
@@ -135,24 +122,48 @@ def _upload(
     return carry_out(plan, remote, frozen.check_unchanged, on_progress)
 
 
-def _judge(
-    frozen: FrozenSource,
-    folder: str,
-    rules: ValidateOptions,
-    base_model: str | None,
-    on_progress: OnProgress | None,
-) -> tuple[ValidateOptions, ReleaseTarget, Report]:
-    """The verdict on the files that were hashed, with the target that they name.
+def _rules(options: UploadOptions) -> ValidateOptions:
+    """How the files are judged."""
+    policy = options.policy
+    policy = release_policy(read_policy(policy) if isinstance(policy, str) else policy or Policy())
+    return ValidateOptions(
+        options.target,
+        options.engines,
+        policy=policy,
+        answers=options.answers,
+        has_engines=options.has_engines,
+    )
 
-    Raises RefusedError where they must not be published, or changed meanwhile.
-    """
-    report_step(on_progress, f"validating {folder}")
-    target = release_target(frozen, folder, rules, base_model)
-    rules = replace(rules, target=target.place)
-    report = judge_source(frozen, folder, rules)
-    frozen.check_unchanged()
-    check_report(report, folder)
-    return rules, target, report
+
+def _with_repository(
+    plan: UploadPlan, to: Destination, remote: Remote | None, *, is_dry_run: bool
+) -> UploadPlan:
+    """The plan with the state of its repository; without it offline, and where a dry run gets no answer."""
+    try:
+        return with_repository(plan, to, remote) if remote else plan
+    except NoAnswerError as error:
+        if not is_dry_run:
+            raise
+        return replace(plan, unseen=str(error))
+
+
+def _card_facts(
+    repo: str, frozen: FrozenSource, checkpoint: Checkpoint, target: ReleaseTarget, options: UploadOptions
+) -> CardFacts:
+    """What the card states of the files, and what was answered."""
+    drafter = read_drafter(checkpoint, options.answers, open_target(target.place))
+    facts = CardFacts(
+        repo,
+        drafter,
+        sum(
+            prod(item.shape) for name, item in checkpoint.tensors.items() if not name.endswith(("d2t", "t2d"))
+        ),
+        checkpoint.nbytes,
+        served_releases(frozen, checkpoint, drafter, target.place, options.answers),
+        checkpoint.sidecars.get(RECORD, {}),
+        target_gap=target.gap,
+    )
+    return with_answers(facts, card_text(frozen.hashed.values()), options.card)
 
 
 @with_keywords
@@ -171,18 +182,17 @@ def verify(
     """
     folder, options = os.fspath(folder), options or VerifyOptions()
     policy = read_policy(options.policy) if isinstance(options.policy, str) else options.policy or Policy()
-    expected = Expected(options.needs_record or policy.verify.require_record)
+    needs_record = options.needs_record or policy.verify.require_record
     is_repository = hub_name(folder) is not None and not os.path.lexists(folder)
     if is_repository and options.against:
         raise UsageError(
             f"--against compares a folder with the Hub, and {folder} is on the Hub: leave it out"
         )
     if is_repository:
-        return verify_repository(_listing(folder), folder, expected)
+        return verify_repository(_listing(folder), folder, needs_record=needs_record)
     source = _folder(folder)
-    if options.against is not None:
-        expected = replace(expected, against=_listing(options.against))
-    return verify_folder(source, folder, expected, on_progress=on_progress)
+    against = None if options.against is None else _listing(options.against)
+    return verify_folder(source, folder, needs_record=needs_record, against=against, on_progress=on_progress)
 
 
 def _listing(text: str) -> HubSource:
@@ -199,19 +209,6 @@ def _folder(text: str) -> FolderSource:
     if not is_folder(Path(text)):
         raise UnreadableError(f"{text}: no such folder; give the folder of one checkpoint")
     return FolderSource(Path(text))
-
-
-def _policy(options: UploadOptions) -> Policy:
-    policy = options.policy
-    return release_policy(read_policy(policy) if isinstance(policy, str) else policy or Policy())
-
-
-def _checked_smoke(to: Destination, options: UploadOptions) -> Mapping[str, Any] | None:
-    """The document of `smoke`, if one is given, once all that needs no validation is checked."""
-    smoke = read_smoke(options.smoke) if options.smoke is not None else None
-    if is_offline() and not options.dry_run:
-        raise UnreadableError(f"{to.repo}: nothing can be published offline; --dry-run shows what would be")
-    return smoke
 
 
 def _with_measurement(

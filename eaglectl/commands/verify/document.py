@@ -1,12 +1,10 @@
 """The JSON document of `verify`."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
-from eaglectl.publish.listed import Digest
-from eaglectl.publish.verification import Evidence, evidence_of
+from eaglectl.publish.verification import DigestKind, Evidence
 from eaglectl.report.documents.document import Document, Part
 from eaglectl.verdicts import FileState, VerifyVerdict
 
@@ -19,7 +17,7 @@ class CheckedFilePart(Part, frozen=True):
     lists: tuple[str, ...]
     how: str
     by: Annotated[
-        tuple[Digest, ...],
+        tuple[DigestKind, ...],
         Meta(
             description="What the file was compared by: its SHA-256, its SHA-256 as the Hub lists it (the"
             " file was not downloaded where the repository is verified), git's id of it, or the SHA-256 of"
@@ -59,7 +57,3 @@ class VerifyDocument(Document, frozen=True, tag="eaglectl/verify/1"):
     evidence: Annotated[
         tuple[Evidence, ...], Meta(description="What was looked at and held, with what it does not prove")
     ]
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {"evidence": evidence_of(record)}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from eaglectl.files.layout import SIGNATURE
-from eaglectl.publish.verification import Verification, evidence_of
+from eaglectl.publish.verification import Verification
 from eaglectl.report.section import Line, Lines, Outline, Section, Words, first_lines, toned
 from eaglectl.text import listed
 from eaglectl.verdicts import FileState
@@ -24,7 +24,7 @@ def verification_outline(verification: Verification) -> Outline:
     if verification.lists:
         lead = f"{good} files as {' and '.join(verification.lists)} say"
     evidence = [
-        f"by {part.name} proved: {part.proves}; not: {part.leaves_open}" for part in evidence_of(verification)
+        f"by {part.name} proved: {part.proves}; not: {part.leaves_open}" for part in verification.evidence
     ]
     about = f"beside them, {len(verification.others)} files that the Hub or its client writes"
     others = [Words(about, "quiet")] if verification.others else []
