@@ -43,7 +43,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt requirements/ci.txt
 	touch $@
 
 demo: $(VENV)/.ready
-	$(BIN)/eaglectl demo
+	$(BIN)/python -m tools.demo
 
 # one thread a worker: on small models a second one gains little, and it spins where other work wants the core;
 # a file's tests stay with one worker, which builds what they share once; bytecode is kept, whatever the caller's

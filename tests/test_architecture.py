@@ -47,7 +47,6 @@ PACKAGES = (
     "operations",
     "terminal",
     "commands",
-    "demo",
     "cli",
     "__main__",
 )

@@ -118,8 +118,6 @@ def test_the_scanner_s_old_name_is_answered_with_its_place() -> None:
 def test_the_other_examples_are_parsed(name: str) -> None:
     command = all_commands()[name]
     for example in COMMANDS[name].examples:
-        if name == "demo":
-            continue
         context = command.make_context(name, shlex.split(example))
         assert context.params
 

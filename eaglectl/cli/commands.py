@@ -97,10 +97,6 @@ COMMANDS: Mapping[str, Command] = {
             "missing-tensor --json",
         ),
     ),
-    "demo": Command(
-        "Run the main commands on the fixtures of a checkout.",
-        ("",),
-    ),
     "engines": Command(
         "Show which engine release serves which drafter.",
         (

@@ -186,6 +186,6 @@ def test_every_command_is_here_or_has_its_own_test(capsys: pytest.CaptureFixture
     from eaglectl.cli.commands import COMMANDS as every
 
     here = {arguments[0] for arguments in COMMANDS.values()} | {"smoke"}
-    # test_upload.py prints every plan, test_reports.py runs the demo, test_diagnose.py runs diagnose
-    own = {"upload", "demo", "diagnose"}
+    # test_upload.py prints every plan, test_diagnose.py runs diagnose
+    own = {"upload", "diagnose"}
     assert set(every) - here - {"engines"} == own

@@ -1,25 +1,17 @@
-"""`eaglectl demo`: the main commands on the fixtures of a checkout, each shown as a user would type it."""
+"""The main commands on the fixtures of the checkout, each shown as a user would type it: `make demo`."""
 
-import contextlib
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
 
 from msgspec import Struct
 
-from eaglectl.errors import EaglectlError, UnreadableError
-from eaglectl.files.files import current_folder
-from eaglectl.files.scratch import scratch_folder
+from eaglectl.cli import run
 
-if TYPE_CHECKING:
-    from eaglectl.report.terminal.console import Console
-
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class DemoCommand(Struct, frozen=True):
@@ -99,43 +91,31 @@ STEPS = (
 )
 
 
-def run_demo(show: "Callable[[Callable[[Console], None]], None]", run: Callable[[list[str]], int]) -> None:
-    """Run every step in the folder of the fixtures; `show` prints, `run` takes arguments and returns
-    an exit code.
+def main() -> int:
+    """Run every step in the folder of the fixtures; 1 after a step with another exit code than expected.
 
-    The real pair comes first where its target can be made from the package index. Raises UnreadableError
-    outside a checkout, EaglectlError for a step with another exit code than expected.
+    The real pair comes first where its target can be made from the package index.
     """
-    if not FIXTURES.is_dir():
-        raise UnreadableError(
-            "the demo needs the fixtures of a checkout; clone the repository and run `make demo`"
-        )
-    target, reason = _real_target()
+    target, reason = real_target()
     steps = STEPS if target is None else (*REAL_STEPS, *STEPS)
-    text = f"TARGET is {target}" if target else f"the tiny pair alone, as the real one is not there: {reason}"
-    show(partial(_print_end, text=text))
-    with scratch_folder() as out, _working_folder(FIXTURES):
+    print(f"TARGET is {target}" if target else f"the tiny pair alone, as the real one is not there: {reason}")
+    os.chdir(ROOT / "fixtures")
+    with TemporaryDirectory() as out:
         for step in steps:
-            show(partial(_print_step, step=step))
-            named = step.command.replace("TARGET", shlex.quote(str(target))).replace(
-                "OUT", shlex.quote(str(out))
-            )
-            exit_code = run(shlex.split(named))
+            print(f"\n== {step.title}\n$ eaglectl {step.command}", flush=True)
+            line = step.command.replace("TARGET", shlex.quote(str(target))).replace("OUT", shlex.quote(out))
+            exit_code = run(shlex.split(line))
+            print(f"(exit code {exit_code})", flush=True)
             if exit_code != step.exit_code:
-                raise EaglectlError(
-                    f"`{step.command}` ended with exit code {exit_code}; expected {step.exit_code}"
-                )
-            text = f"(exit code {exit_code})"
-            show(partial(_print_end, text=text))
+                print(f"exit code {step.exit_code} was expected", file=sys.stderr)
+                return 1
+    return 0
 
 
-def _real_target() -> tuple[Path | None, str]:
+def real_target() -> tuple[Path | None, str]:
     """The real target's folder, made where it is missing (30 seconds); or why it is not there."""
     ended = subprocess.run(
-        [sys.executable, FIXTURES.parent / "tools/real/target.py"],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
+        [sys.executable, ROOT / "tools/real/target.py"], capture_output=True, encoding="utf-8", check=False
     )
     if ended.returncode:
         lines = ended.stderr.strip().splitlines()
@@ -143,21 +123,5 @@ def _real_target() -> tuple[Path | None, str]:
     return Path(ended.stdout.splitlines()[-1]), ""
 
 
-def _print_step(console: "Console", step: DemoCommand) -> None:
-    console.print()
-    console.print(f"== {step.title}", style="bold")
-    console.print(f"$ eaglectl {step.command}", style="cyan")
-
-
-def _print_end(console: "Console", text: str) -> None:
-    console.print(text, style="dim")
-
-
-@contextlib.contextmanager
-def _working_folder(folder: Path) -> Iterator[None]:
-    before = current_folder()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
+if __name__ == "__main__":
+    sys.exit(main())
