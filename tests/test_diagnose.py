@@ -25,15 +25,8 @@ from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E40
 from eaglectl.operations import diagnosing  # noqa: E402
 from eaglectl.report.documents.diagnose import DiagnoseDocument  # noqa: E402
 from eaglectl.report.documents.document import as_dict  # noqa: E402
-from eaglectl.run.causes import CAUSES, other_layers, other_reading  # noqa: E402
-from eaglectl.run.diagnosis import (  # noqa: E402
-    Diagnosis,
-    NotLooked,
-    PairFacts,
-    Shown,
-    Walk,
-    causes_of,
-)
+from eaglectl.run.causes import CAUSES  # noqa: E402
+from eaglectl.run.diagnosis import Diagnosis, Shown, find_cause  # noqa: E402
 from eaglectl.run.job import EngineRun  # noqa: E402
 from eaglectl.run.layers import _judged, climb, one_off, starts  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E402
@@ -50,6 +43,7 @@ from tests.test_probe_table import prompts_file  # noqa: E402
 from tests.tiny import FAULTS, TARGET, TINY, Fault, in_vllms_layout  # noqa: E402
 
 ROOT = FIXTURES.parent
+TESTS = {cause.id: cause.test for cause in CAUSES}
 COUNT, TOKENS = 16, 20
 # how each fault of tests/tiny.py that is not seen by a rule ends here, on prompts that may be too few
 RUN = {
@@ -233,7 +227,7 @@ def test_how_sure_the_search_is_stands_in_the_words(healthy: Diagnosis) -> None:
         evidence = replace(
             healthy.evidence, layers=replace(search, found=found, alike=alike), commands=commands
         )
-        shown = other_layers(evidence)
+        shown = TESTS["other-layers"](evidence)
         assert isinstance(shown, Shown) and words in shown.words
 
 
@@ -456,12 +450,8 @@ def test_a_release_that_is_known_not_to_serve_it_is_named_without_a_run(
 
 def ending_of(diagnosis: Diagnosis, **changes: Any) -> str:
     """Where the tree ends with the evidence of a run changed."""
-    evidence, walk = replace(diagnosis.evidence, **changes), Walk()
-    for stage in ("reading", "reference", "engine", "measured"):
-        walk = walk.through(causes_of(CAUSES, stage), evidence)  # type: ignore[arg-type]
-        if walk.found:
-            return walk.found[0].id
-    raise AssertionError("no end")
+    evidence = replace(diagnosis.evidence, **changes)
+    return find_cause(CAUSES, evidence, lambda phase, given: given, "", "").cause
 
 
 def scaled(diagnosis: Diagnosis, share: float) -> Any:
@@ -520,8 +510,8 @@ def test_a_dead_drafter_with_nothing_else_is_not_found(healthy: Diagnosis) -> No
 
 def test_weak_acceptance_on_a_quantised_target_is_the_pair(healthy: Diagnosis) -> None:
     weak = beside(scaled(healthy, 0.35), 2.5)
-    assert ending_of(healthy, reference=weak, pair=PairFacts(is_target_quantised=True)) == "quantised-target"
-    assert ending_of(healthy, pair=PairFacts(is_target_quantised=True)) == "healthy"
+    assert ending_of(healthy, reference=weak, is_target_quantised=True) == "quantised-target"
+    assert ending_of(healthy, is_target_quantised=True) == "healthy"
 
 
 def test_sampling_that_costs_acceptance_is_the_prompts(healthy: Diagnosis) -> None:
@@ -550,9 +540,10 @@ def test_a_run_otherwise_that_a_few_more_prompts_would_tell_is_too_few(healthy: 
         ({"reference": less, "templated": report}, "in the target's chat template the prompts have x1.0"),
     ):
         evidence = replace(healthy.evidence, **changes)  # type: ignore[arg-type]
-        walk = Walk().through(causes_of(CAUSES, "measured"), evidence)
-        assert walk.found is not None and walk.found[0].id == "too-few"
-        assert walk.found[1].words.startswith(words) and "give about" in walk.found[1].words
+        shown = TESTS["too-few"](evidence)
+        assert isinstance(shown, Shown)
+        assert shown.words.startswith(words) and "give about" in shown.words
+        assert ending_of(healthy, **changes) == "too-few"
 
 
 def test_layers_next_to_the_stated_ones_are_not_named_where_the_search_found_others(
@@ -587,17 +578,18 @@ def test_another_reading_is_named_though_the_search_found_layers(healthy: Diagno
     ("outcome", "shown"),
     [
         ("no better", None),
-        ("too few prompts", NotLooked("too few prompts to tell of norm_output true")),
+        ("too few prompts", "too few prompts to tell of norm_output true"),
     ],
 )
 def test_a_reading_is_ruled_out_unless_these_prompts_are_too_few(
-    outcome: str, shown: NotLooked | None, healthy: Diagnosis
+    outcome: str, shown: str | None, healthy: Diagnosis
 ) -> None:
     report = healthy.evidence.reference
     assert report is not None and report.probed is not None
     other = next(variant for variant in report.variants if variant.name == "norm_output true")
     probed = replace(report.probed, variants=(replace(other, outcome=outcome),))
-    assert other_reading(replace(healthy.evidence, reference=replace(report, probed=probed))) == shown
+    evidence = replace(healthy.evidence, reference=replace(report, probed=probed))
+    assert TESTS["other-reading"](evidence) == shown
 
 
 def test_a_chat_template_that_helps_is_the_prompts(healthy: Diagnosis) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from eaglectl.operations.diagnosing import DiagnoseOptions, Looks
 from eaglectl.run.causes import CAUSES
-from eaglectl.run.diagnosis import Walk, causes_of
+from eaglectl.run.diagnosis import find_cause
 from tests.builders import call
 from tests.engine.agreement import judging
 from tests.engine.agreement import records as vllm_records
@@ -131,14 +131,11 @@ def ending(case: str, targets: Path, folder: Path) -> tuple[str, str]:
 def ending_of(drafter: Path, target: Path, engine: str) -> tuple[str, str]:
     """The cause and the next commands for a drafter that is alive in the reference."""
     evidence = Looks(str(drafter), str(target), DiagnoseOptions(engine=engine), None).start()
-    walk = Walk().through(causes_of(CAUSES, "reading"), evidence)
-    if not walk.found:
-        evidence = replace(evidence, reference=smoke_report())
-        walk = walk.through(causes_of(CAUSES, "engine"), evidence)
-    if not walk.found:
-        return "open", ""
-    cause, shown = walk.found
-    return cause.id, " ".join(shown.commands)
+    causes = [cause for cause in CAUSES if cause.phase in ("reading", "engine")]
+    last = CAUSES[-1]  # what remains
+    alive = replace(evidence, reference=smoke_report())
+    ended = find_cause([*causes, last], evidence, lambda phase, given: alive, "", "")
+    return ("open", "") if ended.cause == last.id else (ended.cause, " ".join(ended.commands))
 
 
 @pytest.mark.parametrize("case", KEYS)

@@ -21,7 +21,7 @@ from eaglectl.drafter.vocabulary import FROM_T2D  # noqa: E402
 from eaglectl.errors import RefusedError  # noqa: E402
 from eaglectl.operations.diagnosing import Looks  # noqa: E402
 from eaglectl.run.causes import CAUSES  # noqa: E402
-from eaglectl.run.diagnosis import Diagnosis, Missed, Phase, Walk, causes_of  # noqa: E402
+from eaglectl.run.diagnosis import Diagnosis, find_cause  # noqa: E402
 from eaglectl.run.measurement import measure  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, floats, read_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
@@ -279,14 +279,9 @@ def test_an_unordered_producers_t2d_gives_no_d2t(tmp_path: Path) -> None:
 
 def shown_of(diagnosis: Diagnosis, **changes: Any) -> tuple[str, tuple[str, ...]]:
     """The cause and the commands that the evidence of a run, changed, ends in."""
-    evidence, walk = replace(diagnosis.evidence, **changes), Walk()
-    stages: tuple[Phase, ...] = ("reading", "reference", "engine", "measured")
-    for stage in stages:
-        walk = walk.through(causes_of(CAUSES, stage), evidence)
-        if walk.found:
-            cause, shown = walk.found
-            return cause.id, shown.commands
-    raise AssertionError("no end")
+    evidence = replace(diagnosis.evidence, **changes)
+    ended = find_cause(CAUSES, evidence, lambda phase, given: given, "", "")
+    return ended.cause, ended.commands
 
 
 def run_printed(lines: tuple[str, ...], *more: str | Path) -> Outcome:
@@ -355,7 +350,7 @@ def test_what_an_engine_did_is_repaired_by_the_conversion(
     try:
         run = change(replace(report.run, engine="vllm", version="0.33.0"))
     except RefusedError as error:
-        changes["missed"] = {"engine": Missed(str(error), is_refusal=True)}
+        changes["refusals"] = {"engine": str(error)}
     else:
         changes["engine"] = replace(report, run=run, measured=measure(run.results))
     cause, lines = shown_of(trainers_own, engine_name="vllm", **changes)

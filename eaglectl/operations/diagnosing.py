@@ -44,17 +44,7 @@ from eaglectl.operations.smoking import (
 from eaglectl.operations.validating import validate
 from eaglectl.progress import OnProgress
 from eaglectl.run.causes import CAUSES, CONTRADICTION
-from eaglectl.run.diagnosis import (
-    PHASES,
-    Evidence,
-    PairFacts,
-    Phase,
-    Walk,
-    causes_of,
-    conclude,
-    may_be_low,
-    serving_errors,
-)
+from eaglectl.run.diagnosis import Evidence, Phase, find_cause
 from eaglectl.run.prompts import choose_prompts
 from eaglectl.run.report import SmokeReport
 from eaglectl.run.sensitivity import Variant
@@ -88,17 +78,10 @@ def diagnose(
     source, target, options = os.fspath(source), path_text(target), options or DiagnoseOptions()
     options = as_preset(options)
     _check(options)
-    choice = runnable_target(source, target, options.answers, "diagnose")
-    place = str(choice.place)
+    place = str(runnable_target(source, target, options.answers, "diagnose").place)
     questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
     looks = Looks(source, place, replace(options, answers=questions.answers), on_progress)
-    evidence, walk = looks.start(), Walk()
-    for phase in PHASES:
-        evidence = looks.after(phase, evidence)
-        walk = walk.through(causes_of(CAUSES, phase), evidence)
-        if walk.found:
-            break
-    diagnosis = conclude(walk, CAUSES, evidence, source, looks.target)
+    diagnosis = find_cause(CAUSES, looks.start(), looks.after, source, place)
     return replace(diagnosis, measured=questions.measured)
 
 
@@ -145,7 +128,7 @@ class Looks(Struct, frozen=True):
 
     def _repairs(self, evidence: Evidence, judging: ValidateOptions) -> dict[str, str]:
         """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
-        errors = {finding.rule.name: finding for finding in serving_errors(evidence, of_target=False)}
+        errors = {finding.rule.name: finding for finding in evidence.serving_errors(of_target=False)}
         if set(errors) == {CONTRADICTION}:
             return {
                 reading: self._command("convert", "--fix-reading", reading)
@@ -192,16 +175,16 @@ class Looks(Struct, frozen=True):
         return {}
 
     def after(self, phase: Phase, evidence: Evidence) -> Evidence:
-        """The evidence with what this phase looks at."""
+        """The evidence with what this phase, which is not the first, looks at."""
         looks = {"reference": self._reference, "engine": self._engine, "measured": self._prompts}
-        return looks[phase](evidence) if phase in looks else evidence
+        return looks[phase](evidence)
 
     def _reference(self, evidence: Evidence) -> Evidence:
         try:
             report = self._smoke("reference", probe="sensitivity")
         # the last two: a question about the file, or prompts that do not fit
         except (RefusedError, UsageError, UnreadableError) as error:
-            return evidence.with_missed("reference", error)
+            return evidence.without("reference", error)
         evidence = replace(evidence, reference=report)
         best = report.probed.best if report.probed else None
         if best is not None:
@@ -217,7 +200,7 @@ class Looks(Struct, frozen=True):
                 self.source, self.target, report, options, on_progress=self.on_progress
             )
         except (UnreadableError, UsageError) as error:
-            return evidence.with_missed("layers", error)
+            return evidence.without("layers", error)
         evidence = replace(evidence, layers=search)
         return evidence if search.found is None else self._with_repair(evidence, "layers", search.found)
 
@@ -226,27 +209,33 @@ class Looks(Struct, frozen=True):
         return replace(evidence, commands={**evidence.commands, name: line})
 
     def _engine(self, evidence: Evidence) -> Evidence:
-        engine = self.options.engine
-        if engine is None:
+        engine, name = self.options.engine, evidence.engine_name
+        if engine is None or name is None:
             return evidence
         try:
-            if not engine.startswith(SERVERS):
-                engine = self._runnable(engine, str(evidence.engine_name))
-            return replace(evidence, engine=self._smoke(engine))
+            if name == "server":
+                return replace(evidence, engine=self._smoke(engine))
+            installed = installed_release(ENGINES[name])
+            if engine != name and installed is not None and installed not in parse_engine(engine).releases:
+                raise UnreadableError(f"{engine} was asked for, and {name} {installed} is installed here")
+            return replace(evidence, engine=self._smoke(name))
         except EaglectlError as error:
-            return evidence.with_missed("engine", error)
+            return evidence.without("engine", error)
 
     def _prompts(self, evidence: Evidence) -> Evidence:
         """Other temperatures and the chat template, where those can be the cause."""
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
-        target, chats = Path(on_disk(self.target, has_weights=False)), self._as_chats()
-        parts = read_target_config(target), text_part(read_target_config(target))
-        is_quantised = any(part.get("quantization_config") for part in parts)
-        pair = PairFacts(is_quantised, "embed_tokens.weight" in drafter.tensors, bool(chats))
-        evidence = replace(evidence, pair=pair)
+        chats, config = self._as_chats(), read_target_config(Path(on_disk(self.target, has_weights=False)))
+        parts = config, text_part(config)
+        evidence = replace(
+            evidence,
+            is_target_quantised=any(part.get("quantization_config") for part in parts),
+            has_own_embedding="embed_tokens.weight" in drafter.tensors,
+            has_unused_template=bool(chats),
+        )
         if self.options.temperature > 0:
             evidence = replace(evidence, sampled=self._smoke("reference", self.options.temperature))
-        if not chats or not may_be_low(evidence):
+        if not chats or not evidence.may_be_low:
             return evidence
         with scratch_folder() as folder:
             path = folder / "prompts.jsonl"
@@ -278,27 +267,20 @@ class Looks(Struct, frozen=True):
             answers=options.answers,
         )
 
-    def _runnable(self, engine: str, name: str) -> str:
-        """The engine to run. Raises UnreadableError where another release is installed than was asked for."""
-        installed = installed_release(ENGINES[name])
-        releases = parse_engine(engine).releases
-        if engine != name and installed is not None and installed not in releases:
-            raise UnreadableError(f"{engine} was asked for, and {name} {installed} is installed here")
-        return name
-
     def _command(self, verb: str, *words: str) -> str:
         """A command of eaglectl on this drafter and target."""
         return command(verb, self.source, *words, target=self.target, answers=self.options.answers)
 
     def _commands(self) -> dict[str, str]:
-        options = self.options
-        prompts = [] if options.prompts is None else ["--prompts", as_path(str(options.prompts))]
+        options, prompts = self.options, list[str]()
         if options.like is not None:
             prompts = ["--like", options.like]
+        elif options.prompts is not None:
+            prompts = ["--prompts", as_path(str(options.prompts))]
         run = ["--engine", "reference", *prompts]
-        again = [*([] if options.engine is None else ["--engine", options.engine]), *prompts]
+        engine = [] if options.engine is None else ["--engine", options.engine]
         return {
-            "diagnose": self._command("diagnose", *again),
+            "diagnose": self._command("diagnose", *engine, *prompts),
             "validate": self._command("validate"),
             "inspect": self._command("inspect"),
             "smoke": self._command("smoke", *run),

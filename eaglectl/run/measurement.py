@@ -10,7 +10,7 @@ on, where a bootstrap over prompts covers 79 to 80 % at 4 and 91 % at 16 (benchm
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -63,6 +63,11 @@ class Estimate(Struct, frozen=True):
     def interval(self) -> tuple[float, float]:
         """Its ends."""
         return self.low, self.high
+
+    @property
+    def words(self) -> str:
+        """The value and its interval, with two decimals."""
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
 class Measurement(Struct, frozen=True):
@@ -145,45 +150,42 @@ def shortcomings(measured: Measurement) -> tuple[str, ...]:
     few = [f"{name} {count} of the {least} needed" for name, count, least in counts if count < least]
     if few:
         return (f"too few to judge by: {', '.join(few)}; give more --prompts, or more --max-tokens",)
-    return tuple(_doubts(measured))
-
-
-def _doubts(measured: Measurement) -> Iterator[str]:
     advice = f"give more --prompts than {measured.prompts}"
     length, first = measured.length, measured.per_position[0]
     if length.low <= DEAD_LENGTH:
-        yield (
+        return (
             f"the interval of the acceptance length, from {length.low:.3f}, holds that of a dead drafter"
-            f" (<= {DEAD_LENGTH}); {advice}"
+            f" (<= {DEAD_LENGTH}); {advice}",
         )
-    elif first.low < DEAD_POSITION_0:
-        yield (
+    if first.low < DEAD_POSITION_0:
+        return (
             f"the interval of position 0, from {first.low:.1%}, holds that of a dead drafter"
-            f" (< {DEAD_POSITION_0:.0%}); {advice}"
+            f" (< {DEAD_POSITION_0:.0%}); {advice}",
         )
+    return ()
 
 
 def shortfalls(
     measured: Measurement, min_length: float | None, min_position_0: float | None
 ) -> tuple[str, ...]:
     """Why the drafter fails: it is dead, or below a threshold that was given."""
-    return tuple(
-        _shortfalls(measured.length.value, measured.per_position[0].value, min_length, min_position_0)
-    )
-
-
-def _shortfalls(
-    length: float, position_0: float, min_length: float | None, min_position_0: float | None
-) -> Iterator[str]:
-    if length <= DEAD_LENGTH:
-        yield f"acceptance length {length:.3f} is that of a dead drafter (<= {DEAD_LENGTH})"
+    length, position_0 = measured.length.value, measured.per_position[0].value
     rate = f"position 0 is accepted in {position_0:.1%} of drafts"
-    if position_0 < DEAD_POSITION_0:
-        yield f"{rate}; a live drafter reaches {DEAD_POSITION_0:.0%}"
-    if min_length is not None and length < min_length:
-        yield f"acceptance length {length:.3f} is below --min-acceptance-length {min_length:g}"
-    if min_position_0 is not None and position_0 < min_position_0:
-        yield f"{rate}, below --min-position-0 {min_position_0:g}"
+    least = 0.0 if min_length is None else min_length
+    least_0 = 0.0 if min_position_0 is None else min_position_0
+    faults = (
+        (
+            length <= DEAD_LENGTH,
+            f"acceptance length {length:.3f} is that of a dead drafter (<= {DEAD_LENGTH})",
+        ),
+        (position_0 < DEAD_POSITION_0, f"{rate}; a live drafter reaches {DEAD_POSITION_0:.0%}"),
+        (
+            length < least,
+            f"acceptance length {length:.3f} is below --min-acceptance-length {least:g}",
+        ),
+        (position_0 < least_0, f"{rate}, below --min-position-0 {least_0:g}"),
+    )
+    return tuple(text for is_so, text in faults if is_so)
 
 
 def _counts(results: Sequence[PromptResult]) -> tuple[Floats, Floats]:
@@ -233,7 +235,7 @@ def _left_out(changes: Floats, drafts: Floats) -> Floats:
     return without
 
 
-def gain_p_value(gains: npt.NDArray[np.float64]) -> float:
+def gain_p_value(gains: Floats) -> float:
     """One-sided p of a mean above 0 by Student's t over prompts; 1 for fewer than two, or no gain."""
     if len(gains) < 2 or gains.mean() <= 0:
         return 1.0
@@ -244,7 +246,7 @@ def gain_p_value(gains: npt.NDArray[np.float64]) -> float:
     return t_tail(effect * math.sqrt(len(gains)), len(gains) - 1)
 
 
-def gain_effect(gains: npt.NDArray[np.float64]) -> float | None:
+def gain_effect(gains: Floats) -> float | None:
     """The mean gain over its standard deviation; None where there is no spread to judge it by."""
     spread = float(gains.std(ddof=1)) if len(gains) > 1 else 0.0
     return float(gains.mean()) / spread if spread else None
@@ -294,7 +296,9 @@ def t_quantile(freedom: int) -> float:
     t = step = 1.0
     # the tail is convex from 0 on, so that Newton's steps rise to the quantile and never pass it
     while step > 1e-7 * t:
-        step = (t_tail(t, freedom) - LEVEL / 2) / _t_density(t, freedom)
+        power = -(freedom + 1) / 2 * math.log1p(t * t / freedom)
+        density = math.exp(_log_norm(freedom) + power) / math.sqrt(freedom)
+        step = (t_tail(t, freedom) - LEVEL / 2) / density
         t += step
     return t
 
@@ -308,11 +312,6 @@ def t_tail(t: float, freedom: int) -> float:
     angles = start + (np.arange(STEPS) + 0.5) * width / STEPS
     density = np.exp(_log_norm(freedom) + (freedom - 1) * np.log(np.cos(angles)))
     return float(density.sum() * width / STEPS)
-
-
-def _t_density(t: float, freedom: int) -> float:
-    power = -(freedom + 1) / 2 * math.log1p(t * t / freedom)
-    return math.exp(_log_norm(freedom) + power) / math.sqrt(freedom)
 
 
 def _log_norm(freedom: int) -> float:

@@ -88,11 +88,8 @@ class SmokeReport(Result, frozen=True):
         """FAIL, COULD_NOT_LOOK where too little was measured for another verdict, or PASS."""
         if self.failures or (self.against and self.against.failures):
             return CheckVerdict.FAIL
-        return (
-            CheckVerdict.COULD_NOT_LOOK
-            if self.gaps or (self.against and self.against.gaps)
-            else CheckVerdict.PASS
-        )
+        is_open = self.gaps or (self.against and self.against.gaps)
+        return CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.PASS
 
 
 OUTCOMES: Mapping[GateEnding, CheckVerdict] = {
@@ -171,7 +168,7 @@ def make_report(
 ) -> SmokeReport:
     """The report on `run`; a dead drafter fails without any threshold."""
     measured = measure(run.results)
-    sets = _results_by_set(run.results)
+    sets = {name: [run.results[index] for index in part] for name, part in _by_set(run.results).items()}
     by_set = {name: measure(part) for name, part in sets.items() if any(result.drafts for result in part)}
     failures = [
         *shortfalls(measured, min_length, min_position_0),
@@ -180,7 +177,10 @@ def make_report(
         *(note.text for note in job.drafter.notes_at("problem")),
     ]
     notes = [f'set "{name}": its answers end before a draft' for name in sets if name not in by_set]
-    notes += _drafting_notes(job, run)
+    method = run.resolved.get("draft_sample_method")
+    if job.temperature > 0 and method is not None:
+        sampled = f"drafts were sampled by draft_sample_method {method}; {SERVED_WITH}"
+        notes.append(DRAFTINGS.get(method, sampled))
     equal = run.equal_outputs if job.temperature == 0 else None  # sampled tokens need not be equal
     is_lossless = None if equal is None else equal == len(run.results)
     if equal is not None and not is_lossless:
@@ -208,13 +208,6 @@ def make_report(
     )
 
 
-def _drafting_notes(job: EngineJob, run: EngineRun) -> Iterator[str]:
-    """How drafts were sampled at a temperature above 0, which changes how many are accepted."""
-    method = run.resolved.get("draft_sample_method")
-    if job.temperature > 0 and method is not None:
-        yield DRAFTINGS.get(method, f"drafts were sampled by draft_sample_method {method}; {SERVED_WITH}")
-
-
 def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Variant], str]) -> SmokeReport:
     """The report with the results of the sensitivity probe; a reading that drafts better is a failure.
 
@@ -222,8 +215,7 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
     """
     notes = (*report.notes, *probed.notes, *_doubtful(probed))
     report = replace(report, variants=probed.variants, notes=notes, probed=probed)
-    best = probed.best
-    if best is None:
+    if (best := probed.best) is None:
         return report
     others = [
         f"{variant.name} (x{variant.ratio.value:.2f})"
@@ -300,8 +292,10 @@ class Gain(Struct, frozen=True):
 
 def gain(after: SmokeReport, before: SmokeReport) -> Gain | None:
     """What a conversion changes; None where the two runs are not of the same prompts in the same engine."""
-    runs = (after, before)
-    if len({(one.run.engine, one.run.version, one.prompts_digest, one.k) for one in runs}) > 1:
+    if (
+        len({(made.run.engine, made.run.version, made.prompts_digest, made.k) for made in (after, before)})
+        > 1
+    ):
         return None
     change = ratio(after.run.results, before.run.results)
     return Gain(change, prompts_to_tell(change, 1.0, after.measured.prompts))
@@ -335,10 +329,6 @@ def _set_ratio(name: str, rounds: Pair, positions: Pair | None, least: float) ->
     advice = f"give {needed} or more of this set" if needed else "no number of prompts would"
     reason = f"too few prompts: {where}, prompts: {count}, cannot tell; {advice}"
     return SetRatio(name, count, estimate, verified, GateEnding.TOO_FEW_PROMPTS, reason, needed)
-
-
-def _results_by_set(results: Sequence[PromptResult]) -> Mapping[str, list[PromptResult]]:
-    return {name: [results[index] for index in indices] for name, indices in _by_set(results).items()}
 
 
 def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[int]]:
