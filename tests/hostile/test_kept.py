@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.commands.ready.kept import KeptRuns, Run, cache_folder
+from eaglectl.commands.ready.kept import KeptRuns, cache_folder
 from eaglectl.errors import UnreadableError
 from eaglectl.run import prompts
 from eaglectl.run.prompts import choose_prompts, lines_of
@@ -63,7 +63,7 @@ def test_a_run_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ch
             made.append(name)
             return [len(name), 2]
 
-        return KeptRuns(drafter).get(Run(name, drafter, name), make, list[int])
+        return KeptRuns(drafter).get(name, drafter, name, make, list[int])
 
     assert [run(name) for name in ("one", "seven", "one")] == [[3, 2], [5, 2], [3, 2]]
     assert made == ["one", "seven"]

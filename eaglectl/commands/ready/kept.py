@@ -27,14 +27,6 @@ OLD = 3600.0  # seconds after which what a killed run left of a file is removed
 Value = TypeVar("Value")
 
 
-class Run(Struct, frozen=True):
-    """A run of the files at `place` with the options `asked`; `name` is what reports call it."""
-
-    name: str
-    place: Path
-    asked: object
-
-
 class KeptRuns(Struct, frozen=True):
     """The measurements of one target, by what they are of; `is_on` false: none is read, and none is kept.
 
@@ -48,24 +40,34 @@ class KeptRuns(Struct, frozen=True):
 
     def get(
         self,
-        what: Run,
+        name: str,
+        place: Path,
+        asked: object,
         make: Callable[[], Value],
         kind: Any,
         may_keep: Callable[[Value], bool] = lambda value: True,
     ) -> Value:
-        """What was kept of a run, of the type `kind`.
+        """What was kept of a run of the files at `place` with the options `asked`, of the type `kind`.
 
-        Else it is made, and kept where that may be and its folders can be read.
+        Else it is made, and kept where that may be and its folders can be read. `name` is what reports call
+        it.
         """
-        path = self._path(what) if self.is_on else None
-        if path is None:
+        if not self.is_on:
             return make()
+        try:
+            parts = (self._digest(place), self._digest(self.target), repr(asked), *_versions())
+        except OSError:
+            return make()  # who runs it says why it cannot be read
+        path = cache_folder() / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.json"
         # a file that was cut, exchanged or nested deeply is one that was not kept
         with suppress(OSError, UnreadableError, msgspec.DecodeError, ValueError, RecursionError):
-            kept: Value = msgspec.json.decode(_kept_bytes(path), type=kind)
-            os.utime(path)  # the oldest are removed first
-            self.reused.append(what.name)
-            return kept
+            with open_regular(path) as file:
+                seal, data = file.readline(SEAL), file.read(MOST_BYTES)
+            if seal == _seal(path, data):
+                kept: Value = msgspec.json.decode(data, type=kind)
+                os.utime(path)  # the oldest are removed first
+                self.reused.append(name)
+                return kept
         value = make()
         if may_keep(value):
             data = msgspec.json.encode(value)
@@ -75,16 +77,14 @@ class KeptRuns(Struct, frozen=True):
                     other.unlink(missing_ok=True)
         return value
 
-    def _path(self, what: Run) -> Path | None:
-        try:
-            parts = (self._digest(what.place), self._digest(self.target), repr(what.asked), *_versions())
-        except OSError:
-            return None  # who runs it says why it cannot be read
-        return cache_folder() / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.json"
-
     def _digest(self, folder: Path) -> str:
+        """SHA-256 of the names and the bytes of all files of a folder. Raises OSError."""
         if folder not in self.digests:
-            self.digests[folder] = folder_digest(FolderSource(folder))
+            digest = hashlib.sha256()
+            for name in sorted(FolderSource(folder).names()):
+                with (folder / name).open("rb") as file:
+                    digest.update(f"{name}\n{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+            self.digests[folder] = digest.hexdigest()
         return self.digests[folder]
 
 
@@ -92,15 +92,6 @@ def cache_folder() -> Path:
     """Where runs are kept."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "eaglectl" / "runs"
-
-
-def folder_digest(source: FolderSource) -> str:
-    """SHA-256 of the names and the bytes of all files of a folder. Raises OSError."""
-    digest = hashlib.sha256()
-    for name in sorted(source.names()):
-        with (source.root / name).open("rb") as file:
-            digest.update(f"{name}\n{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return digest.hexdigest()
 
 
 @cache
@@ -118,15 +109,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _kept_bytes(path: Path) -> bytes:
-    """What was kept under a name. Raises OSError, UnreadableError for what is not what was kept."""
-    with open_regular(path) as file:
-        seal, data = file.readline(SEAL), file.read(MOST_BYTES)
-    if seal != _seal(path, data):
-        raise UnreadableError(f"{path} is not what was kept there")
-    return data
 
 
 def _seal(path: Path, data: bytes) -> bytes:

@@ -2,15 +2,14 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl.commands.ready.kept import KeptRuns, Run
+from eaglectl.commands.ready.kept import KeptRuns
 from eaglectl.commands.ready.steps import REFERENCE as REFERENCE_TITLE
 from eaglectl.commands.ready.steps import steps_text
 from eaglectl.drafter.drafter import Drafter
@@ -32,7 +31,6 @@ from eaglectl.files.scratch import scratch_folder
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
-from eaglectl.judge.judge import Report
 from eaglectl.judge.outputs import judge_plan
 from eaglectl.judge.policy import Policy
 from eaglectl.judge.rule import Finding
@@ -67,19 +65,24 @@ from eaglectl.shell import as_path, without_secrets
 from eaglectl.target import choose_target, fitting_target, weights_folder
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
 
-if TYPE_CHECKING:
-    KeptAnswers = tuple[Answers, tuple[MeasuredAnswer, ...], str, Mapping[str, Any]]
-
 REFERENCE = "reference"
 # where llama-server listens by itself, and the options of the call that measure it alike
 SERVED_AT, GIVEN_AGAIN = "http://127.0.0.1:8080", ("prompts", "like", "sample", "max_tokens", "seed")
 NOTHING_TIMED = "neither vLLM here nor a server ran the drafter as it shall be served"
+OWN_DRAFTER = "a server has loaded its own drafter: start it with the output, and run smoke against it"
 # what the run of a server's own drafter says of it
 OUTCOMES = {
     CheckVerdict.PASS: ServedAs.AS_TRAINED,
     CheckVerdict.FAIL: ServedAs.DIFFERS,
     CheckVerdict.COULD_NOT_LOOK: ServedAs.UNKNOWN,
 }
+# why the reference runs no files for an engine that is not installed here, by what that does with them
+NOT_RUN = {
+    ServedAs.FAILS: "fails with it",
+    ServedAs.DIFFERS: "is not installed here, and the reference cannot run what it makes of the files",
+}
+# a run, or why there is none
+Attempt = tuple[SmokeReport | None, str]
 
 
 @with_keywords
@@ -98,30 +101,35 @@ def ready(
     written; None: in a temporary folder, which is removed. Raises UsageError for what only the user knows,
     UnreadableError for input that cannot be read; a drafter that nothing serves is a result.
     """
-    start, source, target = time.perf_counter(), os.fspath(source), path_text(target)
+    start, source = time.perf_counter(), os.fspath(source)
     options = as_preset(options or ReadyOptions())
     requests, servers = _engines(options.engines)
     _check_arguments(options, requests)
     report_step(on_progress, "reading the files")
-    place, weights = _target(source, target, options.answers)
-    runners = _runners(requests, servers)
-    notify(steps_text(open_folder(source).root, weights, runners, _tokens(options)))
+    place, weights = _target(source, path_text(target), options.answers)
+    notify(steps_text(open_folder(source).root, weights, _runners(requests, servers), _tokens(options)))
     kept = KeptRuns(weights or Path(), options.reuse and weights is not None and has_torch())
     questions = _questions(source, place, options, kept, on_progress)
     options = replace(options, answers=questions.answers)
     with questions.explaining():
         asked = InspectOptions(target=place, engines=_labels(requests), answers=options.answers)
         inspection = inspect_files(source, asked, on_progress, headers_only=False)
-    work = _Work(source, place, weights, requests, servers, options, on_progress, kept)
-    states = work.stored(inspection)
+    work = _Work(source, place, weights, requests, options, questions, on_progress, kept)
+    names = dict.fromkeys(request.engine for request in requests)
+    states = (*(work.stored(name, inspection) for name in names), *map(work.server, servers))
     result = Readiness(source, inspection, states, questions.measured, is_named=work.is_named)
     outcomes = {state.stored_outcome for state in states if state.engine in ENGINES}
     is_wrong = bool(_errors(inspection.findings)) or any(outcome.is_known_wrong for outcome in outcomes)
     if outcomes and (is_wrong or not any(outcome.is_served for outcome in outcomes)):
-        result = work.converted(result, questions, None if out is None else Path(out))
-    result = replace(work.judged(result), published=published_beside(source, place, options))
-    result = replace(result, speed_gap=_explain_no_speed(result, options))
-    return replace(result, reused=tuple(kept.reused), seconds=time.perf_counter() - start)
+        result = work.converted(result, None if out is None else Path(out))
+    result = work.judged(result)
+    return replace(
+        result,
+        published=published_beside(source, place, options),
+        speed_gap=_explain_no_speed(result, options),
+        reused=tuple(kept.reused),
+        seconds=time.perf_counter() - start,
+    )
 
 
 def _explain_no_speed(result: Readiness, options: ReadyOptions) -> str:
@@ -129,19 +137,22 @@ def _explain_no_speed(result: Readiness, options: ReadyOptions) -> str:
     reports = [state.final for state in result.engines if state.final is not None]
     if options.speed is None or any(report.speed for report in reports):
         return ""
-    gaps = [report.speed_gap for report in reports if report.speed_gap]
-    return gaps[0] if gaps else NOTHING_TIMED
+    return next((report.speed_gap for report in reports if report.speed_gap), NOTHING_TIMED)
 
 
 def _runners(requests: Sequence[EngineRequest], servers: Sequence[str]) -> tuple[str, ...]:
     """What runs the drafter here: installed engines and servers, and the reference for the others."""
     own = []
     for request in requests:
-        release = installed_release(ENGINES[request.engine]) if request.engine in INSTALLED else None
-        if release in request.releases:
+        if (release := _installed(request.engine)) in request.releases:
             own.append(f"{ENGINES[request.engine].title} {release}")
     reference = [REFERENCE_TITLE] if has_torch() and len(own) < len(requests) else []
     return (*own, *reference, *map(without_secrets, servers))
+
+
+def _installed(engine: str) -> str | None:
+    """The release of an engine that can be run here; None where it cannot."""
+    return installed_release(ENGINES[engine]) if engine in INSTALLED else None
 
 
 def _tokens(options: ReadyOptions) -> int | None:
@@ -155,16 +166,17 @@ def _questions(
 ) -> OpenQuestions:
     """What is open, and what measuring says of it, kept where it could look."""
     answers, measuring = options.answers, options.measuring
-    if measuring is None or not kept.is_on:
-        return measured_questions(source, target, answers, measuring, on_progress)
 
-    def make() -> "KeptAnswers":
+    def make() -> tuple[Answers, tuple[MeasuredAnswer, ...], str, Mapping[str, Any]]:
         made = measured_questions(source, target, answers, measuring, on_progress)
         return made.answers, made.measured, made.gap, made.record
 
-    run = Run("what is open", Path(on_disk(source)), (answers, measuring))
+    if measuring is None or not kept.is_on:
+        return OpenQuestions(*make())
     kind = tuple[Answers, tuple[MeasuredAnswer, ...], str, dict[str, Any]]
-    return OpenQuestions(*kept.get(run, make, kind, lambda value: bool(value[1]) and not value[2]))
+    place, asked = Path(on_disk(source)), (answers, measuring)
+    made = kept.get("what is open", place, asked, make, kind, lambda value: bool(value[1]) and not value[2])
+    return OpenQuestions(*made)
 
 
 def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str, ...]]:
@@ -186,11 +198,7 @@ def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str
 def _check_arguments(options: ReadyOptions, requests: Sequence[EngineRequest]) -> None:
     """Raise UsageError for arguments of an engine that is not named, or that change what is measured."""
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
-    here = {
-        request.engine
-        for request in requests
-        if request.engine in INSTALLED and installed_release(ENGINES[request.engine])
-    }
+    here = {request.engine for request in requests if _installed(request.engine)}
     if options.engine_arguments and not (len(here) == 1 and options.engines):
         raise UsageError(
             "--engine-arg is for one engine that is installed here: name it with --engine vllm or sglang"
@@ -203,11 +211,11 @@ def _target(source: str, target: str | None, answers: Answers) -> tuple[str | No
     """The target as it is named, and its folder where its weights are here."""
     if target is None:
         opened = open_folder(source)
+        choice = choose_target(opened, None)
         try:
-            choice = fitting_target(choose_target(opened, None), read_checkpoint(opened), answers)
+            target = fitting_target(choice, read_checkpoint(opened), answers).place
         except UnreadableError:  # pickles, which are read when they are converted
-            choice = choose_target(opened, None)
-        target = choice.place
+            target = choice.place
     return target, weights_folder(target)
 
 
@@ -233,11 +241,11 @@ class _Work(Struct, frozen=True):
     target: str | None
     weights: Path | None
     requests: tuple[EngineRequest, ...]
-    servers: tuple[str, ...]
     options: ReadyOptions
+    questions: OpenQuestions
     on_progress: OnProgress | None
     kept: KeptRuns
-    runs: dict[object, tuple[SmokeReport | None, str]] = field(default_factory=dict)
+    runs: dict[object, Attempt] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
     @property
@@ -245,41 +253,28 @@ class _Work(Struct, frozen=True):
         """Whether the engines were asked for: each of them has to serve the drafter."""
         return bool(self.options.engines)
 
-    def stored(self, inspection: Inspection) -> tuple[EngineReadiness, ...]:
-        """What each engine does with the stored files, with acceptance where it can be run."""
-        names = dict.fromkeys(request.engine for request in self.requests)
-        return (
-            *(self._stored(name, inspection) for name in names),
-            *(self._serving(url) for url in self.servers),
-        )
-
-    def _stored(self, name: str, inspection: Inspection) -> EngineReadiness:
-        verdicts = {each.release: each for each in inspection.requested if each.engine == name}
-        known = verdicts.get(installed_release(ENGINES[name]) or "") or list(verdicts.values())[-1]
-        release = known.release
+    def stored(self, engine: str, inspection: Inspection) -> EngineReadiness:
+        """What an engine does with the stored files, with acceptance where it can be run."""
+        verdicts = {each.release: each for each in inspection.requested if each.engine == engine}
+        known = verdicts.get(installed_release(ENGINES[engine]) or "") or list(verdicts.values())[-1]
         place, revision = hub_name(self.source) or (self.source, None)
         state = EngineReadiness(
-            name,
-            release,
+            engine,
+            known.release,
             known.outcome,
             known.reasons,
-            command=self._command(inspection.drafter, place, name, revision),
-            measure_command=self._measure_command(name, self.source),
+            command=self._command(inspection.drafter, place, engine, revision),
+            measure_command=self._measure_command(engine, self.source),
         )
-        if self._engine(state) is None and known.outcome == ServedAs.DIFFERS:
-            return self._as_read(state, known.reading)
-        report, gap = self._measured(self.source, self._engine(state), state)
-        return _as_run(replace(state, stored=report, stored_gap=gap))
+        reading = known.reading if known.outcome == ServedAs.DIFFERS and not _is_here(state) else None
+        report, gap = self._measured(self.source, state, reading)
+        state = replace(state, stored=report, stored_gap=gap, stored_reading=reading if report else None)
+        if report is None or not report.run.differences:
+            return state
+        # what the engine's own run shows counts, whatever was known of it
+        return replace(state, stored_outcome=ServedAs.DIFFERS, stored_reasons=tuple(report.run.differences))
 
-    def _as_read(self, state: EngineReadiness, reading: NetworkReading | None) -> EngineReadiness:
-        """The state with a run, in the reference, of the network that an engine makes of the stored files."""
-        if reading is None:
-            gap = "is not installed here, and the reference cannot run what it makes of the files"
-            return replace(state, stored_gap=f"{_title(state)} {gap}")
-        report, gap = self._run(self.source, REFERENCE, reading)
-        return replace(state, stored=report, stored_gap=gap, stored_reading=reading if report else None)
-
-    def _serving(self, url: str) -> EngineReadiness:
+    def server(self, url: str) -> EngineReadiness:
         """What a server does with the drafter that it has loaded, by its own run."""
         report, gap = self._run(self.source, url)
         label = without_secrets(url)
@@ -296,56 +291,49 @@ class _Work(Struct, frozen=True):
         """What measures an engine that is not run here, once it serves the files at `place`."""
         if engine in INSTALLED:
             return ""
-        words = [word for name in GIVEN_AGAIN for word in self._given(name)]
+        words = []
+        for name in GIVEN_AGAIN:
+            option, value = options_of(ReadyOptions)[name], getattr(self.options, name)
+            if value != option.default:
+                words += [option.flag, as_path(str(value))]
         answers = self.options.answers if place == self.source else None
         return command(
             "ready", place, "--engine", SERVED_AT, *words, target=self.target or "TARGET", answers=answers
         )
 
-    def _given(self, name: str) -> tuple[str, ...]:
-        """An option as it was given; nothing where it has its default."""
-        option, value = options_of(ReadyOptions)[name], getattr(self.options, name)
-        return () if value == option.default else (option.flag, as_path(str(value)))
-
-    def converted(self, result: Readiness, questions: OpenQuestions, out: Path | None) -> Readiness:
+    def converted(self, result: Readiness, out: Path | None) -> Readiness:
         """The result with the conversion, its validation, and its acceptance."""
-        with self._place(out) as place:
+        with scratch_folder() as scratch:
+            place = out or scratch / "converted"
             try:
                 is_broken = bool(_errors(result.inspection.findings))
-                if not is_broken and not self._is_better(result.engines, questions):
+                if not is_broken and not self._is_better(result.engines):
                     return result
-                conversion = self._written(place, questions)
+                conversion = self._written(place)
             except RefusedError as error:
                 return replace(result, reason=str(error))
-            version = result.inspection.drafter.version
-            shown = str(default_place(open_folder(self.source), version) if out is None else out)
+            shown = str(out or default_place(open_folder(self.source), result.inspection.drafter.version))
             served = [state for state in result.engines if state.engine in ENGINES]
             labels = [state.label for state in served if state.release in ENGINES[state.engine].releases]
             inspected = inspect(str(place), target=self.target, engines=labels)
             states = tuple(self._converted(state, inspected, place, shown) for state in result.engines)
             report_step(self.on_progress, "validating")
+            serving = tuple(state.label for state in states if state.is_serving)
+            judging = ValidateOptions(target=self.target, engines=serving, policy=Policy())
             return replace(
                 result,
                 conversion=conversion,
                 out=out,
                 plan_command=self._convert_command(shown),
                 engines=states,
-                report=self._validated(place, states),
+                report=validate(str(place), judging) if serving else None,
             )
-
-    def _validated(self, place: Path, states: Sequence[EngineReadiness]) -> Report | None:
-        """The report on the output for the engines that serve it; None where none does."""
-        labels = tuple(state.label for state in states if state.is_serving)
-        if not labels:
-            return None
-        return validate(str(place), ValidateOptions(target=self.target, engines=labels, policy=Policy()))
 
     def _converted(
         self, state: EngineReadiness, inspected: Inspection, place: Path, shown: str
     ) -> EngineReadiness:
         if state.engine not in ENGINES:
-            gap = "a server has loaded its own drafter: start it with the output, and run smoke against it"
-            return replace(state, converted_gap=gap)
+            return replace(state, converted_gap=OWN_DRAFTER)
         verdicts = {(each.engine, each.release): each for each in inspected.requested}
         verdict = verdicts.get((state.engine, state.release))
         if verdict is None:
@@ -359,25 +347,25 @@ class _Work(Struct, frozen=True):
         )
         if not verdict.outcome.is_served:
             return state
-        report, gap = self._measured(str(place), self._engine(state), state)
+        report, gap = self._measured(str(place), state)
         return replace(state, converted=report, converted_gap=gap)
 
     def judged(self, result: Readiness) -> Readiness:
         """The result with its verdict, the reason, and why acceptance is low where it is."""
-        serving = [state for state in result.engines if state.is_serving]
-        is_served = len(serving) == len(result.engines) if self.is_named else bool(serving)
         if result.reason:
             return replace(result, verdict=CheckVerdict.FAIL)
-        if not is_served:
+        serving = [state for state in result.engines if state.is_serving]
+        if not serving or (self.is_named and len(serving) < len(result.engines)):
             return self._unserved(result)
         report = result.report
         findings = _errors(result.inspection.findings if report is None else report.findings)
         if findings or (report is not None and report.verdict == CheckVerdict.FAIL):
-            reasons = [f"{each.rule.id} {each.match.message}" for each in findings]
-            reason = next(iter(reasons), "" if report is None else report.problem)
+            problem = "" if report is None else report.problem
+            reason = f"{findings[0].rule.id} {findings[0].match.message}" if findings else problem
             return replace(result, verdict=CheckVerdict.FAIL, reason=reason)
-        best = [result.best] if result.best is not None else []
-        return self._run_verdict(result, serving if self.is_named else best)
+        if not self.is_named and result.best is not None:
+            serving = [result.best]
+        return self._run_verdict(result, serving)
 
     def _run_verdict(self, result: Readiness, states: Sequence[EngineReadiness]) -> Readiness:
         """The verdict of the runs of what is served: the worst of them.
@@ -389,8 +377,9 @@ class _Work(Struct, frozen=True):
             if report.verdict == CheckVerdict.FAIL:
                 return self._diagnosed(result, report)
         gaps = [gap for report in reports for gap in report.gaps]
-        missing = [state.final_gap for state in states if state.final is None]
-        gaps += [gap for gap in missing if gap in self.failed]
+        gaps += [
+            state.final_gap for state in states if state.final is None and state.final_gap in self.failed
+        ]
         verdict = CheckVerdict.COULD_NOT_LOOK if gaps else CheckVerdict.PASS
         return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(gaps)))
 
@@ -405,8 +394,8 @@ class _Work(Struct, frozen=True):
 
     def _diagnosed(self, result: Readiness, failed: SmokeReport) -> Readiness:
         """The result of a run that failed, with `diagnose`'s ending where that can look."""
-        options, result = self.options, replace(result, verdict=CheckVerdict.FAIL)
-        result = replace(result, reason="; ".join(failed.failures))
+        options = self.options
+        result = replace(result, verdict=CheckVerdict.FAIL, reason="; ".join(failed.failures))
         if self.weights is None or not has_torch():
             return result
         asked = DiagnoseOptions(
@@ -424,17 +413,17 @@ class _Work(Struct, frozen=True):
         diagnosis = diagnose(self.source, str(self.weights), asked, on_progress=self.on_progress)
         return replace(result, diagnosis=diagnosis)
 
-    def _is_better(self, states: Sequence[EngineReadiness], questions: OpenQuestions) -> bool:
+    def _is_better(self, states: Sequence[EngineReadiness]) -> bool:
         """Whether a conversion helps an engine that does not serve the stored files, or none serves them."""
         if not any(state.is_serving for state in states):
             return True
-        with questions.explaining():
-            asked = replace(self._conversion(questions), dry_run=True)
+        with self.questions.explaining():
+            asked = replace(self._conversion, dry_run=True)
             plan = convert(self.source, None, asked, on_progress=self.on_progress).plan
-        others = [state for state in states if state.stored_outcome.is_known_wrong]
         return any(
             verdict.outcome.is_served
-            for state in others
+            for state in states
+            if state.stored_outcome.is_known_wrong
             for verdict in judge_plan(plan, EngineRequest(state.engine, (state.release,)))
         )
 
@@ -444,16 +433,13 @@ class _Work(Struct, frozen=True):
         layouts = {layout_for(request.engine) for request in self.requests if request.engine in ENGINES}
         return layouts.pop() if self.is_named and len(layouts) == 1 else None
 
-    def _conversion(self, questions: OpenQuestions) -> ConvertOptions:
-        asked = ConvertOptions(
-            layout=self._layout,
-            engines=_labels(self.requests) if self.is_named else (),
-            target=self.target,
-            measure=None,
-        )
-        return asked.answered(questions.answers, questions.record)
+    @property
+    def _conversion(self) -> ConvertOptions:
+        engines = _labels(self.requests) if self.is_named else ()
+        asked = ConvertOptions(layout=self._layout, engines=engines, target=self.target, measure=None)
+        return asked.answered(self.questions.answers, self.questions.record)
 
-    def _written(self, place: Path, questions: OpenQuestions) -> Conversion | None:
+    def _written(self, place: Path) -> Conversion | None:
         """The conversion; None where `place` holds one of this source already, or does meanwhile."""
         if self._is_same(place):
             return None
@@ -464,8 +450,8 @@ class _Work(Struct, frozen=True):
             raise taken
         report_step(self.on_progress, "converting")
         try:
-            with questions.explaining():
-                return convert(self.source, place, self._conversion(questions), on_progress=self.on_progress)
+            with self.questions.explaining():
+                return convert(self.source, place, self._conversion, on_progress=self.on_progress)
         except UsageError:
             if self._is_same(place):  # another call wrote it meanwhile
                 return None
@@ -475,21 +461,14 @@ class _Work(Struct, frozen=True):
 
     def _is_same(self, place: Path) -> bool:
         """Whether `place` holds a conversion of the source, equal to it by meaning and tensors."""
-        if not os.path.lexists(place / RECORD):
-            return False
         asked = DiffOptions(target=self.target, answers=self.options.answers)
         try:
-            return diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL
+            return (
+                os.path.lexists(place / RECORD)
+                and diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL
+            )
         except EaglectlError:
             return False
-
-    @contextmanager
-    def _place(self, out: Path | None) -> Iterator[Path]:
-        if out is not None:
-            yield out
-            return
-        with scratch_folder() as scratch:
-            yield scratch / "converted"
 
     def _convert_command(self, place: str) -> str:
         words = ["-o", as_path(place)]
@@ -498,28 +477,22 @@ class _Work(Struct, frozen=True):
         words += [word for label in _labels(self.requests) if self.is_named for word in ("--engine", label)]
         return command("convert", self.source, *words, target=self.target, answers=self.options.answers)
 
-    def _engine(self, state: EngineReadiness) -> str | None:
-        """What runs the drafter for an engine: itself where that release is installed; else nothing."""
-        is_here = state.engine in INSTALLED and installed_release(ENGINES[state.engine]) == state.release
-        return state.engine if is_here else None
+    def _measured(self, place: str, state: EngineReadiness, reading: NetworkReading | None = None) -> Attempt:
+        """A run of the files at `place`, in the engine where it is installed, else in the reference.
 
-    def _measured(
-        self, place: str, engine: str | None, state: EngineReadiness
-    ) -> tuple[SmokeReport | None, str]:
-        """A run of the files at `place`, or why there is none.
-
-        The reference runs what files mean: it stands for an engine that runs them as trained.
+        The reference runs what files mean, and so stands for an engine that runs them as trained; with a
+        `reading`, it runs the network that the engine makes of them.
         """
-        if engine is None and state.final_outcome == ServedAs.FAILS:
-            return None, f"{_title(state)} fails with it"
-        if engine is None and not state.final_outcome.is_served:
-            return None, f"{_title(state)} is not installed here"
-        is_timed = not state.final_outcome.is_known_wrong
-        return self._run(place, engine or REFERENCE, is_timed=is_timed)
+        outcome = state.final_outcome
+        if _is_here(state):
+            return self._run(place, state.engine, is_timed=not outcome.is_known_wrong)
+        if reading is None and not outcome.is_served:
+            return None, f"{_title(state)} {NOT_RUN.get(outcome, 'is not installed here')}"
+        return self._run(place, REFERENCE, reading)
 
     def _run(
         self, place: str, engine: str, reading: NetworkReading | None = None, *, is_timed: bool = True
-    ) -> tuple[SmokeReport | None, str]:
+    ) -> Attempt:
         if self.weights is None:
             return None, "the target's weights are not here"
         if engine == REFERENCE and not has_torch():
@@ -556,9 +529,15 @@ class _Work(Struct, frozen=True):
         if reading:
             runner += f", {reading.words}"
         name = f"{'as stored' if place == self.source else 'converted'}, {runner}"
-        key = (asked, digest_prompts(chosen.prompts), reading and reading.key)
-        run = Run(name, Path(on_disk(place)), key)
-        report = self.kept.get(run, make, SmokeReport, lambda value: value.speed_gap in ("", CPU_SKIPPED))
+        key = asked, digest_prompts(chosen.prompts), reading and reading.key
+        report = self.kept.get(
+            name,
+            Path(on_disk(place)),
+            key,
+            make,
+            SmokeReport,
+            lambda made: made.speed_gap in ("", CPU_SKIPPED),
+        )
         return replace(report, choice=chosen)
 
 
@@ -567,9 +546,6 @@ def _title(state: EngineReadiness) -> str:
     return f"{title} {state.release}".strip()
 
 
-def _as_run(state: EngineReadiness) -> EngineReadiness:
-    """The state with what the engine's own run of the stored files shows, whatever was known of it."""
-    differences = state.stored.run.differences if state.stored else ()
-    if not differences:
-        return state
-    return replace(state, stored_outcome=ServedAs.DIFFERS, stored_reasons=tuple(differences))
+def _is_here(state: EngineReadiness) -> bool:
+    """Whether the engine's release is the one that is installed here."""
+    return _installed(state.engine) == state.release
