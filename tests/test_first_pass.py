@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -84,9 +85,9 @@ def test_readings_stay_with_the_names_that_a_class_has(tmp_path: Path) -> None:
 
 
 def test_positions_that_all_texts_share_and_that_nobody_drafts_are_not_shown() -> None:
-    rows = [{position: position >= 64 for position in range(20, 130)} for _ in range(3)]
-    rows = [{**dict.fromkeys(range(20), True), **row} for row in rows]
-    shares = list(_by_position(rows, shared=20))
+    positions = np.arange(130)
+    tokens = [(positions, (positions < 20) | (positions >= 64)) for _ in range(3)]
+    shares = list(_by_position(tokens, shared=20))
     assert [(part.start, part.end, part.share.value) for part in shares] == [(64, 128, 1.0), (128, 256, 1.0)]
 
 

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from eaglectl.drafter.drafter import Choice, Note
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import Progress, TimedWork
-from eaglectl.run.layers import Boundaries, Slots, climb, halves, starts
+from eaglectl.run.layers import Boundaries, climb, halves, starts
 from eaglectl.run.measurement import (
     DEAD_LENGTH,
     Estimate,
-    PromptResult,
     gain_effect,
     gain_p_value,
     holm,
@@ -195,7 +194,10 @@ class _Readings:
 
     def __init__(self, stage: Stage, read: Read) -> None:
         self.stage, self.read = stage, read
-        self.texts = self._written_texts()
+        work = TimedWork(stage.job.on_progress, "running the target", len(stage.texts))
+        work.start()
+        # what the target writes after each prompt, which no drafter changes
+        self.results = stage.run(stage.drafter, stage.texts, on_done=work.add)
         self.loaded: dict[Options, LoadedReading | None] = {}
         self.drafts: dict[Options, Drafts] = {}
         self.first: FirstPass | None = None
@@ -204,34 +206,31 @@ class _Readings:
     def run(self, picks: Sequence[Options]) -> None:
         """Draft with each of these readings that the files fit."""
         wanted = [pick for pick in picks if self.at(pick) is not None and pick not in self.drafts]
-        self._cover(wanted)
-        assert self.first is not None
+        first = self._cover(wanted)
         for number, pick in enumerate(wanted, 1):
             reading = self.loaded_at(pick)
-            self.drafts[pick] = self.first.run(reading.load(), reading.boundaries)
+            self.drafts[pick] = first.run(reading.load(), reading.boundaries)
             self.report("measuring answers", number, len(wanted), "readings")
 
-    def _cover(self, picks: Sequence[Options]) -> None:
-        """Have the target's states at the boundaries of these readings."""
+    def _cover(self, picks: Sequence[Options]) -> FirstPass:
+        """The first pass, with the target's states at the boundaries of these readings too."""
         readings = [reading for pick in picks if (reading := self.at(pick)) is not None]
         boundaries = self.known.union(*(reading.boundaries for reading in readings))
-        if self.first is not None and boundaries == self.known:
-            return
-        self.known, self.first = boundaries, FirstPass(self.stage, boundaries, self.texts)
-        if self.first.left_out == self.first.starts:
-            raise UnreadableError(
-                f"all drafts would begin past the drafter's {self.first.limit} positions; give shorter"
-                " prompts"
-            )
+        if self.first is None or boundaries != self.known:
+            self.known, self.first = boundaries, FirstPass(self.stage, boundaries, self.results)
+            if self.first.left_out == self.first.starts:
+                raise UnreadableError(
+                    f"all drafts would begin past the drafter's {self.first.limit} positions; give shorter"
+                    " prompts"
+                )
+        return self.first
 
     def run_first(self, picks: Sequence[Options]) -> dict[Options, Drafts]:
         """Drafts of one token at every position with each of these readings that the files fit."""
-        self._cover(picks)
-        assert self.first is not None
-        drafts = {}
+        first, drafts = self._cover(picks), {}
         for pick in picks:
             if (reading := self.at(pick)) is not None:
-                drafts[pick] = self.first.run_first(reading.load(), reading.boundaries)
+                drafts[pick] = first.run_first(reading.load(), reading.boundaries)
                 self.report("measuring answers", len(drafts), len(picks), "sets of layers")
         return drafts
 
@@ -249,11 +248,10 @@ class _Readings:
         It was trained on shorter texts then, and past those another reading may draft better by chance.
         """
         self.run(picks)
-        best = self.best(picks)
-        assert self.first is not None
+        best, first = self.best(picks), self._cover(picks)
         reading = self.loaded_at(best)
-        self.first.find_fall(reading.load(), reading.boundaries)
-        if not self.first.keep_early():
+        first.find_fall(reading.load(), reading.boundaries)
+        if not first.keep_early():
             return best
         again, self.drafts = list(self.drafts), {}
         self.run(again)
@@ -280,13 +278,6 @@ class _Readings:
         if self.stage.job.on_progress:
             self.stage.job.on_progress(Progress(step, done, total, unit))
 
-    def _written_texts(self) -> list[PromptResult]:
-        """What the target writes after each prompt, which no drafter changes."""
-        stage = self.stage
-        work = TimedWork(stage.job.on_progress, "running the target", len(stage.texts))
-        work.start()
-        return stage.run(stage.drafter, stage.texts, on_done=work.add)
-
 
 class _LayerSearch:
     """The layers that draft best with the best of the other answers, and those that come next.
@@ -300,7 +291,9 @@ class _LayerSearch:
         lengths = [len(text) + stage.job.max_tokens for text in stage.texts]
         choosing, self.judging = halves(lengths)
         self.depth = stage.target.depth
-        self.slots = Slots(stage, readings.texts, choosing, range(self.depth + 1))
+        results = [readings.results[index] for index in choosing]
+        texts = [stage.texts[index] for index in choosing]
+        self.choosing = FirstPass(stage, range(self.depth + 1), results, texts)
         self.ranked: list[Boundaries] = []
         self.stated: list[Choice] = []
 
@@ -342,7 +335,7 @@ class _LayerSearch:
 
         def score(boundaries: Boundaries) -> int:
             if boundaries not in scores:
-                scores[boundaries] = self.slots.score(boundaries, model)
+                scores[boundaries] = self.choosing.count_first(model, boundaries)
                 self.readings.report("trying aux layers", len(scores), None, "sets of layers")
             return scores[boundaries]
 

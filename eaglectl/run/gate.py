@@ -7,7 +7,6 @@ and which have to confirm it. `smoke --against` judges likewise.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -193,9 +192,7 @@ def drafts_of(
     stage: Stage, sides: Sequence[Side], texts: Sequence[list[int]], results: Sequence[PromptResult]
 ) -> list[Drafts]:
     """What each side drafts from every position of the answers to `texts` in `results`."""
-    part = copy(stage)
-    part.texts = list(texts)
-    first = FirstPass(part, {place for side in sides for place in side.boundaries}, results)
+    first = FirstPass(stage, {place for side in sides for place in side.boundaries}, results, texts)
     return [first.run(side.model, side.boundaries) for side in sides]
 
 

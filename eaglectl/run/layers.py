@@ -7,7 +7,6 @@ the sets with one boundary one off, and trainers' default: those that draft as w
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -16,14 +15,17 @@ from eaglectl.errors import UnreadableError
 from eaglectl.progress import Progress
 from eaglectl.run.job import EngineJob
 from eaglectl.run.measurement import Estimate, PromptResult, measure, ratio
-from eaglectl.run.prompts import batches_by_length
-from eaglectl.run.sensitivity import LEAST_GAIN, LEAST_PROMPTS, Variant, shared_start
+from eaglectl.run.sensitivity import (
+    LEAST_GAIN,
+    LEAST_PROMPTS,
+    FirstPass,
+    Flags,
+    Integers,
+    Variant,
+    shared_start,
+)
 from eaglectl.run.stage import Stage
 from eaglectl.verdicts import ReadingOutcome
-
-if TYPE_CHECKING:
-    from eaglectl.reference.model import DraftModel
-    from eaglectl.reference.teacher_forcing import ForcedBatch
 
 Boundaries = tuple[int, ...]
 # of the texts that choose, as the states of every boundary are kept: their tokens, and bytes of the states
@@ -68,14 +70,19 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
     room = MOST_BYTES // (4 * (depth + 1) * job.drafter.dims.target_hidden)
     choosing, judging = halves([len(text) + job.max_tokens for text in stage.texts], min(MOST_TOKENS, room))
     first, second = (
-        Slots(stage, results, indices, boundaries)
+        FirstPass(
+            stage,
+            boundaries,
+            [results[index] for index in indices],
+            [stage.texts[index] for index in indices],
+        )
         for indices, boundaries in ((choosing, range(depth + 1)), (judging, stage.boundaries))
     )
     scores: dict[Boundaries, int] = {}
 
     def score(boundaries: Boundaries) -> int:
         if boundaries not in scores:
-            scores[boundaries] = first.score(boundaries)
+            scores[boundaries] = first.count_first(stage.drafter, boundaries)
             if job.on_progress:
                 job.on_progress(Progress("trying aux layers", len(scores), None, "sets of layers"))
         return scores[boundaries]
@@ -85,26 +92,26 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
     alike: list[Boundaries] = []
     if best != stage.boundaries:
         found, alike = _judged(stage, [results[index] for index in judging], judging, best)
-    shares = _by_position([*first.rows(), *second.rows()], shared_start(stage.texts))
+    tokens = [
+        token for part in (first, second) for token in part.first_tokens(stage.drafter, stage.boundaries)
+    ]
+    shares = _by_position(tokens, shared_start(stage.texts))
     return LayerSearch(stage.boundaries, len(scores), found, tuple(shares), tuple(alike))
 
 
 def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], list[int]]:
-    """The texts that choose layers, every second one up to `most` tokens, and those that judge: the rest."""
-    choosing = _within(range(0, len(lengths), 2), lengths, most)
-    return choosing, [index for index in range(len(lengths)) if index not in set(choosing)]
+    """The texts that choose layers, every second one up to `most` tokens, and those that judge: the rest.
 
-
-def _within(indices: Sequence[int], lengths: Sequence[int], most: int) -> list[int]:
-    """The first of `indices` whose texts have no more than `most` tokens, but LEAST_PROMPTS of them."""
-    kept: list[int] = []
+    LEAST_PROMPTS choose, however long they are.
+    """
+    choosing: list[int] = []
     tokens = 0
-    for index in indices:
+    for index in range(0, len(lengths), 2):
         tokens += lengths[index]
-        if tokens > most and len(kept) >= LEAST_PROMPTS:
+        if tokens > most and len(choosing) >= LEAST_PROMPTS:
             break
-        kept.append(index)
-    return kept
+        choosing.append(index)
+    return choosing, [index for index in range(len(lengths)) if index not in set(choosing)]
 
 
 def starts(stated: Boundaries, depth: int) -> Iterator[Boundaries]:
@@ -182,52 +189,7 @@ def one_off(boundaries: Boundaries, depth: int) -> Iterator[Boundaries]:
                 yield others
 
 
-class Slots:
-    """Texts that the target ran over, with its states at some boundaries."""
-
-    def __init__(
-        self,
-        stage: Stage,
-        results: Sequence[PromptResult],
-        indices: Sequence[int],
-        boundaries: Sequence[int],
-    ) -> None:
-        from eaglectl.reference.teacher_forcing import run_target
-
-        self.stage = stage
-        stage.target.record(sorted(boundaries))
-        self.batches: list[ForcedBatch] = []
-        for places in batches_by_length([stage.texts[index] for index in indices], stage.job.max_tokens):
-            chosen = [indices[place] for place in places]
-            texts, answers = (
-                [stage.texts[index] for index in chosen],
-                [results[index].tokens for index in chosen],
-            )
-            self.batches.append(run_target(stage.target, texts, answers, stage.job.k))
-
-    def score(self, boundaries: Boundaries, model: "DraftModel | None" = None) -> int:
-        """How many first draft tokens are the target's choice."""
-        return sum(sum(right.values()) for right in self.rows(boundaries, model))
-
-    def rows(
-        self, boundaries: Boundaries | None = None, model: "DraftModel | None" = None
-    ) -> list[dict[int, bool]]:
-        """Each text: whether the first draft token is right, by position."""
-        from eaglectl.reference.teacher_forcing import ForcedDrafter
-
-        stage = self.stage
-        chosen = stage.boundaries if boundaries is None else boundaries
-        drafter = ForcedDrafter(model or stage.drafter, stage.target, chosen, 1)
-        rows = []
-        for batch in self.batches:
-            columns = (drafter.first_matches(batch), batch.valid[:, :-1], batch.positions[:, :-1])
-            for right, valid, positions in zip(*(column.cpu().tolist() for column in columns), strict=True):
-                slots = zip(positions, right, valid, strict=True)
-                rows.append({position: is_right for position, is_right, is_text in slots if is_text})
-        return rows
-
-
-def _by_position(rows: Sequence[dict[int, bool]], shared: int) -> Iterator[PositionShare]:
+def _by_position(tokens: Sequence[tuple[Integers, Flags]], shared: int) -> Iterator[PositionShare]:
     """Shares by bins of positions, as far as two texts reach.
 
     Without the `shared` positions that all texts begin with, and without bins in which nothing is right: they
@@ -236,9 +198,9 @@ def _by_position(rows: Sequence[dict[int, bool]], shared: int) -> Iterator[Posit
     start, end = 0, FIRST_EDGE
     while True:
         results = []
-        for row in rows:
-            right = [is_right for position, is_right in row.items() if max(start, shared) <= position < end]
-            results.append(PromptResult("slots", len(right), (sum(right),), ()))
+        for positions, right in tokens:
+            inside = right[(positions >= max(start, shared)) & (positions < end)]
+            results.append(PromptResult("slots", len(inside), (int(inside.sum()),), ()))
         if end > shared and sum(result.drafts > 0 for result in results) < 2:
             return
         if any(sum(result.accepted) for result in results):

@@ -4,7 +4,8 @@ All readings draft from every position of the texts that the target wrote, on st
 Those that win are then run by draft-and-verify.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.teacher_forcing import ForcedBatch
 
+    # the places of texts, and these texts
+    Batches = Sequence[tuple[Sequence[int], ForcedBatch]]
+
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Gains = npt.NDArray[np.float64]
 
 LEAST_GAIN = 1.03  # a smaller ratio does not matter
@@ -118,8 +123,9 @@ def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> Sensit
     stated = first.run(stage.drafter, stage.boundaries)
     runs: list[tuple[Candidate, Drafts]] = []
     for number, candidate in enumerate(tried, 1):
-        if (model := _model(stage, candidate)) is not None:
-            runs.append((candidate, first.run(model, candidate.boundaries)))
+        with suppress(RefusedError):  # a rope that the reference does not have
+            if (model := stage.model(candidate)) is not None:
+                runs.append((candidate, first.run(model, candidate.boundaries)))
         if job.on_progress:
             job.on_progress(Progress("probing", number, len(tried), "readings"))
     gains = [run.gains(stated) for _, run in runs]
@@ -133,9 +139,7 @@ def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> Sensit
     return Sensitivity(verified, tuple(first.notes()), first.fall, first.left_out, first.starts)
 
 
-def judge_gain(
-    variant: Variant, gains: npt.NDArray[np.float64], gain_at_starts: float, tries: int
-) -> Variant:
+def judge_gain(variant: Variant, gains: Gains, gain_at_starts: float, tries: int) -> Variant:
     """The variant with what its gain over prompts shows.
 
     `gain_at_starts` is the ratio of mean draft lengths over all starts, which are many more than the rounds.
@@ -149,7 +153,8 @@ def judge_gain(
     if is_clear:
         return replace(variant, outcome=ReadingOutcome.BETTER)
     if is_sure:  # at the starts, and not in the rounds that follow from them
-        return _with_too_few(variant, len(gains))
+        needed = prompts_to_tell(variant.ratio, 1.0, len(gains))
+        return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
     # a gain in the rounds alone, or one that hides in the spread, is no reason to ask for more prompts
     if gain_at_starts < LEAST_GAIN:
         return variant
@@ -162,14 +167,8 @@ def judge_gain(
     return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
 
 
-def _with_too_few(variant: Variant, prompts: int) -> Variant:
-    """The variant whose ratio over so many prompts holds 1, with how many would leave that out."""
-    needed = prompts_to_tell(variant.ratio, 1.0, prompts)
-    return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
-
-
 def _verified(
-    first: "FirstPass", variants: Sequence[Variant], tried: "dict[str, Candidate]"
+    first: "FirstPass", variants: Sequence[Variant], tried: Mapping[str, Candidate]
 ) -> tuple[Variant, ...]:
     """The variants, of which those that win most are measured by draft-and-verify."""
     better = sorted(
@@ -180,14 +179,6 @@ def _verified(
         variant.option: first.verify(variant, tried[variant.option]) for variant in close[:MOST_VERIFIED]
     }
     return tuple(verified.get(variant.option, variant) for variant in variants)
-
-
-def _model(stage: Stage, candidate: Candidate) -> "DraftModel | None":
-    """The drafter read as the candidate says; None where that is impossible."""
-    try:
-        return stage.model(candidate)
-    except RefusedError:  # a rope that the reference does not have
-        return None
 
 
 class Drafts(Struct, frozen=True):
@@ -212,9 +203,7 @@ class Drafts(Struct, frozen=True):
 
     def cut(self, k: int) -> "Drafts":
         """The drafts of the first `k` tokens alone, with the rounds that follow from them."""
-        matches = tuple(np.minimum(found, k) for found in self.matches)
-        results = zip(matches, self.results, strict=True)
-        return Drafts(matches, tuple(_round_result(found, k, result) for found, result in results))
+        return _in_rounds(tuple(np.minimum(found, k) for found in self.matches), k, self.results)
 
     def of(self, indices: Sequence[int]) -> "Drafts":
         """The drafts of some texts."""
@@ -225,24 +214,34 @@ class Drafts(Struct, frozen=True):
         """These drafts and those on other texts."""
         return Drafts(self.matches + others.matches, self.results + others.results)
 
-    def gains(self, stated: "Drafts") -> npt.NDArray[np.float64]:
+    def gains(self, stated: "Drafts") -> Gains:
         """Accepted tokens beyond those of the stated reading, summed for each text with a start."""
         pairs = zip(self.matches, stated.matches, strict=True)
         return np.array([own.sum() - theirs.sum() for own, theirs in pairs if len(own)], dtype=np.float64)
 
 
 class FirstPass:
-    """The texts, run once by the target, on which any drafter drafts from every start."""
+    """Texts, those of the stage or others, run once by the target: any drafter drafts from every start.
 
-    def __init__(self, stage: Stage, boundaries: Iterable[int], results: Sequence[PromptResult]) -> None:
+    `results` has the target's answer to each.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        boundaries: Iterable[int],
+        results: Sequence[PromptResult],
+        texts: Sequence[list[int]] | None = None,
+    ) -> None:
         from eaglectl.reference.teacher_forcing import run_target
 
         self.stage, self.job, self.stated = stage, stage.job, results
+        self.texts = stage.texts if texts is None else texts
         self.limit: int = int(stage.job.drafter.settings["max_position_embeddings"])
         stage.target.record(sorted(set(boundaries)))
-        self.batches: list[tuple[list[int], ForcedBatch]] = []
-        for indices in batches_by_length(stage.texts, stage.job.max_tokens):
-            prompts = [stage.texts[index] for index in indices]
+        self.batches: Batches = []
+        for indices in batches_by_length(self.texts, stage.job.max_tokens):
+            prompts = [self.texts[index] for index in indices]
             answers = [results[index].tokens for index in indices]
             self.batches.append((indices, run_target(stage.target, prompts, answers, self.job.k)))
         self.left_out = self.starts = 0
@@ -253,31 +252,43 @@ class FirstPass:
 
     def run(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of `model`, and the results of greedy rounds that follow from them."""
-        matches = self._matches(model, boundaries, [batch for _, batch in self.batches])
-        results = zip(matches, self.stated, strict=True)
-        return Drafts(matches, tuple(_round_result(found, self.job.k, result) for found, result in results))
+        return _in_rounds(self._matches(model, boundaries, self.batches), self.job.k, self.stated)
 
     def run_first(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of one token at every position of the texts, prompts too, each for the target's choice."""
+        tokens = self.first_tokens(model, boundaries)
+        rows = tuple(right[positions < self.limit].astype(np.int64) for positions, right in tokens)
+        return Drafts(rows, tuple(PromptResult("slots", len(row), (int(row.sum()),), ()) for row in rows))
+
+    def first_tokens(self, model: "DraftModel", boundaries: Sequence[int]) -> list[tuple[Integers, Flags]]:
+        """Each text's positions but the last, and whether the first draft token is the target's choice."""
         from eaglectl.reference.teacher_forcing import ForcedDrafter
 
         drafter = ForcedDrafter(model, self.stage.target, boundaries, 1)
-        matches: dict[int, Integers] = {}
+        tokens: dict[int, tuple[Integers, Flags]] = {}
         for indices, batch in self.batches:
-            right = drafter.first_matches(batch).cpu().numpy()
-            is_kept = (batch.valid & (batch.positions < self.limit))[:, :-1].cpu().numpy()
-            for row, index in enumerate(indices):
-                matches[index] = right[row][is_kept[row]].astype(np.int64)
-        rows = tuple(matches[index] for index in range(len(matches)))
-        return Drafts(rows, tuple(PromptResult("slots", len(row), (int(row.sum()),), ()) for row in rows))
+            columns = drafter.first_matches(batch), batch.positions[:, :-1], batch.valid[:, :-1]
+            rows = zip(indices, *(column.cpu().numpy() for column in columns), strict=True)
+            tokens |= {
+                index: (positions[is_text], right[is_text]) for index, right, positions, is_text in rows
+            }
+        return [tokens[index] for index in range(len(tokens))]
+
+    def count_first(self, model: "DraftModel", boundaries: Sequence[int]) -> int:
+        """How many first draft tokens are the target's choice, at all positions of the texts."""
+        return sum(int(right.sum()) for _, right in self.first_tokens(model, boundaries))
 
     def keep_early(self) -> bool:
         """Let drafts begin before the fall alone, where there is one, in prompts too; whether there is."""
         if self.fall is None:
             return False
-        below = self.fall.position - self.job.k
-        self.batches = [(indices, batch.with_starts_below(below)) for indices, batch in self.batches]
+        self.batches = self._batches_below(self.fall.position)
         return True
+
+    def _batches_below(self, position: int) -> "Batches":
+        """The texts with drafts that end before a position, in prompts too."""
+        below = position - self.job.k
+        return [(indices, batch.with_starts_below(below)) for indices, batch in self.batches]
 
     def verify(self, variant: Variant, candidate: Candidate) -> Variant:
         """The variant with the figures of draft-and-verify, on the prompts that end within the limit."""
@@ -292,7 +303,8 @@ class FirstPass:
         compared = ratio(results, [self.stated[index] for index in kept])
         verified = replace(variant, measured=measure(results), ratio=compared, is_verified=True)
         if compared.low <= 1:  # whatever the first pass says
-            return _with_too_few(verified, len(kept))
+            needed = prompts_to_tell(compared, 1.0, len(kept))
+            return replace(verified, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
         is_large = compared.value >= LEAST_GAIN
         return replace(
             verified, outcome=ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
@@ -313,17 +325,17 @@ class FirstPass:
             )
 
     def _matches(
-        self, model: "DraftModel", boundaries: Sequence[int], batches: "Sequence[ForcedBatch]"
+        self, model: "DraftModel", boundaries: Sequence[int], batches: "Batches"
     ) -> tuple[Integers, ...]:
         """Leading matches at each start, by text."""
         from eaglectl.reference.teacher_forcing import ForcedDrafter
 
         drafter = ForcedDrafter(model, self.stage.target, boundaries, self.job.k)
         matches: dict[int, Integers] = {}
-        for (indices, _), batch in zip(self.batches, batches, strict=True):
-            found, is_start = drafter.matches(batch).cpu().numpy(), batch.is_start.cpu().numpy()
-            for row, index in enumerate(indices):
-                matches[index] = found[row][is_start[row]]
+        for indices, batch in batches:
+            columns = drafter.matches(batch), batch.is_start
+            rows = zip(indices, *(column.cpu().numpy() for column in columns), strict=True)
+            matches |= {index: found[is_start] for index, found, is_start in rows}
         return tuple(matches[index] for index in range(len(matches)))
 
     def _is_better_below(self, candidate: Candidate, position: int) -> bool:
@@ -333,37 +345,25 @@ class FirstPass:
         """
         model = self.stage.model(candidate)
         assert model is not None
-        early = [batch.with_starts_below(position - self.job.k) for _, batch in self.batches]
-        own, stated = (
-            np.concatenate(self._matches(drafter, boundaries, early))
-            for drafter, boundaries in (
-                (model, candidate.boundaries),
-                (self.stage.drafter, self.stage.boundaries),
-            )
-        )
+        early = self._batches_below(position)
+        own = np.concatenate(self._matches(model, candidate.boundaries, early))
+        stated = np.concatenate(self._matches(self.stage.drafter, self.stage.boundaries, early))
         gain = (1 + own.mean()) / (1 + stated.mean()) if len(own) else 0.0
-        is_of_positions = candidate.name.startswith("rope ")
-        return bool(gain >= (1.0 if is_of_positions else LEAST_GAIN))
+        return bool(gain >= (1.0 if candidate.name.startswith("rope ") else LEAST_GAIN))
 
     def find_fall(self, model: "DraftModel", boundaries: Sequence[int]) -> None:
         """Find where the share of right first draft tokens of `model` falls, in prompts or in answers.
 
         Apart, as other text is in prompts than in answers; and without the words that all prompts begin with.
         """
-        from eaglectl.reference.teacher_forcing import ForcedDrafter
-
-        drafter = ForcedDrafter(model, self.stage.target, boundaries, self.job.k)
-        shared = shared_start(self.stage.texts)
-        parts: tuple[list[tuple[Integers, Integers]], ...] = ([], [])
-        for indices, batch in self.batches:
-            right = drafter.first_matches(batch).cpu().numpy()
-            places = batch.positions[:, :-1].cpu().numpy()
-            for row, index in enumerate(indices):
-                is_text = batch.valid[row, :-1].cpu().numpy()
-                positions, is_answer = places[row], places[row] >= len(self.stage.texts[index]) - 1
-                for part, kept in zip(parts, (~is_answer & (positions >= shared), is_answer), strict=True):
-                    part.append((positions[is_text & kept], right[row][is_text & kept]))
-        falls = [find_fall(*map(np.concatenate, zip(*part, strict=True))) for part in parts]
+        shared = shared_start(self.texts)
+        prompts, answers = [], []
+        for text, (positions, right) in zip(self.texts, self.first_tokens(model, boundaries), strict=True):
+            is_answer = positions >= len(text) - 1
+            is_prompt = ~is_answer & (positions >= shared)
+            prompts.append((positions[is_prompt], right[is_prompt]))
+            answers.append((positions[is_answer], right[is_answer]))
+        falls = [find_fall(*map(np.concatenate, zip(*part, strict=True))) for part in (prompts, answers)]
         self.fall = min(filter(None, falls), key=lambda fall: fall.above / fall.below, default=None)
 
 
@@ -385,7 +385,7 @@ def shared_start(texts: Sequence[Sequence[int]]) -> int:
     return shared
 
 
-def find_fall(positions: Integers, right: npt.NDArray[np.bool_]) -> Fall | None:
+def find_fall(positions: Integers, right: Flags) -> Fall | None:
     """The power of two at which `right` falls most beyond chance; None where it falls at none."""
     best, most = None, FALL_ERRORS
     edge = FIRST_EDGE
@@ -400,10 +400,12 @@ def find_fall(positions: Integers, right: npt.NDArray[np.bool_]) -> Fall | None:
     return best
 
 
-def _round_result(matches: Integers, k: int, stated: PromptResult) -> PromptResult:
-    """The rounds that follow from `matches` on the text of `stated`."""
-    drafts, accepted = _rounds(matches, k)
-    return PromptResult("probe", drafts, accepted, stated.tokens)
+def _in_rounds(matches: tuple[Integers, ...], k: int, stated: Sequence[PromptResult]) -> Drafts:
+    """The drafts with these `matches` on the texts of `stated`, and the rounds that follow from them."""
+    pairs = zip(matches, stated, strict=True)
+    return Drafts(
+        matches, tuple(PromptResult("probe", *_rounds(row, k), result.tokens) for row, result in pairs)
+    )
 
 
 def _rounds(matches: Integers, k: int) -> tuple[int, tuple[int, ...]]:

@@ -1,9 +1,13 @@
-"""Answers of a server in JSON, read strictly and held to answers.schema.json before anything uses them."""
+"""The OpenAI-compatible API of a server: its model, and completions.
+
+Its answers in JSON are read strictly and held to answers.schema.json before anything uses them.
+"""
 
 import json
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,11 +16,18 @@ from jsonschema.validators import extend
 
 from eaglectl.errors import UnreadableError
 from eaglectl.files.header import parse_json
+from eaglectl.run.job import EngineJob
+from eaglectl.run.prompts import Prompt
 from eaglectl.run.server.http import Server
+from eaglectl.run.tokens import chat_messages, has_chat_template
 
+# draft tokens in a round; no EAGLE drafter makes as many
+MAX_STEPS = 64
 SCHEMA = "answers.schema.json"
 # 20.0 is an integer to JSON Schema, and no count here
 CHECKER = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+# the number of new tokens, the path, and the answer
+Completion = tuple[int, str, Mapping[str, Any]]
 Strict: Any = extend(Draft202012Validator, type_checker=CHECKER)  # type: ignore[no-untyped-call]
 
 
@@ -81,10 +92,64 @@ def _short(value: object) -> str:
 
 @cache
 def _schema() -> Mapping[str, Any]:
-    text = resources.files(__package__).joinpath(SCHEMA).read_bytes()
-    return msgspec.json.decode(text, type=dict[str, Any])
+    return msgspec.json.decode(
+        resources.files(__package__).joinpath(SCHEMA).read_bytes(), type=dict[str, Any]
+    )
 
 
 @cache
 def _validator(kind: str) -> Any:
     return Strict({**_schema(), "$ref": f"#/$defs/{kind}"})
+
+
+def first_model(server: Server) -> str:
+    """The id of the first model of /v1/models. Raises UnreadableError for another kind of server."""
+    return str(get(server, "/v1/models", "models")["data"][0]["id"])
+
+
+def complete(
+    server: Server, model: str, prompt: Prompt, job: EngineJob, extra: Mapping[str, Any] | None = None
+) -> Completion:
+    """The number of new tokens for `prompt`, the path, and the answer; `extra` are more keys of the request.
+
+    Raises UnreadableError where the answer does not say how many, or says more than were requested.
+    """
+    path = "/v1/completions"
+    content: dict[str, Any] = {"prompt": list(prompt.token_ids) or prompt.text}
+    if prompt.messages or (prompt.is_chat and has_chat_template(job.target)):
+        path, content = "/v1/chat/completions", {"messages": list(chat_messages(prompt))}
+        if prompt.tools:
+            content["tools"] = list(prompt.tools)
+    request = {
+        "model": model,
+        **content,
+        "max_tokens": job.max_tokens,
+        "temperature": job.temperature,
+        "seed": job.seed,
+        "ignore_eos": job.ignores_eos,
+        **(extra or {}),
+    }
+    answer = get(server, path, "completion", json.dumps(request).encode())
+    tokens: int = answer["usage"]["completion_tokens"]
+    if tokens > most_tokens(job):
+        raise UnreadableError(
+            f"{server}{path} says that it made {tokens} tokens (usage.completion_tokens), of"
+            f" {job.max_tokens} that were requested; its figures are not this request's: see the server's log"
+        )
+    return tokens, path, answer
+
+
+def most_tokens(job: EngineJob) -> int:
+    """The most new tokens of a request, and the most rounds: a server may finish the last round."""
+    return job.max_tokens + MAX_STEPS
+
+
+def other_drafter(folder: Path, drafter: str, shown: str) -> tuple[str, ...]:
+    """A difference where the server's drafter is a folder of this machine and not the one under test."""
+    served = Path(drafter)
+    try:
+        if not served.is_dir() or served.resolve() == folder.resolve():
+            return ()
+    except (OSError, ValueError):  # a name that no folder of this machine can have
+        return ()
+    return (f"the server drafts with {shown}, and the drafter under test is {folder}",)

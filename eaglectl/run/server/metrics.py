@@ -5,7 +5,7 @@ Prometheus' text format is read strictly for the four counters that are used.
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -13,8 +13,9 @@ from msgspec import Struct
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.run.job import EngineJob
 from eaglectl.run.measurement import PromptResult
+from eaglectl.run.prompts import Prompt
+from eaglectl.run.server.answers import MAX_STEPS, Completion, complete, most_tokens
 from eaglectl.run.server.http import Server
-from eaglectl.run.server.openai import MAX_STEPS, complete, most_tokens
 
 PATH = "/metrics"
 
@@ -174,13 +175,12 @@ def measured(
     results: list[tuple[str, int, tuple[int, ...], int]] = []
     seconds = 0.0
     for prompt in job.prompts:
-        before = read_idle_counters(server, names)
-        begin = time.perf_counter()
-        tokens, _, _ = complete(server, model, prompt, job, extra)
-        seconds += time.perf_counter() - begin
-        after = read_counters_after(server, names, before, tokens)
-        counted = count_positions(after, names) if positions is None else positions
-        drafts, accepted = count_growth(server, names, (before, after), counted, most_tokens(job))
+
+        def send(prompt: Prompt = prompt) -> list[Completion]:
+            return [complete(server, model, prompt, job, extra)]
+
+        tokens, took, drafts, accepted = count_requests(server, names, send, most_tokens(job), positions)
+        seconds += took
         results.append((prompt.set, drafts, accepted, tokens))
         job.report_progress(len(results))
     most = max((len(accepted) for _, _, accepted, _ in results), default=0)
@@ -189,6 +189,26 @@ def measured(
         for name, drafts, accepted, tokens in results
     )
     return tuple(padded), seconds
+
+
+def count_requests(
+    server: Server,
+    names: CounterNames,
+    send: Callable[[], Sequence[Completion]],
+    most: int,
+    positions: int | None = None,
+) -> tuple[int, float, int, tuple[int, ...]]:
+    """Of requests: the new tokens, the seconds, the drafts, and how many had each position accepted.
+
+    There are at most `most` drafts. Raises as `measured` does.
+    """
+    before, begin = read_idle_counters(server, names), time.perf_counter()
+    answers = send()
+    seconds = time.perf_counter() - begin
+    tokens = sum(count for count, _, _ in answers)
+    after = read_counters_after(server, names, before, tokens)
+    counted = count_positions(after, names) if positions is None else positions
+    return tokens, seconds, *count_growth(server, names, (before, after), counted, most)
 
 
 def read_idle_counters(server: Server, names: CounterNames) -> Counters:

@@ -11,7 +11,14 @@ from typing import Any
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.run.job import EngineJob, EngineRun
 from eaglectl.run.measurement import PromptResult
-from eaglectl.run.server.answers import get_optional, hold
+from eaglectl.run.server.answers import (
+    complete,
+    first_model,
+    get_optional,
+    hold,
+    most_tokens,
+    other_drafter,
+)
 from eaglectl.run.server.http import Server, open_server
 from eaglectl.run.server.metrics import (
     LLAMACPP,
@@ -21,7 +28,6 @@ from eaglectl.run.server.metrics import (
     measured,
     read_counters,
 )
-from eaglectl.run.server.openai import complete, first_model, most_tokens, other_drafter
 from eaglectl.run.tokens import check_token_ids
 
 START = "start it with --model-draft DRAFTER.gguf --spec-type draft-eagle3 --metrics"

@@ -10,24 +10,15 @@ from msgspec.structs import replace
 
 from eaglectl.progress import report_step
 from eaglectl.run.job import EngineJob
-from eaglectl.run.server.answers import hold
+from eaglectl.run.server.answers import Completion, complete, first_model, hold, most_tokens
 from eaglectl.run.server.http import Server, open_server
-from eaglectl.run.server.metrics import (
-    LLAMACPP,
-    VLLM,
-    CounterNames,
-    count_growth,
-    count_positions,
-    read_counters_after,
-    read_idle_counters,
-)
-from eaglectl.run.server.openai import complete, first_model, most_tokens
+from eaglectl.run.server.metrics import LLAMACPP, VLLM, CounterNames, count_requests
 from eaglectl.run.server.run import count_rounds, llamacpp_props, sglang_info, speculative_steps
 from eaglectl.run.speed import NO_RATIO, Speed, compare_timings
 from eaglectl.run.timing import Batch, RunBatch, time_repeats
 
-# the number of a prompt, the path and the answer of a request for it
-Send = Callable[[int], tuple[int, str, Mapping[str, Any]]]
+# the completion of the prompt with this number
+Send = Callable[[int], Completion]
 
 
 def measure_server(job: EngineJob, url: str, k: int, concurrencies: Sequence[int]) -> Speed:
@@ -49,7 +40,7 @@ def _make_runner(job: EngineJob, server: Server, model: str) -> RunBatch:
     """What runs a batch on the server, and counts as that kind of server does."""
     most = most_tokens(job)
 
-    def send(extra: Mapping[str, Any], index: int) -> tuple[int, str, Mapping[str, Any]]:
+    def send(extra: Mapping[str, Any], index: int) -> Completion:
         return complete(server, model, job.prompts[index], job, extra)
 
     info = sglang_info(server)
@@ -67,12 +58,8 @@ def _run_counted(
     server: Server, names: CounterNames, most: int, send: Send, concurrency: int, indices: Sequence[int]
 ) -> Batch:
     """A batch on a server that counts in /metrics. Raises RefusedError for other traffic."""
-    before = read_idle_counters(server, names)
-    answers, seconds = _send_all(send, concurrency, indices)
-    tokens = sum(count for count, _, _ in answers)
-    after = read_counters_after(server, names, before, tokens)
-    positions = count_positions(after, names)
-    drafts, accepted = count_growth(server, names, (before, after), positions, most * len(indices))
+    send_all = partial(_send_all, send, concurrency, indices)
+    tokens, seconds, drafts, accepted = count_requests(server, names, send_all, most * len(indices))
     return Batch(tokens, seconds, drafts, sum(accepted))
 
 
@@ -80,7 +67,9 @@ def _run_sglang(
     server: Server, steps: int, most: int, send: Send, concurrency: int, indices: Sequence[int]
 ) -> Batch:
     """A batch on a server that counts in each answer."""
-    answers, seconds = _send_all(send, concurrency, indices)
+    begin = time.perf_counter()
+    answers = _send_all(send, concurrency, indices)
+    seconds = time.perf_counter() - begin
     drafts = accepted = 0
     for _, path, answer in answers:
         hold(server, path, "rounds", answer)
@@ -89,11 +78,7 @@ def _run_sglang(
     return Batch(sum(count for count, _, _ in answers), seconds, drafts, accepted)
 
 
-def _send_all(
-    send: Send, concurrency: int, indices: Sequence[int]
-) -> tuple[list[tuple[int, str, Mapping[str, Any]]], float]:
-    """The answers, and the seconds they took with `concurrency` requests in flight until the last ones."""
-    begin = time.perf_counter()
+def _send_all(send: Send, concurrency: int, indices: Sequence[int]) -> list[Completion]:
+    """The answers, with `concurrency` requests in flight until the last ones."""
     with ThreadPoolExecutor(concurrency) as pool:
-        answers = list(pool.map(send, indices))
-    return answers, time.perf_counter() - begin
+        return list(pool.map(send, indices))
