@@ -103,7 +103,7 @@ def smoke(target: Path) -> Iterator[tuple[str, float]]:
 
 def long_smoke(target: Path) -> Iterator[tuple[str, float]]:
     """Both passes over prompts of 1,000 tokens: the chats one after the other."""
-    from eaglectl.run.reference_engine import run_reference
+    from eaglectl.run.stage import run_reference
 
     row = [token for tokens in tokens_of(target) for token in tokens] * 3
     texts = [row[place * LONG : (place + 1) * LONG] for place in range(LONG_CHATS)]

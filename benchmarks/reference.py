@@ -142,7 +142,7 @@ def generate(job: Any) -> None:
 
 def smoke(job: Any) -> None:
     """The drafted and the plain pass of `smoke --engine reference`."""
-    from eaglectl.run.reference_engine import run_reference
+    from eaglectl.run.stage import run_reference
 
     run = run_reference(job)
     print(f"drafted {run.seconds:.1f} s, plain {run.plain_seconds:.1f} s", file=sys.stderr)

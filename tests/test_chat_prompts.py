@@ -51,9 +51,9 @@ def test_a_conversation_with_tool_calls_is_kept_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ({"messages": []}, '"messages" must be a list of one or more messages'),
-        ({"messages": "Hello."}, '"messages" must be a list'),
-        ({"messages": ["Hello."]}, r'"messages"\[0\] must be an object with a "role"'),
+        ({"messages": []}, r"Expected `array` of length >= 1 - at `\$\.messages`"),
+        ({"messages": "Hello."}, r"Expected `array \| null`, got `str` - at `\$\.messages`"),
+        ({"messages": ["Hello."]}, r"Expected `object`, got `str` - at `\$\.messages\[0\]`"),
         ({"messages": [{"content": "Hello."}]}, r'\[0\] must be an object with a "role"'),
         ({"messages": [USER, {"role": "user"}]}, r'\[1\] needs a "content"'),
         ({"messages": [{"role": "user", "content": []}]}, r'\[0\] needs a "content"'),
@@ -67,8 +67,8 @@ def test_a_conversation_with_tool_calls_is_kept_whole(tmp_path: Path) -> None:
         ({"messages": [USER], "chat": True}, 'has "messages", "chat"; each is a whole prompt'),
         ({"messages": [USER], "chat_template_kwargs": {"enable_thinking": False}}, '"chat_template_kwargs"'),
         ({"messages": [USER], "tools": {}}, None),
-        ({"messages": [USER], "tools": ["f"]}, '"tools" must be a list of objects'),
-        ({"messages": [USER], "set": 3}, '"set" must be the name of a set'),
+        ({"messages": [USER], "tools": ["f"]}, r"Expected `object`, got `str` - at `\$\.tools\[0\]`"),
+        ({"messages": [USER], "set": 3}, r"Expected `str`, got `int` - at `\$\.set`"),
     ],
 )
 def test_a_bad_line_is_named_by_its_number(line: Any, words: str | None, tmp_path: Path) -> None:

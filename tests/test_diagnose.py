@@ -366,7 +366,7 @@ def test_chats_in_the_template_of_another_model_end_in_the_template(
 def stand_in(monkeypatch: pytest.MonkeyPatch, change: Callable[[EngineRun], EngineRun]) -> None:
     """Let vLLM's run be the reference's, changed; `change` may raise."""
     from eaglectl.operations import smoking
-    from eaglectl.run.reference_engine import run_reference
+    from eaglectl.run.stage import run_reference
 
     def run(job: Any, engine: str) -> EngineRun:
         report = run_reference(job)

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from eaglectl.errors import UsageError
 from eaglectl.files.opening import open_folder
-from eaglectl.operations.likeness import as_preset, published_beside
 from eaglectl.operations.options import DiagnoseOptions, ReadyOptions, SmokeOptions
+from eaglectl.operations.smoking import as_preset, published_beside
 from eaglectl.target import target_names
 
 RECORDS = (SmokeOptions, DiagnoseOptions, ReadyOptions)

@@ -26,7 +26,6 @@ from eaglectl.judge.policy import Policy
 from eaglectl.keywords import StrPath, path_text, with_keywords
 from eaglectl.operations.converting import convert
 from eaglectl.operations.inspecting import inspect
-from eaglectl.operations.likeness import as_preset
 from eaglectl.operations.open_questions import measured_questions
 from eaglectl.operations.options import (
     INSTALLED,
@@ -36,11 +35,7 @@ from eaglectl.operations.options import (
     SmokeOptions,
     ValidateOptions,
 )
-from eaglectl.operations.smoking import (
-    repair_command,
-    search_aux_layers,
-    smoke_drafts,
-)
+from eaglectl.operations.smoking import as_preset, repair_command, search_aux_layers, smoke_drafts
 from eaglectl.operations.validating import validate
 from eaglectl.progress import OnProgress
 from eaglectl.run.causes import CAUSES, CONTRADICTION

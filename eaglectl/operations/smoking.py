@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ from eaglectl.conversion.tensor_steps import draft_vocabulary, marked_tokens
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.engine import NetworkReading
 from eaglectl.engines.registry import ENGINES
-from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.files import is_folder
 from eaglectl.files.opening import on_disk, open_folder
@@ -29,16 +29,18 @@ from eaglectl.keywords import StrPath, path_text, with_keywords
 from eaglectl.operations.converting import convert
 from eaglectl.operations.copies import opened
 from eaglectl.operations.inspecting import inspect
-from eaglectl.operations.likeness import as_preset, published_beside
 from eaglectl.operations.options import (
     INSTALLED,
     NUMBERS,
     SERVERS,
     TIMED,
     ConvertOptions,
+    DiagnoseOptions,
+    ReadyOptions,
     SmokeOptions,
     is_rising,
 )
+from eaglectl.options import options_of
 from eaglectl.progress import LOADING, OnProgress, report_step
 from eaglectl.run.engine_arguments import check_engine_arguments
 from eaglectl.run.gate import compare_positions
@@ -49,7 +51,7 @@ from eaglectl.run.layers import LayerSearch, search_layers
 from eaglectl.run.probe import probe_drift
 from eaglectl.run.process import VLLM
 from eaglectl.run.prompts import Prompt, choose_prompts
-from eaglectl.run.reference_engine import run_reference
+from eaglectl.run.published import Published, Settings, preset, published_for
 from eaglectl.run.report import (
     MAX_REGRESSION,
     Pair,
@@ -61,9 +63,11 @@ from eaglectl.run.report import (
 from eaglectl.run.sensitivity import Variant, probe_sensitivity
 from eaglectl.run.showing import show_answer
 from eaglectl.run.speed import measure_speed
-from eaglectl.target import check_timeout, open_target, runnable_target
+from eaglectl.run.stage import run_reference
+from eaglectl.target import check_timeout, open_target, runnable_target, target_names
 
 CPU_SKIPPED = "this ran on a CPU, which is no measure of serving; smoke --speed times a CPU all the same"
+RunOptions = TypeVar("RunOptions", SmokeOptions, DiagnoseOptions, ReadyOptions)
 RUNNERS: Mapping[str, Callable[[EngineJob], EngineRun]] = {
     "vllm": partial(run_installed, VLLM),
     "sglang": run_sglang,
@@ -394,8 +398,7 @@ def _job(
         stored = open_folder(source)
         drafter, tokens = _stored_drafter(stored, target, options.answers), None
         if engine == "sglang":  # the target token of each draft token, as the checkpoint means it
-            vocabulary = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None)
-            tokens = vocabulary.targets
+            tokens = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None).targets
         yield job(stored.root, drafter, tokens)
         return
     with scratch_folder() as scratch:
@@ -410,8 +413,7 @@ def _job(
                 marked = marked_tokens(files.checkpoint, drafter)
         if marked:  # the probe tries both, and engines read d2t
             rewrite = replace(rewrite, fixes=(("t2d", "from-d2t"),))
-        conversion = convert(source, folder, rewrite)
-        yield replace(job(folder, conversion.plan.drafter), marked_tokens=marked)
+        yield replace(job(folder, convert(source, folder, rewrite).plan.drafter), marked_tokens=marked)
 
 
 def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Drafter:
@@ -438,3 +440,51 @@ def _run(job: EngineJob, engine: str) -> EngineRun:
     from eaglectl.run.server.run import run_server  # late: its checks of answers are slow to load
 
     return run_server(job, engine)
+
+
+def as_preset(options: RunOptions) -> RunOptions:
+    """The options with those of their preset; the same without one, or where they have them already.
+
+    Raises UsageError for a preset that cannot be run, and for an option that was given with another value; a
+    chain of other length (-k) and a sample are allowed.
+    """
+    if options.like is None:
+        return options
+
+    wanted = preset(options.like)
+    if options.prompts not in (None, options.like):
+        raise UsageError(f"--like {options.like} has prompts of its own; leave --prompts out")
+    values: dict[str, Any] = {"temperature": wanted.temperature, "max_tokens": wanted.max_new_tokens}
+    if wanted.seed is not None:
+        values["seed"] = wanted.seed
+    declared = options_of(type(options))
+    for name, value in values.items():
+        given = getattr(options, name)
+        if given not in (value, declared[name].default):
+            raise UsageError(
+                f"{declared[name].flag} {given:g}: --like {options.like} has {value:g}; leave one of them out"
+            )
+    k = options.k if options.k != declared["k"].default else wanted.steps
+    return replace(options, prompts=options.like, k=k, **values)
+
+
+def published_beside(source: str, target: str | None, options: RunOptions, k: int | None = None) -> Published:
+    """What others reached with drafters of the target; with no known target, nothing.
+
+    `k`: the length of the chain that ran, where that is not the one that was asked for.
+    """
+    settings = Settings(
+        k or (options.chains[-1] if isinstance(options, SmokeOptions) else options.k),
+        options.temperature,
+        options.max_tokens,
+        options.like,
+        options.sample,
+        getattr(options, "ignore_eos", False),
+    )
+    if target is None:
+        return Published(settings=settings)
+    try:
+        names = target_names(target, open_folder(os.fspath(source)))
+    except EaglectlError:  # what cannot be read is reported by who runs it
+        names = {}
+    return published_for(names, settings)

@@ -125,8 +125,7 @@ def collect_moments(
         places = states.positions[states.valid].split(CHUNK)
         chunks = normed_chunks(states.aux[states.valid].float(), drafter)
         for (plain, normed), positions in zip(chunks, places, strict=True):
-            parts = add_moments(gram, cross, plain, normed, drafter, scales)
-            massive.add(plain, positions, *parts)
+            massive.add(plain, positions, *add_moments(gram, cross, plain, normed, drafter, scales))
             count += len(plain)
         for _ in batch.texts:
             on_sequence()

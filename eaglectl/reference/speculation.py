@@ -192,8 +192,7 @@ class SpeculativeDecoder:
         k = drafted.shape[1]
         if self.settings.temperature == 0:
             choices = logits.argmax(-1)
-            matches = (choices[:, :k] == drafted).long().cumprod(1)
-            accepted = matches.sum(1)
+            accepted = (choices[:, :k] == drafted).long().cumprod(1).sum(1)
             return accepted, choices.gather(1, accepted[:, None])[:, 0]
         probabilities = torch.softmax(logits.float() / self.settings.temperature, -1)
         chance = probabilities[:, :k].gather(2, drafted[..., None])[..., 0]

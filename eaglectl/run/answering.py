@@ -288,8 +288,7 @@ class _LayerSearch:
 
     def __init__(self, readings: _Readings, place: int) -> None:
         self.readings, self.place, stage = readings, place, readings.stage
-        lengths = [len(text) + stage.job.max_tokens for text in stage.texts]
-        choosing, self.judging = halves(lengths)
+        choosing, self.judging = halves([len(text) + stage.job.max_tokens for text in stage.texts])
         self.depth = stage.target.depth
         results = [readings.results[index] for index in choosing]
         texts = [stage.texts[index] for index in choosing]

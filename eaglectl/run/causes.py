@@ -57,8 +57,7 @@ def _rotation_commands(evidence: Evidence, fix: str) -> tuple[str, ...]:
     """The conversion that a fix names, in the layout for the engine that was asked for."""
     layout = layout_for(evidence.engine_name or "")
     option = "" if layout == default_format().name else f" --for {layout}"
-    commands = tuple(part + option for part in fix.split("`")[1::2])
-    return commands or (evidence.commands["validate"],)
+    return tuple(part + option for part in fix.split("`")[1::2]) or (evidence.commands["validate"],)
 
 
 def _as_shown(findings: Sequence[Finding], *commands: str) -> Shown | None:

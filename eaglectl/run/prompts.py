@@ -16,10 +16,10 @@ from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from eaglectl.errors import UnreadableError, UsageError
@@ -66,6 +66,17 @@ class Prompt:
     messages: tuple[Mapping[str, Any], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     place: str = field(default="", compare=False)
+
+
+class _Line(Struct):
+    """What is read of a line in JSON; requests have other keys too, of which UNREAD are refused."""
+
+    prompt: str | None = None
+    chat: bool = False
+    messages: Annotated[tuple[dict[str, Any], ...], Meta(min_length=1)] | None = None
+    tools: tuple[dict[str, Any], ...] | None = None
+    prompt_token_ids: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)] | None = None
+    set: Annotated[str, Meta(pattern=r"\S")] = "prompts"
 
 
 class PromptChoice(Struct, frozen=True):
@@ -201,44 +212,37 @@ def _prompt(file: str, number: int, line: str) -> Prompt:
         raise UsageError(f"{place} has an escape of a lone surrogate, which is no character") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{place} is not JSON: {error}") from None
-    name, kind = _set_name(place, value), _kind(place, value)
-    if kind == TOKEN_IDS:
-        return Prompt("", name, token_ids=_token_ids(place, value[TOKEN_IDS]), place=place)
-    if kind == MESSAGES:
-        return Prompt("", name, messages=_messages(place, value), tools=_tools(place, value), place=place)
-    text, is_chat = value.get(TEXT), value.get("chat", False)
-    if not isinstance(text, str) or not text.strip():
+    if not (value.get("tools") and value.get(MESSAGES)):  # nothing, in whatever form it is written
+        value.pop("tools", None)
+    try:
+        read = msgspec.convert(value, _Line)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{place}: {error}") from None
+    kind = _kind(place, value)
+    if kind == TOKEN_IDS and read.prompt_token_ids:
+        return Prompt("", read.set, token_ids=read.prompt_token_ids, place=place)
+    if kind == MESSAGES and read.messages:
+        messages = _messages(place, value, read.messages)
+        return Prompt("", read.set, messages=messages, tools=read.tools or (), place=place)
+    if not (read.prompt or "").strip():
         raise UsageError(f'{place} needs a non-empty "{TEXT}", or "{MESSAGES}", or "{TOKEN_IDS}"')
-    if not isinstance(is_chat, bool):
-        raise UsageError(f'{place}: "chat" must be true or false')
-    return Prompt(text, name, is_chat, place=place)
+    return Prompt(read.prompt or "", read.set, read.chat, place=place)
 
 
 def _kind(place: str, value: Mapping[str, Any]) -> str:
     """The key of the one prompt in a line; "prompt" where it has none. Raises UsageError for several."""
     kinds = [key for key in KINDS if value.get(key) is not None]
-    if not kinds and TOKEN_IDS in value:
-        return TOKEN_IDS
-    kind = kinds[0] if kinds else TEXT
-    has_chat = kind != TEXT and value.get("chat", False) is not False
-    if len(kinds) > 1 or has_chat:
-        names = [*map(json.dumps, kinds), *['"chat"'] * has_chat]
-        raise UsageError(f"{place} has {listed(names)}; each is a whole prompt: leave one")
-    return kind
+    chat = ["chat"] if value.get("chat") and kinds != [TEXT] else []
+    if len(kinds + chat) > 1:
+        names = listed(map(json.dumps, kinds + chat))
+        raise UsageError(f"{place} has {names}; each is a whole prompt: leave one")
+    return kinds[0] if kinds else TEXT
 
 
-def _set_name(place: str, value: Mapping[str, Any]) -> str:
-    name = value.get("set", "prompts")
-    if not isinstance(name, str) or not name.strip():
-        raise UsageError(f'{place}: "set" must be the name of a set, a text')
-    return name
-
-
-def _messages(place: str, value: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+def _messages(
+    place: str, value: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], ...]:
     """The messages with the text of their content parts joined by line breaks, as vLLM joins them."""
-    messages = value[MESSAGES]
-    if not isinstance(messages, list) or not messages:
-        raise UsageError(f'{place}: "{MESSAGES}" must be a list of one or more messages')
     if unread := [key for key in UNREAD if value.get(key) is not None]:
         raise UsageError(
             f'{place}: "{unread[0]}" changes what the chat template makes of the messages, and is not read'
@@ -253,9 +257,9 @@ def _messages(place: str, value: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     return read
 
 
-def _message(place: str, message: Any) -> Mapping[str, Any]:
+def _message(place: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
     """One message, with its content as text. Raises UsageError."""
-    if not isinstance(message, dict) or not isinstance(role := message.get("role"), str) or not role:
+    if not isinstance(role := message.get("role"), str) or not role:
         raise UsageError(f'{place} must be an object with a "role"')
     match message.get("content"):
         case str():
@@ -274,25 +278,6 @@ def _part(place: str, part: Any) -> str:
         case {"type": str() as kind}:
             raise UsageError(f"{place} has a content part of type {json.dumps(kind)[:40]}; only text is run")
     raise UsageError(f'{place} has a content part that is no {{"type": "text", "text": ...}}')
-
-
-def _tools(place: str, value: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    tools = value.get("tools") or []
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise UsageError(f'{place}: "tools" must be a list of objects, as in the request')
-    return tuple(tools)
-
-
-def _token_ids(place: str, value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not value:
-        raise UsageError(f'{place}: "{TOKEN_IDS}" must be a list of one or more token ids')
-    for position, token in enumerate(value):
-        if type(token) is not int or token < 0:
-            shown = json.dumps(token)[:40]
-            raise UsageError(
-                f'{place}: "{TOKEN_IDS}"[{position}] is {shown}; a whole number from 0 was expected'
-            )
-    return tuple(value)
 
 
 class PromptSet(Struct, frozen=True, forbid_unknown_fields=True):

@@ -119,5 +119,4 @@ def _seal(path: Path, data: bytes) -> bytes:
 def _surplus(folder: Path) -> Iterator[Path]:
     parts = [path for path in folder.iterdir() if path.suffix == PART]
     yield from (path for path in parts if time.time() - path.stat().st_mtime > OLD)
-    kept = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-    yield from kept[:-MOST_FILES]
+    yield from sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)[:-MOST_FILES]

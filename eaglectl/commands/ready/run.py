@@ -39,7 +39,6 @@ from eaglectl.operations.comparing import diff
 from eaglectl.operations.converting import convert, default_place
 from eaglectl.operations.diagnosing import diagnose
 from eaglectl.operations.inspecting import inspect, inspect_files
-from eaglectl.operations.likeness import as_preset, published_beside
 from eaglectl.operations.open_questions import OpenQuestions, measured_questions
 from eaglectl.operations.options import (
     INSTALLED,
@@ -51,7 +50,13 @@ from eaglectl.operations.options import (
     ReadyOptions,
     ValidateOptions,
 )
-from eaglectl.operations.smoking import CPU_SKIPPED, smoke_as_read, smoke_drafts
+from eaglectl.operations.smoking import (
+    CPU_SKIPPED,
+    as_preset,
+    published_beside,
+    smoke_as_read,
+    smoke_drafts,
+)
 from eaglectl.operations.validating import validate
 from eaglectl.options import options_of
 from eaglectl.progress import OnProgress, notify, report_step
@@ -306,8 +311,7 @@ class _Work(Struct, frozen=True):
         with scratch_folder() as scratch:
             place = out or scratch / "converted"
             try:
-                is_broken = bool(_errors(result.inspection.findings))
-                if not is_broken and not self._is_better(result.engines):
+                if not _errors(result.inspection.findings) and not self._is_better(result.engines):
                     return result
                 conversion = self._written(place)
             except RefusedError as error:

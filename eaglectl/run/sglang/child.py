@@ -21,8 +21,7 @@ def main() -> None:
     """Answer requests until the parent closes stdin."""
     answer = str(Path(sys.argv[1]) / ANSWER_FILE)
     os.environ |= {ANSWER: answer, REPORT: f"{answer}.scheduler"}
-    modes = {"memory": memory, "generate": generate, "plain": generate}
-    serve_requests(modes, version, argument_names)
+    serve_requests({"memory": memory, "generate": generate, "plain": generate}, version, argument_names)
 
 
 def version() -> str:

@@ -52,8 +52,7 @@ def reported() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        answer = {"version": str(sglang.__version__), **error_answer(error)}
-        write_error(Path(os.environ[ANSWER]), answer)
+        write_error(Path(os.environ[ANSWER]), {"version": str(sglang.__version__), **error_answer(error)})
         raise
 
 
