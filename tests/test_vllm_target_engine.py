@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from msgspec.structs import replace  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 import eaglectl  # noqa: E402
@@ -23,10 +24,10 @@ from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
 from eaglectl.files.checkpoint import read_checkpoint  # noqa: E402
 from eaglectl.files.source import FolderSource  # noqa: E402
 from eaglectl.reference.loading import load_embedding, load_states  # noqa: E402
+from eaglectl.run.job import EngineJob  # noqa: E402
 from eaglectl.run.process import InstalledEngine  # noqa: E402
 from eaglectl.run.vllm.target_engine import (  # noqa: E402
     VllmEngine,
-    VllmOptions,
     _base_request,
     start_vllm,
 )
@@ -49,9 +50,15 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def passes(
     boundaries: tuple[int, ...] = (2, 4, 5), timeout: float = 60.0, ranks: int = 1
 ) -> Iterator[VllmEngine]:
-    dims = eaglectl.inspect(EAGLE3, target=str(TARGET)).drafter.dims
-    with start_vllm(VllmOptions(TARGET, boundaries, dims, 100, 16, "cpu", ranks, timeout)) as found:
+    job = job_of(boundaries, timeout=timeout, tensor_parallel_size=ranks)
+    with start_vllm(job, 100) as found:
         yield found
+
+
+def job_of(boundaries: tuple[int, ...] = (2, 4, 5), **given: Any) -> EngineJob:
+    drafter = eaglectl.inspect(EAGLE3, target=str(TARGET)).drafter
+    drafter = replace(drafter, aux=replace(drafter.aux, boundaries=boundaries))
+    return EngineJob(TINY / "eagle3", drafter, TARGET, (), device="cpu", **given)
 
 
 def test_states_come_in_the_drafters_order_padded_on_the_left_and_leave_no_file(
@@ -94,12 +101,11 @@ def test_vllm_is_given_boundaries_as_ids_each_once_and_in_order(stand_in: Path) 
 
 
 def test_the_cache_that_is_asked_for_holds_a_sequence_and_its_states() -> None:
-    dims = eaglectl.inspect(EAGLE3, target=str(TARGET)).drafter.dims
-    request = _base_request(VllmOptions(TARGET, (5, 2, 4), dims, 100, 16, "cpu"))
+    request = _base_request(job_of((5, 2, 4)), 100)
     # twice 116 tokens of keys and values in 8 layers, and 3 states, each of 128 numbers
     assert request["memory_bytes"] > 16 * 2 * 116 * (2 * 8 + 3) * 128 * 4
     assert request["cache_bytes"] == 256 << 20
-    many = _base_request(VllmOptions(TARGET, (2,) * 3000, dims, 100, 16, "cpu"))
+    many = _base_request(job_of((2,) * 3000), 100)
     assert many["cache_bytes"] == 2 * 116 * (2 * 8 + 3000) * 128 * 4
 
 
@@ -121,17 +127,9 @@ def test_an_argument_that_vllm_does_not_have_is_usage(
     stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN", "does not know block_sise")
-    options = VllmOptions(
-        TARGET,
-        (2, 4, 5),
-        eaglectl.inspect(EAGLE3, target=str(TARGET)).drafter.dims,
-        100,
-        16,
-        "cpu",
-        engine_arguments={"block_sise": 16},
-    )
+    job = job_of(engine_arguments={"block_sise": 16})
     with pytest.raises(UsageError, match=r"vLLM .*unexpected keyword argument 'block_sise'.*are block_size"):
-        start_vllm(options).__enter__()
+        start_vllm(job, 100).__enter__()
 
 
 def test_answers_are_vllms_and_their_states_are_not_kept(stand_in: Path, tmp_path: Path) -> None:

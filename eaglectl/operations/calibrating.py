@@ -39,9 +39,9 @@ from eaglectl.progress import OnProgress, TimedWork
 from eaglectl.run.engine_arguments import check_engine_arguments
 from eaglectl.run.job import EngineJob
 from eaglectl.run.process import require_torch
-from eaglectl.run.prompts import BATCH, Prompt, batches_by_length, choose_prompts, prompt_digest
+from eaglectl.run.prompts import Prompt, batches_by_length, choose_prompts, prompt_digest
 from eaglectl.run.tokens import read_context_length, stop_tokens, tokenise
-from eaglectl.run.vllm.target_engine import VllmOptions, start_vllm
+from eaglectl.run.vllm.target_engine import start_vllm
 from eaglectl.target import check_timeout, open_target, runnable_target
 from eaglectl.text import listed
 
@@ -136,12 +136,19 @@ def collect_statistics(
             tuple(prompts),
             k=1,
             max_tokens=options.answer_tokens,
+            device=options.device,
+            timeout=options.timeout,
             trust_remote_code=options.trust_remote_code,
             ignores_eos=options.ignore_eos,
             on_progress=on_progress,
+            tensor_parallel_size=options.tensor_parallel_size,
+            engine_arguments=options.engine_arguments,
         )
         texts = tokenise(job, read_context_length(pair.target))
-        with _start_engine(options, job, max(map(len, texts)) + options.answer_tokens) as (engine, model):
+        with _start_engine(options.engine, job, max(map(len, texts)) + options.answer_tokens) as (
+            engine,
+            model,
+        ):
             batches = _batches(texts, [prompt.set for prompt in prompts])
             stop = stop_tokens(job)
             work.start(is_even=False)
@@ -371,42 +378,26 @@ def _collect(
 
 @contextmanager
 def _start_engine(
-    options: CalibrateOptions, job: EngineJob, length: int
+    engine_name: str, job: EngineJob, length: int
 ) -> Iterator[tuple["TargetEngine", "DraftModel"]]:
     """The target in its engine, for sequences of at most `length` tokens, and the reference model."""
     from eaglectl.reference.loading import load_drafter
     from eaglectl.reference.target import choose_device, drafter_device, load_target
     from eaglectl.reference.target_engine import TransformersEngine
 
-    drafter, boundaries = job.drafter, job.drafter.aux.boundaries or ()
-    device, dtype = choose_device(options.device)
-    if options.engine == "transformers":
-        trust = options.trust_remote_code
-        target = load_target(
-            job.target,
-            boundaries,
-            dtype=dtype,
-            device=device,
-            trust_remote_code=trust,
-            on_progress=job.on_progress,
-        )
-        model = load_drafter(job.folder, drafter, dtype=dtype, device=drafter_device(device))
-        yield TransformersEngine(target, device, dtype), model
+    device, dtype = choose_device(job.device)
+    if engine_name == "vllm":
+        # the drafter runs on the CPU: vLLM has taken the GPUs
+        with start_vllm(job, length) as engine:
+            yield engine, load_drafter(job.folder, job.drafter, dtype="float32", device="cpu")
         return
-
-    vllm_options = VllmOptions(
-        target=job.target,
-        boundaries=boundaries,
-        dims=drafter.dims,
-        length=length,
-        batch=BATCH,
-        device=options.device,
-        tensor_parallel_size=options.tensor_parallel_size,
-        timeout=options.timeout,
-        trust_remote_code=options.trust_remote_code,
-        needs_tokenizer=job.needs_tokenizer,
-        engine_arguments=options.engine_arguments,
+    target = load_target(
+        job.target,
+        job.drafter.aux.boundaries or (),
+        dtype=dtype,
+        device=device,
+        trust_remote_code=job.trust_remote_code,
+        on_progress=job.on_progress,
     )
-    # the drafter runs on the CPU: vLLM has taken the GPUs
-    with start_vllm(vllm_options) as engine:
-        yield engine, load_drafter(job.folder, drafter, dtype="float32", device="cpu")
+    model = load_drafter(job.folder, job.drafter, dtype=dtype, device=drafter_device(device))
+    yield TransformersEngine(target, device, dtype), model

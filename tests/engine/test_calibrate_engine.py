@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.commands.convert.upgrading import UpgradeOptions
@@ -18,7 +19,8 @@ from eaglectl.operations.converting import ConvertOptions
 from eaglectl.progress import Progress
 from eaglectl.reference.target import load_target
 from eaglectl.reference.target_engine import TransformersEngine
-from eaglectl.run.vllm.target_engine import VllmOptions, start_vllm
+from eaglectl.run.job import EngineJob
+from eaglectl.run.vllm.target_engine import start_vllm
 from tests.engine import pairs
 from tests.tiny import TARGET, TINY
 
@@ -110,17 +112,16 @@ def test_an_mla_target_gives_the_same(tmp_path: Path) -> None:
 
 def test_every_boundary_is_vllms_id_up_to_the_last_token_of_the_context(tmp_path: Path) -> None:
     pairs.llama_target(tmp_path / "target")
-    dims = eaglectl.inspect(
-        str(pairs.case("modelopt/hf").folder), target=str(tmp_path / "target")
-    ).drafter.dims
+    source = pairs.case("modelopt/hf").folder
+    drafter = eaglectl.inspect(str(source), target=str(tmp_path / "target")).drafter
+    drafter = replace(drafter, aux=replace(drafter.aux, boundaries=ENDS))
+    job = EngineJob(source, drafter, tmp_path / "target", (), device="cpu", timeout=300)
     context, answer = 512, 8
     texts = [[5, 6, 7], [9] * 70, [ids % 256 for ids in range(context - answer - 1)]]
     mine = TransformersEngine(
         load_target(tmp_path / "target", ENDS, dtype="float32", device="cpu"), "cpu", "float32"
     )
-    with start_vllm(
-        VllmOptions(tmp_path / "target", ENDS, dims, context - 1, 16, "cpu", timeout=300)
-    ) as theirs:
+    with start_vllm(job, context - 1) as theirs:
         answers = theirs.answers(texts, answer)
         assert answers == mine.answers(texts, answer)
         whole = [[*text, *more] for text, more in zip(texts, answers, strict=True)]

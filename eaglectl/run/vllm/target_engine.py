@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
-
-from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines import vllm
 from eaglectl.errors import UnreadableError
 from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.source import FolderSource
 from eaglectl.files.target_files import check_files, read_target_config, text_part
 from eaglectl.run.faults import receive_answer
+from eaglectl.run.job import EngineJob
 from eaglectl.run.memory import ENGINE_BYTES, activation_bytes, weight_bytes
 from eaglectl.run.process import VLLM
+from eaglectl.run.prompts import BATCH
 from eaglectl.run.tokens import read_context_length
 
 if TYPE_CHECKING:
@@ -31,45 +30,26 @@ FLOAT32_BYTES = 4
 CACHE_BYTES = 256 << 20  # the least of vLLM's cache
 
 
-class VllmOptions(Struct, frozen=True):
-    """What vLLM loads: a target for `batch` sequences of at most `length` tokens at once, on so many GPUs.
-
-    `timeout` is in seconds, for loading and for each batch. `needs_tokenizer`: the target has one to load.
-    `engine_arguments` are passed to vLLM's LLM.
-    """
-
-    target: Path
-    boundaries: tuple[int, ...]
-    dims: Dimensions
-    length: int
-    batch: int
-    device: str
-    tensor_parallel_size: int = 1
-    timeout: float = 1800.0
-    trust_remote_code: bool = False
-    needs_tokenizer: bool = True
-    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
-
-
 class VllmEngine:
     """The target in vLLM; a `TargetEngine` (reference/target_engine.py)."""
 
     def __init__(
         self,
-        options: VllmOptions,
+        job: EngineJob,
         engine: Mapping[str, str],
         ask: Callable[[Mapping[str, Any]], dict[str, Any]],
     ) -> None:
-        self.options, self.engine, self.ask = options, engine, ask
-        self.layers = captured_layers(options.boundaries)
+        self.engine, self.ask = engine, ask
+        self.target, self.dims, self.boundaries = job.target, job.drafter.dims, boundaries_of(job)
+        self.layers = captured_layers(self.boundaries)
 
     @functools.cached_property
     def embedding(self) -> "torch.Tensor":
         """The target's input embedding [vocab, hidden] from its files, for drafters that share it."""
         from eaglectl.reference.loading import load_embedding
 
-        target, dims = read_checkpoint(FolderSource(self.options.target)), self.options.dims
-        return load_embedding(target, dims.vocab, dims.target_hidden)
+        target = read_checkpoint(FolderSource(self.target))
+        return load_embedding(target, self.dims.vocab, self.dims.target_hidden)
 
     def answers(self, batch: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
         """Generate `tokens` tokens greedily after each sequence, past any end of sequence."""
@@ -85,10 +65,10 @@ class VllmEngine:
         from eaglectl.reference.target_engine import join_states
 
         files = [Path(file) for file in self._run(batch, 0)["files"]]
-        columns = [self.layers.index(boundary) for boundary in self.options.boundaries]
+        columns = [self.layers.index(boundary) for boundary in self.boundaries]
         aux = []
         for ids, file in zip(batch, files, strict=True):
-            states = load_states(file, ids, len(self.layers), self.options.dims.target_hidden)
+            states = load_states(file, ids, len(self.layers), self.dims.target_hidden)
             aux.append(states[:, columns].flatten(1))
             file.unlink()
         return join_states(batch, aux)
@@ -102,13 +82,22 @@ def captured_layers(boundaries: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(set(boundaries)))
 
 
+def boundaries_of(job: EngineJob) -> tuple[int, ...]:
+    """The trained aux boundaries of a job's drafter, which are known where its states are collected."""
+    return job.drafter.aux.boundaries or ()
+
+
 @contextlib.contextmanager
-def start_vllm(options: VllmOptions) -> Iterator[VllmEngine]:
-    """The target loaded in vLLM. Raises UnreadableError where vLLM is absent, too old, or fails."""
+def start_vllm(job: EngineJob, length: int) -> Iterator[VllmEngine]:
+    """The target loaded in vLLM, for batches of sequences of at most `length` tokens.
+
+    Loading and each batch may take the job's timeout. Raises UnreadableError where vLLM is absent, too old,
+    or fails.
+    """
     VLLM.require("--engine transformers")
-    check_files(options.target)
-    with VLLM.started(options.timeout) as process:
-        base = _base_request(options) | {"folder": str(process.folder)}
+    check_files(job.target)
+    with VLLM.started(job.timeout) as process:
+        base = _base_request(job, length) | {"folder": str(process.folder)}
 
         def ask(request: Mapping[str, Any]) -> dict[str, Any]:
             whole = {**base, **request}
@@ -123,32 +112,32 @@ def start_vllm(options: VllmOptions) -> Iterator[VllmEngine]:
             )
         described = ask({"mode": "open states"})
         engine = {"name": "vllm", "vllm": release, "device": described["device"], "dtype": described["dtype"]}
-        if options.tensor_parallel_size > 1:
-            engine["tensor_parallel_size"] = str(options.tensor_parallel_size)
-        if options.engine_arguments:
-            engine["arguments"] = json.dumps(options.engine_arguments)
-        yield VllmEngine(options, engine, ask)
+        if job.tensor_parallel_size > 1:
+            engine["tensor_parallel_size"] = str(job.tensor_parallel_size)
+        if job.engine_arguments:
+            engine["arguments"] = json.dumps(job.engine_arguments)
+        yield VllmEngine(job, engine, ask)
 
 
-def _base_request(options: VllmOptions) -> dict[str, Any]:
-    text_config = text_part(read_target_config(options.target))
-    length = min(options.length + MARGIN, read_context_length(options.target) or math.inf)
+def _base_request(job: EngineJob, longest: int) -> dict[str, Any]:
+    text_config = text_part(read_target_config(job.target))
+    length = min(longest + MARGIN, read_context_length(job.target) or math.inf)
     # twice the cache of one sequence whose keys and values are as wide as its residual stream
-    layers = 2 * text_config["num_hidden_layers"] + len(options.boundaries)
-    cache = 2 * length * layers * options.dims.target_hidden * FLOAT32_BYTES
-    weights = weight_bytes(options.target) // options.tensor_parallel_size
+    layers = 2 * text_config["num_hidden_layers"] + len(boundaries_of(job))
+    cache = 2 * length * layers * job.drafter.dims.target_hidden * FLOAT32_BYTES
+    weights = weight_bytes(job.target) // job.tensor_parallel_size
     return {
-        "target": str(options.target.resolve()),
-        "boundaries": captured_layers(options.boundaries),
+        "target": str(job.target.resolve()),
+        "boundaries": captured_layers(boundaries_of(job)),
         "length": length,
-        "batch": options.batch,
-        "device": options.device,
-        "tensor_parallel_size": options.tensor_parallel_size,
-        "engine_arguments": dict(options.engine_arguments),
+        "batch": BATCH,
+        "device": job.device,
+        "tensor_parallel_size": job.tensor_parallel_size,
+        "engine_arguments": dict(job.engine_arguments),
         "seed": 0,
-        "trust_remote_code": options.trust_remote_code,
-        "needs_tokenizer": options.needs_tokenizer,
+        "trust_remote_code": job.trust_remote_code,
+        "needs_tokenizer": job.needs_tokenizer,
         "is_mla_target": "kv_lora_rank" in text_config,
         "cache_bytes": max(cache, CACHE_BYTES),
-        "memory_bytes": weights + options.batch * cache + activation_bytes(text_config) + ENGINE_BYTES,
+        "memory_bytes": weights + BATCH * cache + activation_bytes(text_config) + ENGINE_BYTES,
     }
