@@ -94,17 +94,16 @@ def smoke(
     report = smoke_drafts(source, target, options, on_progress)
     if report.run.engine != "reference":
         return report
-    return replace(report, notes=(*report.notes, *_otherwise_read(source, target, options.answers)))
-
-
-def _otherwise_read(source: str, target: str | None, answers: Answers) -> Iterator[str]:
-    """Of which engines the reference's figure says nothing: those known to read the file otherwise."""
-    latest = {verdict.engine: verdict for verdict in inspect(source, target=target, answers=answers).verdicts}
-    for verdict in latest.values():
-        if verdict.outcome.is_known_wrong:
-            title = f"{ENGINES[verdict.engine].title} {verdict.release}"
-            reasons = "; ".join(verdict.reasons)
-            yield f"measured as if the file were read as trained; {title} does not read it so: {reasons}"
+    verdicts = inspect(source, target=target, answers=options.answers).verdicts
+    latest = {verdict.engine: verdict for verdict in verdicts}
+    # of these the reference's figure says nothing
+    notes = [
+        f"measured as if the file were read as trained; {ENGINES[engine].title} {verdict.release} does not"
+        f" read it so: {'; '.join(verdict.reasons)}"
+        for engine, verdict in latest.items()
+        if verdict.outcome.is_known_wrong
+    ]
+    return replace(report, notes=(*report.notes, *notes))
 
 
 def smoke_drafts(
@@ -181,7 +180,7 @@ def _timed(
     try:
         if engine in RUNNERS:
             return replace(report, speed=measure_speed(job, chains, concurrencies))
-        from eaglectl.run.server.speed import measure_server  # late, as its run is
+        from eaglectl.run.server.run import measure_server  # late, as its run is
 
         return replace(report, speed=measure_server(job, engine, report.k, concurrencies))
     except (RefusedError, UnreadableError) as error:  # what acceptance is was measured

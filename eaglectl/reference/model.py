@@ -48,34 +48,41 @@ def _pick(values: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
 
 
 class Cache(Struct):
-    """Keys and values of one layer, [batch, kv_heads, slots, dim]; `positions` [batch, slots]."""
+    """One layer's keys and values [batch, kv_heads, slots, dim], and their positions [batch, slots]."""
 
-    keys: torch.Tensor | None = None
-    values: torch.Tensor | None = None
-    positions: torch.Tensor | None = None
+    parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     def extend(
         self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Append keys, values and positions, and return those of all slots."""
-        if self.keys is not None and self.values is not None and self.positions is not None:
-            keys = torch.cat((self.keys, keys), 2)
-            values = torch.cat((self.values, values), 2)
-            positions = torch.cat((self.positions, positions), 1)
-        self.keys, self.values, self.positions = keys, values, positions
-        return keys, values, positions
+        if self.parts is not None:
+            keys = torch.cat((self.parts[0], keys), 2)
+            values = torch.cat((self.parts[1], values), 2)
+            positions = torch.cat((self.parts[2], positions), 1)
+        self.parts = keys, values, positions
+        return self.parts
 
     def crop(self, slots: int) -> None:
         """Keep the first `slots` slots."""
-        if self.keys is not None and self.values is not None and self.positions is not None:
-            self.keys, self.values = self.keys[:, :, :slots], self.values[:, :, :slots]
-            self.positions = self.positions[:, :slots]
+        if self.parts is not None:
+            keys, values, positions = self.parts
+            self.parts = keys[:, :, :slots], values[:, :, :slots], positions[:, :slots]
 
     def keep_sequences(self, rows: torch.Tensor) -> None:
         """Keep these sequences of the batch."""
-        if self.keys is not None and self.values is not None and self.positions is not None:
-            self.keys, self.values = self.keys[rows], self.values[rows]
-            self.positions = self.positions[rows]
+        if self.parts is not None:
+            keys, values, positions = self.parts
+            self.parts = keys[rows], values[rows], positions[rows]
+
+
+def causal_mask(valid: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """Which slots [batch, queries, slots] the queries at slots [..., queries, 1] attend to.
+
+    `valid` [batch, slots] is not padding. A query attends to itself too, since softmax over no slot is NaN.
+    """
+    slots = torch.arange(valid.shape[1], device=valid.device)
+    return (valid[:, None] & (slots <= queries)) | (slots == queries)
 
 
 class HasEmbedding(Protocol):
@@ -200,6 +207,11 @@ class DraftModel:
     def logits(self, state: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
         """Logits over the draft vocabulary; `head` is the drafter's lm_head or the target's."""
         return linear(self._norm(state, "norm"), head)
+
+    def tokens(self, state: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        """Target token ids [batch, time] of the most likely draft tokens."""
+        choice, ids = self.logits(state, head).argmax(-1), self.draft_id_to_target_id
+        return choice if ids is None else ids[choice]
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

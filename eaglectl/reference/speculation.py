@@ -12,7 +12,7 @@ import torch
 from msgspec import Struct
 
 from eaglectl.files.target_files import until_end
-from eaglectl.reference.model import DraftModel, without_gradients
+from eaglectl.reference.model import DraftModel, causal_mask, without_gradients
 from eaglectl.reference.target import TargetModel
 
 PREFILL = 1024  # tokens of prompts in one forward pass of the target
@@ -89,14 +89,11 @@ class _RoundCounts:
         tokens = self.tokens[row]
         return len(tokens) >= self.settings.max_tokens or not self.settings.stop.isdisjoint(tokens)
 
-    def add_tokens(self, new: Sequence[Sequence[int]]) -> None:
-        """Add the tokens of a round to each sequence."""
+    def add_round(self, new: Sequence[Sequence[int]], accepted: Sequence[int]) -> None:
+        """Add the tokens of a round to each sequence; `accepted` are those of its draft, nothing without."""
         for row, tokens in zip(self.rows, new, strict=True):
             self.tokens[row] += tokens
-
-    def add_drafts(self, accepted: Sequence[int]) -> None:
-        """Count one draft of each sequence, whose first `accepted` tokens were accepted."""
-        for row, length in zip(self.rows, accepted, strict=True):
+        for row, length in zip(self.rows if accepted else (), accepted, strict=True):
             self.rounds[row].append(length)
 
     def drop_done(self) -> list[int]:
@@ -137,7 +134,7 @@ class SpeculativeDecoder:
             session = DraftSession(self.drafter, self.target, self.settings.k, self.on_draft_step)
         following, verified = self._prefill(prompts)
         valid, lengths = verified.valid, verified.positions[:, -1] + 1
-        counts.add_tokens([[token] for token in following.tolist()])
+        counts.add_round([[token] for token in following.tolist()], ())
         while kept := counts.drop_done():
             if len(kept) < len(following):
                 rows = torch.tensor(kept, device=following.device)
@@ -158,13 +155,13 @@ class SpeculativeDecoder:
                 tokens, positions, torch.cat((valid, torch.ones_like(tokens).bool()), 1)
             )
             accepted, following = self._verify(logits, drafted)
-            if session is not None:
-                counts.add_drafts(accepted.tolist())
             new = torch.cat((drafted, following[:, None]), 1).scatter(
                 1, accepted[:, None], following[:, None]
             )
             is_accepted = steps <= accepted[:, None]
-            counts.add_tokens([row[: n + 1] for row, n in zip(new.tolist(), accepted.tolist(), strict=True)])
+            lengths_new = accepted.tolist()
+            tokens_new = [row[: length + 1] for row, length in zip(new.tolist(), lengths_new, strict=True)]
+            counts.add_round(tokens_new, () if session is None else lengths_new)
             valid, lengths = torch.cat((valid, is_accepted), 1), lengths + accepted + 1
             verified = DraftInput(aux, new, positions, is_accepted)
         return counts.sequences()
@@ -262,12 +259,10 @@ class DraftSession:
         valid: torch.Tensor,
         kept: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        total, time = valid.shape[1], tokens.shape[1]
-        slots = torch.arange(total, device=valid.device)
-        queries = slots[total - time :, None]
-        # padding attends to itself, since softmax over no slot at all is NaN
-        mask = (valid[:, None] & (slots <= queries)) | (slots == queries)
+        total = valid.shape[1]
+        queries = torch.arange(total - tokens.shape[1], total, device=valid.device)[:, None]
         embeddings = self.drafter.embeddings(tokens, self.target)
+        mask = causal_mask(valid, queries)
         return self.drafter.forward(embeddings, state, positions, self.caches, mask, kept)
 
     def _report_step(self, depth: int, state: torch.Tensor, valid: torch.Tensor) -> None:
@@ -275,10 +270,7 @@ class DraftSession:
             self.on_draft_step(depth, self.drafter.feedback(state), valid)
 
     def _token(self, state: torch.Tensor) -> torch.Tensor:
-        """Target token ids [batch, 1] of the most likely draft tokens."""
-        choice = self.drafter.logits(state, self.head.to(state.device, state.dtype)).argmax(-1)
-        ids = self.drafter.draft_id_to_target_id
-        return choice if ids is None else ids[choice]
+        return self.drafter.tokens(state, self.head.to(state.device, state.dtype))
 
 
 def filled_slots(valid: torch.Tensor) -> torch.Tensor | None:

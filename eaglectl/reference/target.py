@@ -339,9 +339,7 @@ def choose_device(device: str) -> tuple[str, str]:
         )
     if device == "cpu" or not has_gpu:
         return "cpu", "float32"
-    if torch.cuda.device_count() > 1:
-        return "auto", "bfloat16"
-    return "cuda", "bfloat16"
+    return ("auto" if torch.cuda.device_count() > 1 else "cuda"), "bfloat16"
 
 
 def rope_of(target: TargetModel) -> Rope | None:

@@ -11,7 +11,7 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.reference.model import Cache, DraftModel, Weights, without_gradients
+from eaglectl.reference.model import Cache, DraftModel, Weights, causal_mask, without_gradients
 from eaglectl.reference.speculation import pad_left
 from eaglectl.reference.target import TargetModel
 
@@ -86,7 +86,7 @@ class ForcedDrafter:
     @without_gradients
     def first_matches(self, batch: ForcedBatch) -> torch.Tensor:
         """Whether the first draft token at each slot is the target's choice, [batch, time - 1]."""
-        drafted = self._tokens(self._first_step(batch)[0])
+        drafted = self.drafter.tokens(self._first_step(batch)[0], self.head)
         return (drafted == batch.choices[:, 1:]) & batch.valid[:, :-1]
 
     def _first_step(
@@ -96,9 +96,7 @@ class ForcedDrafter:
         aux = torch.cat([batch.states[boundary] for boundary in self.boundaries], -1)[:, :-1]
         state = self.drafter.combine_hidden_states(aux.to(self.drafter.device, self.dtype))
         valid = batch.valid[:, :-1]
-        slots = torch.arange(valid.shape[1], device=valid.device)
-        # padding attends to itself, since softmax over no slot at all is NaN
-        mask = (valid[:, None] & (slots <= slots[:, None])) | (slots == slots[:, None])
+        mask = causal_mask(valid, torch.arange(valid.shape[1], device=valid.device)[:, None])
         caches = self.drafter.new_caches()
         embeddings = self.drafter.embeddings(batch.tokens[:, 1:], self.target)
         stream = self.drafter.forward(embeddings, state, batch.positions[:, :-1], caches, mask, kept)
@@ -110,8 +108,7 @@ class ForcedDrafter:
         stream, caches, valid = self._first_step(batch, batch.starts)
         rows = torch.arange(len(stream), device=stream.device)[:, None]
         starts, time = batch.starts, batch.tokens.shape[1]
-        slots = torch.arange(valid.shape[1], device=valid.device)
-        mask = (valid[:, None] & (slots <= starts[..., None])) | (slots == starts[..., None])
+        mask = causal_mask(valid, starts[..., None])
         own = torch.eye(starts.shape[1], dtype=torch.bool, device=valid.device).expand(len(stream), -1, -1)
         positions = batch.positions[rows, starts]
         alive = batch.is_start.clone()
@@ -119,7 +116,7 @@ class ForcedDrafter:
         for step in range(self.k):
             place = starts + step + 2
             truth = batch.tokens[rows, place.clamp(max=time - 1)]
-            alive &= (self._tokens(stream) == truth) & (place < time)
+            alive &= (self.drafter.tokens(stream, self.head) == truth) & (place < time)
             count += alive
             if step == self.k - 1:
                 break
@@ -127,12 +124,6 @@ class ForcedDrafter:
             embeddings, state = self.drafter.embeddings(truth, self.target), self.drafter.feedback(stream)
             stream = self.drafter.forward(embeddings, state, positions + step + 1, caches, mask)
         return count
-
-    def _tokens(self, stream: torch.Tensor) -> torch.Tensor:
-        """Target token ids of the most likely draft tokens, [batch, slots]."""
-        choice = self.drafter.logits(stream, self.head).argmax(-1)
-        ids = self.drafter.draft_id_to_target_id
-        return choice if ids is None else ids[choice]
 
 
 def with_draft_tokens(weights: Weights, tokens: Sequence[int]) -> Weights:

@@ -41,9 +41,8 @@ SWITCHED = {"true": "false", "false": "true"}
 
 def _rotated_target(evidence: Evidence) -> Shown | str | None:
     findings, gap = _of_rule(evidence, ROTATED)
-    if not findings:
-        return gap
-    return _as_shown(findings, *_rotation_commands(evidence, findings[0].fix))
+    fix = findings[0].fix if findings else ""
+    return _as_shown(findings, *_rotation_commands(evidence, fix)) or gap
 
 
 def _of_rule(evidence: Evidence, name: str) -> tuple[list[Finding], str | None]:
@@ -357,7 +356,19 @@ def _open_questions(evidence: Evidence) -> Iterator[str]:
             f" {FEWEST_PROMPTS} and {FEWEST_DRAFTS} are needed, and 16 prompts or more are better: give more"
             " --prompts, or more --max-tokens"
         )
-    variants = evidence.reference.variants if evidence.reference and not _is_dead(measured) else ()
+    yield from _open_readings(evidence, is_dead=_is_dead(measured))
+    yield from _open_runs(evidence)
+    length = measured.length
+    if judged and length.value < MAX_REGRESSION * judged[0] and length.high >= judged[0]:
+        yield (
+            f"acceptance length {length.words} does not tell whether it is below the {judged[0]:g}"
+            f" {judged[1]}: give more --prompts than {measured.prompts}"
+        )
+
+
+def _open_readings(evidence: Evidence, *, is_dead: bool) -> Iterator[str]:
+    """Readings and layers that a few more prompts could show to be better."""
+    variants = evidence.reference.variants if evidence.reference and not is_dead else ()
     few = [variant for variant in variants if variant.outcome == ReadingOutcome.TOO_FEW_PROMPTS]
     readings = [variant for variant in few if variant.prompts_needed is not None]
     if reading := max(readings, key=lambda variant: variant.ratio.value, default=None):
@@ -370,6 +381,10 @@ def _open_questions(evidence: Evidence) -> Iterator[str]:
             f"{found.name} draft better by x{found.ratio.value:.2f}, which {found.measured.prompts} prompts"
             " cannot tell from chance: give twice as many --prompts"
         )
+
+
+def _open_runs(evidence: Evidence) -> Iterator[str]:
+    """Sampling that costs, or a chat template that gains, where a few more prompts could show it."""
     prompts = evidence.reference.measured.prompts if evidence.reference else 0
     sampled = _over_reference(evidence, evidence.sampled)
     templated = _over_reference(evidence, evidence.templated)
@@ -377,12 +392,6 @@ def _open_questions(evidence: Evidence) -> Iterator[str]:
         yield from _open_run(sampled, prompts, "at the temperature that was asked for")
     elif templated is not None and templated.value >= LEAST_GAIN and templated.low <= 1:
         yield from _open_run(templated, prompts, "in the target's chat template")
-    length = measured.length
-    if judged and length.value < MAX_REGRESSION * judged[0] and length.high >= judged[0]:
-        yield (
-            f"acceptance length {length.words} does not tell whether it is below the {judged[0]:g}"
-            f" {judged[1]}: give more --prompts than {measured.prompts}"
-        )
 
 
 def _open_run(compared: Estimate, prompts: int, where: str) -> Iterator[str]:

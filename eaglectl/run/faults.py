@@ -5,7 +5,7 @@ config, or its rounds. What a child process reports of an error is `error_answer
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,9 @@ def fault(
     if "needs" in answer:
         return UnreadableError(f"{release}: {text}; install {answer['needs']}")
     if IN_WORKER.search(text):
-        frames += _worker_frames(output)
-        text += _root_cause(output)
+        frames += [(match[1].replace("/", "."), match[2]) for match in WORKER_FRAME.finditer(output)]
+        if cause := ROOT_CAUSE.search(output):
+            text += f" ({cause[0][:400]})"
     if MEMORY.search(text):
         name = engine.memory_argument
         return UnreadableError(
@@ -89,7 +90,7 @@ def fault(
         )
     if argument := _argument(release, answer, request, text):
         return argument
-    if _is_ours(frames):
+    if frames and frames[-1][0].partition(".")[0] == "eaglectl":
         return _own_fault(release, text, frames)
     if setup := _setup_fault(release, text):
         return setup
@@ -103,14 +104,7 @@ def _argument(
     fields = answer.get("fields", ())
     if given := [name for name in fields if name in request["engine_arguments"]]:
         return UsageError(f"--engine-arg {listed(given)}: {release} says {text}")
-    if fields:
-        return _own_fault(release, text, [("its arguments", listed(fields))])
-    return None
-
-
-def _is_ours(frames: Sequence[tuple[str, str]]) -> bool:
-    """Whether the error was raised in eaglectl's own lines."""
-    return bool(frames) and frames[-1][0].partition(".")[0] == "eaglectl"
+    return _own_fault(release, text, [("its arguments", listed(fields))]) if fields else None
 
 
 def _own_fault(release: str, text: str, frames: Sequence[tuple[str, str]]) -> EaglectlError:
@@ -159,15 +153,3 @@ def _where(place: tuple[str, str], answer: Mapping[str, Any]) -> str:
     module, function = place
     tensor = answer.get("tensor") if "load" in function else WEIGHTS.get(function)
     return "".join([f"tensor {tensor}, " if tensor else "", f"{module.rpartition('.')[2]}.py, {function}"])
-
-
-def _worker_frames(output: str) -> Iterator[tuple[str, str]]:
-    """The frames of the tracebacks that worker processes printed."""
-    for match in WORKER_FRAME.finditer(output):
-        yield match[1].replace("/", "."), match[2]
-
-
-def _root_cause(output: str) -> str:
-    """The error of a worker process, where the engine's own error only refers to it."""
-    causes = ROOT_CAUSE.findall(output)
-    return f" ({causes[0][:400]})" if causes else ""

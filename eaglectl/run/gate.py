@@ -49,9 +49,8 @@ def judge_ratio(ratio: Estimate, rounds: Estimate, least: float) -> GateEnding:
     """
     if rounds.high < least or (ratio.high < least and rounds.value < least):
         return GateEnding.LOST
-    if ratio.low >= least and rounds.value >= least:
-        return GateEnding.KEPT
-    return GateEnding.TOO_FEW_PROMPTS
+    is_kept = ratio.low >= least and rounds.value >= least
+    return GateEnding.KEPT if is_kept else GateEnding.TOO_FEW_PROMPTS
 
 
 def worst(endings: Iterable[GateEnding]) -> GateEnding:
@@ -184,7 +183,12 @@ def drafts_by_part(stage: Stage, drafted: Callable[[slice], list[Drafts]], least
     drafts = drafted(slice(PILOT))
     if len(stage.texts) <= PILOT:
         return drafts
-    tell_prompts_needed(stage, drafts, least)
+    needed = prompts_forecast(drafts[0].at_starts, drafts[1].at_starts, least)
+    if needed is not None:
+        notify(
+            f"about {needed} prompts tell whether {least:g} of acceptance is kept, by"
+            f" the deviation between the first {PILOT}; {len(stage.texts)} are given"
+        )
     return [first.joined(rest) for first, rest in zip(drafts, drafted(slice(PILOT, None)), strict=True)]
 
 
@@ -194,16 +198,6 @@ def drafts_of(
     """What each side drafts from every position of the answers to `texts` in `results`."""
     first = FirstPass(stage, {place for side in sides for place in side.boundaries}, results, texts)
     return [first.run(side.model, side.boundaries) for side in sides]
-
-
-def tell_prompts_needed(stage: Stage, drafts: Sequence[Drafts], least: float) -> None:
-    """Give a notice of how many prompts tell kept from lost, by the deviation between these first drafts."""
-    needed = prompts_forecast(drafts[0].at_starts, drafts[1].at_starts, least)
-    if needed is not None:
-        notify(
-            f"about {needed} prompts tell whether {least:g} of acceptance is kept, by"
-            f" the deviation between the first {PILOT}; {len(stage.texts)} are given"
-        )
 
 
 def _row(k: int, before: Drafts, after: Drafts) -> GateRow:

@@ -161,12 +161,14 @@ def _words(length: PublishedLength) -> str:
 def _length(figure: Figure, prompt_set: str, length: float) -> PublishedLength:
     source = published_file().sources[figure.source]
     temperature = source.temperature if figure.temperature is None else figure.temperature
+    presets = published_file().presets.items()
+    named = (name for name, made in presets if (made.source, made.set) == (figure.source, prompt_set))
     return PublishedLength(
         length,
         figure.drafter,
         figure.target,
         prompt_set,
-        _preset(figure.source, prompt_set),
+        next(named, None),
         figure.k,
         temperature,
         figure.engine_name,
@@ -176,8 +178,3 @@ def _length(figure: Figure, prompt_set: str, length: float) -> PublishedLength:
         figure.date or source.date,
         source.prompts,
     )
-
-
-def _preset(source: str, prompt_set: str) -> str | None:
-    presets = published_file().presets.items()
-    return next((name for name, made in presets if (made.source, made.set) == (source, prompt_set)), None)

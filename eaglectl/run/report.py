@@ -168,7 +168,7 @@ def make_report(
 ) -> SmokeReport:
     """The report on `run`; a dead drafter fails without any threshold."""
     measured = measure(run.results)
-    sets = {name: [run.results[index] for index in part] for name, part in _by_set(run.results).items()}
+    sets = _results_by_set(run.results)
     by_set = {name: measure(part) for name, part in sets.items() if any(result.drafts for result in part)}
     failures = [
         *shortfalls(measured, min_length, min_position_0),
@@ -177,10 +177,7 @@ def make_report(
         *(note.text for note in job.drafter.notes_at("problem")),
     ]
     notes = [f'set "{name}": its answers end before a draft' for name in sets if name not in by_set]
-    method = run.resolved.get("draft_sample_method")
-    if job.temperature > 0 and method is not None:
-        sampled = f"drafts were sampled by draft_sample_method {method}; {SERVED_WITH}"
-        notes.append(DRAFTINGS.get(method, sampled))
+    notes += _drafting_notes(job, run)
     equal = run.equal_outputs if job.temperature == 0 else None  # sampled tokens need not be equal
     is_lossless = None if equal is None else equal == len(run.results)
     if equal is not None and not is_lossless:
@@ -206,6 +203,13 @@ def make_report(
         ignores_eos=job.ignores_eos,
         trust_remote_code=job.trust_remote_code,
     )
+
+
+def _drafting_notes(job: EngineJob, run: EngineRun) -> Iterator[str]:
+    """How drafts were sampled at a temperature above 0, which changes how many are accepted."""
+    method = run.resolved.get("draft_sample_method")
+    if job.temperature > 0 and method is not None:
+        yield DRAFTINGS.get(method, f"drafts were sampled by draft_sample_method {method}; {SERVED_WITH}")
 
 
 def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Variant], str]) -> SmokeReport:
@@ -329,6 +333,10 @@ def _set_ratio(name: str, rounds: Pair, positions: Pair | None, least: float) ->
     advice = f"give {needed} or more of this set" if needed else "no number of prompts would"
     reason = f"too few prompts: {where}, prompts: {count}, cannot tell; {advice}"
     return SetRatio(name, count, estimate, verified, GateEnding.TOO_FEW_PROMPTS, reason, needed)
+
+
+def _results_by_set(results: Sequence[PromptResult]) -> Mapping[str, list[PromptResult]]:
+    return {name: [results[index] for index in indices] for name, indices in _by_set(results).items()}
 
 
 def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[int]]:

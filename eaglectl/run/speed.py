@@ -215,19 +215,15 @@ def measure_speed(job: EngineJob, ks: Sequence[int], concurrencies: Sequence[int
     request = {"concurrencies": list(concurrencies)}
     report_step(job.on_progress, "timing without the drafter")
     plain = ask(SERVED, job, "plain", texts, request)
-    rows: list[SpeedRow] = []
-    runs = [_timings(plain)]
+    answers = [plain]
     for k in ks:
         report_step(job.on_progress, f"timing with the drafter, k={k}")
-        runs.append(_timings(ask(SERVED, replace(job, k=k), "generate", texts, request)))
-        rows += compare_timings(k, runs[-1], runs[0])
+        answers.append(ask(SERVED, replace(job, k=k), "generate", texts, request))
+    runs = [convert(answer["timings"], tuple[Timing, ...]) for answer in answers]
+    rows = [row for k, run in zip(ks, runs[1:], strict=True) for row in compare_timings(k, run, runs[0])]
     repeats = min(len(timing.batches) for timings in runs for timing in timings)
     how = _explain(plain, job.max_tokens)
     return Speed(tuple(rows), plain["device"], plain["card"], job.max_tokens, repeats, how)
-
-
-def _timings(answer: Mapping[str, Any]) -> tuple[Timing, ...]:
-    return convert(answer["timings"], tuple[Timing, ...])
 
 
 def _explain(answer: Mapping[str, Any], max_tokens: int) -> str:

@@ -123,9 +123,7 @@ def ready(
     names = dict.fromkeys(request.engine for request in requests)
     states = (*(work.stored(name, inspection) for name in names), *map(work.server, servers))
     result = Readiness(source, inspection, states, questions.measured, is_named=work.is_named)
-    outcomes = {state.stored_outcome for state in states if state.engine in ENGINES}
-    is_wrong = bool(_errors(inspection.findings)) or any(outcome.is_known_wrong for outcome in outcomes)
-    if outcomes and (is_wrong or not any(outcome.is_served for outcome in outcomes)):
+    if _may_need_conversion(result):
         result = work.converted(result, None if out is None else Path(out))
     result = work.judged(result)
     return replace(
@@ -135,6 +133,14 @@ def ready(
         reused=tuple(kept.reused),
         seconds=time.perf_counter() - start,
     )
+
+
+def _may_need_conversion(result: Readiness) -> bool:
+    """Whether the files have errors, an engine does not run them as trained, or none is known to."""
+    outcomes = {state.stored_outcome for state in result.engines if state.engine in ENGINES}
+    if _errors(result.inspection.findings) or any(outcome.is_known_wrong for outcome in outcomes):
+        return bool(outcomes)
+    return bool(outcomes) and not any(outcome.is_served for outcome in outcomes)
 
 
 def _explain_no_speed(result: Readiness, options: ReadyOptions) -> str:

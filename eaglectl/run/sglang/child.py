@@ -63,7 +63,14 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
     }
     arguments = server_arguments(request, max(map(len, request["prompts"])) + request["max_tokens"])
     if not is_plain:
-        arguments |= speculative_arguments(request)
+        # a chain of k draft tokens
+        arguments |= {
+            "speculative_algorithm": "EAGLE3",
+            "speculative_draft_model_path": request["drafter"],
+            "speculative_num_steps": request["k"],
+            "speculative_eagle_topk": 1,
+            "speculative_num_draft_tokens": request["k"] + 1,
+        }
     report_phase("loading")
     engine = engine_class(arguments)(**arguments)
     phase = f"prompts {'without' if is_plain else 'with'} the drafter"
@@ -81,7 +88,8 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
             )
             results.append({"tokens": answer(output, request), "drafts": drafts, "accepted": accepted})
             report_phase(phase, number, len(request["prompts"]))
-        report = read_report()
+        path = Path(os.environ[REPORT])
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     finally:
         engine.shutdown()
     return {
@@ -129,13 +137,6 @@ def rounds(info: dict[str, Any], k: int) -> tuple[int, list[int]]:
     return sum(histogram), [sum(histogram[position + 1 :]) for position in range(k)]
 
 
-def read_report() -> dict[str, Any]:
-    """What the scheduler said of itself."""
-    path = Path(os.environ[REPORT])
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return report
-
-
 def server_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
     """Arguments of SGLang's engine that load the target for `length` tokens; those of the user go last."""
     arguments: dict[str, Any] = {
@@ -152,8 +153,7 @@ def server_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
     }
     if is_cpu(request):
         arguments |= {"device": "cpu", "dtype": "float32", "max_total_tokens": max(CPU_CACHE, 2 * length)}
-    given: dict[str, Any] = request["engine_arguments"]
-    return arguments | given
+    return {**arguments, **request["engine_arguments"]}
 
 
 def has_gpu() -> bool:
@@ -161,17 +161,6 @@ def has_gpu() -> bool:
     import torch
 
     return bool(torch.cuda.is_available())
-
-
-def speculative_arguments(request: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of SGLang's engine for a chain of `k` draft tokens."""
-    return {
-        "speculative_algorithm": "EAGLE3",
-        "speculative_draft_model_path": request["drafter"],
-        "speculative_num_steps": request["k"],
-        "speculative_eagle_topk": 1,
-        "speculative_num_draft_tokens": request["k"] + 1,
-    }
 
 
 if __name__ == "__main__":
