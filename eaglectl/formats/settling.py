@@ -5,8 +5,10 @@ Doubts about a producer's files stay with a drafter through conversions, in eagl
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,10 @@ from eaglectl.formats.published import PublishedDrafter, published_drafter
 from eaglectl.formats.unread import LAYERS
 
 Read = Callable[[Answers], Drafter]
-# what reading takes next: the question, the choice that answers it, and who makes it (None: eaglectl.json)
-NextAnswer = tuple[Note, Choice, Origin | None]
 KNOWN = Path(__file__).with_name("known_drafters.json")
 RECORDED = "as eaglectl.json records: "
 AUX, ROPE, NORM_OUTPUT = "aux layers", ("rope_theta", "rope_scaling"), "norm_output"
+SEMANTICS = "--source-semantics"
 AUX_KEYS = {"--aux-layers", "--aux-convention"}
 # what an answer is about to which no question was asked
 ABOUT = {**dict.fromkeys(AUX_KEYS, AUX), "rope": ROPE[0]}
@@ -52,17 +53,11 @@ class _Record(Struct, frozen=True):
 
     settled: tuple[Settlement, ...] = ()
     boundaries: tuple[int, ...] | None = None
-    rope: Any = None
+    rope: dict[str, Any] | None = None
     norm_output: bool | None = None
     layout: str = ""
-    how: str = "written by eaglectl, which did not record from what"
+    layers_from: str = "written by eaglectl, which did not record from what"
     is_edited: bool = False
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """What the drafter was written with, by what a note is about."""
-        layers = None if self.boundaries is None else list(self.boundaries)
-        return {AUX: layers, ROPE[0]: self.rope, NORM_OUTPUT: self.norm_output}
 
 
 def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Drafter:
@@ -71,7 +66,7 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
     `read` reads the checkpoint with given answers. Raises UsageError for an answer that is about the source
     of a conversion and not about its output.
     """
-    record, given = _record(checkpoint), answers
+    record, given = _read_record(checkpoint), answers
     if record.boundaries and answers.aux_layers is None and answers.aux_convention:
         stripped = replace(answers, aux_convention=None)  # it is about the source's ids
         if _fact(read(stripped), AUX) == list(record.boundaries):
@@ -79,7 +74,15 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
     drafter = read(answers)
     asked: dict[str, Note] = {}
     tried, recorded = set[str](), set[str]()
-    while step := _next_step(drafter, answers, record, checkpoint, tried):
+    while step := next(
+        (
+            (note, choice, origin)
+            for note in drafter.notes_at("question")
+            for choice, origin in _candidates(note, drafter, answers, record, checkpoint)
+            if str(choice) not in tried
+        ),
+        None,
+    ):
         note, choice, origin = step
         asked.setdefault(choice.key, note)
         tried.add(str(choice))
@@ -87,6 +90,7 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
             recorded.add(choice.key)
         answers = answers.choosing(choice, origin)
         drafter = read(answers)
+    asked = {**_open_questions(read, given, set(asked)), **asked}
     carried = tuple(_carried(drafter, given, record))
     new = tuple(
         _settlement(drafter, choice, answers, asked.get(choice.key), read)
@@ -101,6 +105,17 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
         notes=tuple(dict.fromkeys(_all_notes(drafter, carried, new, record))),
         settled=(*carried, *new),
     )
+
+
+def _open_questions(read: Read, answers: Answers, asked: set[str]) -> dict[str, Note]:
+    """The questions that these answers settle, by what is answered; none where all of them were asked."""
+    if {choice.key for choice in answers.choices} <= asked:
+        return {}
+    try:
+        notes = read(Answers()).notes_at("question")
+    except EaglectlError:
+        return {}
+    return {choice.key: note for note in reversed(notes) for choice in note.choices}
 
 
 def _all_notes(
@@ -142,24 +157,14 @@ def known_drafters() -> Mapping[str, KnownDrafter]:
     return {known.name: known for known in listed}
 
 
-def _record(checkpoint: Checkpoint) -> _Record:
+def _read_record(checkpoint: Checkpoint) -> _Record:
     """eaglectl.json as far as it has the form that eaglectl writes."""
     stated = checkpoint.sidecars.get(RECORD, {})
     fields: dict[str, Any] = {}
-    for name, key, kind in (
-        ("settled", "settled", tuple[Settlement, ...]),
-        ("boundaries", "boundaries", tuple[int, ...] | None),
-        ("rope", "rope", dict[str, Any]),
-        ("norm_output", "norm_output", bool | None),
-        ("layout", "layout", str),
-        ("how", "layers_from", str),
-    ):
-        try:
-            if key in stated:
-                fields[name] = msgspec.convert(stated[key], kind)
-        except msgspec.ValidationError:
-            continue  # written by others
-    return _Record(**fields, is_edited=bool(stated) and is_config_edited(checkpoint))
+    for field in msgspec.structs.fields(_Record):
+        with suppress(KeyError, msgspec.ValidationError):  # absent, or written by others
+            fields[field.name] = msgspec.convert(stated[field.name], field.type)
+    return _Record(**{**fields, "is_edited": bool(stated) and is_config_edited(checkpoint)})
 
 
 def is_config_edited(checkpoint: Checkpoint) -> bool:
@@ -168,17 +173,6 @@ def is_config_edited(checkpoint: Checkpoint) -> bool:
         case {"output": {"files": {"config.json": {"sha256": str(recorded)}}}}:
             return sha256(checkpoint.source.read(CONFIG)).hexdigest() != recorded
     return False
-
-
-def _next_step(
-    drafter: Drafter, answers: Answers, record: _Record, checkpoint: Checkpoint, tried: set[str]
-) -> NextAnswer | None:
-    """The next open question that something else than the user answers."""
-    for note in drafter.notes_at("question"):
-        for choice, origin in _candidates(note, drafter, answers, record, checkpoint):
-            if str(choice) not in tried:
-                return note, choice, origin
-    return None
 
 
 def _candidates(
@@ -192,8 +186,9 @@ def _candidates(
     if known and known.config == config_digest(checkpoint.config):
         yield from ((choice, Origin("known", known.source)) for choice in known.choices if choice.key in keys)
     if (published := _published(checkpoint, drafter)) is not None:
+        texts = list(map(str, note.whole_choices))
         origin = Origin("published", f"{published.name}: {published.figures[0].origin}")
-        yield from ((choice, origin) for choice in published.reading if choice in _plain(note.choices))
+        yield from ((choice, origin) for choice in published.reading if str(choice) in texts)
     if answers.assume and note.usual:
         yield note.usual, Origin("assumed")
 
@@ -216,20 +211,14 @@ def _recorded_choice(note: Note, drafter: Drafter, record: _Record) -> Choice | 
         is_edited = drafter.aux.ids is not None and note.topic == "aux-lists"
         return None if is_edited else Choice("--aux-layers", ",".join(map(str, record.boundaries)))
     if note.about in ROPE and record.rope == _fact(drafter, note.about):
-        return Choice("--source-semantics", "rope=stored") if _has_settled_rope(drafter, record) else None
-    answers = [entry.answer for entry in record.settled if entry.answer in _plain(note.choices)]
+        # it was settled, or written in a layout of whose limits convert warned
+        layout = by_name(drafter.producer).layout
+        has_limits = is_of_layout and layout is not None and layout.rope is not None
+        is_settled = has_limits or any(entry.about in ROPE for entry in record.settled)
+        return Choice(SEMANTICS, "rope=stored") if is_settled else None
+    texts = list(map(str, note.whole_choices))
+    answers = [entry.answer for entry in record.settled if str(entry.answer) in texts]
     return answers[0] if answers and is_of_layout else None
-
-
-def _has_settled_rope(drafter: Drafter, record: _Record) -> bool:
-    """Whether the rope was settled, or written in a layout of whose limits convert warned."""
-    layout = by_name(drafter.producer).layout
-    has_limits = record.layout == drafter.producer and layout is not None and layout.rope is not None
-    return has_limits or any(entry.about in ROPE for entry in record.settled)
-
-
-def _plain(choices: tuple[Choice, ...]) -> list[Choice]:
-    return [Choice(choice.option, choice.value) for choice in choices if not choice.is_free]
 
 
 def _fact(drafter: Drafter, about: str) -> Any:
@@ -248,10 +237,11 @@ def _holds(entry: Settlement, drafter: Drafter) -> bool:
 
 def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Settlement]:
     """The recorded settlements that the user's answers do not replace; one that they repeat is confirmed."""
-    choices = {choice.key: choice for choice in given.choices}
+    choices, rope = {choice.key: choice for choice in given.choices}, RopeAnswer.of(given)
+    halves = {ROPE[0]: rope.base or "", ROPE[1]: rope.scaling or ""}  # what is said of each, "" for nothing
     for entry in record.settled:
         own = {choice.key for choice in entry.choices}
-        choice, half = choices.get(entry.answer.key), _rope_half(entry, given)
+        choice, half = choices.get(entry.answer.key), halves.get(entry.about)
         is_of_source = entry.about == HIDDEN_NORM or (half == "stored" and _holds(entry, drafter))
         if choice == entry.answer and _holds(entry, drafter):
             yield replace(entry, by="given", evidence="", choices=())
@@ -266,22 +256,11 @@ def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Sett
             yield entry
 
 
-def _rope_half(entry: Settlement, given: Answers) -> str | None:
-    """What the user says of the half of the rope that an entry is about; None for another fact."""
-    if entry.about not in ROPE:
-        return None
-    answer = RopeAnswer.of(given)
-    return (answer.base if entry.about == ROPE[0] else answer.scaling) or ""
-
-
 def _settlement(
     drafter: Drafter, choice: Choice, answers: Answers, note: Note | None, read: Read
 ) -> Settlement:
-    """How a choice settled an open fact; `note` is the question, None where the user answered it before."""
+    """How a choice settled an open fact; `note` is the question, None where none was asked."""
     origin = answers.origins.get(choice.key, Origin())
-    if note is None:
-        open_notes = _without(read, answers, choice.key)
-        note = next((one for one in open_notes if choice.key in {each.key for each in one.choices}), None)
     about = note.about if note else ABOUT.get(choice.key, choice.key)
     return Settlement(
         choice,
@@ -295,18 +274,6 @@ def _settlement(
     )
 
 
-def _without(read: Read, answers: Answers, key: str) -> tuple[Note, ...]:
-    """The questions that are open without the answer to `key`."""
-    semantics = {name: value for name, value in answers.semantics.items() if name != key}
-    fewer = replace(answers, semantics=semantics)
-    if key in AUX_KEYS:
-        fewer = replace(fewer, aux_layers=None, aux_convention=None)
-    try:
-        return read(fewer).notes_at("question")
-    except EaglectlError:
-        return ()
-
-
 def _output_choices(note: Note, drafter: Drafter, answers: Answers, read: Read) -> Iterator[Choice]:
     """The choices of a question in words that hold for the output too, which does not state what it was."""
     for choice in note.choices:
@@ -317,16 +284,10 @@ def _output_choices(note: Note, drafter: Drafter, answers: Answers, read: Read) 
         except EaglectlError:
             continue
         meaning = choice.meaning.replace("the file", "its source")
-        if note.about == AUX:
-            value = ",".join(map(str, other.aux.boundaries or ()))
-            yield Choice("--aux-layers", value, meaning)
-        elif note.about == ROPE[0]:
-            yield from _of_base(other.rope.theta, meaning)
+        if note.about in (AUX, ROPE[0], NORM_OUTPUT):
+            yield from _restated(note.about, _fact(other, note.about), meaning)
         elif note.about in ROPE and other.rope.scaling is None:
-            yield Choice("--source-semantics", "rope=plain", meaning)
-        elif note.about == NORM_OUTPUT:
-            value = str(bool(other.norms.norm_output)).lower()
-            yield Choice("--source-semantics", f"norm_output={value}", meaning)
+            yield Choice(SEMANTICS, "rope=plain", meaning)
         # an output cannot be read as its source where its two norms were written as one, or were not
         elif choice.value != "rope=stored" and (note.about != HIDDEN_NORM or other.norms == drafter.norms):
             yield choice
@@ -351,12 +312,16 @@ def _settled_note(entry: Settlement, prefix: str) -> Note:
 
 def _edited_facts(drafter: Drafter, settled: tuple[Settlement, ...], record: _Record) -> Iterator[Note]:
     """The questions about facts that no answer is about, and that an edited config.json states otherwise."""
+    if not record.is_edited:
+        return
+    layers = None if record.boundaries is None else list(record.boundaries)
+    written = {AUX: layers, ROPE[0]: record.rope, NORM_OUTPUT: record.norm_output}
     answered = {ROPE[0] if entry.about in (*ROPE, "rope") else entry.about for entry in settled}
     asked = {note.about for note in drafter.notes_at("question")}
-    for about, fact in record.facts.items() if record.is_edited else ():
+    for about, fact in written.items():
         found = _fact(drafter, about)
         if fact is not None and found != fact and about not in answered | asked:
-            yield _question_of_edit(about, found, fact, record.how if about == AUX else "")
+            yield _question_of_edit(about, found, fact, record.layers_from if about == AUX else "")
 
 
 def _with_recorded_layers(note: Note, record: _Record) -> Note:
@@ -374,27 +339,24 @@ def _question_of_edit(about: str, found: Any, recorded: Any, how: str) -> Note:
         f"config.json says {json.dumps(found)} and eaglectl.json records {json.dumps(recorded)}"
         f"{f' ({how})' if how else ''}: one was edited after the conversion"
     )
-    return question(about, why, "record-edited", tuple(_of_facts(about, found, recorded)))
+    of_file = list(_restated(about, found, "what config.json says"))
+    if about in ROPE:
+        of_file = [Choice(SEMANTICS, "rope=stored", "what config.json says")]
+    of_record = _restated(about, recorded, "what eaglectl.json records")
+    return question(about, why, "record-edited", (*of_file, *of_record))
 
 
-def _of_base(theta: float, meaning: str) -> Iterator[Choice]:
-    """The choice of a rope base, which an answer states in whole numbers; none for another."""
-    if theta == int(theta):
-        yield Choice("--source-semantics", f"rope={int(theta)}", meaning)
-
-
-def _of_facts(about: str, found: Any, recorded: Any) -> Iterator[Choice]:
-    """The choices that keep what config.json says, or write what eaglectl.json records."""
-    for fact, meaning in ((found, "what config.json says"), (recorded, "what eaglectl.json records")):
-        match about, fact:
-            case "aux layers", [*boundaries]:
-                yield Choice("--aux-layers", ",".join(map(str, boundaries)), meaning)
-            case (("rope_theta" | "rope_scaling"), {"theta": float(theta)}) if fact is recorded:
-                yield from _of_base(theta, meaning)
-            case (("rope_theta" | "rope_scaling"), _) if fact is found:
-                yield Choice("--source-semantics", "rope=stored", meaning)
-            case "norm_output", bool(value):
-                yield Choice("--source-semantics", f"norm_output={str(value).lower()}", meaning)
+def _restated(about: str, fact: Any, meaning: str) -> Iterator[Choice]:
+    """The choice that states a fact; none for a rope base that is no whole number."""
+    match about, fact:
+        case "aux layers", [*boundaries]:
+            yield Choice("--aux-layers", ",".join(map(str, boundaries)), meaning)
+        case (("rope_theta" | "rope_scaling"), {"theta": int() | float() as theta}) if float(
+            theta
+        ).is_integer():
+            yield Choice(SEMANTICS, f"rope={int(theta)}", meaning)
+        case "norm_output", bool(value):
+            yield Choice(SEMANTICS, f"norm_output={str(value).lower()}", meaning)
 
 
 def _how(drafter: Drafter, new: tuple[Settlement, ...], record: _Record) -> str:
@@ -404,7 +366,7 @@ def _how(drafter: Drafter, new: tuple[Settlement, ...], record: _Record) -> str:
             return f"{entry.answer} {entry.by}{f' ({entry.evidence})' if entry.evidence else ''}"
     is_given = any(entry.about == AUX for entry in new)
     if record.boundaries and not is_given and _fact(drafter, AUX) == list(record.boundaries):
-        return f"{RECORDED}{record.how}"
+        return f"{RECORDED}{record.layers_from}"
     return drafter.aux.how
 
 
@@ -415,17 +377,14 @@ def all_doubts(
     answers: Answers,
     record: Mapping[str, Any],
     settled: Mapping[str, Iterable[Note]],
-) -> Iterator[Note]:
+) -> list[Note]:
     """The producer's doubts and those of eaglectl.json, but for the topics that are settled, and their notes.
 
     `config` is that of the summary with the producer's nesting undone, in which other producers' doubts show.
     """
     recorded = _recorded_doubts(record, replace(summary, config=config), answers)
-    for note in (*_producer_doubts(format, summary, answers), *recorded):
-        if note.topic not in settled:
-            yield note
-    for notes in settled.values():
-        yield from notes
+    doubts = (*_producer_doubts(format, summary, answers), *recorded)
+    return [*(note for note in doubts if note.topic not in settled), *chain(*settled.values())]
 
 
 def _producer_doubts(format: Format, summary: CheckpointSummary, answers: Answers) -> Iterator[Note]:
@@ -448,11 +407,10 @@ def _recorded_doubts(
         match entry:
             case {"producer": str(name), "topic": str(topic)} if name in known_formats():
                 shown = _shown(name, topic, summary, answers)
-                match entry:
-                    case {"text": str(text)} if text and not shown:
-                        yield Note("warning", RECORD, text, topic, name, is_open="open" in entry)
-                    case _:
-                        yield from shown
+                text = entry.get("text")
+                if isinstance(text, str) and text and not shown:
+                    yield Note("warning", RECORD, text, topic, name, is_open="open" in entry)
+                yield from shown
 
 
 def doubt_entries(doubts: Iterable[Note], summary: CheckpointSummary) -> list[dict[str, Any]]:
