@@ -1,6 +1,6 @@
 """Layer ids as boundaries: by the user's answer, the numbers themselves or the producer; else a question."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import get_args
 
@@ -50,20 +50,21 @@ class Meaning(Struct, frozen=True):
 
 
 def read_aux_layers(
-    keys: Keys, taken: Iterable[str], format: Format, count: int, target: Target, answers: Answers
+    keys: Keys, format: Format, count: int, target: Target, answers: Answers
 ) -> Reading[AuxLayers]:
-    """The aux layers of a drafter whose fc takes `count` states; ids may be under keys that are not taken.
+    """The aux layers of a drafter whose fc takes `count` states; ids may be under keys that nobody knows.
 
     Raises UsageError where --aux-layers does not fit.
     """
-    stated = _read_ids(keys, format)
-    unknown = unread_ids(keys, (*taken, *stated.taken), format)
+    own = (place.key for place in format.ids if place.key not in COMMON_PLACES)
+    places = tuple(dict.fromkeys((*own, *COMMON_PLACES)))
+    lists = {place: ids for place in places if (ids := keys.ids(place)) is not None}
+    unknown = unread_ids(keys, places, format)
     if answers.aux_layers is not None:
         # they are not carried: the answer stands in their place
-        return Reading(_from_user(answers, count, target), (*stated.taken, *unknown))
-    lists = stated.value
-    allowed = {ids for listed in lists.values() for ids in (listed, *_neighbours(listed))}
-    unknown = {key: value for key, value in unknown.items() if _as_ids(value) not in allowed}
+        return Reading(_from_user(answers, count, target), (*places, *unknown))
+    known = [[j + shift for j in ids] for ids in lists.values() for shift in (-1, 0, 1)]
+    unknown = {key: value for key, value in unknown.items() if value not in known}
     asked = Reading.noting(ids_question(key, value) for key, value in unknown.items())
     if lists:
         aux = _boundaries(format, count, target, _meaning(keys, format, lists, target, answers))
@@ -72,7 +73,7 @@ def read_aux_layers(
         aux = Reading(AuxLayers(count, None, False, how))
     else:
         aux = _default(format, count, target)
-    return Reading.of(aux.value, stated, asked, aux)
+    return Reading.of(aux.value, Reading(None, places), asked, aux)
 
 
 def aux_layers_by_record(aux: Reading[AuxLayers], recorded: object, target: Target) -> Reading[AuxLayers]:
@@ -90,13 +91,6 @@ def aux_layers_by_record(aux: Reading[AuxLayers], recorded: object, target: Targ
             notes = tuple(note for note in aux.notes if note.topic != UNKNOWN_CONVENTION)
             return Reading(layers, aux.taken, notes)
     return aux
-
-
-def _read_ids(keys: Keys, format: Format) -> Reading[dict[str, Ids]]:
-    """The ids lists of the config by place: the producer's own places first."""
-    own = (place.key for place in format.ids if place.key not in COMMON_PLACES)
-    places = tuple(dict.fromkeys((*own, *COMMON_PLACES)))
-    return Reading({key: ids for key in places if (ids := keys.ids(key)) is not None}, places)
 
 
 def _boundaries(format: Format, count: int, target: Target, meaning: Meaning) -> Reading[AuxLayers]:
@@ -159,7 +153,13 @@ def _meaning(
             " agree in no convention"
         )
         if format.is_layout or not _is_certain(keys, format, key):
-            choices = dict.fromkeys(_layers_at(format, stated, place) for place in stated)
+            layers = {
+                place: to_boundaries(ids, _declared(format, place) or "boundary")
+                for place, ids in stated.items()
+            }
+            choices = [
+                Choice("--aux-layers", ",".join(map(str, ids)), place) for place, ids in layers.items()
+            ]
             asked = question("aux layers", text, "aux-lists", [*choices, LAYERS])
             return Meaning(ids, None, "lists that disagree", (asked,))
         warning = Note("warning", "aux layers", f"{text}; {format.title}'s trainer reads {key}", "aux-lists")
@@ -191,12 +191,6 @@ def _conventions(keys: Keys, format: Format, place: str) -> tuple[Convention, ..
     return (declared,) if declared and _is_certain(keys, format, place) else ("boundary", "output")
 
 
-def _layers_at(format: Format, stated: Mapping[str, Ids], place: str) -> Choice:
-    """The layers of one list, in the convention that is usual at its place."""
-    ids = to_boundaries(stated[place], _declared(format, place) or "boundary")
-    return Choice("--aux-layers", ",".join(map(str, ids)), place)
-
-
 def _two_lists(format: Format, stated: Mapping[str, Ids], answers: Answers) -> Meaning | None:
     """What lists at the top and in eagle_config mean together; None where one alone decides."""
     top, nested = stated.get(TOP_IDS), stated.get(NESTED_IDS)
@@ -219,7 +213,9 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
         return Meaning(ids, answer, f"{where}, read as --aux-convention {answer}")
     declared = _declared(format, key)
     is_certain = _is_certain(keys, format, key)
-    if not is_certain and _is_copy(key, ids, declared, target):
+    pattern = convention_by_pattern(ids, target.depth)
+    # at the top level, where vLLM reads boundaries, a trainer's usual outputs of layers
+    if not is_certain and key == TOP_IDS and declared != "output" and pattern == "output":
         return Meaning(ids, None, f"{where}, in an unknown convention", (_copy_question(ids),))
     if meaning := _by_numbers(key, ids, declared, target):
         return meaning
@@ -228,16 +224,11 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
     is_known = format.is_signed or target.depth is not None or key not in COMMON_PLACES
     # these look like lmsys' or nvidia's ids, copied into a speculators config
     is_copied = declared == "boundary" and ids[0] == 1 and len(ids) == 3
-    is_plausible = is_known and convention_by_pattern(ids, target.depth) is None and not is_copied
+    is_plausible = is_known and pattern is None and not is_copied
     if declared and (is_plausible or is_certain):
         return Meaning(ids, declared, f"{where}; {format.title} writes {_words(declared)}")
     asked = _convention_question(where, ids, target, declared)
     return Meaning(ids, None, f"{where}, in an unknown convention", (asked,))
-
-
-def _is_copy(key: str, ids: Ids, declared: Convention | None, target: Target) -> bool:
-    """Whether ids at the top level, where vLLM reads boundaries, are a trainer's usual outputs of layers."""
-    return key == TOP_IDS and declared != "output" and convention_by_pattern(ids, target.depth) == "output"
 
 
 def _by_numbers(key: str, ids: Ids, declared: Convention | None, target: Target) -> Meaning | None:
@@ -327,15 +318,6 @@ def _default_questions(format: Format, count: int, target: Target) -> Iterator[N
 
 def _is_default(boundaries: Ids, target: Target) -> bool:
     return target.depth is not None and boundaries == TRAINING_DEFAULT.at(target.depth)
-
-
-def _neighbours(ids: Ids) -> tuple[Ids, Ids]:
-    """The same layers in the other convention, whichever `ids` are in."""
-    return tuple(j - 1 for j in ids), tuple(j + 1 for j in ids)
-
-
-def _as_ids(value: object) -> object:
-    return tuple(value) if isinstance(value, list) and all(type(item) is int for item in value) else None
 
 
 def _words(convention: Convention) -> str:

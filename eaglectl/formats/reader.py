@@ -104,7 +104,7 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     tensors = stored.value
     norms = read_norms(keys, format, summary, answers, tensors, dims)
     norms, settled = norms_by_record(norms, format, record)
-    aux = read_aux_layers(keys, (*sizes.taken, *norms.taken), format, dims.aux, target, answers)
+    aux = read_aux_layers(keys, format, dims.aux, target, answers)
     aux = aux_layers_by_record(aux, record.get("boundaries"), target)
     is_mla = dims.attention == "MLA"
     rope = read_rope(keys, answers, target, is_mla=is_mla, has_mla_factors=format.has_mla_factors)

@@ -25,6 +25,13 @@ _MAP_NAME = re.compile(
     r"d2t|t2d|(vocab|token).*map|map.*(vocab|token)|(draft|target)_to_|selected_(token|vocab)"
 )
 _SCALE_NAME = re.compile(r"softcap|multiplier|scale_(emb|depth)|query_pre_attn")
+# what a key of such a name may be, the first that fits
+MEANINGS = (
+    (_MAP_NAME, "a vocabulary map"),
+    (_ROPE_NAME, "a rope setting"),
+    (_NORM_NAME, "a norm switch"),
+    (_SCALE_NAME, "a scale of states"),
+)
 # keys that match a pattern above and change nothing that an EAGLE-3 drafter computes, whatever their value:
 # switches that a tensor decides (q/k norms), keys of MoE, hybrid or DeepSeek targets, trainers' own constants
 HARMLESS = frozenset(
@@ -60,14 +67,11 @@ def read_others(
 ) -> Reading[Mapping[str, Any]]:
     """The keys that no reader takes, to be carried over; a question on each that may change the network."""
     answer = answers.semantics.get("harmless", "").split(",")
-    # they are not carried either: the next reader would have to ask again
-    unread = tuple(_unread(keys, taken, format))
-    harmless = [place for place, _ in unread if place in answer]
-    if harmless:
-        taken = (*taken, *harmless)
-        unread = tuple(_unread(keys, taken, format))
-    notes = (_question(place, value, format) for place, value in unread)
-    return Reading(keys.rest(taken), tuple(harmless), tuple(filter(None, notes)))
+    # what is harmless is not carried either: the next reader would have to ask again
+    unread = dict(_unread(keys, taken, format))
+    harmless = tuple(place for place in unread if place in answer)
+    notes = (_question(place, value, format) for place, value in unread.items() if place not in harmless)
+    return Reading(keys.rest((*taken, *harmless)), harmless, tuple(filter(None, notes)))
 
 
 def _question(place: str, value: Any, format: Format) -> Note | None:
@@ -104,8 +108,7 @@ def _unread(keys: Keys, taken: Iterable[str], format: Format) -> Iterator[tuple[
 
 def _leaves(place: str, value: Any, taken: set[str]) -> Iterator[tuple[str, Any]]:
     """A key, or the keys of an object; an object whose own name is a match is one value."""
-    is_object = isinstance(value, Mapping) and not _IDS_NAME.search(place) and not _MAP_NAME.search(place)
-    if not is_object:
+    if not isinstance(value, Mapping) or _IDS_NAME.search(place) or _MAP_NAME.search(place):
         yield place, value
         return
     for name, inner in value.items():
@@ -118,26 +121,13 @@ def _meaning(name: str, value: Any, *, is_of_target: bool) -> str:
 
     The keys of a copied target are not judged, but for vocabulary maps.
     """
-    if name in HARMLESS or _is_neutral(name, value):
-        return ""
-    if _MAP_NAME.search(name):
-        return "a vocabulary map"
-    if is_of_target:
-        return ""
-    if _ROPE_NAME.search(name):
-        return "a rope setting"
-    if _NORM_NAME.search(name):
-        return "a norm switch"
-    return "a scale of states" if _SCALE_NAME.search(name) else ""
-
-
-def _is_neutral(name: str, value: Any) -> bool:
-    """Whether a value states nothing, or is declared as one at which its key changes nothing."""
-    if value is None or value in ("", [], {}):
-        return True
-    return any(
+    is_neutral = any(
         value == each and (type(value) is bool) == (type(each) is bool) for each in NEUTRAL.get(name, ())
     )
+    if name in HARMLESS or is_neutral or value is None or value in ("", [], {}):
+        return ""
+    meanings = MEANINGS[:1] if is_of_target else MEANINGS
+    return next((meaning for pattern, meaning in meanings if pattern.search(name)), "")
 
 
 def _is_ids(name: str, value: Any) -> bool:
@@ -153,9 +143,8 @@ def _is_ids(name: str, value: Any) -> bool:
 
 def _is_numbers(value: Any) -> bool:
     """Whether a value is a list of whole numbers, or of such lists."""
-    if not isinstance(value, list) or not value:
-        return False
-    return all(type(item) is int or _is_numbers(item) for item in value)
+    is_filled = isinstance(value, list) and bool(value)
+    return is_filled and all(type(item) is int or _is_numbers(item) for item in value)
 
 
 def _name(place: str) -> str:
