@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
 from eaglectl.conversion.plan import TransformedDrafter
 from eaglectl.conversion.readings import HALVES, rotary_moves, unquantised_weight, with_moves
-from eaglectl.conversion.request import ConversionRequest
 from eaglectl.conversion.tensor_steps import FLOATS
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Computed, Tensor
@@ -44,44 +43,56 @@ STATE_SHARE = 32.0
 EMBEDDING_ROWS = 4096
 
 
-def without_solved_problems(drafter: Drafter, request: ConversionRequest) -> Drafter:
+def without_solved_problems(
+    drafter: Drafter,
+    *,
+    rope_style: str | None = None,
+    has_query_lora: bool = False,
+    fixes: Sequence[tuple[str, str]] = (),
+) -> Drafter:
     """The drafter without the notes on problems that `rewritten_attention` or --fix-reading solves."""
 
     def is_solved(note: Note) -> bool:
         if note.topic == "training-unservable":
             return not drafter.rope.has_mla_factors
         if note.topic == "rope-pairing":
-            return request.rope_style == "interleaved"
+            return rope_style == "interleaved"
         if note.topic == "tensor-shape":
-            return note.about == "d2t" and ("d2t", "from-t2d") in request.fixes
+            return note.about == "d2t" and ("d2t", "from-t2d") in fixes
         is_of_query = note.about.endswith(".q_a_proj.weight")
-        return is_of_query and request.has_query_lora and not drafter.dims.q_lora_rank
+        return is_of_query and has_query_lora and not drafter.dims.q_lora_rank
 
     return replace(drafter, notes=tuple(note for note in drafter.notes if not is_solved(note)))
 
 
 def rewritten_attention(
-    checkpoint: Checkpoint, drafter: Drafter, request: ConversionRequest
+    checkpoint: Checkpoint,
+    drafter: Drafter,
+    *,
+    attention: str | None,
+    rope_style: str | None,
+    has_query_lora: bool,
+    dtype: str | None,
 ) -> TransformedDrafter:
-    """The attention that engines run and `request` names.
+    """The attention that engines run, rewritten as the options of these names say.
 
     Raises RefusedError where that is another function, UsageError for an option that does not apply.
     """
     is_mla = drafter.dims.attention == "MLA"
-    if (request.rope_style or request.has_query_lora) and not is_mla:
-        option = "--rope-style" if request.rope_style else "--mla-query-lora"
+    if (rope_style or has_query_lora) and not is_mla:
+        option = "--rope-style" if rope_style else "--mla-query-lora"
         raise UsageError(f"{option} is for MLA drafters, and this one is {drafter.dims.attention}")
-    result = with_attention(drafter, request.attention)
+    result = with_attention(drafter, attention)
     if not is_mla:
         return result
-    styled = _rope_styled(result.drafter, request.rope_style)
+    styled = _rope_styled(result.drafter, rope_style)
     scaled = with_mla_factors(styled.drafter)
     notes = (*result.notes, *styled.notes, *scaled.notes)
-    if not request.has_query_lora:
+    if not has_query_lora:
         return TransformedDrafter(scaled.drafter, notes)
     if drafter.dims.q_lora_rank:
         raise UsageError("--mla-query-lora: this drafter has q_a_proj and q_b_proj already; leave it out")
-    queried = with_query_lora(checkpoint, scaled.drafter, request.dtype)
+    queried = with_query_lora(checkpoint, scaled.drafter, dtype)
     return replace(queried, notes=(*notes, *queried.notes))
 
 

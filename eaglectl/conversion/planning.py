@@ -14,7 +14,7 @@ from eaglectl.conversion.double_norm import with_one_norm
 from eaglectl.conversion.plan import ConversionPlan, KeyChange, LeftBehind, Step, TransformedDrafter
 from eaglectl.conversion.pruning import pruned
 from eaglectl.conversion.readings import with_readings_fixed
-from eaglectl.conversion.request import DEFAULT_LAYOUT, ConversionRequest
+from eaglectl.conversion.request import DEFAULT_LAYOUT, ConversionRequest, UpgradeRecipe
 from eaglectl.conversion.rotation import with_rotation
 from eaglectl.conversion.target_head import with_head
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
@@ -64,11 +64,17 @@ def make_plan(
 
     Raises UsageError for what must be asked, RefusedError for what cannot be done.
     """
-    format, layout = format_to_write(request.format_name)
-    drafter = without_solved_problems(without_dropped(drafter, request.drop), request)
+    format, layout = format_to_write(request.layout or DEFAULT_LAYOUT)
+    is_for_training = request.recipe is not None
+    drafter = without_solved_problems(
+        without_dropped(drafter, request.drop),
+        rope_style=request.rope_style,
+        has_query_lora=request.has_query_lora,
+        fixes=request.fixes,
+    )
     check_settled(drafter)
     transformed, reasons = _transformed(checkpoint, drafter, layout, request)
-    check_expressible(transformed.drafter, format, layout, is_for_training=request.recipe is not None)
+    check_expressible(transformed.drafter, format, layout, is_for_training=is_for_training)
     vocabulary = draft_vocabulary(checkpoint, transformed.drafter, answers, selected)
     record = {**transformed.record, **request.record}
     notes = [*transformed.notes, *_repair_notes(drafter, vocabulary)]
@@ -78,14 +84,14 @@ def make_plan(
         drafter, vocabulary = smaller.drafter, smaller.vocabulary
         notes.extend(smaller.notes)
         record |= smaller.record
-    ids, id_notes = _ids(drafter, format, request)
+    ids, id_notes = _ids(drafter, format, request.engines)
     steps = tensor_steps(checkpoint, drafter, layout, vocabulary, request.dtype)
     check_quantised(drafter, steps)
     if any(step.name == "d2t" for step in steps):
         record["d2t"] = offsets_record(vocabulary.offsets)
-    config = write_config(
-        drafter, format, model_class_of(drafter.tensors, drafter.dims), ids, _norm_dtypes(steps)
-    )
+    # of the stored norms, the first dtype that a config can name is the config's
+    dtypes = [step.dtype for step in steps if step.stored and step.stored[0].endswith("norm.weight")]
+    config = write_config(drafter, format, model_class_of(drafter.tensors, drafter.dims), ids, dtypes)
     check_numbers(config)
     copied, left_files = side_files(checkpoint)
     plan = ConversionPlan(
@@ -102,7 +108,7 @@ def make_plan(
         notes=(
             *notes,
             *id_notes,
-            *_layout_notes(drafter, format, layout, is_for_training=request.recipe is not None),
+            *_layout_notes(drafter, format, layout, is_for_training=is_for_training),
         ),
         record=record,
     )
@@ -112,8 +118,7 @@ def make_plan(
 def _repair_notes(drafter: Drafter, vocabulary: DraftVocabulary) -> Iterator[Note]:
     """What the output's d2t repairs, and what engines do with the source's."""
     if vocabulary.how.startswith(ABSOLUTE):
-        text = "d2t: token ids became offsets; as stored no engine accepts a token"
-        yield Note("warning", "d2t", text)
+        yield Note("warning", "d2t", "d2t: token ids became offsets; as stored no engine accepts a token")
     elif "d2t" not in drafter.tensors and drafter.has_reduced_vocabulary:
         first = drafter.dims.draft_vocab
         text = f"d2t: made {vocabulary.how}; as stored engines propose the first {first} tokens"
@@ -125,12 +130,25 @@ def _transformed(
 ) -> tuple[TransformedDrafter, Mapping[str, str]]:
     """The drafter after every transformation but pruning, and why tensors are left behind, by stored name."""
     joined = with_one_norm(checkpoint, drafter, layout)
-    fixed = _repaired(joined.drafter, request)
-    attention = rewritten_attention(checkpoint, fixed.drafter, request)
+    fixed = TransformedDrafter(joined.drafter)
+    if request.fixes:  # they count aux states in ascending order
+        sorted_blocks = in_ascending_order(joined.drafter)
+        fixed = with_readings_fixed(sorted_blocks.drafter, request.fixes)
+        fixed = replace(fixed, notes=(*sorted_blocks.notes, *fixed.notes))
+    attention = rewritten_attention(
+        checkpoint,
+        fixed.drafter,
+        attention=request.attention,
+        rope_style=request.rope_style,
+        has_query_lora=request.has_query_lora,
+        dtype=request.dtype,
+    )
     drafter, zero_biases = without_zero_biases(checkpoint, attention.drafter, layout)
     if request.head:
         drafter = with_head(drafter, request.head)
-    version = at_version(checkpoint, drafter, request)
+    version = at_version(
+        checkpoint, drafter, request.version, request.recipe or UpgradeRecipe(), request.dtype
+    )
     ordered = in_ascending_order(version.drafter)
     rotated = TransformedDrafter(ordered.drafter)
     if request.rotation:
@@ -142,22 +160,8 @@ def _transformed(
     return TransformedDrafter(rotated.drafter, notes, record), reasons
 
 
-def _repaired(drafter: Drafter, request: ConversionRequest) -> TransformedDrafter:
-    """The drafter with the readings of --fix-reading repaired; they count aux states in ascending order."""
-    if not request.fixes:
-        return TransformedDrafter(drafter)
-    ordered = in_ascending_order(drafter)
-    fixed = with_readings_fixed(ordered.drafter, request.fixes)
-    return replace(fixed, notes=(*ordered.notes, *fixed.notes))
-
-
-def _norm_dtypes(steps: Sequence[Step]) -> list[str]:
-    """The dtypes of stored norms: the first one a config can name is the config's dtype."""
-    return [step.dtype for step in steps if step.stored and step.stored[0].endswith("norm.weight")]
-
-
 def _ids(
-    drafter: Drafter, format: Format, request: ConversionRequest
+    drafter: Drafter, format: Format, engines: Sequence[str]
 ) -> tuple[Mapping[str, Sequence[int]], tuple[Note, ...]]:
     """Layer ids by their places in the layout. Raises where a required place has no ids for these layers."""
     boundaries = drafter.aux.boundaries
@@ -166,7 +170,7 @@ def _ids(
     ids: dict[str, Sequence[int]] = {}
     notes: list[Note] = []
     for place in format.written_ids:
-        if place.key == NESTED_IDS and "atom" in request.engines:
+        if place.key == NESTED_IDS and "atom" in engines:
             ids[place.key] = boundaries  # ATOM reads this key as boundaries
             continue
         try:
@@ -241,9 +245,15 @@ def check_expressible(
     `is_for_training`: with the trainer's reason.
     """
     if missing := sorted(missing_features(drafter, layout)):
-        if missing == [Feature.AUX_LAYERS]:
-            _check_default_layers(drafter, format)
-        why = _why(missing, {**WHY_NOT, **layout.cautions} if is_for_training else WHY_NOT)
+        boundaries = drafter.aux.boundaries
+        is_depth_known = missing != [Feature.AUX_LAYERS] or drafter.target.depth is not None
+        if not is_depth_known and boundaries and TRAINING_DEFAULT.may_be(boundaries):
+            raise UsageError(
+                f"{format.title} writes no layer ids, so boundaries {list(boundaries)} must be the target's"
+                " default; pass --target to show that they are"
+            )
+        reasons = {**WHY_NOT, **layout.cautions} if is_for_training else WHY_NOT
+        why = "; ".join(f"{name}: {reasons[name]}" if name in reasons else name for name in missing)
         raise RefusedError(f"{format.title} cannot express this drafter ({why}){_alternative(format.name)}")
     if format.is_parallel and Feature.PARALLEL not in drafter.features():
         raise RefusedError(
@@ -264,23 +274,6 @@ def check_expressible(
     if layout.nest and (name is None or name.startswith((".", "/", "~"))):
         text = f"a config of {format.title} names the target by its Hub name; pass --target-name org/name"
         raise UsageError(text)
-
-
-def _why(missing: Iterable[Feature], reasons: Mapping[Feature, str]) -> str:
-    """The missing features, each with its reason where there is one."""
-    return "; ".join(
-        f"{feature}: {reasons[feature]}" if feature in reasons else feature for feature in missing
-    )
-
-
-def _check_default_layers(drafter: Drafter, format: Format) -> None:
-    """Raise UsageError where the layers may be the default ones of a target that is not known."""
-    boundaries = drafter.aux.boundaries
-    if drafter.target.depth is None and boundaries and TRAINING_DEFAULT.may_be(boundaries):
-        raise UsageError(
-            f"{format.title} writes no layer ids, so boundaries {list(boundaries)} must be the target's"
-            " default; pass --target to show that they are"
-        )
 
 
 def missing_features(drafter: Drafter, layout: Layout) -> frozenset[Feature]:
@@ -361,9 +354,10 @@ def without_dropped(drafter: Drafter, drop: Sequence[str]) -> Drafter:
 
     Raises UsageError for others.
     """
-    optional = {
-        tensor.stored[0]: name for name, tensor in drafter.tensors.items() if _is_optional(name, drafter)
-    }
+    names = {name for name in drafter.tensors if name in ("mask_hidden", "t2d") or name.endswith(".bias")}
+    if drafter.dims.hidden == drafter.dims.target_hidden:
+        names.add("embed_tokens.weight")  # engines share the target's
+    optional = {tensor.stored[0]: name for name, tensor in drafter.tensors.items() if name in names}
     for name in drop:
         if name not in drafter.unknown and name not in optional:
             droppable = listed(sorted((*drafter.unknown, *optional))) or "nothing"
@@ -377,12 +371,6 @@ def without_dropped(drafter: Drafter, drop: Sequence[str]) -> Drafter:
         tensors={name: tensor for name, tensor in drafter.tensors.items() if name not in dropped},
         notes=tuple(note for note in drafter.notes if note.about not in drop),
     )
-
-
-def _is_optional(name: str, drafter: Drafter) -> bool:
-    if name == "embed_tokens.weight":  # engines share the target's
-        return drafter.dims.hidden == drafter.dims.target_hidden
-    return name in ("mask_hidden", "t2d") or name.endswith(".bias")
 
 
 def without_zero_biases(
@@ -425,22 +413,15 @@ def side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehin
     for name in checkpoint.source.names():
         if name in checkpoint.weight_files or name in REWRITTEN or "/" in name:
             continue
-        if _is_copied(name):
+        is_settings = name.endswith(".json") and "index" not in name
+        if name in TRAINER_STATE:
+            why = "how far a trainer was, which says nothing of the drafter"
+            left.append(LeftBehind(name, why))
+        elif is_settings or name.endswith(COPIED_SUFFIXES) or name.upper().startswith(LEGAL_PREFIXES):
             check_whole(checkpoint.source.place, name, checkpoint.source.size(name))
             copied.append(name)
+        elif name.endswith(".py"):
+            left.append(LeftBehind(name, "code is not shipped with weights"))
         else:
-            left.append(LeftBehind(name, _why_left(name)))
+            left.append(LeftBehind(name, "not part of a drafter's release"))
     return tuple(copied), tuple(left)
-
-
-def _is_copied(name: str) -> bool:
-    if name in TRAINER_STATE:
-        return False
-    is_settings = name.endswith(".json") and "index" not in name
-    return is_settings or name.endswith(COPIED_SUFFIXES) or name.upper().startswith(LEGAL_PREFIXES)
-
-
-def _why_left(name: str) -> str:
-    if name in TRAINER_STATE:
-        return "how far a trainer was, which says nothing of the drafter"
-    return "code is not shipped with weights" if name.endswith(".py") else "not part of a drafter's release"

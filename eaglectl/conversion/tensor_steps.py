@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from msgspec.structs import replace
-
 from eaglectl.conversion.plan import DtypeCast, GeneratedBytes, Step, StepOrigin
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
@@ -23,7 +21,7 @@ from eaglectl.drafter.vocabulary import (
     row_copies,
     table_repairs,
 )
-from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError
+from eaglectl.errors import OpenFactError, OptionNeededError, RefusedError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import DTYPE_BITS
 from eaglectl.files.layout import RECORD
@@ -45,7 +43,12 @@ def draft_vocabulary(
     question: with the reading of --fix-reading that repairs them, if there is one.
     """
     dims = drafter.dims
-    d2t, t2d = _own_table(drafter, "d2t"), _own_table(drafter, "t2d")
+    own = {  # with numbers of its own: not made of the other (--fix-reading)
+        name: tensor
+        for name in ("d2t", "t2d")
+        if (tensor := drafter.tensors.get(name)) and tensor.stored[0].endswith(name)
+    }
+    d2t, t2d = own.get("d2t"), own.get("t2d")
     producer = by_name(drafter.producer)
     if d2t is None and selected is None and t2d is not None and producer.has_unordered_rows:
         raise RefusedError(
@@ -63,7 +66,13 @@ def draft_vocabulary(
         answer = answers.semantics.get("d2t", recorded)
         vocabulary = read_vocabulary(offsets, mask, dims.draft_vocab, dims.vocab, answer)
     except RefusedError as refusal:
-        raise _with_repairs(refusal, table_readings(checkpoint, drafter)) from None
+        readings, place = table_readings(checkpoint, drafter), (refusal.topic, refusal.where)
+        if len(readings) > 1:
+            raise OpenFactError(BOTH_WHOLE, *place) from None
+        if readings:
+            words = f"{refusal}; or pass --fix-reading {readings[0]}, as that table is whole"
+            raise OptionNeededError(words, *place) from None
+        raise
     _refuse_copied_rows(checkpoint, drafter, vocabulary)
     return vocabulary
 
@@ -97,21 +106,6 @@ def marked_tokens(checkpoint: Checkpoint, drafter: Drafter) -> tuple[int, ...]:
     return tuple(token for token, mark in enumerate(t2d) if mark)
 
 
-def _with_repairs(refusal: RefusedError, readings: Sequence[str]) -> EaglectlError:
-    if len(readings) == 1:
-        words = f"{refusal}; or pass --fix-reading {readings[0]}, as that table is whole"
-        return OptionNeededError(words, refusal.topic, refusal.where)
-    if readings:
-        return OpenFactError(BOTH_WHOLE, refusal.topic, refusal.where)
-    return refusal
-
-
-def _own_table(drafter: Drafter, name: str) -> Tensor | None:
-    """d2t or t2d with numbers of its own; None where it is made of the other (--fix-reading)."""
-    tensor = drafter.tensors.get(name)
-    return tensor if tensor is not None and tensor.stored[0].endswith(name) else None
-
-
 def _stored_numbers(checkpoint: Checkpoint, tensor: Tensor | None) -> Ids | None:
     if tensor is None:
         return None
@@ -128,7 +122,7 @@ def tensor_steps(
         if name in ("d2t", "t2d"):
             continue
         if is_permuted and name == "lm_head.weight":
-            tensor = _permuted(tensor, vocabulary)
+            tensor = tensor.with_rows(sorted(range(tensor.shape[0]), key=vocabulary.targets.__getitem__))
         steps.append(_step(checkpoint, tensor, layout, dtype))
     steps.extend(_vocabulary_steps(checkpoint, drafter, layout, vocabulary))
     steps.extend(_output_biases(drafter, layout, dtype))
@@ -191,23 +185,16 @@ def _vocabulary_steps(
         if not layout.has_identity_map:
             return
         vocabulary = identity(drafter.dims.vocab)
-    offsets = as_int64(vocabulary.offsets)
-    d2t = GeneratedBytes(offsets, vocabulary.how)
-    yield replace(_map_step(checkpoint, drafter, "d2t", "I64", d2t), name=written_name("d2t", layout))
+    tables = [("d2t", "I64", as_int64(vocabulary.offsets))]
     if "t2d" in drafter.tensors or layout.has_identity_map:
-        mask = vocabulary.mask(drafter.dims.vocab)
-        t2d = GeneratedBytes(mask, vocabulary.how)
-        yield replace(_map_step(checkpoint, drafter, "t2d", "BOOL", t2d), name=written_name("t2d", layout))
-
-
-def _map_step(
-    checkpoint: Checkpoint, drafter: Drafter, name: str, dtype: str, generated: GeneratedBytes
-) -> Step:
-    tensor, data = drafter.tensors.get(name), generated.data
-    if tensor and tensor.dtype == dtype and checkpoint.read(tensor.stored[0]) == data:
-        return Step(name, dtype, tensor.shape, len(data), tensor.origin, tensor.stored, True)
-    shape = (len(data) * 8 // DTYPE_BITS[dtype],)
-    return Step(name, dtype, shape, len(data), generated, tensor.stored if tensor else ())
+        tables.append(("t2d", "BOOL", vocabulary.mask(drafter.dims.vocab)))
+    for name, dtype, data in tables:
+        tensor, written = drafter.tensors.get(name), written_name(name, layout)
+        if tensor and tensor.dtype == dtype and checkpoint.read(tensor.stored[0]) == data:
+            yield Step(written, dtype, tensor.shape, len(data), tensor.origin, tensor.stored, True)
+        else:
+            shape, made = (len(data) * 8 // DTYPE_BITS[dtype],), GeneratedBytes(data, vocabulary.how)
+            yield Step(written, dtype, shape, len(data), made, tensor.stored if tensor else ())
 
 
 def _output_biases(drafter: Drafter, layout: Layout, dtype: str | None) -> Iterator[Step]:
@@ -229,14 +216,6 @@ def _output_biases(drafter: Drafter, layout: Layout, dtype: str | None) -> Itera
         written = dtype or query.dtype
         zeros = GeneratedBytes(bytes(weight.shape[0] * ITEM_SIZE[written]), "zeros: no bias was trained")
         yield Step(written_name(name, layout), written, weight.shape[:1], len(zeros.data), zeros, ())
-
-
-def _permuted(tensor: Tensor, vocabulary: DraftVocabulary) -> Tensor:
-    """lm_head rows by target token: new[i + d2t[i]] = old[i], for a full vocabulary."""
-    source = [0] * tensor.shape[0]
-    for draft, target in enumerate(vocabulary.targets):
-        source[target] = draft
-    return tensor.with_rows(source)
 
 
 def _refuse_copied_rows(checkpoint: Checkpoint, drafter: Drafter, vocabulary: DraftVocabulary) -> None:

@@ -5,7 +5,7 @@ EAGLE-3's acceptance; only training with the two norms improves on that.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from hashlib import sha256
 from math import sqrt
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
 from eaglectl.conversion.calibration import Statistics
 from eaglectl.conversion.plan import TransformedDrafter
-from eaglectl.conversion.request import ConversionRequest, UpgradeRecipe
+from eaglectl.conversion.request import UpgradeRecipe
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import OptionNeededError, RefusedError, UsageError
@@ -35,6 +35,17 @@ ALREADY = (
     "this drafter is EAGLE-3.1 already: its layout alone changes, and nothing is calibrated, marked or"
     " measured for --to 3.1"
 )
+START = Note(
+    "warning",
+    "init_only",
+    "this is a start for a trainer and not a drafter to serve; its acceptance was not looked at",
+)
+AT_ACCEPTANCE = Note(
+    "note",
+    "upgrade",
+    "the 3.1 layout at EAGLE-3's acceptance; what 3.1 gains comes from training with it: fine-tune this"
+    " output",
+)
 RESIDUAL_WRITERS = (
     "self_attn.o_proj.weight",
     "self_attn.o_proj.bias",
@@ -47,15 +58,16 @@ SMALL_RMS = 100.0  # squared and in units of eps: states below it change with ep
 FAR_SIGMA = 0.15  # relative to all prompts together; 30 % cost 6 % of acceptance and more
 
 
-def at_version(checkpoint: Checkpoint, drafter: Drafter, request: ConversionRequest) -> TransformedDrafter:
-    """The drafter in the requested EAGLE version; unchanged where the request names none."""
-    if request.version == "3.1" and drafter.version in ("3.1", "3.1-joint"):
+def at_version(
+    checkpoint: Checkpoint, drafter: Drafter, version: str | None, recipe: UpgradeRecipe, dtype: str | None
+) -> TransformedDrafter:
+    """The drafter in this EAGLE version, written in `dtype`; unchanged where no version is given."""
+    if version == "3.1" and drafter.version in ("3.1", "3.1-joint"):
         return TransformedDrafter(drafter, (Note("warning", "upgrade", ALREADY),))
-    if request.version in (None, drafter.version):
+    if version in (None, drafter.version):
         return TransformedDrafter(drafter)
-    if request.version == "3.1":
-        recipe = request.recipe or UpgradeRecipe()
-        return upgrade(checkpoint, drafter, dataclasses.replace(recipe, dtype=request.dtype))
+    if version == "3.1":
+        return upgrade(checkpoint, drafter, dataclasses.replace(recipe, dtype=dtype))
     return downgrade(checkpoint, drafter)
 
 
@@ -65,36 +77,19 @@ def upgrade(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> 
     result = drafter
     notes: list[Note] = []
     record: dict[str, Any] = {"fc_norm": "off", "norm_output": "off"}
-    for is_on, transform in (
-        (recipe.fc_norm != "off", _with_fc_norm),
-        (recipe.is_norm_output, _with_norm_output),
-    ):
-        if is_on:
-            transformed = transform(checkpoint, result, recipe)
-            result = transformed.drafter
-            notes.extend(transformed.notes)
-            record |= transformed.record
+    transforms = [_with_fc_norm] if recipe.fc_norm != "off" else []
+    transforms += [_with_norm_output] if recipe.is_norm_output else []
+    for transform in transforms:
+        transformed = transform(checkpoint, result, recipe)
+        result = transformed.drafter
+        notes.extend(transformed.notes)
+        record |= transformed.record
     if recipe.statistics is not None:
         record["calibration"] = recipe.statistics.described()
     if recipe.is_start:
         record["needs_finetune"] = True
-    notes.append(_closing_note(recipe))
+    notes.append(START if recipe.is_start else AT_ACCEPTANCE)
     return TransformedDrafter(result, tuple(notes), {"upgrade": record})
-
-
-def _closing_note(recipe: UpgradeRecipe) -> Note:
-    if recipe.is_start:
-        return Note(
-            "warning",
-            "init_only",
-            "this is a start for a trainer and not a drafter to serve; its acceptance was not looked at",
-        )
-    return Note(
-        "note",
-        "upgrade",
-        "the 3.1 layout at EAGLE-3's acceptance; what 3.1 gains comes from training with it: fine-tune this"
-        " output",
-    )
 
 
 def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> TransformedDrafter:
@@ -102,9 +97,14 @@ def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecip
     mode = recipe.fc_norm if statistics else "ones"
     scales = [1.0] * drafter.dims.aux
     if statistics and mode != "ones":
-        dtype = recipe.dtype or drafter.tensors["norm.weight"].dtype
-        scales = [rounded_to(rms, dtype) for rms in statistics.rms]
-    tensors = {**drafter.tensors, **_fc_norm_tensors(drafter, scales, mode)}
+        written = recipe.dtype or drafter.tensors["norm.weight"].dtype
+        scales = [rounded_to(rms, written) for rms in statistics.rms]
+    dtype, size = drafter.tensors["norm.weight"].dtype, drafter.dims.target_hidden
+    how = "ones" if mode == "ones" else "median RMS of the state, every channel"
+    tensors = dict(drafter.tensors)
+    for index, scale in enumerate(scales):
+        name = f"fc_norm.{index}.weight"
+        tensors[name] = Tensor(name, dtype, (size,), Computed(how, (), partial(np.full, size, scale)))
     notes = list(state_warnings(statistics)) if statistics else []
     record: dict[str, Any] = {}
     if statistics and mode == "refit":
@@ -114,7 +114,13 @@ def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecip
         else:
             prior = evaluate(drafter.tensors["fc.weight"], checkpoint)
             made, residuals = _refit(prior, np.repeat(scales, drafter.dims.target_hidden), recipe, statistics)
-            notes.extend(_residual_warnings(residuals))
+            # massive tokens are few, and no norm fits both them and the others
+            if (residual := residuals.get(OTHERS, residuals[ALL])) > LARGE_RESIDUAL:
+                text = (
+                    f"the refit leaves {residual:.0%} of what fc made unexplained; see what the gate says, or"
+                    " calibrate with more prompts"
+                )
+                notes.append(Note("warning", "fc.weight", text))
             fc = tensors["fc.weight"]
             how = "ridge refit to the normed states"
             tensors["fc.weight"] = replace(fc, origin=Computed(how, (fc,), lambda _: made))
@@ -122,28 +128,6 @@ def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecip
     record |= {"fc_norm": mode, "scales": scales}
     result = replace(drafter, tensors=tensors, norms=replace(drafter.norms, fc_norm=True))
     return TransformedDrafter(result, tuple(notes), record)
-
-
-def _fc_norm_tensors(drafter: Drafter, scales: Sequence[float], mode: str) -> dict[str, Tensor]:
-    dtype, size = drafter.tensors["norm.weight"].dtype, drafter.dims.target_hidden
-    how = "ones" if mode == "ones" else "median RMS of the state, every channel"
-    names = [f"fc_norm.{index}.weight" for index in range(len(scales))]
-    return {
-        name: Tensor(name, dtype, (size,), Computed(how, (), partial(np.full, size, scale)))
-        for name, scale in zip(names, scales, strict=True)
-    }
-
-
-def _residual_warnings(residuals: Mapping[str, float]) -> list[Note]:
-    """A warning where much is left of tokens that are not massive; those are few, and no norm fits both."""
-    residual = residuals.get(OTHERS, residuals[ALL])
-    if residual <= LARGE_RESIDUAL:
-        return []
-    text = (
-        f"the refit leaves {residual:.0%} of what fc made unexplained; see what the gate says, or calibrate"
-        " with more prompts"
-    )
-    return [Note("warning", "fc.weight", text)]
 
 
 def _refit(prior: Array, columns: Array, recipe: UpgradeRecipe, statistics: Statistics) -> Refit:
@@ -207,17 +191,13 @@ def _with_norm_output(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeR
         transformed = _absorbed(switched, weight, recipe)
     else:
         transformed = _rescaled(switched, weight, statistics)
-    return replace(transformed, notes=_norm_output_notes(statistics, is_exact=is_exact))
-
-
-def _norm_output_notes(statistics: Statistics | None, *, is_exact: bool) -> tuple[Note, ...]:
-    if not is_exact:
-        return sigma_warnings(statistics) if statistics else ()
-    text = (
-        "norm_before_residual is true, so norm_output is the same function: nothing is lost and nothing"
-        " gained by it"
-    )
-    return (Note("note", "norm_output", text),)
+    if is_exact:
+        text = (
+            "norm_before_residual is true, so norm_output is the same function: nothing is lost and nothing"
+            " gained by it"
+        )
+        return replace(transformed, notes=(Note("note", "norm_output", text),))
+    return replace(transformed, notes=sigma_warnings(statistics) if statistics else ())
 
 
 def _absorbed(drafter: Drafter, weight: Array, recipe: UpgradeRecipe) -> TransformedDrafter:

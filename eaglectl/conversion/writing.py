@@ -17,7 +17,7 @@ from eaglectl.conversion.arithmetic import cast, encoded, join_absorbed
 from eaglectl.conversion.card import conversion_card
 from eaglectl.conversion.plan import ConversionPlan, DtypeCast, GeneratedBytes, Step
 from eaglectl.drafter.drafter import Note
-from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor
+from eaglectl.drafter.tensors import Absorbed, Computed, Tensor
 from eaglectl.errors import UsageError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.digests import (
@@ -96,13 +96,11 @@ def _shard(
     plan: ConversionPlan, checkpoint: Checkpoint, name: str, steps: Sequence[Step], file: str | None
 ) -> Shard:
     """The shard with these steps, which is a copy of the source's `file` where nothing in that changes."""
-    if (
-        file
-        and _is_unchanged(plan, checkpoint, file, steps)
-        and (local := LocalFile.of(checkpoint.source, file))
-    ):
-        end = max(tensor.stop for tensor in checkpoint.tensors.values() if tensor.file == file)
-        return Shard(name, steps, end, copied=local)
+    stored = {name: tensor.stop for name, tensor in checkpoint.tensors.items() if tensor.file == file}
+    is_unchanged = checkpoint.metadata == plan.metadata and {step.name for step in steps} == stored.keys()
+    is_unchanged = is_unchanged and all(step.action == "kept" for step in steps)
+    if file and is_unchanged and (local := LocalFile.of(checkpoint.source, file)):
+        return Shard(name, steps, max(stored.values()), copied=local)
     header = _header(plan.metadata, steps, checkpoint)
     return Shard(name, steps, len(header) + sum(step.nbytes for step in steps), header)
 
@@ -128,15 +126,6 @@ def _by_size(steps: Sequence[Step], limit: int) -> Iterator[Sequence[Step]]:
         group.append(step)
     if group:
         yield group
-
-
-def _is_unchanged(plan: ConversionPlan, checkpoint: Checkpoint, file: str, steps: Sequence[Step]) -> bool:
-    stored = {name for name, tensor in checkpoint.tensors.items() if tensor.file == file}
-    return (
-        checkpoint.metadata == plan.metadata
-        and all(step.action == "kept" for step in steps)
-        and {step.name for step in steps} == stored
-    )
 
 
 def _header(metadata: Mapping[str, str], steps: Sequence[Step], checkpoint: Checkpoint) -> bytes:
@@ -216,7 +205,9 @@ def write_plan(
             output.write(INDEX, [_json(shard_index(plan, shards))])
         output.write(CONFIG, [_json(plan.config)])
         for name in plan.copied_files:
-            output.write(name, _file_pieces(checkpoint.source, name))
+            size, read = checkpoint.source.size(name), checkpoint.source.read
+            starts = range(0, size, REPORTED_BLOCK)
+            output.write(name, (read(name, start, min(start + REPORTED_BLOCK, size)) for start in starts))
         if options.link:
             sources = {name: _unread(original.size(name)) for name in originals}
         else:
@@ -266,12 +257,19 @@ class _Output:
         self.weights[shard.name] = (shard.nbytes, digests)
 
     def link(self, shard: Shard, checkpoint: Checkpoint) -> bool:
-        """Whether the shard could be made a hard link; it is not read, so it has no digest."""
-        is_linked = _link(self.folder, shard, checkpoint)
-        if is_linked and shard.copied:
-            self.linked.add(shard.copied.file)
-            self.files[shard.name] = _unread(shard.nbytes)
-        return is_linked
+        """Whether the shard could be made a hard link to the file it is a copy of; it then has no digest.
+
+        Raises UnreadableError where that file is not the one whose header was read.
+        """
+        if shard.copied is None or not self.folder.link(shard.name, shard.copied.path.resolve()):
+            return False
+        source, file = checkpoint.source, shard.copied.file
+        linked = Stamp.of((self.folder.work / shard.name).stat())
+        if isinstance(source, PinnedSource) and not linked.is_same_content(source.pinned(file).stamp):
+            raise changed(source, file)
+        self.linked.add(file)
+        self.files[shard.name] = _unread(shard.nbytes)
+        return True
 
     def tensors(self) -> dict[str, str]:
         """The digest of every tensor that was written."""
@@ -280,11 +278,14 @@ class _Output:
 
     def stated(self) -> dict[str, Mapping[str, Any]]:
         """Each file as eaglectl.json states it."""
-        weights = {name: _tensors_stated(size, made.result()) for name, (size, made) in self.weights.items()}
+        weights = {name: _stated(size, made.result()) for name, (size, made) in self.weights.items()}
         return dict(sorted({**self.files, **weights}.items()))
 
 
-def _tensors_stated(size: int, digests: Mapping[str, str]) -> Mapping[str, Any]:
+def _stated(size: int, digests: Mapping[str, str], *, is_pickle: bool = False) -> Mapping[str, Any]:
+    """A weight file as eaglectl.json states it; of a pickle there is one digest."""
+    if is_pickle:
+        return {"size": size, "sha256": digests[HEADER_KEY]}
     tensors = {name: digest for name, digest in sorted(digests.items()) if name != HEADER_KEY}
     return {"size": size, "digest": TENSORS, "header": digests[HEADER_KEY], "tensors": tensors}
 
@@ -305,30 +306,28 @@ def _source_files(
     A tensor that was moved as a whole is not read again: its digest is the output's.
     """
     moved = {step.stored[0]: step.name for step in plan.steps if step.is_moved}
-    pickles = {name for name in originals if name not in checkpoint.weight_files}
     made = {}
     for name in originals:
-        ranges, algorithm = _ranges(name, checkpoint, original, is_whole=name in pickles)
+        ranges, algorithm = _source_ranges(
+            checkpoint, original, name, is_pickle=name not in checkpoint.weight_files
+        )
         unmoved = {key: range for key, range in ranges.items() if key not in moved}
         descriptor = original.pinned(name).descriptor
         made[name] = ranges, output.digests.of_ranges(name, descriptor, unmoved, algorithm)
     tensors = output.tensors()
     files: dict[str, Mapping[str, Any]] = {}
     for name, (ranges, digests) in made.items():
-        size, known = original.size(name), digests.result()
-        if name in pickles:
-            files[name] = {"size": size, "sha256": known[HEADER_KEY]}
-        else:
-            known |= {key: tensors[moved[key]] for key in ranges if key in moved}
-            files[name] = _tensors_stated(size, known)
+        known = digests.result() | {key: tensors[moved[key]] for key in ranges if key in moved}
+        is_pickle = name not in checkpoint.weight_files
+        files[name] = _stated(original.size(name), known, is_pickle=is_pickle)
     return files
 
 
-def _ranges(
-    name: str, checkpoint: Checkpoint, original: PinnedSource, *, is_whole: bool
+def _source_ranges(
+    checkpoint: Checkpoint, original: PinnedSource, name: str, *, is_pickle: bool
 ) -> tuple[dict[str, Range], Algorithm]:
     """The ranges of a weight file that have a digest, and its algorithm; a pickle has one as a whole."""
-    if is_whole:
+    if is_pickle:
         return {HEADER_KEY: (0, original.size(name))}, "sha256"
     return tensor_ranges(checkpoint.tensors.values(), name), TENSORS
 
@@ -342,17 +341,12 @@ def _is_as_stated(
 ) -> bool:
     """Whether a weight file of the source has the digests now that eaglectl.json states of it."""
     stated = sources.get(name, {})
-    ranges, algorithm = _ranges(name, checkpoint, original, is_whole="header" not in stated)
+    is_pickle = "header" not in stated
+    ranges, algorithm = _source_ranges(checkpoint, original, name, is_pickle=is_pickle)
     known = digests.of_ranges(name, original.pinned(name).descriptor, ranges, algorithm).result()
-    if "header" in stated:
-        return stated == _tensors_stated(original.size(name), known)
-    return stated.get("sha256") == known[HEADER_KEY]  # of a pickle; None of what was not read
-
-
-def _file_pieces(source: Source, name: str) -> Iterator[bytes]:
-    size = source.size(name)
-    for start in range(0, size, REPORTED_BLOCK):
-        yield source.read(name, start, min(start + REPORTED_BLOCK, size))
+    if is_pickle:
+        return stated.get("sha256") == known[HEADER_KEY]  # None where it was not read
+    return stated == _stated(original.size(name), known)
 
 
 def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int | None) -> tuple[Note, ...]:
@@ -388,7 +382,12 @@ def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str,
         **plan.identity,
         "written": {change.key: change.after for change in plan.changes if change.after is not None},
         "target": name if name and is_repo_name(name) else None,  # a path serves nobody else
-        "tensors": [_step_record(step) for step in plan.steps if step.action != "kept"],
+        "tensors": [
+            {"name": step.name, "action": step.action, "from": list(step.stored)}
+            | ({"how": step.how} if step.how else {})
+            for step in plan.steps
+            if step.action != "kept"
+        ],
         "left": [{"name": left.name, "why": left.why} for left in (*plan.left_tensors, *plan.left_files)],
         **plan.record,
         "notes": [
@@ -397,25 +396,6 @@ def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str,
             if note.text != drafter.target.origin  # it names places of this machine
         ],
     }
-
-
-def _step_record(step: Step) -> dict[str, Any]:
-    record: dict[str, Any] = {"name": step.name, "action": step.action, "from": list(step.stored)}
-    return record | {"how": step.how} if step.how else record
-
-
-def _link(folder: Folder, shard: Shard, checkpoint: Checkpoint) -> bool:
-    """Whether the shard could be made a hard link to the file it is a copy of.
-
-    Raises UnreadableError where that file is not the one whose header was read.
-    """
-    if shard.copied is None or not folder.link(shard.name, shard.copied.path.resolve()):
-        return False
-    source, file = checkpoint.source, shard.copied.file
-    linked = Stamp.of((folder.work / shard.name).stat())
-    if isinstance(source, PinnedSource) and not linked.is_same_content(source.pinned(file).stamp):
-        raise changed(source, file)
-    return True
 
 
 def _parts(shard: Shard, checkpoint: Checkpoint) -> Iterator[Bytes]:
@@ -443,14 +423,12 @@ def _step_parts(step: Step, checkpoint: Checkpoint) -> Iterator[Bytes]:
             # looked up once per stored tensor, not once per row
             source, tensors = checkpoint.source, checkpoint.tensors
             local = {name: LocalFile.of(source, tensors[name].file) for name in step.stored}
-            yield from (_located(segment, checkpoint, local[segment.stored]) for segment in segments)
-
-
-def _located(segment: Segment, checkpoint: Checkpoint, local: LocalFile | None) -> Bytes:
-    tensor = checkpoint.tensors[segment.stored]
-    if local is None:
-        return checkpoint.read(segment.stored, segment.start, segment.stop)
-    return local.copy(tensor.start + segment.start, tensor.start + segment.stop)
+            for segment in segments:
+                start, file = tensors[segment.stored].start, local[segment.stored]
+                if file is None:
+                    yield checkpoint.read(segment.stored, segment.start, segment.stop)
+                else:
+                    yield file.copy(start + segment.start, start + segment.stop)
 
 
 def _merged(parts: Iterable[Bytes]) -> Iterator[Bytes]:
@@ -472,21 +450,17 @@ def _merged(parts: Iterable[Bytes]) -> Iterator[Bytes]:
 def _counted(parts: Iterable[Bytes], counter: ByteCounter) -> Iterator[Bytes]:
     """The same bytes, large copies in pieces; a piece is counted when the next one is asked for."""
     for part in parts:
-        for piece in _pieces(part):
-            yield piece
-            counter.add(piece.stop - piece.start if isinstance(piece, Copy) else len(piece))
-
-
-def _pieces(part: Bytes) -> Iterator[Bytes]:
-    if isinstance(part, bytes):
-        yield part
-        return
-    start = part.start
-    # pieces end with a block of the source: only whole blocks can be shared
-    while start < part.stop:
-        stop = min(start - start % REPORTED_BLOCK + REPORTED_BLOCK, part.stop)
-        yield replace(part, start=start, stop=stop)
-        start = stop
+        if isinstance(part, bytes):
+            yield part
+            counter.add(len(part))
+            continue
+        start = part.start
+        # pieces end with a block of the source: only whole blocks can be shared
+        while start < part.stop:
+            stop = min(start - start % REPORTED_BLOCK + REPORTED_BLOCK, part.stop)
+            yield replace(part, start=start, stop=stop)
+            counter.add(stop - start)
+            start = stop
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

@@ -108,7 +108,7 @@ class Advice(Struct, frozen=True):
             case EaglectlError():
                 return ""
             case plan:
-                return "; ".join(engine.text for engine in unserved(plan, request))
+                return "; ".join(engine.text for engine in unserved(plan, request.engines, request.layout))
 
     def _command(self, layout: str, *, needs_target: bool) -> str:
         target, answers = self.subject.target.text, self.subject.answers

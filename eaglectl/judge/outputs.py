@@ -1,6 +1,6 @@
 """What engines do with the output of a conversion: judged as it is planned, and as it was written."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -8,7 +8,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.conversion.plan import ConversionPlan
-from eaglectl.conversion.request import ConversionRequest
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.engine import Verdict
@@ -111,24 +110,21 @@ def _drafter(plan: ConversionPlan) -> Drafter:
     return replace(drafter, notes=notes, publication=None, rotation=rotation)
 
 
-def unserved(plan: ConversionPlan, request: ConversionRequest) -> tuple[Unserved, ...]:
-    """The engines that the request is for and that have no release which runs the output as trained.
+def unserved(plan: ConversionPlan, engines: Sequence[str], named_layout: str | None) -> tuple[Unserved, ...]:
+    """The engines that a conversion is for and that have no release which runs the output as trained.
 
-    It is for its `engines`, else for those of a layout that it names; where it names neither, one of all is
-    enough. Where the newest release may run it, as far as is known, that counts; a trainer's start is for no
-    engine.
+    It is for `engines`, else for those of the layout that was named; without either, one of all is enough.
+    Where the newest release may run it, as far as is known, that counts.
     """
-    if request.recipe is not None and request.recipe.is_start:
-        return ()
     layout = by_name(plan.layout).layout
-    if request.engines:
-        wanted = [parse_engine(text) for text in request.engines]
-    elif request.layout is not None:
+    if engines:
+        wanted = [parse_engine(text) for text in engines]
+    elif named_layout is not None:
         wanted = [every_release(name) for name in (layout.engines if layout else ())]
     else:
         wanted = [every_release(name) for name in ENGINES]
     missing = tuple(filter(None, (_unserved(plan, engine) for engine in wanted)))
-    is_any_enough = not request.engines and request.layout is None
+    is_any_enough = not engines and named_layout is None
     return () if is_any_enough and len(missing) < len(wanted) else missing
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.planning import make_plan
-from eaglectl.conversion.request import ConversionRequest
+from eaglectl.conversion.request import DEFAULT_LAYOUT
 from eaglectl.conversion.rotation import TargetRotation, Targets, find_rotation
 from eaglectl.conversion.target_head import find_target_head
 from eaglectl.conversion.writing import WriteOptions, link_notes, write_plan
@@ -168,23 +168,25 @@ def open_inputs(options: ConvertOptions, choice: TargetChoice | None = None) -> 
     if options.pruning and options.pruning.kept is None:
         kept = special_tokens(options.target)
         options = replace(options, pruning=replace(options.pruning, kept=kept))
-    if options.has_target_head and options.head is None:
-        if options.target is None:
-            raise UsageError(
-                "--materialize-lm-head copies the target's lm_head; pass --target with the target's weights"
-            )
-        options = replace(options, head=find_target_head(read_checkpoint(open_folder(options.target))))
     return target, options
 
 
 def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions) -> ConversionPlan:
     """The plan of a conversion, with a warning for each engine that would not run the output as trained."""
     drafter = read_drafter(files.checkpoint, options.answers, target)
-    if options.target_rotation is not None and options.rotation is None:
-        options = replace(options, rotation=_target_rotation(files.checkpoint, drafter, options))
+    request = options.request
+    if options.target_rotation is not None:
+        request = replace(request, rotation=_target_rotation(files.checkpoint, drafter, options))
+    if options.has_target_head:
+        if options.target is None:
+            raise UsageError(
+                "--materialize-lm-head copies the target's lm_head; pass --target with the target's weights"
+            )
+        head = find_target_head(read_checkpoint(open_folder(options.target)))
+        request = replace(request, head=head)
     selected = selected_tokens_of(files.original, drafter)
-    plan = make_plan(files.checkpoint, drafter, options, options.answers, selected)
-    notes = [*plan.notes, *_engine_warnings(plan, options)]
+    plan = make_plan(files.checkpoint, drafter, request, options.answers, selected)
+    notes = [*plan.notes, *_engine_warnings(plan, options.engines)]
     if options.link and not files.pickles:
         notes += link_notes(plan, files.checkpoint, options.max_shard_size)
     return replace(plan, notes=tuple(notes))
@@ -199,7 +201,7 @@ def _target_rotation(checkpoint: Checkpoint, drafter: Drafter, options: ConvertO
     )
     assert rotated is not None
     assert options.target_rotation is not None
-    layout = by_name(options.format_name).layout
+    layout = by_name(options.layout or DEFAULT_LAYOUT).layout
     is_shared = layout is not None and any(ENGINES[name].shares_embedding for name in layout.engines)
     return find_rotation(options.target_rotation, checkpoint, drafter, Targets(rotated, trained, is_shared))
 
@@ -258,7 +260,8 @@ def served_plan(files: OpenedSource, plan: ConversionPlan, options: ConvertOptio
 
     Raises RefusedError for those without `force_unserved`, with an engine that would.
     """
-    missing = unserved(plan, options)
+    is_start = options.recipe is not None and options.recipe.is_start  # a trainer's, for no engine
+    missing = () if is_start else unserved(plan, options.engines, options.layout)
     if not missing:
         return plan
     if options.force_unserved:
@@ -299,14 +302,14 @@ def output_serving(
     return tuple(replace(row, verdict=row.verdict.completed(complete)) for row in rows)
 
 
-def _engine_warnings(plan: ConversionPlan, request: ConversionRequest) -> Iterator[Note]:
+def _engine_warnings(plan: ConversionPlan, engines: Sequence[str]) -> Iterator[Note]:
     """A warning per requested engine (by default the layout's) that would not run the output as trained.
 
     A doubt that a note of the plan states already is not repeated.
     """
     layout = by_name(plan.layout).layout
     releases: dict[tuple[str, ServedAs, tuple[str, ...]], list[str]] = {}
-    for text in request.engines or (layout.engines if layout else ()):
+    for text in engines or (layout.engines if layout else ()):
         for verdict in judge_plan(plan, parse_engine(text)):
             if not verdict.outcome.is_served:
                 same = releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), [])

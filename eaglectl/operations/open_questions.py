@@ -52,7 +52,7 @@ class MeasureRun(Struct, frozen=True):
 
 def measure_run(options: ConvertOptions) -> MeasureRun | None:
     """The run that measures what a conversion leaves open; None: it is asked."""
-    return None if options.measure is None else MeasureRun(options.measure, options.target, options)
+    return None if options.measure is None else MeasureRun(options.measure, options.target, options.request)
 
 
 class OpenQuestions(Struct, frozen=True):

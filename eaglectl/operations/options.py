@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import field
 from msgspec.structs import replace
 
-from eaglectl.conversion.request import FC_NORM_MODES, ConversionRequest
+from eaglectl.conversion.request import (
+    FC_NORM_MODES,
+    REWRITING,
+    ConversionRequest,
+    Pruning,
+    UpgradeRecipe,
+    parse_reading,
+)
 from eaglectl.formats.format import Answers
 from eaglectl.judge.policy import Policy
 from eaglectl.judge.rule import Severity
-from eaglectl.options import ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options
+from eaglectl.options import ANSWERS, ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options
 
 if TYPE_CHECKING:
     from eaglectl.engines.registry import EngineRequest
@@ -69,6 +76,16 @@ MEASURE = Option(
     "Measure on the target, where its weights are here, what the file leaves open.",
     "--measure/--no-measure",
 )
+
+
+DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+
+
+def read_dtype(text: str) -> str:
+    """The name of a dtype in safetensors, which may be given itself. Raises ValueError."""
+    if text not in DTYPES and text not in DTYPES.values():
+        raise ValueError("bfloat16, float16 or float32")
+    return DTYPES.get(text, text)
 
 
 def read_size(text: str) -> int:
@@ -240,11 +257,103 @@ class MeasureOptions(Options, frozen=True):
     trust_remote_code: Annotated[bool, replace(TRUST, group=RUN)] = False
 
 
-class ConvertOptions(ConversionRequest, frozen=True):
+class ConvertOptions(Options, frozen=True):
     """What `convert` writes, what is known of the source, and how files are written.
 
     `measure`: how open questions are measured where the target's weights are here; None: they are asked.
+    `recipe` has what was measured for 3.1; `record` is added to eaglectl.json.
     """
+
+    layout: Annotated[
+        str | None,
+        Option(
+            "The layout: vllm (the default, which the most engines accept), sglang, llama.cpp, speculators,"
+            " eagle, or a trainer's. An engine's is refused where none of its releases runs the output as"
+            " trained.",
+            "--for",
+            value="LAYOUT",
+            complete="layouts",
+        ),
+    ] = None
+    version: Annotated[
+        str | None,
+        Option(
+            "EAGLE version: 3 or 3.1. Left out, the version stays.",
+            "--to",
+            value="3|3.1",
+            choices=("3", "3.1"),
+        ),
+    ] = None
+    engines: Annotated[tuple[str, ...], ENGINE] = ()
+    drop: Annotated[
+        tuple[str, ...],
+        Option(
+            "A tensor without a place in a drafter that may be left behind.", value="TENSOR", group=ANSWERS
+        ),
+    ] = ()
+    dtype: Annotated[
+        str | None,
+        Option(
+            "Cast float tensors: bfloat16, float16 or float32. Never done unasked.",
+            value="bfloat16|float16|float32",
+            group=WRITING,
+            read=read_dtype,
+        ),
+    ] = None
+    recipe: UpgradeRecipe | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+    attention: Annotated[
+        str | None,
+        Option(
+            "mha: write GQA's shared key and value heads out, for an engine without GQA.",
+            value="mha",
+            group=REWRITING,
+        ),
+    ] = None
+    rope_style: Annotated[
+        str | None,
+        Option(
+            "interleaved: reorder an MLA drafter's rotary rows that are paired by halves.",
+            value="interleaved",
+            group=REWRITING,
+        ),
+    ] = None
+    has_query_lora: Annotated[
+        bool,
+        Option(
+            "Write an MLA drafter's q_proj as q_a_proj and q_b_proj; nearly exact.",
+            "--mla-query-lora",
+            group=REWRITING,
+        ),
+    ] = False
+    pruning: Pruning | None = None
+    has_target_head: Annotated[
+        bool,
+        Option(
+            "Give a drafter without an lm_head the target's (--target with weights).",
+            "--materialize-lm-head",
+            group=REWRITING,
+        ),
+    ] = False
+    fixes: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "Repair tensors stored other than named, as `smoke --probe sensitivity` prints: KEY=VALUE.",
+            "--fix-reading",
+            value="KEY=VALUE",
+            group=REWRITING,
+            read=parse_reading,
+            complete="readings",
+        ),
+    ] = ()
+    force_unserved: Annotated[
+        bool,
+        Option(
+            "Write what no release of the engines asked for runs as trained; eaglectl.json and the card say"
+            " so.",
+            group=WRITING,
+        ),
+    ] = False
 
     target: Annotated[
         str | None,
@@ -295,6 +404,24 @@ class ConvertOptions(ConversionRequest, frozen=True):
         ),
     ] = None
     measure: Annotated[MeasureOptions | None, MEASURE] = field(default_factory=MeasureOptions)
+
+    @property
+    def request(self) -> ConversionRequest:
+        """What is to be written, but for what is read of other targets."""
+        return ConversionRequest(
+            layout=self.layout,
+            version=self.version,
+            engines=self.engines,
+            drop=self.drop,
+            dtype=self.dtype,
+            recipe=self.recipe,
+            record=self.record,
+            attention=self.attention,
+            rope_style=self.rope_style,
+            has_query_lora=self.has_query_lora,
+            pruning=self.pruning,
+            fixes=self.fixes,
+        )
 
     @property
     def is_trusting(self) -> bool:

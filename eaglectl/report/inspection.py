@@ -388,9 +388,8 @@ def _problems(inspection: Inspection) -> tuple[Note, ...]:
         return ()
     # late: numpy
     from eaglectl.conversion.attention import without_solved_problems
-    from eaglectl.conversion.request import ConversionRequest
 
-    return without_solved_problems(inspection.drafter, ConversionRequest()).notes_at("problem")
+    return without_solved_problems(inspection.drafter).notes_at("problem")
 
 
 def next_remark(inspection: Inspection) -> str:
