@@ -53,8 +53,8 @@ class UnreadableError(EaglectlError):
     kind: ClassVar[str] = "unreadable"
 
 
-def check(*faults: tuple[object, str]) -> None:
-    """Raise UsageError with the text of the first fault that is there."""
+def check(*faults: tuple[object, str], error: type[EaglectlError] = UsageError) -> None:
+    """Raise an error with the text of the first fault that is there."""
     for is_there, text in faults:
         if is_there:
-            raise UsageError(text)
+            raise error(text)

@@ -17,7 +17,7 @@ from eaglectl.conversion.readings import HALVES, rotary_moves, unquantised_weigh
 from eaglectl.conversion.tensor_steps import FLOATS
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Computed, Tensor
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
 
 ATTENTION = ("mha", "gqa", "mqa", "mla")
@@ -130,12 +130,12 @@ def with_attention(drafter: Drafter, requested: str | None) -> TransformedDrafte
 
 def _check_exact(have: str, want: str) -> None:
     """Raise RefusedError unless GQA or MQA is to become MHA."""
-    if want == "MLA":
-        raise RefusedError(TO_MLA.format(have=have))
-    if have == "MLA":
-        raise RefusedError(FROM_MLA.format(want=want))
-    if want != "MHA":
-        raise RefusedError(TO_FEWER_HEADS.format(have=have, want=want))
+    check(
+        (want == "MLA", TO_MLA.format(have=have)),
+        (have == "MLA", FROM_MLA.format(want=want)),
+        (want != "MHA", TO_FEWER_HEADS.format(have=have, want=want)),
+        error=RefusedError,
+    )
 
 
 def with_mla_factors(drafter: Drafter) -> TransformedDrafter:

@@ -36,9 +36,21 @@ def in_ascending_order(drafter: Drafter) -> TransformedDrafter:
     tensors = dict(drafter.tensors)
     notes: tuple[Note, ...] = ()
     if any(len(group) > 1 for group in groups):
-        _check_addable(drafter)
+        # what takes the two states of a repeated layer apart before fc
+        obstacles = {
+            "input_norm.weight": "input_norm norms over both of them",
+            "mask_hidden": "mask_hidden has a state for each",
+        }
+        if why := next((why for name, why in obstacles.items() if name in tensors), None):
+            raise RefusedError(
+                f"aux layer ids {list(drafter.aux.ids or ())} name a layer twice, and {why}; its two blocks"
+                " of fc cannot be added: train with distinct layers"
+            )
         tensors |= _added(drafter, groups)
-        notes = (_note_on_repeated(drafter, groups),)
+        boundaries = zip(drafter.aux.boundaries or (), groups, strict=True)
+        repeated = [boundary for boundary, group in boundaries if len(group) > 1]
+        text = f"boundaries {repeated} were named more than once; their blocks of fc are added into one"
+        notes = (Note("note", "fc.weight", text),)
     else:
         tensors |= _moved(drafter, [group[0] for group in groups])
     for block in range(len(groups), drafter.dims.aux):
@@ -59,24 +71,9 @@ def _moved(drafter: Drafter, order: Sequence[int]) -> Iterator[tuple[str, Tensor
 
 
 def _reordered_norms(drafter: Drafter, order: Sequence[int]) -> Iterator[tuple[str, Tensor]]:
-    if drafter.norms.fc_norm:
-        for new, old in enumerate(order):
-            name = f"fc_norm.{new}.weight"
-            yield name, replace(drafter.tensors[f"fc_norm.{old}.weight"], name=name)
-
-
-def _check_addable(drafter: Drafter) -> None:
-    """Raise RefusedError where something before fc takes the two states of a repeated layer apart."""
-    if "input_norm.weight" in drafter.tensors:
-        why = "input_norm norms over both of them"
-    elif "mask_hidden" in drafter.tensors:
-        why = "mask_hidden has a state for each"
-    else:
-        return
-    raise RefusedError(
-        f"aux layer ids {list(drafter.aux.ids or ())} name a layer twice, and {why}; its two blocks of fc"
-        " cannot be added: train with distinct layers"
-    )
+    for new, old in enumerate(order if drafter.norms.fc_norm else ()):
+        name = f"fc_norm.{new}.weight"
+        yield name, replace(drafter.tensors[f"fc_norm.{old}.weight"], name=name)
 
 
 def _added(drafter: Drafter, groups: BlockGroups) -> Iterator[tuple[str, Tensor]]:
@@ -108,10 +105,3 @@ def _sum(groups: BlockGroups, width: int) -> Callable[..., Array]:
         return np.concatenate(sums, axis=1)
 
     return make
-
-
-def _note_on_repeated(drafter: Drafter, groups: BlockGroups) -> Note:
-    boundaries = drafter.aux.boundaries or ()
-    repeated = [boundary for boundary, group in zip(boundaries, groups, strict=True) if len(group) > 1]
-    text = f"boundaries {repeated} were named more than once; their blocks of fc are added into one"
-    return Note("note", "fc.weight", text)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.base import Result
@@ -28,6 +29,8 @@ FILE, MATRICES = "statistics.json", "statistics.safetensors"
 SCHEMA = "eaglectl/statistics/1"
 MAX_STATISTICS = 64 * MIB
 WRITES = "`eaglectl calibrate SOURCE -o calibration --target TARGET` writes"
+# of a document, whose other keys are named as the fields are
+FIELDS = {"rms_norm_eps": "eps", "log_ratio_sd": "spread", "sigma_by_set": "sigmas"}
 MOST_SHOWN = 6
 ENDS, PIECE = 1 << 16, 8 << 20
 
@@ -193,7 +196,9 @@ def read_statistics(folder: Path) -> Statistics:
         value = parse_json(FILE, read_small_file(folder / FILE, MAX_STATISTICS, "--calibration"))
         if not isinstance(value, dict) or value.get("schema") != SCHEMA:
             raise UnreadableError(f"{FILE} is not what this version of it writes")
-        statistics = _statistics(folder, value)
+        fields = {FIELDS.get(key, key): part for key, part in value.items()}
+        statistics = msgspec.convert({**fields, "matrices": None}, Statistics)
+        statistics = replace(statistics, matrices=_matrices(folder, value))
         if fault := next(_faults(statistics), None):
             raise UnreadableError(f"{FILE} is not as it was written: {fault}")
     except OSError as error:
@@ -201,36 +206,11 @@ def read_statistics(folder: Path) -> Statistics:
             f"--calibration {error.filename or folder}: {error.strerror}; give the folder that {WRITES}"
         ) from None
     except (UnreadableError, ValueError, KeyError, TypeError) as error:
-        what = f"{FILE} has no {error}" if isinstance(error, KeyError) else str(error)
+        what = f"{MATRICES} has no {error}" if isinstance(error, KeyError) else str(error)
         raise UnreadableError(
             f"--calibration {folder}: not a folder that calibrate wrote ({what}); give the one that {WRITES}"
         ) from None
     return statistics
-
-
-def _statistics(folder: Path, document: Mapping[str, Any]) -> Statistics:
-    return Statistics(
-        digests=dict(document["digests"]),
-        prompts=tuple(document["prompts"]),
-        boundaries=tuple(document["boundaries"]),
-        eps=_number(document["rms_norm_eps"]),
-        tokens=int(document["tokens"]),
-        rms=tuple(document["rms"]),
-        spread=tuple(document["log_ratio_sd"]),
-        sigma=_number(document["sigma"]),
-        sigmas=dict(document["sigma_by_set"]),
-        is_direction=bool(document["is_direction"]),
-        matrices=_matrices(folder, document),
-        engine=dict(document.get("engine", {})),
-        measured=tuple(document.get("measured", ())),
-        massive=msgspec.convert(document.get("massive"), MassiveTokens | None),
-    )
-
-
-def _number(value: object) -> float:
-    if type(value) not in (int, float):
-        raise TypeError(f"{value!r} is no number")
-    return float(value)  # type: ignore[arg-type]
 
 
 def _matrices(folder: Path, document: Mapping[str, Any]) -> Matrices | None:
@@ -270,11 +250,7 @@ def _faults(statistics: Statistics) -> Iterator[str]:
         *statistics.rms,
         *statistics.sigmas.values(),
     )
-    if not all(
-        type(number) in (int, float) for number in (*sizes, *statistics.spread, *statistics.boundaries)
-    ):
-        yield "a size is no number"
-    elif not all(size > 0 for size in sizes):
+    if not all(size > 0 for size in sizes):
         yield "a size is not above 0"
     if statistics.matrices is not None:
         yield from _matrix_faults(statistics.matrices, max(count, 1))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from eaglectl.conversion.request import Pruning
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.vocabulary import DraftVocabulary
-from eaglectl.errors import OptionNeededError, UnreadableError, UsageError
+from eaglectl.errors import OptionNeededError, UnreadableError, UsageError, check
 from eaglectl.files.files import MIB, read_small_file
 
 MAX_COUNTS = 256 * MIB
@@ -86,13 +86,16 @@ def pruned(drafter: Drafter, vocabulary: DraftVocabulary, request: Pruning) -> P
         dims=replace(drafter.dims, draft_vocab=size),
     )
     missing = [token for token in request.kept or () if token not in rows]
-    notes = (
-        _share_note(counts, record),
-        *_uncounted_notes(counts, set(tokens) - set(request.kept or ()), size),
-        *_special_token_notes(request.kept, missing),
-    )
+    notes = [_share_note(counts, record)]
+    if uncounted := sum(not counts.by_token.get(token) for token in set(tokens) - set(request.kept or ())):
+        text = (
+            f"{uncounted} of the {size} were never counted and fill it up, the lowest ids first; count more"
+            " text, or give a smaller --draft-vocab"
+        )
+        notes.append(Note("warning", "draft_vocab_size", text))
+    notes.extend(_special_token_notes(request.kept, missing))
     how = f"the {size} most counted tokens of {counts.name}"
-    return PrunedDrafter(smaller, vocabulary.selected(kept_rows, how), notes, {"pruning": record})
+    return PrunedDrafter(smaller, vocabulary.selected(kept_rows, how), tuple(notes), {"pruning": record})
 
 
 def most_counted(
@@ -115,16 +118,6 @@ def _share_note(counts: Counts, record: Mapping[str, Any]) -> Note:
         return Note("note", "draft_vocab_size", text)
     text += ": every other token ends a draft; give a larger --draft-vocab"
     return Note("warning", "draft_vocab_size", text)
-
-
-def _uncounted_notes(counts: Counts, tokens: Iterable[int], size: int) -> Iterator[Note]:
-    if uncounted := sum(not counts.by_token.get(token) for token in tokens):
-        yield Note(
-            "warning",
-            "draft_vocab_size",
-            f"{uncounted} of the {size} were never counted and fill it up, the lowest ids first; count more"
-            " text, or give a smaller --draft-vocab",
-        )
 
 
 def _special_token_notes(kept: Sequence[int] | None, missing: Sequence[int]) -> Iterator[Note]:
@@ -153,67 +146,52 @@ def read_counts(path: Path, vocab: int) -> Counts:
 
     Raises UnreadableError for a file that cannot be read, UsageError with the place of what is wrong in it.
     """
+    where = f"--token-counts {path}"
     raw = read_small_file(path, MAX_COUNTS, "--token-counts")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UnreadableError(f"--token-counts {path}: {error}") from None
-    where = f"--token-counts {path}"
+        raise UnreadableError(f"{where}: {error}") from None
     counts: dict[int, int] = {}
     for place, token, count in _entries(text, where):
-        if token >= vocab:
-            raise UsageError(
-                f"{where}{place}: token {token} is outside of this drafter's vocabulary of {vocab}; these are"
-                " counts of another one"
-            )
-        if token in counts:
-            raise UsageError(f"{where}{place}: token {token} is counted twice; give each token once")
-        counts[token] = count
+        place, number = f"{where}{place}", int(token) if re.fullmatch(r"[0-9]{1,18}", token) else -1
+        check(
+            (number < 0, f"{place}: {token[:50]!r} is no token id; counts go by id, not by text"),
+            (
+                number >= vocab,
+                f"{place}: token {number} is outside of this drafter's vocabulary of {vocab}; these are"
+                " counts of another one",
+            ),
+            (number in counts, f"{place}: token {number} is counted twice; give each token once"),
+        )
+        if type(count) is not int:
+            raise UsageError(f"{place}: {str(count)[:50]!r} is no count; a whole number was expected")
+        if count < 0:
+            raise UsageError(f"{place}: a count of {count}; counts begin at 0")
+        counts[number] = count
     if not any(counts.values()):
         raise UsageError(f"{where} counts nothing; {FORMS} was expected")
     return Counts(counts, sum(counts.values()), path.name, hashlib.sha256(raw).hexdigest())
 
 
-def _entries(text: str, where: str) -> Iterator[tuple[str, int, int]]:
-    """The place of each entry in the file, its token and its count."""
+def _entries(text: str, where: str) -> Iterator[tuple[str, str, object]]:
+    """The place of each entry in the file, its token and its count, which may be none."""
     first = text.lstrip()[:1]
     if first not in ("{", "["):
         for number, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                yield _of_line(line, where, f", line {number}")
+            fields = re.split(r"[\s,;]+", line.strip())
+            if fields == [""]:
+                continue
+            if len(fields) != 2:
+                raise UsageError(f'{where}, line {number} is {line.strip()[:50]!r}; "id count" was expected')
+            is_number = re.fullmatch(r"-?[0-9]{1,18}", fields[1])
+            yield f", line {number}", fields[0], int(fields[1]) if is_number else fields[1]
         return
     try:
         value = json.loads(text, object_pairs_hook=list)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where} is not JSON: {error}") from None
     if first == "[":
-        for token, count in enumerate(value):
-            place = f", entry {token}"
-            yield place, token, _count(count, where, place)
-        return
-    for key, count in value:
-        place = f", key {key[:50]!r}"
-        yield place, _token(key, where, ""), _count(count, where, place)
-
-
-def _of_line(line: str, where: str, place: str) -> tuple[str, int, int]:
-    fields = re.split(r"[\s,;]+", line.strip())
-    if len(fields) != 2:
-        raise UsageError(f'{where}{place} is {line.strip()[:50]!r}; "id count" was expected')
-    if not re.fullmatch(r"-?[0-9]{1,18}", fields[1]):
-        raise UsageError(f"{where}{place}: {fields[1][:50]!r} is no count; a whole number was expected")
-    return place, _token(fields[0], where, place), _count(int(fields[1]), where, place)
-
-
-def _token(text: str, where: str, place: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise UsageError(f"{where}{place}: {text[:50]!r} is no token id; counts go by id, not by text")
-    return int(text)
-
-
-def _count(value: object, where: str, place: str) -> int:
-    if type(value) is not int:
-        raise UsageError(f"{where}{place}: {str(value)[:50]!r} is no count; a whole number was expected")
-    if value < 0:
-        raise UsageError(f"{where}{place}: a count of {value}; counts begin at 0")
-    return value
+        yield from ((f", entry {token}", str(token), count) for token, count in enumerate(value))
+    else:
+        yield from ((f", key {key[:50]!r}", key, count) for key, count in value)

@@ -54,7 +54,9 @@ def readings(drafter: Drafter) -> Iterator[FixReading]:
     """
     for key, declared in READINGS.items():
         for value in () if key in TABLES else declared.values(drafter):
-            yield FixReading(key, value, declared.title.format(value=_shortened(value)))
+            items = value.split(",")
+            shown = value if len(items) <= MOST_ROTATED_HEADS else f"{','.join(items[:3])},..."
+            yield FixReading(key, value, declared.title.format(value=shown))
 
 
 def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
@@ -111,20 +113,18 @@ def unquantised_weight(drafter: Drafter, module: str) -> Tensor:
 
 def with_moves(drafter: Drafter, moves: Iterable[Move]) -> Drafter:
     """The drafter with tensors moved; each is made of those that it had before."""
-    moved = {move.name: _moved(drafter, move) for move in moves}
+    moved: dict[str, Tensor] = {}
+    for move in moves:
+        module, _, part = move.source.rpartition(".")
+        tensor = drafter.tensors.get(move.source)
+        if tensor is None or (part == "weight" and len(tensor.shape) > 1):
+            tensor = unquantised_weight(drafter, module)
+        if move.rows is not None:
+            tensor = tensor.with_rows(move.rows)
+        if move.blocks is not None:
+            tensor = tensor.with_blocks(move.blocks)
+        moved[move.name] = replace(tensor, name=move.name)
     return replace(drafter, tensors={**drafter.tensors, **moved})
-
-
-def _moved(drafter: Drafter, move: Move) -> Tensor:
-    module, _, part = move.source.rpartition(".")
-    tensor = drafter.tensors.get(move.source)
-    if tensor is None or (part == "weight" and len(tensor.shape) > 1):
-        tensor = unquantised_weight(drafter, module)
-    if move.rows is not None:
-        tensor = tensor.with_rows(move.rows)
-    if move.blocks is not None:
-        tensor = tensor.with_blocks(move.blocks)
-    return replace(tensor, name=move.name)
 
 
 class _Declared(Struct, frozen=True):
@@ -137,12 +137,6 @@ class _Declared(Struct, frozen=True):
     values: Callable[[Drafter], Iterator[str]]
     moves: Callable[[Drafter, str], Iterator[Move]]
     count: Callable[[Drafter], int] | None = None
-
-
-def _shortened(value: str) -> str:
-    """A long order by its first numbers."""
-    items = value.split(",")
-    return value if len(items) <= MOST_ROTATED_HEADS else f"{','.join(items[:3])},..."
 
 
 def _order(value: str) -> tuple[int, ...]:
@@ -161,27 +155,8 @@ def _is_mla(drafter: Drafter) -> bool:
     return drafter.dims.attention == "MLA"
 
 
-def _exchanged(drafter: Drafter, first: str, second: str) -> Iterator[Move]:
-    for name, source in ((first, second), (second, first)):
-        if source in drafter.tensors:
-            yield Move(name, source)
-
-
-def _exchange(first: str, second: str) -> Callable[[Drafter, str], Iterator[Move]]:
-    """Moves that exchange two modules of every layer that has them."""
-
-    def make(drafter: Drafter, _: str) -> Iterator[Move]:
-        for layer in range(drafter.dims.layers):
-            for part in ("weight", "bias"):
-                names = (f"layers.{layer}.{first}.{part}", f"layers.{layer}.{second}.{part}")
-                if all(name in drafter.tensors for name in names):
-                    yield from _exchanged(drafter, *names)
-
-    return make
-
-
-def _if_exchangeable(first: str, second: str) -> Callable[[Drafter], Iterator[str]]:
-    """`exchanged`, where the two modules of the first layer exist in the same shape."""
+def _exchange(first: str, second: str) -> _Declared:
+    """Two modules exchanged in every layer that has both; the first layer's are of one shape."""
 
     def values(drafter: Drafter) -> Iterator[str]:
         names = (f"layers.0.{first}.weight", f"layers.0.{second}.weight")
@@ -189,7 +164,26 @@ def _if_exchangeable(first: str, second: str) -> Callable[[Drafter], Iterator[st
         if len(shapes) == 2 and shapes[0] == shapes[1]:
             yield "exchanged"
 
-    return values
+    def make(drafter: Drafter, _: str) -> Iterator[Move]:
+        for layer in range(drafter.dims.layers):
+            for part in ("weight", "bias"):
+                names = (f"layers.{layer}.{first}.{part}", f"layers.{layer}.{second}.{part}")
+                if all(name in drafter.tensors for name in names):
+                    yield from (Move(names[0], names[1]), Move(names[1], names[0]))
+
+    modules = (module.rpartition(".")[2] for module in (first, second))
+    return _Declared(f"{' and '.join(modules)} {{value}}", values, make)
+
+
+def _made_of(name: str, source: str) -> _Declared:
+    """One table made of the other; t2d gives d2t where lm_head's rows are in its order."""
+
+    def values(drafter: Drafter) -> Iterator[str]:
+        has_both = drafter.has_reduced_vocabulary and set(TABLES) <= set(drafter.tensors)
+        if has_both and (name == "t2d" or not by_name(drafter.producer).has_unordered_rows):
+            yield f"from-{source}"
+
+    return _Declared(f"{name} made of {source}", values, lambda *_: iter([Move(name, source)]))
 
 
 # ---------------------------------------------------------------------------------------- rotary pairing
@@ -276,26 +270,6 @@ def _state_moves(drafter: Drafter, value: str) -> Iterator[Move]:
 # ------------------------------------------------------------------------------------ norms and inputs
 
 
-def _norms(drafter: Drafter) -> Iterator[str]:
-    if all(f"layers.0.{name}.weight" in drafter.tensors for name in ("input_layernorm", "hidden_norm")):
-        yield "exchanged"
-
-
-def _d2t_of_t2d(drafter: Drafter) -> Iterator[str]:
-    """`from-t2d`, where lm_head's rows are in the order of t2d."""
-    if _has_both_tables(drafter) and not by_name(drafter.producer).has_unordered_rows:
-        yield "from-t2d"
-
-
-def _t2d_of_d2t(drafter: Drafter) -> Iterator[str]:
-    if _has_both_tables(drafter):
-        yield "from-d2t"
-
-
-def _has_both_tables(drafter: Drafter) -> bool:
-    return drafter.has_reduced_vocabulary and {"d2t", "t2d"} <= set(drafter.tensors)
-
-
 def _input_moves(drafter: Drafter, _: str) -> Iterator[Move]:
     """The halves of the first layer's input, embedding and state, in the weights that read it."""
     for part in ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa"):
@@ -341,11 +315,7 @@ def _head_moves(drafter: Drafter, value: str) -> Iterator[Move]:
 # the order of the report; where several readings win alike, the first is named
 READINGS: Mapping[str, _Declared] = {
     "rotary": _Declared("rotary rows {value}", _pairings, rotary_moves),
-    "gate-up": _Declared(
-        "gate_proj and up_proj {value}",
-        _if_exchangeable("mlp.gate_proj", "mlp.up_proj"),
-        _exchange("mlp.gate_proj", "mlp.up_proj"),
-    ),
+    "gate-up": _exchange("mlp.gate_proj", "mlp.up_proj"),
     "fc-order": _Declared(
         "fc blocks {value}",
         _orders,
@@ -355,26 +325,12 @@ READINGS: Mapping[str, _Declared] = {
     "state-order": _Declared(
         "aux states {value}, with their norms", _normed_orders, _state_moves, lambda drafter: drafter.dims.aux
     ),
-    "q-k": _Declared(
-        "q_proj and k_proj {value}",
-        _if_exchangeable("self_attn.q_proj", "self_attn.k_proj"),
-        _exchange("self_attn.q_proj", "self_attn.k_proj"),
-    ),
-    "k-v": _Declared(
-        "k_proj and v_proj {value}",
-        _if_exchangeable("self_attn.k_proj", "self_attn.v_proj"),
-        _exchange("self_attn.k_proj", "self_attn.v_proj"),
-    ),
-    "norms": _Declared(
-        "hidden_norm and input_layernorm {value}",
-        _norms,
-        lambda drafter, _: _exchanged(
-            drafter, "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"
-        ),
-    ),
+    "q-k": _exchange("self_attn.q_proj", "self_attn.k_proj"),
+    "k-v": _exchange("self_attn.k_proj", "self_attn.v_proj"),
+    "norms": _exchange("hidden_norm", "input_layernorm"),
     "input": _Declared("embedding and state {value}", lambda _: iter(["exchanged"]), _input_moves),
     "heads": _Declared("query heads {value}", _head_orders, _head_moves, lambda drafter: drafter.dims.heads),
     # the plan makes a table's numbers of its source (tensor_steps.draft_vocabulary)
-    "d2t": _Declared("d2t made of t2d", _d2t_of_t2d, lambda *_: iter([Move("d2t", "t2d")])),
-    "t2d": _Declared("t2d made of d2t", _t2d_of_d2t, lambda *_: iter([Move("t2d", "d2t")])),
+    "d2t": _made_of("d2t", "t2d"),
+    "t2d": _made_of("t2d", "d2t"),
 }

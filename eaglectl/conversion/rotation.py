@@ -32,9 +32,10 @@ from eaglectl.conversion.tensor_steps import ITEM_SIZE
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.matrices import PLAIN, embedding_digest, spread_over
 from eaglectl.drafter.tensors import Computed, Tensor, shape_expression
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, read_weight_file
 from eaglectl.files.files import is_folder
+from eaglectl.files.source import FolderSource
 from eaglectl.files.target_files import rotation_file
 
 OPTION, MEASURE, TRAINED = "--target-rotation", "measure", "--trained-target"
@@ -119,17 +120,23 @@ def _check(drafter: Drafter) -> None:
     fc = drafter.tensors.get("fc.weight")
     if fc is None:
         raise RefusedError(f"{OPTION}: this drafter has no fc, so nothing of it can be rotated")
-    if fc.dtype not in ITEM_SIZE:
-        raise RefusedError(f"{OPTION}: fc.weight is {fc.dtype}; rotate the unquantised drafter")
-    if INPUT_NORM in drafter.tensors and any(name.startswith(FC_NORM) for name in drafter.tensors):
-        raise RefusedError(
+    has_fc_norm = any(name.startswith(FC_NORM) for name in drafter.tensors)
+    check(
+        (
+            fc.dtype not in ITEM_SIZE,
+            f"{OPTION}: fc.weight is {fc.dtype}; rotate the unquantised drafter",
+        ),
+        (
+            INPUT_NORM in drafter.tensors and has_fc_norm,
             f"{OPTION}: this drafter has input_norm (norm_before_fc) and fc_norm; the weights of the first do"
-            " not commute with the rotation, and the second stands between them and fc"
-        )
-    if drafter.rotation is not None:
-        raise RefusedError(
-            f"{OPTION}: fc is rotated already (eaglectl.json); convert the drafter that it was made of"
-        )
+            " not commute with the rotation, and the second stands between them and fc",
+        ),
+        (
+            drafter.rotation is not None,
+            f"{OPTION}: fc is rotated already (eaglectl.json); convert the drafter that it was made of",
+        ),
+        error=RefusedError,
+    )
 
 
 def _trained_embedding(checkpoint: Checkpoint, drafter: Drafter, targets: Targets) -> TargetMatrix | None:
@@ -176,8 +183,15 @@ def _own_head(drafter: Drafter, targets: Targets) -> TargetMatrix | None:
 
 
 def _read(path: Path, size: int) -> tuple[Array, dict[str, Any]]:
-    """The matrix in a file, made orthogonal beyond the rounding of its dtype."""
-    path = _file(path)
+    """The matrix in a file, or in a ModelSlim target's folder, made orthogonal beyond its dtype's rounding."""
+    if is_folder(path):
+        source = FolderSource(path)
+        if (name := rotation_file(source)) is None:
+            raise UsageError(
+                f"{OPTION} {path}: its quant_model_description.json names no rotation; give the matrix as a"
+                f" safetensors file, or {MEASURE}"
+            )
+        path = source.path(name)
     file = read_weight_file(path)
     squares = [name for name, stored in file.tensors.items() if stored.shape == (size, size)]
     name = MATRIX if MATRIX in squares else squares[0] if len(squares) == 1 else None
@@ -198,37 +212,18 @@ def _read(path: Path, size: int) -> tuple[Array, dict[str, Any]]:
     return matrix, {"file": path.name, "tensor": name, "sha256": sha256(raw).hexdigest()}
 
 
-def _file(path: Path) -> Path:
-    """The file itself, or that of a ModelSlim target's folder."""
-    if not is_folder(path):
-        return path
-    from eaglectl.files.source import FolderSource
-
-    source = FolderSource(path)
-    if (name := rotation_file(source)) is None:
-        raise UsageError(
-            f"{OPTION} {path}: its quant_model_description.json names no rotation; give the matrix as a"
-            f" safetensors file, or {MEASURE}"
-        )
-    return source.path(name)
-
-
 def _checked(matrix: Array, before: TargetMatrix, after: TargetMatrix) -> float:
     """The share of the target's embedding that Q does not explain, on sampled rows."""
     rows = spread_over(min(before.shape[0], after.shape[0]))
     ours = np.concatenate([before.read(row, row + 1) for row in rows])
     theirs = np.concatenate([after.read(row, row + 1) for row in rows])
-    residual = _share(theirs - ours @ matrix, theirs)
+    residual = float(np.linalg.norm(theirs - ours @ matrix) / (np.linalg.norm(theirs) or 1.0))
     if not residual <= LEAST_EXPLAINED:
         raise RefusedError(
             f"{OPTION}: the matrix does not make the target's embedding of the drafter's: {residual:.0%} of"
             f" it is left ({LEAST_EXPLAINED:.0%} at most may be); is it this target's, and not transposed?"
         )
     return residual
-
-
-def _share(part: Array, whole: Array) -> float:
-    return float(np.linalg.norm(part) / (np.linalg.norm(whole) or 1.0))
 
 
 def _measured(before: TargetMatrix | None, after: TargetMatrix) -> tuple[Array, dict[str, Any]]:

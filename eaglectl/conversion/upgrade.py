@@ -20,7 +20,7 @@ from eaglectl.conversion.plan import TransformedDrafter
 from eaglectl.conversion.request import UpgradeRecipe
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Computed, Tensor
-from eaglectl.errors import OptionNeededError, RefusedError, UsageError
+from eaglectl.errors import OptionNeededError, RefusedError, check
 from eaglectl.files.checkpoint import Checkpoint
 
 STRENGTH = (
@@ -245,28 +245,30 @@ def _rescaled(drafter: Drafter, weight: Array, statistics: Statistics | None) ->
 
 def downgrade(checkpoint: Checkpoint, drafter: Drafter) -> TransformedDrafter:
     """EAGLE-3 from 3.1, where that is the same function. Raises RefusedError with the reason elsewhere."""
-    norms = drafter.norms
-    if norms.fc_norm:
-        raise RefusedError(
+    norms, weight = drafter.norms, evaluate(drafter.tensors["norm.weight"], checkpoint)
+    check(
+        (
+            norms.fc_norm,
             "fc_norm divides every state by its own size, token by token, which no fc without it can do; this"
-            " drafter stays EAGLE-3.1: leave --to out"
-        )
-    if norms.norm_before_fc:
-        raise RefusedError(
+            " drafter stays EAGLE-3.1: leave --to out",
+        ),
+        (
+            norms.norm_before_fc,
             "norm_before_fc divides the states by their size, token by token, which no fc without it can do;"
-            " leave --to out"
-        )
-    weight = evaluate(drafter.tensors["norm.weight"], checkpoint)
-    if not norms.norm_before_residual:
-        raise RefusedError(
+            " leave --to out",
+        ),
+        (
+            not norms.norm_before_residual,
             "norm_output fixes the size of the fed-back state, and the residual keeps it; without it this is"
-            " another function: leave --to out"
-        )
-    if float(np.ptp(weight)) != 0.0:
-        raise RefusedError(
+            " another function: leave --to out",
+        ),
+        (
+            float(np.ptp(weight)) != 0.0,
             "norm_output feeds back a state multiplied by norm.weight, whose channels differ; without it this"
-            " is another function: leave --to out"
-        )
+            " is another function: leave --to out",
+        ),
+        error=RefusedError,
+    )
     text = "turned off: norm.weight is uniform and norm_before_residual true, so the function stays the same"
     return TransformedDrafter(
         replace(drafter, norms=replace(norms, norm_output=False)),
@@ -287,32 +289,36 @@ def _rms(weight: Array) -> float:
 def check_upgrade(drafter: Drafter, recipe: UpgradeRecipe) -> None:
     """Raise RefusedError where the upgrade would break the drafter, UsageError for what is missing."""
     check_changeable(drafter)
-    features = drafter.features()
-    if recipe.fc_norm != "off" and Feature.NORM_BEFORE_FC in features:
-        raise OptionNeededError(
+    features, is_refit = drafter.features(), recipe.fc_norm == "refit"
+    check(
+        (
+            recipe.fc_norm != "off" and Feature.NORM_BEFORE_FC in features,
             "this drafter norms the concatenated states already (norm_before_fc); two norms in a row are"
-            " another network: pass --fc-norm off"
-        )
-    if Feature.QUANTISED in features and (recipe.fc_norm == "refit" or recipe.is_norm_output):
-        raise OptionNeededError(
+            " another network: pass --fc-norm off",
+        ),
+        (
+            Feature.QUANTISED in features and (is_refit or recipe.is_norm_output),
             "fc or lm_head would be rewritten and this drafter is quantised; convert the unquantised one, or"
             " pass --fc-norm calibrated --no-norm-output with a --calibration of any unquantised drafter of"
-            " this target and these layers"
-        )
-    if recipe.is_start:
-        return
-    if recipe.fc_norm == "ones":
-        raise UsageError(
+            " this target and these layers",
+        ),
+        error=OptionNeededError,
+    )
+    is_needed = needs_statistics(drafter, recipe.fc_norm, recipe.is_norm_output)
+    check(
+        (
+            not recipe.is_start and recipe.fc_norm == "ones",
             "--fc-norm ones changes what the drafter computes by the layers' scales and is only a trainer's"
-            " start; pass --init-only with it"
-        )
-    if recipe.statistics is None and needs_statistics(drafter, recipe.fc_norm, recipe.is_norm_output):
-        raise UsageError(
+            " start; pass --init-only with it",
+        ),
+        (
+            not recipe.is_start and recipe.statistics is None and is_needed,
             "this is an EAGLE-3 drafter, and fc_norm and norm_output change what it computes unless they are"
             " set from its target's states; pass --target with the target's weights, or --calibration with"
             " the folder that `eaglectl calibrate SOURCE -o calibration --target TARGET` writes; --init-only"
-            " gives a trainer's start without them"
-        )
+            " gives a trainer's start without them",
+        ),
+    )
 
 
 def needs_statistics(drafter: Drafter, fc_norm: str, is_norm_output: bool) -> bool:
@@ -328,20 +334,23 @@ def is_output_free(drafter: Drafter, is_norm_output: bool) -> bool:
 
 def check_changeable(drafter: Drafter) -> None:
     """Raise RefusedError for drafters that no recipe makes 3.1, whatever the target's states are."""
-    if drafter.norms.fc_norm:
-        raise RefusedError(
-            "this drafter has fc_norm already, and nothing is to be calibrated; leave --to out"
-        )
-    if Feature.PARALLEL in drafter.features():
-        raise RefusedError(
+    check(
+        (
+            drafter.norms.fc_norm,
+            "this drafter has fc_norm already, and nothing is to be calibrated; leave --to out",
+        ),
+        (
+            Feature.PARALLEL in drafter.features(),
             "a parallel drafter's mask_hidden goes through fc like a state, and fc_norm would rescale it;"
-            " P-EAGLE heads stay as they are"
-        )
-    if drafter.aux.order:
-        raise RefusedError(
+            " P-EAGLE heads stay as they are",
+        ),
+        (
+            drafter.aux.order,
             "its layer ids are not in ascending order; convert it to vLLM's layout first, then that output"
-            " --to 3.1"
-        )
+            " --to 3.1",
+        ),
+        error=RefusedError,
+    )
 
 
 def refit_obstacle(statistics: Statistics, drafter: Drafter) -> Note | None:

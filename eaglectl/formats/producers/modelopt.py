@@ -63,12 +63,10 @@ def _hf(summary: CheckpointSummary) -> str | None:
 
 
 def _megatron(summary: CheckpointSummary) -> str | None:
-    if summary.architecture == "LlamaForCausalLMEagle3Deep" or summary.has("midlayer.0."):
-        return (
-            "numbered midlayer names"
-            if summary.has("midlayer.0.")
-            else "architecture LlamaForCausalLMEagle3Deep"
-        )
+    if summary.has("midlayer.0."):
+        return "numbered midlayer names"
+    if summary.architecture == "LlamaForCausalLMEagle3Deep":
+        return "architecture LlamaForCausalLMEagle3Deep"
     return _mark(summary) if summary.has("midlayer.") else None
 
 

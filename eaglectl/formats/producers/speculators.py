@@ -1,6 +1,7 @@
 """vLLM's speculators: the decoder layer's config in an object of its own, flags and boundaries at the top."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from eaglectl.drafter.drafter import Drafter, Feature
@@ -66,15 +67,7 @@ _RETIRES = (
 )
 
 
-def _is_eagle3(summary: CheckpointSummary) -> str | None:
-    return _kind(summary, "eagle3")
-
-
-def _is_peagle(summary: CheckpointSummary) -> str | None:
-    return _kind(summary, "peagle")
-
-
-def _kind(summary: CheckpointSummary, kind: str) -> str | None:
+def _recognise(summary: CheckpointSummary, kind: str) -> str | None:
     if summary.config.get("speculators_model_type") != kind:
         return None
     return f"config has speculators_model_type: {kind}"
@@ -221,7 +214,7 @@ _SCHEMA = ConfigSchema(
 SPECULATORS = Format(
     "speculators",
     "speculators",
-    _is_eagle3,
+    partial(_recognise, kind="eagle3"),
     priority=10,
     # its converter, which copies ids from others' files, writes Eagle3Speculator
     ids=(IdsPlace(TOP_IDS, "boundary", certain_in=("Eagle3DraftModel",)),),
@@ -249,7 +242,7 @@ SPECULATORS = Format(
 PEAGLE = Format(
     "peagle",
     "speculators (P-EAGLE)",
-    _is_peagle,
+    partial(_recognise, kind="peagle"),
     priority=11,
     is_parallel=True,
     ids=(IdsPlace(TOP_IDS, "boundary", certain_in=("PEagleDraftModel",)),),
