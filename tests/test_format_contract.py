@@ -372,8 +372,10 @@ def test_fault_1_a_prefix_that_reading_does_not_know(
 def test_fault_2_an_ids_key_that_is_not_read(
     synthetic: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stated = aux_ids._read_ids
-    monkeypatch.setattr(aux_ids, "_read_ids", lambda keys, format: stated(keys, replace(format, ids=())))
+    read = aux_ids.read_aux_layers
+    monkeypatch.setattr(
+        reader, "read_aux_layers", lambda keys, format, *rest: read(keys, replace(format, ids=()), *rest)
+    )
     monkeypatch.setattr(aux_ids, "unread_ids", lambda keys, taken, format: {})
     fails(check_ids_are_read, synthetic, tmp_path)
 

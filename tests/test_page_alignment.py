@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from eaglectl.conversion import writing
 from eaglectl.conversion.writing import PAGE
 from eaglectl.files.writer import Copy
+from eaglectl.progress import ByteCounter
 from tests.builders import HIDDEN, call, drafter_folder, floats, framed, read_safetensors
 from tests.disks import mounted, run_or_skip
 
@@ -98,7 +99,8 @@ def test_small_tensors_get_no_spaces(tmp_path: Path) -> None:
 def test_pieces_end_with_blocks_of_the_source(start: int, size: int, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "REPORTED_BLOCK", block)
-        pieces = list(writing._pieces(Copy(Path("source"), start, start + size)))
+        counter = ByteCounter(None, "writing", size)
+        pieces = list(writing._counted([Copy(Path("source"), start, start + size)], counter))
     stops = [piece.stop for piece in pieces if isinstance(piece, Copy)]
     assert all(stop % block == 0 for stop in stops[:-1])
     assert [piece.start for piece in pieces if isinstance(piece, Copy)] == [start, *stops[:-1]][: len(pieces)]

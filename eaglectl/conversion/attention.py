@@ -200,7 +200,13 @@ def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None 
             )
         names = ("input_layernorm", "hidden_norm") if layer == 0 else ("input_layernorm",)
         norms = tuple(drafter.tensors[f"layers.{layer}.{name}.weight"] for name in names)
-        _check_invertible(checkpoint, norms)
+        for norm in norms:
+            weight = evaluate(norm, checkpoint)
+            if not bool(np.isfinite(weight).all()) or not bool(weight.all()):
+                raise RefusedError(
+                    f"{norm.name} has channels of zero or of no finite size, which q_a_proj cannot undo;"
+                    " --mla-query-lora does not work for this drafter"
+                )
         factors = _factors(layer, query, norms, rank, dtype or query.dtype, eps)
         tensors |= {tensor.name: tensor for tensor in factors}
     result = replace(drafter, tensors=tensors, dims=replace(dims, q_lora_rank=rank))
@@ -246,23 +252,16 @@ def _factors(
     yield Tensor(module + "q_b_proj.weight", query.dtype, (query.shape[0], rank), rest)
 
 
-def _check_invertible(checkpoint: Checkpoint, norms: Sequence[Tensor]) -> None:
-    for norm in norms:
-        weight = evaluate(norm, checkpoint)
-        if not bool(np.isfinite(weight).all()) or not bool(weight.all()):
-            raise RefusedError(
-                f"{norm.name} has channels of zero or of no finite size, which q_a_proj cannot undo;"
-                " --mla-query-lora does not work for this drafter"
-            )
-
-
 def _error_bound(checkpoint: Checkpoint, drafter: Drafter) -> Note:
     """The largest relative error of a query, by the sizes of the embeddings and of the fed-back state."""
     dims, eps = drafter.dims, float(drafter.settings["rms_norm_eps"])
     smallest, where = 0.0, "for any embedding"
     table = drafter.tensors.get("embed_tokens.weight")
     if table and table.dtype in FLOATS:
-        smallest = min(_row_sizes(checkpoint, table))
+        starts = range(0, table.shape[0], EMBEDDING_ROWS)
+        blocks = (range(start, min(start + EMBEDDING_ROWS, table.shape[0])) for start in starts)
+        sizes = (np.sqrt((evaluate(table.with_rows(rows), checkpoint) ** 2).mean(1)) for rows in blocks)
+        smallest = min(float(block.min()) for block in sizes)
         where = f"for all its embeddings (the smallest has RMS {smallest:.3g})"
     share = smallest**2 / (smallest**2 + eps)
     whole = STATE_SHARE**2 + 1 + 2 * eps
@@ -275,10 +274,3 @@ def _error_bound(checkpoint: Checkpoint, drafter: Drafter) -> Note:
         " rounding"
     )
     return Note("note", "q_a_proj", text)
-
-
-def _row_sizes(checkpoint: Checkpoint, table: Tensor) -> Iterator[float]:
-    """The RMS of every row, read a block of rows at a time."""
-    for start in range(0, table.shape[0], EMBEDDING_ROWS):
-        rows = range(start, min(start + EMBEDDING_ROWS, table.shape[0]))
-        yield from np.sqrt((evaluate(table.with_rows(rows), checkpoint) ** 2).mean(1)).tolist()

@@ -183,7 +183,7 @@ def _own_head(drafter: Drafter, targets: Targets) -> TargetMatrix | None:
 
 
 def _read(path: Path, size: int) -> tuple[Array, dict[str, Any]]:
-    """The matrix in a file, or in a ModelSlim target's folder, made orthogonal beyond its dtype's rounding."""
+    """The matrix of a file or a ModelSlim target's folder, made orthogonal beyond its dtype's rounding."""
     if is_folder(path):
         source = FolderSource(path)
         if (name := rotation_file(source)) is None:

@@ -122,18 +122,15 @@ class Tensor(Struct, frozen=True):
         """
         rows, count = prod(self.shape[:-1]), len(order)
         if not isinstance(self.origin, tuple):
-            return replace(self, origin=Computed("columns moved", (self,), _in_blocks(order)))
+
+            def in_blocks(values: Any) -> Any:
+                blocks = values.reshape(*values.shape[:-1], count, -1)
+                return blocks[..., list(order), :].reshape(values.shape)
+
+            return replace(self, origin=Computed("columns moved", (self,), in_blocks))
         as_blocks = replace(self, shape=(rows * count,))
         moved = as_blocks.with_rows([row * count + block for row in range(rows) for block in order])
         return replace(moved, shape=self.shape)
-
-
-def _in_blocks(order: Sequence[int]) -> Callable[[Any], Any]:
-    def make(values: Any) -> Any:
-        blocks = values.reshape(*values.shape[:-1], len(order), -1)
-        return blocks[..., list(order), :].reshape(values.shape)
-
-    return make
 
 
 def cut(origin: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, ...]:

@@ -6,7 +6,7 @@ SafeAILab).
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from struct import pack, unpack
+from struct import calcsize, pack, unpack
 from typing import Any
 
 from msgspec import Struct
@@ -17,7 +17,6 @@ Ids = tuple[int, ...]
 # codes of struct
 _INTEGERS = {"I64": "q", "I32": "i", "I16": "h", "U8": "B", "I8": "b", "BOOL": "?"}
 _OTHERS = {"U64": "Q", "U32": "I", "U16": "H", "F64": "d", "F32": "f", "F16": "e"}
-_BYTES = {"q": 8, "Q": 8, "d": 8, "i": 4, "I": 4, "f": 4, "h": 2, "H": 2, "e": 2}
 # what is no number, or too large for int64, is far outside of every vocabulary
 _LIMIT = 2**62
 # readings that make one table of the other (--fix-reading)
@@ -111,7 +110,7 @@ def as_engines_read(name: str, dtype: str, raw: bytes) -> Ids:
 
 
 def _unpacked(code: str, raw: bytes) -> tuple[Any, ...]:
-    return unpack(f"<{len(raw) // _BYTES.get(code, 1)}{code}", raw)
+    return unpack(f"<{len(raw) // calcsize(f'<{code}')}{code}", raw)
 
 
 def _whole(value: float) -> int:

@@ -1,14 +1,13 @@
 """Commands of eaglectl as they are printed: whole, quoted for the shell, with what the user gave."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 
-from msgspec.structs import replace
-
 from eaglectl import shell
+from eaglectl.drafter.drafter import Choice
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
 from eaglectl.text import SHELL_WORD
@@ -33,8 +32,14 @@ def command(
     An answer that `options` contradict is left out.
     """
     given = ["--target", shell.as_path(target)] if target is not None else []
-    kept = _uncontradicted(answers or Answers(), options)
-    return shell.join(["eaglectl", verb, shell.as_path(source), *options, *given, *_answer_options(kept)])
+    answers = answers or Answers()
+    answered = {Choice(name, value).key for name, value in pairwise(options)}
+    if "--aux-layers" in answered:
+        answered.add("--aux-convention")
+    kept = [choice for choice in answers.choices if choice.key not in answered]
+    words = [word for choice in kept for word in (choice.option, choice.value)]
+    assumed = ["--assume-defaults"] * answers.assume
+    return shell.join(["eaglectl", verb, shell.as_path(source), *options, *given, *words, *assumed])
 
 
 def completing(source: str, target: str | None = None, answers: Answers | None = None) -> Complete:
@@ -74,25 +79,3 @@ def whole_commands(complete: Complete) -> Iterator[None]:
         yield
     except EaglectlError as error:
         raise type(error)(complete(str(error)), error.topic, error.where) from None
-
-
-def _uncontradicted(answers: Answers, options: Sequence[str]) -> Answers:
-    """The answers to other questions than those that `options` answer."""
-    if "--aux-layers" in options:
-        answers = replace(answers, aux_layers=None, aux_convention=None)
-    if "--aux-convention" in options:
-        answers = replace(answers, aux_convention=None)
-    keys = {value.partition("=")[0] for name, value in pairwise(options) if name == "--source-semantics"}
-    kept = {key: value for key, value in answers.semantics.items() if key not in keys}
-    return replace(answers, semantics=kept)
-
-
-def _answer_options(answers: Answers) -> Iterator[str]:
-    if answers.aux_layers is not None:
-        yield from ("--aux-layers", ",".join(map(str, answers.aux_layers)))
-    if answers.aux_convention is not None:
-        yield from ("--aux-convention", answers.aux_convention)
-    for key, value in answers.semantics.items():
-        yield from ("--source-semantics", f"{key}={value}")
-    if answers.assume:
-        yield "--assume-defaults"

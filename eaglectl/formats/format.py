@@ -120,12 +120,13 @@ class Answers(Options, frozen=True):
     @property
     def choices(self) -> tuple[Choice, ...]:
         """The answers as choices: what `choosing` made, and what the options of the command line say."""
-        made = [Choice("--source-semantics", f"{key}={value}") for key, value in self.semantics.items()]
-        if self.aux_convention is not None:
-            made.insert(0, Choice("--aux-convention", self.aux_convention))
-        if self.aux_layers is not None:
-            made.insert(0, Choice("--aux-layers", ",".join(map(str, self.aux_layers))))
-        return tuple(made)
+        layers = [] if self.aux_layers is None else [",".join(map(str, self.aux_layers))]
+        conventions = [] if self.aux_convention is None else [self.aux_convention]
+        return (
+            *(Choice("--aux-layers", value) for value in layers),
+            *(Choice("--aux-convention", value) for value in conventions),
+            *(Choice("--source-semantics", f"{key}={value}") for key, value in self.semantics.items()),
+        )
 
 
 class CheckpointSummary(Struct, frozen=True):

@@ -19,7 +19,6 @@ from eaglectl.drafter.tensors import (
     Tensor,
     expected_shape,
     is_known,
-    is_quantised_part,
 )
 from eaglectl.errors import RefusedError
 from eaglectl.files.header import StoredTensor
@@ -86,9 +85,7 @@ def read_names(
     `aliases` are trainers' own module names, `prefix` is the producer's own.
     """
     canonical_names = {name: canonical_name(name, aliases, prefix) for name in stored}
-    plain: dict[str, StoredTensor] = {}
-    fused: dict[str, StoredTensor] = {}
-    absorbed: dict[str, StoredTensor] = {}
+    tables: dict[str, dict[str, StoredTensor]] = {"plain": {}, "fused": {}, "absorbed": {}}
     strays: dict[str, str] = {}
     unknown: list[str] = []
     clashes: list[tuple[str, str, str]] = []
@@ -106,14 +103,14 @@ def read_names(
         if layer and int(layer[1]) > 0 and layer[2] == "hidden_norm.weight" and int(layer[1]) not in own_norm:
             # the norm's name in SGLang, TensorRT-LLM and ModelOpt's Deep heads
             canonical = f"layers.{layer[1]}.input_layernorm.weight"
-        table = _table(canonical, plain, fused, absorbed)
-        if table is None:
+        kind = _kind(canonical)
+        if kind is None:
             unknown.append(name)
-        elif canonical in table:
-            clashes.append((canonical, table[canonical].name, name))
+        elif canonical in tables[kind]:
+            clashes.append((canonical, tables[kind][canonical].name, name))
         else:
-            table[canonical] = tensor
-    return Names(plain, fused, absorbed, strays, tuple(unknown), tuple(clashes))
+            tables[kind][canonical] = tensor
+    return Names(**tables, strays=strays, unknown=tuple(unknown), clashes=tuple(clashes))
 
 
 def stored_prefix(stored: str, own: Collection[str] = ()) -> str:
@@ -144,32 +141,23 @@ def canonical_name(stored: str, aliases: Mapping[str, str] | None = None, prefix
     return name
 
 
-def split_fused(name: str) -> tuple[tuple[str, ...], str] | None:
-    """The canonical names stacked in a fused tensor, and its parameter ("weight", "bias").
-
-    None where it is not fused.
-    """
+def split_fused(name: str) -> tuple[str, ...]:
+    """The canonical names stacked in a fused tensor; none where it is not fused."""
     layer = LAYER.fullmatch(name)
-    if not layer:
-        return None
-    module, _, parameter = layer[2].rpartition(".")
-    if module not in FUSED or parameter not in ("weight", "bias"):
-        return None
-    return tuple(f"layers.{layer[1]}.{part}.{parameter}" for part in FUSED[module]), parameter
+    module, _, parameter = layer[2].rpartition(".") if layer else ("", "", "")
+    if not layer or parameter not in ("weight", "bias"):
+        return ()
+    return tuple(f"layers.{layer[1]}.{part}.{parameter}" for part in FUSED.get(module, ()))
 
 
-def _table(
-    name: str,
-    plain: dict[str, StoredTensor],
-    fused: dict[str, StoredTensor],
-    absorbed: dict[str, StoredTensor],
-) -> dict[str, StoredTensor] | None:
+def _kind(name: str) -> str | None:
+    """The field of Names that a canonical name belongs to; None for an unknown one."""
+    layer = LAYER.fullmatch(name)
     if split_fused(name):
-        return fused
-    layer = LAYER.fullmatch(name)
+        return "fused"
     if layer and layer[2] in ("self_attn.w_kc", "self_attn.w_vc"):
-        return absorbed  # halves of kv_b_proj as SGLang and TensorRT-LLM keep it in memory
-    return plain if is_known(name) or is_quantised_part(name) else None
+        return "absorbed"  # halves of kv_b_proj as SGLang and TensorRT-LLM keep it in memory
+    return "plain" if is_known(name) else None
 
 
 def read_tensors(
@@ -226,35 +214,30 @@ def _assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
 
 def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor]:
     parts = split_fused(name)
-    assert parts is not None
+    listed_modules = " + ".join(part.split(".")[-2] for part in parts)
     if not stored.shape:
         raise RefusedError(
-            f"{stored.name} is []; rows of {' + '.join(p.split('.')[-2] for p in parts[0])} were expected",
+            f"{stored.name} is []; rows of {listed_modules} were expected",
             "tensor-shape",
             f"tensor:{stored.name}",
         )
     row = 0
-    for part in parts[0]:
+    for part in parts:
         shape = expected_shape(part, dims)
         if shape is None:
             raise RefusedError(
-                f"{stored.name} is {', '.join(p.split('.', 2)[-1] for p in parts[0])}, and the drafter has"
+                f"{stored.name} is {', '.join(name.split('.', 2)[-1] for name in parts)}, and the drafter has"
                 f" no {part}; take the file as its trainer wrote it",
                 "tensor-shape",
                 f"tensor:{stored.name}",
             )
-        rows = shape[0]
-        yield Tensor(
-            part,
-            stored.dtype,
-            (rows, *stored.shape[1:]),
-            (Segment(stored.name, row * stored.row_bytes, (row + rows) * stored.row_bytes),),
-        )
-        row += rows
+        end = row + shape[0]
+        segment = Segment(stored.name, row * stored.row_bytes, end * stored.row_bytes)
+        yield Tensor(part, stored.dtype, (shape[0], *stored.shape[1:]), (segment,))
+        row = end
     if stored.shape[0] != row:
         raise RefusedError(
-            f"{stored.name} has {stored.shape[0]} rows; {' + '.join(p.split('.')[-2] for p in parts[0])} of"
-            f" this drafter are {row}",
+            f"{stored.name} has {stored.shape[0]} rows; {listed_modules} of this drafter are {row}",
             "tensor-shape",
             f"tensor:{stored.name}",
         )

@@ -250,6 +250,7 @@ FAMILIES: tuple[Family, ...] = (
         _NO_CLASS,
         "SpecForge configs and pull requests",
         architectures=("Qwen3MoeForCausalLMEagle3", "Qwen3MoEForCausalLMEagle3", "Glm4MoeForCausalLMEagle3"),
+        keys=("use_moe",),
         tensors=r"(.*\.)?(layers\.\d+|midlayer)\.mlp\.(experts|shared_experts?)\..*",
     ),
     Family(
@@ -303,23 +304,17 @@ def speculators_family(config: Mapping[str, Any]) -> str | None:
 
 def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[Family, str]]:
     """The families that have a mark here: by values, by architecture, then by keys and tensors in order."""
-    yield from _value_marks(Keys(config))
+    for family in FAMILIES:
+        stated = (place for place, value in family.values.items() if Keys(config).at(place) == value)
+        yield from ((family, f"{place} is {family.values[place]}") for place in stated)
     architectures = config.get("architectures")
     for name in architectures if isinstance(architectures, list) else ():
         yield from ((family, f"architecture {name}") for family in FAMILIES if name in family.architectures)
     for family in FAMILIES:
-        if family.name == _EXPERTS and config.get("use_moe") is True:
-            yield family, "config.json has use_moe: true"
-        keys = (key for key in family.keys if config.get(key) is not None)
+        keys = (key for key in family.keys if config.get(key) not in (None, False))
         yield from ((family, f"config.json has {key}") for key in keys)
         names = filter(re.compile(family.tensors or r"(?!)").fullmatch, tensors)
         yield from ((family, f"it has {name}") for name in names)
-
-
-def _value_marks(config: Keys) -> Iterator[tuple[Family, str]]:
-    for family in FAMILIES:
-        stated = (place for place, value in family.values.items() if config.at(place) == value)
-        yield from ((family, f"{place} is {family.values[place]}") for place in stated)
 
 
 def _by_layer(config: Mapping[str, Any], shapes: Shapes) -> str | None:
@@ -405,15 +400,12 @@ def why_other(source: Source) -> str:
         return "" if is_marked else f"{CONFIG} is {about}, and nothing beside it is a drafter's"
     if family := speculators_family(config):
         return f"it is {family}"
-    if drafter_mark(config) or any(_keys(config)) or "eagle" in str(config.get("model_type")).lower():
+    # at the top and one object below
+    parts = [config, *(value for value in config.values() if isinstance(value, Mapping))]
+    is_marked = any(key in (*_KEYS, *_IDS) or "eagle" in key.lower() for part in parts for key in part)
+    if is_marked or drafter_mark(config) or "eagle" in str(config.get("model_type")).lower():
         return ""
     return _why_no_tensors(source, config)
-
-
-def _keys(config: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of a config, at the top and one object below, that only a drafter's has."""
-    parts = [config, *(value for value in config.values() if isinstance(value, Mapping))]
-    return (key for part in parts for key in part if key in (*_KEYS, *_IDS) or "eagle" in key.lower())
 
 
 def _why_no_tensors(source: Source, config: Mapping[str, Any]) -> str:

@@ -151,14 +151,6 @@ class PublishedDrafter(Struct, frozen=True, forbid_unknown_fields=True):
         found = [figure for figure in published_file().figures if figure.drafter == self.name]
         return tuple(sorted(found, key=lambda figure: not figure.is_by_authors))
 
-    def is_for(self, target: str | None) -> bool:
-        """Whether it is published for the target of this name; for one that has no name it may be."""
-        return target is None or last_part(target) in map(last_part, self.targets)
-
-    def has_keys(self, config: Mapping[str, Any]) -> bool:
-        """Whether all that is public of its config stands in this one."""
-        return all(_at(config, path) == value for path, value in self.keys.items())
-
 
 class PublishedFile(Struct, frozen=True, forbid_unknown_fields=True):
     """The file of published figures."""
@@ -186,9 +178,12 @@ def published_drafter(
     tells: a copy with another name, or with one other key, is not what its authors measured.
     """
     for drafter in published_file().drafters:
-        is_named = label == drafter.name and drafter.has_keys(config)
+        has_keys = all(_at(config, path) == value for path, value in drafter.keys.items())
+        is_named = label == drafter.name and has_keys
         is_copy = "/" not in label and digest == drafter.config
-        if (is_named or is_copy) and drafter.is_for(target):
+        # one that has no name may be its target
+        is_for_target = target is None or last_part(target) in map(last_part, drafter.targets)
+        if (is_named or is_copy) and is_for_target:
             return drafter
     return None
 

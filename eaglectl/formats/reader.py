@@ -145,7 +145,13 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
         dtypes=tuple(
             sorted({tensor.dtype for name, tensor in tensors.items() if name not in ("d2t", "t2d")})
         ),
-        rotation=_recorded_rotation(record),
+        rotation=next(
+            filter(
+                lambda rotation: isinstance(rotation, Mapping),
+                (entry.get("target_rotation") for entry in history(record)),
+            ),
+            None,
+        ),
     )
 
 
@@ -157,12 +163,6 @@ def _read_names(checkpoint: Checkpoint, format: Format) -> Names:
             f"{first} and {second} are both {canonical}; keep one", "tensor-twice", f"tensor:{second}"
         )
     return names
-
-
-def _recorded_rotation(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The rotation of fc that a record states, or an earlier one in it."""
-    stated = (entry.get("target_rotation") for entry in history(record))
-    return next((rotation for rotation in stated if isinstance(rotation, Mapping)), None)
 
 
 def _check_objects(config: Mapping[str, Any]) -> None:

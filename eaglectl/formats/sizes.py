@@ -46,10 +46,7 @@ def plain_shapes(names: Names) -> Shapes:
     four_bit = {
         name
         for name, t in tables.items()
-        if t.dtype in ("U8", "I8", "F4")
-        and f"{name}_scale" in tables
-        and name.endswith(".weight")
-        and t.dtype != "I8"
+        if t.dtype in ("U8", "F4") and f"{name}_scale" in tables and name.endswith(".weight")
     }
     kept = {
         n: t.shape
@@ -94,6 +91,13 @@ def whole(name: str, rows: int, by: int, what: str) -> int:
 
 
 LARGEST_VOCABULARY = 10_000_000
+# a tensor, and its axis
+HIDDEN_PLACES = (
+    ("norm.weight", 0),
+    ("layers.0.input_layernorm.weight", 0),
+    ("layers.0.post_attention_layernorm.weight", 0),
+    ("fc.weight", 0),
+)
 
 
 def read_dimensions(keys: Keys, names: Names, target: Target) -> Reading[Dimensions]:
@@ -102,8 +106,16 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Reading[Dimensi
     Raises RefusedError where neither shapes nor config give one, or where they contradict each other.
     """
     shapes = plain_shapes(names)
-    _refuse_empty(shapes)
-    hidden = agreed(keys, "hidden_size", _hidden(shapes))
+    if empty := next((name for name, shape in shapes.of.items() if 0 in shape), None):
+        raise RefusedError(
+            f"{empty} is {list(shapes.of[empty])}; a tensor of a drafter is never empty: restore it from the"
+            " trainer",
+            "tensor-shape",
+            f"tensor:{empty}",
+        )
+    # the most common size; a tensor that differs is then the one reported
+    sizes = Counter(size for place in HIDDEN_PLACES if (size := shapes.axis(*place)) is not None)
+    hidden = agreed(keys, "hidden_size", sizes.most_common(1)[0][0] if sizes else None)
     layers = agreed(keys, "num_hidden_layers", len(names.layers), always=True)
     aux = _read_aux(keys, shapes, hidden.value, target)
     vocab = agreed(keys, "vocab_size", shapes.first(("t2d", 0), ("embed_tokens.weight", 0)))
@@ -160,28 +172,6 @@ def _read_intermediate(keys: Keys, shapes: Shapes) -> Reading[int]:
     key = "intermediate_size_mlp" if is_llama4 else "intermediate_size"
     width = agreed(keys, key, mlp or (fused // 2 if fused else None))
     return replace(width, taken=("intermediate_size", "intermediate_size_mlp"))
-
-
-def _refuse_empty(shapes: Shapes) -> None:
-    for name, shape in shapes.of.items():
-        if 0 in shape:
-            raise RefusedError(
-                f"{name} is {list(shape)}; a tensor of a drafter is never empty: restore it from the trainer",
-                "tensor-shape",
-                f"tensor:{name}",
-            )
-
-
-def _hidden(shapes: Shapes) -> int | None:
-    """The most common hidden size; a tensor that differs is then the one reported."""
-    places = [
-        ("norm.weight", 0),
-        ("layers.0.input_layernorm.weight", 0),
-        ("layers.0.post_attention_layernorm.weight", 0),
-        ("fc.weight", 0),
-    ]
-    sizes = [size for name, axis in places if (size := shapes.axis(name, axis)) is not None]
-    return Counter(sizes).most_common(1)[0][0] if sizes else None
 
 
 def _check_width(hidden: int, total: int, width: int, norms: int) -> None:

@@ -200,7 +200,10 @@ def read_quantisation(keys: Keys, checkpoint: Checkpoint) -> Reading[Mapping[str
     """The quantisation config when the file really holds quantised weights, else None."""
     key = "quantization_config"
     stated = keys.table(key) or checkpoint.sidecars.get(QUANTISATION)
-    if stated is not None and is_unquantised(stated):
+    inner = (stated or {}).get("quantization")
+    table = inner if isinstance(inner, Mapping) else stated or {}
+    # ModelOpt's null, which vLLM 0.33 and SGLang 0.5.23 read as no quantisation
+    if "quant_algo" in table and table["quant_algo"] is None and not table.get("quant_method"):
         stated = None
     has_parts = any(is_quantised_part(name) for name in checkpoint.tensors)
     if has_parts and stated is None:
@@ -216,13 +219,3 @@ def read_quantisation(keys: Keys, checkpoint: Checkpoint) -> Reading[Mapping[str
         )
         return Reading(None, (key,), (Note("warning", key, text, "quantisation-config"),))
     return Reading(stated)  # the key is carried over as it is
-
-
-def is_unquantised(config: Mapping[str, Any]) -> bool:
-    """Whether a quantisation config says that nothing is quantised: ModelOpt's quant_algo is null.
-
-    vLLM 0.33 and SGLang 0.5.23 read it so.
-    """
-    inner = config.get("quantization")
-    table = inner if isinstance(inner, Mapping) else config
-    return "quant_algo" in table and table["quant_algo"] is None and not config.get("quant_method")

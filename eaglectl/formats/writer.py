@@ -43,7 +43,11 @@ def write_config(
         **carried.pop("eagle_config", {}),
         **_eagle_config(drafter, format, ids),
     }
-    rest = {**_vocabulary(drafter, layout, dtypes), **_flags(drafter, layout), **_aux(drafter, layout, ids)}
+    rest = {**_vocabulary(drafter, layout, dtypes), **_flags(drafter, layout)}
+    if layout.has_aux_count:
+        rest["num_aux_hidden_states"] = drafter.dims.aux
+    if TOP_IDS in ids:
+        rest[TOP_IDS] = list(ids[TOP_IDS])
     arranged = layout.nest(drafter, decoder, rest, carried) if layout.nest else {**decoder, **rest}
     config = {"architectures": [layout.architectures[model_class]], **layout.extra, **arranged}
     config.pop("eagle_config", None)
@@ -119,15 +123,6 @@ def _flags(drafter: Drafter, layout: Layout) -> dict[str, Any]:
     if layout.states_flags:
         return flags
     return {key: value for key, value in flags.items() if value or (key == "norm_output" and norms.fc_norm)}
-
-
-def _aux(drafter: Drafter, layout: Layout, ids: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    aux: dict[str, Any] = {}
-    if layout.has_aux_count:
-        aux["num_aux_hidden_states"] = drafter.dims.aux
-    if TOP_IDS in ids:
-        aux[TOP_IDS] = list(ids[TOP_IDS])
-    return aux
 
 
 def _eagle_config(drafter: Drafter, format: Format, ids: Mapping[str, Sequence[int]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -242,15 +242,15 @@ class _Pair(Struct, frozen=True):
                 on_progress=self.on_progress,
             )
             stage = Stage(job)
-            loaded = _Loaded(self, stage, plan, scratch)
+            read = partial(self._loaded, stage=stage, first=plan, scratch=scratch)
             texts, stage.texts = stage.texts, stage.texts[: len(chosen.prompts)]
-            results = measure_answers(stage, self.notes, loaded.read)
+            results = measure_answers(stage, self.notes, read)
             needed = [result.prompts_needed for result in results if result.prompts_needed is not None]
             if spare and needed and min(needed) <= len(texts):  # a tie that so many prompts may break
                 running = f"{len(stage.texts)} prompts leave a tie, running {len(texts)}"
                 report_step(self.on_progress, running)
                 chosen, stage.texts = replace(chosen, prompts=chosen.prompts + spare), texts
-                results = measure_answers(stage, self.notes, loaded.read)
+                results = measure_answers(stage, self.notes, read)
         answers = self.answers
         for result in results:
             if result.choice is not None:
@@ -272,6 +272,35 @@ class _Pair(Struct, frozen=True):
         originals = files.pickles or files.checkpoint.weight_files
         how = WriteOptions(place, link=not files.pickles)
         write_plan(plan, files.checkpoint, files.original, originals, how)
+
+    def _loaded(
+        self, choices: "Options", stage: "Stage", first: "ConversionPlan", scratch: Path
+    ) -> "LoadedReading | None":
+        """The reading with these choices, made ready to run; None where the files do not fit them.
+
+        One whose tensors are written as those of the `first` shares its weights.
+        """
+        from eaglectl.reference.loading import load_drafter
+        from eaglectl.reference.model import DraftModel
+        from eaglectl.run.answering import LoadedReading
+
+        try:
+            plan = self.plan(choices)
+        except (UsageError, RefusedError):
+            return None
+        drafter, own = plan.drafter, stage.drafter
+
+        def load() -> DraftModel:
+            if plan.steps == first.steps:
+                return DraftModel(
+                    own.weights, drafter.dims, drafter.norms, drafter.rope, own.eps, drafter.windows
+                )
+            place = scratch / str(sum(1 for _ in scratch.iterdir()))
+            self.write(plan, place)
+            return load_drafter(place, drafter, dtype=stage.dtype, device=stage.device)
+
+        assert drafter.aux.boundaries is not None
+        return LoadedReading(drafter.aux.boundaries, load)
 
     def _first_plan(self) -> "ConversionPlan":
         """The plan of the first reading that the files fit. Raises UnreadableError where there is none."""
@@ -309,37 +338,3 @@ class _Pair(Struct, frozen=True):
             "eaglectl": eaglectl.__version__,
         }
         return {"measured": [result.record | common for result in results]} if results else {}
-
-
-class _Loaded(Struct, frozen=True):
-    """Readings made ready to run; those whose tensors are written alike share the first one's weights."""
-
-    pair: _Pair
-    stage: "Stage"
-    first: "ConversionPlan"
-    scratch: Path
-
-    def read(self, choices: "Options") -> "LoadedReading | None":
-        """The reading with these choices; None where the files do not fit them."""
-        from eaglectl.run.answering import LoadedReading
-
-        try:
-            plan = self.pair.plan(choices)
-        except (UsageError, RefusedError):
-            return None
-        assert plan.drafter.aux.boundaries is not None
-        return LoadedReading(plan.drafter.aux.boundaries, lambda: self._model(plan))
-
-    def _model(self, plan: "ConversionPlan") -> Any:
-        from eaglectl.reference.loading import load_drafter
-        from eaglectl.reference.model import DraftModel
-
-        stage, drafter = self.stage, plan.drafter
-        if plan.steps == self.first.steps:
-            own = stage.drafter
-            return DraftModel(
-                own.weights, drafter.dims, drafter.norms, drafter.rope, own.eps, drafter.windows
-            )
-        place = self.scratch / str(sum(1 for _ in self.scratch.iterdir()))
-        self.pair.write(plan, place)
-        return load_drafter(place, drafter, dtype=stage.dtype, device=stage.device)

@@ -185,11 +185,22 @@ class _Upgrade(Struct, frozen=True):
         """The statistics, if they are given or can be collected, and the prompts left for the gate."""
         prompts = self.options.read_prompts()
         if self.options.statistics is not None:
-            statistics = self._read_statistics(self.options.statistics, drafter)
+            statistics, own = read_statistics(self.options.statistics), weights_folder(self.conversion.target)
+            is_free = is_output_free(drafter, self.options.is_norm_output)
+            check_statistics(
+                statistics,
+                self.files.checkpoint,
+                drafter,
+                None if own is None else FolderSource(own),
+                is_of_states=self.options.fc_norm == "calibrated" and is_free,
+            )
             left = tuple(prompt for prompt in prompts if prompt_digest(prompt) not in statistics.prompts)
             return statistics, left
         folder = weights_folder(self.conversion.target)
-        if folder is None or not self._can_calibrate(drafter):
+        is_needed = needs_statistics(drafter, self.options.fc_norm, self.options.is_norm_output)
+        # of a drafter that does not run, the plan states what is wrong
+        is_open = bool(drafter.notes_at("problem") or drafter.notes_at("question"))
+        if folder is None or drafter.quantisation is not None or is_open or not is_needed:
             return None, prompts
         # late: a conversion without statistics need not load it
         from eaglectl.operations.calibrating import GATE_SHARE, collect_statistics, split_prompts
@@ -211,25 +222,6 @@ class _Upgrade(Struct, frozen=True):
             self.files.path, str(folder), calibrated or prompts, settings, self.on_progress
         )
         return statistics, left
-
-    def _read_statistics(self, folder: Path, drafter: Drafter) -> Statistics:
-        statistics = read_statistics(folder)
-        is_free = is_output_free(drafter, self.options.is_norm_output)
-        target = weights_folder(self.conversion.target)
-        check_statistics(
-            statistics,
-            self.files.checkpoint,
-            drafter,
-            None if target is None else FolderSource(target),
-            is_of_states=self.options.fc_norm == "calibrated" and is_free,
-        )
-        return statistics
-
-    def _can_calibrate(self, drafter: Drafter) -> bool:
-        """Whether statistics are needed and the drafter runs; if not, the plan states what is wrong."""
-        if drafter.quantisation is not None or drafter.notes_at("problem") or drafter.notes_at("question"):
-            return False
-        return needs_statistics(drafter, self.options.fc_norm, self.options.is_norm_output)
 
     def _gate(
         self,
