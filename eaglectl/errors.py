@@ -1,5 +1,6 @@
 """Errors that are an answer to the user; each class carries its exit code of the command line."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from eaglectl.text import printable
@@ -53,8 +54,8 @@ class UnreadableError(EaglectlError):
     kind: ClassVar[str] = "unreadable"
 
 
-def check(*faults: tuple[object, str], error: type[EaglectlError] = UsageError) -> None:
-    """Raise an error with the text of the first fault that is there."""
-    for is_there, text in faults:
+def check(*faults: tuple[object, *tuple[str, ...]], error: Callable[..., EaglectlError] = UsageError) -> None:
+    """Raise the first fault that is there: an error with its text, topic and place."""
+    for is_there, *words in faults:
         if is_there:
-            raise error(text)
+            raise error(*words)

@@ -105,22 +105,24 @@ def _boundaries(format: Format, count: int, target: Target, meaning: Meaning) ->
     boundaries, order = sorted_order(to_boundaries(ids, convention))
     if format.orders_ids:
         order = None
-    notes = list(meaning.notes)
-    if target.depth is not None and max(boundaries) > target.depth:
-        text = (
-            f"boundary {max(boundaries)} is past the target's {target.depth} layers (ids {list(ids)} read as"
-            f" {convention}); pass --aux-convention or --aux-layers"
-        )
-        notes.append(Note("problem", "aux layers", text, "aux-range", names_option=True))
-    if order:
-        text = (
-            f"ids {list(ids)} are not ascending and distinct; engines sort them and permute fc's inputs in"
-            " silence, convert reorders fc to match"
-        )
-        topic = "aux-repeated" if len(boundaries) < len(ids) else "aux-order"
-        notes.append(Note("warning", "aux layers", text, topic))
+    depth = target.depth
+    past = (
+        f"boundary {max(boundaries)} is past the target's {depth} layers (ids {list(ids)} read as"
+        f" {convention}); pass --aux-convention or --aux-layers"
+    )
+    unordered = (
+        f"ids {list(ids)} are not ascending and distinct; engines sort them and permute fc's inputs in"
+        " silence, convert reorders fc to match"
+    )
+    topic = "aux-repeated" if len(boundaries) < len(ids) else "aux-order"
     aux = AuxLayers(count, boundaries, _is_default(boundaries, target), how, ids, convention, order)
-    return Reading(aux, (), tuple(notes))
+    return Reading(aux, (), meaning.notes).with_notes(
+        (
+            depth is not None and max(boundaries) > depth,
+            Note("problem", "aux layers", past, "aux-range", names_option=True),
+        ),
+        (order, Note("warning", "aux layers", unordered, topic)),
+    )
 
 
 def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:

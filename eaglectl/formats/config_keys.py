@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Note
 from eaglectl.errors import RefusedError
@@ -93,6 +94,10 @@ class Reading(Struct, Generic[T], frozen=True):
         """A value that is made of others, with all their keys and notes, in this order."""
         taken = (key for part in parts for key in part.taken)
         return Reading(value, tuple(taken), tuple(note for part in parts for note in part.notes))
+
+    def with_notes(self, *notes: tuple[object, Note]) -> "Reading[T]":
+        """The same with those notes whose condition is true, after its own."""
+        return replace(self, notes=(*self.notes, *(note for is_true, note in notes if is_true)))
 
     @staticmethod
     def noting(notes: Iterable[Note]) -> "Reading[None]":

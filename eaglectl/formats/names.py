@@ -20,7 +20,7 @@ from eaglectl.drafter.tensors import (
     expected_shape,
     is_known,
 )
-from eaglectl.errors import RefusedError
+from eaglectl.errors import RefusedError, check
 from eaglectl.files.header import StoredTensor
 from eaglectl.formats.config_keys import Keys, Reading
 from eaglectl.formats.format import Format
@@ -246,15 +246,20 @@ def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor
 def _check_layers(names: Names) -> None:
     """Raise RefusedError unless layers and fc_norm count from 0 without gaps."""
     indices = sorted(names.layers)
-    if indices != list(range(len(indices))):
-        raise RefusedError(
-            f"the file has layers {indices}; they must count from 0 without gaps", "missing-tensor"
-        )
     norms = sorted(int(m[1]) for name in names.plain if (m := NORM.fullmatch(name)))
-    if norms != list(range(len(norms))):
-        raise RefusedError(
-            f"the file has fc_norm {norms}; they must count from 0 without gaps", "norm-tensor-missing"
-        )
+    check(
+        (
+            indices != list(range(len(indices))),
+            f"the file has layers {indices}; they must count from 0 without gaps",
+            "missing-tensor",
+        ),
+        (
+            norms != list(range(len(norms))),
+            f"the file has fc_norm {norms}; they must count from 0 without gaps",
+            "norm-tensor-missing",
+        ),
+        error=RefusedError,
+    )
 
 
 def _shape_problems(tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> Iterator[Note]:
@@ -291,7 +296,7 @@ def read_head(
             "config says true and the file has its own lm_head; SGLang would use the embedding instead;"
             " convert writes false"
         )
-        return Reading(tensors, (key,), (Note("warning", key, text, "tied-head"),) if is_tied else ())
+        return Reading(tensors, (key,)).with_notes((is_tied, Note("warning", key, text, "tied-head")))
     if dims.draft_vocab != dims.vocab:
         found = f" (is it {listed(unknown)}, misspelt?)" if unknown else ""
         raise RefusedError(

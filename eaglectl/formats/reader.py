@@ -1,8 +1,10 @@
 """Read a checkpoint as the canonical drafter: names, dimensions, flags, aux layers, and doubts."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Choice, Drafter, Note, Target, question
@@ -72,36 +74,50 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     Raises RefusedError where it is none, or contradicts itself.
     """
     check_answers(answers)
-    return settled_drafter(lambda given: _read(checkpoint, given, target), answers, checkpoint)
-
-
-def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
-    """The drafter as the files and these answers state it: what each reader makes of the config, together."""
     refuse_other_families(checkpoint.source.place, checkpoint.config, checkpoint.tensors)
     if (count := len(checkpoint.tensors)) > MAX_TENSORS:
         text = f"{checkpoint.source.place} has {count} tensors; no drafter has more than {MAX_TENSORS}"
         raise RefusedError(text, "not-a-drafter")
-    summary = CheckpointSummary(
-        checkpoint.config,
-        tuple(checkpoint.tensors),
-        checkpoint.metadata,
-        checkpoint.sidecars.get(QUANTISATION, {}),
-    )
+    stored = _read_stored(checkpoint, target)
+    return settled_drafter(partial(_read, stored), answers, checkpoint)
+
+
+class _Stored(Struct, frozen=True):
+    """What the files say, whatever is answered."""
+
+    checkpoint: Checkpoint
+    summary: CheckpointSummary
+    format: Format
+    evidence: str
+    keys: Keys
+    names: Names
+    sizes: Reading[Dimensions]
+    target: Reading[Target]
+    quantisation: Reading[Mapping[str, Any] | None]
+    tensors: Reading[Mapping[str, Tensor]]
+
+
+def _read_stored(checkpoint: Checkpoint, target: Target) -> _Stored:
+    metadata, quantisation = checkpoint.metadata, checkpoint.sidecars.get(QUANTISATION, {})
+    summary = CheckpointSummary(checkpoint.config, tuple(checkpoint.tensors), metadata, quantisation)
     format, evidence = detect(summary)
-    answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
-    record = checkpoint.sidecars.get(RECORD, {})
     _check_objects(checkpoint.config)
     keys = Keys(format.flat(checkpoint.config), format.keys, format.inverted, checkpoint.config)
     _check_objects(keys.config)
     names = _read_names(checkpoint, format)
-
     sizes = read_dimensions(keys, names, target)
-    dims = sizes.value
-    known = _read_target(keys, format, target, dims.aux)
-    target = known.value
-    quantisation = read_quantisation(keys, checkpoint)
-    stored = read_tensors(names, dims, format, is_quantised=quantisation.value is not None)
-    tensors = stored.value
+    known = _read_target(keys, format, target, sizes.value.aux)
+    weights = read_quantisation(keys, checkpoint)
+    tensors = read_tensors(names, sizes.value, format, is_quantised=weights.value is not None)
+    return _Stored(checkpoint, summary, format, evidence, keys, names, sizes, known, weights, tensors)
+
+
+def _read(stored: _Stored, answers: Answers) -> Drafter:
+    """The drafter as the files and these answers state it: what each reader makes of the config, together."""
+    keys, names, format, summary = stored.keys, stored.names, stored.format, stored.summary
+    dims, target, tensors = stored.sizes.value, stored.target.value, stored.tensors.value
+    record = stored.checkpoint.sidecars.get(RECORD, {})
+    answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     norms = read_norms(keys, format, summary, answers, tensors, dims)
     norms, settled = norms_by_record(norms, format, record)
     aux = read_aux_layers(keys, format, dims.aux, target, answers)
@@ -112,23 +128,23 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     doubts = all_doubts(format, summary, keys.config, answers, record, settled)
     head = read_head(keys, tensors, dims, names.unknown)
     tensors = head.value
-    has_token_list = any(name in VOCABULARY_PICKLES for name in checkpoint.source.names())
+    has_token_list = any(name in VOCABULARY_PICKLES for name in stored.checkpoint.source.names())
     mask = _read_mask_token(keys, tensors, answers)
     together = Reading.of(
         None,
-        *(sizes, known, quantisation, stored, norms, aux, rope, settings),
-        Reading.noting(number_notes(keys.config)),
-        Reading.noting(doubts),
-        Reading.noting(_target_notes(dims, target)),
+        *(stored.sizes, stored.target, stored.quantisation, stored.tensors, norms, aux, rope, settings),
+        Reading.noting([*number_notes(keys.config), *doubts, *_target_notes(dims, target)]),
         head,
         Reading.noting(name_notes(names, tensors, dims, has_token_list=has_token_list)),
         mask,
         Reading(None, (*HOUSEKEEPING, *format.retires)),
     )
     others = read_others(keys, together.taken, format, answers)
+    rotations = (entry.get("target_rotation") for entry in history(record))
+    dtypes = {tensor.dtype for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
     return Drafter(
         producer=format.name,
-        evidence=evidence,
+        evidence=stored.evidence,
         kind="peagle" if format.is_parallel or "mask_hidden" in tensors else "eagle3",
         dims=dims,
         norms=norms.value,
@@ -140,18 +156,10 @@ def _read(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
         carried={**others.value, **mask.value},
         strays=names.strays,
         unknown=names.unknown,
-        quantisation=quantisation.value,
+        quantisation=stored.quantisation.value,
         notes=tuple(dict.fromkeys((*together.notes, *others.notes))),
-        dtypes=tuple(
-            sorted({tensor.dtype for name, tensor in tensors.items() if name not in ("d2t", "t2d")})
-        ),
-        rotation=next(
-            filter(
-                lambda rotation: isinstance(rotation, Mapping),
-                (entry.get("target_rotation") for entry in history(record)),
-            ),
-            None,
-        ),
+        dtypes=tuple(sorted(dtypes)),
+        rotation=next((rotation for rotation in rotations if isinstance(rotation, Mapping)), None),
     )
 
 
@@ -294,13 +302,12 @@ def _read_depth(keys: Keys, aux: int, given: int | None) -> Reading[int | None]:
         listed = ", ".join(f"{place}: {value}" for place, value in stated.items())
         text = f"config states the target's depth as {listed}; none is believed, pass --target"
         return Reading(None, (), (Note("warning", about, text, "target-depth"),))
-    if depth is None or given is None or depth == given:
-        return Reading(depth)
     text = (
         f"config says that the target has {depth} layers ({about}), and the target has {given}; check that"
         " the drafter belongs to this target"
     )
-    return Reading(depth, (), (Note("warning", about, text, "target-depth"),))
+    is_other = None not in (depth, given) and depth != given
+    return Reading(depth).with_notes((is_other, Note("warning", about, text, "target-depth")))
 
 
 def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Reading[Target]:

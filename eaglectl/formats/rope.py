@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Note, Rope, Target
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.formats.config_keys import MISSING, Keys, Reading
 from eaglectl.formats.format import Answers, RopeAnswer, rope_question
 
@@ -146,18 +146,22 @@ def _scaling(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not raw:
         return None
     kind = raw.get("rope_type", raw.get("type", "default"))
-    if not isinstance(kind, str):
-        raise RefusedError(
+    place = "config.json:rope_scaling"
+    check(
+        (
+            not isinstance(kind, str),
             f"config.json: rope_type is {kind!r}; a name was expected",
             "rope-values",
-            "config.json:rope_scaling",
-        )
-    if "factor" in raw and type(raw["factor"]) not in (int, float):
-        raise RefusedError(
-            f"config.json: the rope scaling's factor is {raw['factor']!r}; a number was expected",
+            place,
+        ),
+        (
+            "factor" in raw and type(raw["factor"]) not in (int, float),
+            f"config.json: the rope scaling's factor is {raw.get('factor')!r}; a number was expected",
             "rope-values",
-            "config.json:rope_scaling",
-        )
+            place,
+        ),
+        error=RefusedError,
+    )
     rest = {key: value for key, value in raw.items() if key not in ("rope_theta", "rope_type", "type")}
     # mrope says "default" and carries its sections beside it
     return None if kind == "default" and not rest else {"rope_type": kind, **rest}

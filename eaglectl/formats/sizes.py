@@ -69,14 +69,12 @@ def agreed(keys: Keys, key: str, measured: int | None, *, always: bool = False) 
             keys.absence(key),
             "config.json",
         )
-    notes: tuple[Note, ...] = ()
-    if stated is not None and stated != value:
-        text = f"config says {key}: {stated}, and the tensors say {value}; the tensors are believed"
-        topic = "layer-count" if key == "num_hidden_layers" else "config-dimensions"
-        notes = (Note("warning", key, text, topic),)
-    elif stated is None and always:
-        notes = (Note("note", key, f"config has no {key}; the tensors say {value}"),)
-    return Reading(value, (key,), notes)
+    topic = "layer-count" if key == "num_hidden_layers" else "config-dimensions"
+    text = f"config says {key}: {stated}, and the tensors say {value}; the tensors are believed"
+    return Reading(value, (key,)).with_notes(
+        (stated not in (None, value), Note("warning", key, text, topic)),
+        (stated is None and always, Note("note", key, f"config has no {key}; the tensors say {value}")),
+    )
 
 
 def whole(name: str, rows: int, by: int, what: str) -> int:
@@ -153,10 +151,9 @@ def _read_draft_vocab(keys: Keys, shapes: Shapes, vocab: int) -> Reading[int]:
     stated = None if notes else keys.count(key)
     if rows is None:
         return Reading(stated or vocab, (key,))
-    if stated is not None and stated != rows:
-        text = f"config says {key}: {stated}, and lm_head and d2t have {rows} rows; the tensors are believed"
-        notes = (Note("warning", key, text, "config-dimensions"),)
-    return Reading(rows, (key,), notes)
+    text = f"config says {key}: {stated}, and lm_head and d2t have {rows} rows; the tensors are believed"
+    warning = Note("warning", key, text, "config-dimensions")
+    return Reading(rows, (key,), notes).with_notes((stated not in (None, rows), warning))
 
 
 def _read_intermediate(keys: Keys, shapes: Shapes) -> Reading[int]:
@@ -201,24 +198,23 @@ def _read_width(keys: Keys, own: int | None, target: Target) -> Reading[int | No
         evidence = f"fc_norm.0 is {own} wide" if own else f"the target is {target.hidden} wide"
         return Reading(width, (key,), keys.disbelieved(key, evidence))
     stated = keys.count(key)
-    notes: tuple[Note, ...] = ()
-    if stated is not None and own and stated != own:
-        text = f"config says {key}: {stated}, and fc_norm.0 is {own} wide; the tensor is believed"
-        notes = (Note("warning", key, text, "config-dimensions"),)
-    return Reading(stated, (key,), notes)
+    text = f"config says {key}: {stated}, and fc_norm.0 is {own} wide; the tensor is believed"
+    is_other = stated is not None and own and stated != own
+    return Reading(stated, (key,)).with_notes((is_other, Note("warning", key, text, "config-dimensions")))
 
 
 def _read_aux_switch(keys: Keys, *, has_fc: bool) -> Reading[None]:
     """Nothing but the notes on the switch of the aux states, which fc takes."""
     key = "use_aux_hidden_state"
     notes = keys.disbelieved(key, "the file has fc.weight") if has_fc else ()
-    if not notes and keys.flag(key) is False:
-        text = (
-            f"config says eagle_config.{key}: false, and the file has fc.weight; engines would skip it:"
-            " remove one of them"
-        )
-        notes = (Note("problem", key, text, "use-aux-hidden-state"),)
-    return Reading(None, (key,), notes)
+    is_off = not notes and keys.flag(key) is False
+    text = (
+        f"config says eagle_config.{key}: false, and the file has fc.weight; engines would skip it: remove"
+        " one of them"
+    )
+    return Reading(None, (key,), notes).with_notes(
+        (is_off, Note("problem", key, text, "use-aux-hidden-state"))
+    )
 
 
 def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> Reading[tuple[int, int]]:
@@ -283,22 +279,23 @@ def read_heads(keys: Keys, shapes: Shapes, hidden: int) -> Reading[dict[str, int
             "config.json",
         )
     head_dim = _head_dim(shapes, heads, kv_stated or heads, dim_stated)
-    notes = []
-    if (dim_stated or hidden / heads) != head_dim:
-        assumed = (
-            f"config has no head_dim (engines take hidden_size/num_attention_heads = {hidden / heads:g})"
-        )
-        stated = f"config says head_dim: {dim_stated}" if dim_stated else assumed
-        text = f"{stated}, and the tensors say {head_dim}; the tensors are believed"
-        notes.append(Note("warning", "head_dim", text, "head-dim"))
     kv_heads = _kv_heads(shapes, heads, kv_stated, head_dim)
-    if (kv_stated or heads) != kv_heads:
-        text = (
-            f"config says num_key_value_heads: {kv_stated}, and k_proj has rows for {kv_heads}; the tensors"
-            " are believed"
-        )
-        notes.append(Note("warning", "num_key_value_heads", text, "config-dimensions"))
-    return Reading({"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}, HEAD_KEYS, tuple(notes))
+    assumed = f"config has no head_dim (engines take hidden_size/num_attention_heads = {hidden / heads:g})"
+    stated = f"config says head_dim: {dim_stated}" if dim_stated else assumed
+    width_text = f"{stated}, and the tensors say {head_dim}; the tensors are believed"
+    heads_text = (
+        f"config says num_key_value_heads: {kv_stated}, and k_proj has rows for {kv_heads}; the tensors are"
+        " believed"
+    )
+    is_other_width = (dim_stated or hidden / heads) != head_dim
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    return Reading(sizes, HEAD_KEYS).with_notes(
+        (is_other_width, Note("warning", "head_dim", width_text, "head-dim")),
+        (
+            (kv_stated or heads) != kv_heads,
+            Note("warning", "num_key_value_heads", heads_text, "config-dimensions"),
+        ),
+    )
 
 
 def _head_dim(shapes: Shapes, heads: int, kv_heads: int, stated: int | None) -> int:

@@ -16,6 +16,14 @@ from eaglectl.formats.format import Answers, CheckpointSummary, Format, ModelCla
 # switches whose norms have tensors; an answer can only be that none was trained
 TENSOR_FLAGS = ("fc_norm", "norm_before_fc")
 UNKNOWN_OUTPUT = "norm-output-unknown"  # the topic of questions on norm_output
+# of biases
+UNTRUE = (
+    "config says {key}: true and the file has no such bias; vLLM would add uninitialised memory; convert"
+    " writes false"
+)
+UNSTATED = (
+    "the file has biases and config does not say {key}: true; vLLM drops them in silence; convert writes true"
+)
 
 
 def read_norms(
@@ -35,13 +43,13 @@ def read_norms(
     before_fc = _read_tensor_flag(keys, answers, "norm_before_fc", "input_norm.weight", found=count, needed=1)
     text = "both fc_norm and norm_before_fc are on; vLLM and SGLang apply both, TensorRT-LLM only fc_norm"
     has_both = fc_norm.value and before_fc.value
-    both = Reading.noting([Note("warning", "norms", text, "both-norms")] if has_both else ())
+    before_fc = before_fc.with_notes((has_both, Note("warning", "norms", text, "both-norms")))
     output = _read_norm_output(keys, format, summary, answers, has_fc_norm=fc_norm.value)
     residual = _read_residual(keys, format, answers)
     hidden = answers.semantics.get("hidden_norm")
     twice = format.hidden_twice(summary, answers) if hidden is None else hidden == "twice"
     norms = Norms(fc_norm.value, before_fc.value, output.value, residual.value, twice)
-    return Reading.of(norms, fc_norm, before_fc, both, output, residual)
+    return Reading.of(norms, fc_norm, before_fc, output, residual)
 
 
 def norms_by_record(
@@ -92,12 +100,11 @@ def _read_norm_output(
 def _read_residual(keys: Keys, format: Format, answers: Answers) -> Reading[bool]:
     key, usual = "norm_before_residual", format.residual_default
     flag = _read_flag(keys, key, answers, usual)
-    if answer := answers.semantics.get(key):
-        return Reading(answer == "true", flag.taken, flag.notes)
-    if flag.value is not None or not usual:
-        return Reading(bool(flag.value), flag.taken, flag.notes)
+    answer = answers.semantics.get(key)
+    value = bool(flag.value) if answer is None else answer == "true"
+    is_assumed = answer is None and flag.value is None and usual
     note = Note("note", key, f"config has no {key}; in {format.title}'s files that means true")
-    return Reading(usual, flag.taken, (*flag.notes, note))
+    return Reading(value or is_assumed, flag.taken, flag.notes).with_notes((is_assumed, note))
 
 
 def _read_flag(keys: Keys, key: str, answers: Answers, usual: bool | None = None) -> Reading[bool | None]:
@@ -137,13 +144,14 @@ def _read_tensor_flag(
             "norm-tensor-missing",
             f"config.json:{name}",
         )
-    notes: tuple[Note, ...] = ()
-    if found and stated is False:
-        text = f"config says {name}: {off} and the file has {tensor}; one of them is wrong"
-        notes = (Note("problem", flag, text, "norm-flag-missing"),)
-    elif found and stated is None:
-        notes = (Note("note", flag, f"config has no {name}; the file's tensors say true"),)
-    return Reading(bool(found), (flag,), notes)
+    text = f"config says {name}: {off} and the file has {tensor}; one of them is wrong"
+    return Reading(bool(found), (flag,)).with_notes(
+        (found and stated is False, Note("problem", flag, text, "norm-flag-missing")),
+        (
+            found and stated is None,
+            Note("note", flag, f"config has no {name}; the file's tensors say true"),
+        ),
+    )
 
 
 def _read_contrary_flag(
@@ -166,32 +174,20 @@ def read_settings(
     keys: Keys, tensors: Mapping[str, Tensor], family: ModelClass
 ) -> Reading[Mapping[str, Any]]:
     """The values that every layout states, absent ones as the config class defines them."""
-    defaults, notes = CLASS_DEFAULTS[family], []
-    act = keys.value("hidden_act")
+    defaults, act = CLASS_DEFAULTS[family], keys.value("hidden_act")
     given: Mapping[str, Any] = {
         "rms_norm_eps": keys.number("rms_norm_eps"),
         "max_position_embeddings": keys.count("max_position_embeddings"),
         "hidden_act": None if act is MISSING else act,
     }
-    for key, value in given.items():
-        if value is None and key != "hidden_act":
-            text = f"config has no {key}; its class then means {defaults[key]}, and it is written so"
-            notes.append(Note("note", key, text))
+    absent = [key for key, value in given.items() if value is None and key != "hidden_act"]
+    assumed = "config has no {key}; its class then means {value}, and it is written so"
+    notes = [Note("note", key, assumed.format(key=key, value=defaults[key])) for key in absent]
     biases = {"attention_bias": ".self_attn.", "mlp_bias": ".mlp."}
     for key, part in biases.items():
         stated, has = keys.flag(key), any(part in name and name.endswith(".bias") for name in tensors)
-        if stated and not has:
-            text = (
-                f"config says {key}: true and the file has no such bias; vLLM would add uninitialised memory;"
-                " convert writes false"
-            )
-            notes.append(Note("warning", key, text, "bias-flag"))
-        elif has and not stated:
-            text = (
-                f"the file has biases and config does not say {key}: true; vLLM drops them in silence;"
-                " convert writes true"
-            )
-            notes.append(Note("warning", key, text, "bias-flag"))
+        if bool(stated) != has:
+            notes.append(Note("warning", key, (UNSTATED if has else UNTRUE).format(key=key), "bias-flag"))
     settings = {key: defaults[key] if value is None else value for key, value in given.items()}
     return Reading(settings, (*given, *biases), tuple(notes))
 

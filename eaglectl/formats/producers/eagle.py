@@ -6,9 +6,8 @@ from eaglectl.formats.format import ALWAYS, CheckpointSummary, ConfigSchema, For
 
 
 def _eagle(summary: CheckpointSummary) -> str | None:
-    if summary.architecture == "LlamaForCausalLM" and summary.has("midlayer."):
-        return "architecture LlamaForCausalLM with midlayer names"
-    return None
+    is_own = summary.architecture == "LlamaForCausalLM" and summary.has("midlayer.")
+    return "architecture LlamaForCausalLM with midlayer names" if is_own else None
 
 
 def _nebius(summary: CheckpointSummary) -> str | None:
