@@ -1,4 +1,4 @@
-"""Attention rewritten as the same function: rotary pairing, YaRN's factors, GQA as MHA, the query of MLA.
+"""Attention and its norms rewritten as the same function: rotary pairing, YaRN's factors, GQA as MHA, MLA.
 
 vLLM's and SGLang's runtime names (fused_qkv_a_proj, w_kc, w_vc) are read by formats/ and never written: both
 engines fuse and absorb while loading, and neither finds these names in a file. Nor are latent norms folded
@@ -15,10 +15,11 @@ from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
 from eaglectl.conversion.plan import TransformedDrafter
 from eaglectl.conversion.readings import HALVES, rotary_moves, unquantised_weight, with_moves
 from eaglectl.conversion.tensor_steps import FLOATS
-from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Note
 from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.formats.format import Layout
 
 ATTENTION = ("mha", "gqa", "mqa", "mla")
 ROPE_STYLES = ("neox", "interleaved")
@@ -41,6 +42,8 @@ TO_FEWER_HEADS = (
 # embedding then
 STATE_SHARE = 32.0
 EMBEDDING_ROWS = 4096
+INNER, OUTER = "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"
+ROUNDING = 2.0**-8  # of bfloat16: a factor nearer to one is none
 
 
 def without_solved_problems(
@@ -65,6 +68,46 @@ def without_solved_problems(
     return replace(drafter, notes=tuple(note for note in drafter.notes if not is_solved(note)))
 
 
+def with_one_norm(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> TransformedDrafter:
+    """The drafter with the product of both norms as hidden_norm, unless the layout's trainer norms twice.
+
+    RMSNorm by w, then by v, is v * w * h over the RMS of w * h. One norm by v * w / c gives the same
+    direction, and the two differ by one factor for each state, RMS(w * h) / (c * RMS(h)), which lies between
+    the smallest and the largest |w| over c. c is the RMS of w, which is right for a state of even channels.
+    The doubt stays with the size that may differ, unless that is rounding. Raises RefusedError for an
+    input_layernorm of no finite size.
+    """
+    if not drafter.norms.hidden_twice or layout.norms_twice:
+        return TransformedDrafter(drafter)
+    inner, outer = drafter.tensors[INNER], drafter.tensors[OUTER]
+    sizes = np.abs(evaluate(inner, checkpoint))
+    scale = float(np.sqrt((sizes**2).mean()))
+    if not np.isfinite(scale) or scale == 0:
+        raise RefusedError(f"{INNER} has no finite size; no norm replaces it and hidden_norm")
+
+    def product(second: Array, first: Array) -> Array:
+        return second * first / scale
+
+    computed = Computed("input_layernorm and hidden_norm as one", (outer, inner), product)
+    low, high = float(sizes.min()) / scale - 1, float(sizes.max()) / scale - 1
+    text = (
+        "trained with the hidden state normed twice; one norm was written for both: the direction is exact,"
+        f" the size may differ by {low:+.0%} to {high:+.0%}"
+    )
+    doubt = Note("warning", HIDDEN_NORM, text, JOINED_NORMS, drafter.producer, is_open=True)
+    if max(high, -low) < ROUNDING:
+        doubt = Note("note", HIDDEN_NORM, text)
+    return TransformedDrafter(
+        replace(
+            drafter,
+            norms=replace(drafter.norms, hidden_twice=False),
+            tensors={**drafter.tensors, OUTER: replace(outer, origin=computed)},
+            notes=(*(note for note in drafter.notes if note.topic != DOUBLE_NORM), doubt),
+        ),
+        record={"norms_joined": {"scale": scale, "size_differs": [low, high]}},
+    )
+
+
 def rewritten_attention(
     checkpoint: Checkpoint,
     drafter: Drafter,
@@ -85,15 +128,13 @@ def rewritten_attention(
     result = with_attention(drafter, attention)
     if not is_mla:
         return result
-    styled = _rope_styled(result.drafter, rope_style)
-    scaled = with_mla_factors(styled.drafter)
-    notes = (*result.notes, *styled.notes, *scaled.notes)
+    result = result.then(_rope_styled(result.drafter, rope_style))
+    result = result.then(with_mla_factors(result.drafter))
     if not has_query_lora:
-        return TransformedDrafter(scaled.drafter, notes)
+        return result
     if drafter.dims.q_lora_rank:
         raise UsageError("--mla-query-lora: this drafter has q_a_proj and q_b_proj already; leave it out")
-    queried = with_query_lora(checkpoint, scaled.drafter, dtype)
-    return replace(queried, notes=(*notes, *queried.notes))
+    return result.then(with_query_lora(checkpoint, result.drafter, dtype))
 
 
 def with_attention(drafter: Drafter, requested: str | None) -> TransformedDrafter:

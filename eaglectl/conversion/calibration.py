@@ -286,42 +286,39 @@ def check_statistics(
     `is_of_states`: only the scales of the target's states are used, which every drafter of these layers
     shares.
     """
-    difference = None
-    if not is_of_states:
-        difference = _drafter_difference(statistics, checkpoint, drafter)
-    difference = difference or _layer_difference(statistics, drafter)
-    if difference is None and is_of_states and drafter.aux.boundaries is None:
+    differences = _differences(statistics, checkpoint, drafter, target, is_of_states=is_of_states)
+    if difference := next(differences, None):
+        raise RefusedError(f"the calibration {difference}; give --calibration the folder that {WRITES}")
+
+
+def _differences(
+    statistics: Statistics,
+    checkpoint: Checkpoint,
+    drafter: Drafter,
+    target: Source | None,
+    *,
+    is_of_states: bool,
+) -> Iterator[str]:
+    """How the statistics differ from this drafter and target, each text to follow "the calibration"."""
+    made, has = statistics.is_direction, drafter.norms.norm_before_residual
+    eps, boundaries = float(drafter.settings["rms_norm_eps"]), drafter.aux.boundaries
+    if not is_of_states and statistics.digests.get("drafter") != drafter_digest(checkpoint, drafter):
+        yield "was made with another drafter"
+    if not is_of_states and made != has:
+        yield (
+            f"was made with norm_before_residual {str(made).lower()}, and this drafter says"
+            f" {str(has).lower()}"
+        )
+    if not is_of_states and statistics.eps != eps:
+        yield f"was made with rms_norm_eps {statistics.eps:g}, and this drafter has {eps:g}"
+    if len(statistics.boundaries) != drafter.dims.aux:
+        yield f"is of {len(statistics.boundaries)} layers and this drafter takes {drafter.dims.aux}"
+    if boundaries is not None and statistics.boundaries != boundaries:
+        yield f"is of boundaries {list(statistics.boundaries)} and this drafter takes {list(boundaries)}"
+    if is_of_states and boundaries is None:
         raise UsageError(
             f"whether this drafter takes the calibration's boundaries {list(statistics.boundaries)} is not"
             " known; pass --target or --aux-layers"
         )
-    if (
-        difference is None
-        and target is not None
-        and statistics.digests.get("target") != target_digest(target)
-    ):
-        difference = "was made with another target"
-    if difference:
-        raise RefusedError(f"the calibration {difference}; give --calibration the folder that {WRITES}")
-
-
-def _drafter_difference(statistics: Statistics, checkpoint: Checkpoint, drafter: Drafter) -> str | None:
-    if statistics.digests.get("drafter") != drafter_digest(checkpoint, drafter):
-        return "was made with another drafter"
-    stated, used = drafter.norms.norm_before_residual, statistics.is_direction
-    if stated != used:
-        made, has = str(used).lower(), str(stated).lower()
-        return f"was made with norm_before_residual {made}, and this drafter says {has}"
-    eps = float(drafter.settings["rms_norm_eps"])
-    if statistics.eps != eps:
-        return f"was made with rms_norm_eps {statistics.eps:g}, and this drafter has {eps:g}"
-    return None
-
-
-def _layer_difference(statistics: Statistics, drafter: Drafter) -> str | None:
-    if len(statistics.boundaries) != drafter.dims.aux:
-        return f"is of {len(statistics.boundaries)} layers and this drafter takes {drafter.dims.aux}"
-    boundaries = drafter.aux.boundaries
-    if boundaries is not None and statistics.boundaries != boundaries:
-        return f"is of boundaries {list(statistics.boundaries)} and this drafter takes {list(boundaries)}"
-    return None
+    if target is not None and statistics.digests.get("target") != target_digest(target):
+        yield "was made with another target"

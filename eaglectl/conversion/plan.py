@@ -135,6 +135,10 @@ class TransformedDrafter(Struct, frozen=True):
     notes: tuple[Note, ...] = ()
     record: Mapping[str, Any] = field(default_factory=dict)
 
+    def then(self, after: "TransformedDrafter") -> "TransformedDrafter":
+        """The drafter after one more transformation, with the notes and entries of both."""
+        return replace(after, notes=(*self.notes, *after.notes), record={**self.record, **after.record})
+
 
 class ConversionPlan(Struct, frozen=True):
     """What `convert` writes.

@@ -8,9 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.conversion.attention import rewritten_attention, without_solved_problems
+from eaglectl.conversion.attention import rewritten_attention, with_one_norm, without_solved_problems
 from eaglectl.conversion.aux_blocks import in_ascending_order
-from eaglectl.conversion.double_norm import with_one_norm
 from eaglectl.conversion.plan import ConversionPlan, KeyChange, LeftBehind, Step, TransformedDrafter
 from eaglectl.conversion.pruning import pruned
 from eaglectl.conversion.readings import with_readings_fixed
@@ -24,7 +23,7 @@ from eaglectl.drafter.drafter import Drafter, Feature, Level, Note, bias_feature
 from eaglectl.drafter.tensors import is_quantised_part
 from eaglectl.drafter.vocabulary import ABSOLUTE, DraftVocabulary, offsets_record
 from eaglectl.engines.sglang import ids_in
-from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError
+from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import StoredTensor
 from eaglectl.files.layout import RECORD, SINGLE
@@ -66,25 +65,17 @@ def make_plan(
     """
     format, layout = format_to_write(request.layout or DEFAULT_LAYOUT)
     is_for_training = request.recipe is not None
-    drafter = without_solved_problems(
-        without_dropped(drafter, request.drop),
-        rope_style=request.rope_style,
-        has_query_lora=request.has_query_lora,
-        fixes=request.fixes,
-    )
-    check_settled(drafter)
-    transformed, reasons = _transformed(checkpoint, drafter, layout, request)
-    check_expressible(transformed.drafter, format, layout, is_for_training=is_for_training)
-    vocabulary = draft_vocabulary(checkpoint, transformed.drafter, answers, selected)
-    record = {**transformed.record, **request.record}
-    notes = [*transformed.notes, *_repair_notes(drafter, vocabulary)]
-    drafter = transformed.drafter
+    changed, reasons = _transformed(checkpoint, drafter, layout, request)
+    check_expressible(changed.drafter, format, layout, is_for_training=is_for_training)
+    vocabulary = draft_vocabulary(checkpoint, changed.drafter, answers, selected)
+    repairs = tuple(_repair_notes(drafter, vocabulary))
+    changed = changed.then(TransformedDrafter(changed.drafter, repairs, request.record))
     if request.pruning:
-        smaller = pruned(drafter, vocabulary, request.pruning)
-        drafter, vocabulary = smaller.drafter, smaller.vocabulary
-        notes.extend(smaller.notes)
-        record |= smaller.record
+        fewer, vocabulary = pruned(changed.drafter, vocabulary, request.pruning)
+        changed = changed.then(fewer)
+    drafter, record = changed.drafter, dict(changed.record)
     ids, id_notes = _ids(drafter, format, request.engines)
+    layout_notes = _layout_notes(drafter, format, layout, is_for_training=is_for_training)
     steps = tensor_steps(checkpoint, drafter, layout, vocabulary, request.dtype)
     check_quantised(drafter, steps)
     if any(step.name == "d2t" for step in steps):
@@ -105,11 +96,7 @@ def make_plan(
         left_tensors=tuple(tensors_left_behind(checkpoint, drafter, steps, reasons)),
         left_files=left_files,
         copied_files=copied,
-        notes=(
-            *notes,
-            *id_notes,
-            *_layout_notes(drafter, format, layout, is_for_training=is_for_training),
-        ),
+        notes=(*changed.notes, *id_notes, *layout_notes),
         record=record,
     )
     return replace(plan, output=read_back(plan, checkpoint.source))
@@ -129,15 +116,20 @@ def _transformed(
     checkpoint: Checkpoint, drafter: Drafter, layout: Layout, request: ConversionRequest
 ) -> tuple[TransformedDrafter, Mapping[str, str]]:
     """The drafter after every transformation but pruning, and why tensors are left behind, by stored name."""
-    joined = with_one_norm(checkpoint, drafter, layout)
-    fixed = TransformedDrafter(joined.drafter)
+    drafter = without_solved_problems(
+        without_dropped(drafter, request.drop),
+        rope_style=request.rope_style,
+        has_query_lora=request.has_query_lora,
+        fixes=request.fixes,
+    )
+    check_settled(drafter)
+    changed = with_one_norm(checkpoint, drafter, layout)
     if request.fixes:  # they count aux states in ascending order
-        sorted_blocks = in_ascending_order(joined.drafter)
-        fixed = with_readings_fixed(sorted_blocks.drafter, request.fixes)
-        fixed = replace(fixed, notes=(*sorted_blocks.notes, *fixed.notes))
+        changed = changed.then(in_ascending_order(changed.drafter))
+        changed = changed.then(with_readings_fixed(changed.drafter, request.fixes))
     attention = rewritten_attention(
         checkpoint,
-        fixed.drafter,
+        changed.drafter,
         attention=request.attention,
         rope_style=request.rope_style,
         has_query_lora=request.has_query_lora,
@@ -146,18 +138,14 @@ def _transformed(
     drafter, zero_biases = without_zero_biases(checkpoint, attention.drafter, layout)
     if request.head:
         drafter = with_head(drafter, request.head)
-    version = at_version(
-        checkpoint, drafter, request.version, request.recipe or UpgradeRecipe(), request.dtype
-    )
-    ordered = in_ascending_order(version.drafter)
-    rotated = TransformedDrafter(ordered.drafter)
+    changed = changed.then(replace(attention, drafter=drafter))
+    recipe = request.recipe or UpgradeRecipe()
+    changed = changed.then(at_version(checkpoint, drafter, request.version, recipe, request.dtype))
+    changed = changed.then(in_ascending_order(changed.drafter))
     if request.rotation:
-        rotated = with_rotation(checkpoint, ordered.drafter, request.rotation)
-    changed = (fixed, attention, version, ordered, rotated)
-    notes = (*rotated.drafter.notes, *(note for step in changed for note in step.notes))
+        changed = changed.then(with_rotation(checkpoint, changed.drafter, request.rotation))
     reasons = {**dict.fromkeys(request.drop, "dropped as asked by --drop"), **zero_biases}
-    record = {**joined.record, **fixed.record, **version.record, **rotated.record}
-    return TransformedDrafter(rotated.drafter, notes, record), reasons
+    return replace(changed, notes=(*changed.drafter.notes, *changed.notes)), reasons
 
 
 def _ids(
@@ -244,32 +232,33 @@ def check_expressible(
 
     `is_for_training`: with the trainer's reason.
     """
-    if missing := sorted(missing_features(drafter, layout)):
-        boundaries = drafter.aux.boundaries
-        is_depth_known = missing != [Feature.AUX_LAYERS] or drafter.target.depth is not None
-        if not is_depth_known and boundaries and TRAINING_DEFAULT.may_be(boundaries):
-            raise UsageError(
-                f"{format.title} writes no layer ids, so boundaries {list(boundaries)} must be the target's"
-                " default; pass --target to show that they are"
-            )
-        reasons = {**WHY_NOT, **layout.cautions} if is_for_training else WHY_NOT
-        why = "; ".join(f"{name}: {reasons[name]}" if name in reasons else name for name in missing)
-        raise RefusedError(f"{format.title} cannot express this drafter ({why}){_alternative(format.name)}")
-    if format.is_parallel and Feature.PARALLEL not in drafter.features():
-        raise RefusedError(
-            f"{format.title} is for parallel drafters, and this one has no mask_hidden"
-            f"{_alternative(format.name)}"
+    missing, boundaries = sorted(missing_features(drafter, layout)), drafter.aux.boundaries
+    is_depth_known = missing != [Feature.AUX_LAYERS] or drafter.target.depth is not None
+    if not is_depth_known and boundaries and TRAINING_DEFAULT.may_be(boundaries):
+        raise UsageError(
+            f"{format.title} writes no layer ids, so boundaries {list(boundaries)} must be the target's"
+            " default; pass --target to show that they are"
         )
-    model_class = model_class_of(drafter.tensors, drafter.dims)
-    if model_class not in layout.architectures:
-        raise RefusedError(
-            f"{format.title} has no class for this drafter's attention{_alternative(format.name)}"
-        )
+    reasons = {**WHY_NOT, **layout.cautions} if is_for_training else WHY_NOT
+    why = "; ".join(f"{name}: {reasons[name]}" if name in reasons else name for name in missing)
     limits, kind = layout.rope, (drafter.rope.scaling or {}).get("rope_type")
-    if limits and kind is not None and kind not in limits.scalings:
-        raise RefusedError(
-            f"{format.title} has no rope scaling {kind}: its code stops there{_alternative(format.name)}"
-        )
+    other = _alternative(format.name)
+    check(
+        (missing, f"{format.title} cannot express this drafter ({why}){other}"),
+        (
+            format.is_parallel and Feature.PARALLEL not in drafter.features(),
+            f"{format.title} is for parallel drafters, and this one has no mask_hidden{other}",
+        ),
+        (
+            model_class_of(drafter.tensors, drafter.dims) not in layout.architectures,
+            f"{format.title} has no class for this drafter's attention{other}",
+        ),
+        (
+            limits and kind is not None and kind not in limits.scalings,
+            f"{format.title} has no rope scaling {kind}: its code stops there{other}",
+        ),
+        error=RefusedError,
+    )
     name = drafter.target.name
     if layout.nest and (name is None or name.startswith((".", "/", "~"))):
         text = f"a config of {format.title} names the target by its Hub name; pass --target-name org/name"

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.conversion.plan import TransformedDrafter
 from eaglectl.conversion.request import Pruning
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.vocabulary import DraftVocabulary
@@ -34,17 +35,10 @@ class Counts(Struct, frozen=True):
         return sum(self.by_token.get(token, 0) for token in tokens) / self.total
 
 
-class PrunedDrafter(Struct, frozen=True):
-    """The drafter with fewer draft tokens, their vocabulary, notes, and entries for eaglectl.json."""
-
-    drafter: Drafter
-    vocabulary: DraftVocabulary
-    notes: tuple[Note, ...]
-    record: Mapping[str, Any]
-
-
-def pruned(drafter: Drafter, vocabulary: DraftVocabulary, request: Pruning) -> PrunedDrafter:
-    """The drafter with its most counted tokens, sorted by target id.
+def pruned(
+    drafter: Drafter, vocabulary: DraftVocabulary, request: Pruning
+) -> tuple[TransformedDrafter, DraftVocabulary]:
+    """The drafter with its most counted tokens, sorted by target id, and their vocabulary.
 
     Raises UsageError for a size that does not fit, RefusedError for a drafter without an lm_head.
     """
@@ -85,17 +79,11 @@ def pruned(drafter: Drafter, vocabulary: DraftVocabulary, request: Pruning) -> P
         tensors={**drafter.tensors, head.name: head.with_rows(kept_rows)},
         dims=replace(drafter.dims, draft_vocab=size),
     )
+    uncounted = sum(not counts.by_token.get(token) for token in set(tokens) - set(request.kept or ()))
     missing = [token for token in request.kept or () if token not in rows]
-    notes = [_share_note(counts, record)]
-    if uncounted := sum(not counts.by_token.get(token) for token in set(tokens) - set(request.kept or ())):
-        text = (
-            f"{uncounted} of the {size} were never counted and fill it up, the lowest ids first; count more"
-            " text, or give a smaller --draft-vocab"
-        )
-        notes.append(Note("warning", "draft_vocab_size", text))
-    notes.extend(_special_token_notes(request.kept, missing))
-    how = f"the {size} most counted tokens of {counts.name}"
-    return PrunedDrafter(smaller, vocabulary.selected(kept_rows, how), tuple(notes), {"pruning": record})
+    notes = _notes(counts, record, uncounted, request.kept, missing)
+    fewer = vocabulary.selected(kept_rows, f"the {size} most counted tokens of {counts.name}")
+    return TransformedDrafter(smaller, tuple(notes), {"pruning": record}), fewer
 
 
 def most_counted(
@@ -106,39 +94,46 @@ def most_counted(
     return sorted([*kept, *others[: size - len(kept)]])
 
 
-def _share_note(counts: Counts, record: Mapping[str, Any]) -> Note:
-    before, after = record["share_before"], record["share"]
+def _notes(
+    counts: Counts,
+    record: Mapping[str, Any],
+    uncounted: int,
+    kept: Sequence[int] | None,
+    missing: Sequence[int],
+) -> Iterator[Note]:
+    """`kept`: the target's special tokens (None: not known); `missing`: those without a row here."""
+    about, before, after = "draft_vocab_size", record["share_before"], record["share"]
     text = (
         f"{record['draft_vocab']} of {record['of']} tokens stay; they are {after:.2%} of the {counts.total:,}"
-        f" counted in {counts.name}"
+        f" counted in {counts.name}{f', {before:.2%} before' if before != 1.0 else ''}"
     )
-    if before != 1.0:
-        text += f", {before:.2%} before"
     if after >= SMALL_SHARE:
-        return Note("note", "draft_vocab_size", text)
-    text += ": every other token ends a draft; give a larger --draft-vocab"
-    return Note("warning", "draft_vocab_size", text)
-
-
-def _special_token_notes(kept: Sequence[int] | None, missing: Sequence[int]) -> Iterator[Note]:
-    """`kept`: the target's special tokens (None: not known); `missing`: those without a row here."""
-    if kept is None:
-        text = (
-            "which tokens end an answer is not known, and they may be gone; pass --target, whose configs name"
-            " them"
-        )
-    elif not kept:
-        text = (
-            "the target's config.json and generation_config.json name no bos_token_id and no eos_token_id;"
-            " they may be gone"
-        )
-    elif missing:
-        text = (
-            f"the target's special tokens {list(missing)} have no row in this drafter; it never drafts them"
-        )
+        yield Note("note", about, text)
     else:
-        return
-    yield Note("warning", "draft_vocab_size", text)
+        more = ": every other token ends a draft; give a larger --draft-vocab"
+        yield Note("warning", about, text + more)
+    warnings = (
+        (
+            uncounted,
+            f"{uncounted} of the {record['draft_vocab']} were never counted and fill it up, the lowest ids"
+            " first; count more text, or give a smaller --draft-vocab",
+        ),
+        (
+            kept is None,
+            "which tokens end an answer is not known, and they may be gone; pass --target, whose configs name"
+            " them",
+        ),
+        (
+            kept is not None and not kept,
+            "the target's config.json and generation_config.json name no bos_token_id and no eos_token_id;"
+            " they may be gone",
+        ),
+        (
+            missing,
+            f"the target's special tokens {list(missing)} have no row in this drafter; it never drafts them",
+        ),
+    )
+    yield from (Note("warning", about, text) for is_there, text in warnings if is_there)
 
 
 def read_counts(path: Path, vocab: int) -> Counts:

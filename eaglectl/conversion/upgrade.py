@@ -74,22 +74,18 @@ def at_version(
 def upgrade(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> TransformedDrafter:
     """EAGLE-3.1 from EAGLE-3. Raises RefusedError and UsageError (`check_upgrade`)."""
     check_upgrade(drafter, recipe)
-    result = drafter
-    notes: list[Note] = []
-    record: dict[str, Any] = {"fc_norm": "off", "norm_output": "off"}
-    transforms = [_with_fc_norm] if recipe.fc_norm != "off" else []
-    transforms += [_with_norm_output] if recipe.is_norm_output else []
-    for transform in transforms:
-        transformed = transform(checkpoint, result, recipe)
-        result = transformed.drafter
-        notes.extend(transformed.notes)
-        record |= transformed.record
+    result = TransformedDrafter(drafter, record={"fc_norm": "off", "norm_output": "off"})
+    if recipe.fc_norm != "off":
+        result = result.then(_with_fc_norm(checkpoint, drafter, recipe))
+    if recipe.is_norm_output:
+        result = result.then(_with_norm_output(checkpoint, result.drafter, recipe))
+    record = dict(result.record)
     if recipe.statistics is not None:
         record["calibration"] = recipe.statistics.described()
     if recipe.is_start:
         record["needs_finetune"] = True
-    notes.append(START if recipe.is_start else AT_ACCEPTANCE)
-    return TransformedDrafter(result, tuple(notes), {"upgrade": record})
+    notes = (*result.notes, START if recipe.is_start else AT_ACCEPTANCE)
+    return TransformedDrafter(result.drafter, notes, {"upgrade": record})
 
 
 def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> TransformedDrafter:

@@ -58,7 +58,6 @@ from eaglectl.target import (
     asking_for,
     choose_target,
     fitting_target,
-    open_target,
     special_tokens,
     weights_folder,
 )
@@ -89,31 +88,46 @@ def convert(
     start, source = time.perf_counter(), os.fspath(source)
     original, options = open_folder(source), options or ConvertOptions()
     check_options(original, out, options)
-    given = None if options.target is None else open_inputs(options)
+    named = None if options.target is None else TargetChoice(options.target, options.target)
+    given = named and named.known(options.target_name)
     with opened(original, path_text(out), is_looked_at=options.dry_run) as files:
-        choice = TargetChoice(options.target) if given else target_of(files, options.answers)
-        target, options = given or open_inputs(options, choice)
+        choice = named or target_of(files, options.answers)
+        target, options = given or choice.known(options.target_name), replace(options, target=choice.place)
         questions = measure_open_questions(files, target, options.answers, measure_run(options), on_progress)
         options = options.answered(questions.answers, questions.record)
         complete = completing(source, choice.text, options.answers)
+        show = on_plan and (lambda plan: on_plan(plan.completed(complete)))
         with asking_for(choice), questions.explaining():
-            plan = served_plan(files, plan_conversion(files, target, options), options)
-        place = Path(out) if out is not None else default_place(original, plan.drafter.version)
-        check_options(original, place, options)
-        if on_plan:
-            on_plan(plan.completed(complete))
-        conversion = Conversion(
-            plan.completed(complete),
-            None,
-            files.pickles,
-            0.0,
-            measured=questions.measured,
-            trust_remote_code=options.is_trusting,
-        )
-        if not options.dry_run:
-            serving = write_conversion(files, plan, place, options, on_progress)
-            conversion = replace(conversion, out=place, serving=serving)
-    return replace(conversion, seconds=time.perf_counter() - start)
+            conversion = convert_files(files, target, options, out, show, on_progress)
+    return replace(
+        conversion,
+        plan=conversion.plan.completed(complete),
+        measured=questions.measured,
+        trust_remote_code=options.is_trusting,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def convert_files(
+    files: OpenedSource,
+    target: Target,
+    options: ConvertOptions,
+    out: StrPath | None,
+    on_plan: OnPlan | None = None,
+    on_progress: OnProgress | None = None,
+) -> Conversion:
+    """The conversion of opened files, written unless it is a dry run."""
+    start = time.perf_counter()
+    plan = served_plan(files, plan_conversion(files, target, options), options)
+    place = Path(out) if out is not None else default_place(files.original, plan.drafter.version)
+    check_options(files.original, place, options)
+    if on_plan:
+        on_plan(plan)
+    if options.dry_run:
+        return Conversion(plan, None, files.pickles, time.perf_counter() - start)
+    serving = write_conversion(files, plan, place, options, on_progress)
+    seconds = time.perf_counter() - start
+    return Conversion(plan, place, files.pickles, seconds, serving=serving)
 
 
 def check_options(original: FolderSource, out: StrPath | None, options: ConvertOptions) -> None:
@@ -155,26 +169,13 @@ def target_of(files: OpenedSource, answers: Answers, *, needs_weights: bool = Fa
     return fitting_target(choice, files.checkpoint, answers)
 
 
-def open_inputs(options: ConvertOptions, choice: TargetChoice | None = None) -> tuple[Target, ConvertOptions]:
-    """The target's config, and the options completed with the target's special tokens and lm_head.
-
-    `choice` is a target that was found, where none was given.
-    """
-    if choice is not None:
-        options = replace(options, target=choice.place)
-    target = open_target(options.target, options.target_name)
-    if choice is not None:
-        target = replace(target, origin=choice.how)
-    if options.pruning and options.pruning.kept is None:
-        kept = special_tokens(options.target)
-        options = replace(options, pruning=replace(options.pruning, kept=kept))
-    return target, options
-
-
 def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions) -> ConversionPlan:
     """The plan of a conversion, with a warning for each engine that would not run the output as trained."""
     drafter = read_drafter(files.checkpoint, options.answers, target)
     request = options.request
+    if request.pruning and request.pruning.kept is None:
+        pruning = replace(request.pruning, kept=special_tokens(options.target))
+        request = replace(request, pruning=pruning)
     if options.target_rotation is not None:
         request = replace(request, rotation=_target_rotation(files.checkpoint, drafter, options))
     if options.has_target_head:

@@ -17,7 +17,7 @@ from eaglectl.conversion.tensor_steps import draft_vocabulary
 from eaglectl.conversion.writing import WriteOptions, write_plan
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Choice, Drafter, Feature, Note, Target, question
-from eaglectl.errors import OpenFactError, RefusedError, UnreadableError, UsageError
+from eaglectl.errors import OpenFactError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.opening import on_disk, open_folder
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.formats.catalogue import by_name
@@ -183,20 +183,22 @@ def runnable_target(drafter: Drafter, notes: tuple[Note, ...], target: str | Non
     from eaglectl.run.answering import is_measurable
     from eaglectl.run.process import require_torch
 
-    if problems := drafter.notes_at("problem"):
-        raise UnreadableError(f"not measured: {problems[0].text}")
-    if other := next((note for note in notes if not is_measurable(note)), None):
-        raise UnreadableError(f"not measured: drafting shows nothing of {other.about}, which is open too")
-    if drafter.quantisation is not None:
-        raise UnreadableError("not measured: a quantised drafter is not run here")
-    if Feature.PARALLEL in drafter.features():
-        raise UnreadableError(
-            "not measured: it drafts in parallel, and the reference one token after another"
-        )
-    if (activation := drafter.settings["hidden_act"]) != "silu":
-        raise UnreadableError(
-            f"not measured: hidden_act is {activation!r}, and drafters are run with SiLU alone here"
-        )
+    others = [note.about for note in notes if not is_measurable(note)]
+    activation = drafter.settings["hidden_act"]
+    check(
+        *((True, f"not measured: {problem.text}") for problem in drafter.notes_at("problem")),
+        *((True, f"not measured: drafting shows nothing of {about}, which is open too") for about in others),
+        (drafter.quantisation is not None, "not measured: a quantised drafter is not run here"),
+        (
+            Feature.PARALLEL in drafter.features(),
+            "not measured: it drafts in parallel, and the reference one token after another",
+        ),
+        (
+            activation != "silu",
+            f"not measured: hidden_act is {activation!r}, and drafters are run with SiLU alone here",
+        ),
+        error=UnreadableError,
+    )
     if (folder := weights_folder(target)) is None:
         raise UnreadableError("--target with the target's weights would measure it")
     require_torch("measuring it runs the target and needs")

@@ -2,7 +2,6 @@
 
 import math
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,8 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.keywords import StrPath, path_text, with_keywords
 from eaglectl.operations.converting import (
     check_options,
+    convert_files,
     default_place,
-    open_inputs,
     plan_conversion,
     served_plan,
     target_of,
@@ -79,12 +78,12 @@ def upgrade(
     if conversion.target is not None and needs_target:
         conversion = replace(conversion, target=on_disk(conversion.target))
     check_options(original, out, conversion)
-    given = None if conversion.target is None else open_inputs(conversion)
-    choice = TargetChoice(named)
+    given = None if named is None else TargetChoice(named, conversion.target)
+    target = given and given.known(conversion.target_name)
     with opened(original, path_text(out)) as files:
-        if given is None:
-            choice = target_of(files, conversion.answers, needs_weights=needs_target)
-        target, conversion = given or open_inputs(conversion, choice)
+        choice = given or target_of(files, conversion.answers, needs_weights=needs_target)
+        target = target or choice.known(conversion.target_name)
+        conversion = replace(conversion, target=choice.place)
         questions = measure_open_questions(
             files, target, conversion.answers, measure_run(conversion), on_progress
         )
@@ -158,15 +157,8 @@ class _Upgrade(Struct, frozen=True):
         return self._written(out, replace(conversion, record=record), gate)
 
     def _written(self, out: Path | None, conversion: ConvertOptions, gate: "Gate | None") -> Conversion:
-        start = time.perf_counter()
-        plan = self._plan(conversion)
-        out = out or default_place(self.files.original, plan.drafter.version)
-        check_options(self.files.original, out, conversion)
-        if conversion.dry_run:
-            return Conversion(plan, None, self.files.pickles, time.perf_counter() - start)
-        serving = write_conversion(self.files, plan, out, conversion, self.on_progress)
-        seconds = time.perf_counter() - start
-        return Conversion(plan, out, self.files.pickles, seconds, gate, serving)
+        written = convert_files(self.files, self.target, conversion, out, on_progress=self.on_progress)
+        return replace(written, gate=None if conversion.dry_run else gate)
 
     def _plan(self, conversion: ConvertOptions) -> ConversionPlan:
         """The plan, which an engine runs as trained. Raises RefusedError where none does."""
@@ -235,23 +227,23 @@ class _Upgrade(Struct, frozen=True):
         Raises UsageError where they cannot be run, RefusedError where the drafter hardly drafts before the
         conversion.
         """
-        from eaglectl.run.gate import MIN_BASELINE_LENGTH, run_gate
+        from eaglectl.run.gate import run_gate
 
-        source, folder = self.files.original_path, weights_folder(conversion.target)
-        if drafter.quantisation is not None:
-            place = str(out or default_place(self.files.original, "3.1"))
-            words = ("--engine", "vllm", "--against", as_path(source))
-            line = command("smoke", place, *words, target=self.target_text)
-            raise UsageError(
-                "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then"
-                f" hold the output to its source with `{line}`"
-            )
-        if folder is None:
-            raise UsageError(
-                "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to"
-                " write without looking"
-            )
+        folder = weights_folder(conversion.target)
+        place = str(out or default_place(self.files.original, "3.1"))
+        against = ("--engine", "vllm", "--against", as_path(self.files.original_path))
+        line = command("smoke", place, *against, target=self.target_text)
         check(
+            (
+                drafter.quantisation is not None,
+                "the gate runs drafters in plain torch, which runs no quantised ones; pass --no-gate, then"
+                f" hold the output to its source with `{line}`",
+            ),
+            (
+                folder is None,
+                "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to"
+                " write without looking",
+            ),
             (
                 not prompts,
                 "every prompt was calibrated on, and none is left for the gate; pass other --prompts, or"
@@ -263,6 +255,7 @@ class _Upgrade(Struct, frozen=True):
                 " at the least; give more --prompts, or --no-gate",
             ),
         )
+        assert folder is not None
         after = replace(conversion, layout=DEFAULT_LAYOUT, link=False, max_shard_size=None)
         before = replace(after, version=None, recipe=None)
         report_step(self.on_progress, LOADING)
@@ -270,16 +263,27 @@ class _Upgrade(Struct, frozen=True):
             first = self._job(scratch / "before", folder, prompts, before)
             second = self._job(scratch / "after", folder, prompts, after)
             gate = run_gate(first, second, self.options.tolerance, self.on_progress)
-        baseline = gate.rows[0].before.length.value
+        self._check_baseline(gate.rows[0].before.length.value)
+        return gate
+
+    def _check_baseline(self, baseline: float) -> None:
+        """Raise RefusedError where the drafter hardly drafts before the conversion."""
+        from eaglectl.run.gate import MIN_BASELINE_LENGTH
+
         if baseline < MIN_BASELINE_LENGTH:
             trust = ["--trust-remote-code"] * self.options.trust_remote_code
             probe = ("--probe", "sensitivity", *trust)
-            line = command("smoke", source, *probe, target=self.target_text, answers=conversion.answers)
+            line = command(
+                "smoke",
+                self.files.original_path,
+                *probe,
+                target=self.target_text,
+                answers=self.conversion.answers,
+            )
             raise RefusedError(
                 f"the drafter as it is has an acceptance length of {baseline:.3f} at"
                 f" k=3, which is hardly drafting: find out why before converting it, with `{line}`"
             )
-        return gate
 
     def _job(
         self, place: Path, target: Path, prompts: tuple[Prompt, ...], conversion: ConvertOptions
