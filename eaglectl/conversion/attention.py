@@ -55,15 +55,16 @@ def without_solved_problems(
 ) -> Drafter:
     """The drafter without the notes on problems that `rewritten_attention` or --fix-reading solves."""
 
+    is_made_of_t2d = ("d2t", "from-t2d") in fixes
+    is_query_split = has_query_lora and not drafter.dims.q_lora_rank
+
     def is_solved(note: Note) -> bool:
-        if note.topic == "training-unservable":
-            return not drafter.rope.has_mla_factors
-        if note.topic == "rope-pairing":
-            return rope_style == "interleaved"
-        if note.topic == "tensor-shape":
-            return note.about == "d2t" and ("d2t", "from-t2d") in fixes
-        is_of_query = note.about.endswith(".q_a_proj.weight")
-        return is_of_query and has_query_lora and not drafter.dims.q_lora_rank
+        solved = {
+            "training-unservable": not drafter.rope.has_mla_factors,
+            "rope-pairing": rope_style == "interleaved",
+            "tensor-shape": note.about == "d2t" and is_made_of_t2d,
+        }
+        return solved.get(note.topic, note.about.endswith(".q_a_proj.weight") and is_query_split)
 
     return replace(drafter, notes=tuple(note for note in drafter.notes if not is_solved(note)))
 
@@ -147,7 +148,13 @@ def with_attention(drafter: Drafter, requested: str | None) -> TransformedDrafte
         raise UsageError(f"--attention {requested}: {', '.join(ATTENTION)} was expected")
     if requested is None or requested.upper() == have:
         return TransformedDrafter(drafter)
-    _check_exact(have, requested.upper())
+    want = requested.upper()
+    check(
+        (want == "MLA", TO_MLA.format(have=have)),
+        (have == "MLA", FROM_MLA.format(want=want)),
+        (want != "MHA", TO_FEWER_HEADS.format(have=have, want=want)),
+        error=RefusedError,
+    )
     shared = dims.heads // dims.kv_heads
     rows = [
         head // shared * dims.head_dim + row for head in range(dims.heads) for row in range(dims.head_dim)
@@ -167,16 +174,6 @@ def with_attention(drafter: Drafter, requested: str | None) -> TransformedDrafte
     )
     repeated = replace(drafter, tensors=tensors, dims=replace(dims, kv_heads=dims.heads))
     return TransformedDrafter(repeated, (note,))
-
-
-def _check_exact(have: str, want: str) -> None:
-    """Raise RefusedError unless GQA or MQA is to become MHA."""
-    check(
-        (want == "MLA", TO_MLA.format(have=have)),
-        (have == "MLA", FROM_MLA.format(want=want)),
-        (want != "MHA", TO_FEWER_HEADS.format(have=have, want=want)),
-        error=RefusedError,
-    )
 
 
 def with_mla_factors(drafter: Drafter) -> TransformedDrafter:

@@ -48,6 +48,15 @@ Action = Literal[
 ]
 
 
+# of origins that are not bytes in their order
+ACTIONS: Mapping[type, Action] = {
+    GeneratedBytes: "derived",
+    Absorbed: "rearranged",
+    Computed: "computed",
+    DtypeCast: "cast",
+}
+
+
 class Step(Struct, frozen=True):
     """One tensor of the output, the origin of its bytes and the names of the stored tensors it is made of.
 
@@ -75,35 +84,24 @@ class Step(Struct, frozen=True):
     @property
     def action(self) -> Action:
         """What happens to the bytes."""
-        match self.origin:
-            case GeneratedBytes():
-                return "derived"
-            case Absorbed():
-                return "rearranged"
-            case Computed():
-                return "computed"
-            case DtypeCast():
-                return "cast"
-            case segments:
-                return self._movement(segments)
+        if not isinstance(self.origin, tuple):
+            return ACTIONS[type(self.origin)]
+        if len(self.origin) == 1 and not self.is_whole:
+            return "split"
+        if len(self.origin) == 1:
+            return "kept" if self.name == self.origin[0].stored else "renamed"
+        if len(self.stored) > 1:
+            return "joined"
+        ordered = sorted((segment.start, segment.stop) for segment in self.origin)
+        if any(start < stop for (_, stop), (start, _) in pairwise(ordered)):
+            return "repeated"
+        has_gap = any(start > stop for (_, stop), (start, _) in pairwise(ordered))
+        return "selected" if has_gap else "reordered"
 
     @property
     def is_moved(self) -> bool:
         """Whether the bytes are those of a stored tensor, whole and in their order."""
         return self.action in ("kept", "renamed")
-
-    def _movement(self, segments: tuple[Segment, ...]) -> Action:
-        if len(segments) == 1:
-            if not self.is_whole:
-                return "split"
-            return "kept" if self.name == segments[0].stored else "renamed"
-        if len(self.stored) > 1:
-            return "joined"
-        ordered = sorted((segment.start, segment.stop) for segment in segments)
-        if any(start < stop for (_, stop), (start, _) in pairwise(ordered)):
-            return "repeated"
-        has_gap = any(start > stop for (_, stop), (start, _) in pairwise(ordered))
-        return "selected" if has_gap else "reordered"
 
 
 def _steps(computed: Computed) -> Iterator[str]:

@@ -51,15 +51,14 @@ class Feature(StrEnum):
     REDUCED_VOCABULARY = "a reduced draft vocabulary"
 
 
+# what a bias is of, by what stands in its name
+BIASES = {"fc.bias": Feature.FC_BIAS, ".mlp.": Feature.MLP_BIAS, "o_proj": Feature.OUTPUT_BIAS}
+
+
 def bias_feature(name: str) -> Feature | None:
     """The feature that a bias tensor's canonical name is of; None for every other tensor."""
-    if not name.endswith(".bias"):
-        return None
-    if name == "fc.bias":
-        return Feature.FC_BIAS
-    if ".mlp." in name:
-        return Feature.MLP_BIAS
-    return Feature.OUTPUT_BIAS if "o_proj" in name else Feature.ATTENTION_BIAS
+    feature = next((feature for part, feature in BIASES.items() if part in name), Feature.ATTENTION_BIAS)
+    return feature if name.endswith(".bias") else None
 
 
 class Choice(Struct, frozen=True, omit_defaults=True):

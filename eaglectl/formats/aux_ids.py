@@ -1,6 +1,6 @@
 """Layer ids as boundaries: by the user's answer, the numbers themselves or the producer; else a question."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import combinations
 from typing import get_args
 
@@ -29,6 +29,7 @@ CONVENTIONS = (
     Choice("--aux-convention", "output", "the states that leave them"),
 )
 TARGET = Choice("--target", is_free=True)
+WORDS: Mapping[Convention | None, str] = {"boundary": "boundaries", "output": "outputs of layers"}
 UNKNOWN_CONVENTION = "aux-convention"  # the topic of the question which it is
 LARGE_DEPTH = 64  # any depth at which a default is ascending
 VLLM_IDS = "eagle_config.layer_ids"
@@ -85,7 +86,7 @@ def aux_layers_by_record(aux: Reading[AuxLayers], recorded: object, target: Targ
         boundaries = to_boundaries(layers.ids, convention)
         is_within = target.depth is None or max(boundaries) <= target.depth
         if list(boundaries) == recorded and is_within:
-            how = f"{_words(convention)}, as eaglectl.json records"
+            how = f"{WORDS[convention]}, as eaglectl.json records"
             is_default = _is_default(boundaries, target)
             layers = AuxLayers(layers.count, boundaries, is_default, how, layers.ids, convention)
             notes = tuple(note for note in aux.notes if note.topic != UNKNOWN_CONVENTION)
@@ -209,41 +210,39 @@ def _two_lists(format: Format, stated: Mapping[str, Ids], answers: Answers) -> M
 
 
 def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, answers: Answers) -> Meaning:
-    """The convention of one list, or the question which it is."""
-    where = COMMON_PLACES.get(key, f"ids in {key}")
-    if answer := answers.aux_convention:
-        return Meaning(ids, answer, f"{where}, read as --aux-convention {answer}")
-    declared = _declared(format, key)
-    is_certain = _is_certain(keys, format, key)
-    pattern = convention_by_pattern(ids, target.depth)
-    # at the top level, where vLLM reads boundaries, a trainer's usual outputs of layers
-    if not is_certain and key == TOP_IDS and declared != "output" and pattern == "output":
-        return Meaning(ids, None, f"{where}, in an unknown convention", (_copy_question(ids),))
-    if meaning := _by_numbers(key, ids, declared, target):
-        return meaning
-    if key == VLLM_IDS:
-        return Meaning(ids, "boundary", f"{where}, vLLM's own key")
-    is_known = format.is_signed or target.depth is not None or key not in COMMON_PLACES
+    """The convention of one list by the first evidence that there is, or the question which it is."""
+    where, answer = COMMON_PLACES.get(key, f"ids in {key}"), answers.aux_convention
+    declared, depth = _declared(format, key), target.depth
+    is_certain, pattern = _is_certain(keys, format, key), convention_by_pattern(ids, depth)
+    # a trainer's usual outputs of layers at the top level, where vLLM reads boundaries
+    is_copy = not is_certain and key == TOP_IDS and declared != "output" and pattern == "output"
+    is_known = format.is_signed or depth is not None or key not in COMMON_PLACES
     # these look like lmsys' or nvidia's ids, copied into a speculators config
     is_copied = declared == "boundary" and ids[0] == 1 and len(ids) == 3
     is_plausible = is_known and pattern is None and not is_copied
-    if declared and (is_plausible or is_certain):
-        return Meaning(ids, declared, f"{where}; {format.title} writes {_words(declared)}")
-    asked = _convention_question(where, ids, target, declared)
-    return Meaning(ids, None, f"{where}, in an unknown convention", (asked,))
-
-
-def _by_numbers(key: str, ids: Ids, declared: Convention | None, target: Target) -> Meaning | None:
-    """The reading that the target's depth leaves, unless the producer declares the other."""
-    where = COMMON_PLACES.get(key, f"ids in {key}")
-    pattern = convention_by_pattern(ids, target.depth)
-    if pattern and declared in (None, pattern):
-        how = f"{where}; the numbers fit a target of {target.depth} layers only as {pattern} ids"
-        return Meaning(ids, pattern, how)
-    if max(ids) == target.depth:
-        how = f"{where}; {max(ids)} is the target's depth, which no output id can be"
-        return Meaning(ids, "boundary", how)
-    return None
+    unknown = ", in an unknown convention"
+    evidence: tuple[tuple[object, Convention | None, str], ...] = (
+        (answer, answer, f", read as --aux-convention {answer}"),
+        (is_copy, None, unknown),
+        (
+            pattern and declared in (None, pattern),
+            pattern,
+            f"; the numbers fit a target of {depth} layers only as {pattern} ids",
+        ),
+        (max(ids) == depth, "boundary", f"; {depth} is the target's depth, which no output id can be"),
+        (key == VLLM_IDS, "boundary", ", vLLM's own key"),
+        (
+            declared and (is_plausible or is_certain),
+            declared,
+            f"; {format.title} writes {WORDS.get(declared)}",
+        ),
+        (True, None, unknown),
+    )
+    convention, how = next((convention, how) for is_there, convention, how in evidence if is_there)
+    if convention is not None:
+        return Meaning(ids, convention, where + how)
+    asked = _copy_question(ids) if is_copy else _convention_question(where, ids, target, declared)
+    return Meaning(ids, None, where + how, (asked,))
 
 
 def _declared(format: Format, key: str) -> Convention | None:
@@ -288,39 +287,45 @@ def _convention_question(where: str, ids: Ids, target: Target, declared: Convent
 
 def _default(format: Format, count: int, target: Target) -> Reading[AuxLayers]:
     """The layers that the producer trains on where a recipe names none; a question where these do not fit."""
-    default, asked = format.training_default, tuple(_default_questions(format, count, target))
-    if default is None or asked:
-        return Reading(AuxLayers(count, None, False, "not stated"), (), asked)
-    boundaries = default.at(target.depth) if target.depth else None
+    default, depth = format.training_default, target.depth
+    boundaries = default.at(depth) if default and depth else None
+    words, size = (default.words, len(default.at(LARGE_DEPTH))) if default else ("", count)
+    layers, unnamed = ",".join(map(str, boundaries or ())), "config names no layers, and"
+    usual = Choice("--aux-layers", layers, words, is_usual=True) if layers else TARGET
+    doubts: tuple[tuple[object, str, str, list[Choice]], ...] = (
+        (
+            default is None,
+            f"{unnamed} which {count} {format.title} trained on without saying so is not known",
+            "aux-ids-doubted",
+            [LAYERS],
+        ),
+        (count != size, f"{unnamed} fc takes {count} aux states", "aux-count", [LAYERS]),
+        (
+            boundaries is None and default != TRAINING_DEFAULT,
+            f"{unnamed} {words} depends on the target's depth",
+            "aux-count",
+            [TARGET, LAYERS],
+        ),
+        (
+            boundaries is not None and list(boundaries) != sorted(set(boundaries)),
+            f"{unnamed} the default of a target of {depth} layers is no {count}",
+            "aux-range",
+            [LAYERS],
+        ),
+        (
+            not format.states_layers,
+            f"{format.title} may train on other layers than the default and this config names none",
+            "aux-ids-doubted",
+            [usual, LAYERS],
+        ),
+    )
+    for is_there, why, topic, choices in doubts:
+        if is_there:
+            asked = question("aux layers", why, topic, choices)
+            return Reading(AuxLayers(count, None, False, "not stated"), (), (asked,))
     is_default = default == TRAINING_DEFAULT or (boundaries is not None and _is_default(boundaries, target))
-    return Reading(AuxLayers(count, boundaries, is_default, f"no ids: {default.words}"))
-
-
-def _default_questions(format: Format, count: int, target: Target) -> Iterator[Note]:
-    """Why the default may not be what was trained on, with the options that answer it."""
-    default, unnamed = format.training_default, "config names no layers, and"
-    boundaries = default.at(target.depth) if default and target.depth else None
-    if default is None:
-        why = f"{unnamed} which {count} {format.title} trained on without saying so is not known"
-        yield question("aux layers", why, "aux-ids-doubted", [LAYERS])
-    elif count != len(default.at(LARGE_DEPTH)):
-        yield question("aux layers", f"{unnamed} fc takes {count} aux states", "aux-count", [LAYERS])
-    elif boundaries is None and default != TRAINING_DEFAULT:
-        why = f"{unnamed} {default.words} depends on the target's depth"
-        yield question("aux layers", why, "aux-count", [TARGET, LAYERS])
-    elif boundaries is not None and list(boundaries) != sorted(set(boundaries)):
-        why = f"{unnamed} the default of a target of {target.depth} layers is no {count}"
-        yield question("aux layers", why, "aux-range", [LAYERS])
-    elif not format.states_layers:
-        layers = ",".join(map(str, boundaries or ()))
-        usual = Choice("--aux-layers", layers, default.words, is_usual=True) if layers else TARGET
-        why = f"{format.title} may train on other layers than the default and this config names none"
-        yield question("aux layers", why, "aux-ids-doubted", [usual, LAYERS])
+    return Reading(AuxLayers(count, boundaries, is_default, f"no ids: {words}"))
 
 
 def _is_default(boundaries: Ids, target: Target) -> bool:
     return target.depth is not None and boundaries == TRAINING_DEFAULT.at(target.depth)
-
-
-def _words(convention: Convention) -> str:
-    return "boundaries" if convention == "boundary" else "outputs of layers"

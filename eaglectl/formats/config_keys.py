@@ -231,11 +231,10 @@ class Keys(Struct, frozen=True):
         places = self.all_places(taken)
         left: dict[str, Any] = {}
         for key, value in self.config.items():
-            if key in places or value is None:
-                continue
             if isinstance(value, Mapping) and any(place.startswith(f"{key}.") for place in places):
-                value = {name: inner for name, inner in value.items() if f"{key}.{name}" not in places}
-                if not value:
-                    continue
-            left[key] = value
+                value = {
+                    name: inner for name, inner in value.items() if f"{key}.{name}" not in places
+                } or None
+            if key not in places and value is not None:
+                left[key] = value
         return left

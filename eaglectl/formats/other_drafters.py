@@ -373,14 +373,11 @@ _RAW = re.compile(
 
 def drafter_mark(config: Mapping[str, Any] | None) -> str:
     """What in a config shows that it is a drafter's; "" where nothing does."""
-    if not config:
-        return ""
-    for key in _KEYS:
-        if config.get(key) is not None:
-            return key
-    names = config.get("architectures")
+    stated = config or {}
+    key = next((key for key in _KEYS if stated.get(key) is not None), "")
+    names = stated.get("architectures")
     drafters = [str(name) for name in names if "Eagle" in str(name)] if isinstance(names, list) else []
-    return f"the architecture {drafters[0]}" if drafters else ""
+    return key or (f"the architecture {drafters[0]}" if drafters else "")
 
 
 def why_other(source: Source) -> str:
@@ -391,12 +388,12 @@ def why_other(source: Source) -> str:
     files = source.names()
     if CONFIG not in files and INDEX not in files:
         return ""
-    raw = {name: source.read(name) for name in (CONFIG, INDEX) if name in files}
     try:
         config = read_config(source)
     except EaglectlError:
-        is_marked = any(_RAW.search(data.decode("utf-8", "replace")) for data in raw.values())
+        raw = (source.read(name).decode("utf-8", "replace") for name in (CONFIG, INDEX) if name in files)
         about = "no JSON object" if CONFIG in files else "not there"
+        is_marked = any(map(_RAW.search, raw))
         return "" if is_marked else f"{CONFIG} is {about}, and nothing beside it is a drafter's"
     if family := speculators_family(config):
         return f"it is {family}"
