@@ -37,8 +37,8 @@ it.
   `XDG_CACHE_HOME` (or `~/.cache`), the last 100 runs: a call that is repeated with the same files, options
   and releases takes it from there and says so; `--no-reuse` measures again. Without `-o` the conversion is
   made again, as its digest shows that its run may be reused: 2.6 s for 1.9 GB.
-* `--page FILE.html`, `--markdown FILE.md` and `--svg FILE.svg` write the result for a browser, for a card or
-  a pull request, and as one image.
+* `--page FILE.html` or `FILE.svg` and `--markdown FILE.md` write the result for a browser, as one image, and
+  for a card or a pull request.
 * `--json` is [the document](../schemas/ready.schema.json); in Python `eaglectl.ready(source, target, out,
   ReadyOptions(...))`.
 

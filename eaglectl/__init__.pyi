@@ -49,7 +49,7 @@ from eaglectl.publish.request import VerifyOptions as VerifyOptions
 from eaglectl.publish.upload import Upload as Upload
 from eaglectl.publish.verification import Verification as Verification
 from eaglectl.report.documents.document import render_json as render_json
-from eaglectl.report.pages.render import render_page as render_page
+from eaglectl.report.outlines import render_page as render_page
 from eaglectl.results import Conversion as Conversion
 from eaglectl.results import EngineReadiness as EngineReadiness
 from eaglectl.results import FailedSource as FailedSource

@@ -33,7 +33,7 @@ QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 
 def commands_in(text: str) -> list[str]:
     """Every command in what was printed or written: a JSON or XML document, a page, or text."""
-    if text[:14].upper() == "<!DOCTYPE HTML":
+    if text.startswith("<!DOCTYPE html"):
         return list(_in_text(text_of_page(text)))
     if text.startswith("<?xml"):
         return list(_in_text(unescape(text)))
@@ -48,11 +48,9 @@ def commands_in(text: str) -> list[str]:
 
 
 def text_of_page(page: str) -> str:
-    """A page's text, its code between backticks, without the documentation of rules (`details`)."""
-    page = re.sub(r"<(style|details)\b.*?</\1>", "", page, flags=re.DOTALL)
-    page = re.sub(r"</?pre>|</?(p|li|h\d|td|th|section)\b[^>]*>", "\n", page)
-    page = re.sub(r"\n<code>(.*?)</code>\n", r"\n\1\n", page, flags=re.DOTALL)
-    return unescape(re.sub(r"<[^>]*>", "", re.sub(r"</?code>", "`", page)))
+    """A page's text."""
+    page = re.sub(r"<style\b.*?</style>", "", page, flags=re.DOTALL)
+    return unescape(re.sub(r"<[^>]*>", "", page))
 
 
 def _in_value(text: str) -> Iterator[str]:

@@ -164,7 +164,7 @@ def test_a_cycle_of_imports_is_seen() -> None:
     assert set(import_cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}
 
 
-MEDIA = ("ci", "json", "pages", "terminal")
+MEDIA = ("ci", "json", "terminal")
 # the formats of --output are those of several media
 ALL_MEDIA = ROOT / "report/ci/outputs.py"
 

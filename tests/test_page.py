@@ -1,6 +1,5 @@
-"""Pages of --page: the facts of the terminal, sound HTML for any name, never written over other files."""
+"""Files of --page: what the terminal shows, sound for any name, never written over other files."""
 
-import io
 import json
 import os
 from collections.abc import Callable
@@ -11,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from rich.console import Console as RichConsole
 
 import eaglectl
-from eaglectl import ConvertOptions, DiffOptions, UpgradeOptions
+from eaglectl import DiffOptions
 from eaglectl.cli import run
 from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Spelling
 from eaglectl.drafter.drafter import Note
@@ -24,11 +22,8 @@ from eaglectl.judge.judge import Report, Suppressed, unopened_report
 from eaglectl.judge.judgement import Unchecked
 from eaglectl.judge.policy import Suppression
 from eaglectl.judge.rule import Finding, Match, Rule
-from eaglectl.report.differences import comparison_outline
-from eaglectl.report.terminal.console import Console
-from eaglectl.report.terminal.report import GLYPHS, print_outline
+from eaglectl.report.terminal.console import PAGE_WIDTH, as_plain_text
 from eaglectl.results import FailedSource
-from eaglectl.run.gate import Gate, GateRow
 from eaglectl.run.job import EngineRun
 from eaglectl.run.measurement import PromptResult, measure, ratio
 from eaglectl.run.probe import DriftCondition
@@ -40,7 +35,7 @@ from eaglectl.verdicts import GateEnding, ServedAs
 from tests.cases import CASES, Case, file_digests
 from tests.conftest import FIXTURES
 from tests.drafters import write_safetensors
-from tests.pages import pictures, read_page, terminal_output
+from tests.pages import read_image, read_page, terminal_output
 
 READABLE = [case for case in CASES if not case.is_pickled]
 NATIVE = str(FIXTURES / "producers/vllm/native")
@@ -67,13 +62,9 @@ NASTY = (
 texts = st.sampled_from(NASTY) | st.text(min_size=1, max_size=40)
 
 
-def screen(paint: Callable[[Console], None]) -> set[str]:
-    """The words on a terminal that is wide enough for every line."""
-    stream = io.StringIO()
-    rich = RichConsole(file=stream, width=5000, no_color=True, highlight=False, emoji=False, markup=False)
-    paint(Console(rich))
-    words = {word for word in stream.getvalue().replace("`", "").split() if word != "=="}
-    return {word for word in words if not set(word) <= set(GLYPHS.values())}  # drawn on the page
+def lines(text: str) -> list[str]:
+    """The lines of a text without spaces at their ends."""
+    return [line.rstrip() for line in text.splitlines()]
 
 
 def rule(number: int, **more: str) -> Rule:
@@ -208,116 +199,45 @@ MADE: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("kind", MADE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(text=texts)
 def test_no_text_breaks_out_of_its_place(kind: str, text: str) -> None:
-    page = read_page(eaglectl.render_page(MADE[kind](text), has_tensors=True))
-    plain = read_page(eaglectl.render_page(MADE[kind]("harmless"), has_tensors=True))
-    drawn = {"code"} if "`" in text else set()  # a rule's `code` is set as code
-    assert [tag for tag in page.tags if tag not in drawn] == [tag for tag in plain.tags if tag not in drawn]
-    assert printable(text).replace("`", "") in page.text.replace("`", "")
-    assert page.text.isprintable() and page.title.isprintable()
+    made = MADE[kind](text)
+    page = read_page(eaglectl.render_page(made, has_tensors=True))
+    image = "".join(read_image(eaglectl.render_page(made, has_tensors=True, is_svg=True)))
+    word = "".join(printable(text).split())
+    for shown in ("".join(page.split()), "".join(image.split())):
+        assert shown.isprintable()
+        assert word in shown or len(word) > 30  # a longer one may be folded in a cell
 
 
-@pytest.mark.parametrize("case", READABLE, ids=lambda case: case.path)
-def test_every_word_of_the_screens_is_on_the_pages(case: Case) -> None:
+@pytest.mark.parametrize("case", READABLE[::7], ids=lambda case: case.path)
+def test_a_page_is_what_the_terminal_shows(case: Case) -> None:
     answers = case.answered()
     looked = eaglectl.inspect(str(case.folder), answers=answers)
-    shown = screen(terminal_output(looked, has_tensors=True))
-    assert shown <= read_page(eaglectl.render_page(looked, has_tensors=True)).words
     judged = eaglectl.validate(
         str(case.folder), eaglectl.ValidateOptions(answers=answers, target=TARGET, engines=["vllm>=0.30"])
     )
-    shown = screen(terminal_output(judged))
-    assert shown <= read_page(eaglectl.render_page(judged)).words
     compared = eaglectl.diff(str(case.folder), NATIVE, DiffOptions(answers=answers, target=TARGET))
-    shown = screen(lambda console: print_outline(console, comparison_outline(compared, is_whole=True)))
-    assert shown <= read_page(eaglectl.render_page(compared)).words
+    for result in (looked, judged, compared):
+        shown = as_plain_text(terminal_output(result, has_tensors=True), PAGE_WIDTH)
+        made_by, *page = lines(read_page(eaglectl.render_page(result, has_tensors=True)))
+        assert page == lines(shown) and made_by.startswith(f"eaglectl {eaglectl.__version__} ")
 
 
-def test_every_word_of_a_run_is_on_its_page() -> None:
-    for report in (smoke_report(), smoke_report(verdict="pass"), smoke_report(verdict="could-not-look")):
-        page = read_page(eaglectl.render_page(report))
-        shown = screen(terminal_output(report))
-        assert shown - {"x:"} <= page.words  # the name, in a line with what follows
-        assert page.title.startswith(f"{report.verdict}: x - eaglectl {eaglectl.__version__} smoke")
-
-
-def test_every_word_of_a_full_report_is_on_its_page_and_of_several() -> None:
-    several = [report("first"), report("second"), unopened_report("third", "no such file")]
-    assert screen(terminal_output(*several)) <= read_page(eaglectl.render_page(*several)).words
-
-
-def test_every_word_of_a_conversion_its_gate_and_how_to_train_it_is_on_its_page(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    start = eaglectl.upgrade(str(FIXTURES / "tiny/eagle3"), out, UpgradeOptions(is_start=True))
-    shown = screen(terminal_output(start))
-    assert {"Train", "speculators", "control:"} <= shown
-    terminal_alone = {"aux", "layers:", "wrote", f"{out}:"}
-    assert shown - terminal_alone <= read_page(eaglectl.render_page(start)).words
-    results = [PromptResult("x", 10 + n, (8, 5 + n % 3, 2), (1,)) for n in range(6)]
-    row = GateRow(3, measure(results), measure(results), ratio(results, results), ratio(results, results))
-    measured = replace(start, gate=Gate((row,), 6, 0.97, "", "cpu", "float32"))
-    shown = screen(terminal_output(measured))
-    assert {"Gate", "kept:", "hundred"} <= shown and "Train" not in shown
-    assert shown - terminal_alone <= read_page(eaglectl.render_page(measured)).words
-
-
-def test_every_word_of_a_verification_is_on_its_page(tmp_path: Path) -> None:
-    eaglectl.convert(NATIVE, tmp_path / "out", ConvertOptions(target=TARGET))
-    (tmp_path / "out/LICENSE").write_text("")
-    verification = eaglectl.verify(str(tmp_path / "out"))
-    shown = screen(terminal_output(verification))
-    assert {"differs", "unlisted", "LICENSE", "SHA-256:"} <= shown
-    assert shown - {f"{tmp_path}/out:"} <= read_page(eaglectl.render_page(verification)).words
+@pytest.mark.parametrize("kind", MADE)
+def test_an_image_has_every_word_of_the_terminal(kind: str) -> None:
+    made = MADE[kind]("x")
+    shown = as_plain_text(terminal_output(made), PAGE_WIDTH)
+    _, *image = read_image(eaglectl.render_page(made, is_svg=True))
+    assert "".join("".join(image).split()) == "".join(shown.split())
+    assert max(map(len, image)) <= PAGE_WIDTH
 
 
 def test_several_inspections_share_a_page_with_what_failed() -> None:
-    results = [
-        ("a", eaglectl.inspect(NATIVE)),
-        ("b", FailedSource("b", "unreadable", 3, "b: no such folder")),
-    ]
-    page = read_page(eaglectl.render_page(*(result for _, result in results), names=["a", "b"]))
-    shown = screen(terminal_output(*(result for _, result in results), names=["a", "b"]))
-    assert shown - {"inspected:"} <= page.words
-    assert page.links == ["#checkpoint-0", "#checkpoint-1"]
-
-
-def test_acceptance_by_position_is_drawn_with_its_intervals() -> None:
-    report = smoke_report()
-    drawn, first = pictures(eaglectl.render_page(report))[: report.k], report.measured.per_position[0]
-    assert [picture.findtext("title") for picture in drawn] == [
-        f"{share.value:.1%} [{share.low:.1%}, {share.high:.1%}]" for share in report.measured.per_position
-    ]
-    bar = drawn[0].find("rect[@class='share']")
-    assert bar is not None and bar.get("width") == f"{100 * first.value:.4g}%"
-    interval, *_ = drawn[0].findall("line[@class='interval']")
-    assert (interval.get("x1"), interval.get("x2")) == tuple(
-        f"{100 * x:.4g}%" for x in (first.low, first.high)
-    )
-
-
-def test_a_finding_leads_to_what_its_rule_is_about() -> None:
-    page = eaglectl.render_page(report())
-    assert '<a href="#egl201">EGL201 rule-201</a>' in page and "eaglectl rules EGL201" in page
-    assert "what is <code>so</code>" in page
-
-
-@pytest.mark.parametrize(
-    ("url", "is_linked"),
-    [
-        ("https://docs.example/rules", True),
-        ('https://x/" onclick="alert(1)"><script>', True),
-        ("javascript:alert(1)//", False),
-        ("docs/rules.md", False),
-    ],
-)
-def test_only_an_address_on_the_web_is_linked(
-    url: str, is_linked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EAGLECTL_DOCS_URL", url)
-    links = read_page(eaglectl.render_page(report())).links
-    assert (f"{url}#egl201-rule-201" in links) is is_linked
+    results = eaglectl.inspect(NATIVE), FailedSource("b", "unreadable", 3, "b: no such folder")
+    page = read_page(eaglectl.render_page(*results, names=["a", "b"]))
+    assert "== a" in page and "not inspected: b: no such folder" in page and "1 of 2 checkpoints" in page
 
 
 def test_the_same_values_give_the_same_page() -> None:
@@ -358,37 +278,6 @@ def test_a_page_changes_neither_the_output_nor_the_exit_code(
         ) == without
         read_page((tmp_path / "page.html").read_text(encoding="utf-8"))
         assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-
-
-@pytest.mark.parametrize("name", ["validate", "validate several", "diff", "same"])
-def test_the_title_has_the_verdict_of_the_document(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run([*CALLS[name], "--json", "--page", str(tmp_path / "page.html")])
-    document = json.loads(capsys.readouterr().out)
-    page = read_page((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert page.title.startswith(document["verdict"])
-    assert page.title.endswith(f" - eaglectl {document['version']} {CALLS[name][0]}")
-
-
-def test_the_page_of_inspect_says_of_each_engine_what_the_document_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run([*CALLS["inspect"], "--json", "--page", str(tmp_path / "page.html")])
-    document, page = json.loads(capsys.readouterr().out), (tmp_path / "page.html").read_text(encoding="utf-8")
-    words = {True: ("good", "yes"), False: ("bad", "no"), None: ("doubt", "unknown")}
-    for reading in document["aux_readings"]:
-        row = page[page.index(f'<th scope="row">{reading["engine"]}</th>') :].split("</tr>")[0]
-        tone, word = words[reading["as_trained"]]
-        if reading["engine"] == "SGLang":  # which runs something else in it otherwise than trained
-            tone, word = "doubt", "yes, but 0.5.23 is unknown"
-        elif reading["as_trained"] and reading["engine"] in (
-            "TensorRT-LLM",
-            "tokenspeed",
-        ):  # without a verdict
-            tone, word = "doubt", "yes, but what was trained is open"
-        assert row.endswith(f'<td><span class="mark {tone}">{word}</span></td>')
-    assert page.count('<th scope="row">') >= len(document["aux_readings"]) > 3
 
 
 def test_quiet_keeps_the_page_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -445,14 +334,20 @@ def test_a_file_that_came_while_the_work_went_on_stays(tmp_path: Path) -> None:
     assert page.read_text() == "{}"
 
 
-def test_a_page_and_an_empty_file_are_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page, made = tmp_path / "page.html", tmp_path / "made"
+@pytest.mark.parametrize("name", ["page.html", "image.SVG"])
+def test_a_page_and_an_empty_file_are_replaced(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, made = tmp_path / name, tmp_path / f"made.{name}"
     made.touch()
-    for file in (page, page, made):
-        assert run(["inspect", NATIVE, "--page", str(file)]) == 0
-    page.write_text("<!doctype html><p>of another tool")
-    assert run(["inspect", NATIVE, "--page", str(page)]) == 0
-    assert page.read_bytes() == made.read_bytes()
+    for path in (file, file, made):
+        assert run(["inspect", NATIVE, "--page", str(path)]) == 0
+    assert file.read_bytes() == made.read_bytes()
+    file.write_text("<!doctype html><p>of another tool")
+    assert run(["inspect", NATIVE, "--page", str(file)]) == 0
+    assert file.read_bytes() == made.read_bytes()
+    read = read_image if name.endswith("SVG") else read_page
+    assert read(file.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("where", ["nowhere/page.html", "", "a\x00b"])
@@ -522,7 +417,7 @@ def test_a_hostile_checkpoint_stays_text_on_every_page(
         page.unlink(missing_ok=True)
         run([*call, "--page", str(page)])
         if page.exists():
-            assert name in read_page(page.read_text(encoding="utf-8")).text
+            assert name in read_page(page.read_text(encoding="utf-8"))
     assert page.exists()
 
 
@@ -532,7 +427,7 @@ def test_a_command_to_copy_holds_an_odd_name_as_one_word() -> None:
         shown,
         verdicts=tuple(replace(verdict, outcome=eaglectl.ServedAs.DIFFERS) for verdict in shown.verdicts),
     )
-    assert "eaglectl convert 'a b; $(x)'" in read_page(eaglectl.render_page(shown)).text
+    assert "eaglectl convert 'a b; $(x)'" in read_page(eaglectl.render_page(shown))
 
 
 def test_a_run_on_the_reference_writes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -544,6 +439,5 @@ def test_a_run_on_the_reference_writes_its_page(tmp_path: Path, capsys: pytest.C
     code = run(["smoke", *pair, *more])
     document, read = json.loads(capsys.readouterr().out), read_page(page.read_text(encoding="utf-8"))
     assert (code, document["verdict"]) == (3, "could-not-look")
-    assert read.title.startswith("could-not-look")
-    assert f"{document['acceptance_length']:.3f}" in read.words
-    assert len(pictures(page.read_text(encoding="utf-8"))) == 3
+    assert read.splitlines()[1].startswith("could-not-look")
+    assert f"{document['acceptance_length']:.3f}" in read

@@ -537,10 +537,6 @@ def test_markdown_has_the_table() -> None:
     assert "<b>" not in text
 
 
-def test_a_page_has_the_ratios() -> None:
-    assert "2.00x at 1, 0.61x at 8" in eaglectl.render_page(timed())
-
-
 def test_a_cpu_is_said_to_be_no_measure_of_serving() -> None:
     text = markdown(smoke_outline(timed(device="cpu", card="", how=speed.ON_CPU)))
     assert "measured on a CPU: no measure of serving" in text

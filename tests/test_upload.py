@@ -12,16 +12,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-import eaglectl
-from eaglectl.commands.upload.report import upload_plan_outline
-from eaglectl.report.terminal.report import print_outline
 from tests.builders import STATED, Outcome, call, contents, drafter_folder, floats, write_safetensors
 from tests.builders import drafter_tensors as tensors
 from tests.conftest import FIXTURES
 from tests.hub import PUBLISHER as TOKEN
 from tests.hub import Fault, LoopbackHub, Reply, Repo, Request, User, once, publishing_hub
-from tests.pages import read_page
-from tests.test_page import screen
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 
@@ -245,18 +240,6 @@ def test_the_plan_shows_what_changes_in_the_drafter_before_its_files(hub: Loopba
     assert (changes["verdict"], sorted(changes["tensors"])) == ("differs", sorted(wider))
     assert changes["facts"][0] == {"name": "boundaries", "there": "2, 4, 5", "here": "2, 4, 6"}
     assert changes["weights"] == ["model.safetensors"]
-
-
-def test_every_word_of_the_plan_is_on_the_page_of_an_upload(hub: LoopbackHub, folder: Path) -> None:
-    hub.add_repo(NAME, {})
-    assert call("upload", folder, NAME, "--direct").code == 0
-    layers = {"eagle_aux_hidden_state_layer_ids": [1, 3, 5], "use_aux_hidden_state": True}
-    changed_config(folder, eagle_aux_hidden_state_layer_ids=[2, 4, 6], eagle_config=layers)
-    (folder / "logs").mkdir()
-    planned = eaglectl.upload(str(folder), NAME, eaglectl.UploadOptions(dry_run=True))
-    shown = screen(lambda console: print_outline(console, upload_plan_outline(planned.plan)))
-    assert {"boundaries", "sent", "logs/:", "eaglectl)", "changed"} <= shown
-    assert shown <= read_page(eaglectl.render_page(planned)).words
 
 
 def test_a_change_of_the_licence_changes_no_drafter(hub: LoopbackHub, folder: Path) -> None:

@@ -15,10 +15,9 @@ from tests.printed import commands_in, fault
 
 SOURCE = FIXTURES / "producers/modelopt/hf-ids"
 PAGE = """<!DOCTYPE html><style>p { content: "`eaglectl convert A`" }</style>
-<p>run <code>eaglectl convert a/<wbr>b <span class="option">--for</span> vllm</code>, or not</p>
-<details><p><code>eaglectl convert SOURCE</code></p></details>
-<pre><code>eaglectl diff &quot;a b&quot; c
-eaglectl smoke SOURCE</code></pre>"""
+<pre>run `eaglectl convert a/b <span class="r1">--for</span> vllm`, or not
+  eaglectl diff &quot;a b&quot; c
+  eaglectl smoke SOURCE</pre>"""
 JUNIT = '<?xml version="1.0"?><failure message="fix: run `eaglectl smoke &apos;a b&apos; --target T`"/>'
 
 

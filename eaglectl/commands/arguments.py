@@ -64,7 +64,7 @@ Page = Annotated[
     typer.Option(
         "--page",
         metavar="FILE.html",
-        help="Write the result as one self-contained HTML file too.",
+        help="Write what the terminal shows as one self-contained HTML file too; as an image to FILE.svg.",
     ),
 ]
 
@@ -102,9 +102,10 @@ def write_page(file: Path | None, *results: Any, **shown: Any) -> None:
     """Write the page of results where one is asked for; `shown` is as in `render_page`."""
     if file:
         from eaglectl.report import output_files
-        from eaglectl.report.pages.render import render_page
+        from eaglectl.report.outlines import render_page
 
-        output_files.write_page(file, render_page(*results, **shown))
+        is_svg = file.suffix.lower() == ".svg"
+        output_files.write_page(file, render_page(*results, is_svg=is_svg, **shown))
 
 
 def print_result(

@@ -1,10 +1,9 @@
 """What `smoke` measured, as sections."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
-from eaglectl.report.figures import Bar, Bars, Panel, Panels, Series, fitted, lengths, shares
 from eaglectl.report.section import (
     TONES,
     Line,
@@ -28,32 +27,22 @@ from eaglectl.run.showing import ShownAnswer
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict
 
-DriftValues = Callable[[DriftCondition], Sequence[float]]
 DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % over prompts"
 RATIO = "ratio to the stated one, on the same prompts; p of no gain, corrected for the number of readings"
 VARIANT_HEAD = ("reading", "length", "ratio", "p", "better")
 DRIFT_CELLS = "accepted / RMS of the fed-back state / attention on the first token / on own drafts"
 VARIANTS_TITLE = "Other readings of the file"
-DRIFT_TITLE = "Drift by depth"
-# what is drawn by depth: a title, the values of a condition, and where the scale begins
-DRIFT: tuple[tuple[str, DriftValues, float], ...] = (
-    ("accepted / drafts", lambda condition: [share.value for share in condition.measured.per_position], 0),
-    ("RMS of the fed-back state, over depth 0", lambda condition: condition.state_growth, 1),
-    ("attention on the first token", lambda condition: condition.attention_on_first, 0),
-    ("attention on own drafts", lambda condition: condition.attention_on_own, 0),
-)
 
 
 def smoke_outline(report: SmokeReport) -> Outline:
     """What one run measured: acceptance, the second drafter, probes, and the reasons of a failure."""
     verdict = toned(report.verdict)
     reasons = _reasons(report)
-    drawn = positions_drawn(report, "accepted at each position of a draft, with its interval")
     settings = _resolved(report)
     sections = [
-        Section("Findings", [reasons] if reasons.rows else [], only="page"),
+        Section("Findings", [reasons] if reasons.rows else [], only="markdown"),
         Section("Run", [Pairs(facts(report))], has_heading=False),
-        Section("Acceptance", [drawn, _acceptance(report)], DEFINITION),
+        Section("Acceptance", [_acceptance(report)], DEFINITION),
         *([speed_section(report.speed)] if report.speed else []),
         *([_shown(report.shown)] if report.shown else []),
         *([_against(report.against)] if report.against else []),
@@ -72,15 +61,6 @@ def length(report: SmokeReport) -> str:
     return f"acceptance length {estimate(report.measured.length)} at k={report.k}"
 
 
-def positions_drawn(report: SmokeReport, caption: str) -> Bars:
-    """The share accepted at each position of a draft, as bars."""
-    positions = [
-        Bar(f"position {number}", part.value, share(part), (part.low, part.high))
-        for number, part in enumerate(report.measured.per_position)
-    ]
-    return shares(caption, positions)
-
-
 def _acceptance(report: SmokeReport) -> Table:
     """Acceptance over each set, where there are several, and over all prompts."""
     sets = report.by_set if len(report.by_set) > 1 else {}
@@ -95,7 +75,7 @@ def _acceptance(report: SmokeReport) -> Table:
         )
         for name, measured in {**sets, "all": report.measured}.items()
     ]
-    return Table(head, rows, "figures")
+    return Table(head, rows)
 
 
 def _against(against: DrafterComparison) -> Section:
@@ -106,9 +86,6 @@ def _against(against: DrafterComparison) -> Section:
         f" {estimate(against.measured.length)}; on each set the lower bound of the ratio must be at least"
         f" {against.max_regression:g}; {against.meaning}"
     )
-    least = against.max_regression
-    bars = [bar(part.name, part.ratio, TONES[part.outcome]) for part in against.sets]
-    caption = f"ratio of the acceptance lengths on each set, with its interval; the dashed line is {least:g}"
     rows = [
         (
             part.name,
@@ -120,13 +97,7 @@ def _against(against: DrafterComparison) -> Section:
         for part in against.sets
     ]
     table = Table(("set", "prompts", "ratio", "of rounds", "ending"), rows)
-    drawn = lengths(caption, bars, origin=1.0, reference=least)
-    return Section(f"against {against.source}", [Lines([text]), drawn, table])
-
-
-def bar(name: str, value: Estimate, tone: str = "") -> Bar:
-    """A value with its interval as a bar."""
-    return Bar(name, value.value, estimate(value), (value.low, value.high), tone)
+    return Section(f"against {against.source}", [Lines([text]), table])
 
 
 def _reasons(report: SmokeReport) -> Remarks:
@@ -156,10 +127,7 @@ def _variants(report: SmokeReport) -> Section:
         )
         for variant in order
     ]
-    bars = [bar(variant.name, variant.ratio, "good" if variant.is_better else "") for variant in order]
-    caption = "ratio to the stated reading, with its interval; the dashed line is 1"
-    drawn = lengths(caption, bars, origin=0.0, reference=1.0)
-    return Section(VARIANTS_TITLE, [drawn, Table(VARIANT_HEAD, rows, "figures")], RATIO)
+    return Section(VARIANTS_TITLE, [Table(VARIANT_HEAD, rows)], RATIO)
 
 
 def _drift(report: SmokeReport) -> Section:
@@ -175,17 +143,7 @@ def _drift(report: SmokeReport) -> Section:
         )
         for condition in conditions
     ]
-    panels = [_panel(title, conditions, values, origin) for title, values, origin in DRIFT]
-    return Section(DRIFT_TITLE, [Panels(panels), Table(head, rows)], DRIFT_CELLS)
-
-
-def _panel(title: str, conditions: Sequence[DriftCondition], values: DriftValues, origin: float) -> Panel:
-    """One figure of the drift probe by depth, a line for each condition."""
-    series = [Series(condition.name, values(condition)) for condition in conditions]
-    scale = fitted((value for row in series for value in row.values), origin=origin)
-    places = [str(depth) for depth in range(max(len(row.values) for row in series))]
-    ticks = [(value, f"x{value:g}" if origin else f"{100 * value:g}%") for value in scale.ticks()]
-    return Panel(f"{title}, by depth", places, series, scale, ticks)
+    return Section("Drift by depth", [Table(head, rows)], DRIFT_CELLS)
 
 
 def _drift_cell(condition: DriftCondition, depth: int) -> str:

@@ -7,16 +7,12 @@ from msgspec import Struct
 from eaglectl.report.acceptance import (
     DEFINITION,
     VARIANTS_TITLE,
-    bar,
     estimate,
     length,
-    positions_drawn,
     share,
 )
-from eaglectl.report.figures import Bar, lengths, shares
 from eaglectl.report.section import (
     TONES,
-    Block,
     Commands,
     Line,
     Lines,
@@ -48,18 +44,14 @@ def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
     """How the tree ended, what shows it, the next commands, and what it rests on."""
     verdict = Words(diagnosis.ending, TONES[diagnosis.verdict])
     made = runs(diagnosis)
-    measured: list[Block] = [Lines([answer.text for answer in diagnosis.measured])]
-    measured += [Pairs([(name, figures(report)) for name, report in made.items()])]
-    measured += [
-        positions_drawn(report, f"accepted at each position of a draft, {name}")
-        for name, report in made.items()
-    ]
+    answers = Lines([answer.text for answer in diagnosis.measured])
+    lengths = Pairs([(name, figures(report)) for name, report in made.items()])
     has_measured = bool(diagnosis.measured or made)
     commands = [("", command) for command in diagnosis.commands]
     sections = [
         Section("What shows it", [Lines([diagnosis.words])], has_heading=False),
         *([Section("Next", [Commands(commands)])] if commands else []),
-        *([Section("Measured", measured, DEFINITION if made else "")] if has_measured else []),
+        *([Section("Measured", [answers, lengths], DEFINITION if made else "")] if has_measured else []),
         *_readings(diagnosis),
         *_loses(diagnosis),
         Section("Ruled out", [Lines(diagnosis.ruled_out or ["nothing"], is_list=True)]),
@@ -75,41 +67,30 @@ def _readings(diagnosis: Diagnosis) -> Iterator[Section]:
     every = sorted(readings(diagnosis), key=lambda reading: reading.measured.length.value, reverse=True)
     if not every:
         return
-    bars = []
     rows: list[tuple[Line, ...]] = []
     for reading in every:
         tone: Tone = "good" if reading.is_better else ""
-        bars.append(bar(reading.name, reading.measured.length, tone))
         ratio = f"x{reading.ratio.value:.2f} [{reading.ratio.low:.2f}, {reading.ratio.high:.2f}]"
         rows.append((Words(reading.name, tone), Words(estimate(reading.measured.length), tone), ratio))
     stated = every[0].stated_length
-    caption = f"acceptance length of each reading; the dashed line is {stated:.2f}, as the file states it"
-    drawn = lengths(caption, bars, origin=0.0, reference=stated)
     about = f"as the file states it: {stated:.2f}; the best first, in green what is better beyond chance"
     head = ("reading", "length", "ratio to the stated one")
-    yield Section(VARIANTS_TITLE, [drawn, Table(head, rows, "figures", is_whole=True)], about)
+    yield Section(VARIANTS_TITLE, [Table(head, rows, is_whole=True)], about)
 
 
 def _loses(diagnosis: Diagnosis) -> Iterator[Section]:
     """The prompts and the positions in the text at which it loses."""
-    served = diagnosis.evidence.served
-    if served is None:
+    if diagnosis.evidence.served is None:
         return
-    sets = served.by_set if len(served.by_set) > 1 else {}
-    bars = [bar(name, part.length) for name, part in sets.items()]
     rows = [
         (f"{row.number} ({row.set})", f"{row.length:.2f} in {row.drafts} drafts", row.text)
         for row in weakest(diagnosis)[:MOST_PROMPTS]
     ]
-    drawn = lengths("acceptance length on each set of prompts", bars, origin=0.0)
     if rows:
-        table = Table(("prompt", "length", "it begins"), rows, "reasons")
-        yield Section(LOSES_TITLE, [drawn, table] if bars else [table], LOSES)
-    parts = [(f"{part.start} to {part.end - 1}", part.share) for part in positions(diagnosis)]
+        yield Section(LOSES_TITLE, [Table(("prompt", "length", "it begins"), rows)], LOSES)
+    parts = [(f"{part.start} to {part.end - 1}", share(part.share)) for part in positions(diagnosis)]
     if parts:
-        bars = [Bar(name, part.value, share(part), (part.low, part.high)) for name, part in parts]
-        table = Table(("positions", "right"), [(name, share(part)) for name, part in parts], "figures")
-        yield Section(POSITIONS_TITLE, [shares("right first draft tokens", bars), table], POSITIONS)
+        yield Section(POSITIONS_TITLE, [Table(("positions", "right"), parts)], POSITIONS)
 
 
 def _notes(diagnosis: Diagnosis) -> Iterator[Section]:

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from eaglectl.formats.catalogue import by_name
-from eaglectl.report.figures import Bar, Bars, fitted, fitted_log
 from eaglectl.report.section import (
     Block,
-    Folded,
     Line,
     Lines,
     Outline,
@@ -35,8 +33,6 @@ TONES: Mapping[DiffVerdict, Tone] = {
     DiffVerdict.COULD_NOT_LOOK: "doubt",
 }
 FACT_TONES: Mapping[FactState, Tone] = {FactState.DIFFERS: "bad", FactState.UNKNOWN: "doubt"}
-# the largest over the smallest relative RMS that one linear scale shows
-WIDEST = 50
 SHOWN = 12
 SPELLING = "no reason by itself to call it another drafter"
 
@@ -57,7 +53,6 @@ def comparison_outline(comparison: "Comparison", *, is_whole: bool = False) -> O
         Section(
             "Tensors",
             [
-                _distances(comparison),
                 Table(TENSOR_HEAD, tensors, is_whole=is_whole),
                 Lines(remarks if is_whole else first_lines(remarks), is_list=True),
             ],
@@ -102,23 +97,8 @@ def _tensor(pair: "TensorPair") -> tuple[Line, ...]:
     return Words(pair.name, "bad" if pair.differs else "quiet", is_code=True), how(pair), *figures(pair)
 
 
-def _distances(comparison: "Comparison") -> Bars:
-    """The relative RMS of each tensor whose numbers differ."""
-    rows = [
-        Bar(pair.name, found, figure(found), is_code=True)
-        for pair in _shown_tensors(comparison)
-        if pair.numbers and (found := pair.numbers.relative_rms) is not None
-    ]
-    values = [row.value for row in rows if row.value and row.value > 0]
-    is_log = bool(values) and max(values) > WIDEST * min(values)
-    scale = fitted_log(values) if is_log else fitted(values)
-    note = "; the scale is logarithmic" if is_log else ""
-    ticks = [(value, f"{value:g}") for value in scale.ticks()]
-    return Bars(f"relative RMS: RMS of A - B over RMS of A{note}", rows, scale, ticks)
-
-
 def _spelling(spelling: "Spelling", *, is_whole: bool) -> Section:
-    """What is written differently: on the terminal examples, unless `is_whole`; elsewhere all, folded."""
+    """What is written differently: examples, unless `is_whole`."""
     head = ("", "A", "B")
     remarks: list[tuple[Line, ...]] = [(remark.about, remark.a, remark.b) for remark in spelling.remarks]
     names = list(map(_name_row, spelling.names))
@@ -126,11 +106,8 @@ def _spelling(spelling: "Spelling", *, is_whole: bool) -> Section:
     shown = [*remarks, *names, *keys] if is_whole else [*remarks, *map(_name_row, _examples(spelling.names))]
     rest = "" if is_whole else _rest(spelling.names, spelling.keys)
     blocks: list[Block] = [
-        Table(head, shown, is_whole=True, only="terminal"),
-        *([Lines([Words(rest, "quiet")], only="terminal")] if rest else []),
-        Table(head, remarks, only="page"),
-        Folded(f"{plural(len(names), 'tensor')} under other names", [Table(head, names)]),
-        Folded(plural(len(keys), "config key"), [Table(head, keys)]),
+        Table(head, shown, is_whole=True),
+        *([Lines([Words(rest, "quiet")])] if rest else []),
     ]
     return Section("Written differently", blocks, SPELLING)
 

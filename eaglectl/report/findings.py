@@ -10,14 +10,10 @@ from eaglectl.judge.judge import Report, overall_verdict
 from eaglectl.judge.policy import Suppression
 from eaglectl.judge.rule import SEVERITIES, Finding, Rule
 from eaglectl.publish.project import repository
-from eaglectl.report.figures import Cell, Timelines
 from eaglectl.report.section import (
     TONES,
-    Block,
-    Commands,
     Entries,
     Entry,
-    Folded,
     Line,
     Lines,
     Outline,
@@ -33,7 +29,6 @@ from eaglectl.report.wording import engine_ranges, plural
 DOCS = "docs/rules.md"
 DOCS_VARIABLE = "EAGLECTL_DOCS_URL"
 COPIED = "the weights are pickles: they were copied to a temporary folder, and nothing in them was run"
-ABOUT_RULES = "of the findings above, as eaglectl rules has them"
 # the most findings of one rule that are shown to people
 MOST_FINDINGS = 20
 # rules that find no drafter at all
@@ -49,20 +44,9 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
     parts = [_part(report, [] if is_quiet else common, is_quiet=is_quiet) for report in reports]
     judged = "" if all(map(is_unreadable, reports)) else default_engines_line(reports)
     policy = f"({policy_line(reports)})"
-    rows = [
-        (
-            Words(report.path, is_code=True, link=f"#checkpoint-{number}"),
-            toned(report.verdict),
-            counted(report),
-        )
-        for number, report in enumerate(reports)
-    ]
-    overview = Section("Checkpoints", [Table(("checkpoint", "verdict", ""), rows)], only="page")
-    rules = {finding.rule.id: finding.rule for report in reports for finding in report.findings}
-    after = [
-        *([] if is_quiet else _unchecked("could not look, in every checkpoint", common)),
-        Section("Rules", list(map(_rule, rules.values())), ABOUT_RULES, only="html"),
-    ]
+    rows = [(Words(report.path, is_code=True), toned(report.verdict), counted(report)) for report in reports]
+    overview = Section("Checkpoints", [Table(("checkpoint", "verdict", ""), rows)], only="markdown")
+    after = [] if is_quiet else _unchecked("could not look, in every checkpoint", common)
     lead = (Words(total(reports), "strong"), " ", Words(policy, "quiet"), " ", Words(judged, "quiet"))
     last: list[Line] = [Words(judged, "quiet")] if judged else []
     last.append((toned(verdict), f"  {total(reports)}  ", Words(policy, "quiet")))
@@ -105,7 +89,7 @@ def _unreadable_entries(report: Report) -> list[Section]:
     if first is None:
         return _entries(errors)
     text = f"  {first.match.message}; {first.fix}"
-    name = Words(f"{first.rule.id} {first.rule.name}", "strong", link=f"#{first.rule.id.lower()}")
+    name = Words(f"{first.rule.id} {first.rule.name}", "strong")
     line = Lines([(toned(first.severity), "  ", name, text)])
     others = _entries([finding for finding in errors if finding is not first])
     return [Section("Findings", [line], has_heading=False), *others]
@@ -117,7 +101,7 @@ def _entries(findings: Iterable[Finding]) -> list[Section]:
     rows = [
         Entry(
             toned(finding.severity),
-            Words(f"{finding.rule.id} {finding.rule.name}", "strong", link=f"#{finding.rule.id.lower()}"),
+            Words(f"{finding.rule.id} {finding.rule.name}", "strong"),
             finding.match.where,
             engine_ranges(finding.match.engines),
             finding.match.message,
@@ -147,23 +131,11 @@ def release_sections(report: Report) -> Iterator[Section]:
             (engine_ranges(releases), outcome, Words(reason, "quiet"))
             for (_, outcome, reason), releases in groups.items()
         ]
-        table = Table(("releases", "outcome", "why"), rows, "reasons", is_whole=True, is_bare=True)
-        yield Section("served as stored", [_timelines(report), table], is_compact=True)
+        table = Table(("releases", "outcome", "why"), rows, is_whole=True, is_bare=True)
+        yield Section("served as stored", [table], is_compact=True)
     if report.smallest_changes:
         changes = Lines(report.smallest_changes)
         yield Section("smallest change that makes all pass", [changes], is_compact=True)
-
-
-def _timelines(report: Report) -> Timelines:
-    """The releases of each engine, oldest first, with their outcome and its reason."""
-    rules = {finding.rule.id: finding.rule for finding in report.findings}
-    cells = []
-    for verdict in report.releases:
-        reasons = [f"{rule} {rules[rule].name}" if rule in rules else rule for rule in verdict.rules]
-        parts = filter(None, (verdict.check, ", ".join(reasons), "; ".join(verdict.reasons)))
-        cell = Cell(verdict.release or verdict.engine, TONES[verdict.outcome.check], ": ".join(parts))
-        cells.append((verdict.engine, cell))
-    return Timelines(grouped(cells))
 
 
 def _unchecked(title: str, groups: Sequence[UncheckedGroup]) -> list[Section]:
@@ -174,18 +146,6 @@ def _unchecked(title: str, groups: Sequence[UncheckedGroup]) -> list[Section]:
 
 def _quiet(rows: Iterable[tuple[str, str]]) -> list[tuple[Line, ...]]:
     return [(name, Words(text, "quiet")) for name, text in rows]
-
-
-def _rule(rule: Rule) -> Folded:
-    """An explanation of a rule, as `eaglectl rules ID` has it."""
-    lines: list[Line] = [rule.why, (Words("fix: ", "strong"), rule.fix)]
-    url = rule_url(rule)
-    # a path in the repository is of no use in a page that was sent elsewhere
-    if url.startswith(("https://", "http://")):
-        lines.append(Words("its page", link=url))
-    title = (Words(f"{rule.id} {rule.name}", "strong"), " ", rule.summary)
-    blocks: list[Block] = [Lines(lines), Commands([("", f"eaglectl rules {rule.id}")])]
-    return Folded(title, blocks, rule.id.lower())
 
 
 def fingerprints(findings: Sequence[Finding]) -> list[str]:

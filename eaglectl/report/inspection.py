@@ -1,4 +1,4 @@
-"""An inspection as rows of text: what the terminal and the page of `inspect` share."""
+"""An inspection as rows of text: what the terminal shows of `inspect`."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,6 @@ from eaglectl.engines.engine import Verdict
 from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.registry import ENGINES, TARGETS_UNREAD, view_for
 from eaglectl.formats.catalogue import by_name
-from eaglectl.report.figures import CapturedSet, Cell, LayerStrip, Timelines
 from eaglectl.report.section import (
     Commands,
     Line,
@@ -28,6 +27,7 @@ from eaglectl.report.section import (
     grouped,
     toned,
 )
+from eaglectl.report.strip import CapturedSet, LayerStrip
 from eaglectl.report.wording import layers, placeholders, plural, release_range, size, trained_layers
 from eaglectl.results import FailedSource, Inspection
 from eaglectl.verdicts import ServedAs
@@ -66,8 +66,7 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     drafter = inspection.drafter
     version, producer, evidence = headline(drafter)
     commands, command = tuple(inspection.commands.items()), next_command(inspection)
-    table = Table(SERVED_HEAD, list(_served_rows(inspection)), "reasons")
-    served = Section("Served as stored", [_timelines(inspection), table])
+    served = Section("Served as stored", [Table(SERVED_HEAD, list(_served_rows(inspection)))])
     notes = [Remark(toned(note.level), note.text) for note in urgent_notes(drafter.notes)]
     published = _published_lines(inspection)
     sections = [
@@ -103,25 +102,21 @@ def inspections_outline(
     results: Sequence[tuple[str, Inspection | FailedSource]], *, has_tensors: bool = False
 ) -> Outline:
     """Each source under its name, or why it could not be inspected, then the number inspected."""
-    parts, rows = [], []
-    for number, (source, result) in enumerate(results):
+    parts = []
+    for source, result in results:
         if isinstance(result, FailedSource):
             words = Words("not inspected", "doubt")
             reason = Section("", [Lines([f"{words.text}: {result.message}"])], has_heading=False)
             part = Outline("inspect", words, source, "", Words(f"== {source}", "strong"), [reason])
-            kind: Line = words
         else:
             part = inspection_outline(result, source, has_tensors=has_tensors)
-            head = Section("", [Lines([part.head], only="terminal")], has_heading=False)
-            kind = "".join(headline(result.drafter)[:2])
+            head = Section("", [Lines([part.head])], has_heading=False)
             part = replace(part, head=Words(f"== {source}", "strong"), sections=[head, *part.sections])
         parts.append(part)
-        rows.append((Words(source, is_code=True, link=f"#checkpoint-{number}"), kind))
     failed = sum(isinstance(result, FailedSource) for _, result in results)
     counted = f"{len(results) - failed} of {len(results)} checkpoints inspected"
-    overview = Section("Checkpoints", [Table(("checkpoint", "what it is"), rows)], only="page")
     verdict = Words(counted, "doubt" if failed else "plain")
-    return Outline("inspect", verdict, "", "", "", [overview], [counted], parts)
+    return Outline("inspect", verdict, "", "", "", [], [counted], parts)
 
 
 def layer_strip(drafter: Drafter, readings: Sequence[CapturedLayers]) -> LayerStrip | None:
@@ -271,15 +266,6 @@ def _aux_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
             but = ", but what was trained is open" if is_open else f", but {TARGETS_UNREAD}"
         tone = "doubt" if but else AS_TRAINED_TONES[as_trained]
         yield captured.engine, ids, captured.key, boundaries, Words(f"{as_trained}{but}", tone)
-
-
-def _timelines(inspection: Inspection) -> Timelines:
-    """The releases of each engine with what they do with the checkpoint."""
-    cells = []
-    for verdict in inspection.requested or inspection.verdicts:
-        words = ": ".join(filter(None, (verdict.words, "; ".join(verdict.reasons))))
-        cells.append((verdict.engine, Cell(verdict.release, OUTCOME_TONES[verdict.outcome], words)))
-    return Timelines(grouped(cells))
 
 
 def _served_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:

@@ -3,12 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from eaglectl.report.figures import FIGURES
 from eaglectl.report.section import (
     Commands,
     Entries,
     Entry,
-    Folded,
     Line,
     Lines,
     Marked,
@@ -18,9 +16,9 @@ from eaglectl.report.section import (
     Section,
     Table,
     Words,
-    plain,
     spans,
 )
+from eaglectl.report.strip import LayerStrip
 from eaglectl.text import as_markdown, printable
 
 # a GitHub comment holds 65,536 characters, GitLab's a million
@@ -48,7 +46,7 @@ def _lines(outline: Outline, level: int) -> Iterator[str]:
     yield f"{'#' * level} {command}{as_markdown(outline.verdict.text)}{subject}"
     if lead := _line(outline.lead).strip():
         yield from ("", lead)
-    own = [section for section in outline.sections if section.only in ("", "page")]
+    own = [section for section in outline.sections if section.only != "terminal"]
     # of several, the overview stands first, and what is said of all of them last
     for section in own[:1] if outline.parts else own:
         yield from _section(section, level + 1)
@@ -71,8 +69,8 @@ def _section(section: Section, level: int) -> Iterator[str]:
 
 
 def _block(block: Any) -> list[str]:
-    """The lines of a block after an empty one; none of one that is for other media, or a picture."""
-    if isinstance(block, FIGURES) or getattr(block, "only", "") == "terminal":
+    """The lines of a block after an empty one; none of one that is for the terminal."""
+    if isinstance(block, LayerStrip) or getattr(block, "only", "") == "terminal":
         return []
     lines = list(WRITERS[type(block)](block))
     return ["", *lines] if lines else []
@@ -132,13 +130,6 @@ def _entry(entry: Entry) -> str:
     return _row((entry.word.text, as_markdown(entry.name.text), where, text, fix))
 
 
-def _folded(block: Folded) -> Iterator[str]:
-    inside = [line for part in block.blocks for line in _block(part)]
-    if inside:
-        yield f"<details><summary>{as_markdown(plain(block.title).replace('`', ''))}</summary>"
-        yield from (*inside, "", "</details>")
-
-
 def _line(line: Line, *, is_cell: bool = False) -> str:
     return "".join(_span(part, is_cell=is_cell) for part in spans(line))
 
@@ -182,5 +173,4 @@ WRITERS: Mapping[type, Callable[[Any], Iterator[str]]] = {
     Marked: _marked,
     Commands: _commands,
     Entries: _entries,
-    Folded: _folded,
 }

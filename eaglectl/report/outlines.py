@@ -1,10 +1,13 @@
-"""The outline of any result; the modules of other commands are not loaded."""
+"""The outline of any result, and its page; the modules of other commands are not loaded."""
 
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+import eaglectl
 from eaglectl.report.section import Outline
+from eaglectl.report.terminal.console import Console, as_image, as_page
+from eaglectl.report.terminal.report import print_outline
 
 # by the name of a result's class: the module below eaglectl, loaded where it is needed, and its function
 OUTLINES = {
@@ -46,3 +49,24 @@ def outline(results: Sequence[Any], *, names: Sequence[str] = (), has_tensors: b
         "a page shows what inspect or validate returned, or one value of convert, smoke, diagnose, diff,"
         f" ready, verify or upload; it was given {types}"
     )
+
+
+def render_page(
+    *results: Any, names: Sequence[str] = (), has_tensors: bool = False, is_svg: bool = False
+) -> str:
+    """Return what the terminal shows of results as an HTML page, or as an SVG image: one self-contained file.
+
+    Results are what `inspect`, `convert`, `validate`, `smoke`, `diagnose`, `diff`, `ready`, `verify` or
+    `upload` returned; several of `inspect`, or of `validate`, share one page. `names` are the sources of
+    `inspect` as given, `has_tensors` lists their tensors. The same results give the same text. Raises
+    TypeError for other values, and for results that cannot share a page.
+    """
+    shown = outline(results, names=names, has_tensors=has_tensors)
+    made_by = f"eaglectl {eaglectl.__version__} {shown.command}"
+    title = f"{made_by}: {shown.subject}" if shown.subject else made_by
+
+    def paint(console: Console) -> None:
+        console.print(title, style="dim", soft_wrap=True)
+        print_outline(console, shown)
+
+    return as_image(paint) if is_svg else as_page(paint)

@@ -1,7 +1,6 @@
 """A result as sections: what it says is stated once, and each medium writes it in its own way.
 
-The writers are `terminal/report.py` (also plain text), `pages/render.py`, `markdown.py` and, of the figures,
-`pages/svg.py`.
+The writers are `terminal/report.py` (also plain text, HTML and SVG) and `markdown.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,15 +8,15 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct
 
-from eaglectl.report.figures import Figure
+from eaglectl.report.strip import LayerStrip
 from eaglectl.verdicts import CheckVerdict, FileState, VerifyVerdict
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
 # "plain" is a verdict that is neither good nor bad; "quiet" and "strong" are of text beside others
 Tone = Literal["", "good", "bad", "doubt", "plain", "quiet", "strong"]
-# where a part is shown: everywhere, on the terminal alone, everywhere else, or on HTML pages alone
-Medium = Literal["", "terminal", "page", "html"]
+# where a part is shown: everywhere, or in one medium alone
+Medium = Literal["", "terminal", "markdown"]
 
 # the most lines of a list that is as long as a checkpoint makes it
 MOST_LINES = 40
@@ -46,8 +45,6 @@ class Words(Struct, frozen=True):
     text: str
     tone: Tone = ""
     is_code: bool = False
-    # an address, or "#" and the anchor of a Folded block
-    link: str = ""
 
 
 Line = str | Words | tuple[str | Words, ...]
@@ -62,17 +59,13 @@ class Pairs(Struct, frozen=True):
 class Table(Struct, frozen=True):
     """Rows under a head; the first column names them.
 
-    `kind` is for pages: "figures" keeps each cell on one line where there is room, "reasons" sets the last
-    one below the others where there is none. `is_whole`: the terminal shows every row; `is_bare`: without
-    the head.
+    `is_whole`: the terminal shows every row; `is_bare`: without the head.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[Line]]
-    kind: str = ""
     is_whole: bool = False
     is_bare: bool = False
-    only: Medium = ""
 
 
 class Remark(Struct, frozen=True):
@@ -112,14 +105,6 @@ class Commands(Struct, frozen=True):
     rows: Sequence[tuple[str, str]]
 
 
-class Folded(Struct, frozen=True):
-    """Blocks behind a title where a medium can fold them; not on the terminal. Links may lead to `anchor`."""
-
-    title: Line
-    blocks: "Sequence[Block]"
-    anchor: str = ""
-
-
 class Entry(Struct, frozen=True):
     """A finding: a word for how bad it is, its name and place, whom it concerns, a sentence, and the fix."""
 
@@ -137,7 +122,7 @@ class Entries(Struct, frozen=True):
     rows: Sequence[Entry]
 
 
-Block = Pairs | Table | Remarks | Lines | Marked | Commands | Entries | Folded | Figure
+Block = Pairs | Table | Remarks | Lines | Marked | Commands | Entries | LayerStrip
 
 
 class Section(Struct, frozen=True):
@@ -158,7 +143,7 @@ class Section(Struct, frozen=True):
 class Outline(Struct, frozen=True):
     """A result as sections, for one source or (`parts`) for several.
 
-    `head` and `last` are the first line and the last ones on the terminal; pages have `verdict`, `subject`
+    `head` and `last` are the first line and the last ones on the terminal; Markdown has `verdict`, `subject`
     and `lead` in place of them. `is_dense`: the terminal shows no empty lines around them.
     """
 

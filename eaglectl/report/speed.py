@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from eaglectl.report.figures import Bar, lengths
-from eaglectl.report.section import Block, Line, Lines, Section, Table, Tone, Words
+from eaglectl.report.section import Line, Lines, Section, Table, Tone, Words
 from eaglectl.run.speed import Speed, SpeedRow, Spread
 
 HEAD = ("at a time", "per user", "in all", "without: per user", "in all", "ratio", "length")
@@ -15,18 +14,9 @@ def speed_section(speed: Speed, subject: str = "") -> Section:
     several = len(speed.by_k) > 1
     rows = [(*([str(row.k)] if several else []), *_cells(row)) for row in speed.rows]
     head = ("k", *HEAD) if several else HEAD
-    bars = [
-        Bar(_name(row, several), row.ratio.median, _spread(row.ratio, "x"), _ends(row.ratio), _tone(row))
-        for row in speed.rows
-        if row.ratio
-    ]
-    caption = (
-        "tokens a second with the drafter over those without, by requests at a time; the dashed line is 1"
-    )
-    drawn = [lengths(caption, bars, origin=0.0, reference=1.0)] if bars else []
     about = f"tokens/s with the drafter and without; median [least, most] of {speed.repeats} repeats"
-    blocks: list[Block] = [Lines(list(_lines(speed))), *drawn, Table(head, rows, "figures")]
-    return Section(f"{TITLE}, {subject}" if subject else TITLE, blocks, about)
+    title = f"{TITLE}, {subject}" if subject else TITLE
+    return Section(title, [Lines(list(_lines(speed))), Table(head, rows)], about)
 
 
 def _lines(speed: Speed) -> Iterator[Line]:
@@ -61,16 +51,8 @@ def _spread(spread: Spread, unit: str = "") -> str:
     return f"{spread.median:.{digits}f}{unit} [{spread.low:.{digits}f}, {spread.high:.{digits}f}]"
 
 
-def _ends(spread: Spread) -> tuple[float, float]:
-    return spread.low, spread.high
-
-
 def _tone(row: SpeedRow) -> Tone:
     """Good where every repeat is faster with the drafter, bad where every one is slower."""
     if row.ratio is None or row.ratio.low <= 1 <= row.ratio.high:
         return "doubt"
     return "good" if row.ratio.low > 1 else "bad"
-
-
-def _name(row: SpeedRow, several: bool) -> str:
-    return f"{row.concurrency} at a time{f', k={row.k}' if several else ''}"

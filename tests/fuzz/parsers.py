@@ -47,7 +47,7 @@ from eaglectl.judge.secrets import scan_file
 from eaglectl.publish.card import CardFacts, make_card
 from eaglectl.publish.provenance import read_smoke
 from eaglectl.publish.verification import verify_folder
-from eaglectl.report.pages.render import render_page
+from eaglectl.report.outlines import render_page
 from eaglectl.run.prompts import choose_prompts
 from eaglectl.run.server.answers import parse_answer
 from eaglectl.run.server.http import Server, open_server

@@ -47,7 +47,7 @@ def outputs(name: str, target: str) -> Iterator[str]:
         ("convert", place, *aimed, "-o", f"./{out}"),
         ("convert", f"./{out}", *aimed, "-o", f"./{out}2", "--for", "llama.cpp"),
         ("diff", place, f"./{out}"),
-        ("ready", place, *aimed, "--page", "ready.html", "--markdown", "ready.md", "--svg", "ready.svg"),
+        ("ready", place, *aimed, "--page", "ready.html", "--markdown", "ready.md"),
         ("ready", place, *aimed, "--json", "--engine", "llama.cpp"),
         ("smoke", place),
         ("diagnose", place, *aimed),

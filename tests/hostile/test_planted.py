@@ -100,7 +100,7 @@ def server(**pages: Page) -> Iterator[str]:
 
 def assert_ready_is_silent(url: str, folder: Path) -> None:
     """Every medium of `ready`, with a run that ends well or not, and of its Python function."""
-    written = ("--page", "p.html", "--markdown", "m.md", "--svg", "s.svg", "-o", "out")
+    written = ("--page", "p.svg", "--markdown", "m.md", "-o", "out")
     done = call("ready", TINY / "eagle3", *RUN, "--engine", url, *written)
     again = call("-v", "ready", TINY / "eagle3", *RUN, "--engine", url, "--json")
     assert done.code in (0, 1, 2, 3), done.err
@@ -192,7 +192,6 @@ def test_no_way_to_show_a_text_shows_a_secret(kind: str, capsys: pytest.CaptureF
         ("diff", "URL", "URL"),
         ("ready", "URL"),
         ("ready", TINY / "eagle3", "--target", "URL"),
-        ("ready", TINY / "eagle3", "--svg", "URL"),
         ("smoke", TINY / "eagle3", *RUN, "--prompts", "URL"),
         ("smoke", TINY / "eagle3", *RUN, "--engine", "reference", "--engine-arg", "api_key=URL"),
         ("smoke", TINY / "eagle3", *RUN, "--against", "URL"),

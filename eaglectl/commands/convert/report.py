@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.drafter.drafter import Note
-from eaglectl.engines.registry import aux_readings
 from eaglectl.formats.catalogue import FORMATS, by_name
-from eaglectl.report.inspection import layer_strip, urgent_notes
+from eaglectl.report.inspection import urgent_notes
 from eaglectl.report.section import (
     Commands,
     Line,
@@ -75,14 +74,10 @@ def _plan_head(plan: ConversionPlan) -> Line:
 def _written(conversion: Conversion) -> Iterator[Section]:
     """The layers that engines capture of the output, and its target."""
     plan = conversion.plan
-    trained = trained_layers(plan.drafter.aux)
-    lines: list[Line] = [f"aux layers: boundaries {trained}"]
+    lines: list[Line] = [f"aux layers: boundaries {trained_layers(plan.drafter.aux)}"]
     if plan.drafter.target.origin:
         lines.append(f"target: {plan.drafter.target.origin}")
-    yield Section("", [Lines(lines, is_unbroken=True)], only="terminal", has_heading=False)
-    readings = aux_readings(by_name(plan.layout).flat(plan.config), plan.drafter.target)
-    strip = layer_strip(plan.drafter, tuple(readings.values()))
-    yield Section("Aux layers", [strip] if strip else [], f"trained on boundaries {trained}", only="page")
+    yield Section("", [Lines(lines, is_unbroken=True)], has_heading=False)
 
 
 def _serving(conversion: Conversion, shown: Sequence[Note]) -> Section:
@@ -125,7 +120,7 @@ def _gate(gate: "Gate") -> Section:
     if gate.prompts < FEW_PROMPTS:
         text = f"{gate.prompts} prompts say little of others: give a hundred or more --prompts"
         lines.append(Words(text, "doubt"))
-    return Section("Gate", [Table(head, rows, "figures"), Lines([*lines, *_ending(gate)])], about)
+    return Section("Gate", [Table(head, rows), Lines([*lines, *_ending(gate)])], about)
 
 
 def _ending(gate: "Gate") -> Iterator[Line]:

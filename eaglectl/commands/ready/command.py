@@ -38,15 +38,6 @@ MarkdownFile = Annotated[
     ),
 ]
 
-SvgFile = Annotated[
-    str | None,
-    typer.Option(
-        "--svg",
-        metavar="FILE.svg",
-        help="Write the numbers, the layers and the verdict by engine as a new SVG image too.",
-    ),
-]
-
 
 def ready_command(
     context: typer.Context,
@@ -58,7 +49,6 @@ def ready_command(
     json_: Json = False,
     page: Page = None,
     markdown: MarkdownFile = None,
-    svg: SvgFile = None,
 ) -> None:
     """Say whether a drafter can be served, converting where needed, with acceptance before and after."""
     from eaglectl.commands.ready.report import readiness_outline
@@ -66,7 +56,7 @@ def ready_command(
     from eaglectl.report.output_files import parse_new, write_new
 
     settings: OutputSettings = context.obj
-    file, card, picture = page_file(page), parse_new("--markdown", markdown), parse_new("--svg", svg)
+    file, card = page_file(page), parse_new("--markdown", markdown)
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         result = ready(source, target, out, options, on_progress=bar)
     outline = readiness_outline(result)
@@ -75,8 +65,4 @@ def ready_command(
         from eaglectl.report.markdown import markdown as as_markdown
 
         write_new("--markdown", card, as_markdown(outline) + "\n")
-    if picture:
-        from eaglectl.report.pages.image import image
-
-        write_new("--svg", picture, image(outline) + "\n")
     exit_by(result.verdict)

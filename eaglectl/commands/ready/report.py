@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from eaglectl.engines.registry import ENGINES
-from eaglectl.report.figures import Bar, Bars, lengths
 from eaglectl.report.inspection import OUTCOME_TONES, headline, layer_strip
 from eaglectl.report.section import TONES, Commands, Line, Lines, Outline, Section, Table, Words
 from eaglectl.report.speed import TITLE, speed_section
@@ -31,16 +30,15 @@ def readiness_outline(result: Readiness) -> Outline:
     what = (Words(version, "strong"), producer, Words(evidence, "quiet"))
     strip = layer_strip(result.inspection.drafter, result.inspection.captured_layers)
     trained = f"trained on boundaries {trained_layers(drafter.aux)}"
-    runs, others, commands = _runs(result), _published_lines(result), _commands(result)
+    others, commands = _published_lines(result), _commands(result)
     answers = [answer.text for answer in result.measured]
     sections = [
-        Section("What it is", [Lines([what], only="page"), Lines(answers)], has_heading=False),
-        *([Section("Acceptance", [_lengths(result, runs)], only="page")] if runs else []),
+        Section("What it is", [Lines([what], only="markdown"), Lines(answers)], has_heading=False),
         Section("Aux layers", [strip] if strip else [], trained),
         Section("Engines", [_engine_table(result), Lines(list(_reasons(result)))], _remark(result)),
         *_speed(result),
         *([Section("What others reach", [Lines(others)], SOURCES)] if others else []),
-        *([Section("Commands", [Commands(commands)], only="page")] if commands else []),
+        *([Section("Commands", [Commands(commands)], only="markdown")] if commands else []),
     ]
     last: list[Line] = [Words(last_line(result), tone)]
     if result.diagnosis and result.diagnosis.commands:
@@ -56,29 +54,6 @@ def _speed(result: Readiness) -> Iterator[Section]:
             yield speed_section(state.final.speed, name(state))
     if result.speed_gap:
         yield Section(TITLE, [Lines([Words(f"not measured: {result.speed_gap}", "doubt")])])
-
-
-def _runs(result: Readiness) -> list[Bar]:
-    """The two numbers of each engine, as stored and converted, each run once."""
-    bars: dict[tuple[str, str], Bar] = {}
-    for state in result.engines:
-        for what, report in (("as stored", state.stored), ("converted", state.converted)):
-            if report is not None:
-                found, tone = report.measured.length, TONES[report.verdict] if report is state.final else ""
-                words = f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
-                name = f"{what}, {ran(report)}"
-                bars.setdefault(
-                    (what, ran(report)), Bar(name, found.value, words, (found.low, found.high), tone)
-                )
-    return list(bars.values())
-
-
-def _lengths(result: Readiness, runs: list[Bar]) -> Bars:
-    """The numbers with their intervals, beside what others reached in runs like these."""
-    published = result.published.alike if result.published else ()
-    others = [Bar(f"published: {one.drafter}", one.length, f"{one.length:.2f}") for one in published]
-    caption = "acceptance length with its interval, from 1, where a drafter helps with nothing"
-    return lengths(caption, [*runs, *others], origin=1.0)
 
 
 def _commands(result: Readiness) -> list[tuple[str, str]]:

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec.structs import replace
-
 from eaglectl.files.layout import CARD
 from eaglectl.publish.plan import Changes, UploadPlan
 from eaglectl.publish.upload import Upload
@@ -78,14 +76,13 @@ def card_outline(plan: UploadPlan) -> Outline:
 
 
 def upload_outline(done: Upload) -> Outline:
-    """The outcome, and the command that downloads what was published; on pages the plan too."""
+    """The outcome, and the command that downloads what was published."""
     is_published = done.oid and done.outcome != UploadOutcome.MISMATCH
     lines = [*_checked(done), *([f"tag {done.tag} is at {done.oid}"] if done.tag else [])]
     commands = [("", done.download)] if is_published else []
-    plan = (replace(part, only="page") for part in upload_plan_outline(done.plan).sections)
     commit = Section("Commit", [Lines(lines, is_unbroken=True), Commands(commands)], has_heading=False)
     verdict, lead = Words(done.outcome, OUTCOME_TONES[done.outcome]), _lead(done)
-    return Outline("upload", verdict, done.plan.repo, lead, (verdict, ": ", *lead), [commit, *plan])
+    return Outline("upload", verdict, done.plan.repo, lead, (verdict, ": ", *lead), [commit])
 
 
 def _judged(plan: UploadPlan) -> Iterator[Remark]:

@@ -16,6 +16,7 @@ from rich.measure import Measurement
 from rich.padding import Padding
 from rich.style import Style
 from rich.table import Table as RichTable
+from rich.terminal_theme import TerminalTheme
 from rich.text import Text as RichText
 
 from eaglectl.formats.commands import COMMAND
@@ -27,6 +28,51 @@ GAP = 2
 LONGEST_UNBROKEN = 60
 # the most rows of a table that are shown where not all are asked for
 MOST_ROWS = 40
+# columns of a page and an image
+PAGE_WIDTH = 120
+# formats of rich: its own load fonts
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>eaglectl</title>
+<style>
+body {{ color: {foreground}; background: {background}; }}
+pre {{ font: 14px/1.4 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }}
+{stylesheet}
+</style>
+</head>
+<body><pre>{code}</pre></body>
+</html>
+"""
+IMAGE = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {terminal_height}" width="{width}">
+<title>eaglectl</title>
+<style>
+.{unique_id}-matrix {{
+  font: {char_height}px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; white-space: pre;
+}}
+{styles}
+</style>
+<defs>{lines}</defs>
+<rect fill="#1b1f24" width="{width}" height="{terminal_height}" rx="8"/>
+<g transform="translate({terminal_x}, -8)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+# its own background, so that it reads the same on light and dark pages
+IMAGE_THEME = TerminalTheme(
+    (27, 31, 36),
+    (230, 237, 243),
+    [
+        *((72, 79, 88), (255, 123, 114), (86, 211, 100), (227, 179, 65)),
+        *((121, 192, 255), (210, 168, 255), (86, 212, 221), (230, 237, 243)),
+    ],
+)
 # a word of a shell's command, spaces in quotes included
 QUOTED_WORD = re.compile(r"(?:'[^']*'|\"[^\"]*\"|\\.|[^\s'\"\\])+|\S")
 # a word, or a command in backticks with what stands directly before and after it
@@ -130,6 +176,14 @@ class Console:
         )
 
 
+class FoldingConsole(Console):
+    """A console whose every line is folded at its width, as nothing is copied from an image."""
+
+    def print(self, *contents: Content, style: str = "", sep: str = " ", soft_wrap: bool = False) -> None:
+        """Print contents, none of them wider than the console."""
+        super().print(*contents, style=style, sep=sep)
+
+
 def _widths(cells: Sequence[Measurement]) -> tuple[int, int]:
     """Return the width of the longest word of a column, and of its longest cell."""
     return min(max(cell.minimum for cell in cells), LONGEST_UNBROKEN), max(cell.maximum for cell in cells)
@@ -196,12 +250,28 @@ def split_command(command: str, width: int) -> Iterator[str]:
     yield line
 
 
+def recorded(paint: Callable[[Console], None], width: int, kind: type[Console] = Console) -> RichConsole:
+    """Return a console of rich that `paint` printed to, and that can export it as text, HTML or SVG."""
+    stream = io.StringIO()
+    console = RichConsole(file=stream, record=True, width=width, highlight=False, emoji=False, markup=False)
+    paint(kind(console))
+    return console
+
+
 def as_plain_text(paint: Callable[[Console], None], width: int = 160) -> str:
     """Return what `paint` prints, for a file: without colours."""
-    stream = io.StringIO()
-    console = RichConsole(file=stream, width=width, no_color=True, highlight=False, emoji=False, markup=False)
-    paint(Console(console))
-    return "\n".join(inert(line.rstrip()) for line in stream.getvalue().splitlines())
+    return "\n".join(inert(line.rstrip()) for line in recorded(paint, width).export_text().splitlines())
+
+
+def as_page(paint: Callable[[Console], None]) -> str:
+    """Return what `paint` prints as an HTML page that loads and runs nothing."""
+    return recorded(paint, PAGE_WIDTH).export_html(code_format=PAGE)
+
+
+def as_image(paint: Callable[[Console], None]) -> str:
+    """Return what `paint` prints as an SVG image that loads nothing; lines are folded at its edge."""
+    console = recorded(paint, PAGE_WIDTH, FoldingConsole)
+    return console.export_svg(title="", theme=IMAGE_THEME, code_format=IMAGE)
 
 
 def first_rows(rows: Iterable[Sequence[Content]], most: int = MOST_ROWS) -> list[Sequence[Content]]:

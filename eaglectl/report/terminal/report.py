@@ -1,16 +1,14 @@
-"""A result on the terminal, and as plain text for a file."""
+"""A result on the terminal, and the same as plain text for a file."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from eaglectl.report.figures import FIGURES, MARKS, LayerStrip
 from eaglectl.report.section import (
     Block,
     Commands,
     Entries,
     Entry,
-    Folded,
     Line,
     Lines,
     Marked,
@@ -23,6 +21,7 @@ from eaglectl.report.section import (
     plain,
     spans,
 )
+from eaglectl.report.strip import MARKS, LayerStrip
 from eaglectl.report.terminal.console import (
     Console,
     Content,
@@ -67,7 +66,7 @@ def print_outline(console: Console, outline: Outline) -> None:
         print_outline(console, part)
         if not outline.is_dense:
             console.print()
-    shown = [section for section in outline.sections if section.only in ("", "terminal")]
+    shown = [section for section in outline.sections if section.only != "markdown"]
     is_first = not outline.head and not outline.parts
     for section in shown:
         print_section(console, section, is_first=is_first and section is shown[0])
@@ -106,9 +105,7 @@ def _is_elsewhere(block: Block) -> bool:
     """Whether a block is for other media."""
     if isinstance(block, LayerStrip):
         return block.is_as_trained
-    if isinstance(block, Table | Lines):
-        return block.only == "page"
-    return isinstance(block, (Folded, *FIGURES))
+    return isinstance(block, Lines) and block.only == "markdown"
 
 
 def _print_pairs(console: Console, block: Pairs, columns: int) -> None:
