@@ -1,4 +1,4 @@
-"""The schemas of JSON documents, from their types in eaglectl/report/documents/."""
+"""The schemas of JSON documents, from their types in schemas/parts/."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,25 +6,25 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import schema_components
 
-from eaglectl.commands.calibrate.document import CalibrateDocument
-from eaglectl.commands.convert.document import ConvertDocument
-from eaglectl.commands.engines.document import EnginesDocument
-from eaglectl.commands.inspect.document import (
+from schemas.parts.calibrate import CalibrateDocument
+from schemas.parts.convert import ConvertDocument
+from schemas.parts.diagnose import DiagnoseDocument
+from schemas.parts.diff import DiffDocument
+from schemas.parts.document import INLINE, ErrorDocument
+from schemas.parts.engines import EnginesDocument
+from schemas.parts.inspect import (
     FailedPart,
     InspectDocument,
     InspectedPart,
     InspectionsDocument,
     InspectionsDocument2,
 )
-from eaglectl.commands.ready.document import ReadyDocument
-from eaglectl.commands.rules.document import RulesDocument
-from eaglectl.commands.smoke.document import LoadDocument, SmokeDocument
-from eaglectl.commands.upload.document import UploadDocument
-from eaglectl.commands.verify.document import VerifyDocument
-from eaglectl.report.documents.diagnose import DiagnoseDocument
-from eaglectl.report.documents.diff import DiffDocument
-from eaglectl.report.documents.document import INLINE, ErrorDocument
-from eaglectl.report.documents.validate import ReportsDocument, ReportsDocument2, ValidateDocument
+from schemas.parts.ready import ReadyDocument
+from schemas.parts.rules import RulesDocument
+from schemas.parts.smoke import LoadDocument, SmokeDocument
+from schemas.parts.upload import UploadDocument
+from schemas.parts.validate import ReportsDocument, ReportsDocument2, ValidateDocument
+from schemas.parts.verify import VerifyDocument
 
 # a schema is named as its documents; the first of several forms begins with a sentence on all, and parts of
 # which only their names are stated come last

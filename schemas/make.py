@@ -1,6 +1,6 @@
 """Write config-<name>.schema.json for every producer from its declaration in eaglectl/formats/producers/.
 
-And NAME.schema.json of every JSON document, from its type in eaglectl/report/documents/, and
+And NAME.schema.json of every JSON document, from its type in schemas/parts/, and
 published.schema.json, of the figures of others, from their records in eaglectl/formats/published.py.
 """
 

@@ -23,8 +23,6 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 import eaglectl  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
 from eaglectl.operations import diagnosing  # noqa: E402
-from eaglectl.report.documents.diagnose import DiagnoseDocument  # noqa: E402
-from eaglectl.report.documents.document import as_dict  # noqa: E402
 from eaglectl.run.causes import CAUSES  # noqa: E402
 from eaglectl.run.diagnosis import Diagnosis, Shown, find_cause  # noqa: E402
 from eaglectl.run.job import EngineRun  # noqa: E402
@@ -635,7 +633,7 @@ def test_the_command_prints_the_cause_and_the_next_command(good: dict[str, Path]
 
 
 def test_the_document_lists_readings_prompts_and_positions(healthy: Diagnosis) -> None:
-    document = as_dict(DiagnoseDocument.of(healthy))
+    document = healthy.to_dict()
     lengths = [row["acceptance_length"] for row in document["prompts"]]
     assert lengths == sorted(lengths) and len(lengths) == COUNT
     assert sum(row["drafts"] for row in document["prompts"]) == document["runs"]["reference"]["drafts"]

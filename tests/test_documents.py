@@ -5,21 +5,18 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Any
 
 import jsonschema
 import pytest
-from msgspec import Meta, ValidationError, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.base import Count
 from eaglectl.conversion.calibration import Statistics, write_statistics
 from eaglectl.publish.training import read_training
-from eaglectl.report.documents.document import Document, as_json
+from eaglectl.report.documents.document import Parts, part
 from eaglectl.run.job import LoadResult
-from schemas.documents import document_schema
 from tests.builders import STATED, call, drafter_folder
 from tests.cases import file_digests
 from tests.conftest import FIXTURES
@@ -30,7 +27,6 @@ SCHEMA_ID = re.compile(r"eaglectl/([a-z]+)/(\d+)")
 NATIVE = str(FIXTURES / "producers/vllm/native")
 IDS = str(FIXTURES / "producers/modelopt/hf-ids")
 DIGEST = "0" * 64
-FIRST_KEYS = ("schema", "version", "path", "questions", "measured")
 RESOLVED = {
     "class": "Eagle3LlamaForCausalLM",
     "layers": 1,
@@ -133,36 +129,45 @@ DOCUMENTS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-class Coloured(Document, frozen=True, tag="eaglectl/coloured/1"):
-    """What nothing prints."""
+class Ink(Struct, frozen=True):
+    name: str
+    shade: int | None = None
 
+
+class Pen(Struct, frozen=True):
     path: Path
-    questions: tuple[str, ...]
-    measured: tuple[str, ...]
-    hue: Annotated[str, Meta(description="Of the drafter")] = field(name="colour")
-    shade: Count | None = None
+    ink: Ink
+    spare: tuple[Ink, ...] = ()
 
 
-def started(**others: Any) -> Any:
-    record = SimpleNamespace(path=Path("eaglectl.toml"), questions=(), measured=(), hue="red", **others)
-    return json.loads(as_json(Coloured.of(record)))
+def nib(pen: Pen) -> str:
+    return f"{pen.ink.name} nib"
 
 
-def test_a_key_is_declared_once_for_document_and_schema() -> None:
-    schema = document_schema((Coloured,))
-    assert list(started(shade=3)) == list(schema["properties"]) == [*FIRST_KEYS, "colour", "shade"]
-    assert schema["properties"]["colour"] == {"description": "Of the drafter", "type": "string"}
-    assert schema["required"] == [*FIRST_KEYS, "colour"]
+PENS: Parts = {
+    Pen: ("path", "colour=ink.name", "*ink", ("nib", nib), "spare?"),
+    Ink: ("hue=name", "shade?"),
+}
 
 
-def test_a_key_with_a_default_is_absent_where_it_is_the_default() -> None:
-    assert list(started(shade=None)) == list(started()) == [*FIRST_KEYS, "colour"]
-    assert document_schema((Coloured,))["properties"]["shade"] == {"type": "integer", "minimum": 0}
+def test_a_table_states_the_keys_of_a_record_in_their_order() -> None:
+    pen = Pen(Path("a/b"), Ink("red", 3), (Ink("blue"),))
+    assert list(part(pen, PENS).items()) == [
+        ("path", "a/b"),
+        ("colour", "red"),
+        ("hue", "red"),
+        ("shade", 3),
+        ("nib", "red nib"),
+        ("spare", [{"hue": "blue"}]),
+    ]
 
 
-def test_an_attribute_of_another_type_makes_no_document() -> None:
-    with pytest.raises(ValidationError, match="shade"):
-        started(shade="dark")
+def test_a_key_that_may_be_absent_is_where_its_value_is_empty() -> None:
+    assert list(part(Pen(Path("a"), Ink("red")), PENS)) == ["path", "colour", "hue", "nib"]
+
+
+def test_a_record_without_an_entry_is_written_whole() -> None:
+    assert part(Pen(Path("a"), Ink("red")), {Pen: ("ink",)}) == {"ink": {"name": "red", "shade": None}}
 
 
 def test_every_schema_id_in_the_code_has_a_document_here() -> None:

@@ -117,10 +117,10 @@ def _print_error(error: EaglectlError, arguments: list[str]) -> None:
     )
     if is_json:
         from eaglectl.commands.arguments import print_json
-        from eaglectl.report.documents.document import ErrorDocument
+        from eaglectl.report.documents.document import error_document
 
         with contextlib.suppress(UnreadableError):  # stdout that takes nothing; the sentence is on stderr
-            print_json(ErrorDocument.of(error))
+            print_json(error_document(error))
 
 
 def _handle_other(error: Exception, arguments: list[str]) -> int:

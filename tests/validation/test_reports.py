@@ -30,7 +30,6 @@ from eaglectl.report.ci.junit import junit
 from eaglectl.report.ci.outputs import FORMATS, render
 from eaglectl.report.ci.places import Places, key_offset
 from eaglectl.report.ci.sarif import sarif
-from eaglectl.report.documents.document import as_dict
 from eaglectl.report.documents.validate import validate_document
 from eaglectl.report.findings import fingerprints, reports_outline
 from eaglectl.report.terminal.console import Console
@@ -160,7 +159,7 @@ def schema(path: Path) -> jsonschema.protocols.Validator:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4])
 def test_json_keeps_its_schema(count: int) -> None:
-    document = json.loads(json.dumps(as_dict(validate_document(good_and_bad()[:count]))))
+    document = json.loads(json.dumps(validate_document(good_and_bad()[:count])))
     schema(SCHEMAS / "validate.schema.json").validate(document)
 
 
@@ -170,7 +169,7 @@ def test_json_is_the_same_twice_and_holds_no_time() -> None:
 
 
 def test_json_of_one_checkpoint_is_the_documented_one() -> None:
-    document = as_dict(validate_document([report()]))
+    document = validate_document([report()])
     assert document["schema"] == "eaglectl/validate/1" and document["verdict"] == "fail"
     assert document["findings"][0] == {
         "rule": "EGL201",
@@ -202,13 +201,13 @@ def test_json_of_one_checkpoint_is_the_documented_one() -> None:
 
 
 def test_json_has_the_rules_that_the_policy_switches_off_and_lowers() -> None:
-    document = as_dict(validate_document([WEAKENED]))
+    document = validate_document([WEAKENED])
     assert (document["off"], document["lowered"]) == (["EGL404"], {"EGL110": "note"})
     schema(SCHEMAS / "validate.schema.json").validate(document)
 
 
 def test_json_holds_no_text_that_strict_readers_refuse() -> None:
-    assert "\ud800" in as_dict(validate_document([hostile()]))["findings"][0]["message"]
+    assert "\ud800" in validate_document([hostile()])["findings"][0]["message"]
     assert "\\ud800" in json.loads(render("json", [hostile()]))["findings"][0]["message"]
     assert render("json", [hostile()]).isascii() and not re.search(
         r"(?<!\\)\\ud800", render("json", [hostile()])
@@ -217,10 +216,7 @@ def test_json_holds_no_text_that_strict_readers_refuse() -> None:
 
 def test_the_address_of_the_rules_page_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EAGLECTL_DOCS_URL", "https://example.org/rules")
-    assert (
-        as_dict(validate_document([report()]))["findings"][0]["url"]
-        == "https://example.org/rules#egl201-rule-201"
-    )
+    assert validate_document([report()])["findings"][0]["url"] == "https://example.org/rules#egl201-rule-201"
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])

@@ -23,8 +23,8 @@ def engines_command(
 
     chosen = chosen_engines(name)
     if json_:
-        from eaglectl.commands.engines.document import EnginesDocument
+        from eaglectl.commands.engines.document import engines_document
 
-        print_json(EnginesDocument.of(chosen))
+        print_json(engines_document(chosen))
         return
     show(context.obj, engines_outline(chosen))

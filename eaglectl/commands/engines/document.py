@@ -1,137 +1,61 @@
 """The JSON document of `engines`."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Collection
+from typing import Any
 
-from msgspec import Meta, field
-
-from eaglectl.base import Count
 from eaglectl.commands.engines.report import (
     model_runners,
     serving_lines,
     unversioned_evidence,
     unversioned_notes,
 )
-from eaglectl.engines.behaviour import EvidenceKind
+from eaglectl.engines.behaviour import Fact
+from eaglectl.engines.engine import Engine
 from eaglectl.engines.gpu import gpu_runs
 from eaglectl.engines.registry import ENGINES
-from eaglectl.judge.support import services
-from eaglectl.report.documents.document import Document, Part
+from eaglectl.judge.support import Service, services
+from eaglectl.report.documents.document import Parts, document, plain
+
+PARTS: Parts = {
+    Fact: ("rule", "id", "releases", "source", "run_in"),
+    Service: ("layout", "drafter=version", "attention", "releases", "newest_says=reasons"),
+}
 
 
-class FactCounts(Part, frozen=True):
-    """How many facts of a release were run, and how many read only."""
-
-    run: int
-    read: int
-
-
-class ReleasePart(Part, frozen=True):
-    """A release of an engine."""
-
-    release: str
-    runners: tuple[Literal["V1", "V2"], ...]
-    run: Annotated[tuple[str, ...], Meta(description="the runners that ran recorded cases")]
-    ids: Annotated[EvidenceKind, Meta(description="whether the functions that resolve layer ids were run")]
-    facts: FactCounts
-
-
-class GpuRunPart(Part, frozen=True):
-    """A release of an engine on a card, and how the commands ended that ran it there."""
-
-    release: str | None
-    card: str
-    date: str
-    eaglectl: Annotated[str, Meta(description="The commit of eaglectl")]
-    passed: Count
-    failed: Count
-
-
-class FactPart(Part, frozen=True):
-    """What an engine does with drafters of a kind."""
-
-    rule: Annotated[str, Meta(pattern="^EGL1[0-2][0-9]{2}$")]
-    id: str
-    releases: str
-    source: str
-    run_in: Annotated[
-        Mapping[str, str],
-        Meta(description="the recorded case that shows the fact, by release; in others it was read"),
+def engines_document(chosen: Collection[str]) -> dict[str, Any]:
+    """Return what `engines --json` prints of the chosen engines, by their names."""
+    served = tuple(services())
+    engines = [
+        _engine(engine, [service for service in served if service.engine == name])
+        for name, engine in ENGINES.items()
+        if name in chosen
     ]
-
-
-class ServicePart(Part, frozen=True):
-    """Which releases serve a kind of drafter from a layout."""
-
-    layout: str
-    version: Literal["3", "3.1", "3.1-joint"] = field(name="drafter")
-    attention: Literal["GQA", "Qwen3", "MLA"]
-    releases: tuple[str, ...]
-    reasons: tuple[str, ...] = field(name="newest_says")
-
-
-class EnginePart(Part, frozen=True):
-    """An engine whose releases are followed."""
-
-    name: str = field(name="engine")
-    title: str
-    source: str
-    releases: tuple[ReleasePart, ...]
-    gpu_runs: Annotated[
-        tuple[GpuRunPart, ...], Meta(description="What was run on a GPU; empty where nothing was")
+    not_followed = [
+        {"engine": name, "evidence": unversioned_evidence(name), "notes": notes}
+        for name, notes in unversioned_notes(chosen).items()
     ]
-    facts: tuple[FactPart, ...]
-    serves: tuple[ServicePart, ...]
-    notes: Annotated[
-        tuple[str, ...],
-        Meta(description="What is known of serving in parallel and with structured output."),
-    ]
+    keys = {"engines": engines, "not_followed": not_followed}
+    return document("eaglectl/engines/1", plain(keys, PARTS))
 
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {
-            "source": record.data["source"],
-            "releases": [
-                {
-                    "release": release,
-                    "runners": model_runners(record, release),
-                    "run": record.runners_run(release),
-                    "ids": record.ids_evidence(release),
-                    "facts": record.evidence(release),
-                }
-                for release in record.releases
-            ],
-            "gpu_runs": gpu_runs(record.name),
-            "notes": list(serving_lines(record.name)),
+
+def _engine(engine: Engine, serves: list[Service]) -> dict[str, Any]:
+    releases = [
+        {
+            "release": release,
+            "runners": model_runners(engine, release),
+            "run": engine.runners_run(release),
+            "ids": engine.ids_evidence(release),
+            "facts": engine.evidence(release),
         }
-
-
-class NotFollowedPart(Part, frozen=True):
-    """An engine whose releases are not followed."""
-
-    engine: str
-    evidence: EvidenceKind
-    notes: tuple[str, ...]
-
-
-class EnginesDocument(Document, frozen=True, tag="eaglectl/engines/1"):
-    """What eaglectl engines --json prints."""
-
-    engines: tuple[EnginePart, ...]
-    not_followed: tuple[NotFollowedPart, ...]
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        """Of the chosen engines, by their names."""
-        served = tuple(services())
-        return {
-            "engines": [
-                EnginePart.of(engine, serves=[service for service in served if service.engine == name])
-                for name, engine in ENGINES.items()
-                if name in record
-            ],
-            "not_followed": [
-                {"engine": name, "evidence": unversioned_evidence(name), "notes": notes}
-                for name, notes in unversioned_notes(record).items()
-            ],
-        }
+        for release in engine.releases
+    ]
+    return {
+        "engine": engine.name,
+        "title": engine.title,
+        "source": engine.data["source"],
+        "releases": releases,
+        "gpu_runs": gpu_runs(engine.name),
+        "facts": engine.facts,
+        "serves": serves,
+        "notes": list(serving_lines(engine.name)),
+    }

@@ -1,146 +1,111 @@
 """The JSON document of `ready`."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, field
-
-from eaglectl.base import Number
 from eaglectl.commands.ready.report import engine_gain, last_line
-from eaglectl.report.documents.diagnose import EngineNamePart
-from eaglectl.report.documents.document import INLINE, Document, Ended, Part
-from eaglectl.report.documents.parts import (
-    EstimatePart,
-    Measured,
-    MeasurementPart,
-    PublishedLengthPart,
-    SpeedPart,
-    measured_part,
-)
-from eaglectl.verdicts import ServedAs
+from eaglectl.report.documents.document import Parts
+from eaglectl.report.documents.measurement import MEASUREMENT, measured
+from eaglectl.results import EngineReadiness, Readiness
+from eaglectl.run.report import Gain, SmokeReport
+from eaglectl.run.speed import Speed
 
 
-class RunPart(Part, frozen=True):
-    """A run of the drafter."""
-
-    run: EngineNamePart = field(name=f"{INLINE}run")
-    verdict: Ended
-    k: int
-    prompts_digest: str
-    measured: MeasurementPart = field(name=f"{INLINE}measured")
-
-
-class FilesPart(Part, frozen=True):
-    """What an engine does with the files as stored, or as converted."""
-
-    outcome: ServedAs
-    reasons: tuple[str, ...]
-    acceptance: RunPart | None
-    gap: Annotated[str, Meta(description="Why there is no run")]
-    reading: Annotated[
-        str | None,
-        Meta(
-            description="How the reference ran the files, where it read them as the engine does and not as"
-            " they were trained"
-        ),
-    ]
+def _stored(state: EngineReadiness) -> dict[str, Any]:
+    """What the engine does with the files as stored; `reading`: as what the reference ran them."""
+    return {
+        "outcome": state.stored_outcome,
+        "reasons": state.stored_reasons,
+        "acceptance": state.stored,
+        "gap": state.stored_gap,
+        "reading": state.stored_reading and state.stored_reading.words,
+    }
 
 
-class GainPart(Part, frozen=True):
-    """What the conversion gained."""
-
-    ratio: EstimatePart = field(name=INLINE)
-    prompts_needed: int | None
-
-
-class EnginePart(Part, frozen=True):
-    """What one engine does with the drafter."""
-
-    engine: str
-    release: str
-    stored: FilesPart
-    converted: FilesPart | None
-    gain: Annotated[
-        GainPart | None,
-        Meta(
-            description="Acceptance length converted over stored, of the same prompts; null where the engine"
-            " did not run both. prompts_needed: about how many tell it from 1; null where none would"
-        ),
-    ]
-    command: Annotated[
-        str | None, Meta(description="Starts the engine with the files that it runs as trained")
-    ]
-    measure: Annotated[
-        str | None,
-        Meta(description="Measures the engine once it is started; null where ready runs it itself"),
-    ]
-
-    speed: Annotated[
-        SpeedPart | None, Meta(description="There with --speed: tokens a second with the files to serve")
-    ] = None
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        reading = record.stored_reading and record.stored_reading.words
-        return {
-            "stored": {
-                "outcome": record.stored_outcome,
-                "reasons": record.stored_reasons,
-                "acceptance": record.stored,
-                "gap": record.stored_gap,
-                "reading": reading,
-            },
-            "converted": record.converted_outcome
-            and {
-                "outcome": record.converted_outcome,
-                "reasons": record.converted_reasons,
-                "acceptance": record.converted,
-                "gap": record.converted_gap,
-                "reading": None,
-            },
-            "gain": engine_gain(record),
-            "speed": record.final and record.final.speed and SpeedPart.of(record.final.speed),
-            "command": record.command if record.is_serving else None,
-            "measure": (record.is_serving and record.measure_command) or None,
-        }
+def _converted(state: EngineReadiness) -> dict[str, Any] | None:
+    if state.converted_outcome is None:
+        return None
+    return {
+        "outcome": state.converted_outcome,
+        "reasons": state.converted_reasons,
+        "acceptance": state.converted,
+        "gap": state.converted_gap,
+        "reading": None,
+    }
 
 
-class ReadyDocument(Document, frozen=True, tag="eaglectl/ready/1"):
-    """What eaglectl ready --json prints."""
+def _command(state: EngineReadiness) -> str | None:
+    return state.command if state.is_serving else None
 
-    source: str
-    verdict: Annotated[
-        Ended,
-        Meta(description="Whether an engine, or each that was asked for, serves the drafter as trained"),
-    ]
-    reason: Annotated[str, Meta(description="Why it is not ready")]
-    line: Annotated[str, Meta(description="The last line of the text report")]
-    out: Annotated[Path | None, Meta(description="Where the conversion is; null where none was kept")]
-    is_converted: bool
-    convert: Annotated[str | None, Meta(description="The command that writes the conversion")]
-    measured: Measured
-    engines: tuple[EnginePart, ...]
-    cause: Annotated[str | None, Meta(description="Of low acceptance, as in docs/troubleshooting.md")]
-    next: tuple[str, ...]
-    published: Annotated[
-        tuple[PublishedLengthPart, ...],
-        Meta(description="Published acceptance lengths that were measured alike"),
-    ]
-    reused: Annotated[tuple[str, ...], Meta(description="What an earlier call measured")]
-    seconds: Number
-    speed_gap: Annotated[str, Meta(description="There where --speed measured nothing: why")] = ""
 
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {
-            "line": last_line(record),
-            "is_converted": record.plan_command != "",
-            "convert": record.plan_command or None,
-            "measured": measured_part(record),
-            "engines": list(map(EnginePart.of, record.engines)),
-            "cause": record.diagnosis and record.diagnosis.cause,
-            "next": record.diagnosis.commands if record.diagnosis else (),
-            "published": record.published.alike if record.published else (),
-            "seconds": round(record.seconds, 3),
-        }
+def _measure(state: EngineReadiness) -> str | None:
+    return (state.is_serving and state.measure_command) or None
+
+
+def _speed(state: EngineReadiness) -> Speed | None:
+    return state.final.speed if state.final else None
+
+
+def _is_converted(result: Readiness) -> bool:
+    return result.plan_command != ""
+
+
+def _convert(result: Readiness) -> str | None:
+    return result.plan_command or None
+
+
+def _cause(result: Readiness) -> str | None:
+    return result.diagnosis.cause if result.diagnosis else None
+
+
+def _next(result: Readiness) -> tuple[str, ...]:
+    return result.diagnosis.commands if result.diagnosis else ()
+
+
+def _published(result: Readiness) -> Any:
+    return result.published.alike if result.published else ()
+
+
+def _seconds(result: Readiness) -> float:
+    return round(result.seconds, 3)
+
+
+TAG = "eaglectl/ready/1"
+PARTS: Parts = {
+    **MEASUREMENT,
+    Readiness: (
+        "source",
+        "verdict",
+        "reason",
+        ("line", last_line),
+        "out",
+        ("is_converted", _is_converted),
+        ("convert", _convert),
+        ("measured", measured),
+        "engines",
+        ("cause", _cause),
+        ("next", _next),
+        ("published", _published),
+        "reused",
+        ("seconds", _seconds),
+        "speed_gap?",
+    ),
+    EngineReadiness: (
+        "engine",
+        "release",
+        ("stored", _stored),
+        ("converted", _converted),
+        ("gain", engine_gain),
+        ("command", _command),
+        ("measure", _measure),
+        ("speed?", _speed),
+    ),
+    SmokeReport: (
+        "engine=run.engine",
+        "version=run.version",
+        "verdict",
+        "k",
+        "prompts_digest",
+        "*measured",
+    ),
+    Gain: ("*ratio", "prompts_needed"),
+}

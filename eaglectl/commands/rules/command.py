@@ -30,9 +30,9 @@ def rules_command(
 
     listed = rules() if rule is None else (find_rule(rule),)
     if json_:
-        from eaglectl.commands.rules.document import RulesDocument
+        from eaglectl.commands.rules.document import rules_document
 
-        print_json(RulesDocument.of(listed))
+        print_json(rules_document(listed))
         return
     from eaglectl.commands.rules.report import rule_outline, rules_outline
 

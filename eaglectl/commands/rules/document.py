@@ -1,45 +1,29 @@
 """The JSON document of `rules`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from msgspec import field
-
-from eaglectl.base import RuleId
-from eaglectl.judge.rule import Severity
-from eaglectl.report.documents.document import Document, Part
+from eaglectl.judge.rule import Rule
+from eaglectl.report.documents.document import document
 from eaglectl.report.findings import rule_url
 
 
-class RulePart(Part, frozen=True):
-    """A rule."""
-
-    id: RuleId
-    name: str
-    severity: Severity
-    family: str
-    engines: tuple[str, ...]
-    summary: str = field(name="sentence")
-    why: str
-    fix: str
-    evidence: str
-    doc: str
-    url: str
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {
-            "engines": [record.engines] if record.engines else [],
-            "doc": f"{record.summary}\n\n{record.why}\n\nFix: {record.fix}",
-            "url": rule_url(record),
-        }
+def rules_document(rules: Iterable[Rule]) -> dict[str, Any]:
+    """Return what `rules --json` prints: every rule, or the one that was named."""
+    return document("eaglectl/rules/1", {"rules": list(map(_rule, rules))})
 
 
-class RulesDocument(Document, frozen=True, tag="eaglectl/rules/1"):
-    """What eaglectl rules --json prints: every rule, or the one that was named."""
-
-    rules: tuple[RulePart, ...]
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {"rules": [RulePart.of(rule) for rule in record]}
+def _rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": rule.id,
+        "name": rule.name,
+        "severity": rule.severity,
+        "family": rule.family,
+        "engines": [rule.engines] if rule.engines else [],
+        "sentence": rule.summary,
+        "why": rule.why,
+        "fix": rule.fix,
+        "evidence": rule.evidence,
+        "doc": f"{rule.summary}\n\n{rule.why}\n\nFix: {rule.fix}",
+        "url": rule_url(rule),
+    }

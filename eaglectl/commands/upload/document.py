@@ -1,106 +1,93 @@
 """The JSON document of `upload`."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, field
-
-from eaglectl.base import Count, Digest
-from eaglectl.publish.remote import Commit
-from eaglectl.publish.upload import Mismatch
-from eaglectl.publish.upload_files import LeftOut
+from eaglectl.publish.plan import Changes
+from eaglectl.publish.upload import Upload
 from eaglectl.report.differences import change_sentence, fact_values
-from eaglectl.report.documents.document import Document, Part
-from eaglectl.verdicts import CheckVerdict, DiffVerdict, FactState, FileChange, UploadOutcome
+from eaglectl.report.documents.document import Parts
+from eaglectl.verdicts import CheckVerdict, DiffVerdict, FactState
 
 
-class FactPart(Part, frozen=True):
-    """A property that differs."""
+def _facts(changes: Changes) -> list[dict[str, str]]:
+    compared = changes.comparison
+    facts = [fact for fact in compared.facts if fact.state == FactState.DIFFERS] if compared else []
+    sides = ((fact.name, *fact_values(fact)) for fact in facts)
+    return [{"name": name, "there": there, "here": here} for name, there, here in sides]
 
-    name: str
-    there: str
-    here: str
+
+def _tensors(changes: Changes) -> list[str]:
+    compared = changes.comparison
+    return [pair.name for pair in (compared.tensors if compared else ()) if pair.differs]
 
 
-class ChangesPart(Part, frozen=True):
-    """The drafter of the repository and of the folder."""
+def _verdict(changes: Changes) -> DiffVerdict | None:
+    return changes.comparison.verdict if changes.comparison else None
 
-    verdict: DiffVerdict | None
-    summary: str
-    facts: tuple[FactPart, ...]
-    tensors: tuple[str, ...]
-    weights: Annotated[
-        tuple[str, ...], Meta(description="Weight files with other bytes; their values are not compared")
-    ]
-    command: Annotated[str, Meta(description="The command that compares the values")] = field(name="diff")
 
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        compared = record.comparison
-        facts = [fact for fact in compared.facts if fact.state == FactState.DIFFERS] if compared else []
-        return {
-            "verdict": compared and compared.verdict,
-            "summary": change_sentence(record),
-            "facts": [FactPart(fact.name, *fact_values(fact)) for fact in facts],
-            "tensors": [pair.name for pair in (compared.tensors if compared else ()) if pair.differs],
+def _head(done: Upload) -> str | None:
+    return done.plan.state.head if done.plan.state else None
+
+
+def _is_new(done: Upload) -> bool:
+    return done.plan.state is None and done.plan.is_seen
+
+
+def _check_verdict(done: Upload) -> CheckVerdict | None:
+    return done.plan.report.verdict if done.plan.report else None
+
+
+def _files(done: Upload) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": file.name,
+            "size": file.size,
+            "sha256": file.sha256,
+            "change": done.plan.change(file),
+            "is_written": file.is_written,
         }
-
-
-class FilePart(Part, frozen=True):
-    """A file that is sent."""
-
-    name: str
-    size: Count
-    sha256: Digest
-    change: FileChange
-    is_written: Annotated[bool, Meta(description="Whether eaglectl made these bytes")]
-
-
-class UploadDocument(Document, frozen=True, tag="eaglectl/upload/1"):
-    """What eaglectl upload --json prints."""
-
-    repo: str
-    outcome: UploadOutcome
-    revision: str
-    head: Annotated[str | None, Meta(description="The commit that the revision was when the plan was made")]
-    is_seen: Annotated[bool, Meta(description="Whether the repository could be looked at")]
-    is_new: bool
-    is_private: bool
-    is_pull: bool = field(name="is_pull_request")
-    title: Annotated[str, Meta(description="The title of the commit")] = field(name="message")
-    target: Annotated[str, Meta(description="The target that the drafter was judged with, or why with none")]
-    is_target_seen: Annotated[
-        bool, Meta(description="Whether every target that the files name could be looked up")
+        for file in done.plan.files
     ]
-    verdict: Annotated[CheckVerdict | None, Meta(description="The verdict of the rules on the files")]
-    doubts: Annotated[tuple[str, ...], Meta(description="What is open of how the drafter was trained")]
-    changes: Annotated[
-        ChangesPart | None,
-        Meta(description="How the drafter differs from the repository's, by config and headers"),
-    ]
-    files: tuple[FilePart, ...]
-    left_out: tuple[LeftOut, ...] = field(name="not_sent")
-    extra: tuple[str, ...] = field(name="only_there")
-    nbytes: Count = field(name="bytes")
-    sent: Commit | None = field(name="commit")
-    proposed: Annotated[str | None, Meta(description="An open pull request that holds these files already")]
-    is_recovered: Annotated[
-        bool, Meta(description="Whether the answer to the commit was lost and the commit found")
-    ]
-    tag: str | None
-    mismatches: tuple[Mismatch, ...]
-    download: str | None
 
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        plan = record.plan
-        made = {
-            "head": plan.state and plan.state.head,
-            "is_new": plan.state is None and plan.is_seen,
-            "verdict": plan.report and plan.report.verdict,
-            "changes": plan.changes and ChangesPart.of(plan.changes),
-            "files": [FilePart.of(file, change=plan.change(file)) for file in plan.files],
-            "download": record.download if record.oid else None,
-        }
-        of_plan = {name: getattr(plan, name) for name in cls.__struct_fields__ if hasattr(plan, name)}
-        return of_plan | {"tag": record.tag} | made
+
+def _download(done: Upload) -> str | None:
+    return done.download if done.oid else None
+
+
+TAG = "eaglectl/upload/1"
+PARTS: Parts = {
+    Upload: (
+        "repo=plan.repo",
+        "outcome",
+        "revision=plan.revision",
+        ("head", _head),
+        "is_seen=plan.is_seen",
+        ("is_new", _is_new),
+        "is_private=plan.is_private",
+        "is_pull_request=plan.is_pull",
+        "message=plan.title",
+        "target=plan.target",
+        "is_target_seen=plan.is_target_seen",
+        ("verdict", _check_verdict),
+        "doubts=plan.doubts",
+        "changes=plan.changes",
+        ("files", _files),
+        "not_sent=plan.left_out",
+        "only_there=plan.extra",
+        "bytes=plan.nbytes",
+        "commit=sent",
+        "proposed=plan.proposed",
+        "is_recovered",
+        "tag",
+        "mismatches",
+        ("download", _download),
+    ),
+    Changes: (
+        ("verdict", _verdict),
+        ("summary", change_sentence),
+        ("facts", _facts),
+        ("tensors", _tensors),
+        "weights",
+        "diff=command",
+    ),
+}

@@ -34,7 +34,6 @@ from eaglectl.publish.remote import Remote
 from eaglectl.publish.request import Destination
 from eaglectl.publish.upload import find_proposal
 from eaglectl.publish.upload_files import FrozenSource, LeftOut, UploadFile, written_file
-from eaglectl.report.documents.document import as_dict
 from eaglectl.report.documents.validate import validate_document
 from eaglectl.target import NONE_NAMED, TargetChoice, base_models, named_choices, open_target
 from eaglectl.text import listed
@@ -180,7 +179,7 @@ def make_plan(
 ) -> UploadPlan:
     """The plan for the files; the repository is not read yet."""
     title, _, more = (message or f"Upload with eaglectl {eaglectl.__version__}").strip().partition("\n")
-    document = as_dict(validate_document([report]))
+    document = validate_document([report])
     digest = digest_of({key: value for key, value in document.items() if key != "source"})
     sums = next(file.sha256 for file in files if file.name == SUMS)
     about = (

@@ -1,132 +1,68 @@
 """The JSON document of `diagnose`."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, field
+from eaglectl.report.diagnosis import PromptLength, positions, readings, weakest
+from eaglectl.report.documents.document import Parts
+from eaglectl.report.documents.measurement import MEASUREMENT, measured
+from eaglectl.run.diagnosis import Diagnosis
+from eaglectl.run.layers import PositionShare
+from eaglectl.run.published import Published
+from eaglectl.run.report import SmokeReport
+from eaglectl.run.sensitivity import Variant
 
-from eaglectl.base import CountFrom1, Number, NumberOrNull
-from eaglectl.report import diagnosis
-from eaglectl.report.documents.document import INLINE, Document, Ended, Part, Trust
-from eaglectl.report.documents.parts import (
-    EstimatePart,
-    Length,
-    Measured,
-    MeasurementPart,
-    PublishedPart,
-    measured_part,
-)
-from eaglectl.verdicts import DiagnosisEnding, ReadingOutcome
+RUNS = ("reference", "engine", "sampled", "templated")
 
 
-class NotLookedPart(Part, frozen=True):
-    """A cause on which the evidence has nothing."""
-
-    cause: str
-    reason: str
+def _not_looked(diagnosis: Diagnosis) -> list[dict[str, str]]:
+    return [{"cause": title, "reason": reason} for title, reason in diagnosis.not_looked]
 
 
-class EngineNamePart(Part, frozen=True):
-    """The engine of a run."""
-
-    engine: str
-    version: str
+def _runs(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {name: getattr(diagnosis.evidence, name) for name in RUNS}
 
 
-class RunPart(Part, frozen=True):
-    """A run of the drafter."""
-
-    run: EngineNamePart = field(name=f"{INLINE}run")
-    k: int
-    temperature: Number
-    prompts_digest: str
-    measured: MeasurementPart = field(name=f"{INLINE}measured")
+def _published(diagnosis: Diagnosis) -> Published | None:
+    served = diagnosis.evidence.served
+    return served.published if served else None
 
 
-class RunsPart(Part, frozen=True):
-    """The runs that were made."""
-
-    reference: RunPart | None
-    engine: RunPart | None
-    sampled: RunPart | None
-    templated: RunPart | None
+def _trust(diagnosis: Diagnosis) -> bool:
+    return any(run.trust_remote_code for run in _runs(diagnosis).values() if run)
 
 
-class ReadingPart(Part, frozen=True):
-    """Another reading of the file."""
-
-    name: str
-    option: str
-    outcome: ReadingOutcome
-    ratio: EstimatePart
-
-
-class PromptPart(Part, frozen=True):
-    """A prompt of the run that is judged."""
-
-    number: CountFrom1
-    set: str
-    drafts: int
-    length: Length = field(name="acceptance_length")
-
-
-class TextPositionsPart(Part, frozen=True):
-    """A span of positions in the text."""
-
-    start: int
-    end: int
-    share: EstimatePart = field(name=INLINE)
-
-
-class DiagnoseDocument(Document, frozen=True, tag="eaglectl/diagnose/1"):
-    """What eaglectl diagnose --json prints."""
-
-    source: str
-    target: str
-    verdict: Ended
-    ending: Annotated[
-        DiagnosisEnding, Meta(description="What the cause is in; docs/troubleshooting.md is the tree")
-    ]
-    cause: Annotated[str, Meta(description="The id of the cause, as in docs/troubleshooting.md")]
-    title: str
-    words: Annotated[str, Meta(description="What shows it")]
-    commands: Annotated[tuple[str, ...], Meta(description="What to run or change next")] = field(name="next")
-    ruled_out: tuple[str, ...]
-    not_looked: tuple[NotLookedPart, ...]
-    measured: Measured
-    expected: Annotated[NumberOrNull, Meta(description="The acceptance length of --expected")]
-    evidence: RunsPart = field(name="runs")
-    published: PublishedPart | None
-    readings: Annotated[
-        tuple[ReadingPart, ...],
-        Meta(description="Other readings of the file that were tried, with their ratio to the stated one"),
-    ]
-    prompts: Annotated[
-        tuple[PromptPart, ...],
-        Meta(
-            description="The prompts of the run that is judged, those of the lowest acceptance length first"
-        ),
-    ]
-    text_positions: Annotated[
-        tuple[TextPositionsPart, ...],
-        Meta(
-            description="Right first draft tokens by position in the text, from start up to and without end"
-        ),
-    ]
-    trust_remote_code: Trust = False
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        evidence = record.evidence
-        published = evidence.served and evidence.served.published
-        runs = (evidence.reference, evidence.engine, evidence.sampled, evidence.templated)
-        return {
-            "not_looked": [{"cause": title, "reason": reason} for title, reason in record.not_looked],
-            "measured": measured_part(record),
-            "expected": evidence.expected,
-            "published": published and PublishedPart.of(published),
-            "readings": diagnosis.readings(record),
-            "prompts": diagnosis.weakest(record),
-            "text_positions": diagnosis.positions(record),
-            "trust_remote_code": any(run.trust_remote_code for run in runs if run),
-        }
+TAG = "eaglectl/diagnose/1"
+PARTS: Parts = {
+    **MEASUREMENT,
+    Diagnosis: (
+        "source",
+        "target",
+        "verdict",
+        "ending",
+        "cause",
+        "title",
+        "words",
+        "next=commands",
+        "ruled_out",
+        ("not_looked", _not_looked),
+        ("measured", measured),
+        "expected=evidence.expected",
+        ("runs", _runs),
+        ("published", _published),
+        ("readings", readings),
+        ("prompts", weakest),
+        ("text_positions", positions),
+        ("trust_remote_code?", _trust),
+    ),
+    SmokeReport: (
+        "engine=run.engine",
+        "version=run.version",
+        "k",
+        "temperature",
+        "prompts_digest",
+        "*measured",
+    ),
+    Variant: ("name", "option", "outcome", "ratio"),
+    PromptLength: ("number", "set", "drafts", "acceptance_length=length"),
+    PositionShare: ("start", "end", "*share"),
+}

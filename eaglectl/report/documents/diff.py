@@ -1,68 +1,34 @@
 """The JSON document of `diff`."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
-
-from msgspec import Meta, field
-
-from eaglectl.base import Count
-from eaglectl.comparison.comparison import Fact, Spelling, TensorPair
-from eaglectl.report.documents.document import INLINE, Document, Part
-from eaglectl.report.documents.parts import Version
-from eaglectl.verdicts import DiffVerdict
+from eaglectl.comparison.comparison import Comparison, Side
+from eaglectl.report.documents.document import Parts
 
 
-class IdentityPart(Part, frozen=True):
-    """Whose drafter it is, and its version."""
-
-    producer: str
-    version: Version = field(name="eagle")
+def _values(comparison: Comparison) -> str:
+    return "compared" if comparison.has_values else "not-compared"
 
 
-class WeightsPart(Part, frozen=True):
-    """The files of the tensors."""
-
-    weight_files: tuple[str, ...] = field(name="files")
-    nbytes: Count = field(name="bytes")
+def _is_written_alike(comparison: Comparison) -> bool:
+    return not comparison.spelling.differs
 
 
-class SidePart(Part, frozen=True):
-    """A or B."""
-
-    source: str
-    drafter: IdentityPart = field(name=INLINE)
-    checkpoint: WeightsPart = field(name="weights")
+def _weights(side: Side) -> dict[str, object]:
+    return {"files": side.checkpoint.weight_files, "bytes": side.checkpoint.nbytes}
 
 
-class DiffDocument(Document, frozen=True, tag="eaglectl/diff/1"):
-    """What eaglectl diff --json prints."""
-
-    verdict: Annotated[
-        DiffVerdict,
-        Meta(
-            description="By meaning and tensors, never by spelling. same-headers: nothing differs, and no"
-            " tensor data was looked at. could-not-look: nothing that is known differs, and some fact is"
-            " not known"
-        ),
-    ]
-    values: Annotated[
-        Literal["compared", "not-compared"], Meta(description="Whether tensor data was looked at")
-    ]
-    is_written_alike: Annotated[bool, Meta(description="Whether nothing is spelled differently")]
-    a: SidePart
-    b: SidePart
-    facts: tuple[Fact, ...]
-    served: Annotated[
-        tuple[Fact, ...],
-        Meta(description="What the newest release of each engine does with A and with B"),
-    ]
-    tensors: tuple[TensorPair, ...]
-    spelling: Spelling
-    notes: tuple[str, ...]
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {
-            "values": "compared" if record.has_values else "not-compared",
-            "is_written_alike": not record.spelling.differs,
-        }
+TAG = "eaglectl/diff/1"
+PARTS: Parts = {
+    Comparison: (
+        "verdict",
+        ("values", _values),
+        ("is_written_alike", _is_written_alike),
+        "a",
+        "b",
+        "facts",
+        "served",
+        "tensors",
+        "spelling",
+        "notes",
+    ),
+    Side: ("source", "producer=drafter.producer", "eagle=drafter.version", ("weights", _weights)),
+}

@@ -1,102 +1,83 @@
-"""What the types of JSON documents have in common, the text of a document, and the document of a result."""
+"""JSON documents of results: the keys of each record, and the text.
+
+A table of keys (`Parts`) states for each type of record what its document has of it, in order:
+
+* `"name"`: the attribute of that name; `"key=attribute"` where the key is another one, and `attribute` may be
+  a path (`"verdict=outcome.check"`);
+* `"*attribute"`: the keys of that record, in this place;
+* `("name", function)`: what the function makes of the record.
+
+A key that ends in `?` is absent where its value is empty. A record that the table has not is written whole.
+"""
 
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Annotated, Any, Literal, Self
+from operator import attrgetter
+from typing import Any
 
-from msgspec import UNSET, Meta, Struct, convert, to_builtins
+from msgspec import to_builtins
 
 import eaglectl
 from eaglectl.base import Result
-from eaglectl.verdicts import CheckVerdict
+from eaglectl.errors import EaglectlError
 
+Parts = Mapping[type, Sequence[str | tuple[str, Callable[[Any], Any]]]]
 # what is written as an escape: all but visible ASCII, and the second # of a command of a CI system
 OTHER = re.compile(r"[^ -~\n]|(?<=#)#(?=\w*\[)")
 SURROGATE = re.compile("[\ud800-\udfff]")
-# the key of a part begins with it whose keys stand among those of the part that has it
-INLINE = "*"
-
-# only `validate` skips
-Ended = Annotated[
-    CheckVerdict,
-    Meta(
-        extra_json_schema={"enum": [verdict for verdict in CheckVerdict if verdict != CheckVerdict.SKIPPED]}
-    ),
-]
-Trust = Annotated[bool, Meta(description="There where --trust-remote-code let the target's own code run.")]
-
-# by the name of a result's class: the module below eaglectl, loaded where it is needed, and its type, or the
-# function that makes a document of several results
-DOCUMENTS = {
-    "Comparison": "report.documents.diff.DiffDocument",
-    "Conversion": "commands.convert.document.ConvertDocument",
-    "Diagnosis": "report.documents.diagnose.DiagnoseDocument",
-    "FailedSource": "commands.inspect.document.inspect_document",
-    "Inspection": "commands.inspect.document.inspect_document",
-    "LoadResult": "commands.smoke.document.LoadDocument",
-    "Readiness": "commands.ready.document.ReadyDocument",
-    "Report": "report.documents.validate.validate_document",
-    "SmokeReport": "commands.smoke.document.SmokeDocument",
-    "Statistics": "commands.calibrate.document.CalibrateDocument",
-    "Upload": "commands.upload.document.UploadDocument",
-    "Verification": "commands.verify.document.VerifyDocument",
+# by the name of a result's class: the module below eaglectl that has its document, loaded where it is needed
+MODULES = {
+    "Comparison": "report.documents.diff",
+    "Conversion": "commands.convert.document",
+    "Diagnosis": "report.documents.diagnose",
+    "FailedSource": "commands.inspect.document",
+    "Inspection": "commands.inspect.document",
+    "LoadResult": "report.documents.load",
+    "Readiness": "commands.ready.document",
+    "Report": "report.documents.validate",
+    "SmokeReport": "commands.smoke.document",
+    "Statistics": "commands.calibrate.document",
+    "Upload": "commands.upload.document",
+    "Verification": "commands.verify.document",
 }
-# whose results can share a document
-SHARED = ("commands.inspect.document.inspect_document", "report.documents.validate.validate_document")
+# whose results can share a document, and the function that makes it
+SHARED = {
+    "commands.inspect.document": "inspect_document",
+    "report.documents.validate": "validate_document",
+}
 
 
-class Part(Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a document: its fields are the keys, each with the attribute of a result that it is of.
-
-    Where the two names differ, `field(name=KEY)` states the key. A field with a default is absent from the
-    document where the value is the default.
-    """
-
-    @classmethod
-    def of(cls, record: Any, **others: Any) -> Self:
-        """Return the part of a record; `others` are values that neither its attributes nor `_made` give."""
-        others |= cls._made(record)
-        keys = zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True)
-        values = {key: others.get(name, getattr(record, name, UNSET)) for name, key in keys}
-        given = {key: value for key, value in values.items() if value is not UNSET}
-        return convert(given, cls, from_attributes=True)
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        """The values by field that are no attributes of the record."""
-        return {}
+def document(tag: str, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document: its tag, the schema's id, the version of eaglectl, and its keys."""
+    return {"schema": tag, "version": eaglectl.__version__, **keys}
 
 
-class Document(Part, frozen=True, tag_field="schema"):
-    """A whole document, which begins with its tag, the schema's id, and the version of eaglectl."""
-
-
-def as_dict(part: Part) -> dict[str, Any]:
-    """Return a document as dicts, lists, texts and numbers."""
-    kind, tag = type(part), part.__struct_config__.tag
-    keys: dict[str, Any] = {"schema": tag, "version": eaglectl.__version__} if tag else {}
-    names, defaults = kind.__struct_fields__, kind.__struct_defaults__
-    optional = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
-    for name, key in zip(names, kind.__struct_encode_fields__, strict=True):
-        value = getattr(part, name)
-        if key.startswith(INLINE):
-            keys |= as_dict(value)
-        elif name not in optional or value != optional[name]:
-            keys[key] = _plain(value)
+def part(record: Any, parts: Parts) -> dict[str, Any]:
+    """Return the keys of a record with their values as dicts, lists, texts and numbers."""
+    keys: dict[str, Any] = {}
+    for entry in parts[type(record)]:
+        name, make = entry if isinstance(entry, tuple) else (entry, None)
+        key, _, attribute = name.partition("=")
+        value = make(record) if make else attrgetter((attribute or key).strip("*?"))(record)
+        if key.startswith("*"):
+            keys |= part(value, parts)
+        elif value or not name.endswith("?"):
+            keys[key.rstrip("?")] = plain(value, parts)
     return keys
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any, parts: Parts) -> Any:
+    """Return a value as dicts, lists, texts and numbers."""
+    if type(value) in parts:
+        return part(value, parts)
     match value:
-        case Part():
-            return as_dict(value)
         case Mapping():
-            return {key: _plain(item) for key, item in value.items()}
+            return {key: plain(item, parts) for key, item in value.items()}
         case list() | tuple():
-            return [_plain(item) for item in value]
+            return [plain(item, parts) for item in value]
     return to_builtins(value, enc_hook=_other)
 
 
@@ -107,7 +88,7 @@ def _other(value: Any) -> Any:
 
 def as_json(document: Any) -> str:
     """Return the text of a document: every value whole, in ASCII, with no command of a CI system in it."""
-    return OTHER.sub(_escape, json.dumps(_plain(document), indent=2, ensure_ascii=False))
+    return OTHER.sub(_escape, json.dumps(plain(document, {}), indent=2, ensure_ascii=False))
 
 
 def _escape(character: re.Match[str]) -> str:
@@ -117,20 +98,14 @@ def _escape(character: re.Match[str]) -> str:
     return json.dumps(character[0])[1:-1].replace("#", r"\u0023")
 
 
-class ErrorPart(Part, frozen=True):
-    """An error."""
-
-    kind: Literal["refused", "usage", "unreadable", "fault"]
-    exit_code: Literal[1, 2, 3, 70]
-    message: str
+def error_part(kind: str, exit_code: int, message: str) -> dict[str, Any]:
+    """Return what a document says of an error."""
+    return {"kind": kind, "exit_code": exit_code, "message": message}
 
 
-class ErrorDocument(ErrorPart, frozen=True, tag_field="schema", tag="eaglectl/error/1"):
-    """What any command prints with --json when it stops."""
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {"message": str(record)}
+def error_document(error: EaglectlError) -> dict[str, Any]:
+    """Return what any command prints with --json when it stops."""
+    return document("eaglectl/error/1", error_part(error.kind, error.exit_code, str(error)))
 
 
 def render_json(*results: Result, names: Sequence[str] = (), version: int = 1) -> str:
@@ -140,17 +115,16 @@ def render_json(*results: Result, names: Sequence[str] = (), version: int = 1) -
     `version` 2 of these two has a list for one result too. Raises TypeError for other values, and for results
     that cannot share a document.
     """
-    functions = {DOCUMENTS.get(type(result).__name__) for result in results}
-    name = functions.pop() if len(functions) == 1 else None
+    modules = {MODULES.get(type(result).__name__) for result in results}
+    name = modules.pop() if len(modules) == 1 else None
     if name is None or (name not in SHARED and len(results) > 1):
         types = ", ".join(sorted({type(result).__name__ for result in results})) or "nothing"
         raise TypeError(
             "a JSON document is of what a function of eaglectl returned, or of several results of inspect, or"
             f" of validate; it was given {types}"
         )
-    module, _, made = name.rpartition(".")
-    kind: Any = getattr(import_module(f"eaglectl.{module}"), made)
+    module: Any = import_module(f"eaglectl.{name}")
     if name not in SHARED:
-        return as_json(kind.of(*results))
-    named = {"names": names} if module == "commands.inspect.document" and names else {}
-    return as_json(kind(results, version=version, **named))
+        return as_json(document(module.TAG, part(results[0], module.PARTS)))
+    named = {"names": names} if name == "commands.inspect.document" and names else {}
+    return as_json(getattr(module, SHARED[name])(results, version=version, **named))

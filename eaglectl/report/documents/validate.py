@@ -1,162 +1,69 @@
 """The JSON documents of `validate`: in a stable order, without times."""
 
-import datetime
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
-from msgspec import Meta, field
-
-from eaglectl.base import RuleId
-from eaglectl.judge.judge import Report, overall_verdict
-from eaglectl.judge.rule import Severity
-from eaglectl.report.documents.document import INLINE, Document, Ended, Part
+from eaglectl.engines.engine import Verdict
+from eaglectl.judge.judge import Report, Suppressed, overall_verdict
+from eaglectl.judge.judgement import Unchecked
+from eaglectl.judge.policy import Suppression
+from eaglectl.judge.rule import Finding, Match, Rule
+from eaglectl.report.documents.document import Parts, document, part
 from eaglectl.report.findings import rule_url
-from eaglectl.verdicts import CheckVerdict
-
-Until = Annotated[datetime.date | None, Meta(extra_json_schema={"pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"})]
 
 
-class RuleNamePart(Part, frozen=True):
-    """A rule."""
-
-    id: RuleId = field(name="rule")
-    name: str
+def _url(finding: Finding) -> str:
+    return rule_url(finding.rule)
 
 
-class MatchPart(Part, frozen=True):
-    """A place where a rule does not hold."""
-
-    message: str
-    where: str
-    engines: tuple[str, ...]
+def _fail_on(report: Report) -> str:
+    return report.fail_on or "never"
 
 
-class FindingPart(Part, frozen=True):
-    """One thing that a rule found; where is config.json:KEY, tensor:NAME, a file, or empty for the whole"""
-
-    rule: RuleNamePart = field(name=f"{INLINE}rule")
-    severity: Severity
-    match: MatchPart = field(name=f"{INLINE}match")
-    fix: str
-    url: str
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {"url": rule_url(record.rule)}
+def _unused(report: Report) -> list[Suppression]:
+    return [suppression for suppression in report.unused if suppression not in report.expired]
 
 
-class ReleasePart(Part, frozen=True):
-    """The verdict for a release of an engine."""
-
-    engine: str
-    release: str
-    outcome: Ended = field(name="verdict")
-    rules: tuple[RuleId, ...]
-    reasons: tuple[str, ...]
-    unread: Annotated[str, Meta(description="What of the files was not read, where it passes")]
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {"outcome": record.outcome.check}
+def _passed(report: Report) -> list[str]:
+    return [rule.id for rule in report.passed]
 
 
-class UncheckedPart(Part, frozen=True):
-    """A rule that could not look."""
-
-    rule: RuleNamePart = field(name=INLINE)
-    reason: str
-    is_required: bool
-
-
-class ReasonPart(Part, frozen=True):
-    """Why findings may pass, and until when."""
-
-    reason: str
-    until: Until
-
-
-class SuppressedPart(Part, frozen=True):
-    """A finding that a suppression of the policy allows."""
-
-    finding: FindingPart = field(name=f"{INLINE}finding")
-    by: ReasonPart = field(name=f"{INLINE}by")
-
-
-class SuppressionPart(Part, frozen=True):
-    """A suppression of the policy."""
-
-    rule: str
-    where: str
-    reason: str
-    until: Until
-
-
-class ReportPart(Part, frozen=True):
-    """What the rules say of a checkpoint."""
-
-    path: str = field(name="source")
-    engines: tuple[str, ...]
-    target: Annotated[str, Meta(description="The target and how it was found; empty where there was none")]
-    target_digest: Annotated[str, Meta(description="SHA-256 of the target's config.json, or empty")]
-    verdict: CheckVerdict
-    problem: str
-    skipped: Annotated[
-        str, Meta(description="Why the folder is no drafter's, with --skip-others; else empty")
-    ]
-    policy: str
-    fail_on: Severity | Literal["never"]
-    off: Annotated[tuple[str, ...], Meta(description="the rules that the policy switches off")]
-    lowered: Annotated[
-        Mapping[str, Severity],
-        Meta(description="the rules whose severity the policy lowers, with the new one"),
-    ]
-    findings: tuple[FindingPart, ...]
-    releases: tuple[ReleasePart, ...]
-    smallest_changes: tuple[str, ...] = field(name="ways_out")
-    unchecked: tuple[UncheckedPart, ...] = field(name="could_not_look")
-    suppressed: tuple[SuppressedPart, ...]
-    unused: tuple[SuppressionPart, ...] = field(name="unused_suppressions")
-    expired: tuple[SuppressionPart, ...] = field(name="expired_suppressions")
-    passed: tuple[RuleId, ...]
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {
-            "fail_on": record.fail_on or "never",
-            "findings": list(map(FindingPart.of, record.findings)),
-            "releases": list(map(ReleasePart.of, record.releases)),
-            "suppressed": [
-                {f"{INLINE}finding": FindingPart.of(suppressed.finding), f"{INLINE}by": suppressed.by}
-                for suppressed in record.suppressed
-            ],
-            "unused": [suppression for suppression in record.unused if suppression not in record.expired],
-            "passed": [rule.id for rule in record.passed],
-        }
+PARTS: Parts = {
+    Rule: ("rule=id", "name"),
+    Match: ("message", "where", "engines"),
+    Finding: ("*rule", "severity", "*match", "fix", ("url", _url)),
+    Verdict: ("engine", "release", "verdict=outcome.check", "rules", "reasons", "unread"),
+    Unchecked: ("*rule", "reason", "is_required"),
+    Suppressed: ("*finding", "reason=by.reason", "until=by.until"),
+    Suppression: ("rule", "where", "reason", "until"),
+    Report: (
+        "source=path",
+        "engines",
+        "target",
+        "target_digest",
+        "verdict",
+        "problem",
+        "skipped",
+        "policy",
+        ("fail_on", _fail_on),
+        "off",
+        "lowered",
+        "findings",
+        "releases",
+        "ways_out=smallest_changes",
+        "could_not_look=unchecked",
+        "suppressed",
+        ("unused_suppressions", _unused),
+        "expired_suppressions=expired",
+        ("passed", _passed),
+    ),
+}
 
 
-class ValidateDocument(Document, frozen=True, tag="eaglectl/validate/1"):
-    """What eaglectl validate --json prints: one checkpoint, or several under reports; with --json-version 2
-    always so.
-    """
-
-    report: ReportPart = field(name=INLINE)
-
-
-class ReportsDocument(Document, frozen=True, tag="eaglectl/validate/1"):
-    """Several checkpoints."""
-
-    verdict: CheckVerdict
-    reports: tuple[ReportPart, ...]
-
-
-class ReportsDocument2(ReportsDocument, frozen=True, tag="eaglectl/validate/2"):
-    """One checkpoint or several."""
-
-
-def validate_document(reports: Sequence[Report], *, version: int = 1) -> Document:
+def validate_document(reports: Sequence[Report], *, version: int = 1) -> dict[str, Any]:
     """Return eaglectl/validate/1, in which one report stands without a list, or eaglectl/validate/2."""
-    entries = tuple(map(ReportPart.of, reports))
+    entries = [part(report, PARTS) for report in reports]
     if version == 1 and len(entries) == 1:
-        return ValidateDocument(entries[0])
-    kind = ReportsDocument if version == 1 else ReportsDocument2
-    return kind(overall_verdict(reports), entries)
+        return document("eaglectl/validate/1", entries[0])
+    tag = "eaglectl/validate/1" if version == 1 else "eaglectl/validate/2"
+    return document(tag, {"verdict": str(overall_verdict(reports)), "reports": entries})

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
-from msgspec.structs import asdict
 
 from eaglectl.base import Count, CountFrom1, Interval, Number, NumberOrNull, RuleId
 from eaglectl.drafter.boundaries import Convention
 from eaglectl.drafter.drafter import Level, Norms
-from eaglectl.report.documents.document import INLINE, Part
 from eaglectl.verdicts import AnswerOutcome, ServedAs
+from schemas.parts.document import INLINE, Part
 
 Length = Annotated[Number, Meta(extra_json_schema={"minimum": 1})]
 
@@ -70,11 +69,6 @@ class RecordedAnswer(AnswerPart, frozen=True):
 Measured = Annotated[tuple[AnswerPart, ...], Meta(description="What the files leave open and was measured")]
 
 
-def measured_part(result: Any) -> list[Mapping[str, Any]]:
-    """Return the answers of a result."""
-    return [answer.record for answer in result.measured]
-
-
 class EstimatePart(Part, frozen=True):
     """A value with its 95 % interval."""
 
@@ -130,14 +124,6 @@ class SpeedRowPart(Part, frozen=True):
         Meta(description="1 + accepted / drafts in these repeats; null where the engine does not count"),
     ] = field(name="acceptance_length")
 
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        rates = {"drafted": record.drafted, "plain": record.plain}
-        return {
-            name: total and {"per_user": total.divided(record.concurrency), "total": total}
-            for name, total in rates.items()
-        }
-
 
 class PlacePart(Part, frozen=True):
     """A concurrency, interpolated between those measured (at), or beyond the last or the first of them."""
@@ -177,10 +163,6 @@ class SpeedPart(Part, frozen=True):
     break_even: tuple[BreakEvenPart, ...]
     fastest: tuple[FastestPart, ...]
 
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {"rows": list(map(SpeedRowPart.of, record.rows))}
-
 
 class PublishedLengthPart(Part, frozen=True):
     """A published acceptance length."""
@@ -205,15 +187,6 @@ class PublishedPart(Part, frozen=True):
         Meta(description="Published lengths that were measured as this run was"),
     ]
     otherwise: Annotated[int, Meta(description="The number of lengths that were measured otherwise")]
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {
-            "target": record.target or None,
-            "how": record.how or None,
-            "like": record.settings.preset if record.settings else None,
-            "otherwise": len(record.otherwise),
-        }
 
 
 class NotePart(Part, frozen=True):
@@ -268,15 +241,6 @@ class DrafterPart(Part, frozen=True):
     features: tuple[str, ...]
     is_quantised: bool
     notes: tuple[NotePart, ...]
-
-    @classmethod
-    def _made(cls, record: Any) -> Mapping[str, Any]:
-        return {
-            "attention": record.dims.attention,
-            "dimensions": {key: number for key, number in asdict(record.dims).items() if number},
-            "features": sorted(feature.name.lower() for feature in record.features()),
-            "is_quantised": record.quantisation is not None,
-        }
 
 
 class VerdictPart(Part, frozen=True):

@@ -1,0 +1,1 @@
+"""The types of JSON documents, of which their schemas are made."""
