@@ -20,7 +20,6 @@ from eaglectl.report.section import (
 )
 from eaglectl.report.speed import speed_section
 from eaglectl.run.measurement import Estimate, p_words
-from eaglectl.run.probe import DriftCondition
 from eaglectl.run.process import INSTALLED
 from eaglectl.run.report import DrafterComparison, SmokeReport
 from eaglectl.run.showing import ShownAnswer
@@ -139,19 +138,15 @@ def _drift(report: SmokeReport) -> Section:
         (
             condition.name,
             estimate(condition.measured.length),
-            *(_drift_cell(condition, depth) for depth in depths),
+            *(
+                f"{condition.measured.per_position[depth].value:.0%} / x{condition.state_growth[depth]:.2f}"
+                f" / {condition.attention_on_first[depth]:.0%} / {condition.attention_on_own[depth]:.0%}"
+                for depth in depths
+            ),
         )
         for condition in conditions
     ]
     return Section("Drift by depth", [Table(head, rows)], DRIFT_CELLS)
-
-
-def _drift_cell(condition: DriftCondition, depth: int) -> str:
-    """The figures that DRIFT_CELLS names."""
-    return (
-        f"{condition.measured.per_position[depth].value:.0%} / x{condition.state_growth[depth]:.2f}"
-        f" / {condition.attention_on_first[depth]:.0%} / {condition.attention_on_own[depth]:.0%}"
-    )
 
 
 def _resolved(report: SmokeReport) -> str:

@@ -13,7 +13,9 @@ from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.registry import ENGINES, TARGETS_UNREAD, view_for
 from eaglectl.formats.catalogue import by_name
 from eaglectl.report.section import (
+    CapturedSet,
     Commands,
+    LayerStrip,
     Line,
     Lines,
     Outline,
@@ -27,7 +29,6 @@ from eaglectl.report.section import (
     grouped,
     toned,
 )
-from eaglectl.report.strip import CapturedSet, LayerStrip
 from eaglectl.report.wording import layers, placeholders, plural, release_range, size, trained_layers
 from eaglectl.results import FailedSource, Inspection
 from eaglectl.verdicts import ServedAs

@@ -7,6 +7,7 @@ from eaglectl.report.section import (
     Commands,
     Entries,
     Entry,
+    LayerStrip,
     Line,
     Lines,
     Marked,
@@ -18,7 +19,6 @@ from eaglectl.report.section import (
     Words,
     spans,
 )
-from eaglectl.report.strip import LayerStrip
 from eaglectl.text import as_markdown, printable
 
 # a GitHub comment holds 65,536 characters, GitLab's a million

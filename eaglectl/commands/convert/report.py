@@ -33,12 +33,6 @@ if TYPE_CHECKING:
 FEW_PROMPTS = 30
 
 
-def plan_outline(plan: ConversionPlan) -> Outline:
-    """The tensors and keys that change, what is left out, and the notes."""
-    sections = [*_changes(plan), *_notes(plan.notes)]
-    return Outline("convert", Words("a plan", "plain"), plan.source, "", _plan_head(plan), sections)
-
-
 def conversion_outline(conversion: Conversion, *, has_plan: bool = True, is_quiet: bool = False) -> Outline:
     """What was written or planned, how to serve or to train it, the gate, and the plan (`has_plan`).
 

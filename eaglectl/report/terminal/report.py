@@ -5,10 +5,11 @@ from itertools import groupby
 from typing import Any
 
 from eaglectl.report.section import (
+    MARKS,
     Block,
     Commands,
     Entries,
-    Entry,
+    LayerStrip,
     Line,
     Lines,
     Marked,
@@ -21,7 +22,6 @@ from eaglectl.report.section import (
     plain,
     spans,
 )
-from eaglectl.report.strip import MARKS, LayerStrip
 from eaglectl.report.terminal.console import (
     Console,
     Content,
@@ -130,7 +130,15 @@ def _print_lines(console: Console, block: Lines, columns: int) -> None:
 
 def _print_entries(console: Console, block: Entries, _: int) -> None:
     for entry in block.rows:
-        _print_entry(console, entry)
+        word, name = _span(entry.word), _span(entry.name)
+        head = Text.assemble(name, (f"  {entry.where}" if entry.where else "", "cyan"))
+        head.append(f"  {entry.about}" if entry.about else "", style="magenta")
+        grid = Grid.grid()
+        grid.add_column(width=ENTRY_INDENT - 2)
+        grid.add_row(Text(*word), head)
+        console.print(indented(grid))
+        print_sentence(console, entry.text, ENTRY_INDENT)
+        print_sentence(console, entry.fix, ENTRY_INDENT, ("fix: ", "green"))
 
 
 def _print_table(console: Console, block: Table, columns: int) -> None:
@@ -204,18 +212,6 @@ def _print_commands(console: Console, block: Commands, columns: int) -> None:
             lines = split_command(command, room)
         for number, line in enumerate(lines):
             console.print(Text(f"{' ' * len(start) if number else start}{line}"), soft_wrap=True)
-
-
-def _print_entry(console: Console, entry: Entry) -> None:
-    word, name = _span(entry.word), _span(entry.name)
-    head = Text.assemble(name, (f"  {entry.where}" if entry.where else "", "cyan"))
-    head.append(f"  {entry.about}" if entry.about else "", style="magenta")
-    grid = Grid.grid()
-    grid.add_column(width=ENTRY_INDENT - 2)
-    grid.add_row(Text(*word), head)
-    console.print(indented(grid))
-    print_sentence(console, entry.text, ENTRY_INDENT)
-    print_sentence(console, entry.fix, ENTRY_INDENT, ("fix: ", "green"))
 
 
 def _print_strip(console: Console, strip: LayerStrip, _: int) -> None:
