@@ -105,7 +105,4 @@ class ConvertDocument(Document, frozen=True, tag="eaglectl/convert/1"):
         GatePart | None, Meta(description="What the gate of --to 3.1 measured; null where none ran")
     ]
     measured: Measured
-    gguf: Annotated[
-        Path | None, Meta(description="The GGUF file that was written (--gguf); null where none was")
-    ]
     trust_remote_code: Trust = False

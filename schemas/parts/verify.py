@@ -2,10 +2,9 @@
 
 from typing import Annotated
 
-from eaglectl.publish.listed import Digest
 from msgspec import Meta
 
-from eaglectl.publish.verification import Evidence
+from eaglectl.publish.verification import DigestKind, Evidence
 from eaglectl.verdicts import FileState, VerifyVerdict
 from schemas.parts.document import Document, Part
 
@@ -18,7 +17,7 @@ class CheckedFilePart(Part, frozen=True):
     lists: tuple[str, ...]
     how: str
     by: Annotated[
-        tuple[Digest, ...],
+        tuple[DigestKind, ...],
         Meta(
             description="What the file was compared by: its SHA-256, its SHA-256 as the Hub lists it (the"
             " file was not downloaded where the repository is verified), git's id of it, or the SHA-256 of"
