@@ -3,7 +3,7 @@
 from eaglectl.commands.convert.upgrading import upgrade as upgrade
 from eaglectl.commands.ready.run import ready as ready
 from eaglectl.commands.upload.run import upload as upload
-from eaglectl.commands.upload.run import verify as verify
+from eaglectl.commands.verify.run import verify as verify
 from eaglectl.comparison.comparison import Comparison as Comparison
 from eaglectl.conversion.calibration import Statistics as Statistics
 from eaglectl.conversion.plan import ConversionPlan as ConversionPlan

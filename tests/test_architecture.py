@@ -118,6 +118,19 @@ def test_imports_only_look_back(path: Path) -> None:
             assert there == here or PACKAGES.index(there) < PACKAGES.index(here), f"{here} imports {there}"
 
 
+def test_no_command_imports_another() -> None:
+    commands = ROOT / "commands"
+    crossings = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in commands.glob("*/*.py")
+        for module in imported(path)
+        if module.startswith("eaglectl.commands.")
+        and (commands / module.split(".")[2]).is_dir()
+        and module.split(".")[2] != path.parent.name
+    ]
+    assert crossings == []
+
+
 def modules_imported(path: Path) -> set[Path]:
     """Files of eaglectl that a file imports, anywhere in it, for types too."""
     names = set()

@@ -5,6 +5,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.files.files import is_folder
 from eaglectl.files.hub_names import SCHEME, is_hub_name, split_name
 from eaglectl.files.layout import CONFIG, GGUF, OF_GGUF, WEIGHT_SUFFIXES, readable_files
 from eaglectl.files.source import FolderSource, Source
@@ -121,3 +122,10 @@ def _mode(text: str) -> int:
         raise UnreadableError(f"{text}: {error.strerror}") from None
     except (OSError, ValueError):
         return 0
+
+
+def open_local_folder(text: str) -> FolderSource:
+    """The folder of a checkpoint on this machine. Raises UnreadableError where there is none."""
+    if not is_folder(Path(text)):
+        raise UnreadableError(f"{text}: no such folder; give the folder of one checkpoint")
+    return FolderSource(Path(text))

@@ -1,10 +1,9 @@
-"""`upload` and `verify`: publish a drafter, and compare a download with what was published."""
+"""`upload`: publish a drafter."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,14 +22,12 @@ from eaglectl.commands.upload.release import (
     with_repository,
     with_written_files,
 )
-from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.errors import UnreadableError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.files.files import is_folder
-from eaglectl.files.hub import HubSource, is_offline, open_hub
+from eaglectl.files.hub import is_offline
 from eaglectl.files.hub_errors import NoAnswerError
 from eaglectl.files.layout import RECORD
-from eaglectl.files.opening import hub_name
-from eaglectl.files.source import FolderSource
+from eaglectl.files.opening import open_local_folder
 from eaglectl.formats.commands import completing, whole_commands
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.policy import Policy
@@ -45,10 +42,9 @@ from eaglectl.publish.leaks import check_leaks, check_message
 from eaglectl.publish.plan import UploadPlan, check_plan
 from eaglectl.publish.provenance import check_measured, kept_smoke, read_smoke
 from eaglectl.publish.remote import Remote
-from eaglectl.publish.request import Destination, UploadOptions, VerifyOptions
+from eaglectl.publish.request import Destination, UploadOptions
 from eaglectl.publish.upload import Upload, carry_out
 from eaglectl.publish.upload_files import FrozenSource, UploadFile, freeze
-from eaglectl.publish.verification import Verification, verify_folder, verify_repository
 from eaglectl.target import open_target
 from eaglectl.verdicts import UploadOutcome
 
@@ -86,7 +82,7 @@ def _upload(
 ) -> Upload:
     to.check()
     options.card.check()
-    source = _folder(folder)
+    source = open_local_folder(folder)
     smoke = None if options.smoke is None else read_smoke(options.smoke)
     if is_offline() and not options.dry_run:
         raise UnreadableError(f"{to.repo}: nothing can be published offline; --dry-run shows what would be")
@@ -164,51 +160,6 @@ def _card_facts(
         target_gap=target.gap,
     )
     return with_answers(facts, card_text(frozen.hashed.values()), options.card)
-
-
-@with_keywords
-def verify(
-    folder: StrPath,
-    options: VerifyOptions | None = None,
-    *,
-    on_progress: OnProgress | None = None,
-    **fields: Any,
-) -> Verification:
-    """Compare a folder, or a repository on the Hub, with its SHA256SUMS and eaglectl.json.
-
-    Of a repository (org/name[@revision]) nothing is downloaded that the Hub lists the SHA-256 of. Every file
-    that is not listed is a difference; a model.sig is not looked into. Raises
-    UnreadableError where there is nothing to compare with, UsageError for options that contradict each other.
-    """
-    folder, options = os.fspath(folder), options or VerifyOptions()
-    policy = read_policy(options.policy) if isinstance(options.policy, str) else options.policy or Policy()
-    needs_record = options.needs_record or policy.verify.require_record
-    is_repository = hub_name(folder) is not None and not os.path.lexists(folder)
-    if is_repository and options.against:
-        raise UsageError(
-            f"--against compares a folder with the Hub, and {folder} is on the Hub: leave it out"
-        )
-    if is_repository:
-        return verify_repository(_listing(folder), folder, needs_record=needs_record)
-    source = _folder(folder)
-    against = None if options.against is None else _listing(options.against)
-    return verify_folder(source, folder, needs_record=needs_record, against=against, on_progress=on_progress)
-
-
-def _listing(text: str) -> HubSource:
-    """The listing of a repository. Raises UnreadableError, and UsageError for no name of one."""
-    if hub_name(text) is None:
-        raise UsageError(f"--against {text}: a repository was expected, like org/name or org/name@revision")
-    source = open_hub(text)
-    if not isinstance(source, HubSource):
-        raise UnreadableError(f"{text}: the listing comes from the network, and this call is offline")
-    return source
-
-
-def _folder(text: str) -> FolderSource:
-    if not is_folder(Path(text)):
-        raise UnreadableError(f"{text}: no such folder; give the folder of one checkpoint")
-    return FolderSource(Path(text))
 
 
 def _with_measurement(

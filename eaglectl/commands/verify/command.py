@@ -27,7 +27,7 @@ def verify_command(
 
     What `convert` wrote is compared tensor by tensor.
     """
-    from eaglectl.commands.upload.run import verify
+    from eaglectl.commands.verify.run import verify
     from eaglectl.judge.policy_file import read_policy
 
     path = options.policy if isinstance(options.policy, str) else None
