@@ -24,17 +24,24 @@ def pause(*arguments, **named):
 setattr(owner, name, pause)
 sys.exit(run(sys.argv[2:]))
 """
+# as in the foreground of a terminal, whatever this process ignores
+HEEDED = """
+import signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
 COMMAND = "import sys; from eaglectl.cli import run; sys.exit(run(sys.argv[1:]))"
 
 
 def start(code: str, *arguments: str | Path, ignored: signal.Signals | None = None) -> subprocess.Popen[str]:
     """A process that runs `code` with `arguments`; `ignored` is a signal that it inherits as ignored.
 
-    Under nohup it would inherit SIGHUP as that, and no SIGHUP of a test would end it.
+    Under nohup it would inherit SIGHUP as that, in the background of a script SIGINT, and no such signal of a
+    test would end it.
     """
-    prefix = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+    prefix = HEEDED
     if ignored is not None:
-        prefix = f"import signal; signal.signal({int(ignored)}, signal.SIG_IGN)\n"
+        prefix += f"signal.signal({int(ignored)}, signal.SIG_IGN)\n"
     command = [sys.executable, "-W", "ignore", "-c", prefix + code, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

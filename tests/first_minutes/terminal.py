@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-# the process leads a session whose terminal is the pseudo-terminal, as shells need for their keys
+# the process leads a session whose terminal is the pseudo-terminal, as shells need for their keys, and ignores no
+# Ctrl-C because this process does
 LEAD = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
