@@ -264,9 +264,8 @@ def test_a_flag_is_written_once(known: Callable[[Format], None], tmp_path: Path)
     assert written["acme_postnorm"] is False and "eagle_config" not in written
 
 
-@pytest.mark.parametrize(
-    "path", sorted((FIXTURES.parent / "eaglectl").rglob("*.py")), ids=lambda path: path.stem
-)
-def test_no_module_outside_of_them_imports_a_producer(path: Path) -> None:
-    if path.parent.name != "producers":
-        assert "formats.producers." not in path.read_text()
+def test_no_module_outside_of_them_imports_a_producer() -> None:
+    others = [
+        path for path in (FIXTURES.parent / "eaglectl").rglob("*.py") if path.parent.name != "producers"
+    ]
+    assert [path for path in others if "formats.producers." in path.read_text()] == []

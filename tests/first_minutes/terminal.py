@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-# the process leads a session whose terminal is the pseudo-terminal, as shells need for their keys, and ignores no
-# Ctrl-C because this process does
+# the process leads a session whose terminal is the pseudo-terminal, as shells need for their keys, and heeds
+# Ctrl-C where this process ignores it
 LEAD = """
 import fcntl, os, signal, sys, termios
 signal.signal(signal.SIGINT, signal.SIG_DFL)

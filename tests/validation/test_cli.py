@@ -266,26 +266,20 @@ def test_rules_lists_the_catalogue() -> None:
 RULES = jsonschema.Draft202012Validator(json.loads((SCHEMAS / "rules.schema.json").read_text()))
 
 
-@pytest.mark.parametrize("one", rules(), ids=lambda one: one.id)
-def test_every_rule_is_explained(one: Rule) -> None:
+# one rule of each family, which EGLn begins
+@pytest.mark.parametrize("one", {one.id[:4]: one for one in rules()}.values(), ids=lambda one: one.id)
+def test_a_rule_is_explained(one: Rule) -> None:
     out = re.sub(r"\s+", " ", call("rules", one.id).out)
-    for text in (
-        one.name,
-        one.severity,
-        one.summary,
-        one.why,
-        one.fix,
-        f"--ignore {one.id}",
-        "[[suppress]]",
-    ):
-        assert re.sub(r"\s+", " ", text) in out
-    assert (
-        call("rules", one.name.upper() if one.name.isupper() else one.name).out
-        == call("rules", one.id.lower()).out
-    )
+    texts = (one.name, one.severity, one.summary, one.why, one.fix, f"--ignore {one.id}", "[[suppress]]")
+    assert [text for text in texts if re.sub(r"\s+", " ", text) not in out] == []
+    assert call("rules", one.name).out == call("rules", one.id.lower()).out
     document = call("rules", one.id, "--json").document
     RULES.validate(document)
     assert [rule["why"] for rule in document["rules"]] == [one.why]
+
+
+def test_every_rule_says_why_and_how_to_mend_it() -> None:
+    assert [one.id for one in rules() if not (one.summary and one.why and one.fix)] == []
 
 
 def test_explaining_no_rule_names_the_nearest() -> None:
