@@ -19,7 +19,7 @@ from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.run.report import SmokeReport  # noqa: E402
 from tests.builders import read_safetensors, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
-from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault, in_vllms_layout  # noqa: E402
+from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault, in_vllms_layout, short_prompts  # noqa: E402
 
 K, TOKENS = 3, 32
 
@@ -33,9 +33,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Half of the prompts: enough for a probe, whose intervals may not hold 1."""
-    path = tmp_path_factory.mktemp("few") / "prompts.jsonl"
-    path.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[:12]))
-    return path
+    return short_prompts(tmp_path_factory.mktemp("few"), 12)
 
 
 def smoke(drafter: Path, **given: Any) -> SmokeReport:
@@ -84,17 +82,6 @@ def test_the_aux_layers_differ_in_scale_as_those_of_large_models_do() -> None:
     assert scales.max() / scales.min() >= 5
 
 
-@pytest.mark.parametrize("name", ["eagle3", "eagle3.1"])
-@pytest.mark.parametrize("prompts", ["few", pytest.param("all", marks=pytest.mark.slow)])
-def test_a_trained_drafter_is_alive_and_changes_nothing(
-    name: str, prompts: str, good: dict[str, Path], few: Path
-) -> None:
-    report = smoke(good[name], prompts=few if prompts == "few" else PROMPTS)
-    assert report.verdict == "pass"
-    assert report.is_lossless
-    assert report.measured.length.low > 1.5
-
-
 # seen as others are, which stay in every run: one probe up, one flag on, one comparison that is close
 SLOW = ("aux layers one late", "norm_before_residual on", "norm_output off", "rope base lost", "fc of zeros")
 
@@ -111,7 +98,7 @@ def test_every_fault_is_seen(fault: Fault, good: dict[str, Path], few: Path, tmp
             smoke(broken)
         return
     if how == "dead":
-        assert smoke(broken).verdict == "fail"
+        assert smoke(broken, prompts=few).verdict == "fail"
     if how == "probe":
         report = smoke(broken, probe="sensitivity", prompts=few)
         better = {
@@ -120,18 +107,20 @@ def test_every_fault_is_seen(fault: Fault, good: dict[str, Path], few: Path, tmp
         assert report.verdict == "fail"
         assert better and max(better, key=lambda name: better[name]) == what
     if how == "against":
-        report = smoke(broken, against=str(good[fault.base]))
+        report = smoke(broken, against=str(good[fault.base]), prompts=few)
         assert report.against is not None
         assert report.against.ratio.high < 1
 
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle3.1"])
 @pytest.mark.parametrize("prompts", ["few", pytest.param("all", marks=pytest.mark.slow)])
-def test_no_other_reading_of_a_good_drafter_is_better(
+def test_a_trained_drafter_is_alive_and_no_other_reading_is_better(
     name: str, prompts: str, good: dict[str, Path], few: Path
 ) -> None:
     report = smoke(good[name], probe="sensitivity", prompts=few if prompts == "few" else PROMPTS)
     assert report.verdict == "pass", report.failures
+    assert report.is_lossless
+    assert report.measured.length.low > 1.5
 
 
 SMALL = 320

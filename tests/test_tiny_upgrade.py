@@ -29,7 +29,7 @@ from eaglectl.run.job import EngineJob  # noqa: E402
 from eaglectl.run.measurement import Estimate, Measurement  # noqa: E402
 from eaglectl.run.prompts import read_prompts  # noqa: E402
 from tests.builders import Stored, call, read_safetensors  # noqa: E402
-from tests.tiny import TARGET, TINY, Fault, ids, not_a_number  # noqa: E402
+from tests.tiny import TARGET, TINY, Fault, ids, not_a_number, short_prompts  # noqa: E402
 
 EAGLE3 = str(TINY / "eagle3")
 ARGUMENTS: dict[str, Any] = {"target": str(TARGET)}
@@ -39,7 +39,7 @@ ARGUMENTS: dict[str, Any] = {"target": str(TARGET)}
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Statistics of some prompts, and the drafter in vLLM's layout."""
     folder = tmp_path_factory.mktemp("upgrade")
-    some = some_lines("calibration.jsonl", 24, folder)
+    some = short_prompts(folder, 24, "calibration.jsonl")
     options = eaglectl.CalibrateOptions(prompts=some, device="cpu")
     eaglectl.calibrate(EAGLE3, str(TARGET), folder / "stats", options)
     eaglectl.convert(EAGLE3, folder / "good", ConvertOptions(**ARGUMENTS))
@@ -55,13 +55,6 @@ def statistics(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def some_lines(name: str, count: int, folder: Path) -> Path:
-    """A file of the first prompts of the pair's file `name`."""
-    path = folder / name
-    path.write_text("".join((TINY / name).read_text().splitlines(keepends=True)[:count]))
-    return path
-
-
 def asked(root: Path, **more: Any) -> UpgradeOptions:
     known = {"statistics": root / "stats", "prompts": TINY / "gate.jsonl", "device": "cpu", "max_tokens": 48}
     return UpgradeOptions(**{**known, **more})
@@ -72,16 +65,14 @@ def schema(name: str) -> Any:
 
 
 def test_the_documents_of_calibrate_keep_their_schemas(tmp_path: Path) -> None:
-    (tmp_path / "few.jsonl").write_text(
-        "".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:6])
-    )
+    few = short_prompts(tmp_path, 6, "gate.jsonl")
     made = call(
         "calibrate",
         EAGLE3,
         "--target",
         TARGET,
         "--prompts",
-        tmp_path / "few.jsonl",
+        few,
         "--answer-tokens",
         "8",
         "--device",
@@ -101,7 +92,7 @@ def test_the_documents_of_calibrate_keep_their_schemas(tmp_path: Path) -> None:
 def test_calibrate_shows_that_it_loads_and_counts_three_passes_over_each_prompt(tmp_path: Path) -> None:
     progress: list[Progress] = []
     options = eaglectl.CalibrateOptions(
-        prompts=some_lines("gate.jsonl", 3, tmp_path), answer_tokens=4, device="cpu"
+        prompts=short_prompts(tmp_path, 3, "gate.jsonl"), answer_tokens=4, device="cpu"
     )
     eaglectl.calibrate(EAGLE3, str(TARGET), options=options, on_progress=progress.append)
     counted = [Progress("calibrating", done, 9, "prompts") for done in (0, 3, 4, 5, 6, 7, 8, 9)]
@@ -112,13 +103,13 @@ def test_calibrate_shows_that_it_loads_and_counts_three_passes_over_each_prompt(
 def test_calibrate_and_gate_say_once_how_long_they_take(tmp_path: Path) -> None:
     calibrating: list[Progress] = []
     options = eaglectl.CalibrateOptions(
-        prompts=some_lines("gate.jsonl", 17, tmp_path), answer_tokens=2, device="cpu"
+        prompts=short_prompts(tmp_path, 17, "gate.jsonl"), answer_tokens=2, device="cpu"
     )
     eaglectl.calibrate(EAGLE3, str(TARGET), options=options, on_progress=calibrating.append)
     (told,) = (step for step in calibrating if step.seconds is not None)
-    assert told.seconds > 0 and (told.done, told.total) == (12, 51)  # type: ignore[operator]
+    assert told.seconds > 0 and (told.done, told.total) == (16, 51)  # type: ignore[operator]
     measuring: list[Progress] = []
-    few = some_lines("gate.jsonl", 3, tmp_path)
+    few = short_prompts(tmp_path, 3, "gate.jsonl")
     jobs = [
         EngineJob(TINY / name, eaglectl.inspect(str(TINY / name), target=str(TARGET)).drafter, TARGET, ())
         for name in ("eagle3.1", "eagle3.1")
@@ -163,7 +154,7 @@ def measured(root: Path, tmp_path: Path, recipe: UpgradeRecipe, prompts: int) ->
         EAGLE3, tmp_path / "after", ConvertOptions(version="3.1", recipe=recipe, **ARGUMENTS)
     )
     before = eaglectl.convert(EAGLE3, tmp_path / "before", ConvertOptions(**ARGUMENTS))
-    chosen = read_prompts(TINY / "gate.jsonl")[:prompts]
+    chosen = read_prompts(short_prompts(tmp_path, prompts, "gate.jsonl"))
     jobs = [
         EngineJob(tmp_path / name, plan.drafter, TARGET, chosen, max_tokens=48, device="cpu")
         for name, plan in (("before", before.plan), ("after", done.plan))
@@ -178,7 +169,7 @@ def test_flags_alone_lose_more_than_a_tenth(prompts: int, root: Path, tmp_path: 
 
 
 def test_the_default_keeps_acceptance(root: Path, tmp_path: Path) -> None:
-    few = some_lines("gate.jsonl", 8, tmp_path)
+    few = short_prompts(tmp_path, 8, "gate.jsonl")
     done = eaglectl.upgrade(
         EAGLE3,
         tmp_path / "out",
@@ -203,8 +194,7 @@ def test_the_default_keeps_acceptance_on_120_prompts(root: Path, statistics: Pat
 
 
 def test_a_gate_that_is_missed_writes_nothing_and_shows_its_table(root: Path, tmp_path: Path) -> None:
-    few = tmp_path / "few.jsonl"
-    few.write_text("".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:8]))
+    few = short_prompts(tmp_path, 8, "gate.jsonl")
     done = eaglectl.upgrade(
         EAGLE3,
         tmp_path / "out",
@@ -219,8 +209,7 @@ def test_both_cards_show_what_the_gate_measured(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    few = tmp_path / "few.jsonl"
-    few.write_text("".join((TINY / "gate.jsonl").read_text().splitlines(keepends=True)[:6]))
+    few = short_prompts(tmp_path, 6, "gate.jsonl")
     done = eaglectl.upgrade(
         EAGLE3,
         tmp_path / "out",
@@ -356,7 +345,7 @@ def test_the_same_drafter_scaled_inside_converts_to_the_same_acceptance(
     same = Fault("scaled", "", tensors=dict.fromkeys(WRITERS, times(factor))).apply(
         root / "good", tmp_path / "same"
     )
-    some = some_lines("calibration.jsonl", prompts, tmp_path)
+    some = short_prompts(tmp_path, prompts, "calibration.jsonl")
     gates = []
     for source in (root / "good", same):
         options = asked(root, statistics=None, prompts=some, tolerance=0.01)
@@ -383,7 +372,7 @@ def test_a_drafter_that_is_broken_is_refused(name: str, root: Path, tmp_path: Pa
     fault, word = BROKEN[name]
     broken = fault.apply(root / "good", tmp_path / "broken")
     known = None if name != "the wrong layers" else root / "stats"
-    few = some_lines("gate.jsonl", 12, tmp_path)
+    few = short_prompts(tmp_path, 12, "gate.jsonl")
     with pytest.raises(EaglectlError, match=word):
         eaglectl.upgrade(
             str(broken),
@@ -421,7 +410,7 @@ def test_layers_of_other_sizes_convert_to_the_same_acceptance(
 
     eaglectl.convert(EAGLE3, tmp_path / "wide", ConvertOptions(dtype="F32", **ARGUMENTS))
     same = Fault("scaled", "", tensors={"fc.weight": undone}).apply(tmp_path / "wide", tmp_path / "same")
-    some = some_lines("calibration.jsonl", prompts, tmp_path)
+    some = short_prompts(tmp_path, prompts, "calibration.jsonl")
     plain = TargetModel._take_states
 
     def larger(self: TargetModel, device: torch.device) -> dict[int, torch.Tensor]:
@@ -448,7 +437,7 @@ def test_a_specforge_flag_of_two_meanings_is_measured(root: Path, tmp_path: Path
     config = json.loads((TINY / "eagle3/config.json").read_text()) | {"norm_output": True}
     (source / "config.json").write_text(json.dumps(config))
     (source / "model.safetensors").write_bytes((TINY / "eagle3/model.safetensors").read_bytes())
-    options = asked(root, statistics=None, prompts=some_lines("gate.jsonl", 8, tmp_path))
+    options = asked(root, statistics=None, prompts=short_prompts(tmp_path, 8, "gate.jsonl"))
     measure = MeasureOptions(options.prompts, device="cpu")
     given = ConvertOptions(**ARGUMENTS, measure=None)
     with pytest.raises(UsageError, match="specforge=post-879"):
@@ -466,12 +455,11 @@ def test_pickled_weights_are_upgraded_as_others_are(root: Path, tmp_path: Path) 
     pickled.mkdir()
     (pickled / "config.json").write_bytes((TINY / "eagle3/config.json").read_bytes())
     torch.save(load_file(TINY / "eagle3/model.safetensors"), pickled / "pytorch_model.bin")
-    lines = (TINY / "calibration.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "some.jsonl").write_text("".join(lines[:9]))
+    some = short_prompts(tmp_path, 9, "calibration.jsonl")
     for source in (str(pickled), EAGLE3):
         out = tmp_path / Path(source).name
         gate = {"tolerance": 0.1} if source != EAGLE3 else {"has_gate": False}
-        options = asked(root, statistics=None, prompts=tmp_path / "some.jsonl", **gate)
+        options = asked(root, statistics=None, prompts=some, **gate)
         done = eaglectl.upgrade(
             source, out.with_suffix(".out"), options, conversion=ConvertOptions(**ARGUMENTS)
         )
@@ -481,6 +469,6 @@ def test_pickled_weights_are_upgraded_as_others_are(root: Path, tmp_path: Path) 
     assert record["gate"]["prompts"] == 3
     found = [read_safetensors(tmp_path / f"{name}.out/model.safetensors") for name in ("pickled", "eagle3")]
     assert found[0] == found[1]
-    options = eaglectl.CalibrateOptions(prompts=tmp_path / "some.jsonl", device="cpu")
+    options = eaglectl.CalibrateOptions(prompts=some, device="cpu")
     stats = eaglectl.calibrate(str(pickled), str(TARGET), options=options)
     assert stats.digests["drafter"] == read_statistics(root / "stats").digests["drafter"]

@@ -16,6 +16,14 @@ TARGET = TINY / "target"
 PROMPTS = TINY / "prompts.jsonl"
 
 
+def short_prompts(folder: Path, count: int, name: str = "prompts.jsonl") -> Path:
+    """A file in `folder` of the `count` shortest prompts of the pair's file `name`: the fastest to run."""
+    path = folder / name
+    lines = sorted((TINY / name).read_text().splitlines(keepends=True), key=len)
+    path.write_text("".join(lines[:count]))
+    return path
+
+
 def in_vllms_layout(root: Path) -> dict[str, Path]:
     """Both drafters, converted into folders of `root`."""
     import eaglectl
