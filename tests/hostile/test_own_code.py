@@ -186,7 +186,7 @@ def test_the_option_belongs_to_conversions_that_run_the_target(
     assert "--trust-remote-code" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", ["tokenizer", "config and model"])
+@pytest.mark.parametrize("place", ["tokenizer", pytest.param("config and model", marks=pytest.mark.slow)])
 def test_a_terminal_that_answers_yes_runs_no_code(place: str, tmp_path: Path) -> None:
     target, marker = planted(tmp_path, place)
     script = "import sys; from eaglectl.cli import main; sys.argv[0] = 'eaglectl'; main()"
