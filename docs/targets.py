@@ -13,6 +13,7 @@ from eaglectl.engines.targets import (
     target_class,
     target_classes,
 )
+from tools.scan.plan import LAST
 from tools.scan.record import releases_read, target_evidence
 
 PAGE = Path(__file__).with_name("targets.md")
@@ -188,6 +189,8 @@ def _facts(first: TargetClass | None, last: TargetClass | None) -> Iterator[str]
         yield last.language_model
     if last.state:
         yield f"{last.state} from {last.since}"
+    if last.last:
+        yield LAST if first.last else f"{LAST} from {last.since}"
     if last.backend:
         yield f"{last.backend}' model from {last.since}"
 
@@ -196,6 +199,8 @@ def _outcomes(engines: Sequence[str]) -> Iterator[str]:
     for engine in engines:
         stated = read(f"{engine}_targets.json")
         yield f"* {ENGINES[engine].title}: {stated['lacking']['text']} ({stated['lacking']['source']})."
+        if unread := stated.get("unread"):
+            yield f"* {ENGINES[engine].title}: {unread['text']} ({unread['source']})."
         for row in stated["unregistered"]:
             span = f"from {row['from']}, class not there"
             yield f"* {ENGINES[engine].title} {span}: {row['text']} ({row['source']})."

@@ -94,12 +94,59 @@ def test_what_the_newest_releases_do_with_a_model_type(
 
 @pytest.mark.parametrize(
     ("engine", "model_type", "first"),
-    [("vllm", "granite", "0.32.0"), ("sglang", "minimax_m3", "0.5.16"), ("sglang", "qwen3_5_text", "0.5.22")],
+    [
+        ("vllm", "granite", "0.32.0"),
+        ("sglang", "minimax_m3", "0.5.18"),
+        ("sglang", "qwen3_5_text", "0.5.22"),
+        ("sglang", "qwen3_5_moe", "0.5.22"),
+        ("sglang", "glm_moe_dsa", "0.5.14"),
+        ("sglang", "qwen3_vl_moe", "0.5.14"),
+        ("sglang", "qwen3_next", "0.5.14"),
+    ],
 )
 def test_a_target_is_captured_from_a_release_on(engine: str, model_type: str, first: str) -> None:
     found = {release: captures(engine, model_type, release) for release in releases(engine)}
     assert next(release for release, what in found.items() if what == "captures") == first
     assert set(found.values()) <= {"captures", "lacks", "absent"}
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("InternS2PreviewForConditionalGeneration", "0.5.14"),
+        ("InternS2MobiusForConditionalGeneration", "0.5.18"),
+        ("Qwen4ExpForConditionalGeneration", "0.5.20"),
+        ("MiniMaxM3SparseForCausalLM", "0.5.16"),
+    ],
+)
+def test_a_hook_whose_ids_no_decoder_reads_captures_nothing(name: str, first: str) -> None:
+    readings = {
+        release: read_captures("sglang", release, Target(architectures=(name,)))
+        for release in releases("sglang")
+    }
+    unread = [
+        release
+        for release, reading in readings.items()
+        if reading is not None and "no state arrives" in reading.text
+    ]
+    assert unread[0] == first and unread[-1] == ("0.5.17" if "MiniMax" in name else "0.5.21")
+    assert {readings[release].captures for release in unread} == {"lacks"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("GptOssForCausalLM", "0.5.17"),
+        ("Gemma3ForConditionalGeneration", "0.5.14"),
+        ("Gemma4ForCausalLM", "0.5.14"),
+        ("MiniMaxM3SparseForConditionalGeneration", "0.5.23"),
+        ("LlamaForCausalLM", None),
+        ("Qwen3VLForConditionalGeneration", None),
+    ],
+)
+def test_the_state_after_the_last_layer_is_a_fact_of_the_class(name: str, first: str | None) -> None:
+    rows = {release: target_class("sglang", release, name) for release in releases("sglang")}
+    assert next((release for release, row in rows.items() if row and row.last), None) == first
 
 
 def test_a_class_that_the_config_names_decides_and_not_the_model_type() -> None:
@@ -197,7 +244,7 @@ def test_a_class_that_a_release_had_not_yet_falls_to_transformers_where_these_ca
         ("vllm", "0.23.0", "step3p5", "lacks"),
         ("vllm", "0.10.0", "llama4", "lacks"),
         ("vllm", "0.20.0", "qwen3_5", "captures"),
-        ("sglang", "0.5.14", "qwen3_5", "captures"),
+        ("sglang", "0.5.14", "qwen3_5", "lacks"),
     ],
 )
 def test_a_model_type_is_judged_by_those_of_its_classes_that_the_release_has(

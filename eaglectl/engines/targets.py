@@ -24,7 +24,8 @@ class TargetClass(Struct, frozen=True, rename={"since": "from"}):
 
     `adds_one` and `default` are the class's own rule, where an engine leaves it to classes; `language_model`
     is the class that a wrapper hands layers on to, or that its text_config decides; `backend` is whose
-    model it is where it is not the engine's own; `state` is what it captures, where that is no boundary.
+    model it is where it is not the engine's own; `state` is what it captures, where that is no boundary, or
+    where its ids go, where its decoder does not read them; `last`: with the state after the last layer.
     `source` is the place in `since`, the release with which this came.
     """
 
@@ -37,6 +38,7 @@ class TargetClass(Struct, frozen=True, rename={"since": "from"}):
     language_model: str = ""
     backend: str = ""
     state: str = ""
+    last: bool = False
 
 
 class ServingNote(Struct, frozen=True):
@@ -55,7 +57,7 @@ class ServingNote(Struct, frozen=True):
 class TargetReading(Struct, frozen=True):
     """Whether a release captures a target's hidden states; `text` says what it does where it does not.
 
-    `target` is the class as messages name it, or the model type.
+    `target` is the class as messages name it, or the model type; `last`: the state after its last layer too.
     """
 
     captures: Captures
@@ -63,6 +65,7 @@ class TargetReading(Struct, frozen=True):
     text: str = ""
     source: str = ""
     state: str = ""
+    last: bool = False
 
 
 @cached
@@ -170,14 +173,15 @@ def _reading(engine: str, release: str, row: TargetClass, target: Target) -> Tar
     source = f"{row.source} ({row.since})"
     stated = _data(engine)
     if row.captures == "lacks":
-        return TargetReading("lacks", row.architecture, stated["lacking"]["text"], source)
+        missing = stated["unread" if row.state else "lacking"]
+        return TargetReading("lacks", row.architecture, missing["text"], source)
     if row.captures == "absent":
         other = _unregistered(engine, release)
         captures: Captures = "absent" if other["fails"] else "unknown"
         return TargetReading(captures, row.architecture, other["text"], other["source"])
     if row.language_model == OF_CONFIG:
         return _inner_reading(engine, release, row, target)
-    return TargetReading("captures", row.architecture, source=source, state=row.state)
+    return TargetReading("captures", row.architecture, source=source, state=row.state, last=row.last)
 
 
 def _unregistered(engine: str, release: str) -> Mapping[str, Any]:

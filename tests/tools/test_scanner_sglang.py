@@ -4,6 +4,7 @@ It reproduces the data for real releases, and sees what changes in small synthet
 """
 
 import json
+import re
 import zipfile
 from itertools import pairwise
 from pathlib import Path
@@ -65,11 +66,20 @@ WRAPPER = """
 """
 LOOP = """
 class Model:
+    def forward(self, hidden_states):
+        for i, layer in enumerate(self.layers):
+            hidden_states = layer(hidden_states, keep if i in self.layers_to_capture else None)
+"""
+OF_BRANCH = """
+class Model:
     def forward(self, hidden_states, residual):
         for i, layer in enumerate(self.layers):
             if i in self.layers_to_capture:
                 aux_hidden_states.append(hidden_states)
             hidden_states, residual = layer(hidden_states, residual)
+"""
+AT_END = """        if num_layers in self.layers_to_capture:
+            keep(hidden_states)
 """
 FILES = {"Qwen3ForCausalLM": "qwen3", "GlmMoeDsaForCausalLM": "glm4_moe_dsa"}
 
@@ -87,8 +97,8 @@ def target_files() -> dict[str, str]:
         if row.language_model:
             body = WRAPPER.format(inner=row.language_model)
         path = f"srt/models/{FILES.get(name, name)}.py"
-        loop = LOOP if row.state and not row.language_model else ""
-        texts[path] = f"{loop}class {name}(Module):{body}\nEntryClass = {name}\n"
+        loop = (OF_BRANCH if row.state else LOOP) + (AT_END if row.last else "")
+        texts[path] = f"{loop}\nclass {name}(Module):{body}\nEntryClass = {name}\n"
     texts["srt/models/glm4_moe_dsa.py"] = (
         "class GlmMoeDsaForCausalLM(DeepseekV2ForCausalLM):\n    pass\nEntryClass = [GlmMoeDsaForCausalLM]\n"
     )
@@ -186,7 +196,7 @@ TREE = {
         "        self.gate_up_proj = Linear(bias=False)\n"
         "        if hidden_act != 'silu':\n"
         "            raise ValueError\n"
-        f"class LlamaForCausalLM:{CAPTURE}\nEntryClass = LlamaForCausalLM\n"
+        f"{LOOP}\nclass LlamaForCausalLM:{CAPTURE}\nEntryClass = LlamaForCausalLM\n"
     ),
     **target_files(),
 }
@@ -341,6 +351,8 @@ def test_a_synthetic_release_like_the_newest_differs_in_nothing(tmp_path: Path) 
         ("llama", "            raise ValueError\n", "            pass\n", {"hidden-act"}),
         ("qwen3", "[val + 1 for val in layer_ids]", "list(layer_ids)", {"target Qwen3ForCausalLM"}),
         ("qwen3", "num_layers - 3", "num_layers - 1", {"target Qwen3ForCausalLM"}),
+        ("qwen3", "if i in self.layers_to_capture", "if i in self.others", {"target Qwen3ForCausalLM"}),
+        ("GptOssForCausalLM", "if num_layers in", "if 0 in", {"target GptOssForCausalLM"}),
         (
             "glm4_moe_dsa",
             "class GlmMoeDsaForCausalLM(DeepseekV2ForCausalLM)",
@@ -354,6 +366,50 @@ def test_one_change_in_the_sources_is_seen_as_that_change(
 ) -> None:
     found = extracted(tree(tmp_path, **{file: (old, new)}))
     assert {one.what for one in compare(found, LIKE)} == differs
+
+
+FLAGS = LOOP.replace("i in self.layers_to_capture", 'getattr(layer, "_is_layer_to_capture", False)')
+SETTER = """
+    def set_eagle3_layers_to_capture(self, layers):
+        for layer in layers:
+            setattr(self.layers[layer], "_is_layer_to_capture", True)
+"""
+BUILT = """
+    def __init__(self, config, decoder_cls=Model):
+        self.model = decoder_cls(config)
+"""
+HANDED = re.sub(r"\.layers_to_capture = (\[.*\])", r".set_eagle3_layers_to_capture(\1)", CAPTURE)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "hook", "captures"),
+    [
+        (LOOP, CAPTURE, True),
+        (FLAGS, CAPTURE, False),
+        (FLAGS, CAPTURE + '        mark("_is_layer_to_capture", True)\n', True),
+        (FLAGS + SETTER, HANDED, True),
+        (FLAGS, HANDED, False),
+        (LOOP + SETTER, HANDED, False),
+        ("class Model:\n    pass\n", CAPTURE, False),
+    ],
+)
+@pytest.mark.parametrize("is_inherited", [False, True])
+def test_states_arrive_only_where_the_decoder_asks_for_what_the_hook_sets(
+    decoder: str, hook: str, captures: bool, is_inherited: bool, tmp_path: Path
+) -> None:
+    text = f"{decoder}\nclass NewForCausalLM(Module):{BUILT}{hook}\nEntryClass = NewForCausalLM\n"
+    if is_inherited:  # the subclass has another decoder than the class of which it has the hook
+        built = BUILT.replace("Model", "Own").replace(
+            "self.model = decoder_cls(config)", "super().__init__()"
+        )
+        text = (
+            f"{FLAGS if decoder is LOOP else LOOP}\n{decoder.replace('Model', 'Own')}\n"
+            f"class Base(Module):{BUILT}{hook}\nclass NewForCausalLM(Base):{built}\n"
+            "EntryClass = NewForCausalLM\n"
+        )
+    files = {**TREE, "srt/models/new.py": text}
+    found = extracted(write_package(tmp_path / "sglang", files, {}).parent)
+    assert found["targets"]["NewForCausalLM"]["captures"] is captures
 
 
 def test_a_target_that_is_new_or_gone_is_seen(tmp_path: Path) -> None:
@@ -371,7 +427,7 @@ def test_a_target_that_is_new_or_gone_is_seen(tmp_path: Path) -> None:
 def test_what_ids_mean_in_code_of_another_form_is_left_to_decide(tmp_path: Path) -> None:
     scanned = scanner.scan(tree(tmp_path, qwen3=("[val + 1 for val in layer_ids]", "shifted(layer_ids)")))
     assert any(
-        "Qwen3ForCausalLM (qwen3.py:1): of no form known here; read it" in text for text in scanned.undecided
+        "Qwen3ForCausalLM (qwen3.py:7): of no form known here; read it" in text for text in scanned.undecided
     )
 
 

@@ -22,6 +22,7 @@ ID_PLACES = (IDS, f"eagle_config.{IDS}", "target_layer_ids", "eagle_config.layer
 # ids of other speculative methods, which engines read in the same functions
 OTHER_METHODS = ("dflash_config.", "dspark_")
 
+LAST = "with the last state"
 # names of drafters' classes end so; they take no layers of their own
 DRAFTERS = ("NextN", "Eagle", "Eagle3", "MTP", "AssistantForCausalLM", "DraftModel", "Speculator")
 
@@ -141,10 +142,12 @@ def _words(row: TargetClass | Mapping[str, Any] | None) -> str:
             row.language_model,
             row.backend,
             row.state,
+            LAST if row.last else "",
         )
     else:
         keys = ("adds_one", "default", "language_model", "backend", "state")
-        parts = ("captures" if row["captures"] else "lacks", *(row.get(key) for key in keys))
+        shown = (*(row.get(key) for key in keys), LAST if row.get("last") else "")
+        parts = ("captures" if row["captures"] else "lacks", *shown)
     return ", ".join(str(part) for part in parts if part)
 
 

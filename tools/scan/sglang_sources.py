@@ -5,7 +5,8 @@ Drafter classes and what they read, where ids are looked up, and what they mean 
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from tools.scan.extraction import (
     KEYS,
@@ -55,6 +56,18 @@ WORDS = ("transformer_layer_config", "norm_before_residual", "mask_hidden")
 # a loop that keeps a layer's branch, where the residual that belongs to it is a value of its own
 BRANCH = ("aux_hidden_states.append(hidden_states)", "hidden_states, residual = layer(")
 NO_RESIDUAL = "without the residual"
+# what a hook sets: the decoder's list, or a flag of its layers; what the decoder's loop asks for
+SETS = (re.compile(r"self\.\w+\.layers_to_capture = "), re.compile(r"'_is_layer_to_capture', True"))
+ASKS = (
+    re.compile(r"(?:if|and) [\w.]+(?: \+ 1)? in self\.layers_to_capture"),
+    re.compile(r"_is_layer_to_capture\", False"),
+)
+UNREAD = "in a place that its decoder does not read"
+# a loop that has a state after its last layer
+LAST = re.compile(
+    r"(?:num_layers|\.num_hidden_layers|len\(self\.layers\)|end_layer|i \+ 1) in self\.layers_to_capture"
+)
+DECODER = re.compile(r"self\.(?:language_)?model(?:: [\w\[\]. |]+)? = (?:self\.)?([\w.]+)\(")
 ENTRIES = re.compile(rb"^EntryClass\s*=\s*(\[[^\]]*\]|\w+)", re.MULTILINE)
 # how a wrapper builds its language model, and hands layers on to it
 INNER = re.compile(r"self\.language_model(?:: [\w\[\]. |]+)? = (\w+)\(")
@@ -185,11 +198,8 @@ def _keys(value: ast.expr) -> Iterator[str]:
             yield f"{holder}.{text_of(key)}"
 
 
-def _capture(node: ast.ClassDef) -> Found | None:
-    function = next(
-        (one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == CAPTURE), None
-    )
-    if function is None or not any(argument.arg == "layer_ids" for argument in function.args.args):
+def _capture(function: ast.FunctionDef) -> dict[str, Any] | None:
+    if not any(argument.arg == "layer_ids" for argument in function.args.args):
         return None
     default = next((part for part in ast.walk(function) if isinstance(part, ast.List) and part.elts), None)
     if default is None:
@@ -241,17 +251,55 @@ def _target(classes: Classes, text: ClassText) -> Found:
         inner = next((match[1] for part in lineage if (match := INNER.search(part.body))), None)
         other = classes.find(inner, own.path) if inner else None
         return {**_target(classes, other), "language_model": inner} if other else {"captures": False}
-    return _rule_of(classes, own)
+    return _rule_of(classes, own, lineage)
 
 
-def _rule_of(classes: Classes, own: ClassText) -> Found:
-    """What a class's own function does with ids, and which states the loop of its file keeps."""
-    tree = classes.tree(own)
-    rule = _capture(tree) if tree else None
+def _rule_of(classes: Classes, own: ClassText, lineage: Sequence[ClassText]) -> Found:
+    """What the function that a class has or inherits does with ids, and which states its decoder keeps."""
+    function = _hook(classes, own)
+    rule = _capture(function) if function else None
     if rule is None:
         return {"captures": False}
+    decoders = _decoders(classes, lineage) or classes.in_file(own.path)
+    reader = next((part for part in decoders if any(asked.search(part.body) for asked in ASKS)), None)
+    if reader is None or not _is_read(classes, own, decoders, reader):
+        return {"captures": False, "state": UNREAD}
+    if LAST.search(reader.body):
+        rule["last"] = True
     is_branch = any(all(mark in part.body for mark in BRANCH) for part in classes.in_file(own.path))
     return {"captures": True, **rule, **({"state": NO_RESIDUAL} if is_branch else {})}
+
+
+def _hook(classes: Classes, text: ClassText) -> ast.FunctionDef | None:
+    tree = classes.tree(text)
+    functions = [node for node in (tree.body if tree else ()) if isinstance(node, ast.FunctionDef)]
+    return next((node for node in functions if node.name == CAPTURE), None)
+
+
+def _decoders(classes: Classes, lineage: Sequence[ClassText]) -> tuple[ClassText, ...]:
+    """The class of a target's decoder and all that it inherits from; none where it is not found."""
+    bodies = [part.body for part in lineage]
+    name = next((match[1] for body in bodies if (match := DECODER.search(body))), "")
+    if name and _named(classes, name, lineage[0].path) is None:
+        # an argument or attribute that subclasses set, or a function that they override
+        given = re.compile(rf"\b{name}(?: = |=)([\w.]+)|def {name}\(.*?return (\w+)\(", re.DOTALL)
+        name = next((match[1] or match[2] for body in bodies if (match := given.search(body))), "")
+    decoder = _named(classes, name, lineage[0].path)
+    return classes.lineage(decoder) if decoder else ()
+
+
+def _named(classes: Classes, name: str, path: str) -> ClassText | None:
+    """A class by its name, or by the name of its module and its own."""
+    module, _, last = name.rpartition(".")
+    return classes.find(last, f"{MODELS}/{module}.py" if module else path)
+
+
+def _is_read(classes: Classes, own: ClassText, decoders: Sequence[ClassText], reader: ClassText) -> bool:
+    """Whether a decoder's loop asks for what the target's function sets, or has the decoder's set."""
+    text = source_of(hook) if (hook := _hook(classes, own)) else ""
+    if f".{CAPTURE}(" in text:
+        text += "".join(source_of(inner) for part in decoders if (inner := _hook(classes, part)))
+    return any(sets.search(text) and asks.search(reader.body) for sets, asks in zip(SETS, ASKS, strict=True))
 
 
 def _unmentioned(sources: Sources) -> list[str]:
