@@ -18,8 +18,7 @@ from eaglectl.drafter.tensors import Dimensions
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import RECORD
 from eaglectl.files.record import history
-from eaglectl.formats.config_keys import MISSING, Keys
-from eaglectl.formats.reader import MASK_KEYS
+from eaglectl.formats.config_keys import Keys, mask_token
 from eaglectl.formats.settling import RECORDED, is_config_edited
 from eaglectl.verdicts import FactState
 
@@ -71,7 +70,7 @@ def _values(drafter: Drafter) -> dict[str, Any]:
         or carried.get("partial_rotary_factor", 1.0),
         **drafter.settings,
         "sliding_window": {key: carried.get(key) for key in SLIDING} if is_sliding else None,
-        "mask_token_id": _mask_token(drafter),
+        "mask_token_id": mask_token(carried) if Feature.PARALLEL in drafter.features() else None,
         "logit_scale": carried.get("logit_scale", 1.0),
         "quantisation": drafter.quantisation,
     }
@@ -211,8 +210,3 @@ def _scaling(rope: Rope) -> Mapping[str, Any] | None:
     return {**YARN, **stated} if stated.get("rope_type") == "yarn" else stated
 
 
-def _mask_token(drafter: Drafter) -> Any:
-    if Feature.PARALLEL not in drafter.features():
-        return None
-    values = (Keys(drafter.carried).at(key) for key in MASK_KEYS)
-    return next((value for value in values if value is not MISSING), None)

@@ -19,12 +19,12 @@ from eaglectl.engines.conditions import (
 )
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Case, Condition, Engine
-from eaglectl.engines.layers import IDS
+from eaglectl.engines.layers import IDS, value_at
 from eaglectl.engines.releases import is_since, is_within
 from eaglectl.engines.view import View, assumed_head_dim, dimensions, stated_theta
+from eaglectl.formats.config_keys import mask_token
 from eaglectl.formats.format import ModelClass
 
-MASK_KEYS = {"mask_token_id", "pard_token", "ptd_token_id", "dflash_config"}
 ATTENTION_BIASES = frozenset({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS})
 # fc has a bias in no class, o_proj and the MLP in the Llama class only
 PLACELESS_BIASES = {
@@ -144,6 +144,19 @@ def _layer_model_type(view: View) -> bool:
     return layer.get("model_type", "llama") not in ("llama", "qwen3")
 
 
+def _mask_keys(release: str) -> list[str]:
+    """The places in config.json where a release looks for the mask token."""
+    return [path for path, releases in load("vllm")["mask_keys"].items() if is_within(releases, release)]
+
+
+def _unread_mask_token(case: Case) -> bool:
+    """Of a speculators config vLLM copies the token to pard_token itself (algos.py 0.27.1:86)."""
+    view = case.view
+    if Feature.PARALLEL not in view.features or view.is_speculators or mask_token(view.config) is None:
+        return False
+    return all(value_at(view.config, path) is None for path in _mask_keys(case.release))
+
+
 def _of_speculators(is_used: Callable[[View], object]) -> Condition:
     """Holds where the config is speculators' and the drafter uses the feature."""
     return when(lambda view: view.is_speculators and is_used(view))
@@ -208,7 +221,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "parallel-runner": lambda case: (
         Feature.PARALLEL in case.view.features and not case.behaviour.parallel_runners
     ),
-    "mask-token": when(lambda view: Feature.PARALLEL in view.features and not view.config.keys() & MASK_KEYS),
+    "mask-token": when(lambda view: Feature.PARALLEL in view.features and mask_token(view.config) is None),
+    "mask-token-unread": _unread_mask_token,
     "sliding-window-qwen3": has(Feature.SLIDING_WINDOW),
     "quantised-absent": has(Feature.QUANTISED),
     "quantised-target": when(
@@ -265,6 +279,7 @@ def _words(case: Case) -> Mapping[str, Any]:
         "assumed_head_dim": f"{assumed_head_dim(view):g}",
         "runners": " and ".join(case.behaviour.runners),
         "target_type": drafter.target.model_type,
+        "mask_keys": " or ".join(_mask_keys(case.release)),
         "layer_model_type": layer.get("model_type") if isinstance(layer, Mapping) else None,
     }
 

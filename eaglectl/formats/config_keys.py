@@ -12,6 +12,8 @@ from eaglectl.errors import RefusedError
 T = TypeVar("T")
 
 MISSING = object()
+# of a parallel drafter, as engines and trainers write it
+MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id", "dflash_config.mask_token_id")
 # the objects in which trainers and engines repeat keys of the top level
 OBJECTS = ("eagle_config", "eagle_architecture_config", "transformer_layer_config", "speculators_config")
 
@@ -238,3 +240,9 @@ class Keys(Struct, frozen=True):
             if key not in places and value is not None:
                 left[key] = value
         return left
+
+
+def mask_token(config: Mapping[str, Any]) -> Any:
+    """The mask token of a parallel drafter, under any key that vLLM reads; None without."""
+    values = (Keys(config).at(key) for key in MASK_KEYS)
+    return next((value for value in values if value is not MISSING), None)

@@ -16,7 +16,7 @@ from eaglectl.files.record import history
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.aux_ids import aux_layers_by_record, read_aux_layers
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names
-from eaglectl.formats.config_keys import MISSING, OBJECTS, TARGET_DEPTH, Keys, Reading
+from eaglectl.formats.config_keys import MISSING, OBJECTS, TARGET_DEPTH, Keys, Reading, mask_token
 from eaglectl.formats.config_schema import number_notes
 from eaglectl.formats.format import SCALINGS, Answers, CheckpointSummary, Format, ModelClass, RopeAnswer
 from eaglectl.formats.names import Names, name_notes, read_head, read_names, read_tensors
@@ -271,14 +271,11 @@ def _target_notes(dims: Dimensions, target: Target) -> Iterator[Note]:
         )
 
 
-MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id", "dflash_config.mask_token_id")
-
-
 def _read_mask_token(
     keys: Keys, tensors: Mapping[str, Tensor], answers: Answers
 ) -> Reading[Mapping[str, int]]:
     """The mask token of a parallel drafter, which vLLM will not start without; asked where no key says it."""
-    if "mask_hidden" not in tensors or any(keys.at(key) is not MISSING for key in MASK_KEYS):
+    if "mask_hidden" not in tensors or mask_token(keys.config) is not None:
         return Reading({})
     if answer := answers.semantics.get("mask_token_id"):
         return Reading({"mask_token_id": int(answer)})

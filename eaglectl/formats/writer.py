@@ -5,6 +5,7 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.drafter.tensors import LAYER
+from eaglectl.formats.config_keys import mask_token
 from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Format, Layout, ModelClass
 
 TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
@@ -57,6 +58,8 @@ def write_config(
         if place not in (TOP_IDS, NESTED_IDS):
             put(config, place, list(ids[place]))
     config |= {key: value for key, value in carried.items() if key not in config}
+    if Feature.PARALLEL in drafter.features() and not layout.nest:
+        config.setdefault("pard_token", mask_token(config))  # the key that every release of vLLM reads
     for fact, place in format.keys.items():
         if fact in config:
             value = config.pop(fact)

@@ -325,6 +325,13 @@ BAD = (
     Bad("vllm-head-dim-smaller", "vllm==0.32.0", "takes head_dim 4", {"head_dim": ABSENT}),
     Bad("vllm-parallel-absent", "vllm==0.15.1", config={"mask_token_id": 3}, tensors=MASK),
     Bad("vllm-mask-token", "vllm==0.32.0", tensors=MASK),
+    Bad(
+        "vllm-mask-token-unread",
+        "vllm==0.27.1",
+        "from pard_token or ptd_token_id or dflash_config.mask_token_id alone",
+        {"mask_token_id": 3},
+        MASK,
+    ),
     Bad("vllm-sliding-window-qwen3", "vllm==0.25.1", config={**QWEN3, **SLIDING}, tensors=QUERY_NORMS),
     Bad(
         "vllm-aux-layers",
@@ -1077,7 +1084,11 @@ def test_what_cannot_be_read_is_said_of_every_release(tmp_path: Path) -> None:
             "vLLM: no known release serves it whatever is written"
             " (0.33.0 has no norm_before_fc for MLA drafters)",
         ),
-        (Bad("", "vllm", tensors=MASK), "vLLM: write mask_token_id as it was trained"),
+        (Bad("", "vllm", tensors=MASK), "vLLM: write pard_token and mask_token_id as it was trained"),
+        (
+            Bad("", "vllm==0.27.1", config={"mask_token_id": 3}, tensors=MASK),
+            "vLLM: write pard_token: 3 into config.json",
+        ),
         (
             Bad("", "sglang", config={"norm_before_residual": True}),
             "SGLang: no known release serves it whatever is written"
@@ -1184,6 +1195,31 @@ def test_parallel_drafters_are_judged_by_the_runner_that_drafts_in_parallel(tmp_
     plain = drafter_folder(tmp_path / "plain", config=config)
     (verdict,) = eaglectl.inspect(str(plain), engines=["vllm==0.33.0"], answers=answers).requested
     assert verdict.outcome == "differs", verdict
+
+
+@pytest.mark.parametrize(
+    ("keys", "first"),
+    [
+        ({"mask_token_id": 3}, "0.28.0"),
+        ({"ptd_token_id": 3}, "0.16.0"),
+        ({"pard_token": 0, "mask_token_id": 0}, "0.16.0"),
+    ],
+)
+def test_each_key_of_the_mask_token_is_read_from_a_release_on(
+    keys: Mapping[str, Any], first: str, tmp_path: Path
+) -> None:
+    folder, out = drafter_folder(tmp_path, config=keys, tensors=MASK), str(tmp_path / "out")
+
+    def unread(path: str) -> list[str]:
+        verdicts = eaglectl.inspect(path, engines=["vllm>=0.16"]).requested
+        return [each.release for each in verdicts if "reads the mask token" in " ".join(each.reasons)]
+
+    releases = ENGINES["vllm"].releases
+    assert unread(str(folder)) == list(releases[releases.index("0.16.0") : releases.index(first)])
+    # what is written serves every release that any spelling serves
+    assert call("convert", folder, "-o", out).code == 0
+    written = json.loads(Path(out, "config.json").read_text())
+    assert unread(out) == [] and written["pard_token"] == (0 if "pard_token" in keys else 3)
 
 
 def test_sglang_removes_model_from_names_but_the_heads(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from eaglectl.engines.layers import IDS
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import is_within, ranges
 from eaglectl.engines.view import View
+from eaglectl.formats.config_keys import mask_token
 from eaglectl.judge.rule import CannotLook, Check, Match, Rule
 from eaglectl.judge.subject import Subject
 from eaglectl.verdicts import ServedAs
@@ -62,6 +63,7 @@ def edits(fact: Fact, view: View) -> Mapping[str, Any]:
         "{target_hidden}": dims.target_hidden,
         "{residual}": norms.norm_before_residual,
         "{model_type_value}": MODEL_TYPES[view.model_class],
+        "{mask_token}": mask_token(view.config),
         "{theta}": view.drafter.rope.theta,
         "{rope_scaling}": view.drafter.rope.scaling,
         "{norm_output_value}": norms.norm_output,
