@@ -451,6 +451,18 @@ def test_engines_takes_an_engine_whose_releases_are_not_followed(name: str) -> N
     assert document["engines"] == [] and [row["engine"] for row in document["not_followed"]] == [name]
 
 
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("lmdeploy", "(2, 30, 58) without, and only checks and counts them"),
+        ("lmdeploy", "fc_norm (or use_aux_norm) and norm_output"),
+        ("max", "no norm_before_fc"),
+    ],
+)
+def test_engines_says_what_was_read_of_an_engine_that_is_not_followed(name: str, word: str) -> None:
+    assert word in " ".join(call("engines", name).out.split())
+
+
 def test_engines_names_the_nearest_of_an_unknown_engine() -> None:
     assert "near it: vllm" in refusal(2, "engines", "vlm")
 
