@@ -90,6 +90,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
         {"model.mtp_linear_proj.0.weight": floats("m", HIDDEN, 2 * HIDDEN)},
         ("(MTP) head", "model.mtp_linear_proj"),
     ),
+    "Megatron's names, of a state in several stages": (
+        {},
+        {"module.eagle_module.decoder.layers.0.mlp.linear_fc2.weight": floats("m", HIDDEN, 32)},
+        ("Megatron's names", "export it first", "NeMo RL and ModelOpt"),
+    ),
+    "Megatron's names, of the head alone": (
+        {},
+        {"eagle_output_layer.weight": floats("m", 32, HIDDEN)},
+        ("Megatron's names", "export_mcore_gpt_to_hf"),
+    ),
 }
 
 

@@ -183,7 +183,41 @@ def test_a_gguf_file_is_refused_by_name(tmp_path: Path, command: str) -> None:
 def test_a_folder_of_gguf_files_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "drafter-q8.gguf").write_bytes(b"GGUF")
     message = refusal(3, "inspect", tmp_path)
-    assert "has no config.json; drafter-q8.gguf in it is a GGUF file, which llama.cpp's converter" in message
+    assert "has no config.json; drafter-q8.gguf is a GGUF file, which llama.cpp's converter" in message
+
+
+EXPORTS = {
+    "OpenVINO, of another name": (("drafter.xml", "drafter.bin"), "drafter.xml is OpenVINO's"),
+    "ONNX": (("model.onnx", "model.onnx_data"), "model.onnx is an ONNX graph"),
+    "TensorRT": (("rank0.engine",), "rank0.engine is an engine of TensorRT"),
+    "GGUF": (("drafter-q8.gguf",), "drafter-q8.gguf is a GGUF file"),
+}
+
+
+@pytest.mark.parametrize("case", EXPORTS)
+def test_what_a_tool_made_of_a_checkpoint_is_refused_by_name(case: str, tmp_path: Path) -> None:
+    names, words = EXPORTS[case]
+    folder = drafter_folder(tmp_path)
+    (folder / "model.safetensors").unlink()
+    for name in names:
+        (folder / name).write_bytes(b"\0" * 64)
+    message = refusal(1, "inspect", folder)
+    assert words in message and "that it is made of" in message and "pickle" not in message
+    done = call("validate", folder)
+    assert done.code == 1 and words in " ".join(done.out.split()) and "pickle" not in done.out
+
+
+def test_a_graph_beside_weights_changes_nothing(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    for name in ("openvino_model.xml", "openvino_model.bin"):
+        (folder / name).write_bytes(b"\0" * 64)
+    assert call("inspect", folder).code == 0
+
+
+def test_a_bin_file_without_a_graph_is_a_pickle(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    (folder / "openvino_model.bin").write_bytes(b"\0" * 64)
+    assert "openvino_model.bin is a pickle" in call("validate", folder).out
 
 
 def test_two_weight_files_without_an_index_are_not_chosen_between(tmp_path: Path) -> None:

@@ -23,14 +23,13 @@ from eaglectl.files.header import (
 )
 from eaglectl.files.layout import (
     CONFIG,
-    GGUF,
     INDEX,
     MISTRAL,
-    OF_GGUF,
     QUANTISATION,
     RECORD,
     SINGLE,
     WEIGHT_SUFFIXES,
+    export_words,
     folders_with_config,
     pickle_files,
 )
@@ -181,8 +180,8 @@ def why_no_checkpoint(source: Source) -> str:
 def _no_config(source: Source, *, is_target: bool) -> str:
     """What to do about a folder without a config.json: the folder below it that has one, or what to copy."""
     about = f"{source.place} has no config.json"
-    if gguf := next((name for name in source.names() if name.endswith(GGUF)), ""):
-        return f"{about}; {gguf} in it is a GGUF file, which {OF_GGUF}"
+    if words := export_words(source.names()):
+        return f"{about}; {words}"
     if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):
         kind = "target" if is_target else "checkpoint"
         return f"{about}; give the folder of one {kind} in it: {_paths(source, folders)}"
@@ -211,6 +210,8 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
         return (SINGLE,), None
     if len(files) == 1:
         return files, None
+    if not files and (words := export_words(names)):
+        raise RefusedError(f"{source.place} has no weights that eaglectl reads: {words}", "not-a-drafter")
     if not files:
         about = f"{source.place} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
         if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):

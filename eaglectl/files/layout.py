@@ -1,8 +1,8 @@
 """The files that a checkpoint is made of, by their names, and what is published beside them."""
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping
+from pathlib import Path, PurePosixPath
 
 from eaglectl.errors import UnreadableError
 from eaglectl.files.header import parse_json
@@ -16,11 +16,13 @@ MISTRAL = ("params.json", "consolidated.safetensors")
 # published beside the weights
 CARD, RECORD, SUMS, SIGNATURE = "README.md", "eaglectl.json", "SHA256SUMS", "model.sig"
 PICKLES = (".bin", ".pt", ".pth")
-GGUF = ".gguf"
-OF_GGUF = (
-    "llama.cpp's converter makes of a checkpoint; give the folder or repository with config.json and"
-    " safetensors that it is made of"
-)
+# what other tools make of a checkpoint, by the end of the file's name
+EXPORTS: Mapping[str, str] = {
+    ".gguf": "a GGUF file, which llama.cpp's converter makes of a checkpoint",
+    ".xml": "OpenVINO's graph, which `optimum-cli export openvino` makes of a checkpoint",
+    ".onnx": "an ONNX graph, which an exporter makes of a checkpoint",
+    ".engine": "an engine of TensorRT, which trtllm-build makes of a checkpoint",
+}
 QUANTISATION = "hf_quant_config.json"
 WEIGHT_SUFFIXES = (".safetensors", *PICKLES)
 # small pickles beside the weights that hold the draft vocabulary (NeMo Automodel, SpecForge)
@@ -44,8 +46,26 @@ def pickle_files(source: Source) -> tuple[str, ...]:
     if any(name.endswith(".safetensors") or name == INDEX for name in names):
         return ()
     return _distributed_files(names) or tuple(
-        name for name in names if name.endswith(PICKLES) and not NOT_WEIGHTS.match(name)
+        name
+        for name in names
+        if name.endswith(PICKLES) and not NOT_WEIGHTS.match(name) and not is_openvino_weights(name, names)
     )
+
+
+def is_openvino_weights(name: str, names: Collection[str]) -> bool:
+    """Whether a .bin file is the data of an OpenVINO graph beside it, and no pickle."""
+    return name.endswith(".bin") and name.removesuffix(".bin") + ".xml" in names
+
+
+def export_words(names: Collection[str]) -> str:
+    """Which of these files another tool made of a checkpoint, and what to give; "" where none is."""
+    for name in names:
+        if kind := EXPORTS.get(PurePosixPath(name).suffix):
+            return (
+                f"{name} is {kind}; give the folder or repository with config.json and safetensors that it is"
+                " made of"
+            )
+    return ""
 
 
 def folders_with_config(root: Path) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.files import is_folder
 from eaglectl.files.hub_names import SCHEME, is_hub_name, split_name
-from eaglectl.files.layout import CONFIG, GGUF, OF_GGUF, WEIGHT_SUFFIXES, readable_files
+from eaglectl.files.layout import CONFIG, WEIGHT_SUFFIXES, export_words, readable_files
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.text import is_url, listed
 
@@ -28,8 +28,8 @@ def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource |
     if S_ISDIR(mode):
         return FolderSource(path)
     if S_ISREG(mode):
-        if path.suffix == GGUF:
-            raise UsageError(f"{text} is a GGUF file, which {OF_GGUF}")
+        if words := export_words((text,)):
+            raise UsageError(words)
         if path.suffix not in WEIGHT_SUFFIXES:
             raise UsageError(
                 f"{text} is not a weight file; give a checkpoint folder, or one of its"

@@ -218,6 +218,13 @@ FAMILIES: tuple[Family, ...] = (
         speculators="mtp",
     ),
     Family(
+        "the state of an EAGLE module in Megatron's names",
+        "which NeMo RL and ModelOpt train and no engine loads; export it first: ModelOpt's"
+        " export_mcore_gpt_to_hf with export_extra_modules=True, or what the framework hands to its engine",
+        "Model-Optimizer modelopt/torch/speculative/plugins/megatron_eagle.py, NeMo RL pull request 3699",
+        tensors=r"(.*\.)?(eagle_output_layer|layers\.\d+\.(self_attention\.linear_(qkv|proj)|mlp\.linear_fc[12]))\..*",
+    ),
+    Family(
         "a Medusa head",
         "which drafts each position by a head of its own from the target's last state; vLLM (method medusa)"
         " serves it",

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from eaglectl.errors import UnreadableError
 from eaglectl.files.header import HEADER, JSON, LFS_POINTER, POINTER, SHARDS, UNSAFE, WEIGHTS, parse_json
-from eaglectl.files.layout import INDEX, NOT_WEIGHTS, PICKLES, SINGLE
+from eaglectl.files.layout import INDEX, NOT_WEIGHTS, PICKLES, SINGLE, is_openvino_weights
 from eaglectl.judge.rule import CannotLook, Match, rule
 from eaglectl.judge.subject import Subject
 
@@ -74,7 +74,7 @@ def unsafe_file(subject: Subject) -> Iterator[Match]:
     files.
     """
     for name in subject.names:
-        if name.endswith(PICKLE_SUFFIXES) or NOT_WEIGHTS.match(name):
+        if _is_pickle(subject, name):
             yield Match(f"{name} is a pickle", name)
         elif name.endswith(CODE):
             yield Match(f"{name} is code; a checkpoint is data", name)
@@ -137,7 +137,7 @@ def unknown_file(subject: Subject) -> Iterator[Match]:
     """
     allowed = (*KNOWN, *subject.policy.allowed.get("files", ()))
     for name in subject.names:
-        if name.endswith((*PICKLE_SUFFIXES, *CODE)) or NOT_WEIGHTS.match(name):
+        if _is_pickle(subject, name) or name.endswith(CODE):
             continue  # EGL002 reports it
         if not any(fnmatchcase(name, pattern) for pattern in allowed):
             yield Match(f"{name} is no file that a drafter's folder has a use for", name)
@@ -221,6 +221,11 @@ def distributed_checkpoint(subject: Subject) -> Iterator[Match]:
     files = subject.checkpoint.weight_files if subject.read_error is None else ()
     for name in [name for name in files if name.endswith(".distcp")][:1]:
         yield Match(f"{name} is a shard of a distributed checkpoint, which no engine loads", name)
+
+
+def _is_pickle(subject: Subject, name: str) -> bool:
+    is_pickle = name.endswith(PICKLE_SUFFIXES) or NOT_WEIGHTS.match(name) is not None
+    return is_pickle and not is_openvino_weights(name, subject.names)
 
 
 def _size(subject: Subject, name: str) -> int | None:
