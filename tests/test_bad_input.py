@@ -3,10 +3,11 @@
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from math import prod
 from pathlib import Path
@@ -613,6 +614,37 @@ def test_two_whole_tables_that_differ_are_a_question(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path, tensors={"t2d": mask((*TARGETS[:-1], 61))})
     message = refusal(2, "convert", folder, "-o", tmp_path / "out")
     assert "pass --fix-reading d2t=from-t2d or --fix-reading t2d=from-d2t" in message
+
+
+CASTS = {"BF16": ("H", 0x3F80), "F16": ("e", 1.0), "F32": ("f", 1.0), "F64": ("d", 1.0)}
+
+
+def cast_mask(dtype: str, tokens: Sequence[int] = TARGETS, extra: float = 0) -> Stored:
+    """t2d as a cast of the whole file leaves it, `extra` in place of the first zero."""
+    code, one = CASTS[dtype]
+    marks: list[float] = [one if token in tokens else 0 for token in range(VOCAB)]
+    marks[marks.index(0)] = extra
+    return dtype, (VOCAB,), struct.pack(f"<{VOCAB}{code}", *marks)
+
+
+@pytest.mark.parametrize("dtype", CASTS)
+def test_a_cast_d2t_is_made_of_a_t2d_of_zeros_and_ones(tmp_path: Path, dtype: str) -> None:
+    tensors = {"d2t": floats("d", DRAFT, dtype="BF16"), "t2d": cast_mask(dtype)}
+    folder = drafter_folder(tmp_path, tensors=tensors)
+    message = refusal(1, "convert", folder, "-o", tmp_path / "out")
+    assert "pass --fix-reading d2t=from-t2d, as that table is whole" in message
+    assert call("convert", folder, "--fix-reading", "d2t=from-t2d", "-o", tmp_path / "out").code == 0
+    written = read_safetensors(tmp_path / "out" / "model.safetensors")
+    assert (written["d2t"], written["t2d"]) == (offsets(), mask())
+
+
+@pytest.mark.parametrize(
+    "t2d", [cast_mask("F32", extra=0.5), cast_mask("F16", extra=2.0), cast_mask("BF16", TARGETS[1:])]
+)
+def test_a_cast_d2t_is_made_of_no_other_t2d(tmp_path: Path, t2d: Stored) -> None:
+    folder = drafter_folder(tmp_path, tensors={"d2t": floats("d", DRAFT, dtype="BF16"), "t2d": t2d})
+    assert "--fix-reading" not in refusal(1, "convert", folder, "-o", tmp_path / "out")
+    refusal(1, "convert", folder, "--fix-reading", "d2t=from-t2d", "-o", tmp_path / "out")
 
 
 @pytest.mark.parametrize("t2d", [None, mask()])

@@ -388,7 +388,10 @@ def tensors_left_behind(
         if why := drafter.strays.get(name) or reasons.get(name):
             yield LeftBehind(name, why)
         elif canonical_name(name) in ("d2t", "t2d"):
-            yield LeftBehind(name, "the identity map of a full vocabulary, which says nothing")
+            why = "the identity map of a full vocabulary, which says nothing"
+            if drafter.has_reduced_vocabulary:
+                why = "made of the other table (--fix-reading)"
+            yield LeftBehind(name, why)
         else:
             raise OptionNeededError(f"{name} would be lost; pass --drop {name} if it may be left behind")
 

@@ -86,7 +86,12 @@ class Fault(Struct, frozen=True):
 
 
 def numbers(name: str, dtype: str, raw: bytes) -> Ids:
-    """Raw little-endian data of an integer or boolean tensor."""
+    """Raw little-endian data of an integer or boolean tensor; of t2d as floats too, where all are 0 or 1.
+
+    Raises RefusedError for others, whose numbers a cast may have rounded.
+    """
+    if name == "t2d" and dtype in (*_OTHERS, "BF16") and set(marks := _floats(dtype, raw)) <= {0.0, 1.0}:
+        return tuple(map(int, marks))
     if dtype not in _INTEGERS:
         raise RefusedError(
             f"{name} is {dtype}; whole numbers were expected (engines read int64)",
@@ -101,12 +106,16 @@ def as_engines_read(name: str, dtype: str, raw: bytes) -> Ids:
 
     Raises RefusedError.
     """
-    if dtype == "BF16":
-        words = _unpacked("H", raw)
-        return as_engines_read(name, "F32", pack(f"<{len(words)}I", *(word << 16 for word in words)))
-    if dtype in _OTHERS:
-        return tuple(map(_whole, _unpacked(_OTHERS[dtype], raw)))
+    if dtype in (*_OTHERS, "BF16"):
+        return tuple(map(_whole, _floats(dtype, raw)))
     return numbers(name, dtype, raw)
+
+
+def _floats(dtype: str, raw: bytes) -> tuple[float, ...]:
+    if dtype != "BF16":
+        return _unpacked(_OTHERS[dtype], raw)
+    words = _unpacked("H", raw)
+    return _unpacked("f", pack(f"<{len(words)}I", *(word << 16 for word in words)))
 
 
 def _unpacked(code: str, raw: bytes) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """An inspection as rows of text: what the terminal shows of `inspect`."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -352,7 +353,9 @@ def next_command(inspection: Inspection) -> str:
     )
     if latest.is_served or is_carried or is_refused or _is_beyond_conversion(inspection):
         return ""
-    return inspection.convert
+    repair = r"run `(eaglectl convert [^`]+ --fix-reading [^`]+)`"
+    repairs = filter(None, (re.match(repair, finding.fix) for finding in inspection.findings))
+    return next((repair[1] for repair in repairs), inspection.convert)
 
 
 def _is_beyond_conversion(inspection: Inspection) -> bool:

@@ -69,6 +69,13 @@ GOOD = (
         **FAMILY,
     ),
     Patch(
+        "ModelOpt with the norms by name and by glob",
+        (),
+        config=modelopt(*LEFT, "midlayer.hidden_norm", "*midlayer.input_layernorm", "model.norm", "*norm"),
+        tensors=scaled(*MODULES),
+        **FAMILY,
+    ),
+    Patch(
         "compressed-tensors", (), config=compressed("lm_head", "re:.*fc"), tensors=scaled(*MODULES), **FAMILY
     ),
     Patch(

@@ -124,7 +124,9 @@ def quantisation_unresolved(subject: Subject) -> Iterator[Match]:
     config = subject.drafter.quantisation
     if not config:
         return
-    modules = (*_modules(subject), "embed_tokens", "lm_head", "model.embed_tokens")
+    # norms too, which quantisers of some frameworks leave out by name
+    tensors = {name.rpartition(".")[0] for name in subject.drafter.tensors}
+    modules = (*tensors, *_modules(subject), "embed_tokens", "lm_head", "model.embed_tokens")
     for pattern in _exclude_patterns(config):
         if pattern not in CLASSES and not any(_matches(pattern, module) for module in modules):
             yield Match(
