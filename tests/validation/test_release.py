@@ -52,6 +52,21 @@ def allowed(**lists: tuple[str, ...]) -> dict[str, Policy]:
 
 WRONG = "0" * 64
 HEADERS = {"headers_only": True, "select": ["EGL904"]}
+SGLANG = (
+    "python -m sglang.launch_server --model-path a/b --speculative-algorithm EAGLE3"
+    " --speculative-draft-model-path a/head --speculative-num-steps 4 --speculative-eagle-topk 1"
+    " --speculative-num-draft-tokens 5"
+)
+VLLM = (
+    """vllm serve a/b --speculative-config='{"method": %s, "model": "a/head", "num_speculative_tokens": 4}'"""
+)
+
+
+def launch(*commands: str) -> dict[str, bytes]:
+    """A card with these commands."""
+    return {"README.md": b"\n".join((CARD, *(command.encode() for command in commands)))}
+
+
 CASES = (
     Patch("a good card", (), files={"README.md": CARD}),
     Patch("a good record", (), files=record()),
@@ -100,6 +115,44 @@ CASES = (
         ("EGL903",),
         files={"README.md": CARD.replace(b"vllm serve", b"run").replace(b"--spec", b"--")},
         says="no launch command",
+    ),
+    Patch("a card that launches as it should", (), files=launch(SGLANG, VLLM % '"eagle3"')),
+    Patch("a command that no shell reads", (), files=launch("sglang 'x --speculative-algorithm EAGLE")),
+    Patch(
+        "SGLang's algorithm of EAGLE-1",
+        ("EGL909",),
+        files=launch(SGLANG.replace("EAGLE3", "EAGLE")),
+        says="the acceptance length is 1.00",
+    ),
+    Patch(
+        "SGLang's short name of it, over two lines",
+        ("EGL909",),
+        files=launch(SGLANG.replace("algorithm EAGLE3", "algo=NEXTN \\\n ")),
+        says="--speculative-algo NEXTN",
+    ),
+    Patch(
+        "SGLang's draft tokens that its steps do not make",
+        ("EGL909",),
+        files=launch(SGLANG.replace("tokens 5", "tokens 4")),
+        says="4 steps with --speculative-eagle-topk 1 are 5 draft tokens",
+    ),
+    Patch(
+        "SGLang without the drafter",
+        ("EGL909",),
+        files=launch(SGLANG.replace("--speculative-draft-model-path a/head", "")),
+        says="names no drafter",
+    ),
+    Patch(
+        "vLLM's method of EAGLE-1",
+        ("EGL909",),
+        files=launch(VLLM % '"eagle"'),
+        says='"method": "eagle", and this drafter\'s is "eagle3"',
+    ),
+    Patch(
+        "vLLM by dotted keys, without a number",
+        ("EGL909",),
+        files=launch("vllm serve a/b --speculative-config.method eagle3 --speculative_config.model a/head"),
+        says="no num_speculative_tokens",
     ),
     Patch("a wrong digest", ("EGL904",), also=sums(**{"config.json": WRONG}), says="config.json has SHA-256"),  # type: ignore[arg-type]
     Patch(
@@ -211,3 +264,9 @@ def test_what_convert_writes_has_notes_alone(layout: str, tmp_path: Path) -> Non
         ("EGL902", "note"),
         ("EGL903", "note"),
     }
+
+
+def test_the_command_in_the_place_of_a_wrong_one_keeps_its_target_drafter_and_count(tmp_path: Path) -> None:
+    patch = Patch("", (), files=launch(SGLANG.replace("EAGLE3", "EAGLE")), given={"select": ["EGL909"]})
+    (finding,) = patch.report(tmp_path).findings
+    assert finding.fix == f"write `{SGLANG}`."

@@ -42,7 +42,7 @@ from eaglectl.verdicts import CheckVerdict
 # rules that a release must pass, whatever their severity; a policy that names a rule decides itself
 FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL708", "EGL905", "EGL906")
 # rules on what eaglectl writes into the folder, but for the digests, which it has just computed
-OF_RELEASES = ("EGL901", "EGL902", "EGL903", "EGL905", "EGL906", "EGL907", "EGL908")
+OF_RELEASES = ("EGL901", "EGL902", "EGL903", "EGL905", "EGL906", "EGL907", "EGL908", "EGL909")
 
 # rules on width, tokens, and a target that is none
 RULES = ("EGL701", "EGL702", "EGL706", "EGL708")

@@ -11,6 +11,7 @@ from msgspec import Struct
 from eaglectl.errors import EaglectlError
 from eaglectl.files.front_matter import front_matter
 from eaglectl.files.record import is_untrained
+from eaglectl.judge.launch_lines import launch_faults
 from eaglectl.judge.rule import CannotLook, Match, rule
 from eaglectl.judge.rules.files import PICKLE_SUFFIXES
 from eaglectl.judge.secrets import check_searched, overlapping, scan_file, scan_text
@@ -175,6 +176,22 @@ def card_commands(subject: Subject) -> Iterator[Match]:
     card = _text(subject, CARD)
     if not any(command in card for command in COMMANDS):
         yield Match(f"{CARD} has no launch command of vLLM or SGLang", CARD)
+
+
+@rule("EGL909", "card-speculation", "warning")
+def card_speculation(subject: Subject) -> Iterator[Match]:
+    """The card's launch commands of vLLM and SGLang state the method, the drafter and the counts that serve
+    this drafter.
+
+    SGLang's EAGLE runs an EAGLE-3 drafter on one state in place of three: nothing is accepted, and no engine
+    reports it. Whoever copies the command has that.
+
+    Fix: copy the launch commands that `eaglectl inspect SOURCE` prints into README.md.
+    """
+    if not _has(subject, CARD, "EGL909"):
+        return
+    for words, right in launch_faults(_text(subject, CARD), subject.drafter):
+        yield Match(f"a command of {CARD}: {words}", CARD, f"write `{right}`.")
 
 
 @rule("EGL904", "checksums", "error")

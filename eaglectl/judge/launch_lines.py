@@ -1,0 +1,113 @@
+"""The launch commands of a card, and what they state of speculation that is not the drafter's."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.engines.registry import launch_commands
+
+CONFIG = "speculative-config"
+ALGORITHM = ("speculative-algorithm", "speculative-algo")
+# values of vLLM's `method` and SGLang's algorithm that run an EAGLE-3 drafter
+METHODS, ALGORITHMS = ("eagle3",), ("EAGLE3",)
+OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+
+
+def launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
+    """What is wrong in each launch command of `card`, and the command in its place.
+
+    Those of vLLM with --speculative-config and of SGLang with --speculative-algorithm are read; a command
+    that no shell splits is not.
+    """
+    for line in re.sub(r"\\\r?\n", " ", card).splitlines():
+        try:
+            words = shlex.split(line) if "--speculative" in line else []
+        except ValueError:
+            continue
+        if not words:
+            continue
+        options = dict(_options(words))
+        given = _vllm_config(options)
+        engine = "vllm" if given else "sglang"
+        if given:
+            faults = tuple(_vllm_faults(given, drafter))
+            path, tokens = given.get("model"), given.get("num_speculative_tokens")
+        else:
+            faults = tuple(_sglang_faults(options))
+            path, tokens = options.get("speculative-draft-model-path"), _number(options, "num-steps")
+        if faults:
+            is_count = type(tokens) is int and tokens > 0
+            right = launch_commands(
+                drafter,
+                str(path or "DRAFTER"),
+                tokens if is_count else 3,
+                target_text=_target(words, options),
+            )
+            yield "; ".join(faults), right[engine]
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each option with its value, of either form; "" for a switch."""
+    for word, following in zip(words, (*words[1:], "--"), strict=True):
+        if match := OPTION.fullmatch(word):
+            value = "" if following.startswith("-") else following
+            yield match[1].replace("_", "-"), value if match[2] is None else match[2]
+
+
+def _vllm_config(options: Mapping[str, str]) -> Mapping[str, Any]:
+    """What --speculative-config states, as JSON or by dotted keys; nothing where it is not read."""
+    dotted = {
+        name.partition(".")[2]: value for name, value in options.items() if name.startswith(f"{CONFIG}.")
+    }
+    keys: dict[str, Any] = {
+        name.replace("-", "_"): int(value) if value.isdecimal() else value for name, value in dotted.items()
+    }
+    try:
+        stated = json.loads(options.get(CONFIG) or "{}")
+    except ValueError:
+        return {}
+    return {**stated, **keys} if isinstance(stated, dict) else {}
+
+
+def _vllm_faults(given: Mapping[str, Any], drafter: Drafter) -> Iterator[str]:
+    method = given.get("method", METHODS[0])
+    if method not in METHODS:
+        yield f'--speculative-config has "method": {json.dumps(method)}, and this drafter\'s is "eagle3"'
+    if drafter.kind == "peagle" and given.get("parallel_drafting") not in (True, "true"):
+        yield '--speculative-config has no "parallel_drafting": true, without which vLLM drafts one by one'
+    if type(given.get("num_speculative_tokens")) is not int:
+        yield "--speculative-config has no num_speculative_tokens, without which vLLM does not start"
+
+
+def _sglang_faults(options: Mapping[str, str]) -> Iterator[str]:
+    name = next((name for name in ALGORITHM if name in options), "")
+    if not name:
+        return
+    if options[name].upper() not in ALGORITHMS:
+        yield (
+            f"--{name} {options[name]} hands the drafter the target's last state alone, and this drafter is"
+            " EAGLE3's: the acceptance length is 1.00 (sglang 21272)"
+        )
+    if "speculative-draft-model-path" not in options:
+        yield f"--{name} without --speculative-draft-model-path names no drafter"
+    steps, tokens = _number(options, "num-steps"), _number(options, "num-draft-tokens")
+    if _number(options, "eagle-topk") == 1 and None not in (steps, tokens) and tokens != (steps or 0) + 1:
+        yield (
+            f"{steps} steps with --speculative-eagle-topk 1 are {(steps or 0) + 1} draft tokens, and"
+            f" --speculative-num-draft-tokens is {tokens}"
+        )
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(f"speculative-{name}", "")
+    return int(value) if value.isdecimal() and len(value) < 10 else None
+
+
+def _target(words: Sequence[str], options: Mapping[str, str]) -> str | None:
+    """The target that the command serves."""
+    served = [word for before, word in pairwise(words) if before == "serve"]
+    return next(iter(served), None) or options.get("model-path") or options.get("model") or None
