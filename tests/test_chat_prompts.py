@@ -28,6 +28,7 @@ TEMPLATE = (
     "{% endfor %}{% if tools %}[{{ tools[0].function.name }}]{% endif %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+OPENING = "{% if add_generation_prompt %}<assistant>{% endif %}"
 
 
 def test_messages_are_read_with_their_set_and_the_text_of_their_parts(tmp_path: Path) -> None:
@@ -65,7 +66,19 @@ def test_a_conversation_with_tool_calls_is_kept_whole(tmp_path: Path) -> None:
         ({"messages": [USER, {"role": "assistant", "content": "Hi."}]}, "is the assistant's answer"),
         ({"messages": [USER], "prompt": "text"}, 'has "prompt", "messages"; each is a whole prompt'),
         ({"messages": [USER], "chat": True}, 'has "messages", "chat"; each is a whole prompt'),
-        ({"messages": [USER], "chat_template_kwargs": {"enable_thinking": False}}, '"chat_template_kwargs"'),
+        ({"messages": [USER], "chat_template": "{{ messages }}"}, '"chat_template" changes what'),
+        (
+            {"messages": [USER], "chat_template_kwargs": {"tokenize": True}},
+            'has "tokenize", which is no variable',
+        ),
+        (
+            {"messages": [USER], "chat_template_kwargs": [1]},
+            r"Expected `object \| null`, got `array` - at `\$\.chat_template_kwargs`",
+        ),
+        (
+            {"messages": [USER], "add_generation_prompt": 1},
+            r"Expected `bool \| null`, got `int` - at `\$\.add_generation_prompt`",
+        ),
         ({"messages": [USER], "tools": {}}, None),
         ({"messages": [USER], "tools": ["f"]}, r"Expected `object`, got `str` - at `\$\.tools\[0\]`"),
         ({"messages": [USER], "set": 3}, r"Expected `str`, got `int` - at `\$\.set`"),
@@ -86,9 +99,11 @@ def test_digests_tell_messages_apart() -> None:
         Prompt("", messages=({**USER, "role": "system"},)),
         Prompt("", messages=(USER,), tools=(TOOL,)),
         Prompt("Hello."),
+        Prompt("", messages=(USER,), template_arguments={"enable_thinking": False}),
+        Prompt("", messages=(USER,), template_arguments={"enable_thinking": True}),
     ]
-    assert len({prompt_digest(prompt) for prompt in prompts}) == 4
-    assert len({digest_prompts([prompt]) for prompt in prompts}) == 4
+    assert len({prompt_digest(prompt) for prompt in prompts}) == 6
+    assert len({digest_prompts([prompt]) for prompt in prompts}) == 6
 
 
 def test_a_sample_is_the_same_everywhere_and_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -126,6 +141,27 @@ def tokens(target: Path, *prompts: Prompt) -> list[list[int]]:
     return tokenise(EngineJob(TINY / "eagle3", drafter, target, prompts), None)
 
 
+ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "a switch of the template": ({"chat_template_kwargs": {"enable_thinking": False}}, "[off]<assistant>"),
+    "a text for the template": ({"chat_template_kwargs": {"effort": "low"}}, "[low]<assistant>"),
+    "no opening of an answer": ({"add_generation_prompt": False}, ""),
+    "both": ({"add_generation_prompt": False, "chat_template_kwargs": {"effort": "low"}}, "[low]"),
+}
+
+
+@pytest.mark.parametrize("case", ARGUMENTS)
+@pytest.mark.parametrize("line", [{"messages": [USER]}, {"prompt": "Hello.", "chat": True}])
+def test_a_requests_arguments_of_the_template_are_used(
+    case: str, line: dict[str, Any], tmp_path: Path
+) -> None:
+    keys, end = ARGUMENTS[case]
+    template = "{% if enable_thinking is false %}[off]{% endif %}{% if effort %}[{{ effort }}]{% endif %}"
+    target = target_with(TEMPLATE.partition("{% if tools %}")[0] + template + OPENING, tmp_path)
+    (prompt,) = read_prompts(prompts_file(tmp_path, line | keys))
+    begin, *text = tokens(target, Prompt(f"<user>Hello.{end}"))[0]
+    assert tokens(target, prompt) == [text] and begin == 0
+
+
 def test_messages_are_written_by_the_targets_own_template(tmp_path: Path) -> None:
     called = ({**USER, "content": "Rain?"}, {"role": "assistant", "content": None, "tool_calls": [CALL]})
     rain = {"role": "tool", "content": "no"}
@@ -157,11 +193,13 @@ def test_a_server_gets_messages_as_a_chat(tmp_path: Path) -> None:
     folder, seen = drafter_folder(tmp_path), list[Any]()
     (tmp_path / "target").mkdir()
     (tmp_path / "target/config.json").write_text('{"num_hidden_layers": 8, "model_type": "llama"}')
-    file = prompts_file(tmp_path, {"messages": [USER], "tools": [TOOL], "set": "a"})
+    template = {"chat_template_kwargs": {"enable_thinking": False}, "add_generation_prompt": False}
+    file = prompts_file(tmp_path, {"messages": [USER], "tools": [TOOL], "set": "a", **template})
     with server({**SGLANG, "/v1/chat/completions": ANSWER}, seen) as url:
         options = eaglectl.SmokeOptions(engine=url, prompts=file, max_tokens=20, ignore_eos=True)
         report = eaglectl.smoke(str(folder), str(tmp_path / "target"), options)
     assert (seen[0]["messages"], seen[0]["tools"], seen[0]["ignore_eos"]) == ([USER], [TOOL], True)
+    assert {key: seen[0][key] for key in template} == template
     assert "prompt" not in seen[0] and set(report.by_set) == {"a"}
     assert report.choice is not None
     assert report.choice.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()

@@ -208,5 +208,3 @@ def _scaling(rope: Rope) -> Mapping[str, Any] | None:
     if stated.get("rope_type", "default") == "default" and len(stated) <= 1:
         return None
     return {**YARN, **stated} if stated.get("rope_type") == "yarn" else stated
-
-

@@ -37,13 +37,36 @@ BATCH, BATCH_TOKENS = 16, 4096
 KINDS = (TEXT, MESSAGES, TOKEN_IDS)
 # keys of a request that change what a server makes of its messages, and that no other engine here reads
 UNREAD = (
-    "add_generation_prompt",
     "chat_template",
-    "chat_template_kwargs",
     "continue_final_message",
     "documents",
     "functions",
     "reasoning_effort",
+)
+
+GENERATION_PROMPT = "add_generation_prompt"
+# arguments of transformers' apply_chat_template that are no variables of a template
+OF_TEMPLATE = frozenset(
+    {
+        *(
+            MESSAGES,
+            "conversation",
+            "tools",
+            "documents",
+            "chat_template",
+            "continue_final_message",
+            "tokenize",
+        ),
+        *(
+            "padding",
+            "truncation",
+            "max_length",
+            "return_tensors",
+            "return_dict",
+            "return_assistant_tokens_mask",
+        ),
+        *("tokenizer_kwargs", GENERATION_PROMPT),
+    }
 )
 
 DATA = Path(__file__).with_name("prompt_sets.json")
@@ -56,7 +79,8 @@ class Prompt:
     """A prompt's text, the set it belongs to, and whether it is a user message for the chat template.
 
     `token_ids` or `messages`, with the `tools` of their request, stand in the place of a text that is empty.
-    `place` is the file and line, for messages.
+    `template_arguments` are those of the chat template: chat_template_kwargs and add_generation_prompt of the
+    request, as vLLM and SGLang take them. `place` is the file and line, for messages.
     """
 
     text: str
@@ -65,6 +89,7 @@ class Prompt:
     token_ids: tuple[int, ...] = ()
     messages: tuple[Mapping[str, Any], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
     place: str = field(default="", compare=False)
 
 
@@ -76,6 +101,8 @@ class _Line(Struct):
     messages: Annotated[tuple[dict[str, Any], ...], Meta(min_length=1)] | None = None
     tools: tuple[dict[str, Any], ...] | None = None
     prompt_token_ids: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
     set: Annotated[str, Meta(pattern=r"\S")] = "prompts"
 
 
@@ -196,9 +223,10 @@ def prompt_digest(prompt: Prompt) -> str:
 
 
 def _content(prompt: Prompt) -> Any:
+    content: Any = prompt.token_ids or prompt.text
     if prompt.messages:
-        return {MESSAGES: prompt.messages, "tools": prompt.tools}
-    return prompt.token_ids or prompt.text
+        content = {MESSAGES: prompt.messages, "tools": prompt.tools}
+    return [content, prompt.template_arguments] if prompt.template_arguments else content
 
 
 def _prompt(file: str, number: int, line: str) -> Prompt:
@@ -218,15 +246,16 @@ def _prompt(file: str, number: int, line: str) -> Prompt:
         read = msgspec.convert(value, _Line)
     except msgspec.ValidationError as error:
         raise UsageError(f"{place}: {error}") from None
-    kind = _kind(place, value)
+    kind, arguments = _kind(place, value), _template_arguments(place, read)
     if kind == TOKEN_IDS and read.prompt_token_ids:
         return Prompt("", read.set, token_ids=read.prompt_token_ids, place=place)
     if kind == MESSAGES and read.messages:
-        messages = _messages(place, value, read.messages)
-        return Prompt("", read.set, messages=messages, tools=read.tools or (), place=place)
+        messages, tools = _messages(place, value, read.messages), read.tools or ()
+        return Prompt("", read.set, messages=messages, tools=tools, template_arguments=arguments, place=place)
     if not (read.prompt or "").strip():
         raise UsageError(f'{place} needs a non-empty "{TEXT}", or "{MESSAGES}", or "{TOKEN_IDS}"')
-    return Prompt(read.prompt or "", read.set, read.chat, place=place)
+    arguments = arguments if read.chat else {}
+    return Prompt(read.prompt or "", read.set, read.chat, template_arguments=arguments, place=place)
 
 
 def _kind(place: str, value: Mapping[str, Any]) -> str:
@@ -278,6 +307,16 @@ def _part(place: str, part: Any) -> str:
         case {"type": str() as kind}:
             raise UsageError(f"{place} has a content part of type {json.dumps(kind)[:40]}; only text is run")
     raise UsageError(f'{place} has a content part that is no {{"type": "text", "text": ...}}')
+
+
+def _template_arguments(place: str, line: _Line) -> Mapping[str, Any]:
+    """What a request gives the chat template beyond its messages; its own keys are not among them."""
+    arguments = line.chat_template_kwargs or {}
+    if own := sorted(OF_TEMPLATE & set(arguments)):
+        raise UsageError(
+            f'{place}: "chat_template_kwargs" has "{own[0]}", which is no variable of a template'
+        )
+    return arguments | ({GENERATION_PROMPT: False} if line.add_generation_prompt is False else {})
 
 
 class PromptSet(Struct, frozen=True, forbid_unknown_fields=True):

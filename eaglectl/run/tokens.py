@@ -117,7 +117,7 @@ def token_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
             tokenizer.apply_chat_template,
             [_with_arguments(message) for message in chat_messages(prompt)],
             tools=list(prompt.tools) or None,
-            add_generation_prompt=True,
+            **{"add_generation_prompt": True, **prompt.template_arguments},
         )
         rendered(partial(apply, tokenize=False))  # first, as the tokenizer takes whatever a template writes
         with within_time():

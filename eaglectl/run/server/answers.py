@@ -17,7 +17,7 @@ from jsonschema.validators import extend
 from eaglectl.errors import UnreadableError
 from eaglectl.files.header import parse_json
 from eaglectl.run.job import EngineJob
-from eaglectl.run.prompts import Prompt
+from eaglectl.run.prompts import GENERATION_PROMPT, Prompt
 from eaglectl.run.server.http import Server
 from eaglectl.run.tokens import chat_messages, has_chat_template
 
@@ -120,6 +120,11 @@ def complete(
         path, content = "/v1/chat/completions", {"messages": list(chat_messages(prompt))}
         if prompt.tools:
             content["tools"] = list(prompt.tools)
+        arguments = dict(prompt.template_arguments)
+        if GENERATION_PROMPT in arguments:
+            content[GENERATION_PROMPT] = arguments.pop(GENERATION_PROMPT)
+        if arguments:
+            content["chat_template_kwargs"] = arguments
     request = {
         "model": model,
         **content,
