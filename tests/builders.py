@@ -182,6 +182,15 @@ def drafter_folder(
     return folder
 
 
+def converted_folder(parent: Path, name: str = "out", *, config: Mapping[str, Any] | None = None) -> Path:
+    """The folder of such a drafter with a record that lists its files, as `--force` replaces one."""
+    folder = drafter_folder(parent, name, config=config)
+    listed: dict[str, Any] = {file.name: {} for file in folder.iterdir()}
+    record = {"schema": "eaglectl/provenance/1", "output": {"files": listed}}
+    (folder / "eaglectl.json").write_text(json.dumps(record))
+    return folder
+
+
 def sharded_folder(parent: Path, *, weight_map: Mapping[str, Any] | None = None) -> Path:
     """The drafter in two shards with an index; `weight_map` changes entries of the index (`ABSENT`: none)."""
     folder = drafter_folder(parent)

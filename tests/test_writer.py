@@ -25,6 +25,7 @@ from tests.builders import (
     HIDDEN,
     call,
     contents,
+    converted_folder,
     drafter_folder,
     drafter_tensors,
     floats,
@@ -213,8 +214,8 @@ def test_anything_in_the_way_is_named(tmp_path: Path, make: Callable[[Path], Non
 
 
 def test_force_replaces_a_whole_checkpoint_folder(tmp_path: Path) -> None:
-    out = drafter_folder(tmp_path, "old")
-    (out / "stale.json").write_text("{}")
+    out = converted_folder(tmp_path, "old")
+    (out / "SHA256SUMS").write_text("")
     assert call("convert", drafter_folder(tmp_path), "-o", out, "--force").code == 0
     assert names(out) == WRITTEN
     assert names(tmp_path) == ["drafter", "old"]
@@ -231,7 +232,7 @@ def test_force_replaces_what_convert_wrote_before(tmp_path: Path) -> None:
 def test_a_rename_that_fails_puts_the_old_folder_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = drafter_folder(tmp_path, "old")
+    out = converted_folder(tmp_path, "old")
     before = contents(out)
     with failing(monkeypatch, "rename_new", OSError(errno.EIO, "Input/output error"), at=1, times=1):
         assert call("convert", drafter_folder(tmp_path), "-o", out, "--force").code == 3
@@ -245,7 +246,7 @@ def test_force_does_not_replace_a_folder_that_is_no_checkpoint(tmp_path: Path, k
     (out / kept).parent.mkdir(parents=True)
     (out / kept).write_text("years of work")
     message = refusal(2, "convert", drafter_folder(tmp_path), "-o", out, "--force")
-    assert f"{out} is not a checkpoint folder" in message
+    assert f"{out} is not what `convert` wrote alone" in message
     assert (out / kept).read_text() == "years of work"
 
 
@@ -255,20 +256,48 @@ def test_force_does_not_replace_a_project_that_has_a_config_json(tmp_path: Path)
     (out / "config.json").write_text('{"name": "a web application"}')
     (out / "src/main.c").write_text("years of work")
     message = refusal(2, "convert", drafter_folder(tmp_path), "-o", out, "--force")
-    assert f"{out} is not a checkpoint folder" in message
+    assert f"{out} is not what `convert` wrote alone" in message
+
+
+def test_force_does_not_replace_a_target(tmp_path: Path) -> None:
+    target = drafter_folder(tmp_path, "target", card="my notes")
+    (target / "tokenizer.json").write_text("{}")
+    before = contents(target)
+    message = refusal(2, "convert", drafter_folder(tmp_path), "-o", target, "--force")
+    assert "README.md, config.json, model.safetensors and 1 more there, without eaglectl.json" in message
+    assert "give another -o, or move what is there away" in message
+    assert contents(target) == before
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{}", '{"schema": "eaglectl/provenance/1"}', '{"output": []}'])
+def test_force_needs_a_record_that_lists_the_files(tmp_path: Path, record: str) -> None:
+    out = drafter_folder(tmp_path, "out")
+    (out / "eaglectl.json").write_text(record)
+    assert "config.json" in refusal(2, "convert", drafter_folder(tmp_path), "-o", out, "--force")
+    assert (out / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "tokenizer.json", "extra.safetensors", "README.md.old", "sub"])
+def test_force_keeps_what_was_put_beside_a_conversion(tmp_path: Path, name: str) -> None:
+    source, out = drafter_folder(tmp_path), tmp_path / "out"
+    assert call("convert", source, "-o", out).code == 0
+    (out / name).mkdir() if name == "sub" else (out / name).write_text("mine")
+    message = refusal(2, "convert", source, "-o", out, "--force")
+    assert f"({name} there, not listed in eaglectl.json)" in message
+    assert (out / name).exists() and (out / "model.safetensors").is_file()
 
 
 def test_force_does_not_follow_a_link_to_a_checkpoint(tmp_path: Path) -> None:
-    real = drafter_folder(tmp_path, "real")
+    real = converted_folder(tmp_path, "real")
     (tmp_path / "out").symlink_to(real)
     message = refusal(2, "convert", drafter_folder(tmp_path), "-o", tmp_path / "out", "--force")
-    assert "is not a checkpoint folder" in message
+    assert "is not what `convert` wrote alone" in message
     assert (tmp_path / "out").is_symlink()
 
 
 def test_force_does_not_replace_a_file(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("kept")
-    assert "is not a checkpoint folder" in refusal(
+    assert "is not what `convert` wrote alone" in refusal(
         2, "convert", drafter_folder(tmp_path), "-o", tmp_path / "out", "--force"
     )
     assert (tmp_path / "out").read_text() == "kept"
@@ -416,7 +445,7 @@ def test_a_fault_at_any_sync_leaves_the_old_folder_or_the_new(
     codes = []
     for at in range(20):
         out = tmp_path / f"case{at}/out"
-        old = contents(drafter_folder(out.parent, "out", config={"rope_theta": 7.0})) if is_forced else {}
+        old = contents(converted_folder(out.parent, "out", config={"rope_theta": 7.0})) if is_forced else {}
         out.parent.mkdir(exist_ok=True)
         with failing(monkeypatch, "fsync", error, at=at):
             codes.append(call("convert", source, "-o", out, "--force").code)
@@ -452,7 +481,7 @@ def test_a_fault_leaves_no_new_parent_folders(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_killed_process_leaves_the_old_folder_as_it_was(tmp_path: Path) -> None:
-    source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out", config={"rope_theta": 7.0})
+    source, out = drafter_folder(tmp_path), converted_folder(tmp_path, "out", config={"rope_theta": 7.0})
     before, original = contents(out), contents(source)
     code = (
         "import os, sys, eaglectl; from eaglectl.operations.converting import ConvertOptions;"

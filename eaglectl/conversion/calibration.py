@@ -26,7 +26,7 @@ from eaglectl.files.writer import STATISTICS, Folder
 from eaglectl.text import listed
 
 FILE, MATRICES = "statistics.json", "statistics.safetensors"
-SCHEMA = "eaglectl/statistics/1"
+SCHEMA = STATISTICS.schema
 MAX_STATISTICS = 64 * MIB
 WRITES = "`eaglectl calibrate SOURCE -o calibration --target TARGET` writes"
 # of a document, whose other keys are named as the fields are

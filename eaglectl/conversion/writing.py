@@ -34,6 +34,7 @@ from eaglectl.files.files import Stamp
 from eaglectl.files.header import DTYPE_BITS, header_json
 from eaglectl.files.hub_names import is_repo_name
 from eaglectl.files.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
+from eaglectl.files.record import RECORD_SCHEMA
 from eaglectl.files.source import PinnedSource, Source, changed
 from eaglectl.files.writer import Bytes, Copy, Folder
 from eaglectl.progress import ByteCounter, OnProgress
@@ -370,7 +371,7 @@ def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str,
     """
     drafter, name = plan.drafter, plan.drafter.target.name
     return {
-        "schema": "eaglectl/provenance/1",
+        "schema": RECORD_SCHEMA,
         "eaglectl": eaglectl.__version__,
         "source": {
             "name": plan.source,

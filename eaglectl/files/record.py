@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+RECORD_SCHEMA = "eaglectl/provenance/1"
 # a record that nests deeper was not written by eaglectl
 MAX_DEPTH = 100
 

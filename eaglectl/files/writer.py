@@ -6,19 +6,23 @@ A rename never replaces anything: what --force replaces is moved aside before, a
 import ctypes
 import errno
 import os
-import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any, TypeGuard
 
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.digests import RangeDigests
+from eaglectl.files.files import MIB, read_small_file
+from eaglectl.files.header import parse_json
+from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
+from eaglectl.files.record import RECORD_SCHEMA
 from eaglectl.files.scratch import OLD, Scratch, sweep, sync_folder
 from eaglectl.files.signals import register_removal, stopped_by_signals, unregister_removal
-from eaglectl.text import is_url
+from eaglectl.text import brief, is_url, listed
 
 AT_CWD = -100
 # renameat2 of Linux, renamex_np of macOS
@@ -112,31 +116,62 @@ class Copy(Struct, frozen=True):
 Bytes = Copy | bytes
 
 
-# files that --force may replace: those of a checkpoint
-CHECKPOINT_FILES = re.compile(
-    r".+\.(json|safetensors|bin|pt|pth|md|txt|model|jinja|sig)|SHA256SUMS|(LICENSE|NOTICE).*|\.gitattributes"
-)
+# the largest record that is read of what --force may replace
+MAX_RECORD = 64 * MIB
 
 
 class FolderKind(Struct, frozen=True):
-    """A kind of folder that --force may replace: every file has a name of `files`, and `needed` is there."""
+    """A kind of folder that --force may replace: `record` of this `schema`, and what it or `files` lists."""
 
     name: str
-    files: re.Pattern[str]
-    needed: str
+    record: str
+    schema: str
+    files: frozenset[str]
 
-    def matches(self, path: Path) -> bool:
-        """Whether `path` is a folder of this kind, or an empty one."""
+    def obstacle(self, path: Path) -> str | None:
+        """What keeps --force from replacing `path`; None for a folder of this kind, or an empty one."""
         if path.is_symlink() or not path.is_dir():
-            return False
-        entries = list(path.iterdir())
-        is_fit = all(entry.is_file() and self.files.fullmatch(entry.name) for entry in entries)
-        return not entries or (is_fit and (path / self.needed).is_file())
+            return "it is no folder"
+        entries = sorted(path.iterdir())
+        if not entries:
+            return None
+        if (known := self._known(path / self.record)) is None:
+            return f"{_names(entries)} there, without {self.record} as eaglectl writes it"
+        others = [entry for entry in entries if entry.name not in known or not _is_plain(entry)]
+        return f"{_names(others)} there, not listed in {self.record}" if others else None
+
+    def _known(self, path: Path) -> frozenset[str] | None:
+        """The names that may lie beside the record, its own among them; None where it is not of this kind."""
+        try:
+            record = parse_json(path.name, read_small_file(path, MAX_RECORD))
+        except UnreadableError:
+            return None
+        if not isinstance(record, dict) or record.get("schema") != self.schema:
+            return None
+        lists = [record[key].get("files") for key in ("output", "published") if _is_object(record.get(key))]
+        return self.files.union(*(names for names in lists if _is_object(names)))
 
 
-CHECKPOINT = FolderKind("a checkpoint folder", CHECKPOINT_FILES, "config.json")
+def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def _is_plain(entry: Path) -> bool:
+    return entry.is_file() and not entry.is_symlink()
+
+
+def _names(entries: Iterable[Path]) -> str:
+    return listed((brief(entry.name) for entry in entries), most=3)
+
+
+CHECKPOINT = FolderKind(
+    "what `convert` wrote", RECORD, RECORD_SCHEMA, frozenset((RECORD, CARD, SUMS, SIGNATURE))
+)
 STATISTICS = FolderKind(
-    "a folder that `calibrate` wrote", re.compile(r"statistics\.(json|safetensors)"), "statistics.json"
+    "what `calibrate` wrote",
+    "statistics.json",
+    "eaglectl/statistics/1",
+    frozenset(("statistics.json", "statistics.safetensors")),
 )
 
 
@@ -309,7 +344,7 @@ class Folder:
 
     def _check_replaced(self, aside: Path) -> None:
         """Raise UsageError where what was moved out of the way may not be replaced."""
-        if not self.kind.matches(aside):
+        if self.kind.obstacle(aside):
             raise UsageError(
                 f"{self.shown} became something else than {self.kind.name} while it was to be replaced; it"
                 " is back in its place, give another -o"
@@ -326,9 +361,9 @@ class Folder:
         if not os.path.lexists(self.out):
             rename_new(aside, self.out)
             return
-        if self.kind.matches(aside):
+        if not self.kind.obstacle(aside):
             # what tells the kind comes last: an interrupted removal can be taken up
-            for entry in sorted(aside.iterdir(), key=lambda entry: entry.name == self.kind.needed):
+            for entry in sorted(aside.iterdir(), key=lambda entry: entry.name == self.kind.record):
                 entry.unlink()
         try:
             aside.rmdir()
@@ -386,11 +421,15 @@ def _spelled(path: Path) -> Path:
 
 def check_free(out: Path, *, force: bool, kind: FolderKind = CHECKPOINT) -> None:
     """Raise UsageError where no folder may be written at `out`; call it before long work too."""
-    if not os.path.lexists(out) or (force and kind.matches(out.absolute())):
+    if not os.path.lexists(out):
         return
-    if force:
-        raise UsageError(f"{out} is not {kind.name}, so --force does not replace it; give another -o")
-    raise _taken(out)
+    if not force:
+        raise _taken(out)
+    if obstacle := kind.obstacle(out.absolute()):
+        raise UsageError(
+            f"{out} is not {kind.name} alone ({obstacle}), so --force does not replace it; give another -o,"
+            " or move what is there away"
+        )
 
 
 def _taken(out: Path) -> UsageError:

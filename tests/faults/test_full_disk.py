@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import HIDDEN, call, contents, drafter_folder, floats
+from tests.builders import HIDDEN, call, contents, converted_folder, drafter_folder, floats
 from tests.disks import mounted
 from tests.faults.processes import COMMAND, start
 from tests.tiny import TINY
@@ -50,7 +50,7 @@ def test_convert_where_a_file_gets_too_large(
 ) -> None:
     places = tmp_path / "places"
     places.mkdir()
-    out = drafter_folder(places, "out") if force else places / "out"
+    out = converted_folder(places, "out") if force else places / "out"
     before = contents(tmp_path)
     code, error = run(LIMITED, "convert", source, "-o", out, "--for", layout, *force)
     assert (code, error.count("\n")) == (3, 1)
@@ -140,7 +140,7 @@ def test_places_that_nobody_may_write_to(source: Path, place: str) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder_with_an_old_output(tmp_path: Path, source: Path) -> None:
     places = tmp_path / "places"
-    out = drafter_folder(places, "out")
+    out = converted_folder(places, "out")
     before = contents(out)
     places.chmod(0o555)
     try:

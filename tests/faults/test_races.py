@@ -1,5 +1,6 @@
 """Other processes at the same OUT: what they put there is never removed, and what comes out is whole."""
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.files import writer
 from eaglectl.files.writer import Folder
 from eaglectl.operations.converting import ConvertOptions
-from tests.builders import contents, drafter_folder
+from tests.builders import contents, converted_folder, drafter_folder
 
 WORK = "work of another process"
 
@@ -84,7 +85,7 @@ def test_what_appears_at_the_last_moment_is_left_alone(
 def test_force_puts_back_what_is_no_checkpoint_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None], has_flags: bool
 ) -> None:
-    source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
+    source, out = drafter_folder(tmp_path), converted_folder(tmp_path, "out")
     if not has_flags:
         without_flags(monkeypatch)
 
@@ -93,7 +94,7 @@ def test_force_puts_back_what_is_no_checkpoint_any_more(
         make(out)
 
     appearing(monkeypatch, "rename_new", swap)
-    with pytest.raises(UsageError, match="became something else than a checkpoint folder"):
+    with pytest.raises(UsageError, match="became something else than what `convert` wrote"):
         eaglectl.convert(str(source), out, ConvertOptions(force=True))
     assert lone(out) in (("thesis.tex",), (WORK,), ("nowhere",))
     assert names(tmp_path) == ["aside", "drafter", "out"]
@@ -103,7 +104,7 @@ def test_force_puts_back_what_is_no_checkpoint_any_more(
 def test_a_file_that_comes_into_the_replaced_folder_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_flags: bool
 ) -> None:
-    source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
+    source, out = drafter_folder(tmp_path), converted_folder(tmp_path, "out")
     if not has_flags:
         without_flags(monkeypatch)
     real = Folder._settle
@@ -124,7 +125,7 @@ def test_a_file_that_comes_into_the_replaced_folder_is_kept(
 def test_an_interruption_between_the_renames_puts_the_old_folder_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_flags: bool
 ) -> None:
-    source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
+    source, out = drafter_folder(tmp_path), converted_folder(tmp_path, "out")
     if not has_flags:
         without_flags(monkeypatch)
     real, calls = Folder._check_replaced, []
@@ -143,6 +144,12 @@ def test_an_interruption_between_the_renames_puts_the_old_folder_back(
     assert contents(out) == old
 
 
+def record(number: int) -> bytes:
+    """eaglectl.json of a writer."""
+    files = {"config.json": number}
+    return json.dumps({"schema": "eaglectl/provenance/1", "output": {"files": files}}).encode()
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_of_many_at_once_each_is_whole_or_refused(tmp_path: Path, force: bool) -> None:
     out, threads = tmp_path / "out", 8
@@ -153,7 +160,7 @@ def test_of_many_at_once_each_is_whole_or_refused(tmp_path: Path, force: bool) -
             try:
                 with Folder(out, force=force) as folder:
                     folder.write("config.json", [b"%d" % number])
-                    folder.write("eaglectl.json", [b"%d" % number])
+                    folder.write("eaglectl.json", [record(number)])
                     barrier.wait()
                     folder.publish()
                 results.append(number)
@@ -166,7 +173,7 @@ def test_of_many_at_once_each_is_whole_or_refused(tmp_path: Path, force: bool) -
         for thread in writers:
             thread.join()
         assert names(out) == ["config.json", "eaglectl.json"]
-        assert (out / "config.json").read_text() == (out / "eaglectl.json").read_text()
+        assert record(int((out / "config.json").read_text())) == (out / "eaglectl.json").read_bytes()
         assert int((out / "config.json").read_text()) in results
         assert names(tmp_path) == ["out"]
         if not force:

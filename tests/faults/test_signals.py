@@ -17,7 +17,7 @@ from eaglectl.files import scratch
 from eaglectl.files.scratch import scratch_folder, sweep, write_file
 from eaglectl.files.signals import Terminated, run_removals, stopped_by_signals
 from eaglectl.files.writer import Folder
-from tests.builders import call, contents, drafter_folder
+from tests.builders import call, contents, converted_folder, drafter_folder
 from tests.faults.processes import paused
 from tests.faults.test_races import names
 
@@ -40,7 +40,7 @@ def test_a_signal_while_writing_leaves_nothing(tmp_path: Path, number: signal.Si
 
 
 def test_a_signal_after_the_old_folder_was_moved_aside_puts_it_back(tmp_path: Path) -> None:
-    source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
+    source, out = drafter_folder(tmp_path), converted_folder(tmp_path, "out")
     before = contents(tmp_path)
     with paused(f"{WRITER}.Folder._check_replaced", "convert", source, "-o", out, "--force") as process:
         process.terminate()
@@ -77,7 +77,7 @@ def test_a_killed_run_is_swept_by_the_next(tmp_path: Path) -> None:
 
 def killed_with_the_old_folder_aside(tmp_path: Path) -> tuple[Path, Path, Path]:
     """SOURCE, OUT and the scratch folder of a run that was killed between its two renames."""
-    source, out = drafter_folder(tmp_path), drafter_folder(tmp_path, "out")
+    source, out = drafter_folder(tmp_path), converted_folder(tmp_path, "out")
     with paused(f"{WRITER}.Folder._check_replaced", "convert", source, "-o", out, "--force") as process:
         process.kill()
         process.communicate()
@@ -256,7 +256,7 @@ class Stepper:
 
 def write_a_folder(out: Path) -> None:
     with Folder(out, force=True) as folder:
-        folder.write("config.json", [b"{}"])
+        folder.write("eaglectl.json", [b'{"schema": "eaglectl/provenance/1"}'])
         folder.publish()
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from eaglectl.errors import EaglectlError
 from eaglectl.files.front_matter import front_matter
-from eaglectl.files.record import is_untrained
+from eaglectl.files.record import RECORD_SCHEMA, is_untrained
 from eaglectl.judge.launch_lines import launch_faults
 from eaglectl.judge.rule import CannotLook, Match, rule
 from eaglectl.judge.rules.files import PICKLE_SUFFIXES
@@ -23,7 +23,6 @@ PATH = re.compile(
 )
 TEXTS = (".json", ".md", ".txt", ".jinja", ".yaml", ".yml", ".toml", ".cfg", ".env")
 CARD, RECORD, SUMS = "README.md", "eaglectl.json", "SHA256SUMS"
-RECORD_SCHEMA = "eaglectl/provenance/1"
 COMMANDS = (
     "vllm serve",
     "--speculative-config",
