@@ -101,6 +101,10 @@ def named_choices(
     `others` are targets that are named elsewhere: name -> where.
     """
     for text, where in {**named_targets(source), **(others or {})}.items():
+        if _is_within(text, source):
+            why = "that lies in the checkpoint itself, whose target is another model"
+            yield TargetChoice(text, missing=f"{where} names {text}, and {why}")
+            continue
         if (place := _place(text, needs_weights=needs_weights)) is not None:
             at = "" if place == text else f" ({place})"
             yield TargetChoice(text, place, f"{text}{at}, which {where} names; --target takes another")
@@ -189,6 +193,18 @@ def _small_file(source: Source, name: str) -> bytes:
         return source.read(name)
     except EaglectlError:
         return b""
+
+
+def _is_within(text: str, source: Source) -> bool:
+    """Whether a path leads to the checkpoint or below it, by its letters or by its links."""
+    if not isinstance(source, FolderSource) or not os.path.lexists(text):
+        return False
+    # realpath does not raise for a link to itself
+    own, places = (
+        {Path(os.path.abspath(path)), Path(os.path.realpath(path))}  # noqa: PTH100
+        for path in (source.root, text)
+    )
+    return any(place == root or root in place.parents for root in own for place in places)
 
 
 def _place(text: str, *, needs_weights: bool = False) -> str | None:

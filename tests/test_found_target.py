@@ -224,6 +224,18 @@ def test_a_local_path_is_taken_and_named(cache: Path, tmp_path: Path) -> None:
     assert not any(str(tmp_path) in (out / name).read_text() for name in ("eaglectl.json", "README.md"))
 
 
+@pytest.mark.parametrize("place", ["drafter/target", "drafter", "link/target", "elsewhere", "absolute"])
+def test_a_target_inside_of_the_checkpoint_is_never_taken(place: str, cache: Path, tmp_path: Path) -> None:
+    drafter = drafter_folder(tmp_path, config=ASKED)
+    inside = target_folder(drafter / "target")
+    (tmp_path / "link").symlink_to(drafter)
+    (tmp_path / "elsewhere").symlink_to(inside)
+    name_in_card(drafter, str(inside) if place == "absolute" else place)
+    made = call("inspect", drafter)
+    assert "lies in the checkpoint itself" in made.out + made.err
+    assert "names; --target takes another" not in made.out
+
+
 def test_what_runs_the_target_asks_for_one(cache: Path, tmp_path: Path) -> None:
     drafter = drafter_folder(tmp_path)
     in_card(drafter)
