@@ -41,7 +41,8 @@ def make_app(name: str | None) -> typer.Typer:
         get_completion_inspect_parameters()  # registers how typer answers each shell
     app.callback()(common)
     for each, command in COMMANDS.items():
-        module = import_module(f"eaglectl.commands.{each}.command") if name in (each, None) else None
+        place = "eaglectl.cli.demo" if each == "demo" else f"eaglectl.commands.{each}.command"
+        module = import_module(place) if name in (each, None) else None
         function = command_of(getattr(module, f"{each}_command", _not_loaded))
         app.command(each, cls=GroupedCommand, short_help=command.summary, epilog=COMMON)(function)
     return app
