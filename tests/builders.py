@@ -185,10 +185,19 @@ def drafter_folder(
 def converted_folder(parent: Path, name: str = "out", *, config: Mapping[str, Any] | None = None) -> Path:
     """The folder of such a drafter with a record that lists its files, as `--force` replaces one."""
     folder = drafter_folder(parent, name, config=config)
-    listed: dict[str, Any] = {file.name: {} for file in folder.iterdir()}
-    record = {"schema": "eaglectl/provenance/1", "output": {"files": listed}}
-    (folder / "eaglectl.json").write_text(json.dumps(record))
+    write_record(folder)
     return folder
+
+
+def write_record(folder: Path, **stated: Any) -> None:
+    """eaglectl.json with the digests of the files of a folder, and what else it states."""
+    files = {
+        file.name: {"size": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+        for file in sorted(folder.iterdir())
+        if file.name != "eaglectl.json"
+    }
+    record = {"schema": "eaglectl/provenance/1", **stated, "output": {"files": files}}
+    (folder / "eaglectl.json").write_text(json.dumps(record))
 
 
 def sharded_folder(parent: Path, *, weight_map: Mapping[str, Any] | None = None) -> Path:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 import eaglectl  # noqa: E402
 from eaglectl.conversion.calibration import Statistics  # noqa: E402
+from tests.builders import write_record  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -80,7 +81,7 @@ def test_inspect_tells_of_the_sink_what_the_conversion_recorded(
         out = tmp_path / name
         shutil.copytree(TINY / "eagle3.1", out)
         record = {"upgrade": {"calibration": found.described()}}
-        (out / "eaglectl.json").write_text(json.dumps({"previous": record}))
+        write_record(out, previous=record)
     words = {
         name: [note.text for note in eaglectl.inspect(str(tmp_path / name), target=str(TARGET)).drafter.notes]
         for name in ("plain", "sink")
@@ -94,7 +95,7 @@ def test_inspect_tells_of_the_sink_what_the_conversion_recorded(
 @pytest.mark.parametrize("massive", [{"tokens": 3}, {"tokens": 3, "positions": "x", "channels": 4}, 5, {}])
 def test_a_record_that_states_no_massive_tokens_is_passed_over(massive: object, tmp_path: Path) -> None:
     shutil.copytree(TINY / "eagle3", out := tmp_path / "drafter")
-    (out / "eaglectl.json").write_text(json.dumps({"upgrade": {"calibration": {"massive": massive}}}))
+    write_record(out, upgrade={"calibration": {"massive": massive}})
     notes = eaglectl.inspect(str(out), target=str(TARGET)).drafter.notes
     assert not any("massive" in note.text for note in notes)
 

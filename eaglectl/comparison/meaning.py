@@ -16,7 +16,6 @@ from eaglectl.drafter.boundaries import (
 from eaglectl.drafter.drafter import Drafter, Feature, Rope
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.files.checkpoint import Checkpoint
-from eaglectl.files.layout import RECORD
 from eaglectl.files.record import history
 from eaglectl.formats.config_keys import Keys, mask_token
 from eaglectl.formats.settling import RECORDED, is_config_edited
@@ -155,7 +154,7 @@ def _is_made_of(checkpoint: Checkpoint, sides: Collection[TensorSide]) -> bool:
     """Whether the record of a conversion, or one before it, names these tensors' data as its source."""
     if not sides or is_config_edited(checkpoint):
         return False
-    for entry in history(checkpoint.sidecars.get(RECORD, {})):
+    for entry in history(checkpoint.record):
         match entry:
             case {"source": {"files": Mapping() as files}}:
                 stated = [file.get("tensors") for file in files.values() if isinstance(file, Mapping)]

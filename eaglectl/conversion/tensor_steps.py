@@ -24,7 +24,6 @@ from eaglectl.drafter.vocabulary import (
 from eaglectl.errors import OpenFactError, OptionNeededError, RefusedError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import DTYPE_BITS
-from eaglectl.files.layout import RECORD
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers, Layout
 from eaglectl.formats.writer import written_name
@@ -62,7 +61,7 @@ def draft_vocabulary(
             return from_tokens(selected, dims.draft_vocab, dims.vocab)
     try:
         offsets, mask = _stored_numbers(checkpoint, d2t), _stored_numbers(checkpoint, t2d)
-        recorded = recorded_meaning(checkpoint.sidecars.get(RECORD, {}), offsets)
+        recorded = recorded_meaning(checkpoint.record, offsets)
         answer = answers.semantics.get("d2t", recorded)
         vocabulary = read_vocabulary(offsets, mask, dims.draft_vocab, dims.vocab, answer)
     except RefusedError as refusal:

@@ -33,6 +33,7 @@ from eaglectl.files.layout import (
     folders_with_config,
     pickle_files,
 )
+from eaglectl.files.record import why_claim
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.shell import as_path, quote
 from eaglectl.text import listed
@@ -48,7 +49,7 @@ class Checkpoint(Struct, frozen=True):
 
     `scattered` are tensors whose data cannot be read: those of pickles that are not on this machine, or do
     not store it at one place. `names` are those of all files; `nested` is a pickle in which the tensors are
-    inside of another item.
+    inside of another item. `claim` is why eaglectl.json is no evidence of these files, if it is none.
     """
 
     source: Source
@@ -60,6 +61,7 @@ class Checkpoint(Struct, frozen=True):
     scattered: frozenset[str] = frozenset()
     names: tuple[str, ...] = ()
     nested: str = ""
+    claim: str = ""
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of one tensor's data."""
@@ -74,6 +76,11 @@ class Checkpoint(Struct, frozen=True):
         return self.source.read(
             tensor.file, tensor.start + start, tensor.stop if stop is None else tensor.start + stop
         )
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """eaglectl.json; empty where there is none, or one that is no evidence of these files."""
+        return {} if self.claim else self.sidecars.get(RECORD, {})
 
     @property
     def nbytes(self) -> int:
@@ -109,7 +116,7 @@ def _read_checkpoint(source: Source) -> Checkpoint:
         table = read_pickled_table(source)
         sidecars, names = _sidecars(source), source.names()
         read = (table.tensors, table.metadata, pickles, sidecars, table.scattered, names, table.nested)
-        return Checkpoint(source, config, *read)
+        return Checkpoint(source, config, *read, claim=_claim(sidecars, source, pickles))
     files, weight_map = _weight_files(source)
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
@@ -125,7 +132,13 @@ def _read_checkpoint(source: Source) -> Checkpoint:
         _check_index(weight_map, tensors)
     if not tensors:
         raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
-    return Checkpoint(source, config, tensors, metadata, files, _sidecars(source), names=source.names())
+    sidecars = _sidecars(source)
+    claim, names = _claim(sidecars, source, files), source.names()
+    return Checkpoint(source, config, tensors, metadata, files, sidecars, names=names, claim=claim)
+
+
+def _claim(sidecars: Mapping[str, Mapping[str, Any]], source: Source, weight_files: Sequence[str]) -> str:
+    return why_claim(sidecars[RECORD], source, weight_files) if RECORD in sidecars else ""
 
 
 def read_weight_file(path: Path) -> Checkpoint:

@@ -1,11 +1,34 @@
 """eaglectl.json: the record of the last conversion, which holds the records of earlier ones."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
+
+from eaglectl.files.layout import CONFIG
+from eaglectl.files.source import Source
 
 RECORD_SCHEMA = "eaglectl/provenance/1"
 # a record that nests deeper was not written by eaglectl
 MAX_DEPTH = 100
+
+
+def why_claim(record: Mapping[str, Any], source: Source, weight_files: Sequence[str]) -> str:
+    """Why a record is its author's claim alone; empty where it states the files beside it by digest.
+
+    The config by its bytes; the weights, whose digests need all of their data, by their sizes.
+    """
+    files: dict[str, Mapping[str, Any]] = {}
+    for key in ("output", "published"):
+        match record.get(key):
+            case {"files": Mapping() as stated}:
+                files |= {name: file for name, file in stated.items() if isinstance(file, Mapping)}
+    unstated = [name for name in (CONFIG, *weight_files) if name not in files]
+    if unstated:
+        return f"states no digest of {unstated[0]}"
+    if files[CONFIG].get("sha256") != sha256(source.read(CONFIG)).hexdigest():
+        return f"is of another {CONFIG}"
+    others = [name for name in weight_files if files[name].get("size") != source.size(name)]
+    return f"is of another {others[0]}" if others else ""
 
 
 def history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

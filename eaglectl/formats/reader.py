@@ -116,7 +116,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     """The drafter as the files and these answers state it: what each reader makes of the config, together."""
     keys, names, format, summary = stored.keys, stored.names, stored.format, stored.summary
     dims, target, tensors = stored.sizes.value, stored.target.value, stored.tensors.value
-    record = stored.checkpoint.sidecars.get(RECORD, {})
+    record, stated = stored.checkpoint.record, stored.checkpoint.sidecars.get(RECORD, {})
     answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     norms = read_norms(keys, format, summary, answers, tensors, dims)
     norms, settled = norms_by_record(norms, format, record)
@@ -125,7 +125,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     is_mla = dims.attention == "MLA"
     rope = read_rope(keys, answers, target, is_mla=is_mla, has_mla_factors=format.has_mla_factors)
     settings = read_settings(keys, tensors, model_class_of(tensors, dims))
-    doubts = all_doubts(format, summary, keys.config, answers, record, settled)
+    doubts = all_doubts(format, summary, keys.config, answers, stated, settled)
     head = read_head(keys, tensors, dims, names.unknown)
     tensors = head.value
     has_token_list = any(name in VOCABULARY_PICKLES for name in stored.checkpoint.source.names())

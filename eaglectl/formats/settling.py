@@ -48,7 +48,8 @@ class KnownDrafter(Struct, frozen=True):
 class _Record(Struct, frozen=True):
     """What eaglectl.json states of facts that a source may leave open; nothing where there is none.
 
-    `is_edited`: config.json is not the file that was written with it.
+    `is_edited`: config.json is not the file that was written with it. `claim`: why it is no evidence of these
+    files; what it states beside them is then asked about where it contradicts them, and answers nothing.
     """
 
     settled: tuple[Settlement, ...] = ()
@@ -58,6 +59,7 @@ class _Record(Struct, frozen=True):
     layout: str = ""
     layers_from: str = "written by eaglectl, which did not record from what"
     is_edited: bool = False
+    claim: str = ""
 
 
 def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Drafter:
@@ -91,7 +93,9 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
         answers = answers.choosing(choice, origin)
         drafter = read(answers)
     asked = {**_open_questions(read, given, set(asked)), **asked}
-    carried = tuple(_carried(drafter, given, record))
+    carried = tuple(
+        entry for entry in _carried(drafter, given, record) if not (record.claim and _holds(entry, drafter))
+    )
     new = tuple(
         _settlement(drafter, choice, answers, asked.get(choice.key), read)
         for choice in answers.choices
@@ -130,6 +134,9 @@ def _all_notes(
     yield from _edited_facts(drafter, (*carried, *new), record)
     yield from (_settled_note(entry, RECORDED) for entry in carried if _holds(entry, drafter))
     yield from (_settled_note(entry, "") for entry in new if entry.by != "given")
+    if record.claim:
+        text = f"what {RECORD} states is its author's claim, and no evidence: it {record.claim}"
+        yield Note("note", RECORD, text)
 
 
 def fact_record(drafter: Drafter) -> dict[str, Any]:
@@ -164,7 +171,8 @@ def _read_record(checkpoint: Checkpoint) -> _Record:
     for field in msgspec.structs.fields(_Record):
         with suppress(KeyError, msgspec.ValidationError):  # absent, or written by others
             fields[field.name] = msgspec.convert(stated[field.name], field.type)
-    return _Record(**{**fields, "is_edited": bool(stated) and is_config_edited(checkpoint)})
+    is_edited = bool(stated) and is_config_edited(checkpoint)
+    return _Record(**{**fields, "is_edited": is_edited, "claim": checkpoint.claim})
 
 
 def is_config_edited(checkpoint: Checkpoint) -> bool:
@@ -179,7 +187,7 @@ def _candidates(
     note: Note, drafter: Drafter, answers: Answers, record: _Record, checkpoint: Checkpoint
 ) -> Iterator[tuple[Choice, Origin | None]]:
     """What answers a question: eaglectl.json, what is known or was measured, the producer's usual value."""
-    if recorded := _recorded_choice(note, drafter, record):
+    if not record.claim and (recorded := _recorded_choice(note, drafter, record)):
         yield recorded, None
     keys = {choice.key for choice in note.choices} | (AUX_KEYS if note.about == AUX else set())
     known = known_drafters().get(split_name(checkpoint.source.label)[0])
@@ -365,7 +373,8 @@ def _how(drafter: Drafter, new: tuple[Settlement, ...], record: _Record) -> str:
         if entry.about == AUX and entry.by != "given":
             return f"{entry.answer} {entry.by}{f' ({entry.evidence})' if entry.evidence else ''}"
     is_given = any(entry.about == AUX for entry in new)
-    if record.boundaries and not is_given and _fact(drafter, AUX) == list(record.boundaries):
+    is_own = not (is_given or record.claim)
+    if record.boundaries and is_own and _fact(drafter, AUX) == list(record.boundaries):
         return f"{RECORDED}{record.layers_from}"
     return drafter.aux.how
 

@@ -21,7 +21,7 @@ from eaglectl.engines.registry import (
 )
 from eaglectl.engines.targets import notes_on_pair
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.files.layout import CONFIG, INDEX, RECORD
+from eaglectl.files.layout import CONFIG, INDEX
 from eaglectl.files.opening import hub_name, open_source
 from eaglectl.files.record import history
 from eaglectl.files.source import FolderSource
@@ -130,7 +130,7 @@ def _massive_notes(checkpoint: Checkpoint, drafter: Drafter) -> Iterator[Note]:
 
     No file of a target states them, and nothing is run here.
     """
-    for entry in history(checkpoint.sidecars.get(RECORD, {})):
+    for entry in history(checkpoint.record):
         match entry:
             case {"upgrade": {"calibration": {"massive": {"tokens": int(count)} as stated}}} if count:
                 text = _massive_words(stated, drafter.aux.boundaries or ())

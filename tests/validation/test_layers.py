@@ -9,7 +9,7 @@ import pytest
 import eaglectl
 from eaglectl.formats.format import Answers
 from eaglectl.operations.converting import ConvertOptions
-from tests.builders import ABSENT, HIDDEN, VOCAB, drafter_folder, floats
+from tests.builders import ABSENT, HIDDEN, VOCAB, drafter_folder, floats, write_record
 from tests.cases import CASES, Case, true_answers
 from tests.conftest import FIXTURES
 from tests.validation.patches import Patch, check
@@ -184,6 +184,7 @@ def test_the_record_of_a_conversion_tells_what_its_ids_mean(tmp_path: Path) -> N
     config = json.loads((out / "config.json").read_text())
     # the class that speculators' converter writes, which copies ids as they are
     (out / "config.json").write_text(json.dumps({**config, "architectures": ["Eagle3Speculator"]}))
+    write_record(out, **json.loads((out / "eaglectl.json").read_text()))
     assert not eaglectl.validate(str(out), eaglectl.ValidateOptions(select=["EGL4"])).findings
     (out / "eaglectl.json").unlink()
     assert [

@@ -1,12 +1,13 @@
 """Rules on the norms: every bad case is a good drafter, a patch, and exactly the findings it must give."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import eaglectl
 from eaglectl.formats.format import Answers
-from tests.builders import ABSENT, HIDDEN, drafter_folder, floats
+from tests.builders import ABSENT, HIDDEN, drafter_folder, floats, write_record
 from tests.cases import CASES
 from tests.validation.patches import Patch, check
 
@@ -140,5 +141,32 @@ def test_a_specforge_head_of_an_unknown_time_is_a_warning() -> None:
 
 def test_what_eaglectl_has_written_means_what_engines_mean(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path, config={"fc_norm": True, "norm_output": ABSENT}, tensors=FC_NORM)
-    (folder / "eaglectl.json").write_text("{}")
+    write_record(folder)
     assert not eaglectl.validate(str(folder), eaglectl.ValidateOptions(select=["EGL505"])).findings
+
+
+def stale(folder: Path) -> None:
+    """A record of another config.json."""
+    write_record(folder)
+    (folder / "config.json").write_text((folder / "config.json").read_text() + " ")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: (folder / "eaglectl.json").write_text("{}"),
+        lambda folder: (folder / "eaglectl.json").write_text(
+            '{"schema": "eaglectl/provenance/1", "eagle": "3.1"}'
+        ),
+        lambda folder: (folder / "eaglectl.json").write_text('{"output": {"files": {"config.json": {}}}}'),
+        stale,
+    ],
+)
+def test_a_record_of_other_files_is_a_claim(write: Callable[[Path], object], tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, config={"fc_norm": True, "norm_output": ABSENT}, tensors=FC_NORM)
+    write(folder)
+    options = eaglectl.ValidateOptions(select=["EGL505"])
+    (finding,) = eaglectl.validate(str(folder), options).findings
+    assert finding.rule.id == "EGL505"
+    notes = [note.text for note in eaglectl.inspect(str(folder)).drafter.notes]
+    assert any("its author's claim, and no evidence" in text for text in notes)

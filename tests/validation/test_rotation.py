@@ -14,7 +14,16 @@ from eaglectl.drafter.matrices import embedding_digest
 from eaglectl.files.source import FolderSource
 from eaglectl.files.target_files import rotation_file, rotation_mark
 from eaglectl.judge.scanning import is_rotated
-from tests.builders import HIDDEN, VOCAB, Stored, drafter_folder, drafter_tensors, floats, write_safetensors
+from tests.builders import (
+    HIDDEN,
+    VOCAB,
+    Stored,
+    drafter_folder,
+    drafter_tensors,
+    floats,
+    write_record,
+    write_safetensors,
+)
 from tests.validation.patches import Patch, check
 
 EMBEDDING = "embed_tokens.weight"
@@ -140,7 +149,7 @@ def recorded(tmp_path: Path, rotation: dict[str, Any], **tensors: Any) -> list[s
 
         digest = embedding_digest(read_checkpoint(FolderSource(tmp_path / "target")))
         rotation = {**rotation, "target_embedding": rotation["target_embedding"] or digest}
-    (folder / "eaglectl.json").write_text(json.dumps({"target_rotation": rotation}))
+    write_record(folder, target_rotation=rotation)
     options = eaglectl.ValidateOptions(target=str(tmp_path / "target"), **RULES)
     report = eaglectl.validate(str(folder), options)
     return [one.match.message for one in report.findings] + [one.reason for one in report.unchecked]

@@ -37,6 +37,7 @@ from tests.builders import (
     floats,
     integers,
     safetensors_bytes,
+    write_record,
 )
 from tests.cases import CASES, Case, stored_tensors, true_answers
 from tests.conftest import FIXTURES
@@ -81,7 +82,7 @@ def build(bad: Bad, parent: Path) -> Path:
     if not bad.base:
         folder = drafter_folder(parent, config=bad.config, tensors=bad.tensors)
         if bad.record is not None:
-            (folder / "eaglectl.json").write_text(json.dumps(bad.record))
+            write_record(folder, **bad.record)
         if bad.beside:
             (folder / bad.beside).write_bytes(safetensors_bytes({"a": floats("a", 2, 2)}))
         return folder

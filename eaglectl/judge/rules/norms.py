@@ -79,9 +79,7 @@ def norm_output_unknown(subject: Subject) -> Iterator[Match]:
     Fix: find out when it was trained, then run `eaglectl convert SOURCE` with --source-semantics
     specforge=pre-879 or specforge=post-879, or norm_output=true or norm_output=false.
     """
-    if (
-        "eaglectl.json" not in subject.checkpoint.sidecars
-    ):  # convert wrote it with the meaning that engines give it
+    if not subject.checkpoint.record:  # convert wrote it with the meaning that engines give it
         yield from subject.reported("norm-output-unknown", is_fault=True)
 
 

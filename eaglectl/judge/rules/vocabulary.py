@@ -7,7 +7,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from eaglectl.files.header import parse_json
-from eaglectl.files.layout import RECORD
 from eaglectl.files.source import Source
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.catalogue import by_name
@@ -125,7 +124,7 @@ def d2t_absolute(subject: Subject) -> Iterator[Match]:
 
     if not is_of_two_meanings(d2t, t2d, subject.drafter.dims.vocab):
         return
-    recorded = recorded_meaning(subject.checkpoint.sidecars.get(RECORD, {}), d2t)
+    recorded = recorded_meaning(subject.checkpoint.record, d2t)
     match subject.answers.semantics.get("d2t", recorded):
         case "absolute":
             yield Match(
