@@ -4,9 +4,14 @@ import contextlib
 import hashlib
 import io
 import json
+import os
+import pty
 import shutil
 import struct
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -314,3 +319,36 @@ def older_angelslim(folder: Path, fixture: str = "gqa") -> Path:
     config = json.loads((source / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "transformers_version": "4.51.0"}))
     return folder
+
+
+def loaded_after(code: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.split())
+
+
+def on_a_terminal(command: list[str]) -> tuple[int, str]:
+    """Exit code and output of a process on a terminal of its own, where every question is answered by y."""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, b"y\n" * 50)
+        process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        )
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # a terminal that nobody has open any more
+            while part := os.read(ours, 4096):
+                shown += part
+        return process.wait(120), shown.decode("utf-8", "replace")
+    finally:
+        os.close(ours)
+
+
+def changed(source: Path, **config: Any) -> dict[str, Any]:
+    merged: dict[str, Any] = json.loads((source / "config.json").read_text()) | config
+    return {key: value for key, value in merged.items() if value is not None}

@@ -871,3 +871,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Stay silent: `hub.requests` is the log."""
+
+
+def assert_holds(repo: Repo, folder: Path, ref: str) -> None:
+    """The ref holds the folder's files, and a card, a record and checksums of exactly what is there."""
+    files = repo.files(ref)
+    for path in folder.iterdir():
+        if path.name not in ("README.md", "eaglectl.json", "SHA256SUMS"):
+            assert files[path.name].data == path.read_bytes()
+    digests = {
+        name: blob.sha256 for name, blob in files.items() if name not in (".gitattributes", "SHA256SUMS")
+    }
+    sums = bytes(files["SHA256SUMS"].data).decode()  # type: ignore[arg-type]
+    assert dict(line.split("  ")[::-1] for line in sums.splitlines()) == digests
+    recorded = json.loads(files["eaglectl.json"].data)["published"]["files"]  # type: ignore[arg-type]
+    assert {name: one["sha256"] for name, one in recorded.items()} == {
+        name: digest for name, digest in digests.items() if name != "eaglectl.json"
+    }

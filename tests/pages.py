@@ -6,9 +6,18 @@ from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
+from msgspec.structs import replace
+
 from eaglectl.report.outlines import outline
 from eaglectl.report.terminal.console import Console
 from eaglectl.report.terminal.report import print_outline
+from eaglectl.run.job import EngineRun
+from eaglectl.run.measurement import PromptResult, measure, ratio
+from eaglectl.run.probe import DriftCondition
+from eaglectl.run.prompts import PromptChoice
+from eaglectl.run.report import DrafterComparison, SetRatio, SmokeReport
+from eaglectl.run.sensitivity import Variant
+from eaglectl.verdicts import GateEnding
 
 Paint = Callable[[Console], None]
 TAGS = {"html", "head", "meta", "title", "style", "body", "pre", "span"}
@@ -77,3 +86,61 @@ class _Reader(HTMLParser):
 
     def handle_pi(self, data: str) -> None:
         raise AssertionError(f"an instruction: {data}")
+
+
+ENDINGS = {
+    "pass": GateEnding.KEPT,
+    "fail": GateEnding.LOST,
+    "could-not-look": GateEnding.TOO_FEW_PROMPTS,
+}
+
+
+def smoke_report(text: str = "x", verdict: str = "fail") -> SmokeReport:
+    """A run with everything beside it: sets, a second drafter, both probes."""
+    results = tuple(PromptResult(f"{text}{n % 2}", 10 + n, (8, 5 + n % 3, 2), (1, 2, 3)) for n in range(6))
+    other = tuple(replace(result, accepted=(6, 3, 1)) for result in results)
+    run_ = EngineRun(
+        text,
+        text,
+        "cpu",
+        "float32",
+        text,
+        results,
+        ((1, 2, 3),) * 6,
+        2.0,
+        1.0,
+        {"class": text, "runner": text},
+    )
+    measured = measure(results)
+    names = dict.fromkeys(result.set for result in results)
+    sets = {name: measure([result for result in results if result.set == name]) for name in names}
+    reading = Variant(text, text, measure(other), ratio(other, results))
+    drift = DriftCondition(text, measured, (1.0, 1.1, 1.2), (0.0, 0.1, 0.2), (0.3, 0.4, 0.5))
+    failures = (text,) if verdict == "fail" else ()
+    why = "" if verdict == "pass" else text
+    return SmokeReport(
+        text,
+        run_,
+        measured,
+        sets,
+        True,
+        failures,
+        (text,),
+        3,
+        64,
+        0,
+        "a" * 64,
+        0.0,
+        DrafterComparison(
+            text,
+            measure(other),
+            ratio(results, other),
+            ratio(results, other),
+            (SetRatio(text, 6, ratio(results, other), ratio(results, other), ENDINGS[verdict], why),),
+            0.97,
+        ),
+        (reading,),
+        (drift,),
+        gaps=(text,) if verdict == "could-not-look" else (),
+        choice=PromptChoice((), text, "b" * 64, 99, 6),
+    )

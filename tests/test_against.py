@@ -10,31 +10,17 @@ import eaglectl
 from eaglectl.errors import UsageError
 from eaglectl.report.documents.document import render_json
 from eaglectl.run.measurement import PromptResult
-from eaglectl.run.report import DrafterComparison, SmokeReport, compare_drafters
+from eaglectl.run.report import DrafterComparison, compare_drafters
 from tests.conftest import FIXTURES
-from tests.test_measurement import EAGLE3, EAGLE31
-from tests.test_page import smoke_report
+from tests.measurements import EAGLE3, EAGLE31, report, worse
 
 TINY = FIXTURES / "tiny"
-
-
-def report(results: Sequence[PromptResult]) -> SmokeReport:
-    passed = smoke_report(verdict="pass")
-    return replace(passed, run=replace(passed.run, results=tuple(results)), against=None, variants=())
 
 
 def compared(
     results: Sequence[PromptResult], baseline: Sequence[PromptResult], least: float = 0.97
 ) -> DrafterComparison:
     return compare_drafters(report(results), report(baseline), least)
-
-
-def worse(results: Sequence[PromptResult], share: float) -> list[PromptResult]:
-    """The same prompts with drafts that are accepted less."""
-    return [
-        replace(result, drafts=round(result.drafts * (1 + share)), accepted=result.accepted)
-        for result in results
-    ]
 
 
 def of(name: str, results: Sequence[PromptResult]) -> list[PromptResult]:

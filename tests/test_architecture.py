@@ -7,8 +7,6 @@ import importlib
 import inspect
 import pydoc
 import re
-import subprocess
-import sys
 import typing
 from collections.abc import Iterator
 from functools import cache
@@ -19,6 +17,7 @@ from msgspec import Struct
 
 import eaglectl
 from eaglectl.formats.catalogue import FORMATS
+from tests.builders import loaded_after
 
 ROOT = Path(eaglectl.__file__).parent
 # an import may only point to a package listed before its own
@@ -269,16 +268,6 @@ def test_no_code_branches_on_a_producers_name() -> None:
 )
 def test_a_branch_on_a_producers_name_is_found(code: str) -> None:
     assert set(named_producers(ast.parse(code))) == {1}
-
-
-def loaded_after(code: str) -> set[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return set(done.stdout.split())
 
 
 HEAVY = {"torch", "transformers", "numpy", "huggingface_hub", "jsonschema", "rich", "safetensors", "httpx2"}

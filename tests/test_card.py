@@ -1,6 +1,5 @@
 """The card that `upload` makes: its block is eaglectl's, all else is the user's, byte for byte."""
 
-import hashlib
 import json
 import re
 import subprocess
@@ -27,6 +26,7 @@ from tests.builders import (
     floats,
     write_safetensors,
 )
+from tests.cards import ANSWERS, answers, card, matter, record, smoke_file
 from tests.conftest import FIXTURES
 
 SPECULATORS = {"speculators_config": {"verifier": {"name_or_path": "example/target-8b"}}}
@@ -36,38 +36,6 @@ SPECULATORS = {"speculators_config": {"verifier": {"name_or_path": "example/targ
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-
-
-def answers(folder: Path) -> eaglectl.CardAnswers:
-    """The answers to what README.md does not state."""
-    text = (folder / "README.md").read_text(errors="replace") if (folder / "README.md").exists() else ""
-    licence = None if "license:" in text else "apache-2.0"
-    return eaglectl.CardAnswers(licence, None if "base_model:" in text else "example/target-8b")
-
-
-def card(folder: Path, text: bytes | None = None, **options: Any) -> str:
-    """The README.md that would be published, with its line breaks."""
-    if text is not None:
-        (folder / "README.md").write_bytes(text)
-    options = {"card": answers(folder), **options}
-    done = eaglectl.upload(str(folder), "org/drafter", eaglectl.UploadOptions(dry_run=True, **options))
-    card = next(file for file in done.plan.files if file.name == "README.md")
-    return bytes(card.content).decode()  # type: ignore[arg-type]
-
-
-def record(folder: Path, **options: Any) -> dict[str, Any]:
-    options = {"card": answers(folder), **options}
-    done = eaglectl.upload(str(folder), "org/drafter", eaglectl.UploadOptions(dry_run=True, **options))
-    record = next(file for file in done.plan.files if file.name == "eaglectl.json")
-    found = json.loads(bytes(record.content))  # type: ignore[arg-type]
-    assert isinstance(found, dict)
-    return found
-
-
-def matter(text: str) -> dict[str, Any]:
-    found = yaml.safe_load(text.split("---")[1])
-    assert isinstance(found, dict)
-    return found
 
 
 @pytest.fixture
@@ -445,9 +413,6 @@ def test_few_prompts_are_told(folder: Path, tmp_path: Path) -> None:
     assert "warning" not in enough.err
 
 
-ANSWERS = ("--license", "apache-2.0", "--base-model", "example/target-8b")
-
-
 def test_a_licence_and_a_target_are_asked_for(folder: Path) -> None:
     done = call("upload", folder, "org/drafter", "--dry-run")
     assert (done.code, done.out) == (2, "")
@@ -587,45 +552,6 @@ def test_the_record_has_the_digests_of_all_that_is_published(folder: Path) -> No
     found = record(folder)
     assert list(found["published"]["files"]) == ["README.md", "config.json", "model.safetensors"]
     assert found["source"]["files"]["model.safetensors"] == found["published"]["files"]["model.safetensors"]
-
-
-def smoke_file(folder: Path) -> Path:
-    """What `smoke --json` would have said of the drafter in `folder`."""
-    path = folder / "smoke.json"
-    files = [folder / "drafter" / name for name in ("config.json", "model.safetensors")]
-    position = {"interval": [0.1, 0.9]}
-    path.write_text(
-        json.dumps(
-            {
-                "schema": "eaglectl/smoke/1",
-                "version": "0.1.0",
-                "source": "/home/bob/x",
-                "verdict": "pass",
-                "acceptance_length": 2.31,
-                "interval": [2.2, 2.4],
-                "per_position": [{"value": 0.7, **position}, {"value": 0.4, **position}],
-                "drafts": 400,
-                "prompts": 20,
-                "lossless": True,
-                "k": 3,
-                "max_tokens": 64,
-                "seed": 0,
-                "prompts_digest": "0" * 64,
-                "temperature": 0.0,
-                "files": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files},
-                "engine": {
-                    "name": "vllm",
-                    "version": "0.32.0",
-                    "device": "cuda",
-                    "dtype": "bfloat16",
-                    "proves": "what this release does",
-                    "resolved": {"a": "/home/bob"},
-                    "differences": [],
-                },
-            }
-        )
-    )
-    return path
 
 
 NO_REPOSITORIES = [

@@ -15,7 +15,7 @@ from eaglectl.run.probe import _foreign_template, _instructed, _written
 from eaglectl.run.prompts import Prompt, choose_prompts, digest_prompts, prompt_digest, read_prompts
 from eaglectl.run.tokens import tokenise
 from tests.builders import drafter_folder
-from tests.test_servers import ANSWER, SGLANG, server
+from tests.servers import ANSWER, SGLANG, server
 from tests.test_token_prompts import prompts_file
 from tests.tiny import TARGET, TINY
 
@@ -207,7 +207,7 @@ def test_a_server_gets_messages_as_a_chat(tmp_path: Path) -> None:
 
 def test_a_report_names_its_file_and_sample(tmp_path: Path) -> None:
     from eaglectl.report.acceptance import facts
-    from tests.test_page import smoke_report
+    from tests.pages import smoke_report
 
     document = json.dumps(dict(facts(smoke_report())))
     assert "a sample of 99, x (SHA-256 bbbbbbbbbbbb)" in document

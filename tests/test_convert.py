@@ -17,7 +17,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.operations.converting import ConvertOptions
 from eaglectl.progress import Progress
 from eaglectl.shell import quote
-from tests.builders import ABSENT, HEAD_DIM, HIDDEN, call, drafter_folder, floats
+from tests.builders import ABSENT, HEAD_DIM, HIDDEN, call, changed, drafter_folder, floats
 from tests.cases import digests, stored_tensors, true_answers
 from tests.conftest import FIXTURES
 from tests.drafters import Made
@@ -29,11 +29,6 @@ def patched(folder: Path, *, source: Path = NATIVE, without: tuple[str, ...] = (
     """A copy of a fixture with config keys set (None: removed) and tensors left out."""
     tensors = {name: tensor for name, tensor in stored_tensors(source).items() if name not in without}
     return Made(changed(source, **config), tensors).write(folder)
-
-
-def changed(source: Path, **config: Any) -> dict[str, Any]:
-    merged: dict[str, Any] = json.loads((source / "config.json").read_text()) | config
-    return {key: value for key, value in merged.items() if value is not None}
 
 
 def converted(source: Path, out: Path, layout: str = "vllm", **options: Any) -> Conversion:

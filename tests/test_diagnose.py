@@ -33,10 +33,10 @@ from eaglectl.run.report import MAX_REGRESSION  # noqa: E402
 from eaglectl.run.sensitivity import Fall  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
+from tests.diagnoses import prompts_file  # noqa: E402
 from tests.pages import read_page  # noqa: E402
 from tests.pairs import write_prompts  # noqa: E402
 from tests.stored_otherwise import Misread, faults_of  # noqa: E402
-from tests.test_probe_table import prompts_file  # noqa: E402
 from tests.tiny import FAULTS, TARGET, TINY, Fault, in_vllms_layout  # noqa: E402
 
 ROOT = FIXTURES.parent

@@ -23,7 +23,7 @@ from tests.engine.agreement.cases import CASES as VLLM_CASES
 from tests.engine.sglang import cases as sglang_cases
 from tests.engine.sglang import judging as sglang_judging
 from tests.engine.sglang import records as sglang_records
-from tests.test_page import smoke_report
+from tests.pages import smoke_report
 
 VLLM, SGLANG = vllm_records.VLLM, sglang_records.SGLANG
 CONVERT = {VLLM: "eaglectl convert", SGLANG: "--for sglang"}

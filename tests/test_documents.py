@@ -20,7 +20,7 @@ from eaglectl.run.job import LoadResult
 from tests.builders import STATED, call, drafter_folder
 from tests.cases import file_digests
 from tests.conftest import FIXTURES
-from tests.test_page import smoke_report
+from tests.pages import smoke_report
 
 SCHEMAS = FIXTURES.parent / "schemas"
 SCHEMA_ID = re.compile(r"eaglectl/([a-z]+)/(\d+)")

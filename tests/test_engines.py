@@ -22,11 +22,10 @@ from eaglectl.engines.releases import is_within, ranges
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
 from eaglectl.judge.support import ideal, services
-from tests.builders import ABSENT, call, refusal
+from tests.builders import ABSENT, call, changed, refusal
 from tests.cases import stored_tensors
 from tests.conftest import FIXTURES
 from tests.drafters import Made
-from tests.test_convert import changed
 from tools.engine_data import data_from
 
 PRODUCERS = FIXTURES / "producers"

@@ -16,9 +16,8 @@ from eaglectl.cli.app import make_app
 from eaglectl.cli.commands import COMMANDS
 from eaglectl.cli.help import GroupedCommand
 from eaglectl.cli.shells import SCRIPTS
-from tests.builders import call, refusal
+from tests.builders import call, on_a_terminal, refusal
 from tests.conftest import FIXTURES
-from tests.hostile.test_own_code import on_a_terminal
 
 DOCS = FIXTURES.parent / "docs"
 # a model runs, or another file is needed

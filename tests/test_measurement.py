@@ -1,8 +1,6 @@
 """Acceptance: its definition, its intervals and how often they hold the truth, the dead, the paired ratio."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,17 +18,9 @@ from eaglectl.run.measurement import (
     shortcomings,
     shortfalls,
 )
+from tests.measurements import EAGLE3, EAGLE31, result
 
-# drafts and accepted drafts by position of each prompt of fixtures/tiny: k=3, 64 new tokens, both drafters
-COUNTS = json.loads(Path(__file__).with_name("prompt_counts.json").read_text())
 SAMPLES = 600
-
-
-def result(drafts: int, *accepted: int) -> PromptResult:
-    return PromptResult("set", drafts, accepted, (0,) * (drafts + sum(accepted)))
-
-
-EAGLE3, EAGLE31 = ([result(*row) for row in COUNTS[name]] for name in ("eagle3", "eagle3.1"))
 
 
 def test_acceptance_length_is_one_plus_accepted_over_drafts() -> None:

@@ -14,8 +14,7 @@ from eaglectl.commands.engines.report import chosen_engines, engines_outline
 from eaglectl.report.terminal.console import LONGEST_UNBROKEN, Console
 from eaglectl.report.terminal.report import filled_table, print_outline
 from tests.conftest import FIXTURES
-from tests.pages import terminal_output
-from tests.test_page import smoke_report
+from tests.pages import smoke_report, terminal_output
 
 IDS = str(FIXTURES / "producers/modelopt/hf-ids")
 TARGET = str(FIXTURES / "target")

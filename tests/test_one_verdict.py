@@ -32,9 +32,8 @@ from tests.builders import (
 )
 from tests.cases import CASES, Case
 from tests.conftest import FIXTURES
+from tests.validation.judging import installed, patches
 from tests.validation.patches import Patch
-from tests.validation.test_default_engines import installed
-from tests.validation.test_rules import patches
 
 LAYER = "layers.0."
 OTHERS = (*TARGETS[:-1], TARGETS[-1] - 2)

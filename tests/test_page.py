@@ -24,18 +24,12 @@ from eaglectl.judge.policy import Suppression
 from eaglectl.judge.rule import Finding, Match, Rule
 from eaglectl.report.terminal.console import PAGE_WIDTH, as_plain_text
 from eaglectl.results import FailedSource
-from eaglectl.run.job import EngineRun
-from eaglectl.run.measurement import PromptResult, measure, ratio
-from eaglectl.run.probe import DriftCondition
-from eaglectl.run.prompts import PromptChoice
-from eaglectl.run.report import DrafterComparison, SetRatio, SmokeReport
-from eaglectl.run.sensitivity import Variant
 from eaglectl.text import printable
-from eaglectl.verdicts import GateEnding, ServedAs
+from eaglectl.verdicts import ServedAs
 from tests.cases import CASES, Case, file_digests
 from tests.conftest import FIXTURES
 from tests.drafters import write_safetensors
-from tests.pages import read_image, read_page, terminal_output
+from tests.pages import read_image, read_page, smoke_report, terminal_output
 
 READABLE = [case for case in CASES if not case.is_pickled]
 NATIVE = str(FIXTURES / "producers/vllm/native")
@@ -97,64 +91,6 @@ def report(text: str = "x") -> Report:
         (Verdict("vllm", "0.32.0", ServedAs.DIFFERS, (text,), ()),),
         (text,),
         (Suppression("EGL2", text, None, text),),
-    )
-
-
-ENDINGS = {
-    "pass": GateEnding.KEPT,
-    "fail": GateEnding.LOST,
-    "could-not-look": GateEnding.TOO_FEW_PROMPTS,
-}
-
-
-def smoke_report(text: str = "x", verdict: str = "fail") -> SmokeReport:
-    """A run with everything beside it: sets, a second drafter, both probes."""
-    results = tuple(PromptResult(f"{text}{n % 2}", 10 + n, (8, 5 + n % 3, 2), (1, 2, 3)) for n in range(6))
-    other = tuple(replace(result, accepted=(6, 3, 1)) for result in results)
-    run_ = EngineRun(
-        text,
-        text,
-        "cpu",
-        "float32",
-        text,
-        results,
-        ((1, 2, 3),) * 6,
-        2.0,
-        1.0,
-        {"class": text, "runner": text},
-    )
-    measured = measure(results)
-    names = dict.fromkeys(result.set for result in results)
-    sets = {name: measure([result for result in results if result.set == name]) for name in names}
-    reading = Variant(text, text, measure(other), ratio(other, results))
-    drift = DriftCondition(text, measured, (1.0, 1.1, 1.2), (0.0, 0.1, 0.2), (0.3, 0.4, 0.5))
-    failures = (text,) if verdict == "fail" else ()
-    why = "" if verdict == "pass" else text
-    return SmokeReport(
-        text,
-        run_,
-        measured,
-        sets,
-        True,
-        failures,
-        (text,),
-        3,
-        64,
-        0,
-        "a" * 64,
-        0.0,
-        DrafterComparison(
-            text,
-            measure(other),
-            ratio(results, other),
-            ratio(results, other),
-            (SetRatio(text, 6, ratio(results, other), ratio(results, other), ENDINGS[verdict], why),),
-            0.97,
-        ),
-        (reading,),
-        (drift,),
-        gaps=(text,) if verdict == "could-not-look" else (),
-        choice=PromptChoice((), text, "b" * 64, 99, 6),
     )
 
 

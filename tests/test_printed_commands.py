@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.builders import Outcome, call
-from tests.tiny import TARGET, TINY, Fault, not_a_number
+from tests.tiny import TARGET, TINY, Fault, cut_prompts, not_a_number
 
 EAGLE3 = TINY / "eagle3"
 PRINTED = re.compile(r"`(eaglectl [^`]+)`|^next: (eaglectl .+)$", re.MULTILINE)
@@ -33,15 +33,10 @@ def printed_commands(outcome: Outcome) -> list[list[str]]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with four short prompts, and a target whose path has to be quoted."""
     for name, source in (("few.jsonl", "calibration.jsonl"), ("other.jsonl", "gate.jsonl")):
-        (tmp_path / name).write_text(short_prompts(source, 4))
+        (tmp_path / name).write_text(cut_prompts(source, 4))
     (tmp_path / "a target").symlink_to(TARGET)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def short_prompts(name: str, count: int) -> str:
-    lines = (TINY / name).read_text().splitlines()[:count]
-    return "".join(json.dumps({"prompt": json.loads(line)["prompt"][:40]}) + "\n" for line in lines)
 
 
 def calibrated(folder: Path, *more: str | Path) -> Outcome:
@@ -81,7 +76,7 @@ def on_a_dead_drafter(folder: Path) -> Outcome:
 
     dead = Fault("", "", tensors={"lm_head.weight": zeros}).apply(good, folder / "dead")
     options = ("--to", "3.1", "--fc-norm", "off", "--prompts", "many.jsonl", "--device", "cpu")
-    (folder / "many.jsonl").write_text(short_prompts("gate.jsonl", 7))
+    (folder / "many.jsonl").write_text(cut_prompts("gate.jsonl", 7))
     return call("convert", dead, "--target", "a target", *options)
 
 

@@ -17,7 +17,8 @@ from eaglectl.run.report import SmokeReport  # noqa: E402
 from eaglectl.run.sensitivity import LEAST_GAIN  # noqa: E402
 from tests.builders import call, read_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
-from tests.pairs import MLA, SECOND, TABLE, TINY, Trained, write_prompts  # noqa: E402
+from tests.diagnoses import prompts_file  # noqa: E402
+from tests.pairs import MLA, SECOND, TABLE, TINY, Trained  # noqa: E402
 from tests.stored_otherwise import Misread, faults_of  # noqa: E402
 
 FAST = "gate and up"  # the fault that is run by the fast tests, of the MLA drafter
@@ -59,13 +60,6 @@ def table_rows() -> Iterator[tuple[tuple[str, str], Row]]:
 
 
 ROWS = dict(table_rows())
-
-
-def prompts_file(
-    folder: Path, name: str = "prompts", start: int = 0, count: int = TINY.prompts, trained: Trained = TINY
-) -> Path:
-    """Prompts of the pair, cut, as a file."""
-    return write_prompts(folder / "prompts.jsonl", trained.texts(name)[start : start + count])
 
 
 @pytest.fixture(scope="module")

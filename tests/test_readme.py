@@ -18,8 +18,7 @@ from eaglectl.cli import run
 from eaglectl.cli.app import make_app
 from tests.builders import call
 from tests.conftest import FIXTURES
-from tests.test_printed_commands import short_prompts
-from tests.tiny import TARGET, TINY
+from tests.tiny import TARGET, TINY, cut_prompts
 
 ROOT = FIXTURES.parent
 README = ROOT / "README.md"
@@ -157,7 +156,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for drafter in ("my-drafter", "old-drafter", "drafters/llama"):
             shutil.copytree(TINY / "eagle3", root / drafter)
         shutil.copytree(TARGET, root / "my-target")
-        (root / "traffic.jsonl").write_text(short_prompts("prompts.jsonl", 6))
+        (root / "traffic.jsonl").write_text(cut_prompts("prompts.jsonl", 6))
     return folders
 
 

@@ -26,10 +26,9 @@ from eaglectl.verdicts import ServedAs  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.faults.processes import paused  # noqa: E402
+from tests.measurements import EAGLE3, worse  # noqa: E402
+from tests.measurements import report as against_report  # noqa: E402
 from tests.pages import read_image  # noqa: E402
-from tests.test_against import report as against_report  # noqa: E402
-from tests.test_against import worse  # noqa: E402
-from tests.test_measurement import EAGLE3  # noqa: E402
 from tests.tiny import PROMPTS, TARGET, TINY  # noqa: E402
 
 SCHEMA = json.loads((FIXTURES.parent / "schemas/ready.schema.json").read_text())

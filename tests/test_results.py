@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders import call, drafter_folder, write_safetensors
 from tests.builders import drafter_tensors as tensors
-from tests.test_card import ANSWERS, card, matter, record, smoke_file
+from tests.cards import ANSWERS, card, matter, record, smoke_file
 
 
 @pytest.fixture(autouse=True)

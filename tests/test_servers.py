@@ -2,71 +2,15 @@
 development mode do (read in their sources), on loopback.
 """
 
-import http.server
-import json
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import eaglectl
 from eaglectl.errors import RefusedError, UnreadableError
-from eaglectl.run.report import SmokeReport
-from tests.builders import drafter_folder
+from tests.servers import ANSWER, DETAILS, INFO, LLAMA, MODELS, PROPS, SGLANG, llama_metrics, smoke
 
 pytest.importorskip("torch")
-
-MODELS = {"data": [{"id": "m"}]}
-INFO = {
-    "speculative_algorithm": "EAGLE3",
-    "speculative_num_steps": 3,
-    "speculative_eagle_topk": 1,
-    "version": "0.5.23",
-    "speculative_draft_model_path": "org/drafter",
-}
-DETAILS = {"spec_verify_ct": 10, "spec_correct_drafts_histogram": [4, 3, 2, 1]}
-ANSWER = {"usage": {"completion_tokens": 20}, "sglext": {"spec_tokens_details": DETAILS}}
-SGLANG = {"/v1/models": MODELS, "/server_info": INFO, "/v1/completions": ANSWER}
-
-
-@contextmanager
-def server(pages: Mapping[str, Any], seen: list[Any]) -> Iterator[str]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            page = pages.get(self.path)
-            page = page(len(seen)) if callable(page) else page
-            self.send_response(404 if page is None else 200)
-            self.end_headers()
-            self.wfile.write((page if isinstance(page, str) else json.dumps(page)).encode())
-
-        def do_POST(self) -> None:
-            seen.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.do_GET()
-
-        def log_message(self, format: str, *arguments: Any) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{running.server_port}"
-        finally:
-            running.shutdown()
-            thread.join()
-
-
-def smoke(tmp_path: Path, pages: Mapping[str, Any], seen: list[Any] | None = None) -> SmokeReport:
-    folder = drafter_folder(tmp_path)
-    (tmp_path / "target").mkdir()
-    (tmp_path / "target/config.json").write_text('{"num_hidden_layers": 8, "model_type": "llama"}')
-    (tmp_path / "prompts.txt").write_text("one\ntwo\n")
-    with server(pages, [] if seen is None else seen) as url:
-        options = eaglectl.SmokeOptions(engine=url, prompts=tmp_path / "prompts.txt", max_tokens=20)
-        return eaglectl.smoke(str(folder), str(tmp_path / "target"), options)
 
 
 def test_sglang_says_of_each_request_what_its_rounds_accepted(tmp_path: Path) -> None:
@@ -138,40 +82,6 @@ def test_invented_acceptance_on_a_vllm_server_is_refused(tmp_path: Path) -> None
     }
     with pytest.raises(RefusedError, match="invents acceptance"):
         smoke(tmp_path, pages)
-
-
-PROPS = {
-    "build_info": "b1-0c1e570",
-    "model_path": "target.gguf",
-    "endpoint_metrics": True,
-    "default_generation_settings": {"n_ctx": 512},
-}
-# after each prompt of 20 tokens: the first one, then 10 rounds, in which 6, 3 and 0 drafts were accepted
-GROWTH = {"tokens_predicted_total": 20, "spec_decode_num_drafts_total": 10}
-ACCEPTED = (6, 3, 0)
-
-
-def llama_metrics(prompts: int) -> str:
-    """The page after so many prompts: positions are counted from the first draft on."""
-    lines = [f"llamacpp:{name} {count * prompts}" for name, count in GROWTH.items()]
-    lines += ["llamacpp:requests_processing 0", "llamacpp:prompt_tokens_seconds 1.23457e+06"]
-    by_position = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
-    if prompts:
-        lines += [
-            f'{by_position}{{position="{place}"}} {count * prompts}' for place, count in enumerate(ACCEPTED)
-        ]
-    return "\n".join(["# TYPE llamacpp:n_decode_total counter", *lines, ""])
-
-
-LLAMA = {
-    "/v1/models": MODELS,
-    "/props": PROPS,
-    "/metrics": llama_metrics,
-    "/v1/completions": {
-        "usage": {"completion_tokens": 20},
-        "timings": {"draft_n": 30, "draft_n_accepted": 9},
-    },
-}
 
 
 def test_a_llama_server_counts_rounds_by_position(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ from eaglectl.run.timing import (  # noqa: E402
 from eaglectl.run.vllm import speed_child  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
-from tests.test_page import smoke_report  # noqa: E402
-from tests.test_servers import ANSWER, LLAMA, MODELS, SGLANG, server  # noqa: E402
+from tests.pages import smoke_report  # noqa: E402
+from tests.servers import ANSWER, LLAMA, MODELS, SGLANG, server  # noqa: E402
 from tests.tiny import PROMPTS, TARGET, TINY  # noqa: E402
 
 SCHEMAS = {

@@ -11,7 +11,7 @@ import eaglectl
 from eaglectl.errors import UsageError
 from eaglectl.run.prompts import Prompt, digest_prompts, prompt_digest, read_prompts
 from tests.builders import Outcome, call, drafter_folder
-from tests.test_servers import SGLANG, server
+from tests.servers import SGLANG, server
 from tests.tiny import TARGET, TINY
 
 DRAFTER = TINY / "eagle3"

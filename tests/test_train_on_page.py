@@ -18,8 +18,7 @@ pytest.importorskip("transformers")
 
 from tests.builders import call
 from tests.conftest import FIXTURES
-from tests.test_printed_commands import short_prompts
-from tests.tiny import TARGET, TINY
+from tests.tiny import TARGET, TINY, cut_prompts
 
 PAGE = FIXTURES.parent / "docs/train-on.md"
 LAYERS = {"2,16,29": "2,4,5"}
@@ -53,7 +52,7 @@ def test_the_commands_run_in_their_order(tmp_path: Path, monkeypatch: pytest.Mon
     for name, source in (("DRAFTER", TINY / "eagle3"), ("T", TARGET)):
         Path(name).symlink_to(source)
     for name, source in (("FILE", "calibration"), ("HELD_OUT", "gate"), ("GENERAL", "prompts")):
-        Path(name).write_text(short_prompts(f"{source}.jsonl", 6))
+        Path(name).write_text(cut_prompts(f"{source}.jsonl", 6))
     ran = []
     for line in blocks():
         program, *words = shlex.split(line.partition("<<")[0])

@@ -16,7 +16,7 @@ from tests.builders import STATED, Outcome, call, contents, drafter_folder, floa
 from tests.builders import drafter_tensors as tensors
 from tests.conftest import FIXTURES
 from tests.hub import PUBLISHER as TOKEN
-from tests.hub import Fault, LoopbackHub, Reply, Repo, Request, User, once, publishing_hub
+from tests.hub import Fault, LoopbackHub, Reply, Repo, Request, User, assert_holds, once, publishing_hub
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 
@@ -680,20 +680,3 @@ def downloaded(repo: Repo, folder: Path, ref: str = "main") -> Path:
         assert isinstance(blob.data, bytes)
         (folder / name).write_bytes(blob.data)
     return folder
-
-
-def assert_holds(repo: Repo, folder: Path, ref: str) -> None:
-    """The ref holds the folder's files, and a card, a record and checksums of exactly what is there."""
-    files = repo.files(ref)
-    for path in folder.iterdir():
-        if path.name not in ("README.md", "eaglectl.json", "SHA256SUMS"):
-            assert files[path.name].data == path.read_bytes()
-    digests = {
-        name: blob.sha256 for name, blob in files.items() if name not in (".gitattributes", "SHA256SUMS")
-    }
-    sums = bytes(files["SHA256SUMS"].data).decode()  # type: ignore[arg-type]
-    assert dict(line.split("  ")[::-1] for line in sums.splitlines()) == digests
-    recorded = json.loads(files["eaglectl.json"].data)["published"]["files"]  # type: ignore[arg-type]
-    assert {name: one["sha256"] for name, one in recorded.items()} == {
-        name: digest for name, digest in digests.items() if name != "eaglectl.json"
-    }

@@ -14,8 +14,18 @@ from eaglectl.commands.upload import run as publishing
 from eaglectl.publish import upload_files
 from tests.builders import STATED, Outcome, call, drafter_folder
 from tests.hub import PUBLISHER as TOKEN
-from tests.hub import Blob, Fault, LoopbackHub, Reply, Repo, Request, error, once, publishing_hub
-from tests.test_upload import assert_holds
+from tests.hub import (
+    Blob,
+    Fault,
+    LoopbackHub,
+    Reply,
+    Repo,
+    Request,
+    assert_holds,
+    error,
+    once,
+    publishing_hub,
+)
 
 pytest.importorskip("huggingface_hub")
 

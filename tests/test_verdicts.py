@@ -13,7 +13,7 @@ import eaglectl
 from eaglectl import verdicts
 from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
-from tests.test_page import smoke_report
+from tests.pages import smoke_report
 
 SCHEMAS = FIXTURES.parent / "schemas"
 MODELOPT = str(FIXTURES / "producers/modelopt/hf-ids")

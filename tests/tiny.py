@@ -111,3 +111,8 @@ FAULTS = (
     Fault("fc_norm off", "reading", "eagle3.1", {"fc_norm": False}),
     Fault("an fc_norm tensor missing", "reading", "eagle3.1", tensors={"fc_norm.1.weight": None}),
 )
+
+
+def cut_prompts(name: str, count: int) -> str:
+    lines = (TINY / name).read_text().splitlines()[:count]
+    return "".join(json.dumps({"prompt": json.loads(line)["prompt"][:40]}) + "\n" for line in lines)

@@ -7,7 +7,7 @@ import pytest
 
 import eaglectl
 from eaglectl.run.diagnosis import Diagnosis
-from tests.test_probe_table import prompts_file
+from tests.diagnoses import prompts_file
 from tests.tiny import TARGET, in_vllms_layout
 
 

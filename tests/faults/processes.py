@@ -1,11 +1,15 @@
 """Commands in processes of their own that stop at a chosen place, to be ended there."""
 
+import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.source import FolderSource
 
 # the command waits for ever when it first comes to a function of a module, or a method of the writer's Folder
 PAUSED = """
@@ -59,3 +63,19 @@ def paused(
     finally:
         process.kill()
         process.communicate()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def is_checkpoint(out: Path) -> None:
+    checkpoint = read_checkpoint(FolderSource(out))
+    record = json.loads((out / "eaglectl.json").read_bytes())
+    assert record["schema"] == "eaglectl/provenance/1"
+    assert checkpoint.nbytes > 0
+
+
+def is_statistics(out: Path) -> None:
+    assert json.loads((out / "statistics.json").read_bytes())["schema"]
+    assert (out / "statistics.safetensors").is_file()

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import call, drafter_folder
-from tests.faults.processes import COMMAND, start
-from tests.faults.test_kills import is_checkpoint, is_statistics
-from tests.faults.test_races import names
+from tests.faults.processes import COMMAND, is_checkpoint, is_statistics, names, start
 from tests.hub import TOKEN, LoopbackHub, User
 from tests.tiny import PROMPTS, TARGET, TINY
 

@@ -16,7 +16,7 @@ from eaglectl.files.source import PinnedSource
 from eaglectl.operations.calibrating import readable_folder
 from eaglectl.operations.converting import ConvertOptions
 from tests.builders import call, contents, drafter_folder, sharded_folder
-from tests.faults.test_races import names
+from tests.faults.processes import names
 
 WEIGHTS = "model.safetensors"
 

@@ -18,11 +18,9 @@ import typer.main
 
 import eaglectl
 from eaglectl.cli.app import make_app
-from eaglectl.files.checkpoint import read_checkpoint
-from eaglectl.files.source import FolderSource
 from tests.builders import HIDDEN, call, contents, drafter_folder, floats
 from tests.conftest import KILLS
-from tests.faults.processes import COMMAND, start
+from tests.faults.processes import COMMAND, is_checkpoint, is_statistics, start
 from tests.hub import TOKEN, LoopbackHub, User
 
 TINY = Path(eaglectl.__file__).parent.parent / "fixtures/tiny"
@@ -37,18 +35,6 @@ class Case:
     words: tuple[str, ...]
     check: Callable[[Path], object]
     share: int
-
-
-def is_checkpoint(out: Path) -> None:
-    checkpoint = read_checkpoint(FolderSource(out))
-    record = json.loads((out / "eaglectl.json").read_bytes())
-    assert record["schema"] == "eaglectl/provenance/1"
-    assert checkpoint.nbytes > 0
-
-
-def is_statistics(out: Path) -> None:
-    assert json.loads((out / "statistics.json").read_bytes())["schema"]
-    assert (out / "statistics.safetensors").is_file()
 
 
 def is_json(out: Path) -> None:

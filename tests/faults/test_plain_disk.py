@@ -18,8 +18,7 @@ from eaglectl.files import writer
 from eaglectl.files.writer import check_apart
 from tests.builders import call, contents
 from tests.disks import mounted, run_or_skip
-from tests.faults.test_kills import is_checkpoint, is_statistics
-from tests.faults.test_races import names
+from tests.faults.processes import is_checkpoint, is_statistics, names
 from tests.tiny import TARGET, TINY
 
 STATES = ("--target", TARGET, "--device", "cpu", "--states", TINY / "states", "--states-layers", "2,4,5")

@@ -13,12 +13,9 @@ from eaglectl.files import writer
 from eaglectl.files.writer import Folder
 from eaglectl.operations.converting import ConvertOptions
 from tests.builders import contents, converted_folder, drafter_folder
+from tests.faults.processes import names
 
 WORK = "work of another process"
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 def foreign(path: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 from eaglectl.files import scratch
 from eaglectl.files.scratch import write_file
 from tests.builders import call, drafter_folder
-from tests.faults.processes import paused
-from tests.faults.test_races import names
+from tests.faults.processes import names, paused
 
 
 @pytest.fixture

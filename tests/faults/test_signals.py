@@ -18,8 +18,7 @@ from eaglectl.files.scratch import scratch_folder, sweep, write_file
 from eaglectl.files.signals import Terminated, run_removals, stopped_by_signals
 from eaglectl.files.writer import Folder
 from tests.builders import call, contents, converted_folder, drafter_folder
-from tests.faults.processes import paused
-from tests.faults.test_races import names
+from tests.faults.processes import names, paused
 
 WRITER = "eaglectl.files.writer"
 STOPPING = (signal.SIGTERM, signal.SIGHUP)

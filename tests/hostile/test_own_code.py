@@ -2,12 +2,9 @@
 
 import io
 import json
-import os
-import pty
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from eaglectl.cli import run
+from tests.builders import on_a_terminal
 from tests.conftest import FIXTURES
 from tests.stand_in import put_on_path
 from tests.tiny import TARGET, TINY
@@ -200,24 +198,6 @@ def test_the_terminal_of_these_tests_does_ask(tmp_path: Path) -> None:
     script = "import sys; assert sys.stdin.isatty(); print(input('Do you wish? '))"
     code, shown = on_a_terminal([sys.executable, "-c", script])
     assert code == 0 and "Do you wish? " in shown and shown.count("y\r\n") >= 2
-
-
-def on_a_terminal(command: list[str]) -> tuple[int, str]:
-    """Exit code and output of a process on a terminal of its own, where every question is answered by y."""
-    ours, theirs = pty.openpty()
-    try:
-        os.write(ours, b"y\n" * 50)
-        process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-        )
-        os.close(theirs)
-        shown = b""
-        with suppress(OSError):  # a terminal that nobody has open any more
-            while part := os.read(ours, 4096):
-                shown += part
-        return process.wait(120), shown.decode("utf-8", "replace")
-    finally:
-        os.close(ours)
 
 
 @pytest.mark.slow

@@ -20,8 +20,9 @@ from eaglectl.run.engine_arguments import parse_engine_arguments, shown_argument
 from eaglectl.terminal import Guard, OutputSettings, ProgressBar
 from eaglectl.text import printable
 from tests.builders import call
-from tests.hostile.test_server import COMPLETIONS, MODELS, SGLANG, Page, answer, raw_server
-from tests.test_servers import MODELS as LISTED
+from tests.hostile.test_server import MODELS, SGLANG
+from tests.servers import COMPLETIONS, Page, answer, raw_server
+from tests.servers import MODELS as LISTED
 from tests.tiny import TARGET, TINY
 
 # halves, as a line or a mask may end between them

@@ -7,11 +7,8 @@ import logging
 import re
 import socket
 import struct
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,89 +22,25 @@ from eaglectl.run.server.answers import get, parse_answer
 from eaglectl.run.server.http import open_server
 from eaglectl.run.server.metrics import parse_counters
 from eaglectl.text import masked
-from tests import test_servers
-from tests.hostile.test_text_mode import METRICS
+from tests import servers
+from tests.servers import COMPLETIONS, COUNTERS, METRICS, TOO_LONG, Page, Raw, answer, raw_server
 from tests.tiny import TARGET, TINY
 
 MODELS, INFO = "/v1/models", "/server_info"
-COMPLETIONS, COUNTERS = "/v1/completions", "/metrics"
-TOO_LONG = 60.0
-# what a page sends: bytes, or what is done with the connection
-Page = bytes | Callable[[socket.socket], None]
-
-
-def answer(body: bytes | str | object, status: str = "200 OK", *headers: str) -> bytes:
-    """An answer with its length; a body that is neither bytes nor text is sent as JSON."""
-    if not isinstance(body, bytes):
-        body = (body if isinstance(body, str) else json.dumps(body)).encode()
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers, "", ""]
-    return "\r\n".join(lines).encode() + body
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 VLLM: dict[str, Page] = {
-    MODELS: answer(test_servers.MODELS),
-    COMPLETIONS: answer(test_servers.ANSWER),
+    MODELS: answer(servers.MODELS),
+    COMPLETIONS: answer(servers.ANSWER),
     COUNTERS: answer(METRICS.format(tokens=0, drafts=0, first=0, second=0)),
 }
 SGLANG: dict[str, Page] = {
-    MODELS: answer(test_servers.MODELS),
-    INFO: answer(test_servers.INFO),
-    COMPLETIONS: answer(test_servers.ANSWER),
+    MODELS: answer(servers.MODELS),
+    INFO: answer(servers.INFO),
+    COMPLETIONS: answer(servers.ANSWER),
 }
-
-
-@dataclass
-class Raw:
-    """A server of raw bytes on loopback, and the requests that came."""
-
-    pages: Mapping[str, Page]
-    requests: list[bytes] = field(default_factory=list)
-    url: str = ""
-
-    def serve(self, listener: socket.socket) -> None:
-        threads = []
-        with suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                thread = threading.Thread(target=self.reply, args=(connection,), daemon=True)
-                thread.start()
-                threads.append(thread)
-        for thread in threads:
-            thread.join()
-
-    def reply(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            connection.settimeout(TOO_LONG)
-            request = b""
-            while b"\r\n\r\n" not in request and (piece := connection.recv(65536)):
-                request += piece
-            head, _, body = request.partition(b"\r\n\r\n")
-            if length := re.search(rb"(?i)content-length: (\d+)", head):
-                while len(body) < int(length[1]) and (piece := connection.recv(65536)):
-                    body += piece
-            self.requests.append(head)
-            path = head.split(b" ")[1].decode().partition("?")[0] if b" " in head else ""
-            page = self.pages.get(path, answer("", "404 Not Found"))
-            if callable(page):
-                page(connection)
-            else:
-                connection.sendall(page)
-
-
-@contextmanager
-def raw_server(pages: Mapping[str, Page], server: Raw | None = None) -> Iterator[Raw]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = server or Raw(pages)
-        server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread = threading.Thread(target=server.serve, args=(listener,), daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
 
 
 def repeated(head: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket], None]:
@@ -135,16 +68,16 @@ def reset(connection: socket.socket) -> None:
 
 
 def info(**changes: object) -> dict[str, Page]:
-    return {**SGLANG, INFO: answer({**test_servers.INFO, **changes})}
+    return {**SGLANG, INFO: answer({**servers.INFO, **changes})}
 
 
 def made(tokens: object) -> dict[str, Page]:
-    return {**SGLANG, COMPLETIONS: answer({**test_servers.ANSWER, "usage": {"completion_tokens": tokens}})}
+    return {**SGLANG, COMPLETIONS: answer({**servers.ANSWER, "usage": {"completion_tokens": tokens}})}
 
 
 def rounds(histogram: object) -> dict[str, Page]:
     details = {"spec_tokens_details": {"spec_correct_drafts_histogram": histogram}}
-    return {**SGLANG, COMPLETIONS: answer({**test_servers.ANSWER, "sglext": details})}
+    return {**SGLANG, COMPLETIONS: answer({**servers.ANSWER, "sglext": details})}
 
 
 def models(page: Page | object) -> dict[str, Page]:
@@ -169,7 +102,7 @@ def growth(version: Page | None = None, **after: int) -> dict[str, Page]:
 
     def complete(connection: socket.socket) -> None:
         pages[COUNTERS] = answer(METRICS.format(**values))
-        connection.sendall(answer(test_servers.ANSWER))
+        connection.sendall(answer(servers.ANSWER))
 
     pages[COMPLETIONS] = complete
     return pages
@@ -226,7 +159,7 @@ SHAPES: dict[str, tuple[dict[str, Page], str]] = {
     "9 MB": (models(answer(b" " * 9_000_000)), "more than 8 MiB"),
     "empty": (models(answer(b"")), "not valid JSON"),
     "HTML": (models(answer("<html>hello</html>")), "not valid JSON"),
-    "UTF-16": (models(answer(json.dumps(test_servers.MODELS).encode("utf-16"))), "not UTF-8"),
+    "UTF-16": (models(answer(json.dumps(servers.MODELS).encode("utf-16"))), "not UTF-8"),
     "UTF-8 with a mark": (models(answer(b"\xef\xbb\xbf" + b"{}")), "not valid JSON"),
     "Latin-1": (models(answer('{"data": "é"}'.encode("latin-1"))), "not UTF-8"),
     "JSON cut off": (models(answer('{"data": [{"id": "m"')), "not valid JSON"),
@@ -446,10 +379,10 @@ JSON = st.recursive(
 )
 CONFIG = {"model": "org/x", "rejection_sample_method": "strict"}
 ANSWERS: dict[str, Any] = {
-    "models": test_servers.MODELS,
-    "completion": test_servers.ANSWER,
-    "rounds": test_servers.ANSWER,
-    "server_info": {**test_servers.INFO, "vllm_config": {"speculative_config": CONFIG}},
+    "models": servers.MODELS,
+    "completion": servers.ANSWER,
+    "rounds": servers.ANSWER,
+    "server_info": {**servers.INFO, "vllm_config": {"speculative_config": CONFIG}},
     "version": {"version": "0.32.0"},
 }
 LOCAL = open_server("http://127.0.0.1:1", 1.0)
@@ -705,7 +638,7 @@ def test_the_api_works_inside_of_a_running_event_loop() -> None:
         return open_server(server.url, TOO_LONG).read(MODELS)
 
     with raw_server(SGLANG) as server:
-        assert json.loads(asyncio.run(read())) == test_servers.MODELS
+        assert json.loads(asyncio.run(read())) == servers.MODELS
 
 
 def test_a_refused_connection_says_what_to_start(prompts: str, capsys: pytest.CaptureFixture[str]) -> None:

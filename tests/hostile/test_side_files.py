@@ -1,10 +1,6 @@
 """Files that an option names: regular ones of a bounded size, or one sentence. A pipe would block."""
 
 import os
-import socket
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,37 +9,12 @@ from eaglectl.cli import run
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files import files
 from eaglectl.files.files import decoded, open_regular, read_small_file
+from tests.hostile.side_files import KINDS, no_more_than
 from tests.tiny import TARGET, TINY
 
 DRAFTER = str(TINY / "eagle3")
 
 
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def link_to_device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def unix_socket(path: Path) -> None:
-    # the name of a socket is short, wherever the tests run
-    here = Path.cwd()
-    os.chdir(path.parent)
-    try:
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(path.name)
-    finally:
-        os.chdir(here)
-
-
-KINDS: dict[str, Callable[[Path], None]] = {
-    "pipe": pipe,
-    "device": link_to_device,
-    "socket": unix_socket,
-    "folder": Path.mkdir,
-    "nothing": lambda path: None,
-}
 SMOKE = ["smoke", DRAFTER, "--target", str(TARGET)]
 UPGRADE = ["convert", DRAFTER, "-o", "OUT", "--to", "3.1", "--target", str(TARGET)]
 # an option's command, and its exit code
@@ -60,18 +31,6 @@ OPTIONS: dict[str, tuple[list[str], int]] = {
     "--policy of upload": (["upload", DRAFTER, "a/b", "--dry-run", "--policy", "FILE"], 2),
     "--smoke": (["upload", DRAFTER, "a/b", "--dry-run", "--smoke", "FILE"], 3),
 }
-
-
-@contextmanager
-def no_more_than(seconds: int) -> Iterator[None]:
-    """End the process with a trace where something blocks."""
-    import faulthandler
-
-    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.mark.parametrize("kind", KINDS)

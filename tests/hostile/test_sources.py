@@ -15,7 +15,7 @@ from eaglectl.files.target_files import MAX_READ_WHOLE, check_files
 from eaglectl.publish import upload_files
 from eaglectl.publish.upload_files import freeze
 from tests.builders import call, drafter_folder, sharded_folder
-from tests.hostile.test_side_files import KINDS, no_more_than
+from tests.hostile.side_files import KINDS, no_more_than
 from tests.hub import client_hub
 from tests.tiny import TARGET, TINY
 

@@ -8,17 +8,11 @@ from typing import Any
 import pytest
 
 from eaglectl.cli import run
-from tests import test_servers
+from tests import servers
+from tests.servers import METRICS
 from tests.tiny import TARGET, TINY
 
 EAGLE3, EAGLE31 = str(TINY / "eagle3"), str(TINY / "eagle3.1")
-METRICS = (
-    'vllm:num_requests_running{{engine="0"}} 0.0\n'
-    'vllm:generation_tokens_total{{engine="0"}} {tokens}\n'
-    'vllm:spec_decode_num_drafts_total{{engine="0"}} {drafts}\n'
-    'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="0"}} {first}\n'
-    'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="1"}} {second}\n'
-)
 
 
 class VllmPages(dict[str, Any]):
@@ -30,11 +24,11 @@ class VllmPages(dict[str, Any]):
         """What the server answers at `path`."""
         if path == "/v1/completions":
             self.answers += 1
-            return test_servers.ANSWER
+            return servers.ANSWER
         if path == "/metrics":
             done = self.answers
             return METRICS.format(tokens=20 * done, drafts=10 * done, first=6 * done, second=4 * done)
-        return {"/v1/models": test_servers.MODELS}.get(path, default)
+        return {"/v1/models": servers.MODELS}.get(path, default)
 
 
 @pytest.fixture(scope="module", params=["reference", "vLLM server", "SGLang server"])
@@ -44,8 +38,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.importorskip("torch")
         yield "reference"
         return
-    pages = VllmPages() if request.param == "vLLM server" else test_servers.SGLANG
-    with test_servers.server(pages, []) as url:
+    pages = VllmPages() if request.param == "vLLM server" else servers.SGLANG
+    with servers.server(pages, []) as url:
         yield url
 
 
@@ -107,7 +101,7 @@ def test_against_prints_both(prompts: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_plain_decoding_that_was_not_run_is_equal_to_nothing(prompts: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    report = test_servers.smoke(tmp_path, test_servers.SGLANG)
+    report = servers.smoke(tmp_path, servers.SGLANG)
     assert report.run.equal_outputs is None
     assert report.is_lossless is None
 

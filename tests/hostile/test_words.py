@@ -21,7 +21,7 @@ from eaglectl.progress import Progress
 from eaglectl.report.documents.document import as_json
 from eaglectl.terminal import OutputSettings, ProgressBar, say
 from eaglectl.text import INVISIBLE, LONGEST, as_markdown, inert, listed, printable
-from tests import test_upload
+from tests import servers, test_upload
 from tests.builders import (
     Outcome,
     call,
@@ -562,16 +562,16 @@ def test_names_on_the_hub_reach_no_output_raw(
 
 @pytest.mark.parametrize("is_json", [False, True])
 def test_a_servers_words_reach_no_output_raw(is_json: bool, good: Path, tmp_path: Path) -> None:
-    test_servers = pytest.importorskip("tests.test_servers")
+    pytest.importorskip("torch")
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(
         json.dumps({"prompt": EVIL, "set": EVIL}) + "\n" + json.dumps({"prompt": "x", "set": "b"})
     )
-    info = {**test_servers.INFO, "version": EVIL, "speculative_draft_model_path": EVIL}
-    pages = {**test_servers.SGLANG, "/v1/models": {"data": [{"id": EVIL}]}, "/server_info": info}
+    info = {**servers.INFO, "version": EVIL, "speculative_draft_model_path": EVIL}
+    pages = {**servers.SGLANG, "/v1/models": {"data": [{"id": EVIL}]}, "/server_info": info}
     arguments = ["smoke", str(good), "--target", str(good), "--prompts", str(prompts), "--page", "page.html"]
     arguments += ["--json"] if is_json else []
-    with test_servers.server(pages, []) as url:
+    with servers.server(pages, []) as url:
         outcome = call(*arguments, "--engine", url)
     check_output(outcome, arguments)
     check_files(Path.cwd())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import FIXTURES
-from tests.tools.test_strip import OTHERS, OURS, fat
+from tests.tools.fat import OTHERS, OURS, fat
 from tools.gpu import kit
 
 ROOT = FIXTURES.parent

@@ -24,7 +24,7 @@ from eaglectl.operations.validating import ValidateOptions
 from tests.builders import ABSENT, HIDDEN, call, drafter_folder, floats
 from tests.conftest import FIXTURES
 from tests.tools.calls import call_scan
-from tests.tools.test_scanner import SCANS, tree
+from tests.tools.trees import SCANS, tree
 from tools.engine_data import data_from
 from tools.scan.scanner import Difference, compare, entry, scan
 

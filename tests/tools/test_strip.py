@@ -7,29 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.fat import OTHERS, OURS, entry, fat
 from tools.gpu.strip import MACHINE_CODE, PTX, containers, strip
 
 BEFORE, AFTER = b"\x7fELF the host's code" + bytes(13), b"more of the host's code"
-
-
-def entry(kind: int, arch: int, payload: bytes, header: int = 64) -> bytes:
-    head = struct.pack("<HHIQ12xI", kind, 0x101, header, len(payload), arch)
-    return head.ljust(header, b"\1") + payload
-
-
-def fat(*entries: bytes) -> bytes:
-    body = b"".join(entries)
-    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
 
 def stripped(data: bytes, arch: int = 90) -> bytes:
     changed = bytearray(data)
     strip(changed, arch)
     return bytes(changed)
-
-
-OTHERS = [entry(MACHINE_CODE, 80, b"eighty!!"), entry(MACHINE_CODE, 120, b"newer!!!", header=112)]
-OURS = entry(MACHINE_CODE, 90, b"ours  90")
 
 
 def test_the_payloads_of_other_architectures_are_zeros_and_the_kept_one_is_untouched() -> None:

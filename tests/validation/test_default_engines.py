@@ -14,23 +14,13 @@ from eaglectl.engines.registry import ENGINES, default_requests
 from eaglectl.report.findings import default_engines_line
 from tests.builders import ABSENT, call, drafter_folder, refusal
 from tests.conftest import FIXTURES
+from tests.validation.judging import installed
 
 ROOT = FIXTURES.parent
 NEWEST = [f"{name}=={ENGINES[name].releases[-1]}" for name in ("vllm", "sglang")]
 # SGLang takes the layers that were trained on, and no vLLM does
 FOR_SGLANG = ("--target", FIXTURES / "target", FIXTURES / "producers/specforge/gqa-ids")
 HOOK = shlex.split(yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[0]["entry"])[1:]
-
-
-def installed(folder: Path, package: str, distribution: str, version: str) -> Path:
-    """A folder with an installed package that must not be imported."""
-    (folder / package).mkdir(parents=True)
-    (folder / package / "__init__.py").write_text("raise AssertionError('the engine was imported')")
-    information = folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
-    information.mkdir()
-    metadata = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
-    (information / "METADATA").write_text(metadata)
-    return folder
 
 
 def requests() -> list[tuple[tuple[str, ...], str]]:

@@ -15,9 +15,8 @@ from eaglectl.formats.format import Answers
 from eaglectl.judge.judge import Report
 from tests.builders import Outcome, call
 from tests.validation import test_serving
+from tests.validation.judging import Bad, judged, patches
 from tests.validation.patches import Patch
-from tests.validation.test_rules import patches
-from tests.validation.test_serving import Bad, judged
 
 # a whole command; not one that the sentence says to run with more, or that helps some files only
 OFFERED = re.compile(r"(?<!dropped by )`(eaglectl convert [^`]*)`(?! with (?:--|an answer))")

@@ -5,7 +5,6 @@ this one.
 import gc
 import pkgutil
 import weakref
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -24,19 +23,10 @@ from eaglectl.judge.rule import Rule
 from eaglectl.judge.rules import NOT_OF_EVERY_ENGINE, rules
 from eaglectl.judge.subject import GivenTarget, Subject
 from tests.builders import drafter_folder
-from tests.validation.patches import Patch
+from tests.validation.judging import patches
 
 # test_serving.py has the bad cases of the rules that engines' data make
 RULES = [rule for rule in rules() if not rule.family.startswith("serving")]
-
-
-def patches(value: object) -> Iterator[Patch]:
-    """The patches in a module's variable: one, or a tuple of them."""
-    if isinstance(value, Patch):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from patches(item)
 
 
 # the shards of a distributed checkpoint are pickles

@@ -4,8 +4,6 @@ Each fact on a drafter that it is about, release by release, and the smallest ch
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,79 +34,17 @@ from tests.builders import (
     drafter_tensors,
     floats,
     integers,
-    safetensors_bytes,
-    write_record,
 )
 from tests.cases import CASES, Case, stored_tensors, true_answers
 from tests.conftest import FIXTURES
-from tests.drafters import Made
+from tests.validation.judging import PRODUCERS, Bad, build, judged
 
-PRODUCERS = FIXTURES / "producers"
 IDS = "eagle_aux_hidden_state_layer_ids"
-TARGET = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "num_hidden_layers": 8,
-    "hidden_size": HIDDEN,
-    "vocab_size": VOCAB,
-    "max_position_embeddings": 2048,
-}
-
-
-@dataclass(frozen=True)
-class Bad:
-    """A drafter that some releases do not serve.
-
-    `base` ("" is that of tests/builders.py) with changes, and where the rule must say so; `record` is its
-    eaglectl.json, `beside` the name of other weights in its folder.
-    """
-
-    rule: str
-    engine: str
-    says: str = ""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    tensors: Mapping[str, Stored | None] = field(default_factory=dict)
-    base: str = ""
-    target: Mapping[str, Any] | None = None
-    where: str | None = None
-    is_blind: bool = False
-    answers: Mapping[str, str] = field(default_factory=dict)
-    record: Mapping[str, Any] | None = None
-    beside: str = ""
-
-
-def build(bad: Bad, parent: Path) -> Path:
-    """The drafter's folder."""
-    if not bad.base:
-        folder = drafter_folder(parent, config=bad.config, tensors=bad.tensors)
-        if bad.record is not None:
-            write_record(folder, **bad.record)
-        if bad.beside:
-            (folder / bad.beside).write_bytes(safetensors_bytes({"a": floats("a", 2, 2)}))
-        return folder
-    source = PRODUCERS / bad.base
-    config = {**json.loads((source / "config.json").read_text()), **bad.config}
-    tensors = {**stored_tensors(source), **bad.tensors}
-    return Made(
-        {key: value for key, value in config.items() if value is not ABSENT},
-        {name: stored for name, stored in tensors.items() if stored is not None},
-    ).write(parent / "drafter")
 
 
 def of(model_type: str, *architectures: str) -> dict[str, Any]:
     """A target's model_type, and the classes that its config names, if any."""
     return {"model_type": model_type, "architectures": list(architectures)}
-
-
-def judged(bad: Bad, parent: Path, **given: Any) -> Report:
-    if bad.target is not None:
-        (parent / "target").mkdir()
-        (parent / "target/config.json").write_text(json.dumps({**TARGET, **bad.target}))
-        given["target"] = str(parent / "target")
-    answers = Answers(semantics=bad.answers)
-    return eaglectl.validate(
-        str(build(bad, parent)), eaglectl.ValidateOptions(engines=[bad.engine], answers=answers, **given)
-    )
 
 
 def nested(**keys: Any) -> dict[str, Any]:

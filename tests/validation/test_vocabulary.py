@@ -13,9 +13,19 @@ import eaglectl
 from eaglectl.drafter.drafter import Target
 from eaglectl.formats.format import Answers
 from eaglectl.judge.subject import GivenTarget, Subject
-from tests.builders import DRAFT, HIDDEN, TARGETS, VOCAB, drafter_folder, floats, integers, mask, offsets
+from tests.builders import (
+    DRAFT,
+    HIDDEN,
+    TARGETS,
+    VOCAB,
+    drafter_folder,
+    floats,
+    integers,
+    loaded_after,
+    mask,
+    offsets,
+)
 from tests.conftest import FIXTURES
-from tests.test_architecture import loaded_after
 from tests.validation.patches import Patch, check
 
 TWICE = (*TARGETS[:-1], TARGETS[0])

@@ -1,0 +1,109 @@
+"""What tests of several rules share."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import eaglectl
+from eaglectl.formats.format import Answers
+from eaglectl.judge.judge import Report
+from tests.builders import (
+    ABSENT,
+    HIDDEN,
+    VOCAB,
+    Stored,
+    drafter_folder,
+    floats,
+    safetensors_bytes,
+    write_record,
+)
+from tests.cases import stored_tensors
+from tests.conftest import FIXTURES
+from tests.drafters import Made
+from tests.validation.patches import Patch
+
+
+def installed(folder: Path, package: str, distribution: str, version: str) -> Path:
+    """A folder with an installed package that must not be imported."""
+    (folder / package).mkdir(parents=True)
+    (folder / package / "__init__.py").write_text("raise AssertionError('the engine was imported')")
+    information = folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    information.mkdir()
+    metadata = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+    (information / "METADATA").write_text(metadata)
+    return folder
+
+
+def patches(value: object) -> Iterator[Patch]:
+    """The patches in a module's variable: one, or a tuple of them."""
+    if isinstance(value, Patch):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from patches(item)
+
+
+PRODUCERS = FIXTURES / "producers"
+
+
+TARGET = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 8,
+    "hidden_size": HIDDEN,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 2048,
+}
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A drafter that some releases do not serve.
+
+    `base` ("" is that of tests/builders.py) with changes, and where the rule must say so; `record` is its
+    eaglectl.json, `beside` the name of other weights in its folder.
+    """
+
+    rule: str
+    engine: str
+    says: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, Stored | None] = field(default_factory=dict)
+    base: str = ""
+    target: Mapping[str, Any] | None = None
+    where: str | None = None
+    is_blind: bool = False
+    answers: Mapping[str, str] = field(default_factory=dict)
+    record: Mapping[str, Any] | None = None
+    beside: str = ""
+
+
+def build(bad: Bad, parent: Path) -> Path:
+    """The drafter's folder."""
+    if not bad.base:
+        folder = drafter_folder(parent, config=bad.config, tensors=bad.tensors)
+        if bad.record is not None:
+            write_record(folder, **bad.record)
+        if bad.beside:
+            (folder / bad.beside).write_bytes(safetensors_bytes({"a": floats("a", 2, 2)}))
+        return folder
+    source = PRODUCERS / bad.base
+    config = {**json.loads((source / "config.json").read_text()), **bad.config}
+    tensors = {**stored_tensors(source), **bad.tensors}
+    return Made(
+        {key: value for key, value in config.items() if value is not ABSENT},
+        {name: stored for name, stored in tensors.items() if stored is not None},
+    ).write(parent / "drafter")
+
+
+def judged(bad: Bad, parent: Path, **given: Any) -> Report:
+    if bad.target is not None:
+        (parent / "target").mkdir()
+        (parent / "target/config.json").write_text(json.dumps({**TARGET, **bad.target}))
+        given["target"] = str(parent / "target")
+    answers = Answers(semantics=bad.answers)
+    return eaglectl.validate(
+        str(build(bad, parent)), eaglectl.ValidateOptions(engines=[bad.engine], answers=answers, **given)
+    )
