@@ -46,7 +46,7 @@ def _app_for(name: str | None, width: int | None) -> typer.Typer:
 app.make_app = lambda name: make_app(None) if name is None else _app_for(name, terminal_width())
 
 
-def sampled(names: Iterable[str], step: int) -> list[Any]:
+def sampled(names: Iterable[Any], step: int) -> list[Any]:
     """Names as parameters of a test: one in `step` for the fast tests, the others slow."""
     slow = pytest.mark.slow
     return [pytest.param(name, marks=[slow] if place % step else []) for place, name in enumerate(names)]
