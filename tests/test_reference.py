@@ -14,7 +14,7 @@ import eaglectl  # noqa: E402
 from eaglectl.drafter.drafter import Rope  # noqa: E402
 from eaglectl.errors import RefusedError  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
-from eaglectl.reference.rope import _frequencies  # noqa: E402
+from eaglectl.reference.rope import Rotary, _frequencies  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings, GeneratedSequence, SpeculativeDecoder  # noqa: E402
 from eaglectl.reference.target import TargetModel  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
@@ -333,3 +333,15 @@ def test_a_token_past_the_drafters_own_embedding_is_refused(rows: int, is_refuse
             run(parrot, model, [[1, 2, 3]], k=3, max_tokens=8)
     else:
         assert run(parrot, model, [[1, 2, 3]], k=3, max_tokens=8)[0].tokens == (7,) * 8
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_a_partial_rotary_turns_the_first_part_of_a_head_and_leaves_the_rest(share: float) -> None:
+    def rotary(dim: int, **scaling: float) -> Rotary:
+        rope = Rope(10000.0, {"rope_type": "default", **scaling}, False, True)
+        return Rotary(rope, dim, is_mla=False, device=torch.device("cpu"))
+
+    x, positions, part = torch.randn(1, 2, 3, 32), torch.tensor([[0, 1, 7]]), int(32 * share)
+    rotated = rotary(32, partial_rotary_factor=share).rotate(x, positions)
+    assert torch.equal(rotated[..., part:], x[..., part:])
+    assert torch.equal(rotated[..., :part], rotary(part).rotate(x[..., :part], positions))

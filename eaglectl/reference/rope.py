@@ -18,14 +18,17 @@ class Rotary:
     """Rotates queries and keys by position; angles are float32, and states keep their dtype."""
 
     def __init__(self, rope: Rope, dim: int, *, is_mla: bool, device: torch.device) -> None:
-        frequencies, self.scale = _frequencies(rope, dim)
+        share = (rope.scaling or {}).get("partial_rotary_factor", 1)
+        frequencies, self.scale = _frequencies(rope, int(dim * share))
         if is_mla:
             self.scale = rope.mla_factors[0]
         self.frequencies = frequencies.to(device)
         self.is_interleaved = rope.is_interleaved
 
     def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Rotate x [batch, heads, time, dim] at positions [batch, time]."""
+        """Rotate x [batch, heads, time, dim] at positions [batch, time]; a partial rotary, its first part."""
+        if (size := 2 * len(self.frequencies)) < x.shape[-1]:
+            return torch.cat((self.rotate(x[..., :size], positions), x[..., size:]), -1)
         angles = positions[:, None, :, None].float() * self.frequencies
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         cos, sin = (wave(angles).to(wide.dtype) * self.scale for wave in (torch.cos, torch.sin))

@@ -2,6 +2,8 @@
 give.
 """
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 import eaglectl
 from eaglectl.formats.format import Answers
-from tests.builders import ABSENT, HIDDEN, VOCAB, drafter_folder, older_angelslim
+from tests.builders import ABSENT, HIDDEN, VOCAB, call, drafter_folder, older_angelslim
 from tests.cases import CASES, Case
 from tests.conftest import FIXTURES
 from tests.validation.patches import Patch, check
@@ -207,9 +209,6 @@ def test_a_rope_gives_exactly_its_findings(patch: Patch, tmp_path: Path) -> None
 
 
 def test_an_mla_drafter_that_pairs_halves_is_said_to_be_rotated_wrongly(tmp_path: Path) -> None:
-    import json
-    import shutil
-
     folder = tmp_path / "mla"
     shutil.copytree(FIXTURES / "producers/vllm/mla", folder)
     config = json.loads((folder / "config.json").read_text())
@@ -227,6 +226,37 @@ def test_a_trainer_that_rotates_otherwise_than_it_says_is_doubted(tmp_path: Path
     unanswered = eaglectl.validate(folder, eaglectl.ValidateOptions(select=["EGL607"]))
     assert [one.rule.id for one in unanswered.findings] == ["EGL607"] and not unanswered.unchecked
     assert "rope=10000" in unanswered.findings[0].match.message
+
+
+@pytest.mark.parametrize("name", ["qwen3", "peagle-llama", "plain"])
+@pytest.mark.parametrize("place", ["rope_parameters", "rope_scaling"])
+def test_a_partial_rotary_of_speculators_is_asked_and_kept_or_dropped(
+    name: str, place: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(FIXTURES / "producers/speculators" / name, source)
+    config = json.loads((source / "config.json").read_text())
+    layer = config["transformer_layer_config"]
+    layer[place] = layer.pop("rope_parameters") | {"partial_rotary_factor": 0.5}
+    (source / "config.json").write_text(json.dumps(config))
+
+    def judged(folder: Path, **answers: str) -> tuple[list[str], list[str]]:
+        options = eaglectl.ValidateOptions(answers=Answers(semantics=answers), select=["EGL611"])
+        report = eaglectl.validate(str(folder), options)
+        return [one.rule.id for one in report.findings], [one.rule.id for one in report.unchecked]
+
+    assert judged(source) == ([], ["EGL611"])
+    assert (
+        "rope=stored (what the file says) or rope=plain" in call("convert", source, "-o", tmp_path / "x").err
+    )
+    for answer, kept in (("stored", 0.5), ("plain", None)):
+        assert judged(source, rope=answer) == ([], [])
+        out = tmp_path / answer
+        done = call("convert", source, "-o", out, "--source-semantics", f"rope={answer}")
+        assert done.code == 0, done.err
+        scaling = json.loads((out / "config.json").read_text()).get("rope_scaling") or {}
+        assert scaling.get("partial_rotary_factor") == kept
+        assert judged(out) == ([], [])
 
 
 def test_a_place_is_the_key_as_the_config_has_it(tmp_path: Path) -> None:

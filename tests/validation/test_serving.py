@@ -4,6 +4,7 @@ Each fact on a drafter that it is about, release by release, and the smallest ch
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 

@@ -235,10 +235,15 @@ def partial_rotary(subject: Subject) -> Iterator[Match]:
 
     Such a key is copied from a target's config. Trainers of EAGLE-3 drafters rotate the whole head and
     ignore it; vLLM reads it and rotates a part, so that every position but the first is encoded
-    differently.
+    differently. speculators since 0.7.0 can train it (pull 733), so of its files it is asked.
 
     Fix: remove the key.
     """
+    notes, settled = subject.drafter.notes, subject.drafter.settled
+    known = {*((note.topic, note.about) for note in notes), *((each.topic, each.about) for each in settled)}
+    if ("partial-rotary", "rope_scaling") in known:
+        yield from subject.reported("partial-rotary")
+        return
     for name in ("", "rope_parameters", "rope_scaling"):
         settings = subject.flat.get(name) if name else subject.flat
         if not isinstance(settings, Mapping):
