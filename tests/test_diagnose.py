@@ -24,6 +24,7 @@ import eaglectl  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
 from eaglectl.operations import diagnosing  # noqa: E402
 from eaglectl.run.causes import CAUSES  # noqa: E402
+from eaglectl.run.coverage import Coverage  # noqa: E402
 from eaglectl.run.diagnosis import Diagnosis, Shown, find_cause  # noqa: E402
 from eaglectl.run.job import EngineRun  # noqa: E402
 from eaglectl.run.layers import _judged, climb, one_off, starts  # noqa: E402
@@ -593,6 +594,15 @@ def test_a_chat_template_that_helps_is_the_prompts(healthy: Diagnosis) -> None:
     weak = scaled(healthy, 0.35)
     assert ending_of(healthy, reference=weak, templated=healthy.evidence.reference) == "template"
     assert ending_of(healthy, reference=beside(weak, 2.5), templated=weak) == "weak"
+
+
+def test_a_vocabulary_without_the_tokens_of_a_set_is_the_cause(healthy: Diagnosis) -> None:
+    report = healthy.evidence.reference
+    assert report is not None
+    most, least = Coverage(900, 890, 3.9), Coverage(100, 40, 1.5)
+    one_low = replace(report, coverage=Coverage(1000, 930, 3.6, {"english": most, "hindi": least}))
+    assert ending_of(healthy, reference=one_low) == "draft-vocabulary"
+    assert ending_of(healthy, reference=replace(report, coverage=most)) == "healthy"
 
 
 def test_a_set_that_it_loses_on_is_the_prompts(healthy: Diagnosis) -> None:

@@ -40,11 +40,10 @@ def launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
             faults = tuple(_sglang_faults(options))
             path, tokens = options.get("speculative-draft-model-path"), _number(options, "num-steps")
         if faults:
-            is_count = isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0
             right = launch_commands(
                 drafter,
                 str(path or "DRAFTER"),
-                int(tokens or 3) if is_count else 3,
+                tokens if isinstance(tokens, int) and tokens > 0 else 3,
                 target_text=_target(words, options),
             )
             yield "; ".join(faults), right[engine]

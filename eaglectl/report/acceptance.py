@@ -189,6 +189,7 @@ def facts(report: SmokeReport) -> list[tuple[str, Line]]:
         ("lossless", lossless[report.is_lossless]),
         *([("time", f"{times}; {speed_meaning(report)}")] if times else []),
         ("prompts", _prompts(report)),
+        *([("vocabulary", f"holds {report.coverage.words}")] if report.coverage else []),
         *([("others", "; ".join(others))] if others else []),
     ]
 

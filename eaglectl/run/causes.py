@@ -23,7 +23,7 @@ from eaglectl.run.measurement import (
     prompts_to_tell,
     ratio,
 )
-from eaglectl.run.report import MAX_REGRESSION, SmokeReport
+from eaglectl.run.report import MAX_REGRESSION, WIDER, SmokeReport
 from eaglectl.run.sensitivity import LEAST_GAIN, LEAST_PROMPTS, MOST_TIMES, Variant
 from eaglectl.text import listed
 from eaglectl.verdicts import DiagnosisEnding, ReadingOutcome, ServedAs
@@ -328,6 +328,19 @@ def _template(evidence: Evidence) -> Shown | str | None:
         f"acceptance length {templated.measured.length.value:.2f} with the same texts in the target's chat"
         f' template, and {plain.measured.length.value:.2f} as given: give chats as "messages", as a server'
         " gets them"
+    )
+
+
+def _draft_vocabulary(evidence: Evidence) -> Shown | str | None:
+    served = evidence.judged
+    if served.coverage is None:
+        return "the draft vocabulary is the target's, or the run does not tell the answers' tokens"
+    parts = (served.coverage, *served.coverage.sets.values())
+    if not any(part.is_low for part in parts) or _is_thin(served.measured):
+        return None
+    length = served.measured.length.value
+    return Shown(
+        f"the draft vocabulary holds {served.coverage.words}, and {length:.2f} was measured: {WIDER}"
     )
 
 
@@ -644,6 +657,15 @@ CAUSES: tuple[Cause, ...] = (
         how="plain prompts again, through the target's chat template",
         advice="Give chats as `messages`.",
         test=_template,
+    ),
+    Cause(
+        "draft-vocabulary",
+        DiagnosisEnding.TRAINING,
+        "measured",
+        title="a draft vocabulary without the tokens of the answers",
+        how="the share of the answers' tokens that a reduced draft vocabulary holds, in all and by set",
+        advice="Train with a draft vocabulary that is counted on the target's answers to such prompts.",
+        test=_draft_vocabulary,
     ),
     Cause(
         "one-set",

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.base import Result
+from eaglectl.run.coverage import Coverage, measure_coverage
 from eaglectl.run.gate import judge_ratio, needed_to_judge, prompts_forecast, worst
 from eaglectl.run.job import EngineJob, EngineRun
 from eaglectl.run.measurement import (
@@ -33,6 +34,7 @@ from eaglectl.verdicts import CheckVerdict, GateEnding, ReadingOutcome
 MAX_REGRESSION = 0.97
 
 
+WIDER = "train with a draft vocabulary that is counted on answers like these"
 SERVED_WITH = (
     "vLLM does so where it is served with that in --speculative-config, and drafts greedily where not"
 )
@@ -54,6 +56,7 @@ class SmokeReport(Result, frozen=True):
     and weights.
     `published` is what others reach with drafters of the target.
     `trust_remote_code`: the target's own code was allowed to run. `shown`: the answer that --show asks for.
+    `coverage`: what of the answers a reduced draft vocabulary holds, where their tokens are known.
     `speed` is what --speed asks for, `speed_gap` why there is none.
     """
 
@@ -82,6 +85,7 @@ class SmokeReport(Result, frozen=True):
     shown: ShownAnswer | None = None
     speed: Speed | None = None
     speed_gap: str = ""
+    coverage: Coverage | None = None
 
     @property
     def verdict(self) -> CheckVerdict:
@@ -178,6 +182,12 @@ def make_report(
     ]
     notes = [f'set "{name}": its answers end before a draft' for name in sets if name not in by_set]
     notes += _drafting_notes(job, run)
+    coverage = None
+    if job.drafter.has_reduced_vocabulary and job.draft_tokens:
+        answers = {name: [result.tokens for result in part] for name, part in sets.items()}
+        coverage = measure_coverage(answers, frozenset(job.draft_tokens), len(measured.per_position))
+    if coverage and coverage.is_low:
+        notes.append(f"the draft vocabulary holds {coverage.words}; {WIDER}")
     equal = run.equal_outputs if job.temperature == 0 else None  # sampled tokens need not be equal
     is_lossless = None if equal is None else equal == len(run.results)
     if equal is not None and not is_lossless:
@@ -202,6 +212,7 @@ def make_report(
         temperature=job.temperature,
         ignores_eos=job.ignores_eos,
         trust_remote_code=job.trust_remote_code,
+        coverage=coverage,
     )
 
 

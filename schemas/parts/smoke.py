@@ -120,6 +120,21 @@ class ProbesPart(Part, frozen=True):
     drift: tuple[DriftPart, ...]
 
 
+class ShareOfTokensPart(Part, frozen=True):
+    """The share of answers' tokens that have a draft token."""
+
+    tokens: int
+    covered: int
+    share: Number
+    most_length: Annotated[Number, Meta(description="The acceptance length that the share allows at most")]
+
+
+class CoveragePart(ShareOfTokensPart, frozen=True):
+    """What of the target's answers a reduced draft vocabulary holds, and by set where there are several."""
+
+    sets: Mapping[str, ShareOfTokensPart]
+
+
 class SmokeDocument(Document, frozen=True, tag="eaglectl/smoke/1"):
     """What eaglectl smoke --json prints."""
 
@@ -160,6 +175,10 @@ class SmokeDocument(Document, frozen=True, tag="eaglectl/smoke/1"):
     ] = None
     speed: Annotated[SpeedPart | None, Meta(description="There with --speed: tokens a second")] = None
     speed_gap: Annotated[str, Meta(description="There where --speed could not measure: why")] = ""
+    coverage: Annotated[
+        CoveragePart | None,
+        Meta(description="There where the draft vocabulary is reduced and the engine tells its tokens"),
+    ] = None
     trust_remote_code: Trust = False
 
 

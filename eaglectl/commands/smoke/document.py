@@ -5,6 +5,7 @@ from typing import Any
 from eaglectl.report.acceptance import speed_meaning
 from eaglectl.report.documents.document import Parts
 from eaglectl.report.documents.measurement import MEASUREMENT
+from eaglectl.run.coverage import Coverage
 from eaglectl.run.job import EngineRun
 from eaglectl.run.probe import DriftCondition
 from eaglectl.run.prompts import PromptChoice
@@ -28,6 +29,18 @@ def _probes(report: SmokeReport) -> dict[str, Any]:
 
 def _sets(against: DrafterComparison) -> dict[str, SetRatio]:
     return {part.name: part for part in against.sets}
+
+
+def _shares(coverage: Coverage) -> dict[str, dict[str, float]]:
+    return {
+        name: {
+            "tokens": part.tokens,
+            "covered": part.covered,
+            "share": part.share,
+            "most_length": part.most_length,
+        }
+        for name, part in coverage.sets.items()
+    }
 
 
 TAG = "eaglectl/smoke/1"
@@ -58,6 +71,7 @@ PARTS: Parts = {
         "shown?",
         "speed?",
         "speed_gap?",
+        "coverage?",
         "trust_remote_code?",
     ),
     EngineRun: (
@@ -70,6 +84,7 @@ PARTS: Parts = {
         "differences",
         "arguments",
     ),
+    Coverage: ("tokens", "covered", "share", "most_length", ("sets", _shares)),
     PromptChoice: ("name=file", "sha256", "prompts=total", "sample"),
     DrafterComparison: (
         "source",
