@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,9 @@ class TargetModel:
         draft tokens are not. Raises UnreadableError where it fails.
         """
         self._kept = slice(None) if last is None else slice(-last, None)
-        output = self._run(tokens, positions, valid, past_key_values=self.cache, use_cache=True)
+        # transformers 5.24 renamed it; models with code of their own keep the old name
+        name = "cache" if "cache" in signature(self.model.forward).parameters else "past_key_values"
+        output = self._run(tokens, positions, valid, use_cache=True, **{name: self.cache})
         states = self._take_states(tokens.device)
         # a head that is no module of its own was not cut
         return output.logits[:, self._kept], torch.cat([states[boundary] for boundary in self.boundaries], -1)
