@@ -149,9 +149,10 @@ class Readiness(Result, frozen=True):
 
     `conversion` is None where nothing was converted, or where `out` held it already; `out` is where it was
     kept, None for a temporary folder, and `plan_command` the command that writes it. `report` is of the
-    output. `reason` is why it is not ready, `diagnosis` the cause of low acceptance where that was looked
-    for, `published` what others reached with drafters of this target. `is_named`: the engines were asked for.
-    `reused` names what an earlier call measured. `speed_gap`: why --speed has measured nothing.
+    output. `reason` is why it is not ready, or what to look into where it is, `diagnosis` the cause of low
+    acceptance where that was looked for, `published` what others reached with drafters of this target.
+    `is_named`: the engines were asked for. `reused` names what an earlier call measured. `speed_gap`: why
+    --speed has measured nothing.
     """
 
     source: str

@@ -6,7 +6,9 @@ import shlex
 import shutil
 import signal
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -17,11 +19,13 @@ transformers = pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
 from eaglectl.commands.ready import run as readying  # noqa: E402
+from eaglectl.commands.ready.kept import KeptRuns, Run  # noqa: E402
 from eaglectl.commands.ready.report import last_line  # noqa: E402
 from eaglectl.commands.ready.steps import steps_text  # noqa: E402
 from eaglectl.engines import registry  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.run.measurement import PromptResult, measure  # noqa: E402
+from eaglectl.run.report import SmokeReport  # noqa: E402
 from eaglectl.verdicts import ServedAs  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
@@ -139,6 +143,38 @@ def test_figures_that_the_prompts_do_not_tell_apart_are_said_to_be_so(
     inspection = eaglectl.inspect(TINY / "eagle3")
     result = eaglectl.Readiness("a", inspection, (state,), verdict=eaglectl.CheckVerdict.PASS)
     assert words in last_line(result)
+
+
+def run_of(results: Sequence[PromptResult]) -> SmokeReport:
+    report = against_report(results)
+    return replace(report, measured=measure(report.run.results))
+
+
+def judged(**fields: Any) -> eaglectl.Readiness:
+    """The verdict of one engine's runs."""
+    state = eaglectl.EngineReadiness("sglang", "0.5.23", ServedAs.AS_TRAINED, (), command="serve", **fields)
+    result = eaglectl.Readiness("a", eaglectl.inspect(TINY / "eagle3"), (state,))
+    options = eaglectl.ReadyOptions(sample=32)
+    work = readying._Work("a b", "target", None, (), (), options, None, KeptRuns(Path()))
+    return work.judged(result)
+
+
+def test_a_conversion_that_drafts_worse_is_not_ready() -> None:
+    good, bad = run_of(EAGLE3[:24]), run_of(worse(EAGLE3[:24], 0.5))
+    served = {"converted_outcome": ServedAs.AS_TRAINED}
+    result = judged(stored=good, converted=bad, **served)
+    assert result.verdict == "fail" and "the conversion drafts worse in SGLang 0.5.23" in last_line(result)
+    assert "keep the stored files there" in last_line(result)
+    assert judged(stored=bad, converted=good, **served).verdict == "pass"
+    assert judged(stored=good, converted=good, **served).verdict == "pass"
+
+
+def test_a_length_that_is_weak_names_the_command_that_looks_for_the_cause() -> None:
+    weak = [replace(one, accepted=tuple(count // 4 for count in one.accepted)) for one in EAGLE3[:24]]
+    result = judged(stored=run_of(weak))
+    assert result.verdict == "pass" and "of first draft tokens are accepted" in last_line(result)
+    assert "eaglectl diagnose 'a b' --sample 32 --target target" in last_line(result)
+    assert "diagnose" not in last_line(judged(stored=run_of(EAGLE3[:24])))
 
 
 def test_the_last_line_is_of_the_engine_that_a_conversion_was_needed_for(misread: Path) -> None:
@@ -408,14 +444,49 @@ def test_what_was_kept_and_cannot_be_read_is_measured_again(cache: Path) -> None
 def test_the_cache_keeps_the_runs_that_were_used_last(cache: Path) -> None:
     cache.mkdir(parents=True)
     for number in range(120):
-        (cache / f"{number:03}.json").write_text("{}")
-        os.utime(cache / f"{number:03}.json", (number, number))
-    (cache / ".0123.part").write_text("")
-    os.utime(cache / ".0123.part", (0, 0))
+        (cache / f"{number:064}.json").write_text("{}")
+        os.utime(cache / f"{number:064}.json", (number, number))
+    for other in (".01234567.part", "mine.json", "mine.part"):
+        (cache / other).write_text("")
+        os.utime(cache / other, (0, 0))
     again(TINY / "eagle3", *RUN)
     names = sorted(path.name for path in cache.iterdir())
-    assert len(names) == 100
-    assert ".0123.part" not in names and "020.json" not in names and "021.json" in names
+    assert len(names) == 102 and {"mine.json", "mine.part"} <= set(names)
+    assert ".01234567.part" not in names
+    assert f"{20:064}.json" not in names and f"{21:064}.json" in names
+
+
+def in_place(file: Path, change: Callable[[], object]) -> None:
+    """Other bytes of the same size while the run goes on, and then the old ones again."""
+    good = file.read_bytes()
+    file.write_bytes(good[::-1])
+    change()
+    file.write_bytes(good)
+
+
+def exchanged(file: Path, change: Callable[[], object]) -> None:
+    """Another file while the run goes on, and then the old one again, with its times."""
+    aside = file.rename(file.parent.parent / "aside")
+    file.write_bytes(aside.read_bytes()[::-1])
+    change()
+    aside.replace(file)
+
+
+@pytest.mark.parametrize("act", [in_place, exchanged])
+def test_a_run_of_other_bytes_is_not_kept(
+    act: Callable[[Path, Callable[[], object]], None], cache: Path, tmp_path: Path
+) -> None:
+    drafter, target = (drafter_folder(tmp_path / name) for name in ("a", "b"))
+    run, weights, read = Run("run", drafter, ()), drafter / "model.safetensors", list[bytes]()
+
+    def other() -> int:
+        act(weights, lambda: read.append(weights.read_bytes()))
+        return 1
+
+    assert KeptRuns(target).get(run, other, int) == 1
+    assert read != [weights.read_bytes()] and not cache.exists()
+    assert KeptRuns(target).get(run, lambda: 2, int) == 2
+    assert KeptRuns(target).get(run, lambda: 3, int) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)

@@ -86,7 +86,7 @@ class ReadyDocument(Document, frozen=True, tag="eaglectl/ready/1"):
         Ended,
         Meta(description="Whether an engine, or each that was asked for, serves the drafter as trained"),
     ]
-    reason: Annotated[str, Meta(description="Why it is not ready")]
+    reason: Annotated[str, Meta(description="Why it is not ready, or what to look into where it is")]
     line: Annotated[str, Meta(description="The last line of the text report")]
     out: Annotated[Path | None, Meta(description="Where the conversion is; null where none was kept")]
     is_converted: bool

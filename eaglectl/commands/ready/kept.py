@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,19 +25,23 @@ MOST_FILES, MOST_BYTES = 100, 64 << 20
 # bytes of a file's first line
 SEAL = 65
 OLD = 3600.0  # seconds after which what a killed run left of a file is removed
+# what is kept, and the parts of it that are being written; a cache folder may be linked to another
+NAMES = re.compile(r"[0-9a-f]{64}\.json|\.[0-9a-f]{8}" + re.escape(PART))
 Value = TypeVar("Value")
+Stamps = tuple[tuple[int, ...], ...]
 
 
 class KeptRuns(Struct, frozen=True):
     """The measurements of one target, by what they are of; `is_on` false: none is read, and none is kept.
 
-    `reused` are the names of those that were read, `digests` those of the folders that were read.
+    `reused` are the names of those that were read, `digests` those of the folders that were read, with the
+    state of their files then.
     """
 
     target: Path
     is_on: bool = True
     reused: list[str] = field(default_factory=list)
-    digests: dict[Path, str] = field(default_factory=dict)
+    digests: dict[Path, tuple[Stamps, str]] = field(default_factory=dict)
 
     def get(
         self,
@@ -55,10 +60,9 @@ class KeptRuns(Struct, frozen=True):
         if not self.is_on:
             return make()
         try:
-            parts = (self._digest(place), self._digest(self.target), repr(asked), *_versions())
+            path = self.path(place, asked)
         except OSError:
             return make()  # who runs it says why it cannot be read
-        path = cache_folder() / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.json"
         # a file that was cut, exchanged or nested deeply is one that was not kept
         with suppress(OSError, UnreadableError, msgspec.DecodeError, ValueError, RecursionError):
             with open_regular(path) as file:
@@ -68,30 +72,49 @@ class KeptRuns(Struct, frozen=True):
                 os.utime(path)  # the oldest are removed first
                 self.reused.append(name)
                 return kept
+        before = dict(self.digests)
         value = make()
-        if may_keep(value):
-            data = msgspec.json.encode(value)
-            with suppress(OSError):  # a cache that cannot be written
+        with suppress(OSError):  # files that are gone, or a cache that cannot be written
+            # where files changed meanwhile, the run may have read others than those of the digests
+            if may_keep(value) and path == self.path(place, asked) and self.digests == before:
+                data = msgspec.json.encode(value)
                 keep_file(path, _seal(path, data) + data)
                 for other in _surplus(path.parent):
                     other.unlink(missing_ok=True)
         return value
 
+    def path(self, place: Path, asked: object) -> Path:
+        """Where a run of these files with these options is kept. Raises OSError where they cannot be read."""
+        parts = (self._digest(place), self._digest(self.target), repr(asked), *_versions())
+        return cache_folder() / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.json"
+
     def _digest(self, folder: Path) -> str:
-        """SHA-256 of the names and the bytes of all files of a folder. Raises OSError."""
-        if folder not in self.digests:
-            digest = hashlib.sha256()
-            for name in sorted(FolderSource(folder).names()):
-                with (folder / name).open("rb") as file:
-                    digest.update(f"{name}\n{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-            self.digests[folder] = digest.hexdigest()
-        return self.digests[folder]
+        source = FolderSource(folder)
+        stamps = _stamps(source)
+        if self.digests.get(folder, ((), ""))[0] != stamps:
+            self.digests[folder] = stamps, folder_digest(source)
+        return self.digests[folder][1]
 
 
 def cache_folder() -> Path:
     """Where runs are kept."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "eaglectl" / "runs"
+
+
+def _stamps(source: FolderSource) -> Stamps:
+    """The state of a folder and of its files, but for hard links to them, as runs make."""
+    states = [(source.root / name).stat() for name in (".", *source.names())]
+    return tuple((state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
+
+
+def folder_digest(source: FolderSource) -> str:
+    """SHA-256 of the names and the bytes of all files of a folder. Raises OSError."""
+    digest = hashlib.sha256()
+    for name in sorted(source.names()):
+        with (source.root / name).open("rb") as file:
+            digest.update(f"{name}\n{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 @cache
@@ -117,6 +140,7 @@ def _seal(path: Path, data: bytes) -> bytes:
 
 
 def _surplus(folder: Path) -> Iterator[Path]:
-    parts = [path for path in folder.iterdir() if path.suffix == PART]
-    yield from (path for path in parts if time.time() - path.stat().st_mtime > OLD)
-    yield from sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)[:-MOST_FILES]
+    own = [path for path in folder.iterdir() if NAMES.fullmatch(path.name)]
+    yield from (path for path in own if path.suffix == PART and time.time() - path.stat().st_mtime > OLD)
+    kept = sorted((path for path in own if path.suffix != PART), key=lambda path: path.stat().st_mtime)
+    yield from kept[:-MOST_FILES]

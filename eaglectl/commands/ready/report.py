@@ -155,7 +155,8 @@ def _end(result: Readiness) -> str:
     best = result.best
     if result.verdict != CheckVerdict.PASS or best is None:
         return _summary(result)
-    return f"{_figures(best)}; {_start(result, best)}"
+    doubt = f"; {result.reason}" if result.reason else ""
+    return f"{_figures(best)}{doubt}; {_start(result, best)}"
 
 
 def _summary(result: Readiness) -> str:

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.commands.ready.kept import KeptRuns
+from eaglectl.commands.ready.report import engine_gain
 from eaglectl.commands.ready.steps import REFERENCE as REFERENCE_TITLE
 from eaglectl.commands.ready.steps import steps_text
 from eaglectl.drafter.drafter import Drafter
@@ -62,7 +63,9 @@ from eaglectl.options import options_of
 from eaglectl.progress import OnProgress, notify, report_step
 from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness
 from eaglectl.run.answering import MeasuredAnswer
+from eaglectl.run.diagnosis import LOOK_POSITION_0
 from eaglectl.run.engine_arguments import check_engine_arguments
+from eaglectl.run.measurement import Estimate
 from eaglectl.run.process import has_torch
 from eaglectl.run.prompts import builtin_prompts, choose_prompts, digest_prompts
 from eaglectl.run.report import SmokeReport
@@ -73,6 +76,8 @@ from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
 REFERENCE = "reference"
 # where llama-server listens by itself, and the options of the call that measure it alike
 SERVED_AT, GIVEN_AGAIN = "http://127.0.0.1:8080", ("prompts", "like", "sample", "max_tokens", "seed")
+# share of the tokens that others' drafters add to a round, below which something is wrong
+FAR_BELOW = 0.5
 NOTHING_TIMED = "neither vLLM here nor a server ran the drafter as it shall be served"
 OWN_DRAFTER = "a server has loaded its own drafter: start it with the output, and run smoke against it"
 # what the run of a server's own drafter says of it
@@ -125,10 +130,9 @@ def ready(
     result = Readiness(source, inspection, states, questions.measured, is_named=work.is_named)
     if _may_need_conversion(result):
         result = work.converted(result, None if out is None else Path(out))
-    result = work.judged(result)
+    result = work.judged(replace(result, published=published_beside(source, place, options)))
     return replace(
         result,
-        published=published_beside(source, place, options),
         speed_gap=_explain_no_speed(result, options),
         reused=tuple(kept.reused),
         seconds=time.perf_counter() - start,
@@ -302,15 +306,18 @@ class _Work(Struct, frozen=True):
         """What measures an engine that is not run here, once it serves the files at `place`."""
         if engine in INSTALLED:
             return ""
-        words = []
+        answers = self.options.answers if place == self.source else None
+        words, target = self._given_again(), self.target or "TARGET"
+        return command("ready", place, "--engine", SERVED_AT, *words, target=target, answers=answers)
+
+    def _given_again(self) -> list[str]:
+        """The options that another run of the same prompts has too, as they were given."""
+        words: list[str] = []
         for name in GIVEN_AGAIN:
             option, value = options_of(ReadyOptions)[name], getattr(self.options, name)
             if value != option.default:
                 words += [option.flag, as_path(str(value))]
-        answers = self.options.answers if place == self.source else None
-        return command(
-            "ready", place, "--engine", SERVED_AT, *words, target=self.target or "TARGET", answers=answers
-        )
+        return words
 
     def converted(self, result: Readiness, out: Path | None) -> Readiness:
         """The result with the conversion, its validation, and its acceptance."""
@@ -386,12 +393,33 @@ class _Work(Struct, frozen=True):
         for report in reports:
             if report.verdict == CheckVerdict.FAIL:
                 return self._diagnosed(result, report)
+        for state in states:
+            change = engine_gain(state)
+            if change is not None and change.ratio.high < 1:
+                return replace(result, verdict=CheckVerdict.FAIL, reason=_loss(state, change.ratio))
         gaps = [gap for report in reports for gap in report.gaps]
         gaps += [
             state.final_gap for state in states if state.final is None and state.final_gap in self.failed
         ]
         verdict = CheckVerdict.COULD_NOT_LOOK if gaps else CheckVerdict.PASS
+        if not gaps:
+            gaps = [doubt for report in reports if (doubt := self._weakness(report, result))]
         return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(gaps)))
+
+    def _weakness(self, report: SmokeReport, result: Readiness) -> str:
+        """That acceptance is far below what such drafters reach, with the command that finds the cause."""
+        first, length = report.measured.per_position[0].value, report.measured.length
+        others = [one.length for one in (result.published.alike if result.published else ())]
+        if others and length.high - 1 < FAR_BELOW * (min(others) - 1):
+            reached = f"{min(others):.2f} to {max(others):.2f}"
+            weak = f"{length.value:.2f} is far below the {reached} that others reach"
+        elif first < LOOK_POSITION_0:
+            weak = f"only {first:.0%} of first draft tokens are accepted"
+        else:
+            return ""
+        words, answers = self._given_again(), self.options.answers
+        look = command("diagnose", self.source, *words, target=self.target, answers=answers)
+        return f"{weak}: look for the cause with {look}"
 
     def _unserved(self, result: Readiness) -> Readiness:
         """The result where no engine, or not each that was asked for, is known to serve the drafter."""
@@ -549,6 +577,16 @@ class _Work(Struct, frozen=True):
             lambda made: made.speed_gap in ("", CPU_SKIPPED),
         )
         return replace(report, choice=chosen)
+
+
+def _loss(state: EngineReadiness, ratio: Estimate) -> str:
+    """That a conversion drafts worse than the stored files."""
+    assert state.stored and state.converted, "both ran"
+    before, after = state.stored.measured.length.value, state.converted.measured.length.value
+    return (
+        f"the conversion drafts worse in {_title(state)}: {before:.2f} as stored, {after:.2f} converted (gain"
+        f" {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]); keep the stored files there"
+    )
 
 
 def _title(state: EngineReadiness) -> str:
