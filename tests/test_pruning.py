@@ -253,8 +253,7 @@ def test_counts_come_in_three_forms(text: str, tmp_path: Path) -> None:
         ('{"3": 0}', "counts nothing"),
         (
             '{"64": 1}',
-            "key '64': token 64 is outside of this drafter's vocabulary of 64; these are counts of another"
-            " one",
+            "key 1: token 64 is outside of this drafter's vocabulary of 64; these are counts of another one",
         ),
         (json.dumps([1] * 65), "entry 64: token 64 is outside"),
         ("3 1\n100000 2", "line 2: token 100000 is outside"),
@@ -264,21 +263,21 @@ def test_counts_come_in_three_forms(text: str, tmp_path: Path) -> None:
         ('{"3": 1, "3": 2}', "token 3 is counted twice"),
         ('{"3": 1, "03": 2}', "token 3 is counted twice"),
         ("3 1\n4 1\n3 1", "line 3: token 3 is counted twice"),
-        ('{"the": 1}', "'the' is no token id; counts go by id, not by text"),
-        ('{"-1": 1}', "'-1' is no token id"),
-        ('{"\u0663": 1}', "is no token id"),
-        ('{"3": 1.5}', "'1.5' is no count"),
-        ('{"3": true}', "'True' is no count"),
-        ('{"3": null}', "'None' is no count"),
-        ('{"counts": {"3": 1}}', "'counts' is no token id"),
-        ("[[3, 1]]", "is no count"),
-        ("[NaN]", "is no count"),
+        ('{"the": 1}', "key 1: no token id; counts go by id, not by text"),
+        ('{"-1": 1}', "key 1: no token id"),
+        ('{"\u0663": 1}', "no token id"),
+        ('{"3": 1.5}', "key 1: no count"),
+        ('{"3": true}', "key 1: no count"),
+        ('{"3": null}', "key 1: no count"),
+        ('{"counts": {"3": 1}}', "key 1: no token id"),
+        ("[[3, 1]]", "entry 0: no count"),
+        ("[NaN]", "no count"),
         ('{"3": 1', "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ("3", "line 1 is '3'; \"id count\" was expected"),
+        ("3", 'line 1: 1 words; "id count" was expected'),
         ("3 1 2", "was expected"),
-        ("the 12", "'the' is no token id"),
-        ("3 many", "'many' is no count"),
+        ("the 12", "line 1: no token id"),
+        ("3 many", "line 1: no count"),
         (f"3 {'9' * 5000}", "is no count"),
         (f"[{'9' * 5000}]", "is not JSON"),
     ],
@@ -289,6 +288,16 @@ def test_a_file_that_counts_wrongly_is_said_where(text: str, words: str, tmp_pat
         pruned(full(tmp_path), counted(tmp_path, text), 4, tmp_path / "out")
     assert words in str(problem.value) and "--token-counts" in str(problem.value)
     assert len(str(problem.value)) < 500 and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["hunter2", "hunter2 1", "1 hunter2", '{"hunter2": 1}', '{"1": "hunter2"}', '["hunter2"]'],
+)
+def test_no_message_has_a_word_of_the_file(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as problem:
+        pruned(full(tmp_path), counted(tmp_path, text), 4, tmp_path / "out")
+    assert "hunter2" not in str(problem.value)
 
 
 @settings(max_examples=60, deadline=None)

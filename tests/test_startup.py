@@ -42,6 +42,26 @@ def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return drafter_folder(tmp_path_factory.mktemp("startup"))
 
 
+INTERRUPTED = """import os, runpy, signal, sys
+awaited = sys.argv.pop(1)
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == awaited:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+runpy.run_module("eaglectl", run_name="__main__")"""
+
+
+@pytest.mark.parametrize(
+    "module", ["eaglectl.cli", "msgspec", "eaglectl.terminal", "eaglectl.cli.app", "typer", "eaglectl.judge"]
+)
+def test_an_interruption_while_it_loads_is_one_line(module: str, drafter: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, module, "validate", str(drafter)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "eaglectl: interrupted; nothing was left behind\n")
+
+
 def test_help_loads_the_names_of_the_commands_alone() -> None:
     loaded = modules("--help")
     assert {name for name in loaded if name.startswith("eaglectl.")} == {

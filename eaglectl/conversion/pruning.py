@@ -151,7 +151,7 @@ def read_counts(path: Path, vocab: int) -> Counts:
     for place, token, count in _entries(text, where):
         place, number = f"{where}{place}", int(token) if re.fullmatch(r"[0-9]{1,18}", token) else -1
         check(
-            (number < 0, f"{place}: {token[:50]!r} is no token id; counts go by id, not by text"),
+            (number < 0, f"{place}: no token id; counts go by id, not by text"),
             (
                 number >= vocab,
                 f"{place}: token {number} is outside of this drafter's vocabulary of {vocab}; these are"
@@ -160,7 +160,7 @@ def read_counts(path: Path, vocab: int) -> Counts:
             (number in counts, f"{place}: token {number} is counted twice; give each token once"),
         )
         if type(count) is not int:
-            raise UsageError(f"{place}: {str(count)[:50]!r} is no count; a whole number was expected")
+            raise UsageError(f"{place}: no count; a whole number was expected")
         if count < 0:
             raise UsageError(f"{place}: a count of {count}; counts begin at 0")
         counts[number] = count
@@ -169,6 +169,7 @@ def read_counts(path: Path, vocab: int) -> Counts:
     return Counts(counts, sum(counts.values()), path.name, hashlib.sha256(raw).hexdigest())
 
 
+# no message has what the file says: it may be any file, of secrets too
 def _entries(text: str, where: str) -> Iterator[tuple[str, str, object]]:
     """The place of each entry in the file, its token and its count, which may be none."""
     first = text.lstrip()[:1]
@@ -178,7 +179,7 @@ def _entries(text: str, where: str) -> Iterator[tuple[str, str, object]]:
             if fields == [""]:
                 continue
             if len(fields) != 2:
-                raise UsageError(f'{where}, line {number} is {line.strip()[:50]!r}; "id count" was expected')
+                raise UsageError(f'{where}, line {number}: {len(fields)} words; "id count" was expected')
             is_number = re.fullmatch(r"-?[0-9]{1,18}", fields[1])
             yield f", line {number}", fields[0], int(fields[1]) if is_number else fields[1]
         return
@@ -189,4 +190,4 @@ def _entries(text: str, where: str) -> Iterator[tuple[str, str, object]]:
     if first == "[":
         yield from ((f", entry {token}", str(token), count) for token, count in enumerate(value))
     else:
-        yield from ((f", key {key[:50]!r}", key, count) for key, count in value)
+        yield from ((f", key {number}", key, count) for number, (key, count) in enumerate(value, 1))
