@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +29,7 @@ class Server:
 
     def __init__(self) -> None:
         self.body, self.status, self.requests = b"", 200, []  # type: bytes, int, list[dict[str, str]]
+        self.piece, self.pause = 1 << 20, 0.0
         owner = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -37,7 +39,9 @@ class Server:
                 self.send_header("Content-Length", str(len(owner.body)))
                 self.end_headers()
                 with suppress(ConnectionError):  # the client stops reading what is too large
-                    self.wfile.write(owner.body)
+                    for start in range(0, len(owner.body), owner.piece):
+                        self.wfile.write(owner.body[start : start + owner.piece])
+                        time.sleep(owner.pause)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -216,3 +220,13 @@ def test_a_sample_of_a_set_is_drawn_by_its_seed(use: Use) -> None:
 def test_a_name_that_is_no_set_is_a_file_that_is_missing(use: Use) -> None:
     with pytest.raises(UnreadableError, match="mtbench"):
         choose_prompts("mtbench")
+
+
+def test_a_file_that_drips_is_not_waited_for(
+    server: Server, use: "Use", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use("mt-bench", MT_BENCH)
+    server.piece, server.pause = 1, 0.2
+    monkeypatch.setattr(module, "DEADLINE", 0.5)
+    with pytest.raises(UnreadableError, match=r"sent [1-9] of .* bytes in 0.5 s; try again"):
+        choose_prompts("mt-bench")

@@ -127,3 +127,20 @@ def test_a_value_that_has_to_be_checked_is(drafter: Path, tmp_path: Path) -> Non
     assert call("inspect").code == 2
     (tmp_path / "out").mkdir()
     assert call("convert", drafter, "-o", tmp_path / "out").code == 2
+
+
+PANIC = """import sys
+from eaglectl import cli
+PanicException = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+def panic(*_):
+    raise PanicException("called `Result::unwrap()` on an `Err` value: " + "x" * 5000)
+cli._command = panic
+sys.exit(cli.run(sys.argv[1:]))"""
+
+
+def test_a_panic_of_a_library_is_one_line(drafter: Path) -> None:
+    command = [sys.executable, "-c", PANIC, "validate", str(drafter)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 3 and len(done.stderr) < 1000
+    assert done.stderr.startswith("eaglectl: a library (in Rust) gave up on the input: called")
+    assert done.stderr.count("\n") == 1

@@ -14,11 +14,13 @@ from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.files.signals import Terminated, run_removals
 from eaglectl.options import CALLER
 from eaglectl.terminal import discard_stdout, guard_streams, report_fault, say
-from eaglectl.text import printable
+from eaglectl.text import printable, shortened
 
 USAGE = 2
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
+# of the one exception of Rust (tokenizers, safetensors) that is no Exception: a panic
+PANIC = "pyo3_runtime"
 # objects made between two looks for garbage: what loading makes is none, and Python looks every 700
 GARBAGE_EVERY = 100_000
 # set by a shell that asks how a line goes on
@@ -53,9 +55,7 @@ def run(arguments: list[str]) -> int:
             arguments = inspected(arguments)
         code = int(app(common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
     except EaglectlError as error:
-        _print_error(error, arguments)
-        say(f"eaglectl: {error}", sys.stderr)
-        return error.exit_code
+        return _refused(error, arguments)
     except Terminated as end:
         _print_end(f"ended by {signal.Signals(end.number).name}")
         return 128 + end.number
@@ -63,11 +63,22 @@ def run(arguments: list[str]) -> int:
         code = INTERRUPTED
     except Exception as error:
         code = _handle_other(error, arguments)
+    except BaseException as error:
+        if type(error).__module__ != PANIC:
+            raise
+        what = shortened(str(error))
+        return _refused(UnreadableError(f"a library (in Rust) gave up on the input: {what}"), arguments)
     finally:
         CALLER.is_command_line = before
     if code == INTERRUPTED:
         _print_end("interrupted")
     return code
+
+
+def _refused(error: EaglectlError, arguments: list[str]) -> int:
+    _print_error(error, arguments)
+    say(f"eaglectl: {error}", sys.stderr)
+    return error.exit_code
 
 
 def _completes(arguments: list[str]) -> bool:

@@ -11,6 +11,7 @@ from eaglectl.errors import RefusedError
 
 T = TypeVar("T")
 
+MOST_IDS = 256
 MISSING = object()
 # of a parallel drafter, as engines and trainers write it
 MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id", "dflash_config.mask_token_id")
@@ -208,6 +209,10 @@ class Keys(Struct, frozen=True):
 
     def ids(self, key: str) -> tuple[int, ...] | None:
         """A list of layer ids, None when absent or empty (engines read an empty list as absent)."""
+        stated = self.value(key)
+        if isinstance(stated, list) and len(stated) > MOST_IDS:
+            text = f"config.json: {key} lists {len(stated):,} layers; a drafter takes {MOST_IDS} at most"
+            raise RefusedError(text, "value-types", f"config.json:{key}")
         value = self._checked(key, _are_ids, "a list of layer numbers from 0")
         return tuple(value) if value else None
 

@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -72,6 +73,8 @@ OF_TEMPLATE = frozenset(
 DATA = Path(__file__).with_name("prompt_sets.json")
 # seconds without an answer, or between two pieces of one
 TIMEOUT = 30
+# seconds in which the file of a set is here, or the server is too slow
+DEADLINE = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +402,7 @@ def _download(name: str, chosen: PromptSet) -> bytes:
             f"--prompts {name}: its file is not in {chosen.cached.parent}, and this call is offline; fetch"
             f" {chosen.url} where there is a network, and name the file"
         )
-    data = b""
+    data, end = b"", time.monotonic() + DEADLINE
     try:
         with (
             hub_calls() as session,
@@ -408,7 +411,7 @@ def _download(name: str, chosen: PromptSet) -> bytes:
             response.raise_for_status()
             for piece in response.iter_bytes():
                 data += piece
-                if len(data) > chosen.size:
+                if len(data) > chosen.size or time.monotonic() > end:
                     break
     except TransferError as error:
         reason = f"answered {error.status}" if error.status else error.how
@@ -417,6 +420,11 @@ def _download(name: str, chosen: PromptSet) -> bytes:
         status = getattr(getattr(error, "response", None), "status_code", None)
         reason = f"answered {status}" if status else f"did not answer ({type(error).__name__})"
         raise UnreadableError(f"--prompts {name}: {chosen.url} {reason}") from None
+    if len(data) < chosen.size and time.monotonic() > end:
+        raise UnreadableError(
+            f"--prompts {name}: {chosen.url} sent {len(data):,} of {chosen.size:,} bytes in {DEADLINE:g} s;"
+            " try again, or fetch it and name the file"
+        )
     digest = hashlib.sha256(data).hexdigest()
     if digest != chosen.sha256:
         raise UnreadableError(

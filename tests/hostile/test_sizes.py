@@ -120,3 +120,12 @@ def test_a_side_file_larger_than_any_is_not_copied(tmp_path: Path, name: str) ->
     done = call("convert", source, "-o", out)
     assert done.code == 3 and f"{name} in {source} has 1099511627776 bytes" in done.err, done.err
     assert not out.exists() and time.monotonic() - start < 3
+
+
+@pytest.mark.parametrize("count", [257, 10_000, 1_000_000])
+@pytest.mark.parametrize("command", ["inspect", "validate"])
+def test_more_layers_than_any_drafter_takes_are_refused(tmp_path: Path, count: int, command: str) -> None:
+    source = drafter_folder(tmp_path, config={"eagle_aux_hidden_state_layer_ids": list(range(count))})
+    done = call(command, source)
+    words = f"eagle_aux_hidden_state_layer_ids lists {count:,} layers; a drafter takes 256 at most"
+    assert done.code == 1 and words in " ".join((done.out + done.err).split())
