@@ -230,3 +230,14 @@ def test_a_file_that_drips_is_not_waited_for(
     monkeypatch.setattr(module, "DEADLINE", 0.5)
     with pytest.raises(UnreadableError, match=r"sent [1-9] of .* bytes in 0.5 s; try again"):
         choose_prompts("mt-bench")
+
+
+def test_a_prompt_and_what_is_run_of_a_file_are_bounded(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("x" * (4 << 20) + "x\n")
+    with pytest.raises(UsageError, match="line 1 has 4,194,305 characters; a prompt takes 4,194,304 at most"):
+        choose_prompts(file)
+    file.write_text(("x" * (4 << 20) + "\n") * 9)
+    with pytest.raises(UsageError, match="take fewer with --sample"):
+        choose_prompts(file)
+    assert len(choose_prompts(file, sample=8).prompts) == 8

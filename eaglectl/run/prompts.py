@@ -32,6 +32,8 @@ from eaglectl.formats.published import Preset, published_file
 from eaglectl.text import listed
 
 MAX_PROMPTS = 256 * MIB
+# characters of a line, and of all prompts that are run: tokens of them are in memory at once
+MAX_LINE, MAX_RUN = 4 * MIB, 32 * MIB
 TEXT, MESSAGES, TOKEN_IDS = "prompt", "messages", "prompt_token_ids"
 # of texts that are run together: their number, and their tokens with padding, which bound the memory
 BATCH, BATCH_TOKENS = 16, 4096
@@ -167,6 +169,21 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
             _prompt(str(path), number, line) for number, line in enumerate(lines, 1) if line.strip()
         )
         choice = PromptChoice(prompts, Path(path).name, hashlib.sha256(raw).hexdigest())
+    choice = _sampled(choice, path, sample, seed)
+    if sum(map(_length, choice.prompts)) > MAX_RUN:
+        raise UsageError(
+            f"--prompts {path}: more than {MAX_RUN:,} characters to run; take fewer with --sample"
+        )
+    return choice
+
+
+def _length(prompt: Prompt) -> int:
+    """Characters of a text or of messages; a token id counts as one."""
+    contents = (str(message.get("content")) for message in prompt.messages)
+    return len(prompt.text) + len(prompt.token_ids) + sum(map(len, contents))
+
+
+def _sampled(choice: PromptChoice, path: str | Path | None, sample: int | None, seed: int) -> PromptChoice:
     total = len(choice.prompts)
     if not total:
         raise UsageError(f"--prompts {path} holds no prompts")
@@ -234,6 +251,8 @@ def _content(prompt: Prompt) -> Any:
 
 def _prompt(file: str, number: int, line: str) -> Prompt:
     place = f"{file}, line {number}"
+    if len(line) > MAX_LINE:
+        raise UsageError(f"{place} has {len(line):,} characters; a prompt takes {MAX_LINE:,} at most")
     if not line.lstrip().startswith("{"):
         return Prompt(line, place=place)
     try:
