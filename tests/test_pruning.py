@@ -278,7 +278,7 @@ def test_counts_come_in_three_forms(text: str, tmp_path: Path) -> None:
         ("3 1 2", "was expected"),
         ("the 12", "line 1: no token id"),
         ("3 many", "line 1: no count"),
-        (f"3 {'9' * 5000}", "is no count"),
+        (f"3 {'9' * 5000}", "no count"),
         (f"[{'9' * 5000}]", "is not JSON"),
     ],
     ids=lambda value: str(value)[:30],

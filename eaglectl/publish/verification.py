@@ -163,11 +163,11 @@ class FolderFiles:
         self.counter.total = sum(map(self.size, self.names & {name for name, _ in stated}))
         hashed = {name for name, kind in stated if kind in ("sha256", "lfs-sha256")}
         for name in sorted(self.names & hashed):
-            with self.open(name) as file:
+            with self.open_file(name) as file:
                 size = os.fstat(file.fileno()).st_size
                 self.started[name] = self.digests.of_ranges(name, file.fileno(), {name: (0, size)}, "sha256")
 
-    def open(self, name: str) -> BufferedReader:
+    def open_file(self, name: str) -> BufferedReader:
         """A file as it is: what it should be is for the lists to state."""
         return open_regular(self.source.path(name))
 
@@ -177,7 +177,7 @@ class FolderFiles:
 
     def read(self, name: str) -> bytes:
         """A small file."""
-        with self.open(name) as file:
+        with self.open_file(name) as file:
             return read_open(self.source.place, name, file.fileno(), 0, None)
 
     def sha256(self, name: str) -> tuple[DigestKind, str]:
@@ -186,7 +186,7 @@ class FolderFiles:
 
     def has_git_id(self, name: str, stated: str) -> bool:
         """Whether git's name of a file is this one."""
-        with self.open(name) as file:
+        with self.open_file(name) as file:
             return has_digest(stated, os.fstat(file.fileno()).st_size, blocks_of(file.fileno()))
 
     def tensors(self, name: str, algorithm: Algorithm) -> Mapping[str, str]:
@@ -194,7 +194,7 @@ class FolderFiles:
 
         Raises UnreadableError for a file that is no safetensors file.
         """
-        with self.open(name) as file:
+        with self.open_file(name) as file:
             size = os.fstat(file.fileno()).st_size
             length = header_length(name, file.read(8), size)
             header = parse_header(name, file.read(length), size)
