@@ -10,35 +10,27 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 425,
-    "commands": 2756,
-    "comparison": 766,
-    "conversion": 2449,
-    "drafter": 647,
-    "engines": 1363,
-    "files": 3039,
-    "formats": 2737,
-    "judge": 3114,
-    "modules": 1336,
-    "operations": 1776,
-    "publish": 1564,
-    "reference": 1252,
-    "report": 3021,
-    "run": 4635,
+    "cli": 426,
+    "commands": 2323,
+    "comparison": 649,
+    "conversion": 2251,
+    "drafter": 644,
+    "engines": 1373,
+    "files": 3106,
+    "formats": 2619,
+    "judge": 3198,
+    "modules": 1295,
+    "operations": 1760,
+    "publish": 1455,
+    "reference": 1246,
+    "report": 2056,
+    "run": 4501,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03
 LONGEST = 50
 # functions that are longer, until each is taken apart
-LONG = {
-    "commands/convert/upgrading.py: _gate",
-    "commands/upload/run.py: _upload",
-    "conversion/planning.py: make_plan",
-    "formats/reader.py: _read",
-    "operations/inspecting.py: inspect_files",
-    "operations/smoking.py: _job",
-    "operations/smoking.py: smoke_drafts",
-}
+LONG: set[str] = set()
 
 
 def nodes() -> Iterator[tuple[str, ast.AST]]:

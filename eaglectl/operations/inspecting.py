@@ -64,11 +64,7 @@ def inspect_files(
     known, files, target_config = choice.read()
     drafter = read_drafter(checkpoint, answers, known)
     complete = completing(source, choice.text, answers)
-    explained = (
-        replace(note, text=with_places_looked_at(note.text, choice)) if note.level == "question" else note
-        for note in drafter.notes
-    )
-    notes = (*explained, *_serving_notes(drafter), *_massive_notes(checkpoint, drafter))
+    notes = tuple(_notes(checkpoint, drafter, choice))
     drafter = replace(drafter, notes=notes).completed(complete)
     target = GivenTarget(known, files, target_config, choice.text)
     with nullcontext() if headers_only else pickles_copied(opened) as copied:
@@ -106,6 +102,15 @@ def inspect_files(
         target.digest,
         tuple(finding.completed(complete) for finding in judgement.findings),
     )
+
+
+def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> Iterator[Note]:
+    """The notes of reading, questions with where a target was looked for, and those on serving the pair."""
+    for note in drafter.notes:
+        text = with_places_looked_at(note.text, choice) if note.level == "question" else note.text
+        yield replace(note, text=text)
+    yield from _serving_notes(drafter)
+    yield from _massive_notes(checkpoint, drafter)
 
 
 def _launch_commands(

@@ -134,10 +134,7 @@ def smoke_drafts(
         )
     engine = _choose_engine(options.engine)
     if against is not None and engine not in RUNNERS:
-        raise UsageError(
-            "--against needs an engine that loads both drafters; a server has loaded its own: use --engine"
-            " vllm"
-        )
+        raise UsageError("--against needs an engine that loads both drafters, and no server: --engine vllm")
     report = _report(source, folder, prompts, options, on_progress, compares_plain=compares_plain)
     report = replace(
         report,
@@ -157,12 +154,16 @@ def smoke_drafts(
     if options.probe is None:
         return report
     with _job(source, folder, prompts, replace(options, engine="reference"), on_progress) as job:
-        if options.probe == "drift":
-            return replace(report, drift_conditions=probe_drift(job))
-        is_reference = report.run.engine == "reference"
-        stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
-        repair = partial(repair_command, given, target, options.answers)
-        return with_variants(report, probe_sensitivity(job, stated.results), repair)
+        return _probed(report, job, options.probe, partial(repair_command, given, target, options.answers))
+
+
+def _probed(report: SmokeReport, job: EngineJob, probe: str, repair: Callable[[Variant], str]) -> SmokeReport:
+    """The report with what a probe of the reference shows; `repair` gives the command of a reading."""
+    if probe == "drift":
+        return replace(report, drift_conditions=probe_drift(job))
+    is_reference = report.run.engine == "reference"
+    stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
+    return with_variants(report, probe_sensitivity(job, stated.results), repair)
 
 
 def _timed(
@@ -371,27 +372,22 @@ def _job(
     on_progress: OnProgress | None = None,
 ) -> Iterator[EngineJob]:
     """The engine's job: the folder as stored, or for the reference engine with canonical names."""
-
-    def job(folder: Path, drafter: Drafter, tokens: tuple[int, ...] | None = None) -> EngineJob:
-        return EngineJob(
-            folder,
-            drafter,
-            target,
-            prompts,
-            k=options.chains[-1],
-            max_tokens=options.max_tokens,
-            temperature=options.temperature,
-            seed=options.seed,
-            device=options.device,
-            timeout=options.timeout,
-            trust_remote_code=options.trust_remote_code,
-            ignores_eos=options.ignore_eos,
-            on_progress=on_progress,
-            tensor_parallel_size=options.tensor_parallel_size,
-            engine_arguments=options.engine_arguments,
-            draft_tokens=tokens,
-        )
-
+    job = partial(
+        EngineJob,
+        target=target,
+        prompts=prompts,
+        k=options.chains[-1],
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        seed=options.seed,
+        device=options.device,
+        timeout=options.timeout,
+        trust_remote_code=options.trust_remote_code,
+        ignores_eos=options.ignore_eos,
+        on_progress=on_progress,
+        tensor_parallel_size=options.tensor_parallel_size,
+        engine_arguments=options.engine_arguments,
+    )
     engine = _choose_engine(options.engine)
     if engine != "reference":
         stored = open_folder(source)
@@ -401,25 +397,30 @@ def _job(
             with nullcontext() if engine == "sglang" else suppress(EaglectlError):
                 vocabulary = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None)
                 tokens = vocabulary.targets
-        yield job(stored.root, drafter, tokens)
+        yield job(stored.root, drafter, draft_tokens=tokens)
         return
     with scratch_folder() as scratch:
         folder = scratch / "drafter"
         rewrite = ConvertOptions(
             target=str(target), answers=options.answers, link=True, measure=None, force_unserved=True
         )
-        marked: tuple[int, ...] = ()
-        if options.probe == "sensitivity":
-            with opened(open_folder(source), None, is_looked_at=True) as files:
-                drafter = read_drafter(files.checkpoint, options.answers, open_target(str(target)))
-                marked = marked_tokens(files.checkpoint, drafter)
+        marked = _marked_tokens(source, target, options)
         if marked:  # the probe tries both, and engines read d2t
             rewrite = replace(rewrite, fixes=(("t2d", "from-d2t"),))
         conversion = convert(source, folder, rewrite)
         assert conversion.plan.output is not None
         _, written = conversion.plan.output
         vocabulary = draft_vocabulary(read_checkpoint(FolderSource(folder)), written, Answers(), None)
-        yield replace(job(folder, conversion.plan.drafter, vocabulary.targets), marked_tokens=marked)
+        yield job(folder, conversion.plan.drafter, draft_tokens=vocabulary.targets, marked_tokens=marked)
+
+
+def _marked_tokens(source: str, target: Path, options: SmokeOptions) -> tuple[int, ...]:
+    """The tokens that t2d marks otherwise than d2t, where the probe tries both."""
+    if options.probe != "sensitivity":
+        return ()
+    with opened(open_folder(source), None, is_looked_at=True) as files:
+        drafter = read_drafter(files.checkpoint, options.answers, open_target(str(target)))
+        return marked_tokens(files.checkpoint, drafter)
 
 
 def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Drafter:
