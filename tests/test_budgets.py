@@ -11,20 +11,20 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 426,
-    "commands": 2323,
+    "commands": 2328,
     "comparison": 649,
-    "conversion": 2251,
+    "conversion": 2260,
     "drafter": 644,
     "engines": 1373,
     "files": 3106,
-    "formats": 2619,
+    "formats": 2629,
     "judge": 3198,
     "modules": 1295,
-    "operations": 1760,
+    "operations": 1759,
     "publish": 1455,
     "reference": 1246,
     "report": 2056,
-    "run": 4501,
+    "run": 4512,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03

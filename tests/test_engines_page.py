@@ -24,7 +24,7 @@ def release(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_the_page_shows_what_the_scan_prints(release: ModuleType) -> None:
     assert release.page() == TEXT, "run `make docs`"
-    rule = "captures, no id is n, (2, n // 2, n - 3) in these sources"
+    rule = "captures, no id is n, (2, n // 2, n - 3), with the last state in these sources"
     assert "target GptOssForCausalLM: captures, always, (2, n // 2, n - 3) before, " + rule in TEXT
     assert "python -m tests.engine.again sglang llama qwen3 mla\n" in TEXT
 

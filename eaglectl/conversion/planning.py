@@ -343,10 +343,7 @@ def without_dropped(drafter: Drafter, drop: Sequence[str]) -> Drafter:
 
     Raises UsageError for others.
     """
-    names = {name for name in drafter.tensors if name in ("mask_hidden", "t2d") or name.endswith(".bias")}
-    if drafter.dims.hidden == drafter.dims.target_hidden:
-        names.add("embed_tokens.weight")  # engines share the target's
-    optional = {tensor.stored[0]: name for name, tensor in drafter.tensors.items() if name in names}
+    optional = _find_optional(drafter)
     for name in drop:
         if name not in drafter.unknown and name not in optional:
             droppable = listed(sorted((*drafter.unknown, *optional))) or "nothing"
@@ -360,6 +357,14 @@ def without_dropped(drafter: Drafter, drop: Sequence[str]) -> Drafter:
         tensors={name: tensor for name, tensor in drafter.tensors.items() if name not in dropped},
         notes=tuple(note for note in drafter.notes if note.about not in drop),
     )
+
+
+def _find_optional(drafter: Drafter) -> dict[str, str]:
+    """The names of the tensors that drafters work without, by stored name."""
+    names = {name for name in drafter.tensors if name in ("mask_hidden", "t2d") or name.endswith(".bias")}
+    if drafter.dims.hidden == drafter.dims.target_hidden:
+        names.add("embed_tokens.weight")  # engines share the target's
+    return {tensor.stored[0]: name for name, tensor in drafter.tensors.items() if name in names}
 
 
 def without_zero_biases(

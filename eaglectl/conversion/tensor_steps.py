@@ -42,12 +42,7 @@ def draft_vocabulary(
     question: with the reading of --fix-reading that repairs them, if there is one.
     """
     dims = drafter.dims
-    own = {  # with numbers of its own: not made of the other (--fix-reading)
-        name: tensor
-        for name in ("d2t", "t2d")
-        if (tensor := drafter.tensors.get(name)) and tensor.stored[0].endswith(name)
-    }
-    d2t, t2d = own.get("d2t"), own.get("t2d")
+    d2t, t2d = _find_own_table(drafter, "d2t"), _find_own_table(drafter, "t2d")
     producer = by_name(drafter.producer)
     if d2t is None and selected is None and t2d is not None and producer.has_unordered_rows:
         raise RefusedError(
@@ -74,6 +69,12 @@ def draft_vocabulary(
         raise
     _refuse_copied_rows(checkpoint, drafter, vocabulary)
     return vocabulary
+
+
+def _find_own_table(drafter: Drafter, name: str) -> Tensor | None:
+    """d2t or t2d where it has numbers of its own: not made of the other (--fix-reading)."""
+    tensor = drafter.tensors.get(name)
+    return tensor if tensor and tensor.stored[0].endswith(name) else None
 
 
 def table_readings(checkpoint: Checkpoint, drafter: Drafter) -> tuple[str, ...]:

@@ -206,9 +206,7 @@ def write_plan(
             output.write(INDEX, [_json(shard_index(plan, shards))])
         output.write(CONFIG, [_json(plan.config)])
         for name in plan.copied_files:
-            size, read = checkpoint.source.size(name), checkpoint.source.read
-            starts = range(0, size, REPORTED_BLOCK)
-            output.write(name, (read(name, start, min(start + REPORTED_BLOCK, size)) for start in starts))
+            output.write(name, _read_blocks(checkpoint.source, name))
         if options.link:
             sources = {name: _unread(original.size(name)) for name in originals}
         else:
@@ -289,6 +287,13 @@ def _stated(size: int, digests: Mapping[str, str], *, is_pickle: bool = False) -
         return {"size": size, "sha256": digests[HEADER_KEY]}
     tensors = {name: digest for name, digest in sorted(digests.items()) if name != HEADER_KEY}
     return {"size": size, "digest": TENSORS, "header": digests[HEADER_KEY], "tensors": tensors}
+
+
+def _read_blocks(source: Source, name: str) -> Iterator[bytes]:
+    """The bytes of a file that is copied, in blocks between which progress is reported."""
+    size = source.size(name)
+    starts = range(0, size, REPORTED_BLOCK)
+    return (source.read(name, start, min(start + REPORTED_BLOCK, size)) for start in starts)
 
 
 def _unread(size: int) -> Mapping[str, Any]:

@@ -216,10 +216,7 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
     is_certain, pattern = _is_certain(keys, format, key), convention_by_pattern(ids, depth)
     # a trainer's usual outputs of layers at the top level, where vLLM reads boundaries
     is_copy = not is_certain and key == TOP_IDS and declared != "output" and pattern == "output"
-    is_known = format.is_signed or depth is not None or key not in COMMON_PLACES
-    # these look like lmsys' or nvidia's ids, copied into a speculators config
-    is_copied = declared == "boundary" and ids[0] == 1 and len(ids) == 3
-    is_plausible = is_known and pattern is None and not is_copied
+    is_plausible = _is_plausible(format, key, ids, depth) and pattern is None
     unknown = ", in an unknown convention"
     evidence: tuple[tuple[object, Convention | None, str], ...] = (
         (answer, answer, f", read as --aux-convention {answer}"),
@@ -243,6 +240,13 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
         return Meaning(ids, convention, where + how)
     asked = _copy_question(ids) if is_copy else _convention_question(where, ids, target, declared)
     return Meaning(ids, None, where + how, (asked,))
+
+
+def _is_plausible(format: Format, key: str, ids: Ids, depth: int | None) -> bool:
+    is_known = format.is_signed or depth is not None or key not in COMMON_PLACES
+    # these look like lmsys' or nvidia's ids, copied into a speculators config
+    is_copied = _declared(format, key) == "boundary" and ids[0] == 1 and len(ids) == 3
+    return is_known and not is_copied
 
 
 def _declared(format: Format, key: str) -> Convention | None:

@@ -404,12 +404,14 @@ def why_other(source: Source) -> str:
         return "" if is_marked else f"{CONFIG} is {about}, and nothing beside it is a drafter's"
     if family := speculators_family(config):
         return f"it is {family}"
+    return "" if _is_marked(config) else _why_no_tensors(source, config)
+
+
+def _is_marked(config: Mapping[str, Any]) -> bool:
     # at the top and one object below
     parts = [config, *(value for value in config.values() if isinstance(value, Mapping))]
-    is_marked = any(key in (*_KEYS, *_IDS) or "eagle" in key.lower() for part in parts for key in part)
-    if is_marked or drafter_mark(config) or "eagle" in str(config.get("model_type")).lower():
-        return ""
-    return _why_no_tensors(source, config)
+    has_key = any(key in (*_KEYS, *_IDS) or "eagle" in key.lower() for part in parts for key in part)
+    return has_key or bool(drafter_mark(config)) or "eagle" in str(config.get("model_type")).lower()
 
 
 def _why_no_tensors(source: Source, config: Mapping[str, Any]) -> str:

@@ -69,10 +69,7 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
     of a conversion and not about its output.
     """
     record, given = _read_record(checkpoint), answers
-    if record.boundaries and answers.aux_layers is None and answers.aux_convention:
-        stripped = replace(answers, aux_convention=None)  # it is about the source's ids
-        if _fact(read(stripped), AUX) == list(record.boundaries):
-            answers = stripped
+    answers = _without_source_convention(read, given, record)
     drafter = read(answers)
     asked: dict[str, Note] = {}
     tried, recorded = set[str](), set[str]()
@@ -109,6 +106,14 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
         notes=tuple(dict.fromkeys(_all_notes(drafter, carried, new, record))),
         settled=(*carried, *new),
     )
+
+
+def _without_source_convention(read: Read, answers: Answers, record: _Record) -> Answers:
+    if record.boundaries and answers.aux_layers is None and answers.aux_convention:
+        stripped = replace(answers, aux_convention=None)  # it is about the source's ids
+        if _fact(read(stripped), AUX) == list(record.boundaries):
+            return stripped
+    return answers
 
 
 def _open_questions(read: Read, answers: Answers, asked: set[str]) -> dict[str, Note]:
@@ -219,14 +224,17 @@ def _recorded_choice(note: Note, drafter: Drafter, record: _Record) -> Choice | 
         is_edited = drafter.aux.ids is not None and note.topic == "aux-lists"
         return None if is_edited else Choice("--aux-layers", ",".join(map(str, record.boundaries)))
     if note.about in ROPE and record.rope == _fact(drafter, note.about):
-        # it was settled, or written in a layout of whose limits convert warned
-        layout = by_name(drafter.producer).layout
-        has_limits = is_of_layout and layout is not None and layout.rope is not None
-        is_settled = has_limits or any(entry.about in ROPE for entry in record.settled)
-        return Choice(SEMANTICS, "rope=stored") if is_settled else None
+        return Choice(SEMANTICS, "rope=stored") if _is_rope_settled(drafter, record) else None
     texts = list(map(str, note.whole_choices))
     answers = [entry.answer for entry in record.settled if str(entry.answer) in texts]
     return answers[0] if answers and is_of_layout else None
+
+
+def _is_rope_settled(drafter: Drafter, record: _Record) -> bool:
+    # it was settled, or written in a layout of whose limits convert warned
+    layout = by_name(drafter.producer).layout
+    has_limits = record.layout == drafter.producer and layout is not None and layout.rope is not None
+    return has_limits or any(entry.about in ROPE for entry in record.settled)
 
 
 def _fact(drafter: Drafter, about: str) -> Any:
@@ -245,8 +253,7 @@ def _holds(entry: Settlement, drafter: Drafter) -> bool:
 
 def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Settlement]:
     """The recorded settlements that the user's answers do not replace; one that they repeat is confirmed."""
-    choices, rope = {choice.key: choice for choice in given.choices}, RopeAnswer.of(given)
-    halves = {ROPE[0]: rope.base or "", ROPE[1]: rope.scaling or ""}  # what is said of each, "" for nothing
+    choices, halves = {choice.key: choice for choice in given.choices}, _said_of_rope(given)
     for entry in record.settled:
         own = {choice.key for choice in entry.choices}
         choice, half = choices.get(entry.answer.key), halves.get(entry.about)
@@ -262,6 +269,11 @@ def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Sett
             )
         elif not (own | {entry.answer.key, entry.about}) & set(choices):
             yield entry
+
+
+def _said_of_rope(given: Answers) -> dict[str, str]:
+    rope = RopeAnswer.of(given)
+    return {ROPE[0]: rope.base or "", ROPE[1]: rope.scaling or ""}  # of each half, "" for nothing
 
 
 def _settlement(

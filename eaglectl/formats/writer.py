@@ -60,11 +60,15 @@ def write_config(
     config |= {key: value for key, value in carried.items() if key not in config}
     if Feature.PARALLEL in drafter.features() and not layout.nest:
         config.setdefault("pard_token", mask_token(config))  # the key that every release of vLLM reads
+    _move_to_own_keys(config, format)
+    return config
+
+
+def _move_to_own_keys(config: dict[str, Any], format: Format) -> None:
     for fact, place in format.keys.items():
         if fact in config:
             value = config.pop(fact)
             put(config, place, not value if fact in format.inverted else value)
-    return config
 
 
 def put(config: dict[str, Any], place: str, value: Any) -> None:

@@ -255,13 +255,7 @@ def _prompt(file: str, number: int, line: str) -> Prompt:
         raise UsageError(f"{place} has {len(line):,} characters; a prompt takes {MAX_LINE:,} at most")
     if not line.lstrip().startswith("{"):
         return Prompt(line, place=place)
-    try:
-        value = json.loads(line)
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{place} has an escape of a lone surrogate, which is no character") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{place} is not JSON: {error}") from None
+    value = _parse_line(place, line)
     if not (value.get("tools") and value.get(MESSAGES)):  # nothing, in whatever form it is written
         value.pop("tools", None)
     try:
@@ -278,6 +272,18 @@ def _prompt(file: str, number: int, line: str) -> Prompt:
         raise UsageError(f'{place} needs a non-empty "{TEXT}", or "{MESSAGES}", or "{TOKEN_IDS}"')
     arguments = arguments if read.chat else {}
     return Prompt(read.prompt or "", read.set, read.chat, template_arguments=arguments, place=place)
+
+
+def _parse_line(place: str, line: str) -> dict[str, Any]:
+    """The object that a line has as JSON. Raises UsageError for other text."""
+    try:
+        value: dict[str, Any] = json.loads(line)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{place} has an escape of a lone surrogate, which is no character") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{place} is not JSON: {error}") from None
+    return value
 
 
 def _kind(place: str, value: Mapping[str, Any]) -> str:

@@ -182,16 +182,12 @@ def make_report(
     ]
     notes = [f'set "{name}": its answers end before a draft' for name in sets if name not in by_set]
     notes += _drafting_notes(job, run)
-    coverage = None
-    if job.drafter.has_reduced_vocabulary and job.draft_tokens:
-        answers = {name: [result.tokens for result in part] for name, part in sets.items()}
-        coverage = measure_coverage(answers, frozenset(job.draft_tokens), len(measured.per_position))
+    coverage = _cover_answers(job, sets, len(measured.per_position))
     if coverage and coverage.is_low:
         notes.append(f"the draft vocabulary holds {coverage.words}; {WIDER}")
-    equal = run.equal_outputs if job.temperature == 0 else None  # sampled tokens need not be equal
-    is_lossless = None if equal is None else equal == len(run.results)
-    if equal is not None and not is_lossless:
-        different = f"{len(run.results) - equal} of {len(run.results)} outputs differ from plain decoding"
+    count = _count_different(job, run)
+    if count:
+        different = f"{count} of {len(run.results)} outputs differ from plain decoding"
         if run.dtype == "float32":
             failures.append(f"{different}, in float32, where they must not")
         else:
@@ -201,7 +197,7 @@ def make_report(
         run=run,
         measured=measured,
         by_set=by_set,
-        is_lossless=is_lossless,
+        is_lossless=None if count is None else count == 0,
         failures=tuple(failures),
         gaps=() if failures else shortcomings(measured),
         notes=tuple(notes),
@@ -214,6 +210,21 @@ def make_report(
         trust_remote_code=job.trust_remote_code,
         coverage=coverage,
     )
+
+
+def _cover_answers(job: EngineJob, sets: Mapping[str, Sequence[PromptResult]], k: int) -> Coverage | None:
+    """What of the answers a reduced draft vocabulary holds; None for others, or where it is not known."""
+    if not (job.drafter.has_reduced_vocabulary and job.draft_tokens):
+        return None
+    answers = {name: [result.tokens for result in part] for name, part in sets.items()}
+    return measure_coverage(answers, frozenset(job.draft_tokens), k)
+
+
+def _count_different(job: EngineJob, run: EngineRun) -> int | None:
+    """How many outputs differ from plain decoding; None where it was not run, or need not be equal."""
+    if job.temperature != 0 or run.equal_outputs is None:  # sampled tokens need not be equal
+        return None
+    return len(run.results) - run.equal_outputs
 
 
 def _drafting_notes(job: EngineJob, run: EngineRun) -> Iterator[str]:

@@ -393,10 +393,8 @@ class _Work(Struct, frozen=True):
         for report in reports:
             if report.verdict == CheckVerdict.FAIL:
                 return self._diagnosed(result, report)
-        for state in states:
-            change = engine_gain(state)
-            if change is not None and change.ratio.high < 1:
-                return replace(result, verdict=CheckVerdict.FAIL, reason=_loss(state, change.ratio))
+        if loss := _find_loss(states):
+            return replace(result, verdict=CheckVerdict.FAIL, reason=loss)
         gaps = [gap for report in reports for gap in report.gaps]
         gaps += [
             state.final_gap for state in states if state.final is None and state.final_gap in self.failed
@@ -577,6 +575,15 @@ class _Work(Struct, frozen=True):
             lambda made: made.speed_gap in ("", CPU_SKIPPED),
         )
         return replace(report, choice=chosen)
+
+
+def _find_loss(states: Sequence[EngineReadiness]) -> str:
+    """What a conversion loses in the first engine where it does; "" where it loses in none."""
+    for state in states:
+        change = engine_gain(state)
+        if change is not None and change.ratio.high < 1:
+            return _loss(state, change.ratio)
+    return ""
 
 
 def _loss(state: EngineReadiness, ratio: Estimate) -> str:
