@@ -11,6 +11,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -111,12 +112,12 @@ def places(value: Any, parent: Any = None, key: Any = None) -> Iterator[tuple[An
 
 def set_value(config: Json, chance: random.Random) -> None:
     parent, key = chance.choice(list(places(config)))
-    parent[key] = chance.choice(VALUES)
+    parent[key] = deepcopy(chance.choice(VALUES))
 
 
 def set_key(config: Json, chance: random.Random) -> None:
     inner = [value for value in config.values() if isinstance(value, dict)]
-    chance.choice([config, *inner])[chance.choice(KEYS)] = chance.choice(VALUES)
+    chance.choice([config, *inner])[chance.choice(KEYS)] = deepcopy(chance.choice(VALUES))
 
 
 def take_key(config: Json, chance: random.Random) -> None:
