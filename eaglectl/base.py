@@ -16,17 +16,9 @@ import eaglectl
 WIDTH, TEXT, LISTED = 100, 80, 60
 FRAME = '<iframe srcdoc="{}" style="width: 100%; height: 32em; border: 0"></iframe>'
 
-# kinds of values in documents; whole numbers stay whole
-Number = Annotated[Any, Meta(extra_json_schema={"type": "number"})]
-NumberOrNull = Annotated[Any, Meta(extra_json_schema={"type": ["number", "null"]})]
-# bounds and patterns are for readers: no document is refused for them
-NotNegative = Annotated[Number, Meta(extra_json_schema={"minimum": 0})]
-Positive = Annotated[Number, Meta(extra_json_schema={"exclusiveMinimum": 0})]
+# kinds of values in documents; bounds and patterns are for readers: no document is refused for them
 Count = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
-CountFrom1 = Annotated[int, Meta(extra_json_schema={"minimum": 1})]
 Digest = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
-RuleId = Annotated[str, Meta(extra_json_schema={"pattern": "^EGL[0-9]{3,4}$"})]
-Interval = tuple[Number, Number]
 
 
 class Result(Struct, frozen=True):

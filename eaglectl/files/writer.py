@@ -385,21 +385,19 @@ class Folder:
         return f"{what}: {error.strerror}; nothing was written"
 
 
-def check_apart(out: Path, source: Path, option: str = "-o") -> None:
+def check_apart(out: Path, source: Path) -> None:
     """Raise UsageError where writing `out` could touch `source`."""
     try:
         there, here = out.resolve(), source.resolve()
     except ValueError:  # a null byte
         raise UsageError(f"{out} or {source} is no path; give another") from None
     except (OSError, RuntimeError):
-        raise UsageError(
-            f"{out}: a symbolic link on the way leads to itself; give another {option}"
-        ) from None
+        raise UsageError(f"{out}: a symbolic link on the way leads to itself; give another -o") from None
     folded = Path(str(there).casefold()), Path(str(here).casefold())
     if _is_related(*folded) and _is_related(_spelled(there), _spelled(here)):
         raise UsageError(
             f"{out} and the input {source} lie in one another; eaglectl never writes over its input: give"
-            f" another {option}"
+            f" another -o"
         )
 
 

@@ -392,7 +392,7 @@ def _job(
     if engine != "reference":
         stored = open_folder(source)
         drafter, tokens = _stored_drafter(stored, target, options.answers), None
-        if engine in RUNNERS:  # the target token of each draft token, as the checkpoint means it
+        if engine == "sglang" or (engine in RUNNERS and drafter.has_reduced_vocabulary):
             # tables that contradict each other run in vLLM, and not in SGLang, whose map is compared
             with nullcontext() if engine == "sglang" else suppress(EaglectlError):
                 vocabulary = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None)
@@ -407,11 +407,13 @@ def _job(
         marked = _marked_tokens(source, target, options)
         if marked:  # the probe tries both, and engines read d2t
             rewrite = replace(rewrite, fixes=(("t2d", "from-d2t"),))
-        conversion = convert(source, folder, rewrite)
-        assert conversion.plan.output is not None
-        _, written = conversion.plan.output
-        vocabulary = draft_vocabulary(read_checkpoint(FolderSource(folder)), written, Answers(), None)
-        yield job(folder, conversion.plan.drafter, draft_tokens=vocabulary.targets, marked_tokens=marked)
+        plan, tokens = convert(source, folder, rewrite).plan, None
+        if plan.drafter.has_reduced_vocabulary:
+            assert plan.output is not None
+            tokens = draft_vocabulary(
+                read_checkpoint(FolderSource(folder)), plan.output[1], Answers(), None
+            ).targets
+        yield job(folder, plan.drafter, draft_tokens=tokens, marked_tokens=marked)
 
 
 def _marked_tokens(source: str, target: Path, options: SmokeOptions) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from eaglectl.base import Count, CountFrom1, Digest, NotNegative, Number, Positive
-from schemas.parts.document import Document, Part, Trust
+from eaglectl.base import Count, Digest
+from schemas.parts.document import CountFrom1, Document, NotNegative, Number, Part, Positive, Trust
 from schemas.parts.parts import RecordedAnswer
 
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, field
 
-from eaglectl.base import Count, Number
+from eaglectl.base import Count
 from eaglectl.conversion.plan import Action, KeyChange, LeftBehind
 from eaglectl.verdicts import GateEnding
-from schemas.parts.document import INLINE, Document, Part, Trust
+from schemas.parts.document import INLINE, Document, Number, Part, Trust
 from schemas.parts.parts import (
     DrafterPart,
     EstimatePart,

@@ -4,9 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from eaglectl.base import CountFrom1, Number, NumberOrNull
 from eaglectl.verdicts import DiagnosisEnding, ReadingOutcome
-from schemas.parts.document import INLINE, Document, Ended, Part, Trust
+from schemas.parts.document import INLINE, CountFrom1, Document, Ended, Number, NumberOrNull, Part, Trust
 from schemas.parts.parts import (
     EstimatePart,
     Length,

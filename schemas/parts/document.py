@@ -1,10 +1,19 @@
 """What the types of JSON documents have in common."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from eaglectl.verdicts import CheckVerdict
+
+# kinds of values that no record of eaglectl needs; whole numbers stay whole
+Number = Annotated[Any, Meta(extra_json_schema={"type": "number"})]
+NumberOrNull = Annotated[Any, Meta(extra_json_schema={"type": ["number", "null"]})]
+NotNegative = Annotated[Number, Meta(extra_json_schema={"minimum": 0})]
+Positive = Annotated[Number, Meta(extra_json_schema={"exclusiveMinimum": 0})]
+CountFrom1 = Annotated[int, Meta(extra_json_schema={"minimum": 1})]
+RuleId = Annotated[str, Meta(extra_json_schema={"pattern": "^EGL[0-9]{3,4}$"})]
+Interval = tuple[Number, Number]
 
 # the key of a part begins with it whose keys stand among those of the part that has it
 INLINE = "*"

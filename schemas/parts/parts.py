@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from eaglectl.base import Count, CountFrom1, Interval, Number, NumberOrNull, RuleId
+from eaglectl.base import Count
 from eaglectl.drafter.boundaries import Convention
 from eaglectl.drafter.drafter import Level, Norms
 from eaglectl.verdicts import AnswerOutcome, ServedAs
-from schemas.parts.document import INLINE, Part
+from schemas.parts.document import INLINE, CountFrom1, Interval, Number, NumberOrNull, Part, RuleId
 
 Length = Annotated[Number, Meta(extra_json_schema={"minimum": 1})]
 

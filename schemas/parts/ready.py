@@ -5,10 +5,9 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from eaglectl.base import Number
 from eaglectl.verdicts import ServedAs
 from schemas.parts.diagnose import EngineNamePart
-from schemas.parts.document import INLINE, Document, Ended, Part
+from schemas.parts.document import INLINE, Document, Ended, Number, Part
 from schemas.parts.parts import (
     EstimatePart,
     Measured,

@@ -2,9 +2,8 @@
 
 from msgspec import field
 
-from eaglectl.base import RuleId
 from eaglectl.judge.rule import Severity
-from schemas.parts.document import Document, Part
+from schemas.parts.document import Document, Part, RuleId
 
 
 class RulePart(Part, frozen=True):

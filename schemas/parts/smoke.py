@@ -5,10 +5,20 @@ from typing import Annotated, Any
 
 from msgspec import Meta, field
 
-from eaglectl.base import Count, Digest, NotNegative, Number, NumberOrNull, Positive
+from eaglectl.base import Count, Digest
 from eaglectl.run.showing import ShownAnswer
 from eaglectl.verdicts import GateEnding, ReadingOutcome
-from schemas.parts.document import INLINE, Document, Ended, Part, Trust
+from schemas.parts.document import (
+    INLINE,
+    Document,
+    Ended,
+    NotNegative,
+    Number,
+    NumberOrNull,
+    Part,
+    Positive,
+    Trust,
+)
 from schemas.parts.parts import EstimatePart, Forecast, MeasurementPart, PublishedPart, SpeedPart
 
 

@@ -6,10 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from eaglectl.base import RuleId
 from eaglectl.judge.rule import Severity
 from eaglectl.verdicts import CheckVerdict
-from schemas.parts.document import INLINE, Document, Ended, Part
+from schemas.parts.document import INLINE, Document, Ended, Part, RuleId
 
 Until = Annotated[datetime.date | None, Meta(extra_json_schema={"pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"})]
 

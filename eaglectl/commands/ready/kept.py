@@ -47,12 +47,12 @@ class KeptRuns(Struct, frozen=True):
         self,
         name: str,
         place: Path,
-        asked: object,
+        options: object,
         make: Callable[[], Value],
         kind: Any,
         may_keep: Callable[[Value], bool] = lambda value: True,
     ) -> Value:
-        """What was kept of a run of the files at `place` with the options `asked`, of the type `kind`.
+        """What was kept of a run of the files at `place` with the `options`, of the type `kind`.
 
         Else it is made, and kept where that may be and its folders can be read. `name` is what reports call
         it.
@@ -60,7 +60,7 @@ class KeptRuns(Struct, frozen=True):
         if not self.is_on:
             return make()
         try:
-            path = self.path(place, asked)
+            path = self.path(place, options)
         except OSError:
             return make()  # who runs it says why it cannot be read
         # a file that was cut, exchanged or nested deeply is one that was not kept
@@ -76,16 +76,16 @@ class KeptRuns(Struct, frozen=True):
         value = make()
         with suppress(OSError):  # files that are gone, or a cache that cannot be written
             # where files changed meanwhile, the run may have read others than those of the digests
-            if may_keep(value) and path == self.path(place, asked) and self.digests == before:
+            if may_keep(value) and path == self.path(place, options) and self.digests == before:
                 data = msgspec.json.encode(value)
                 keep_file(path, _seal(path, data) + data)
                 for other in _surplus(path.parent):
                     other.unlink(missing_ok=True)
         return value
 
-    def path(self, place: Path, asked: object) -> Path:
+    def path(self, place: Path, options: object) -> Path:
         """Where a run of these files with these options is kept. Raises OSError where they cannot be read."""
-        parts = (self._digest(place), self._digest(self.target), repr(asked), *_versions())
+        parts = (self._digest(place), self._digest(self.target), repr(options), *_versions())
         return cache_folder() / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.json"
 
     def _digest(self, folder: Path) -> str:

@@ -12,13 +12,15 @@ from eaglectl.run.prompts import PromptChoice
 from eaglectl.run.report import DrafterComparison, SetRatio, SmokeReport
 from eaglectl.run.sensitivity import Variant
 
+# the keys of coverage in all, and of each set
+SHARE = ("tokens", "covered", "share", "most_length")
+
 
 def _seconds(report: SmokeReport) -> dict[str, Any]:
     """The time of all prompts with and without the drafter."""
-    run = report.run
     return {
-        "drafted": round(run.seconds, 3),
-        "plain": round(run.plain_seconds, 3) if run.plain else None,
+        "drafted": round(report.run.seconds, 3),
+        "plain": round(report.run.plain_seconds, 3) if report.run.plain else None,
         "meaning": speed_meaning(report),
     }
 
@@ -32,15 +34,7 @@ def _sets(against: DrafterComparison) -> dict[str, SetRatio]:
 
 
 def _shares(coverage: Coverage) -> dict[str, dict[str, float]]:
-    return {
-        name: {
-            "tokens": part.tokens,
-            "covered": part.covered,
-            "share": part.share,
-            "most_length": part.most_length,
-        }
-        for name, part in coverage.sets.items()
-    }
+    return {name: {key: getattr(part, key) for key in SHARE} for name, part in coverage.sets.items()}
 
 
 TAG = "eaglectl/smoke/1"
@@ -84,7 +78,7 @@ PARTS: Parts = {
         "differences",
         "arguments",
     ),
-    Coverage: ("tokens", "covered", "share", "most_length", ("sets", _shares)),
+    Coverage: (*SHARE, ("sets", _shares)),
     PromptChoice: ("name=file", "sha256", "prompts=total", "sample"),
     DrafterComparison: (
         "source",
