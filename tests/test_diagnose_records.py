@@ -168,6 +168,7 @@ def test_the_printed_change_makes_the_engine_serve_it(case: str, targets: Path, 
     assert ending_of(folder, targets / kind_of(case), engine)[0] == "open"
 
 
+@pytest.mark.slow
 def test_every_other_record_ends_in_the_file(targets: Path, tmp_path: Path) -> None:
     rest = [case for case in wrong() if case not in KEYS and case.replace("V2 ", "vllm ") not in KEYS]
     found = {

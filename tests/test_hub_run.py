@@ -76,6 +76,7 @@ def test_a_pair_of_the_hub_measures_what_its_folders_do(hub: LoopbackHub, few: P
     assert hub.leaks == []
 
 
+@pytest.mark.slow
 def test_what_is_in_the_cache_runs_again_without_a_network(
     hub: LoopbackHub, few: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +139,7 @@ def test_calibrate_and_the_upgrade_run_a_pair_of_the_hub(hub: LoopbackHub, few: 
     assert (tmp_path / "again/model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_upgrade_calibrates_on_a_target_of_the_hub_by_itself(hub: LoopbackHub, tmp_path: Path) -> None:
     prompts = tmp_path / "some.jsonl"
     prompts.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[:9]))

@@ -141,7 +141,7 @@ def test_no_repair_is_printed_where_there_is_none(
     assert "restore" in diagnosis.words
 
 
-@pytest.mark.parametrize("change", [rolled, shifted_mask], ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", [rolled, pytest.param(shifted_mask, marks=pytest.mark.slow)])
 def test_of_two_whole_tables_the_one_that_drafts_better_is_kept(
     change: Callable[[Tensors], None], good: Path, prompts: Path, tmp_path: Path
 ) -> None:
@@ -150,6 +150,7 @@ def test_of_two_whole_tables_the_one_that_drafts_better_is_kept(
     assert weights(repaired(diagnosis, tmp_path / "out")) == weights(good)
 
 
+@pytest.mark.slow
 def test_two_whole_tables_that_few_prompts_cannot_tell_are_a_choice(good: Path, tmp_path: Path) -> None:
     def one_other(tensors: Tensors) -> None:
         marked = tensors["t2d"].nonzero().flatten().tolist()
@@ -329,6 +330,7 @@ def test_what_the_reference_refuses_is_inspected(good: Path, prompts: Path, tmp_
     assert done.code == 0 and "parallel" in done.out
 
 
+@pytest.mark.slow
 def test_what_was_not_found_is_probed_further(trainers_own: Diagnosis) -> None:
     cause, lines = shown_of(trainers_own, reference=scaled(trainers_own, 0))
     assert cause == "not-found"

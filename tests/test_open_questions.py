@@ -162,6 +162,7 @@ def test_a_tie_is_asked_with_the_number_of_prompts_that_would_tell(tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_tie_of_the_built_in_prompts_is_run_again_with_more_of_them(tmp_path: Path) -> None:
     source, stages = BASE.write(tmp_path / "source"), []
     options = MeasureOptions(device="cpu", max_tokens=BASE.trained.tokens)
@@ -280,6 +281,7 @@ def test_calibrate_asks_where_it_does_not_measure(tmp_path: Path) -> None:
     assert call("calibrate", source, "-o", tmp_path / "s", *options, "--no-measure").code == 2
 
 
+@pytest.mark.slow
 def test_diagnose_measures_before_it_looks(tmp_path: Path) -> None:
     source = BASE.write(tmp_path / "source")
     outcome = call("diagnose", source, *given(BASE, tmp_path), "--json")
