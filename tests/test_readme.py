@@ -27,7 +27,7 @@ UPGRADE = ("calibrate", "--to 3.1")  # over all prompts of the trained pair
 
 
 def test_the_first_screen_of_the_readme_has_at_most_600_words() -> None:
-    assert len(PAGES["README.md"].partition("\n## My trainer")[0].split()) <= 630
+    assert len(PAGES["README.md"].partition("\n## My trainer")[0].split()) <= 600
     assert [line.split()[0] for name, line, _ in OUTPUTS if name == "README.md"] == ["ready"]
 
 
