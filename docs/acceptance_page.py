@@ -1,4 +1,4 @@
-"""docs/acceptance.md: what acceptance lengths others published, from eaglectl/run/published.json."""
+"""docs/reference/acceptance.md: lengths that others published, from eaglectl/run/published.json."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from eaglectl.run.published import published_lengths
 
 from tables import table  # isort: skip
 
-PAGE = Path(__file__).with_name("acceptance.md")
+PAGE = Path(__file__).with_name("reference") / "acceptance.md"
 # sets of a table that has a column for each
 MOST_COLUMNS = 10
 HEAD = """# What acceptance others reach

@@ -1,4 +1,4 @@
-"""docs/agreement.md from the recorded runs of engines: how often validate says what an engine did."""
+"""docs/reference/agreement.md from recorded runs: how often validate says what an engine did."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ from tests.engine.sglang import judging as sglang_judging
 from tests.engine.sglang import records as sglang_records
 from tests.engine.sglang.cases import CASES as SGLANG_CASES
 
-PAGE = Path(__file__).with_name("agreement.md")
+PAGE = Path(__file__).with_name("reference") / "agreement.md"
 HEAD = """# Agreement with engines
 
 Written by `make docs` from the recorded runs. Each case is a good drafter with one change, written to disk

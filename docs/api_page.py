@@ -1,20 +1,22 @@
-"""The tables of docs/api.md: what can be imported from eaglectl, from the code itself."""
+"""docs/reference/python.md: what can be imported from eaglectl, from the code itself."""
 
 import inspect
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import eaglectl
 
-PAGE = Path(__file__).with_name("api.md")
-TABLE = re.compile(r"(<!-- (\w+), written by make docs -->\n).*?(<!-- end -->)", re.DOTALL)
+PAGE = Path(__file__).with_name("reference") / "python.md"
+HEAD = """# What `import eaglectl` has
+
+Written by `make docs` from the code; [Python](../python.md) shows how it is used.
+"""
 
 
-def page(text: str) -> str:
-    """The page with each of its tables as the code is now."""
-    return TABLE.sub(lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}", text)
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *(f"## {title}\n\n{rows()}\n" for title, rows in TABLES.items())])
 
 
 def _public() -> dict[str, Any]:
@@ -94,9 +96,9 @@ def _is_given(name: str) -> bool:
 
 
 TABLES = {
-    "functions": functions,
-    "options": options,
-    "results": results,
-    "verdicts": verdicts,
-    "errors": errors,
+    "Functions": functions,
+    "Options and answers": options,
+    "Results": results,
+    "Verdicts": verdicts,
+    "Errors": errors,
 }

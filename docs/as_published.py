@@ -1,4 +1,4 @@
-"""docs/published.md: how every configuration of fixtures/published ends, with its name given and without."""
+"""docs/reference/published.md: how every configuration of fixtures/published ends, named and not."""
 
 import sys
 import tempfile
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-PAGE = Path(__file__).with_name("published.md")
-sys.path.insert(0, str(PAGE.parent.parent))
+PAGE = Path(__file__).with_name("reference") / "published.md"
+sys.path.insert(0, str(PAGE.parents[2]))
 
 from msgspec import Struct
 
@@ -30,7 +30,7 @@ PUBLISHED, TRAINED, CONVERTED, ASKED, REFUSED = ENDINGS = (
 HEAD = """# Published drafters, as their authors ran them
 
 Written by `make docs`: `inspect` and `convert --dry-run` of every configuration of
-[fixtures/published](../fixtures/published/README.md), with its target's config.
+[fixtures/published](../../fixtures/published/README.md), with its target's config.
 
 A trainer's code may leave open how a file was trained, and eaglectl then asks. Whose authors measured the
 file as it is stored in an engine, and published the figure, is not asked: that engine runs the file **as

@@ -1,8 +1,13 @@
 """Code blocks of README.md and of the pages of docs/: commands with their output, and commands alone."""
 
+import contextlib
+import io
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+
+from eaglectl.cli import run
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -12,14 +17,10 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
 # their figures differ in the last digits from machine to machine
 RUNS_MODELS = frozenset({"smoke", "calibrate", "--to"})
-# a page, and the test that runs its commands
-ELSEWHERE = {
-    "commands.md": "tests/test_help.py",
-    "engines.md": "tests/test_engines_page.py",
-    "rules.md": "tests/validation/test_docs.py",
-    "train-on.md": "tests/test_train_on_page.py",
-    "trainers.md": "tests/test_readme.py",
-}
+# what a command prints beside its result: its steps, the time left, and how many prompts would tell
+PROGRESS = re.compile(r"(?m)^(eaglectl: 1 .*|\w+ takes about .* more|eaglectl: about \d+ prompts tell .*)\n")
+# pages whose commands run elsewhere: generated ones, and that of tests/test_train_on_page.py
+ELSEWHERE = frozenset({"commands.md", "rules.md", "trainers.md"})
 
 
 def pages() -> list[Path]:
@@ -40,3 +41,12 @@ def link_checkout(folder: Path) -> None:
     """Link what the checkout holds into a folder in which the blocks of a page run, and write to OUT."""
     for entry in ROOT.iterdir():
         (folder / entry.name).symlink_to(entry)
+
+
+def printed(command: str) -> str:
+    """What a command of a page prints in this folder; it writes over what stands in OUT."""
+    words = shlex.split(command)
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        run(words + ["--force"] * (words[0] == "convert" and "OUT" in words))
+    return PROGRESS.sub("", text.getvalue())

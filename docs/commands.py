@@ -15,7 +15,9 @@ Written by `make docs` from the command line; `eaglectl COMMAND --help` shows th
 contract: what it names stays, or changes in [CHANGELOG.md](../CHANGELOG.md) with a word on what to do.
 
 `-q`, `-v`, `--no-color`, `--offline` and `--json` may stand before the command or behind it. Results go to
-stdout; progress, warnings and errors go to stderr.
+stdout; progress, warnings and errors go to stderr. `eaglectl --install-completion` sets up bash (4.4 or
+newer), zsh or fish to complete options, checkpoints, rules, engines with their releases, and answers;
+`--show-completion` prints the script.
 
 | exit code | meaning |
 |---|---|

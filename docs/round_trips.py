@@ -1,4 +1,4 @@
-"""docs/round-trips.md: every fixture of the tests written in every layout, and compared with what it was."""
+"""docs/reference/round-trips.md: every fixture written in every layout, and compared with what it was."""
 
 import json
 import sys
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).with_name("round-trips.md")
-sys.path.insert(0, str(PAGE.parent.parent))
+PAGE = Path(__file__).with_name("reference") / "round-trips.md"
+sys.path.insert(0, str(PAGE.parents[2]))
 
 import eaglectl
 from eaglectl.conversion.request import DEFAULT_LAYOUT

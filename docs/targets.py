@@ -1,4 +1,4 @@
-"""docs/targets.md, written from the tables of targets: which release captures states of which target."""
+"""docs/reference/targets.md, from the tables of targets: which release captures states of which."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from eaglectl.engines.targets import (
 from tools.scan.plan import LAST
 from tools.scan.record import releases_read, target_evidence
 
-PAGE = Path(__file__).with_name("targets.md")
+PAGE = Path(__file__).with_name("reference") / "targets.md"
 HEAD = """# Which targets an engine captures
 
 Written by `make docs` from `eaglectl/engines/*_targets.json`. EAGLE-3 needs hidden states of the target, and

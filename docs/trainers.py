@@ -1,4 +1,4 @@
-"""docs/trainers.md: what each trainer leaves, the command for it, what is asked; and README's table."""
+"""The tables of trainers in README.md and docs/trainers.md, and a page for each trainer in docs/reference."""
 
 import contextlib
 import io
@@ -21,6 +21,8 @@ from eaglectl.cli import run
 from eaglectl.engines.engine import Verdict
 from eaglectl.verdicts import ServedAs
 from tests.cases import CASES, Case
+
+from tables import table as markdown_table  # isort: skip
 
 README = ROOT / "README.md"
 
@@ -79,26 +81,15 @@ OUTCOMES = {
     ServedAs.UNKNOWN: "unknown",
 }
 TARGET = "fixtures/target"
-HEAD = """# My trainer is ...
-
-Written by `make docs` from the fixtures, which the trainers' own code wrote where it installs. Each trainer
-has a page of one screen: its folder, the command, what is asked, and what to expect. The columns of engines
-are of their newest release: as stored / after `convert`. "yes": it runs the drafter as trained (same layers,
-norms, rope and vocabulary).
-
-"""
-FOOT = """
-[Formats](formats.md) lists what else is read, and what marks a folder as a trainer's.
-"""
 ASKED = """A question that no file answers. Where the target's weights are on this machine, `convert` runs
 every reading on it and takes the one that wins; else it writes nothing and ends in this text, which names the
-options that answer it ([questions](../questions.md)).
+options that answer it ([questions](../../questions.md)).
 
 > """
 NOT_ASKED = "Nothing: the files and the trainer's code settle it."
 PAGE_FOOT = """
 `eaglectl ready my-drafter --target my-target` does all of it and measures acceptance before and after
-([ready](../ready.md)). Next: [serve](../serve.md), [measure](../smoke.md), [publish](../publish.md).
+([serve](../../serve.md)). Next: [measure](../../low-acceptance.md), [publish](../../publish.md).
 """
 TABLE_BEGIN, TABLE_END = "<!-- table: docs/trainers.py -->\n", "<!-- end -->"
 
@@ -141,25 +132,45 @@ def question(case: Case) -> str:
 
 
 def table() -> str:
-    """The table of README.md: each trainer's drafter as stored, and after `convert`."""
-    head = [f"|trainer|{'|'.join(ENGINES.values())}|", "|---|" + "---|" * len(ENGINES)]
+    """The table of README.md: what it takes that the newest release runs a drafter as trained."""
     rows = [
-        f"|[{name}](docs/trainers/{trainer.page}.md)|{'|'.join(_outcomes(name))}|"
+        [f"[{name}](docs/reference/trainers/{trainer.page}.md)", *_outcomes(name)]
         for name, trainer in SHOWN.items()
     ]
-    return "\n".join([*head, *rows, ""])
+    return markdown_table(["trainer", *ENGINES.values()], rows)
 
 
 def _outcomes(name: str) -> list[str]:
-    """For each engine: as stored / after `convert`."""
+    """For each engine one word."""
     before, after = stored(name), converted(name)
-    return [f"{OUTCOMES[before[engine].outcome]} / {OUTCOMES[after[engine].outcome]}" for engine in ENGINES]
+    return [_way(before[engine].outcome, after[engine].outcome) for engine in ENGINES]
 
 
-def with_table(text: str) -> str:
-    """README.md with its table as it is now."""
+def _way(before: ServedAs, after: ServedAs) -> str:
+    if before.is_served:
+        return "as stored"
+    if after.is_served:
+        return "converted"
+    return "unknown" if ServedAs.UNKNOWN in (before, after) else "no"
+
+
+def folders() -> str:
+    """The table of docs/trainers.md: what each trainer leaves, and whether it leaves a question open."""
+    rows = [
+        [
+            f"[{name}](reference/trainers/{trainer.page}.md)",
+            trainer.folder,
+            "yes" if question(case(name)) else "no",
+        ]
+        for name, trainer in SHOWN.items()
+    ]
+    return markdown_table(["trainer", "the folder to give", "asks"], rows)
+
+
+def with_table(text: str, rows: str) -> str:
+    """A page with its table as it is now."""
     before, rest = text.split(TABLE_BEGIN)
-    return before + TABLE_BEGIN + "\n" + table() + "\n" + TABLE_END + rest.partition(TABLE_END)[2]
+    return before + TABLE_BEGIN + "\n" + rows + "\n" + TABLE_END + rest.partition(TABLE_END)[2]
 
 
 def _answers(case: Case) -> str:
@@ -192,7 +203,7 @@ def section(name: str) -> str:
             "",
             SHOWN[name].folder,
             f"This page is of one with {', '.join(f'`{file}`' for file in files)}",
-            f"([how it was made](../../fixtures/producers/{producer}/README.md)).",
+            f"([how it was made](../../../fixtures/producers/{producer}/README.md)).",
             "",
             "## The command",
             "",
@@ -225,18 +236,11 @@ def _sentence(text: str) -> str:
     return re.sub(r"(?<!`)--[a-z-]+(?: \w+=[\w-]+)?", lambda option: f"`{option[0]}`", text) + "."
 
 
-def page() -> str:
-    """The list of all."""
-    columns = ("trainer", "folder", "asked", *ENGINES.values())
-    rows = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-    for name, trainer in SHOWN.items():
-        asked = "yes" if question(case(name)) else "nothing"
-        cells = (f"[{name}](trainers/{trainer.page}.md)", trainer.folder, asked, *_outcomes(name))
-        rows.append(f"| {' | '.join(cells)} |")
-    return HEAD + "\n".join([*rows, ""]) + FOOT
-
-
 def pages() -> Mapping[Path, str]:
-    """The text of each page by its path."""
-    folder = PAGE.with_suffix("")
-    return {PAGE: page()} | {folder / f"{trainer.page}.md": section(name) for name, trainer in SHOWN.items()}
+    """The text of each page by its path, README.md and docs/trainers.md among them."""
+    folder = PAGE.with_name("reference") / "trainers"
+    return {
+        README: with_table(README.read_text(), table()),
+        PAGE: with_table(PAGE.read_text(), folders()),
+        **{folder / f"{trainer.page}.md": section(name) for name, trainer in SHOWN.items()},
+    }

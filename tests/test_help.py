@@ -1,6 +1,5 @@
 """What a new user types first: --help, --version, a wrong option, the examples; and the commands' page."""
 
-import importlib
 import re
 import shlex
 import shutil
@@ -19,7 +18,6 @@ from eaglectl.cli.shells import SCRIPTS
 from tests.builders import call, on_a_terminal, refusal
 from tests.conftest import FIXTURES
 
-DOCS = FIXTURES.parent / "docs"
 # a model runs, or another file is needed
 EXAMPLES_THAT_RUN = ("inspect", "validate", "diff", "rules", "engines", "verify")
 
@@ -141,12 +139,6 @@ def test_a_choice_that_help_names_is_a_choice_that_is_taken() -> None:
         done = call(name, "my-drafter", *NEEDED.get(name, ()), option, "nothing")
         assert done.code == 2, (name, option)
         assert all(value in done.err for value in values.split("|")), (name, option, done.err)
-
-
-def test_the_page_of_commands_is_what_make_docs_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(DOCS))
-    commands = importlib.import_module("commands")
-    assert commands.PAGE.read_text() == commands.page(), "run `make docs`"
 
 
 def test_inspect_gives_the_same_serving_commands_as_text_and_as_json() -> None:

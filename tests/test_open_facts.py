@@ -1,4 +1,4 @@
-"""How open facts are settled over all held fixtures: docs/open-facts.md, and who is asked."""
+"""How open facts are settled over all held fixtures: docs/reference/open-facts.md, and who is asked."""
 
 import importlib
 from types import ModuleType
@@ -88,12 +88,6 @@ def test_who_is_asked_over_all_fixtures(open_facts: ModuleType) -> None:
 @pytest.mark.parametrize("path", [case.path for case in CASES if not case.is_pickled])
 def test_nothing_open_is_said_to_be_as_trained(path: str) -> None:
     assert not is_served_without_evidence(path)
-
-
-@pytest.mark.slow
-def test_the_page_is_what_make_docs_writes(open_facts: ModuleType) -> None:
-    pytest.importorskip("torch")
-    assert open_facts.PAGE.read_text() == open_facts.page(), "run `make docs`"
 
 
 def test_the_page_counts_all_fixtures(open_facts: ModuleType) -> None:

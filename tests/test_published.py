@@ -1,6 +1,5 @@
 """Published drafters: what the commands say of each is held to what is known to be true of it."""
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -140,12 +139,6 @@ def test_a_declaration_keeps_its_schema(drafter: Published) -> None:
 def test_there_are_many_drafters_and_none_twice() -> None:
     assert len(ALL) >= MANY
     assert len({drafter.name for drafter in ALL}) == len(ALL)
-
-
-def test_the_page_is_what_make_docs_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(PUBLISHED.parent.parent / "docs")
-    published = importlib.import_module("published")
-    assert published.PAGE.read_text() == published.page(), "run `make docs`"
 
 
 def test_nothing_is_silently_wrong() -> None:

@@ -1,4 +1,4 @@
-"""docs/ready.md: its rows are what `ready` says of the fixtures."""
+"""docs/reference/ready.md: its rows are what `ready` says of the fixtures."""
 
 import sys
 from pathlib import Path
@@ -21,18 +21,6 @@ def test_a_row_is_what_ready_says(name: str) -> None:
     assert row in TEXT.splitlines()
 
 
-@pytest.mark.slow
-def test_every_row_is_what_ready_says() -> None:
-    pytest.importorskip("torch")
-    assert ready_page.page() == TEXT
-
-
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_each_producer_has_a_row(folder: Path) -> None:
     assert f"\n| `fixtures/producers/{folder.name}/" in TEXT
-
-
-def test_each_row_is_of_one_command_and_states_its_questions() -> None:
-    rows = [line.split(" | ") for line in TEXT.splitlines() if line.startswith("| `fixtures/")]
-    assert {row[1] for row in rows} == {"1"}
-    assert all((row[2] == "0") == (row[3] != "2") for row in rows)

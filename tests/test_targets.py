@@ -372,11 +372,9 @@ def _rules(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     ]
 
 
-def test_the_page_is_what_make_docs_writes_and_has_every_family(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_class_of_the_page_s_families_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(FIXTURES.parent / "docs")
     page = importlib.import_module("targets")
-    text = page.page()
-    assert page.PAGE.read_text() == text, "run `make docs`"
     known = {name for engine in FOLLOWED for name in target_classes(engine)}
     assert {name for names in page.FAMILIES.values() for name in names} <= known
 

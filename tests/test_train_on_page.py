@@ -1,4 +1,4 @@
-"""The commands of docs/train-on.md that are eaglectl's or Python's, run in their order on the trained pair.
+"""The commands of docs/trainers.md that are eaglectl's or Python's, run in their order on the trained pair.
 
 What a trainer would write is its start here; tests/trainers runs the trainers themselves.
 """
@@ -20,7 +20,7 @@ from tests.builders import call
 from tests.conftest import FIXTURES
 from tests.tiny import TARGET, TINY, cut_prompts
 
-PAGE = FIXTURES.parent / "docs/train-on.md"
+PAGE = FIXTURES.parent / "docs/trainers.md"
 LAYERS = {"2,16,29": "2,4,5"}
 # what a command is given here only to be short, or that the page leaves to what the reader has
 SHORT = {

@@ -1,6 +1,6 @@
 """The causes of low acceptance that `diagnose` knows, in the order in which they are tested.
 
-docs/troubleshooting.md is made of the table CAUSES. The tests stand above it.
+docs/reference/causes.md is made of the table CAUSES. The tests stand above it.
 """
 
 from collections.abc import Iterator, Sequence

@@ -81,9 +81,9 @@ class DiagnoseDocument(Document, frozen=True, tag="eaglectl/diagnose/1"):
     target: str
     verdict: Ended
     ending: Annotated[
-        DiagnosisEnding, Meta(description="What the cause is in; docs/troubleshooting.md is the tree")
+        DiagnosisEnding, Meta(description="What the cause is in; docs/reference/causes.md is the tree")
     ]
-    cause: Annotated[str, Meta(description="The id of the cause, as in docs/troubleshooting.md")]
+    cause: Annotated[str, Meta(description="The id of the cause, as in docs/reference/causes.md")]
     title: str
     words: Annotated[str, Meta(description="What shows it")]
     commands: Annotated[tuple[str, ...], Meta(description="What to run or change next")] = field(name="next")

@@ -92,7 +92,7 @@ class ReadyDocument(Document, frozen=True, tag="eaglectl/ready/1"):
     convert: Annotated[str | None, Meta(description="The command that writes the conversion")]
     measured: Measured
     engines: tuple[EnginePart, ...]
-    cause: Annotated[str | None, Meta(description="Of low acceptance, as in docs/troubleshooting.md")]
+    cause: Annotated[str | None, Meta(description="Of low acceptance, as in docs/reference/causes.md")]
     next: tuple[str, ...]
     published: Annotated[
         tuple[PublishedLengthPart, ...],

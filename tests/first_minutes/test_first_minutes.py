@@ -133,8 +133,7 @@ def test_every_line_of_the_readme_is_typed(tmp_path: Path) -> None:
     """Those that call eaglectl and print; tests/test_readme.py compares what they print in a pipe."""
     blocks.link_checkout(tmp_path)
     lines = [command for command, _ in blocks.OUTPUT.findall(README)]
-    assert len(lines) == 2
-    inspected = re.findall(r"`eaglectl (inspect [^`]*)`", blocks.OUTPUT.sub("", README))
-    for line in (*lines, *inspected):
+    assert len(lines) == 1
+    for line in lines:
         code, text = shown(["eaglectl", *shlex.split(line)], environment(HOME=str(tmp_path)), tmp_path)
         assert code == 0 and "Traceback" not in text, text

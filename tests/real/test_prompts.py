@@ -105,15 +105,6 @@ def test_the_reference_and_vllm_counted_the_same_on_all_chats(drafter: str) -> N
     assert counts["reference", 3] == counts["vllm 0.32.0", 3]
 
 
-def test_the_pages_of_the_pair_are_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    from docs import mistakes_page, real_pair
-
-    assert real_pair.PAGE.read_text() == real_pair.page(), "run `make docs`"
-    assert mistakes_page.PAGE.read_text() == mistakes_page.page(), "run `make docs`"
-    assert mistakes_page.PICTURE.read_text() == mistakes_page.drawing(), "run `make docs`"
-
-
 def test_every_fault_ends_in_its_own_ending_and_healthy_drafters_in_healthy() -> None:
     rows = json.loads((REAL / "diagnoses.json").read_text())
     healthy = {row["drafter"] for row in rows if (row["case"], row["cause"]) == ("none", "healthy")}

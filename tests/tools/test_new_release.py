@@ -166,7 +166,7 @@ def test_what_engines_prints_of_layers_without_ids_is_the_data_s() -> None:
     assert f"boundaries without layer ids: {defaults}" in " ".join(text.split())
 
 
-@pytest.mark.parametrize("page", ["serve.md", "llama-cpp.md", "questions.md"])
+@pytest.mark.parametrize("page", ["serve.md", "low-acceptance.md", "questions.md"])
 def test_no_page_states_an_engine_s_default_layers_by_hand(page: str) -> None:
     prose = (FIXTURES.parent / "docs" / page).read_text().split("```")[::2]
     assert not any("n//2" in part for part in prose)

@@ -53,7 +53,7 @@ def write_pair(folder: Path) -> None:
 
 
 def add_embedding(start: Path) -> None:
-    """Add the target's embedding to a start, as docs/train-on.md shows."""
+    """Add the target's embedding to a start, as docs/trainers.md shows."""
     embedding = load_file(TARGET / "model.safetensors")["model.embed_tokens.weight"]
     path = start / "model.safetensors"
     save_file({**load_file(path), "embed_tokens.weight": embedding}, path, {"format": "pt"})

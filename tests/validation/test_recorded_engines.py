@@ -1,6 +1,5 @@
 """validate and inspect agree with what SGLang and llama.cpp were recorded to do with changed drafters."""
 
-import importlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -80,10 +79,3 @@ def test_the_case_that_a_fact_names_shows_it(engine: str, id: str, targets: Path
     record = RECORDED[engine][name]
     found = JUDGING[engine].report(name, targets, tmp_path, [fact.rule])
     assert not unshown(fact, found, record.stopped, is_wrong=record.is_wrong)
-
-
-def test_the_page_of_agreement_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    docs = Path(__file__).parent.parent.parent / "docs"
-    monkeypatch.syspath_prepend(str(docs))
-    agreement = importlib.import_module("agreement")
-    assert agreement.PAGE.read_text() == agreement.page(), "run `make docs`"

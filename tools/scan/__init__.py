@@ -1,1 +1,1 @@
-"""What the sources of an engine release show that eaglectl's data does not state (docs/engines.md)."""
+"""What the sources of an engine release show that eaglectl's data does not state (CONTRIBUTING.md)."""

@@ -13,7 +13,7 @@ from eaglectl.verdicts import CheckVerdict, ServedAs
 
 STORED_HEAD = ("engine", "as stored", "acceptance")
 HEAD = (*STORED_HEAD, "converted", "acceptance")
-SOURCES = "docs/acceptance.md has the sources"
+SOURCES = "docs/reference/acceptance.md has the sources"
 REFERENCE = "reference: eaglectl's own run of what the files mean"
 WORDS = {
     CheckVerdict.PASS: "ready",

@@ -59,7 +59,7 @@ _EXPRESSES = ALWAYS | {
 _TARGET = "speculators_config.verifier.name_or_path"
 _WANTS_EMBEDDING = (
     "speculators' own trainer (run: 0.9.0) wants embed_tokens in the file, and without it trains on"
-    " whatever its memory held; add the target's, as docs/train-on.md shows. vLLM serves without"
+    " whatever its memory held; add the target's, as docs/trainers.md shows. vLLM serves without"
 )
 _RETIRES = (
     "speculators_model_type",

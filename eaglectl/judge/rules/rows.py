@@ -114,7 +114,7 @@ def marked_rotation(subject: Subject) -> Iterator[Match]:
     the residual stream. Whether the drafter was trained on the rotated states its files do not show.
 
     Fix: nothing, where it was trained on this target; else run `eaglectl convert SOURCE` with
-    --target-rotation, which docs/convert.md explains.
+    --target-rotation, which docs/serve.md explains.
     """
     target = subject.target
     if target.source is None or target.config is None:

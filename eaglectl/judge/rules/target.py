@@ -149,7 +149,7 @@ def changed_target(subject: Subject) -> Iterator[Match]:
     """The target is the model that the drafter was trained on, neither quantised nor adapted.
 
     A drafter reads the target's states, and follows what it says. Quantisation and LoRA adapters change
-    both: 8 bits hardly, 4 bits by a seventh to a fifth of the accepted tokens (docs/mistakes.md); what is
+    both: 8 bits hardly, 4 bits by a seventh to a fifth of the accepted tokens (docs/evidence.md); what is
     known of it stands in the message.
 
     Fix: nothing, if `eaglectl smoke SOURCE --target TARGET` measures the acceptance that training reported.
