@@ -57,16 +57,23 @@ ENTRY_INDENT = 10
 UNWRAPPED = ("engine", "tensor", "ids it reads", "boundaries", "action")
 
 
-def print_outline(console: Console, outline: Outline) -> None:
-    """Print the head, the sections of one source or of several, and the last lines."""
+def print_outline(console: Console, outline: Outline, *, is_whole: bool = True) -> None:
+    """Print the answer, the sections that support it, of one source or of several, and the last lines.
+
+    Without `is_whole`, what is more than that is named in the last line.
+    """
     if outline.head:
         words = plain(outline.head).split()
         _print_line(console, outline.head, is_whole=max(map(len, words)) > console.width)
+    _print_lines(console, Lines(outline.cause), 2)
+    if outline.next:
+        _print_commands(console, Commands([("next:", outline.next)]), 0)
     for part in outline.parts:
-        print_outline(console, part)
+        print_outline(console, part, is_whole=is_whole)
         if not outline.is_dense:
             console.print()
-    shown = [section for section in outline.sections if section.only != "markdown"]
+    every = [section for section in outline.sections if section.only != "markdown"]
+    shown = [section for section in every if is_whole or not section.is_more]
     is_first = not outline.head and not outline.parts
     for section in shown:
         print_section(console, section, is_first=is_first and section is shown[0])
@@ -74,6 +81,8 @@ def print_outline(console: Console, outline: Outline) -> None:
         console.print()
     for line in outline.last:
         _print_line(console, line)
+    if hidden := [section.title for section in every if section not in shown]:
+        print_sentence(console, f"more with -v: {', '.join(hidden)}", 0, style="dim")
 
 
 def as_text(outline: Outline) -> str:
