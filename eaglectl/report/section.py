@@ -6,7 +6,7 @@ Every report has one order, the answer first (`Outline`):
 2. `cause`: what makes it so;
 3. `next`: the one command to run next, complete;
 4. `sections` that support it, at most SUPPORT lines at 80 columns;
-5. `sections` with `is_more`: the rest, which the terminal shows with -v, and Markdown, pages and files always;
+5. `sections` with `is_more`: the rest, which a terminal shows with -v, and Markdown, pages and files always;
 6. `last`: totals.
 
 The writers are `terminal/report.py` (also plain text, HTML and SVG) and `markdown.py`.
