@@ -219,6 +219,12 @@ class Outline(Struct, frozen=True):
     next: str = ""
 
 
+def is_empty(section: Section) -> bool:
+    """Return whether a section has nothing to show."""
+    contents = ("rows", "lines", "parts", "captured")
+    return not any(getattr(block, name, ()) for block in section.blocks for name in contents)
+
+
 def spans(line: Line) -> Iterable[str | Words]:
     """Return the parts of a line."""
     return line if isinstance(line, tuple) else (line,)

@@ -1,27 +1,86 @@
-"""Sizes, counts, layers and releases in words, for every medium."""
+"""Sizes, counts, layers, releases and outcomes in words, for every medium."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT, AuxLayers, DefaultLayers
 from eaglectl.drafter.drafter import Note, are_stated
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
+from eaglectl.report.section import Tone, Words, grouped
 from eaglectl.results import OutputServing
 from eaglectl.verdicts import ServedAs
 
 LONGEST_VALUE = 60
+PLURALS = {"runs": " run ", "reads": " read ", "does": " do "}
 # what stands in the commands of engines for files that are not known
 PLACEHOLDERS = {
     "TARGET": "TARGET is the target's folder",
     "TARGET.gguf": "TARGET.gguf is the target's, by llama.cpp's convert_hf_to_gguf.py",
     "DRAFTER.gguf": "DRAFTER.gguf is the drafter's",
 }
+# what engine releases do, in words; of several, "run" in the place of "runs"
+ANSWERS = {
+    ServedAs.AS_TRAINED: "{} runs it as trained",
+    ServedAs.AS_PUBLISHED: "{} runs it as its authors measured it",
+    ServedAs.DIFFERS: "WRONG: {} runs it otherwise than it was trained",
+    ServedAs.FAILS: "FAILS: {} does not start with it",
+    ServedAs.UNKNOWN: "OPEN: it is not known whether {} runs it as trained",
+}
+OUTCOME_TONES: Mapping[ServedAs, Tone] = {
+    ServedAs.AS_TRAINED: "good",
+    ServedAs.AS_PUBLISHED: "good",
+    ServedAs.DIFFERS: "bad",
+    ServedAs.FAILS: "bad",
+    ServedAs.UNKNOWN: "doubt",
+}
 NOT_SERVED = {
     ServedAs.FAILS: "not served",
     ServedAs.DIFFERS: "not served as trained",
     ServedAs.UNKNOWN: "not known to serve it as trained",
 }
+
+
+def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None = None) -> tuple[str | Words, ...]:
+    """Return what engine releases do in words, those of one outcome together: the first line of a report.
+
+    `trained` are the boundaries that the drafter was trained on, where they are known.
+    """
+    parts: list[str | Words] = []
+    groups = grouped(
+        ((verdict.outcome, verdict.unread, _layers_read(verdict)), verdict) for verdict in verdicts
+    )
+    for (outcome, unread, boundaries), group in groups.items():
+        names = engine_names(group)
+        text = ANSWERS[outcome].format(names)
+        if boundaries and trained:
+            read, were = (", ".join(map(str, layers)) for layers in (boundaries, trained))
+            text = f"WRONG: {names} reads target layers {read}; trained on {were}"
+        if " and " in names:
+            text = re.sub(r" (runs|reads|does) ", lambda verb: PLURALS[verb[1]], text, count=1)
+        text = f"{text}, {unread}" if unread else text
+        parts += ["; " * bool(parts), Words(text, OUTCOME_TONES[outcome])]
+    return tuple(parts)
+
+
+def _layers_read(verdict: Verdict) -> tuple[int, ...] | None:
+    return verdict.reading.boundaries if verdict.reading else None
+
+
+def engine_names(verdicts: Sequence[Verdict]) -> str:
+    """Return engines with their releases in words: "vLLM 0.22.0 - 0.33.0 and SGLang 0.5.23"."""
+    by_engine = grouped((verdict.engine, verdict.release) for verdict in verdicts)
+    names = [
+        f"{engine_title(name)} {ranges(releases, _known(name, releases))}".strip()
+        for name, releases in by_engine.items()
+    ]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def engine_title(name: str) -> str:
+    """Return how an engine calls itself, or its name where its releases are not followed."""
+    return ENGINES[name].title if name in ENGINES else name
 
 
 def placeholders(commands: Iterable[str]) -> str:

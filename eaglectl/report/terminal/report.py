@@ -19,6 +19,7 @@ from eaglectl.report.section import (
     Section,
     Table,
     Words,
+    is_empty,
     plain,
     spans,
 )
@@ -62,6 +63,14 @@ def print_outline(console: Console, outline: Outline, *, is_whole: bool = True) 
 
     Without `is_whole`, what is more than that is named in the last line.
     """
+    hidden = dict.fromkeys(_print_parts(console, outline, is_whole=is_whole))
+    if hidden:
+        print_sentence(console, f"more with -v: {', '.join(hidden)}", 0, style="dim")
+
+
+def _print_parts(console: Console, outline: Outline, *, is_whole: bool) -> list[str]:
+    """Print a result, and return the titles of what is left out."""
+    hidden = []
     if outline.head:
         words = plain(outline.head).split()
         _print_line(console, outline.head, is_whole=max(map(len, words)) > console.width)
@@ -69,10 +78,10 @@ def print_outline(console: Console, outline: Outline, *, is_whole: bool = True) 
     if outline.next:
         _print_commands(console, Commands([("next:", outline.next)]), 0)
     for part in outline.parts:
-        print_outline(console, part, is_whole=is_whole)
+        hidden += _print_parts(console, part, is_whole=is_whole)
         if not outline.is_dense:
             console.print()
-    every = [section for section in outline.sections if section.only != "markdown"]
+    every = [section for section in outline.sections if section.only != "markdown" and not is_empty(section)]
     shown = [section for section in every if is_whole or not section.is_more]
     is_first = not outline.head and not outline.parts
     for section in shown:
@@ -81,8 +90,7 @@ def print_outline(console: Console, outline: Outline, *, is_whole: bool = True) 
         console.print()
     for line in outline.last:
         _print_line(console, line)
-    if hidden := [section.title for section in every if section not in shown]:
-        print_sentence(console, f"more with -v: {', '.join(hidden)}", 0, style="dim")
+    return hidden + [section.title for section in every if section not in shown]
 
 
 def as_text(outline: Outline) -> str:
