@@ -32,6 +32,7 @@ from eaglectl.report.section import (
 )
 from eaglectl.report.wording import (
     OUTCOME_TONES,
+    also_line,
     answer_line,
     engine_names,
     layers,
@@ -94,7 +95,7 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
         Section("Published", [Lines(_published_lines(inspection))], is_more=True),
     ]
     command, subject = _next(inspection, verdicts), name or inspection.source
-    needed = next_remark(inspection) if command == next_command(inspection) else placeholders([command])
+    needed = placeholders([command]) if command in inspection.commands.values() else next_remark(inspection)
     cause = [*_causes(inspection, verdicts), *([Words(needed, "quiet")] if needed else [])]
     verdict = Words(f"EAGLE-{drafter.version}", "plain")
     return Outline("inspect", verdict, subject, head, head, sections, cause=cause, next=command)
@@ -143,7 +144,7 @@ def _next(inspection: Inspection, verdicts: Sequence[Verdict]) -> str:
     return next_command(inspection, engine)
 
 
-def _others(inspection: Inspection) -> list[Line]:
+def _others(inspection: Inspection) -> Sequence[Line]:
     """What the engines do that are not asked for, in a line; none where some are."""
     if inspection.requested:
         return []
@@ -156,8 +157,7 @@ def _others(inspection: Inspection) -> list[Line]:
         for captured in inspection.captured_layers
         if captured.engine not in _runner_labels()
     ]
-    texts = [f"{', '.join(names)} {outcome}" for outcome, names in grouped([*outcomes, *unread]).items()]
-    return [Words(f"also: {'; '.join(texts)}", "quiet")] if texts else []
+    return also_line([*outcomes, *unread])
 
 
 def _runner_labels() -> Mapping[str, str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT, AuxLayers, DefaultLayers
 from eaglectl.drafter.drafter import Note, are_stated
+from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
@@ -79,8 +80,14 @@ def engine_names(verdicts: Sequence[Verdict]) -> str:
 
 
 def engine_title(name: str) -> str:
-    """Return how an engine calls itself, or its name where its releases are not followed."""
-    return ENGINES[name].title if name in ENGINES else name
+    """Return how an engine calls itself."""
+    return ENGINES[name].title if name in ENGINES else str(unversioned()["engines"][name]["title"])
+
+
+def also_line(outcomes: Iterable[tuple[str, str]]) -> list[Words]:
+    """Return a line on other engines, each with its outcome before it; none for none."""
+    texts = [f"{', '.join(names)} {outcome}" for outcome, names in grouped(outcomes).items()]
+    return [Words(f"also: {'; '.join(texts)}", "quiet")] if texts else []
 
 
 def placeholders(commands: Iterable[str]) -> str:

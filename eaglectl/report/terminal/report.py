@@ -76,7 +76,7 @@ def _print_parts(console: Console, outline: Outline, *, is_whole: bool) -> list[
         _print_line(console, outline.head, is_whole=max(map(len, words)) > console.width)
     _print_lines(console, Lines(outline.cause), 2)
     if outline.next:
-        _print_commands(console, Commands([("next:", outline.next)]), 0)
+        _print_commands(console, Commands([("next", outline.next)]), 0)
     for part in outline.parts:
         hidden += _print_parts(console, part, is_whole=is_whole)
         if not outline.is_dense:
