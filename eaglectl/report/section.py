@@ -124,7 +124,10 @@ class Commands(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """A finding: a word for how bad it is, its name and place, whom it concerns, a sentence, and the fix."""
+    """A finding: a word for how bad it is, its name and place, whom it concerns, a sentence, and the fix.
+
+    `code` is what it judges, as the file has it; fixes stand beside findings in Markdown alone.
+    """
 
     word: Words
     name: Words
@@ -132,6 +135,7 @@ class Entry(Struct, frozen=True):
     about: str
     text: str
     fix: str
+    code: str = ""
 
 
 class Entries(Struct, frozen=True):

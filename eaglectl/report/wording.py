@@ -55,9 +55,9 @@ def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None = Non
     for (outcome, unread, boundaries), group in groups.items():
         names = engine_names(group)
         text = ANSWERS[outcome].format(names)
-        if boundaries and trained:
-            read, were = (", ".join(map(str, layers)) for layers in (boundaries, trained))
-            text = f"WRONG: {names} reads target layers {read}; trained on {were}"
+        if boundaries:
+            read, were = (", ".join(map(str, layers)) for layers in (boundaries, trained or ()))
+            text = f"WRONG: {names} reads target layers {read}; trained on {were or 'others'}"
         if " and " in names:
             text = re.sub(r" (runs|reads|does) ", lambda verb: PLURALS[verb[1]], text, count=1)
         text = f"{text}, {unread}" if unread else text

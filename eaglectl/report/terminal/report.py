@@ -148,14 +148,16 @@ def _print_lines(console: Console, block: Lines, columns: int) -> None:
 def _print_entries(console: Console, block: Entries, _: int) -> None:
     for entry in block.rows:
         word, name = _span(entry.word), _span(entry.name)
-        head = Text.assemble(name, (f"  {entry.where}" if entry.where else "", "cyan"))
+        where = "" if entry.code else entry.where
+        head = Text.assemble(name, (f"  {where}" if where else "", "cyan"))
         head.append(f"  {entry.about}" if entry.about else "", style="magenta")
         grid = Grid.grid()
         grid.add_column(width=ENTRY_INDENT - 2)
         grid.add_row(Text(*word), head)
         console.print(indented(grid))
+        if entry.code:
+            print_sentence(console, entry.code, ENTRY_INDENT, style="cyan")
         print_sentence(console, entry.text, ENTRY_INDENT)
-        print_sentence(console, entry.fix, ENTRY_INDENT, ("fix: ", "green"))
 
 
 def _print_table(console: Console, block: Table, columns: int) -> None:
