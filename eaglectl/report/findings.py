@@ -56,7 +56,7 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
     after = [] if is_quiet else _unchecked("Could not look, in every checkpoint", common)
     lead = (Words(total(reports), "strong"), " ", policy, " ", Words(judged, "quiet"))
     is_usual = policy_line(reports) == USUAL_POLICY
-    last: list[Line] = [(toned(verdict), f"  {total(reports)}", *([] if is_usual else ["  ", policy]))]
+    last = [(toned(verdict), f"  {total(reports)}  ", Words("" if is_usual else policy.text, "quiet"))]
     if len(parts) == 1:
         (part,) = parts
         is_dense = is_quiet or is_unreadable(reports[0])
