@@ -13,7 +13,6 @@ from eaglectl.judge.rule import SEVERITIES, Finding, Rule
 from eaglectl.publish.project import repository
 from eaglectl.report.ci.places import Places
 from eaglectl.report.section import (
-    TONES,
     Entries,
     Entry,
     Line,
@@ -25,7 +24,7 @@ from eaglectl.report.section import (
     grouped,
     toned,
 )
-from eaglectl.report.wording import answer_line, engine_ranges, plural
+from eaglectl.report.wording import answer_line, engine_ranges, plural, release_table
 
 # the page of the rules in the repository; the variable names another address for it
 DOCS = "docs/rules.md"
@@ -80,7 +79,8 @@ def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -
         unchecked = [group for group in unchecked_groups(report) if group not in common]
         notes = [finding for finding in findings if finding in rest or not _is_worse(finding)]
         more = [*_findings(report, rest, "More findings"), _fixes(notes, command)]
-        more += release_sections(report)
+        more.append(Section("Releases", [release_table(report.releases)], default_engines_line([report])))
+        more.append(Section("Smallest change", [Lines(report.smallest_changes)], "that makes all pass"))
         more += _unchecked("Could not look", unchecked)
         more += [
             Section(title, [Table(("rule", "reason"), _quiet(rows), is_bare=True)])
@@ -162,28 +162,6 @@ def _command(text: str) -> str:
     """The first command in a text, or ""."""
     match = COMMAND.search(text)
     return match[1] if match else ""
-
-
-def release_sections(report: Report) -> Iterator[Section]:
-    """The outcome for each engine release requested, and the smallest change that makes all pass."""
-    groups = grouped(
-        (
-            (
-                verdict.engine,
-                Words(verdict.check, TONES[verdict.outcome.check]),
-                ", ".join(verdict.rules) or "; ".join(verdict.reasons),
-            ),
-            "==".join(filter(None, (verdict.engine, verdict.release))),
-        )
-        for verdict in report.releases
-    )
-    rows = [
-        (engine_ranges(releases), outcome, Words(reason, "quiet"))
-        for (_, outcome, reason), releases in groups.items()
-    ]
-    table = Table(("releases", "outcome", "why"), rows, is_whole=True, is_bare=True)
-    yield Section("Releases", [table], default_engines_line([report]))
-    yield Section("Smallest change", [Lines(report.smallest_changes)], "that makes all pass")
 
 
 def _unchecked(title: str, groups: Sequence[UncheckedGroup]) -> list[Section]:

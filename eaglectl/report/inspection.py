@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Drafter, Feature, Note, options
 from eaglectl.drafter.tensors import Dimensions
-from eaglectl.engines import vllm
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.registry import ENGINES, view_for
@@ -31,14 +30,14 @@ from eaglectl.report.section import (
     toned,
 )
 from eaglectl.report.wording import (
-    OUTCOME_TONES,
     also_line,
     answer_line,
     engine_names,
     layers,
     placeholders,
     plural,
-    release_range,
+    release_table,
+    remarks,
     size,
     trained_layers,
 )
@@ -47,7 +46,6 @@ from eaglectl.verdicts import ServedAs
 
 AS_TRAINED = {True: "yes", False: "no", None: "unknown"}
 LEVELS = ("problem", "question", "warning", "note")
-SHOWN_GROUPS = 3
 # of the facts on a drafter, those that are always shown
 SHORT = 5
 # the most reasons under the first line
@@ -57,7 +55,6 @@ LAYERS_ALONE = {True: "not judged", False: "on other layers", None: "not judged"
 # the most notes that are shown to people
 MOST_NOTES = 20
 AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained")
-SERVED_HEAD = ("engine", "releases", "outcome", "why")
 # a target of more layers is not drawn
 DEEPEST = 512
 TENSOR_HEAD = ("tensor", "dtype", "shape", "bytes", "canonical")
@@ -89,10 +86,9 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
         Section("Tensors", [Table(TENSOR_HEAD, list(_tensor_rows(inspection)) if has_tensors else [])]),
         Section("Network", [Pairs(facts[SHORT:])], evidence.strip(), is_more=True),
         aux_section(inspection),
-        Section("Releases", [Table(SERVED_HEAD, list(_served_rows(inspection)))], is_more=True),
+        Section("Releases", [release_table(inspection.requested or inspection.verdicts)], is_more=True),
         Section("Notes", [Remarks(notes)], is_more=True),
         Section("Serve", [Commands(commands)], placeholders(text for _, text in commands), is_more=True),
-        Section("Published", [Lines(_published_lines(inspection))], is_more=True),
     ]
     command, subject = _next(inspection, verdicts), name or inspection.source
     needed = placeholders([command]) if command in inspection.commands.values() else next_remark(inspection)
@@ -113,13 +109,8 @@ def _is_shown(inspection: Inspection, engine: str) -> bool:
 
 
 def _causes(inspection: Inspection, verdicts: Sequence[Verdict]) -> list[Line]:
-    """Why these releases do not run it as trained, or in what; each reason once, and the first alone."""
-    first = {ServedAs.AS_TRAINED: slice(1, None), ServedAs.AS_PUBLISHED: slice(1)}
-    reasons = grouped(
-        (reason, verdict)
-        for verdict in verdicts
-        for reason in verdict.reasons[first.get(verdict.outcome, slice(None))]
-    )
+    """Why these releases do not run it as trained: the first reasons, each once."""
+    reasons = grouped((reason, verdict) for verdict in verdicts for reason in remarks(verdict))
     questions = {note.reason: note for note in inspection.drafter.notes_at("question")}
     lines: list[Line] = []
     for reason, group in sorted(reasons.items(), key=lambda item: item[0] not in questions):
@@ -334,63 +325,6 @@ def _aux_row(captured: CapturedLayers, drafter: Drafter) -> tuple[Line, ...]:
     boundaries = layers(captured.boundaries, captured.default)
     tone = AS_TRAINED_TONES[as_trained]
     return captured.engine, ids, captured.key, boundaries, Words(as_trained, tone)
-
-
-def _served_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
-    """Yield the releases requested, else vLLM's grouped by outcome, the newest first, then the others'."""
-    if inspection.requested:
-        yield from (_served_row(verdict, verdict.release) for verdict in inspection.requested)
-        return
-    yield from _vllm_rows([verdict for verdict in inspection.verdicts if verdict.engine == "vllm"])
-    for verdict in inspection.verdicts:
-        if verdict.engine != "vllm":
-            yield _served_row(verdict, verdict.release)
-
-
-def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[tuple[Line, ...]]:
-    # the runner that serves it as trained stands first, and is another one in older releases
-    by_outcome = grouped(
-        (
-            (
-                verdict.outcome,
-                verdict.reasons[1:] if verdict.outcome == ServedAs.AS_TRAINED else verdict.reasons,
-            ),
-            verdict,
-        )
-        for verdict in reversed(verdicts)
-    )
-    groups = list(by_outcome.values())
-    for group in groups[:SHOWN_GROUPS]:
-        newest = group[0]
-        if len({verdict.reasons for verdict in group}) > 1:
-            newest = replace(newest, reasons=(f"{newest.release} {newest.reasons[0]}", *newest.reasons[1:]))
-        yield _served_row(newest, release_range(group, vllm.ENGINE.releases))
-    if len(groups) > SHOWN_GROUPS:
-        oldest = groups[SHOWN_GROUPS - 1][-1].release
-        others = plural(len(groups) - SHOWN_GROUPS, "other outcome")
-        remark = f"{others} before {oldest}; list them with --engine 'vllm<{verdicts[-1].release}'"
-        yield "vllm", "older", "", Words(remark, "quiet")
-
-
-def _served_row(verdict: Verdict, releases: str) -> tuple[Line, ...]:
-    outcome = Words(verdict.words, OUTCOME_TONES[verdict.outcome])
-    # what is published of it stands below, whole
-    is_published = verdict.outcome == ServedAs.AS_PUBLISHED
-    return verdict.engine, releases, outcome, "; ".join(verdict.reasons[: 1 if is_published else None])
-
-
-def _published_lines(inspection: Inspection) -> list[str]:
-    """What the drafter's authors and others measured, for each engine that runs it as published.
-
-    The last line is the outcome, with what its authors measured first.
-    """
-    lines = []
-    for verdict in inspection.requested or _latest(inspection).values():
-        if verdict.outcome == ServedAs.AS_PUBLISHED:
-            label = f"{ENGINES[verdict.engine].title} {verdict.release}"
-            lines += [f"{label}: {text}" for text in verdict.reasons[1:]]
-            lines.append(f"{verdict.outcome}: {verdict.reasons[0]}")
-    return lines
 
 
 def urgent_notes(notes: Sequence[Note]) -> list[Note]:

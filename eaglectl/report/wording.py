@@ -9,7 +9,7 @@ from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
-from eaglectl.report.section import Tone, Words, grouped
+from eaglectl.report.section import Table, Tone, Words, grouped
 from eaglectl.results import OutputServing
 from eaglectl.verdicts import ServedAs
 
@@ -63,6 +63,26 @@ def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None = Non
         text = f"{text}, {unread}" if unread else text
         parts += ["; " * bool(parts), Words(text, OUTCOME_TONES[outcome])]
     return tuple(parts)
+
+
+def remarks(verdict: Verdict) -> tuple[str, ...]:
+    """Return what is not as trained in a release, or what its authors measured."""
+    first = {ServedAs.AS_TRAINED: slice(1, None), ServedAs.AS_PUBLISHED: slice(1)}
+    return verdict.reasons[first.get(verdict.outcome, slice(None))]
+
+
+def release_table(verdicts: Iterable[Verdict]) -> Table:
+    """Return the releases of each engine by outcome, the newest of vLLM first, with rules and reasons."""
+    groups = grouped(((each.engine, each.outcome, remarks(each)), each) for each in reversed([*verdicts]))
+    rows = [
+        (
+            engine_names(group),
+            Words(group[0].words, OUTCOME_TONES[outcome]),
+            Words(": ".join(filter(None, [", ".join(group[0].rules), "; ".join(group[0].reasons)])), "quiet"),
+        )
+        for (_, outcome, _), group in groups.items()
+    ]
+    return Table(("releases", "outcome", "why"), rows, is_whole=True)
 
 
 def _layers_read(verdict: Verdict) -> tuple[int, ...] | None:
@@ -158,8 +178,3 @@ def _known(engine: str, named: Sequence[str]) -> Sequence[str]:
     """Return the known releases of an engine, and behind them the others that are named."""
     known = ENGINES[engine].releases if engine in ENGINES else ()
     return [*known, *(release for release in named if release not in known)]
-
-
-def release_range(verdicts: Sequence[Verdict], known: Sequence[str]) -> str:
-    """Return the releases of these verdicts as ranges of `known`: "0.22.0 - 0.33.0"."""
-    return ranges([verdict.release for verdict in verdicts], known)

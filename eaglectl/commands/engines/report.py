@@ -58,7 +58,7 @@ def model_runners(engine: Engine, release: str) -> tuple[str, ...]:
 
 
 def engines_outline(chosen: Collection[str]) -> Outline:
-    """How many kinds of drafter the newest releases serve, which releases serve each, and all that is known."""
+    """How many kinds of drafter are served, from which release each, and all that is known of the engines."""
     engines = [engine for engine in ENGINES.values() if engine.name in chosen]
     served = [service for service in services() if service.engine in chosen]
     notes_by_name = unversioned_notes(chosen)
@@ -67,16 +67,14 @@ def engines_outline(chosen: Collection[str]) -> Outline:
         lines.append(f"read in their sources, not run: {', '.join(known)}")
     head = ("drafter", *(engine.title for engine in engines))
     rows = list(_matrix(engines, served)) if engines else []
-    unfollowed = Section(
-        ", ".join(notes_by_name), [_quiet(lines)], "releases not followed", is_more=bool(engines)
-    )
+    title, about = ", ".join(notes_by_name), "releases not followed"
     sections = [
         Section("Releases", [Table(head, rows)], has_heading=False),
         *(_followed(engine, [each for each in served if each.engine == engine.name]) for engine in engines),
-        *([unfollowed] if lines else []),
+        *([Section(title, [_quiet(lines)], about, is_more=bool(engines))] if lines else []),
     ]
     counts = [f"{engine.title} {engine.releases[-1]} {_count(engine, served)}" for engine in engines]
-    answer = f"of {len(KINDS)} kinds of drafter, the newest releases serve: {', '.join(counts)}"
+    answer = f"of {len(KINDS)} kinds of drafter serve {', '.join(counts)}"
     if not engines:
         answer = f"{', '.join(map(engine_title, chosen))}: its releases are not followed"
     command = f"eaglectl validate SOURCE --engine {next(iter(chosen))}"
