@@ -76,10 +76,10 @@ def print_trust(trust_remote_code: bool) -> None:
 
 
 def show(settings: OutputSettings, outline: "Outline") -> None:
-    """Print a result to stdout."""
+    """Print a result to stdout; with -v all of it."""
     from eaglectl.report.terminal.report import print_outline
 
-    settings.show(lambda console: print_outline(console, outline))
+    settings.show(lambda console: print_outline(console, outline, is_whole=settings.verbose))
 
 
 def print_json(document: Any) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from eaglectl.formats.commands import COMMAND
 from eaglectl.judge.judge import Report, overall_verdict
 from eaglectl.judge.policy import Suppression
 from eaglectl.judge.rule import SEVERITIES, Finding, Rule
 from eaglectl.publish.project import repository
+from eaglectl.report.ci.places import Places
 from eaglectl.report.section import (
-    TONES,
     Entries,
     Entry,
     Line,
@@ -23,7 +24,7 @@ from eaglectl.report.section import (
     grouped,
     toned,
 )
-from eaglectl.report.wording import engine_ranges, plural
+from eaglectl.report.wording import answer_line, engine_ranges, plural, release_table
 
 # the page of the rules in the repository; the variable names another address for it
 DOCS = "docs/rules.md"
@@ -31,6 +32,11 @@ DOCS_VARIABLE = "EAGLECTL_DOCS_URL"
 COPIED = "the weights are pickles: they were copied to a temporary folder, and nothing in them was run"
 # the most findings of one rule that are shown to people
 MOST_FINDINGS = 20
+# the most findings, and reasons under the first line, without -v
+MOST_SHOWN, MOST_CAUSES = 3, 2
+# how findings are mended that need no sentence of their own
+BY_NEXT, BY_ANSWER = "fixed by the next command", "answer with one of the options that it names"
+USUAL_POLICY = "fails on error; policy: built in"
 # rules that find no drafter at all
 NO_DRAFTER = ("one-weight-source", "not-a-drafter")
 WORST_FIRST = tuple(reversed(SEVERITIES))
@@ -39,17 +45,17 @@ UncheckedGroup = tuple[str, list[str]]
 
 
 def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Outline:
-    """Each checkpoint with its findings, then what is true of all; if quiet, only what fails."""
+    """Each checkpoint with its verdict and its first findings, then totals; if quiet, only what fails."""
     verdict, common = overall_verdict(reports), common_unchecked(reports)
     parts = [_part(report, [] if is_quiet else common, is_quiet=is_quiet) for report in reports]
-    judged = "" if all(map(is_unreadable, reports)) else default_engines_line(reports)
-    policy = f"({policy_line(reports)})"
+    policy = Words(f"({policy_line(reports)})", "quiet")
     rows = [(Words(report.path, is_code=True), toned(report.verdict), counted(report)) for report in reports]
     overview = Section("Checkpoints", [Table(("checkpoint", "verdict", ""), rows)], only="markdown")
-    after = [] if is_quiet else _unchecked("could not look, in every checkpoint", common)
-    lead = (Words(total(reports), "strong"), " ", Words(policy, "quiet"), " ", Words(judged, "quiet"))
-    last: list[Line] = [Words(judged, "quiet")] if judged else []
-    last.append((toned(verdict), f"  {total(reports)}  ", Words(policy, "quiet")))
+    judged = "" if all(map(is_unreadable, reports)) else default_engines_line(reports)
+    after = [] if is_quiet else _unchecked("Could not look, in every checkpoint", common)
+    lead = (Words(total(reports), "strong"), " ", policy, " ", Words(judged, "quiet"))
+    is_usual = policy_line(reports) == USUAL_POLICY
+    last = [(toned(verdict), f"  {total(reports)}  ", Words("" if is_usual else policy.text, "quiet"))]
     if len(parts) == 1:
         (part,) = parts
         is_dense = is_quiet or is_unreadable(reports[0])
@@ -59,45 +65,60 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
 
 def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -> Outline:
     """One checkpoint; `common` is what no rule could look at in any of them."""
-    lines = [Words(f"could not be read: {report.problem}", "doubt")] if report.problem else []
+    verdict = toned(report.verdict)
+    changes = (*report.smallest_changes, *(finding.fix for finding in report.findings if _is_worse(finding)))
+    command = next(filter(None, map(_command, changes)), "")
     about = {"no drafter: ": report.skipped, "target: ": report.target}
-    lines += [Words(f"{label}{text}", "quiet") for label, text in about.items() if text]
+    lines = [Words(f"{label}{text}", "quiet") for label, text in about.items() if text]
     lines += [Words(COPIED, "quiet")] if report.is_of_copy else []
-    sections = [Section("", [Lines(lines)], has_heading=False)]
-    if is_unreadable(report) and not is_quiet:
-        sections += _unreadable_entries(report)
-    else:
-        sections += _entries(
-            [finding for finding in report.findings if not is_quiet or finding.fails(report.fail_on)]
-        )
+    findings = [each for each in report.findings if not is_quiet or each.fails(report.fail_on)]
+    first = findings if is_quiet else _first(report)
+    rest = [finding for finding in findings if finding not in first]
+    sections = [*_findings(report, first), _fixes(filter(_is_worse, first), command)]
     if not is_quiet and not is_unreadable(report):
         unchecked = [group for group in unchecked_groups(report) if group not in common]
-        sections += [*release_sections(report), *_unchecked("could not look", unchecked)]
-        sections += [
-            Section(title, [Table(("rule", "reason"), _quiet(rows), is_bare=True)], is_compact=True)
+        notes = [finding for finding in findings if finding in rest or not _is_worse(finding)]
+        more = [*_findings(report, rest, "More findings"), _fixes(notes, command)]
+        more.append(Section("Releases", [release_table(report.releases)], default_engines_line([report])))
+        more.append(Section("Smallest change", [Lines(report.smallest_changes)], "that makes all pass"))
+        more += _unchecked("Could not look", unchecked)
+        more += [
+            Section(title, [Table(("rule", "reason"), _quiet(rows), is_bare=True)])
             for title, rows in suppression_rows(report)
         ]
-    verdict = toned(report.verdict)
-    head = (Words(report.path, "strong"), "  ", verdict)
-    return Outline("validate", verdict, report.path, "", head, sections)
+        sections += [replace(section, is_more=True) for section in [*more, Section("Target", [Lines(lines)])]]
+    name = Words(verdict.text.replace("-", " ").upper(), verdict.tone)
+    head = (name, " ", Words(report.path, "strong"), f": {worst(report)}")
+    cause = () if is_quiet else _causes(report, first)
+    return Outline("validate", verdict, report.path, "", head, sections, cause=cause, next=command)
 
 
-def _unreadable_entries(report: Report) -> list[Section]:
-    """Why there was no drafter to look at, in one line, and the other errors."""
-    errors = [finding for finding in report.findings if finding.severity == "error"]
-    first = next((finding for finding in errors if finding.rule.name in NO_DRAFTER), None)
-    if first is None:
-        return _entries(errors)
-    text = f"  {first.match.message}; {first.fix}"
-    name = Words(f"{first.rule.id} {first.rule.name}", "strong")
-    line = Lines([(toned(first.severity), "  ", name, text)])
-    others = _entries([finding for finding in errors if finding is not first])
-    return [Section("Findings", [line], has_heading=False), *others]
+def _causes(report: Report, shown: Sequence[Finding]) -> Sequence[Line]:
+    """What the engine releases do, and why what is needed could not be looked at, once."""
+    causes: list[Line] = [line] if (line := answer_line(report.releases)) else []
+    texts = [report.problem and f"could not be read: {report.problem}", report.skipped]
+    texts += [reason for _, reason in required_reasons(report)]
+    texts += [reason for verdict in report.releases if not verdict.rules for reason in verdict.faults]
+    said = " ".join(finding.match.message for finding in shown)
+    texts = [text for text in dict.fromkeys(filter(None, texts)) if text not in said]
+    texts = [text for place, text in enumerate(texts) if not any(text in other for other in texts[:place])]
+    return [*causes, *texts[:MOST_CAUSES]]
 
 
-def _entries(findings: Iterable[Finding]) -> list[Section]:
-    """The first findings of each rule."""
+def _first(report: Report) -> list[Finding]:
+    """The findings that are shown without -v: the worst, of each rule the first; else notes."""
+    if is_unreadable(report):
+        errors = [finding for finding in report.findings if finding.severity == "error"]
+        return sorted(errors, key=lambda finding: finding.rule.name not in NO_DRAFTER)
+    by_rule = grouped((finding.rule.id, finding) for finding in report.findings)
+    worst = [group[0] for group in by_rule.values() if _is_worse(group[0])]
+    return (worst or [group[0] for group in by_rule.values()])[:MOST_SHOWN]
+
+
+def _findings(report: Report, findings: Sequence[Finding], title: str = "Findings") -> list[Section]:
+    """The first findings of each rule, with the values that they judge."""
     first, more = first_findings(findings)
+    places = Places(report.path)
     rows = [
         Entry(
             toned(finding.severity),
@@ -106,42 +127,47 @@ def _entries(findings: Iterable[Finding]) -> list[Section]:
             engine_ranges(finding.match.engines),
             finding.match.message,
             finding.fix,
+            places.code(finding.match.where),
         )
         for finding in first
     ]
     rest = Lines([Words(sentence, "quiet") for sentence in more])
-    return [Section("Findings", [Entries(rows), rest], has_heading=False)] if rows else []
+    return [Section(title, [Entries(rows), rest], has_heading=title != "Findings")]
 
 
-def release_sections(report: Report) -> Iterator[Section]:
-    """The outcome for each engine release requested, and the smallest change that makes all pass."""
-    if report.releases:
-        groups = grouped(
-            (
-                (
-                    verdict.engine,
-                    Words(verdict.check, TONES[verdict.outcome.check]),
-                    ", ".join(verdict.rules) or "; ".join(verdict.reasons),
-                ),
-                "==".join(filter(None, (verdict.engine, verdict.release))),
-            )
-            for verdict in report.releases
-        )
-        rows = [
-            (engine_ranges(releases), outcome, Words(reason, "quiet"))
-            for (_, outcome, reason), releases in groups.items()
-        ]
-        table = Table(("releases", "outcome", "why"), rows, is_whole=True, is_bare=True)
-        yield Section("served as stored", [table], is_compact=True)
-    if report.smallest_changes:
-        changes = Lines(report.smallest_changes)
-        yield Section("smallest change that makes all pass", [changes], is_compact=True)
+def _fixes(findings: Iterable[Finding], command: str) -> Section:
+    """What mends findings, each fix once, where the command to run next does not."""
+    ids = grouped((_repair(finding, command), finding.rule.id) for finding in findings)
+    lines = [f"{', '.join(dict.fromkeys(rules))}: {repair}" for repair, rules in ids.items()]
+    return Section("Fixes", [Lines(lines)], only="terminal", has_heading=False)
+
+
+def _repair(finding: Finding, command: str) -> str:
+    """How a finding is mended, in few words where they do."""
+    if "; pass --" in finding.match.message:
+        return BY_ANSWER
+    match [repair[1] for repair in COMMAND.finditer(finding.fix)]:
+        case [repair] if set(repair.split()) <= set(command.split()):
+            return BY_NEXT
+        case [repair]:
+            return f"run `{repair}`"
+    return finding.fix
+
+
+def _is_worse(finding: Finding) -> bool:
+    return finding.severity != "note"
+
+
+def _command(text: str) -> str:
+    """The first command in a text, or ""."""
+    match = COMMAND.search(text)
+    return match[1] if match else ""
 
 
 def _unchecked(title: str, groups: Sequence[UncheckedGroup]) -> list[Section]:
     rows = [(plural(len(ids), "rule"), f"{reason} ({', '.join(ids)})") for reason, ids in groups]
     table = Table(("rules", "why"), _quiet(rows), is_whole=True, is_bare=True)
-    return [Section(title, [table], is_compact=True)] if rows else []
+    return [Section(title, [table], is_more=True)]
 
 
 def _quiet(rows: Iterable[tuple[str, str]]) -> list[tuple[Line, ...]]:
@@ -240,6 +266,14 @@ def counted(report: Report) -> str:
     return ", ".join([*parts, f"{len(report.passed)} passed"])
 
 
+def worst(report: Report) -> str:
+    """Return how many errors and warnings there are, or how many notes."""
+    if report.problem or report.skipped:
+        return "not read" if report.problem else "not judged"
+    parts = _severities([report])
+    return ", ".join(part for part in parts if "note" not in part) or ", ".join(["no errors", *parts])
+
+
 def total(reports: Sequence[Report]) -> str:
     """Return the counts over all checkpoints."""
     if len(reports) == 1:
@@ -305,7 +339,7 @@ def _reason(suppression: Suppression) -> str:
 
 
 def rule_url(rule: Rule) -> str:
-    """Return a rule's documentation: at $EAGLECTL_DOCS_URL, else in the repository, else in a checkout."""
+    """Return where a rule is documented: $EAGLECTL_DOCS_URL, the repository, or else a command."""
     known = repository()
-    page = os.environ.get(DOCS_VARIABLE) or (f"{known}/blob/HEAD/{DOCS}" if known else DOCS)
-    return f"{page}#{rule.id.lower()}-{rule.name.replace('.', '')}"
+    page = os.environ.get(DOCS_VARIABLE) or (f"{known}/blob/HEAD/{DOCS}" if known else "")
+    return f"{page}#{rule.id.lower()}-{rule.name.replace('.', '')}" if page else f"eaglectl rules {rule.id}"

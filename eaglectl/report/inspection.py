@@ -1,4 +1,4 @@
-"""An inspection as rows of text: what the terminal shows of `inspect`."""
+"""An inspection as sections: what engines do with a checkpoint, and what it is."""
 
 import math
 import re
@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import Drafter, Feature, Note
+from eaglectl.drafter.drafter import Drafter, Feature, Note, options
 from eaglectl.drafter.tensors import Dimensions
-from eaglectl.engines import vllm
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.layers import CapturedLayers
-from eaglectl.engines.registry import ENGINES, TARGETS_UNREAD, view_for
+from eaglectl.engines.registry import ENGINES, view_for
 from eaglectl.formats.catalogue import by_name
 from eaglectl.report.section import (
     CapturedSet,
@@ -30,17 +29,32 @@ from eaglectl.report.section import (
     grouped,
     toned,
 )
-from eaglectl.report.wording import layers, placeholders, plural, release_range, size, trained_layers
+from eaglectl.report.wording import (
+    also_line,
+    answer_line,
+    engine_names,
+    layers,
+    placeholders,
+    plural,
+    release_table,
+    remarks,
+    size,
+    trained_layers,
+)
 from eaglectl.results import FailedSource, Inspection
 from eaglectl.verdicts import ServedAs
 
 AS_TRAINED = {True: "yes", False: "no", None: "unknown"}
 LEVELS = ("problem", "question", "warning", "note")
-SHOWN_GROUPS = 3
+# of the facts on a drafter, those that are always shown
+SHORT = 5
+# the most reasons under the first line
+MOST_CAUSES = 2
+# of engines of which the layers alone are known
+LAYERS_ALONE = {True: "not judged", False: "on other layers", None: "not judged"}
 # the most notes that are shown to people
 MOST_NOTES = 20
 AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained")
-SERVED_HEAD = ("engine", "releases", "outcome", "why")
 # a target of more layers is not drawn
 DEEPEST = 512
 TENSOR_HEAD = ("tensor", "dtype", "shape", "bytes", "canonical")
@@ -52,68 +66,129 @@ ANSWERED = ("aux-unknown", "mask-token")
 HEADERS_READ = "; headers read from the Hub or its cache, which no digest covers"
 FROM_TARGET = "the target's (none in the file)"
 
-
-OUTCOME_TONES: Mapping[ServedAs, Tone] = {
-    ServedAs.AS_TRAINED: "good",
-    ServedAs.AS_PUBLISHED: "good",
-    ServedAs.DIFFERS: "bad",
-    ServedAs.FAILS: "bad",
-    ServedAs.UNKNOWN: "doubt",
-}
 AS_TRAINED_TONES: Mapping[str, Tone] = {"yes": "good", "no": "bad", "unknown": "doubt"}
 
 
 def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: bool = False) -> Outline:
-    """What one checkpoint is; `name` is its source as given, and `has_tensors` lists its tensors."""
-    drafter = inspection.drafter
+    """What engines do with one checkpoint, what to run next, and what it is; `name` is its source as given.
+
+    The engines are those of --engine, else vLLM and SGLang. `has_tensors` lists its tensors.
+    """
+    drafter, verdicts, facts = inspection.drafter, _judged(inspection), _facts(inspection)
     version, producer, evidence = headline(drafter)
-    commands, command = tuple(inspection.commands.items()), next_command(inspection)
-    served = Section("Served as stored", [Table(SERVED_HEAD, list(_served_rows(inspection)))])
-    notes = [Remark(toned(note.level), note.text) for note in urgent_notes(drafter.notes)]
-    published = _published_lines(inspection)
-    sections = [
-        Section("Network", [Pairs(_facts(inspection))], has_heading=False),
-        aux_section(inspection),
-        *([served] if inspection.verdicts else []),
-        *([Section("Notes", [Remarks(notes)])] if notes else []),
-        *([Section("Next", [Commands([("", command)])], next_remark(inspection))] if command else []),
-        *(
-            [Section("Serve", [Commands(commands)], placeholders(inspection.commands.values()))]
-            if commands
-            else []
-        ),
-        *([Section("Tensors", [Table(TENSOR_HEAD, list(_tensor_rows(inspection)))])] if has_tensors else []),
-        *([Section("Published", [Lines(published)])] if published else []),
+    commands = [
+        (engine, text) for engine, text in inspection.commands.items() if _is_shown(inspection, engine)
     ]
-    lead = (producer.strip(), Words(evidence, "quiet"))
-    head = (Words(version, "strong"), producer, Words(evidence, "quiet"))
-    return Outline("inspect", Words(version, "plain"), name or inspection.source, lead, head, sections)
+    notes = [Remark(toned(note.level), note.text) for note in urgent_notes(drafter.notes)]
+    head = answer_line(verdicts, drafter.aux.boundaries) or (Words(version, "strong"), producer)
+    sections = [
+        Section("Drafter", [Pairs(facts[:SHORT]), Lines(_others(inspection))], f"{version}{producer}"),
+        Section("Tensors", [Table(TENSOR_HEAD, list(_tensor_rows(inspection)) if has_tensors else [])]),
+        Section("Network", [Pairs(facts[SHORT:])], evidence.strip(), is_more=True),
+        aux_section(inspection),
+        Section("Releases", [release_table(inspection.requested or inspection.verdicts)], is_more=True),
+        Section("Notes", [Remarks(notes)], is_more=True),
+        Section("Serve", [Commands(commands)], placeholders(text for _, text in commands), is_more=True),
+    ]
+    command, subject = _next(inspection, verdicts), name or inspection.source
+    needed = placeholders([command]) if command in inspection.commands.values() else next_remark(inspection)
+    cause = [*_causes(inspection, verdicts), *([Words(needed, "quiet")] if needed else [])]
+    verdict = Words(f"EAGLE-{drafter.version}", "plain")
+    return Outline("inspect", verdict, subject, head, head, sections, cause=cause, next=command)
+
+
+def _judged(inspection: Inspection) -> Sequence[Verdict]:
+    """The verdicts of the releases requested, else of the newest of the default engines."""
+    newest = _latest(inspection)
+    return inspection.requested or [newest[name] for name in newest if ENGINES[name].is_default]
+
+
+def _is_shown(inspection: Inspection, engine: str) -> bool:
+    """Whether what is said of an engine is shown: of those of --engine, or of all without one."""
+    return not inspection.requested or any(verdict.engine == engine for verdict in inspection.requested)
+
+
+def _causes(inspection: Inspection, verdicts: Sequence[Verdict]) -> list[Line]:
+    """Why these releases do not run it as trained: the first reasons, each once."""
+    reasons = grouped((reason, verdict) for verdict in verdicts for reason in remarks(verdict))
+    questions = {note.reason: note for note in inspection.drafter.notes_at("question")}
+    lines: list[Line] = []
+    for reason, group in sorted(reasons.items(), key=lambda item: item[0] not in questions):
+        if note := questions.get(reason):
+            lines.append(f"{note.why}; pass {options(note.choices)}" if note.choices else note.text)
+        else:
+            lines.append(f"{engine_names(group)}: {reason}")
+    if len(lines) > MOST_CAUSES:
+        rest = plural(len(lines) - MOST_CAUSES, "more reason")
+        lines[MOST_CAUSES:] = [Words(f"and {rest} with -v", "quiet")]
+    return lines
+
+
+def _next(inspection: Inspection, verdicts: Sequence[Verdict]) -> str:
+    """The command that serves it in the first of these engines, or that converts it for that one."""
+    if not verdicts:
+        return ""
+    engine = verdicts[0].engine
+    newest = [verdict for verdict in verdicts if verdict.engine == engine][-1]
+    if newest.outcome.is_served:
+        return inspection.commands.get(engine, "")
+    return next_command(inspection, engine)
+
+
+def _others(inspection: Inspection) -> Sequence[Line]:
+    """What the engines do that are not asked for, in a line; none where some are."""
+    if inspection.requested:
+        return []
+    newest, judged = _latest(inspection), _judged(inspection)
+    outcomes = [
+        (verdict.outcome, engine_names([verdict])) for verdict in newest.values() if verdict not in judged
+    ]
+    unread = [
+        (LAYERS_ALONE[captured.same_as(inspection.drafter.aux)], captured.engine)
+        for captured in inspection.captured_layers
+        if captured.engine not in _runner_labels()
+    ]
+    return also_line([*outcomes, *unread])
+
+
+def _runner_labels() -> Mapping[str, str]:
+    """The engine of each label of a runner, of those whose releases are followed."""
+    return {
+        runner.label: name
+        for name, engine in ENGINES.items()
+        for runner in engine.behaviour(engine.releases[-1]).runners.values()
+    }
 
 
 def aux_section(inspection: Inspection) -> Section:
     """Which layers were trained on, and which ones each engine captures."""
-    strip = layer_strip(inspection.drafter, inspection.captured_layers)
-    rows = list(_aux_rows(inspection))
-    table = Table(AUX_HEAD, rows)
+    engines = _runner_labels()
+    captured = [
+        layers
+        for layers in inspection.captured_layers
+        if _is_shown(inspection, engines.get(layers.engine, layers.engine))
+    ]
+    strip = layer_strip(inspection.drafter, captured)
+    table = Table(AUX_HEAD, [_aux_row(layers, inspection.drafter) for layers in captured])
     trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
-    tables = [table] if rows else []
-    return Section("Aux layers", [strip, *tables] if strip else tables, trained)
+    return Section("Aux layers", [strip, table] if strip else [table], trained, is_more=True)
 
 
 def inspections_outline(
     results: Sequence[tuple[str, Inspection | FailedSource]], *, has_tensors: bool = False
 ) -> Outline:
-    """Each source under its name, or why it could not be inspected, then the number inspected."""
+    """The answer of each source under its name, or why there is none, then the number inspected."""
     parts = []
     for source, result in results:
+        name = Words(f"== {source}", "strong")
         if isinstance(result, FailedSource):
             words = Words("not inspected", "doubt")
-            reason = Section("", [Lines([f"{words.text}: {result.message}"])], has_heading=False)
-            part = Outline("inspect", words, source, "", Words(f"== {source}", "strong"), [reason])
+            cause: Line = f"{words.text}: {result.message}"
+            part = Outline("inspect", words, source, "", name, [], cause=[cause])
         else:
             part = inspection_outline(result, source, has_tensors=has_tensors)
-            head = Section("", [Lines([part.head])], has_heading=False)
-            part = replace(part, head=Words(f"== {source}", "strong"), sections=[head, *part.sections])
+            sections = [replace(section, is_more=section.title != "Tensors") for section in part.sections]
+            part = replace(part, head=name, sections=sections, cause=[part.head, *part.cause])
         parts.append(part)
     failed = sum(isinstance(result, FailedSource) for _, result in results)
     counted = f"{len(results) - failed} of {len(results)} checkpoints inspected"
@@ -153,9 +228,10 @@ def _facts(inspection: Inspection) -> tuple[tuple[str, str], ...]:
     return (
         ("target", _target(drafter, inspection.target)),
         ("network", _network(drafter)),
-        ("aux input", f"{dims.aux} states of width {dims.target_hidden} into fc"),
+        ("layers", f"trained on {trained_layers(drafter.aux)}"),
         ("norms", _norms(drafter)),
         ("vocabulary", _vocabulary(drafter)),
+        ("aux input", f"{dims.aux} states of width {dims.target_hidden} into fc"),
         ("rope", _rope(drafter)),
         ("embedding", _owner(drafter, "embed_tokens.weight")),
         ("head", _owner(drafter, "lm_head.weight")),
@@ -242,89 +318,13 @@ def _weights(inspection: Inspection) -> str:
     )
 
 
-def _aux_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
-    """Yield the rows under AUX_HEAD: which layers each engine captures, and whether those were trained.
-
-    Last comes what the engine's release does, where it does not run the drafter as trained all the same.
-    """
-    newest = _latest(inspection)
-    by_label = {
-        runner.label: newest[name]
-        for name, engine in ENGINES.items()
-        for runner in engine.behaviour(engine.releases[-1]).runners.values()
-        if name in newest
-    }
-    for captured in inspection.captured_layers:
-        ids = ", ".join(map(str, captured.ids or ())) or "-"
-        boundaries = layers(captured.boundaries, captured.default)
-        as_trained = AS_TRAINED[captured.same_as(inspection.drafter.aux)]
-        verdict = by_label.get(captured.engine)
-        but = ""
-        if verdict is not None and not verdict.outcome.is_served and as_trained == "yes":
-            outcome = "is unknown" if verdict.outcome == ServedAs.UNKNOWN else verdict.outcome
-            but = f", but {verdict.release} {outcome}"
-        elif verdict is None and as_trained == "yes":
-            is_open = bool(inspection.drafter.unsettled)
-            but = ", but what was trained is open" if is_open else f", but {TARGETS_UNREAD}"
-        tone = "doubt" if but else AS_TRAINED_TONES[as_trained]
-        yield captured.engine, ids, captured.key, boundaries, Words(f"{as_trained}{but}", tone)
-
-
-def _served_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
-    """Yield the releases requested, else vLLM's grouped by outcome, the newest first, then the others'."""
-    if inspection.requested:
-        yield from (_served_row(verdict, verdict.release) for verdict in inspection.requested)
-        return
-    yield from _vllm_rows([verdict for verdict in inspection.verdicts if verdict.engine == "vllm"])
-    for verdict in inspection.verdicts:
-        if verdict.engine != "vllm":
-            yield _served_row(verdict, verdict.release)
-
-
-def _vllm_rows(verdicts: Sequence[Verdict]) -> Iterator[tuple[Line, ...]]:
-    # the runner that serves it as trained stands first, and is another one in older releases
-    by_outcome = grouped(
-        (
-            (
-                verdict.outcome,
-                verdict.reasons[1:] if verdict.outcome == ServedAs.AS_TRAINED else verdict.reasons,
-            ),
-            verdict,
-        )
-        for verdict in reversed(verdicts)
-    )
-    groups = list(by_outcome.values())
-    for group in groups[:SHOWN_GROUPS]:
-        newest = group[0]
-        if len({verdict.reasons for verdict in group}) > 1:
-            newest = replace(newest, reasons=(f"{newest.release} {newest.reasons[0]}", *newest.reasons[1:]))
-        yield _served_row(newest, release_range(group, vllm.ENGINE.releases))
-    if len(groups) > SHOWN_GROUPS:
-        oldest = groups[SHOWN_GROUPS - 1][-1].release
-        others = plural(len(groups) - SHOWN_GROUPS, "other outcome")
-        remark = f"{others} before {oldest}; list them with --engine 'vllm<{verdicts[-1].release}'"
-        yield "vllm", "older", "", Words(remark, "quiet")
-
-
-def _served_row(verdict: Verdict, releases: str) -> tuple[Line, ...]:
-    outcome = Words(verdict.words, OUTCOME_TONES[verdict.outcome])
-    # what is published of it stands below, whole
-    is_published = verdict.outcome == ServedAs.AS_PUBLISHED
-    return verdict.engine, releases, outcome, "; ".join(verdict.reasons[: 1 if is_published else None])
-
-
-def _published_lines(inspection: Inspection) -> list[str]:
-    """What the drafter's authors and others measured, for each engine that runs it as published.
-
-    The last line is the outcome, with what its authors measured first.
-    """
-    lines = []
-    for verdict in inspection.requested or _latest(inspection).values():
-        if verdict.outcome == ServedAs.AS_PUBLISHED:
-            label = f"{ENGINES[verdict.engine].title} {verdict.release}"
-            lines += [f"{label}: {text}" for text in verdict.reasons[1:]]
-            lines.append(f"{verdict.outcome}: {verdict.reasons[0]}")
-    return lines
+def _aux_row(captured: CapturedLayers, drafter: Drafter) -> tuple[Line, ...]:
+    """The row under AUX_HEAD: which layers an engine captures, and whether those were trained."""
+    ids = ", ".join(map(str, captured.ids or ())) or "-"
+    as_trained = AS_TRAINED[captured.same_as(drafter.aux)]
+    boundaries = layers(captured.boundaries, captured.default)
+    tone = AS_TRAINED_TONES[as_trained]
+    return captured.engine, ids, captured.key, boundaries, Words(as_trained, tone)
 
 
 def urgent_notes(notes: Sequence[Note]) -> list[Note]:
@@ -335,15 +335,15 @@ def urgent_notes(notes: Sequence[Note]) -> list[Note]:
     return [*every[:MOST_NOTES], *more]
 
 
-def next_command(inspection: Inspection) -> str:
-    """Return the command to run if the newest vLLM does not run the checkpoint as trained; else "".
+def next_command(inspection: Inspection, engine: str = "vllm") -> str:
+    """Return the command to run if the newest release of `engine` does not run it as trained; else "".
 
     Also "" where the conversion is refused, whatever options it is given, or settles nothing: a doubt is
     carried, or the target or the engine would have to be another.
     """
     if not inspection.verdicts:
         return ""
-    drafter, latest = inspection.drafter, _latest(inspection)["vllm"].outcome
+    drafter, latest = inspection.drafter, _latest(inspection)[engine].outcome
     is_carried = latest == ServedAs.UNKNOWN and drafter.unsettled and not drafter.notes_at("question")
     is_refused = any("pass --" not in note.text for note in _problems(inspection)) or any(
         finding.severity == "error"
@@ -351,19 +351,20 @@ def next_command(inspection: Inspection) -> str:
         and "eaglectl convert" not in finding.fix
         for finding in inspection.findings
     )
-    if latest.is_served or is_carried or is_refused or _is_beyond_conversion(inspection):
+    if latest.is_served or is_carried or is_refused or _is_beyond_conversion(inspection, engine):
         return ""
     repair = r"run `(eaglectl convert [^`]+ --fix-reading [^`]+)`"
     repairs = filter(None, (re.match(repair, finding.fix) for finding in inspection.findings))
-    return next((repair[1] for repair in repairs), inspection.convert)
+    convert = inspection.convert if engine == "vllm" else f"{inspection.convert} --engine {engine}"
+    return next((repair[1] for repair in repairs), convert)
 
 
-def _is_beyond_conversion(inspection: Inspection) -> bool:
-    """Whether the newest vLLM would not run what a conversion writes either."""
+def _is_beyond_conversion(inspection: Inspection, engine: str) -> bool:
+    """Whether the newest release of an engine would not run what a conversion writes either."""
     drafter, checkpoint = inspection.drafter, inspection.checkpoint
     flat = by_name(drafter.producer).flat(checkpoint.config)
-    view = view_for("vllm", drafter, checkpoint.config, flat, tuple(checkpoint.tensors))
-    applied = ENGINES["vllm"].applied(view, _latest(inspection)["vllm"].release)
+    view = view_for(engine, drafter, checkpoint.config, flat, tuple(checkpoint.tensors))
+    applied = ENGINES[engine].applied(view, _latest(inspection)[engine].release)
     return any(
         each.fact.remedy in ("restore", "upgrade")
         and each.fact.id not in ANSWERED
@@ -385,7 +386,7 @@ def _problems(inspection: Inspection) -> tuple[Note, ...]:
 def next_remark(inspection: Inspection) -> str:
     """Return what `next_command` still needs, or ""."""
     has_questions = inspection.drafter.notes_at("question") or _problems(inspection)
-    return "answer the questions above with its options" if has_questions else ""
+    return "the next command needs the answer to this" if has_questions else ""
 
 
 def _latest(inspection: Inspection) -> dict[str, Verdict]:

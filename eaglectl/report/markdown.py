@@ -46,6 +46,9 @@ def _lines(outline: Outline, level: int) -> Iterator[str]:
     yield f"{'#' * level} {command}{as_markdown(outline.verdict.text)}{subject}"
     if lead := _line(outline.lead).strip():
         yield from ("", lead)
+    yield from _block(Lines(outline.cause))
+    if outline.next:
+        yield from _block(Commands([("next", outline.next)]))
     own = [section for section in outline.sections if section.only != "terminal"]
     # of several, the overview stands first, and what is said of all of them last
     for section in own[:1] if outline.parts else own:

@@ -17,7 +17,8 @@ BEGINS = {
     "page": re.compile(rb"<!DOCTYPE HTML|<svg ", re.IGNORECASE),
     "report": re.compile(
         rb'\{\s*"schema": "eaglectl/validate/|\{\s*"\$schema": "[^"]*sarif|<\?xml[^>]*>\s*<testsuites '
-        rb"|## eaglectl |::(error|warning|notice) |eaglectl: |[^\n]+  (pass|fail|could not look|skipped)\b"
+        rb"|## eaglectl |::(error|warning|notice) |eaglectl: |(PASS|FAIL|COULD NOT LOOK|SKIPPED) "
+        rb"|[^\n]+  (pass|fail|could-not-look|skipped)\b"
     ),
 }
 # bytes of a file that are compared with these

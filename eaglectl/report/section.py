@@ -1,5 +1,14 @@
 """A result as sections: what it says is stated once, and each medium writes it in its own way.
 
+Every report has one order, the answer first (`Outline`):
+
+1. `head`: the verdict in words, with its number or its engine release, in one line;
+2. `cause`: what makes it so;
+3. `next`: the one command to run next, complete;
+4. `sections` that support it, at most SUPPORT lines at 80 columns;
+5. `sections` with `is_more`: the rest, which a terminal shows with -v, and Markdown, pages and files always;
+6. `last`: totals.
+
 The writers are `terminal/report.py` (also plain text, HTML and SVG) and `markdown.py`.
 """
 
@@ -17,6 +26,8 @@ Tone = Literal["", "good", "bad", "doubt", "plain", "quiet", "strong"]
 # where a part is shown: everywhere, or in one medium alone
 Medium = Literal["", "terminal", "markdown"]
 
+# the most lines of a terminal of 80 columns that support an answer
+SUPPORT = 15
 # the most lines of a list that is as long as a checkpoint makes it
 MOST_LINES = 40
 # of verdicts and severities
@@ -113,7 +124,10 @@ class Commands(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """A finding: a word for how bad it is, its name and place, whom it concerns, a sentence, and the fix."""
+    """A finding: a word for how bad it is, its name and place, whom it concerns, a sentence, and the fix.
+
+    `code` is what it judges, as the file has it; fixes stand beside findings in Markdown alone.
+    """
 
     word: Words
     name: Words
@@ -121,6 +135,7 @@ class Entry(Struct, frozen=True):
     about: str
     text: str
     fix: str
+    code: str = ""
 
 
 class Entries(Struct, frozen=True):
@@ -175,7 +190,7 @@ class Section(Struct, frozen=True):
     """Blocks under a title, and what they are about.
 
     `has_heading`: False where the terminal shows the blocks right below what stands before them;
-    `is_compact`: it does so with the title.
+    `is_compact`: it does so with the title. `is_more`: the terminal shows it with -v alone.
     """
 
     title: str
@@ -184,13 +199,15 @@ class Section(Struct, frozen=True):
     only: Medium = ""
     has_heading: bool = True
     is_compact: bool = False
+    is_more: bool = False
 
 
 class Outline(Struct, frozen=True):
     """A result as sections, for one source or (`parts`) for several.
 
     `head` and `last` are the first line and the last ones on the terminal; Markdown has `verdict`, `subject`
-    and `lead` in place of them. `is_dense`: the terminal shows no empty lines around them.
+    and `lead` in place of them. `cause` and the command `next` follow the first line everywhere. `is_dense`:
+    the terminal shows no empty lines around them.
     """
 
     command: str
@@ -202,6 +219,14 @@ class Outline(Struct, frozen=True):
     last: Sequence[Line] = ()
     parts: "Sequence[Outline]" = ()
     is_dense: bool = False
+    cause: Sequence[Line] = ()
+    next: str = ""
+
+
+def is_empty(section: Section) -> bool:
+    """Return whether a section has nothing to show."""
+    contents = ("rows", "lines", "parts", "captured")
+    return not any(getattr(block, name, ()) for block in section.blocks for name in contents)
 
 
 def spans(line: Line) -> Iterable[str | Words]:

@@ -1,27 +1,113 @@
-"""Sizes, counts, layers and releases in words, for every medium."""
+"""Sizes, counts, layers, releases and outcomes in words, for every medium."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT, AuxLayers, DefaultLayers
 from eaglectl.drafter.drafter import Note, are_stated
+from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
+from eaglectl.report.section import Table, Tone, Words, grouped
 from eaglectl.results import OutputServing
 from eaglectl.verdicts import ServedAs
 
 LONGEST_VALUE = 60
+PLURALS = {"runs": " run ", "reads": " read ", "does": " do "}
 # what stands in the commands of engines for files that are not known
 PLACEHOLDERS = {
     "TARGET": "TARGET is the target's folder",
     "TARGET.gguf": "TARGET.gguf is the target's, by llama.cpp's convert_hf_to_gguf.py",
     "DRAFTER.gguf": "DRAFTER.gguf is the drafter's",
 }
+# what engine releases do, in words; of several, "run" in the place of "runs"
+ANSWERS = {
+    ServedAs.AS_TRAINED: "{} runs it as trained",
+    ServedAs.AS_PUBLISHED: "{} runs it as its authors measured it",
+    ServedAs.DIFFERS: "WRONG: {} runs it otherwise than it was trained",
+    ServedAs.FAILS: "FAILS: {} does not start with it",
+    ServedAs.UNKNOWN: "OPEN: it is not known whether {} runs it as trained",
+}
+OUTCOME_TONES: Mapping[ServedAs, Tone] = {
+    ServedAs.AS_TRAINED: "good",
+    ServedAs.AS_PUBLISHED: "good",
+    ServedAs.DIFFERS: "bad",
+    ServedAs.FAILS: "bad",
+    ServedAs.UNKNOWN: "doubt",
+}
 NOT_SERVED = {
     ServedAs.FAILS: "not served",
     ServedAs.DIFFERS: "not served as trained",
     ServedAs.UNKNOWN: "not known to serve it as trained",
 }
+
+
+def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None = None) -> tuple[str | Words, ...]:
+    """Return what engine releases do in words, those of one outcome together: the first line of a report.
+
+    `trained` are the boundaries that the drafter was trained on, where they are known.
+    """
+    parts: list[str | Words] = []
+    groups = grouped(
+        ((verdict.outcome, verdict.unread, _layers_read(verdict)), verdict) for verdict in verdicts
+    )
+    for (outcome, unread, boundaries), group in groups.items():
+        names = engine_names(group)
+        text = ANSWERS[outcome].format(names)
+        if boundaries:
+            read, were = (", ".join(map(str, layers)) for layers in (boundaries, trained or ()))
+            text = f"WRONG: {names} reads target layers {read}; trained on {were or 'others'}"
+        if " and " in names:
+            text = re.sub(r" (runs|reads|does) ", lambda verb: PLURALS[verb[1]], text, count=1)
+        text = f"{text}, {unread}" if unread else text
+        parts += ["; " * bool(parts), Words(text, OUTCOME_TONES[outcome])]
+    return tuple(parts)
+
+
+def remarks(verdict: Verdict) -> tuple[str, ...]:
+    """Return what is not as trained in a release, or what its authors measured."""
+    first = {ServedAs.AS_TRAINED: slice(1, None), ServedAs.AS_PUBLISHED: slice(1)}
+    return verdict.reasons[first.get(verdict.outcome, slice(None))]
+
+
+def release_table(verdicts: Iterable[Verdict]) -> Table:
+    """Return the releases of each engine by outcome, the newest of vLLM first, with rules and reasons."""
+    groups = grouped(((each.engine, each.outcome, remarks(each)), each) for each in reversed([*verdicts]))
+    rows = [
+        (
+            engine_names(group),
+            Words(group[0].words, OUTCOME_TONES[outcome]),
+            Words(": ".join(filter(None, [", ".join(group[0].rules), "; ".join(group[0].reasons)])), "quiet"),
+        )
+        for (_, outcome, _), group in groups.items()
+    ]
+    return Table(("releases", "outcome", "why"), rows, is_whole=True)
+
+
+def _layers_read(verdict: Verdict) -> tuple[int, ...] | None:
+    return verdict.reading.boundaries if verdict.reading else None
+
+
+def engine_names(verdicts: Sequence[Verdict]) -> str:
+    """Return engines with their releases in words: "vLLM 0.22.0 - 0.33.0 and SGLang 0.5.23"."""
+    by_engine = grouped((verdict.engine, verdict.release) for verdict in verdicts)
+    names = [
+        f"{engine_title(name)} {ranges(releases, _known(name, releases))}".strip()
+        for name, releases in by_engine.items()
+    ]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def engine_title(name: str) -> str:
+    """Return how an engine calls itself."""
+    return ENGINES[name].title if name in ENGINES else str(unversioned()["engines"][name]["title"])
+
+
+def also_line(outcomes: Iterable[tuple[str, str]]) -> list[Words]:
+    """Return a line on other engines, each with its outcome before it; none for none."""
+    texts = [f"{', '.join(names)} {outcome}" for outcome, names in grouped(outcomes).items()]
+    return [Words(f"also: {'; '.join(texts)}", "quiet")] if texts else []
 
 
 def placeholders(commands: Iterable[str]) -> str:
@@ -92,8 +178,3 @@ def _known(engine: str, named: Sequence[str]) -> Sequence[str]:
     """Return the known releases of an engine, and behind them the others that are named."""
     known = ENGINES[engine].releases if engine in ENGINES else ()
     return [*known, *(release for release in named if release not in known)]
-
-
-def release_range(verdicts: Sequence[Verdict], known: Sequence[str]) -> str:
-    """Return the releases of these verdicts as ranges of `known`: "0.22.0 - 0.33.0"."""
-    return ranges([verdict.release for verdict in verdicts], known)

@@ -51,8 +51,7 @@ def convert_command(
         settings.warn(
             f"read from pickles ({listed(conversion.pickles, most=3)}) with code execution shut off"
         )
-    has_plan = options.dry_run or settings.verbose
-    outline = conversion_outline(conversion, has_plan=has_plan, is_quiet=settings.quiet)
+    outline = conversion_outline(conversion, options.engines, is_quiet=settings.quiet)
     print_result(settings, conversion, outline, is_json=json_)
     if not json_:
         print_trust(upgrading.trust_remote_code)

@@ -5,8 +5,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from eaglectl.conversion.plan import ConversionPlan
-from eaglectl.drafter.drafter import Note
+from eaglectl.engines.registry import ENGINES, parse_engine
 from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.report.inspection import urgent_notes
 from eaglectl.report.section import (
@@ -20,10 +22,21 @@ from eaglectl.report.section import (
     Table,
     Words,
     grouped,
+    plain,
     toned,
 )
-from eaglectl.report.wording import not_served, placeholders, shortened, size, trained_layers
-from eaglectl.results import Conversion
+from eaglectl.report.wording import (
+    also_line,
+    answer_line,
+    engine_names,
+    engine_title,
+    not_served,
+    placeholders,
+    shortened,
+    size,
+    trained_layers,
+)
+from eaglectl.results import Conversion, OutputServing
 from eaglectl.verdicts import GateEnding
 
 if TYPE_CHECKING:
@@ -31,70 +44,79 @@ if TYPE_CHECKING:
 
 # with 120 prompts the ratio's interval is 1 to 3 % on either side (docs/upgrade.md)
 FEW_PROMPTS = 30
+# the most warnings that are shown without -v
+MOST_WARNINGS = 2
 
 
-def conversion_outline(conversion: Conversion, *, has_plan: bool = True, is_quiet: bool = False) -> Outline:
-    """What was written or planned, how to serve or to train it, the gate, and the plan (`has_plan`).
+def conversion_outline(
+    conversion: Conversion, engines: Sequence[str] = (), *, is_quiet: bool = False
+) -> Outline:
+    """What was written or planned and what engines do with it, how to serve it, the gate, and the plan.
 
-    Notes without the plan are warnings alone; `is_quiet` leaves those out, and how to serve it.
+    `engines` are those of --engine, by default the layout's own, or vLLM and SGLang. `is_quiet` leaves
+    warnings out, and how to serve it.
     """
-    plan, out = conversion.plan, conversion.out
-    notes = [note for note in plan.notes if has_plan or (note.level == "warning" and not is_quiet)]
-    measured = [answer.text for answer in conversion.measured]
-    is_start = plan.record.get("upgrade", {}).get("needs_finetune") and conversion.gate is None
+    plan, out, gate = conversion.plan, conversion.out, conversion.gate
+    warnings, others = _notes(plan, is_quiet=is_quiet)
+    serving = [] if is_quiet else _chosen(conversion, engines)
+    command = next((row.command for row in serving if row.is_served), "")
+    answer = answer_line([row.verdict for row in serving], plan.drafter.aux.boundaries)
+    cause: list[Line] = [answer.text for answer in conversion.measured]
+    unserved = (row for row in serving if not row.is_served)
+    cause += [f"{engine_title(row.verdict.engine)}: {not_served(row, plan.notes)}" for row in unserved]
+    cause += [Words(text, "quiet") for text in filter(None, [placeholders([command])])]
+    is_start = plan.record.get("upgrade", {}).get("needs_finetune") and gate is None
     sections = [
-        *_written(conversion),
-        *([Section("Measured", [Lines(measured)])] if measured else []),
-        *_notes(notes),
-        *([] if is_quiet or not conversion.serving else [_serving(conversion, urgent_notes(notes))]),
-        *([_gate(conversion.gate)] if conversion.gate else []),
+        Section("", [Lines(_written(conversion), is_unbroken=True)], has_heading=False),
+        warnings,
+        *([_gate(gate)] if gate else []),
         *([_trainers(plan)] if is_start else []),
-        *(_changes(plan) if has_plan else []),
+        *([] if is_quiet else _serving(conversion, engines)),
+        replace(others, is_more=out is not None),
+        *(replace(section, is_more=out is not None) for section in _changes(plan)),
     ]
-    lead, last = summary(conversion), ["nothing was written (--dry-run)"]
     if out is None:
-        verdict, head = Words("nothing was written", "plain"), _plan_head(plan)
-        last = [] if conversion.gate else last
-        return Outline("convert", verdict, plan.source, lead, head, sections, last)
-    head = (Words("wrote ", "good"), Words(str(out), "strong"), f": {lead}")
-    return Outline("convert", Words("written", "good"), str(out), lead, head, sections)
+        why = ": " if gate else " (--dry-run): "
+        text = plain(next(_ending(gate))) if gate else f"EAGLE-{plan.drafter.version} {_way(plan)}"
+        head: Line = (Words("nothing was written", "bad" if gate else "plain"), f"{why}{text}")
+    else:
+        head = (Words("wrote ", "good"), Words(str(out), "strong"), "; " if answer else "", *answer)
+    verdict, subject = Words("nothing was written" if out is None else "written"), str(out or plan.source)
+    return Outline("convert", verdict, subject, head, head, sections, cause=cause, next=command)
 
 
-def _plan_head(plan: ConversionPlan) -> Line:
-    producer, layout = by_name(plan.drafter.producer).title, by_name(plan.layout).title
-    return Words(plan.source, "strong"), f": EAGLE-{plan.drafter.version} from {producer} to {layout}"
+def _way(plan: ConversionPlan) -> str:
+    return f"from {by_name(plan.drafter.producer).title} to {by_name(plan.layout).title}"
 
 
-def _written(conversion: Conversion) -> Iterator[Section]:
-    """The layers that engines capture of the output, and its target."""
+def _chosen(conversion: Conversion, engines: Sequence[str]) -> list[OutputServing]:
+    """What the engines of --engine do, else the layout's own, else those that are judged by default."""
+    names = {parse_engine(text).engine for text in engines} or {conversion.plan.layout} - {"vllm"}
+    if not names & set(ENGINES):
+        names = {name for name, engine in ENGINES.items() if engine.is_default}
+    return [row for row in conversion.serving if row.verdict.engine in names]
+
+
+def _written(conversion: Conversion) -> list[Line]:
+    """The tensors, the layers that engines capture of the output, and its target."""
     plan = conversion.plan
-    lines: list[Line] = [f"aux layers: boundaries {trained_layers(plan.drafter.aux)}"]
+    lines: list[Line] = [summary(conversion), f"layers: trained on {trained_layers(plan.drafter.aux)}"]
     if plan.drafter.target.origin:
         lines.append(f"target: {plan.drafter.target.origin}")
-    yield Section("", [Lines(lines, is_unbroken=True)], has_heading=False)
+    return lines
 
 
-def _serving(conversion: Conversion, shown: Sequence[Note]) -> Section:
-    """The command that serves the output in each engine, or why it does not; engines that share it together.
-
-    `shown` are the notes above, which are not repeated.
-    """
-    names_by_command = grouped(
-        (row.command, row.verdict.engine) for row in conversion.serving if row.is_served
-    )
-    commands = [(", ".join(names), command) for command, names in names_by_command.items()]
-    width = max((len(names) for names, _ in commands), default=0)
-    names_by_reason = grouped(
-        ((not_served(row, shown), row.verdict.release != ""), row.verdict.engine)
-        for row in conversion.serving
-        if not row.is_served
-    )
-    reasons = [
-        Words(f"{', '.join(names):<{width}}  {why}", "doubt" if is_followed else "quiet")
-        for (why, is_followed), names in names_by_reason.items()
-    ]
-    lines = Lines(reasons, is_list=True, is_unbroken=True)
-    return Section("Serve", [Commands(commands), lines], placeholders(names_by_command))
+def _serving(conversion: Conversion, engines: Sequence[str]) -> Iterator[Section]:
+    """The command that serves the output in each other engine, or why it does not."""
+    chosen = _chosen(conversion, engines)
+    rest = [] if engines else [row for row in conversion.serving if row not in chosen]
+    also = also_line((row.verdict.outcome, engine_names([row.verdict])) for row in rest)
+    yield Section("", [Lines(also)], has_heading=False)
+    commands = [(row.verdict.engine, row.command) for row in (*chosen, *rest) if row.is_served]
+    reasons = grouped((not_served(row), row.verdict.engine) for row in rest if not row.is_served)
+    lines = [Words(f"{', '.join(names)}: {why}", "quiet") for why, names in reasons.items()]
+    about = placeholders(command for _, command in commands)
+    yield Section("Serve", [Commands(commands), Lines(lines, is_list=True)], about, is_more=True)
 
 
 def _gate(gate: "Gate") -> Section:
@@ -168,20 +190,22 @@ def _changes(plan: ConversionPlan) -> Iterator[Section]:
     moved = [step for step in plan.steps if step.action != "kept"]
     kept = len(plan.steps) - len(moved)
     moves = [(step.action, " + ".join(step.stored) or "config", step.name) for step in moved]
-    title = f"Tensors: {len(plan.steps)}, {size(plan.nbytes)}; {kept} kept as they are"
-    yield Section(title, [Table(("action", "from", "to"), moves)])
+    about = f"{len(plan.steps)}, {size(plan.nbytes)}; {kept} kept as they are"
+    yield Section("Tensors", [Table(("action", "from", "to"), moves)], about)
     keys = [(change.key, _value(change.before), _value(change.after)) for change in plan.changes]
-    title = f"config.json: {len(plan.changes)} keys change"
-    yield Section(title, [Table(("key", "before", "after"), keys)])
+    yield Section("config.json", [Table(("key", "before", "after"), keys)], f"{len(keys)} keys change")
     if left_out := (*plan.left_tensors, *plan.left_files):
         rows = [(left.name, left.why) for left in left_out]
         yield Section("Left out", [Table(("what", "why"), rows)])
 
 
-def _notes(notes: Sequence[Note]) -> Iterator[Section]:
-    if shown := urgent_notes(notes):
-        rows = [Remark(toned(note.level), note.text) for note in shown]
-        yield Section("Notes", [Remarks(rows)])
+def _notes(plan: ConversionPlan, *, is_quiet: bool) -> tuple[Section, Section]:
+    """The first warnings, and all other notes."""
+    rows = [Remark(toned(note.level), note.text) for note in urgent_notes(plan.notes)]
+    first = [] if is_quiet else [row for row in rows if row.word.text == "warning"][:MOST_WARNINGS]
+    return Section("Warnings", [Remarks(first)]), Section(
+        "Notes", [Remarks([row for row in rows if row not in first])]
+    )
 
 
 def _value(value: object) -> str:

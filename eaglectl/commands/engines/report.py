@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import product
 
 from eaglectl.engines.behaviour import EvidenceKind, stated, unversioned
 from eaglectl.engines.engine import Engine
@@ -12,7 +13,10 @@ from eaglectl.engines.targets import serving_notes
 from eaglectl.errors import UsageError
 from eaglectl.judge.support import ATTENTION, NORMS, Service, services
 from eaglectl.report.section import Lines, Outline, Section, Table, Words, grouped
+from eaglectl.report.wording import engine_title
 
+KIND_WORDS = {"GQA": "MHA or GQA", "Qwen3": "Qwen3 norms", "MLA": "MLA"}
+KINDS = tuple(product(NORMS, ATTENTION))
 COLUMNS = {"GQA": "MHA, GQA, MQA", "Qwen3": "q/k norms (Qwen3)", "MLA": "MLA"}
 RUNNERS = {("V1",): "V1", ("V2",): "V2", ("V1", "V2"): "V1 or V2, by the target's architecture"}
 SCOPE = (
@@ -54,20 +58,45 @@ def model_runners(engine: Engine, release: str) -> tuple[str, ...]:
 
 
 def engines_outline(chosen: Collection[str]) -> Outline:
-    """A table for each chosen engine whose releases are followed, and notes on the others."""
-    served = tuple(services())
-    sections = [
-        _followed(engine, [service for service in served if service.engine == name])
-        for name, engine in ENGINES.items()
-        if name in chosen
-    ]
+    """How many kinds of drafter are served, from which release each, and all that is known of the engines."""
+    engines = [engine for engine in ENGINES.values() if engine.name in chosen]
+    served = [service for service in services() if service.engine in chosen]
     notes_by_name = unversioned_notes(chosen)
     lines = [f"{name}: {note}" for name, notes in notes_by_name.items() for note in notes]
     if known := [name for name in notes_by_name if unversioned_evidence(name) == "read"]:
         lines.append(f"read in their sources, not run: {', '.join(known)}")
-    sections.append(Section("Releases not followed", [_quiet(lines)] if lines else []))
-    last = "`eaglectl validate SOURCE --engine 'vllm>=0.22'` judges a checkpoint, release by release"
-    return Outline("engines", Words("what is known", "plain"), "", "", "", sections, [last])
+    head = ("drafter", *(engine.title for engine in engines))
+    rows = list(_matrix(engines, served)) if engines else []
+    title, about = ", ".join(notes_by_name), "releases not followed"
+    sections = [
+        Section("Releases", [Table(head, rows)], has_heading=False),
+        *(_followed(engine, [each for each in served if each.engine == engine.name]) for engine in engines),
+        *([Section(title, [_quiet(lines)], about, is_more=bool(engines))] if lines else []),
+    ]
+    counts = [f"{engine.title} {engine.releases[-1]} {_count(engine, served)}" for engine in engines]
+    answer = f"of {len(KINDS)} kinds of drafter serve {', '.join(counts)}"
+    if not engines:
+        answer = f"{', '.join(map(engine_title, chosen))}: its releases are not followed"
+    command = f"eaglectl validate SOURCE --engine {next(iter(chosen))}"
+    return Outline("engines", Words("what is known", "plain"), "", answer, answer, sections, next=command)
+
+
+def _serving(engine: Engine, kind: tuple[str, str], served: Sequence[Service]) -> set[str]:
+    """The releases that serve a kind of drafter from some layout."""
+    rows = [row for row in served if row.engine == engine.name and (row.version, row.attention) == kind]
+    return {release for row in rows for release in row.releases}
+
+
+def _count(engine: Engine, served: Sequence[Service]) -> int:
+    """The kinds of drafter that the newest release serves."""
+    return sum(engine.releases[-1] in _serving(engine, kind, served) for kind in KINDS)
+
+
+def _matrix(engines: Sequence[Engine], served: Sequence[Service]) -> Iterator[tuple[str, ...]]:
+    """The releases of each engine that serve each kind of drafter, "none" where no release does."""
+    for kind in KINDS:
+        cells = (ranges(_serving(engine, kind, served), engine.releases) for engine in engines)
+        yield f"EAGLE-{kind[0]}, {KIND_WORDS[kind[1]]}", *(cell or "none" for cell in cells)
 
 
 def _quiet(lines: Sequence[str]) -> Lines:
@@ -80,7 +109,7 @@ def _followed(engine: Engine, served: Sequence[Service]) -> Section:
     head = ("drafter", "layouts", *(COLUMNS[attention] for attention in ATTENTION))
     table = Table(head, list(_rows(engine, served)), is_whole=True)
     facts = _quiet([*lines, *serving_lines(engine.name), SCOPE])
-    return Section(engine.title, [facts, table], ranges(engine.releases, engine.releases))
+    return Section(engine.title, [facts, table], ranges(engine.releases, engine.releases), is_more=True)
 
 
 def _release_lines(engine: Engine) -> Iterator[str]:

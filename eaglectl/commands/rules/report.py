@@ -8,6 +8,7 @@ from eaglectl.judge.rule import Rule
 from eaglectl.report.findings import rule_url
 from eaglectl.report.section import Lines, Outline, Section, Table, Words, toned
 from eaglectl.report.wording import plural
+from eaglectl.text import is_url
 
 HEAD = ("rule", "severity", "name", "what it asks")
 
@@ -32,7 +33,9 @@ def _row(rule: Rule) -> tuple[str | Words, ...]:
 def rule_outline(rule: Rule) -> Outline:
     """One rule: what it asks, why, the fix, and how to suppress it."""
     name, severity = Words(f"{rule.id} {rule.name}", "strong"), toned(rule.severity)
-    facts = f"family {rule.family}  engines {rule.engines or 'all'}  {rule_url(rule)}"
+    url = rule_url(rule)
+    address = f"  {url}" if is_url(url) else ""
+    facts = f"family {rule.family}  engines {rule.engines or 'all'}{address}"
     lines = Lines([Words(facts, "quiet")], is_unbroken=True)
     texts = {
         "Why": rule.why,

@@ -12,8 +12,10 @@ from msgspec import Struct
 from eaglectl.errors import EaglectlError
 from eaglectl.files.layout import INDEX, SINGLE
 from eaglectl.files.source import FolderSource
+from eaglectl.report.wording import shortened
 
 # strings, those that are followed by a colon as keys, and brackets
+DECODER = json.JSONDecoder(strict=False)
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]', re.DOTALL)
 
 
@@ -60,6 +62,18 @@ class Places:
             return Place(self._path(file), line)
         before = text[:offset]
         return Place(self._path(file), before.count("\n") + 1, offset - before.rfind("\n"))
+
+    def code(self, where: str) -> str:
+        """Return the line of the key that the `where` of a match names, with its value; "" for no key."""
+        file, _, key = where.partition(":")
+        text = self._text(file) if key and file.endswith(".json") else ""
+        offset = key_offset(text, key)
+        if offset is None:
+            return ""
+        name, end = DECODER.raw_decode(text, offset)
+        value, _ = DECODER.raw_decode(text[end:].lstrip(" \t\r\n:"))
+        line = text[:offset].count("\n") + 1
+        return f"{file}:{line}  {shortened(f'{json.dumps(name)}: {json.dumps(value)}')}"
 
     @cached_property
     def names(self) -> tuple[str, ...]:

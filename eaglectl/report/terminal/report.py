@@ -19,6 +19,7 @@ from eaglectl.report.section import (
     Section,
     Table,
     Words,
+    is_empty,
     plain,
     spans,
 )
@@ -57,16 +58,31 @@ ENTRY_INDENT = 10
 UNWRAPPED = ("engine", "tensor", "ids it reads", "boundaries", "action")
 
 
-def print_outline(console: Console, outline: Outline) -> None:
-    """Print the head, the sections of one source or of several, and the last lines."""
+def print_outline(console: Console, outline: Outline, *, is_whole: bool = True) -> None:
+    """Print the answer, the sections that support it, of one source or of several, and the last lines.
+
+    Without `is_whole`, what is more than that is named in the last line.
+    """
+    hidden = dict.fromkeys(_print_parts(console, outline, is_whole=is_whole))
+    if hidden:
+        print_sentence(console, f"more with -v: {', '.join(hidden)}", 0, style="dim")
+
+
+def _print_parts(console: Console, outline: Outline, *, is_whole: bool) -> list[str]:
+    """Print a result, and return the titles of what is left out."""
+    hidden = []
     if outline.head:
         words = plain(outline.head).split()
         _print_line(console, outline.head, is_whole=max(map(len, words)) > console.width)
+    _print_lines(console, Lines(outline.cause), 2)
+    if outline.next:
+        _print_commands(console, Commands([("next", outline.next)]), 0)
     for part in outline.parts:
-        print_outline(console, part)
+        hidden += _print_parts(console, part, is_whole=is_whole)
         if not outline.is_dense:
             console.print()
-    shown = [section for section in outline.sections if section.only != "markdown"]
+    every = [section for section in outline.sections if section.only != "markdown" and not is_empty(section)]
+    shown = [section for section in every if is_whole or not section.is_more]
     is_first = not outline.head and not outline.parts
     for section in shown:
         print_section(console, section, is_first=is_first and section is shown[0])
@@ -74,6 +90,7 @@ def print_outline(console: Console, outline: Outline) -> None:
         console.print()
     for line in outline.last:
         _print_line(console, line)
+    return hidden + [section.title for section in every if section not in shown]
 
 
 def as_text(outline: Outline) -> str:
@@ -131,14 +148,16 @@ def _print_lines(console: Console, block: Lines, columns: int) -> None:
 def _print_entries(console: Console, block: Entries, _: int) -> None:
     for entry in block.rows:
         word, name = _span(entry.word), _span(entry.name)
-        head = Text.assemble(name, (f"  {entry.where}" if entry.where else "", "cyan"))
+        where = "" if entry.code else entry.where
+        head = Text.assemble(name, (f"  {where}" if where else "", "cyan"))
         head.append(f"  {entry.about}" if entry.about else "", style="magenta")
         grid = Grid.grid()
         grid.add_column(width=ENTRY_INDENT - 2)
         grid.add_row(Text(*word), head)
         console.print(indented(grid))
+        if entry.code:
+            print_sentence(console, entry.code, ENTRY_INDENT, style="cyan")
         print_sentence(console, entry.text, ENTRY_INDENT)
-        print_sentence(console, entry.fix, ENTRY_INDENT, ("fix: ", "green"))
 
 
 def _print_table(console: Console, block: Table, columns: int) -> None:
