@@ -86,13 +86,13 @@ def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> in
             annotation=option.kind if option.shown_default is not None else option.kind | None,
         )
         for name, option in options.items()
-        if name not in signature.parameters
+        if name not in signature.parameters and not option.option.is_former
     ]
     return signature.replace(parameters=[*kept, *added])
 
 
 def _documentation(function: Callable[..., Any], options: Mapping[str, Field]) -> str:
-    rows = [f"    {name}: {option.option.help}" for name, option in options.items()]
+    rows = [f"    {name}: {option.option.help}" for name, option in options.items() if option.option.help]
     return "\n".join(
         [inspect.getdoc(function) or "", "", "Options, in a record or as keyword arguments:", *rows]
     )

@@ -51,7 +51,7 @@ class Option(Struct, frozen=True):
     `value` what --help says that it takes, `group` its panel of --help. A value is one of `choices`, and from
     `least` to `most`. `read` makes it of a text, of each text where there may be several, and raises
     ValueError with what was expected. `complete` names the function of eaglectl.commands.completion that
-    offers values to a shell.
+    offers values to a shell. `is_former`: a spelling of before, which is taken and shown nowhere.
     """
 
     help: str
@@ -63,6 +63,7 @@ class Option(Struct, frozen=True):
     most: float = math.inf
     read: Callable[[Any], Any] | None = None
     complete: str = ""
+    is_former: bool = False
 
 
 # of fields that are none

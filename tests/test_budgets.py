@@ -10,8 +10,8 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 426,
-    "commands": 2328,
+    "cli": 470,
+    "commands": 2338,
     "comparison": 649,
     "conversion": 2260,
     "drafter": 644,
@@ -20,7 +20,7 @@ BUDGETS = {
     "formats": 2629,
     "judge": 3198,
     "modules": 1295,
-    "operations": 1759,
+    "operations": 1809,
     "publish": 1455,
     "reference": 1246,
     "report": 2056,

@@ -265,7 +265,7 @@ def test_without_torch_the_next_command_is_the_same_again(
     diagnosis = eaglectl.diagnose(str(good["eagle3"]), str(TARGET), options)
     assert (diagnosis.cause, diagnosis.verdict) == ("no-reference", "could-not-look")
     assert "pip install '.[torch]'" in diagnosis.words
-    again = ["eaglectl", "diagnose", str(good["eagle3"]), "--engine", server, "--prompts", prompts]
+    again = ["eaglectl", "diagnose", str(good["eagle3"]), "--run-in", server, "--prompts", prompts]
     assert [shlex.split(line) for line in diagnosis.commands] == [[*again, "--target", str(TARGET)]]
 
 
@@ -665,7 +665,10 @@ def test_the_command_writes_its_page(good: dict[str, Path], tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"engine": "llama.cpp"}, "vllm, sglang or a server's URL"),
+        ({"engine": "llama.cpp"}, "--engine llama.cpp: vllm or sglang was expected"),
+        ({"run_in": "llama.cpp"}, "vllm, sglang, reference or a server's URL"),
+        ({"engine": "vllm", "run_in": "sglang"}, "leave one of them out"),
+        ({"engine": "http://127.0.0.1:1", "run_in": "vllm"}, "contradict each other"),
         ({"engine": "vlm"}, "--engine vlm"),
         ({"expected": 5.0}, "--expected 5"),
         ({"expected": 1.0}, "--expected 1"),

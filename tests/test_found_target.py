@@ -263,7 +263,7 @@ def named_pair(cache: Path, tmp_path: Path) -> Path:
 def test_the_target_is_run_from_the_cache(named_pair: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one two three\n")
-    options = ("--engine", "reference", "--prompts", prompts, "--max-tokens", "4", "--json")
+    options = ("--run-in", "reference", "--prompts", prompts, "--max-tokens", "4", "--json")
     report = call("smoke", named_pair, *options).document
     assert report["prompts"] == 1 and any(
         "which base_model in README.md names" in note for note in report["notes"]

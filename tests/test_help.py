@@ -161,3 +161,16 @@ def test_convert_ends_with_the_command_that_serves_its_output_with_the_target_gi
     assert config.document["commands"]["vllm"].startswith(f"vllm serve {target} --speculative-config")
     start = call("convert", source, "--to", "3.1", "--init-only", "-o", tmp_path / "start", "--json")
     assert start.document["commands"] == {}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_first_page_of_help_has_few_options_and_says_where_the_others_are(name: str) -> None:
+    first, whole = call(name, "--help"), call(name, "--help-all")
+    shown, every = (
+        set(re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", page.out, re.M)) for page in (first, whole)
+    )
+    options = [each for each in all_commands()[name].params if each.param_type_name == "option"]
+    own = {max(each.opts, key=len) for each in options if not each.hidden} - {"--help-all"}
+    assert every == own | {"--help"} and len(shown - {"--help"}) <= 12
+    assert set(COMMANDS[name].common) <= shown
+    assert (f"{len(every - shown)} more options: eaglectl {name} --help-all" in first.out) == (shown != every)

@@ -172,7 +172,7 @@ def test_serve_lines_name_the_folder_of_a_file(tmp_path: Path) -> None:
 def test_engines_that_are_only_read_never_pass(engine: str, code: int, tmp_path: Path) -> None:
     done = call("validate", drafter_folder(tmp_path), "--engine", engine)
     assert done.code == code
-    assert ("captures boundaries [1, 3, 4]" if code == 1 else "smoke --engine http://") in words(done.out)
+    assert ("captures boundaries [1, 3, 4]" if code == 1 else "smoke --run-in http://") in words(done.out)
 
 
 def test_a_named_policy_gives_the_target_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def test_a_reference_s_figure_is_not_an_engine_s(tmp_path: Path) -> None:
     place = tmp_path / "automodel"
     assert call("convert", TINY / "eagle3", "--for", "automodel", "--target", TARGET, "-o", place).code == 0
     run = ("--target", TARGET, "--prompts", PROMPTS, "--sample", "3", "--max-tokens", "4", "--device", "cpu")
-    done = call("smoke", place, *run, "--engine", "reference")
+    done = call("smoke", place, *run, "--run-in", "reference")
     assert "measured as if the file were read as trained; vLLM 0.33.0 does not read it so" in done.out
 
 

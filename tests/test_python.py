@@ -107,8 +107,8 @@ def test_a_result_is_a_target_and_a_policy_too(tmp_path: Path) -> None:
     [
         (lambda out: eaglectl.convert(TINY, out), "give another out, or force to replace it"),
         (lambda out: eaglectl.convert(ASKS, out / "new"), "pass semantics specforge=pre-879"),
-        (lambda _: eaglectl.smoke(TINY, TARGET, engine="reference", timeout=-1), "timeout -1: more than 0"),
-        (lambda _: eaglectl.smoke(TINY, "nowhere", engine="reference"), "target nowhere: smoke runs"),
+        (lambda _: eaglectl.smoke(TINY, TARGET, run_in="reference", timeout=-1), "timeout -1: more than 0"),
+        (lambda _: eaglectl.smoke(TINY, "nowhere", run_in="reference"), "target nowhere: smoke runs"),
         (lambda _: eaglectl.upgrade(TINY, fc_norm="off", is_norm_output=False), "is_norm_output=False leave"),
         (lambda _: eaglectl.convert(TINY, size=100), "size and counts go together"),
         (lambda _: eaglectl.load_only(TINY, TARGET, timeout=0), "timeout 0: more than 0"),

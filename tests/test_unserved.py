@@ -234,7 +234,7 @@ def test_a_conversion_has_a_line_for_each_engine_whose_releases_are_not_followed
     assert lines["vllm"].strip().startswith("vllm serve ")
     assert lines["tensorrt-llm"].strip() == (
         "unknown: its targets were not looked at; needs eagle3_layers_to_capture: {1, 3, 4}; start it with"
-        " the drafter, and smoke --engine http://127.0.0.1:8080 measures it"
+        " the drafter, and smoke --run-in http://127.0.0.1:8080 measures it"
     )
     assert lines["atom"].strip() == "differs: captures boundaries [1, 3, 4]"
     others = "tokenspeed, max, vllm-ascend, lmdeploy, mlx-vlm  unknown: read, not judged; start it with the"

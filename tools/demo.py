@@ -23,7 +23,7 @@ class DemoCommand(Struct, frozen=True):
 
 
 # few prompts of few tokens, for a demo of minutes
-SMOKE = "--target TARGET --engine reference --device cpu --prompts real/test.jsonl --sample 6 --max-tokens 32"
+SMOKE = "--target TARGET --run-in reference --device cpu --prompts real/test.jsonl --sample 6 --max-tokens 32"
 REAL_STEPS = (
     DemoCommand(
         "A drafter of SmolLM2 as SpecForge wrote it: it states no layers, so each engine takes its default",
@@ -85,7 +85,7 @@ STEPS = (
     ),
     DemoCommand(
         "A trained drafter with its target: how many draft tokens are accepted?",
-        "smoke tiny/eagle3 --target tiny/target --engine reference --prompts tiny/prompts.jsonl"
+        "smoke tiny/eagle3 --target tiny/target --run-in reference --prompts tiny/prompts.jsonl"
         " --max-tokens 32 --show",
     ),
 )

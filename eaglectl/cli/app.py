@@ -10,6 +10,7 @@ from typer.completion import get_completion_inspect_parameters
 
 import eaglectl
 from eaglectl.cli.command import command as command_of
+from eaglectl.cli.command import print_help
 from eaglectl.cli.commands import COMMANDS
 from eaglectl.cli.help import COMMON, HELP_OPTIONS, GroupedCommand, Root, terminal_width
 from eaglectl.files.files import current_folder
@@ -54,9 +55,7 @@ def _not_loaded() -> None:
 
 def _print_help(context: typer.Context, is_asked: bool) -> None:
     if is_asked:
-        for line in context.get_help().splitlines():
-            say(line)
-        raise typer.Exit
+        print_help(context)
 
 
 def _print_version(is_asked: bool) -> None:

@@ -32,9 +32,9 @@ NEWEST, INSTALLED = "newest known", "installed here"
 LONGEST_PATH = 4096
 # of every engine whose releases are not followed: no list of its targets was read
 TARGETS_UNREAD = "its targets were not looked at"
-SETTLED_BY_A_RUN = "start it with the drafter, and smoke --engine http://127.0.0.1:8080 measures it"
+SETTLED_BY_A_RUN = "start it with the drafter, and smoke --run-in http://127.0.0.1:8080 measures it"
 # of a release that no data is of; its place is the engine's name
-UPDATE = "not a known release: update eaglectl, or let smoke --engine {} measure the installed one"
+UPDATE = "not a known release: update eaglectl, or let smoke --run-in {} measure the installed one"
 
 
 class EngineRequest(Struct, frozen=True):

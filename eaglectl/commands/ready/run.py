@@ -43,13 +43,13 @@ from eaglectl.operations.inspecting import inspect, inspect_files
 from eaglectl.operations.open_questions import OpenQuestions, measured_questions
 from eaglectl.operations.options import (
     INSTALLED,
-    SERVERS,
     ConvertOptions,
     DiagnoseOptions,
     DiffOptions,
     InspectOptions,
     ReadyOptions,
     ValidateOptions,
+    is_server,
 )
 from eaglectl.operations.smoking import (
     CPU_SKIPPED,
@@ -71,6 +71,7 @@ from eaglectl.run.prompts import builtin_prompts, choose_prompts, digest_prompts
 from eaglectl.run.report import SmokeReport
 from eaglectl.shell import as_path, without_secrets
 from eaglectl.target import choose_target, fitting_target, weights_folder
+from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
 
 REFERENCE = "reference"
@@ -113,11 +114,11 @@ def ready(
     """
     start, source = time.perf_counter(), os.fspath(source)
     options = as_preset(options or ReadyOptions())
-    requests, servers = _engines(options.engines)
+    requests, servers = _engines(options), options.servers
     _check_arguments(options, requests)
     report_step(on_progress, "reading the files")
     place, weights = _target(source, path_text(target), options.answers)
-    notify(steps_text(open_folder(source).root, weights, _runners(requests, servers), _tokens(options)))
+    notify(steps_text(open_folder(source).root, weights, _runners(requests, options), _tokens(options)))
     kept = KeptRuns(weights or Path(), options.reuse and weights is not None and has_torch())
     questions = _questions(source, place, options, kept, on_progress)
     options = replace(options, answers=questions.answers)
@@ -155,19 +156,20 @@ def _explain_no_speed(result: Readiness, options: ReadyOptions) -> str:
     return next((report.speed_gap for report in reports if report.speed_gap), NOTHING_TIMED)
 
 
-def _runners(requests: Sequence[EngineRequest], servers: Sequence[str]) -> tuple[str, ...]:
+def _runners(requests: Sequence[EngineRequest], options: ReadyOptions) -> tuple[str, ...]:
     """What runs the drafter here: installed engines and servers, and the reference for the others."""
     own = []
     for request in requests:
-        if (release := _installed(request.engine)) in request.releases:
+        if (release := _installed(request.engine, options)) in request.releases:
             own.append(f"{ENGINES[request.engine].title} {release}")
     reference = [REFERENCE_TITLE] if has_torch() and len(own) < len(requests) else []
-    return (*own, *reference, *map(without_secrets, servers))
+    return (*own, *reference, *map(without_secrets, options.servers))
 
 
-def _installed(engine: str) -> str | None:
-    """The release of an engine that can be run here; None where it cannot."""
-    return installed_release(ENGINES[engine]) if engine in INSTALLED else None
+def _installed(engine: str, options: ReadyOptions) -> str | None:
+    """The release of an engine that is run here; None where it cannot, or shall not."""
+    is_run = engine in INSTALLED and (not options.runners or engine in options.runners)
+    return installed_release(ENGINES[engine]) if is_run else None
 
 
 def _tokens(options: ReadyOptions) -> int | None:
@@ -194,26 +196,38 @@ def _questions(
     return OpenQuestions(*made)
 
 
-def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str, ...]]:
-    """The engines that were asked for, else the default ones, and the URLs of servers.
+def _engines(options: ReadyOptions) -> tuple[EngineRequest, ...]:
+    """The engines to judge for: those of --engine, else the default ones, and none for a server alone.
 
-    Raises UnreadableError for one of which nothing is known but the layers that it captures.
+    Raises UnreadableError for one of which nothing is known but the layers that it captures, and for one that
+    shall run and is not here.
     """
-    servers = tuple(name for name in names if name.startswith(SERVERS))
-    requests = tuple(parse_engine(name) for name in names if name not in servers)
+    requests = tuple(map(parse_engine, options.engines))
     for request in requests:
         if request.engine not in ENGINES:
             raise UnreadableError(
                 f"--engine {request.engine}: read, not judged; engines are {', '.join(ENGINES)}; of others"
                 f" {SETTLED_BY_A_RUN}"
             )
-    return requests if names else default_requests(), servers
+    if not options.is_named:
+        requests = default_requests()
+    for name in options.runners:
+        if name not in (REFERENCE, *INSTALLED):
+            raise UsageError(f"--run-in {name}: vllm, sglang, reference or a server's URL was expected")
+        here = name == REFERENCE or installed_release(ENGINES[name])
+        own = [request for request in requests if request.engine == name]
+        if not here or (name != REFERENCE and not any(here in request.releases for request in own)):
+            raise UnreadableError(
+                f"--run-in {name}: {here or 'no release'} is installed here, and --engine is"
+                f" {listed(_labels(own)) or 'another'}; --run-in reference runs what the file means"
+            )
+    return requests
 
 
 def _check_arguments(options: ReadyOptions, requests: Sequence[EngineRequest]) -> None:
     """Raise UsageError for arguments of an engine that is not named, or that change what is measured."""
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
-    here = {request.engine for request in requests if _installed(request.engine)}
+    here = {request.engine for request in requests if _installed(request.engine, options)}
     if options.engine_arguments and not (len(here) == 1 and options.engines):
         raise UsageError(
             "--engine-arg is for one engine that is installed here: name it with --engine vllm or sglang"
@@ -266,7 +280,7 @@ class _Work(Struct, frozen=True):
     @property
     def is_named(self) -> bool:
         """Whether the engines were asked for: each of them has to serve the drafter."""
-        return bool(self.options.engines)
+        return self.options.is_named
 
     def stored(self, engine: str, inspection: Inspection) -> EngineReadiness:
         """What an engine does with the stored files, with acceptance where it can be run."""
@@ -281,7 +295,7 @@ class _Work(Struct, frozen=True):
             command=self._command(inspection.drafter, place, engine, revision),
             measure_command=self._measure_command(engine, self.source),
         )
-        reading = known.reading if known.outcome == ServedAs.DIFFERS and not _is_here(state) else None
+        reading = known.reading if known.outcome == ServedAs.DIFFERS and not self._is_here(state) else None
         report, gap = self._measured(self.source, state, reading)
         state = replace(state, stored=report, stored_gap=gap, stored_reading=reading if report else None)
         if report is None or not report.run.differences:
@@ -308,7 +322,7 @@ class _Work(Struct, frozen=True):
             return ""
         answers = self.options.answers if place == self.source else None
         words, target = self._given_again(), self.target or "TARGET"
-        return command("ready", place, "--engine", SERVED_AT, *words, target=target, answers=answers)
+        return command("ready", place, "--run-in", SERVED_AT, *words, target=target, answers=answers)
 
     def _given_again(self) -> list[str]:
         """The options that another run of the same prompts has too, as they were given."""
@@ -513,6 +527,10 @@ class _Work(Struct, frozen=True):
         words += [word for label in _labels(self.requests) if self.is_named for word in ("--engine", label)]
         return command("convert", self.source, *words, target=self.target, answers=self.options.answers)
 
+    def _is_here(self, state: EngineReadiness) -> bool:
+        """Whether the engine's release is the one that is installed and run here."""
+        return _installed(state.engine, self.options) == state.release
+
     def _measured(self, place: str, state: EngineReadiness, reading: NetworkReading | None = None) -> Attempt:
         """A run of the files at `place`, in the engine where it is installed, else in the reference.
 
@@ -520,7 +538,7 @@ class _Work(Struct, frozen=True):
         `reading`, it runs the network that the engine makes of them.
         """
         outcome = state.final_outcome
-        if _is_here(state):
+        if self._is_here(state):
             return self._run(place, state.engine, is_timed=not outcome.is_known_wrong)
         if reading is None and not outcome.is_served:
             return None, f"{_title(state)} {NOT_RUN.get(outcome, 'is not installed here')}"
@@ -558,7 +576,7 @@ class _Work(Struct, frozen=True):
                 )
             return smoke_as_read(place, target, reading, asked, on_progress=self.on_progress)
 
-        if engine.startswith(SERVERS):  # what it has loaded is its own
+        if is_server(engine):  # what it has loaded is its own
             return make()
         chosen = choose_prompts(asked.prompts, asked.sample, asked.seed)
         runner = f"in {ENGINES[engine].title}" if engine in ENGINES else "in the reference"
@@ -599,8 +617,3 @@ def _loss(state: EngineReadiness, ratio: Estimate) -> str:
 def _title(state: EngineReadiness) -> str:
     title = ENGINES[state.engine].title if state.engine in ENGINES else state.engine
     return f"{title} {state.release}".strip()
-
-
-def _is_here(state: EngineReadiness) -> bool:
-    """Whether the engine's release is the one that is installed here."""
-    return _installed(state.engine) == state.release
