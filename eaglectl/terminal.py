@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
-from eaglectl.progress import Progress
+from eaglectl.progress import Progress, set_notices
 from eaglectl.text import duration, escaped, inert, masked, printable
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ FIXED_WIDTH = 160
 LARGE = 500_000_000
 # seconds of work that are announced without a terminal too
 LONG = 60.0
+# an estimate that is off by this factor is said again
+WRONG = 1.5
 STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 # what progress bars of the Hub's client write to a terminal: to the start of a line, to another one, clear it
 NOTHING = re.compile(r"((?!))")
@@ -82,7 +84,8 @@ class OutputSettings(Struct):
 class ProgressBar:
     """An OnProgress callback that draws a bar on stderr; without a terminal, one line for large amounts.
 
-    Where the time of a stage is estimated, a line says it; without a terminal, from LONG on.
+    Where the time of the rest is estimated, the bar counts it down; without a terminal a line says it from
+    LONG on, and again where it was wrong.
     """
 
     def __init__(self, settings: OutputSettings, *, is_on: bool) -> None:
@@ -92,17 +95,25 @@ class ProgressBar:
         self.clock = time.monotonic
         self.stage_shown = ""
         self.is_counted = False
-        # when the rest of the stage ends, where that was timed
+        # when the rest of the stage ends, where that was timed, and the ends that a line said
         self.end: float | None = None
+        self.announced: dict[str, float] = {}
         self.bar: RichProgress | None = None
+        # who has notices while there is no bar
+        self.former: Callable[[str], None] | None = None
         self.task: TaskID | None = None
         # several threads may report at the same time
         self.lock = threading.Lock()
 
     def __enter__(self) -> "ProgressBar":
+        if self.is_on and self.has_terminal:
+            self.former = set_notices(None)
+            set_notices(self._notice if self.former else None)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.is_on and self.has_terminal:
+            set_notices(self.former)
         self._stop()
 
     def __call__(self, progress: Progress) -> None:
@@ -182,15 +193,23 @@ class ProgressBar:
         return TimeLeft()
 
     def _announce(self, progress: Progress) -> None:
-        """Say how long the rest of a stage takes, where that was timed."""
-        seconds = progress.seconds
-        if seconds is None or (seconds < LONG and not self.has_terminal):
+        """Say how long the rest takes, where that was timed; again where it was wrong."""
+        seconds, work = progress.seconds, progress.whole or progress.stage
+        if seconds is None or seconds < LONG or self.has_terminal:  # where the bar says it
             return
-        text = f"{progress.stage} takes about {duration(seconds)} more"
-        if self.bar is not None:
-            self.bar.console.print(printable(text))
-        else:
-            say(text, sys.stderr)
+        now = self.clock()
+        before = self.announced.get(work, now) - now
+        if before <= 0 or not before / WRONG < seconds < before * WRONG:
+            self.announced[work] = now + seconds
+            say(f"{work} takes about {duration(seconds)} more", sys.stderr)
+
+    def _notice(self, text: str) -> None:
+        """Print a notice above the bar, as one below would stand in its line."""
+        with self.lock:
+            if self.bar is not None:
+                self.bar.console.print(printable(f"eaglectl: {text}"))
+            elif self.former is not None:
+                self.former(text)
 
     def _print_line(self, progress: Progress) -> None:
         """Print a line as a stage begins whose bytes take seconds."""

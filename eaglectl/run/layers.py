@@ -6,7 +6,7 @@ the other; the other half judges by draft-and-verify, so that the best of many b
 the sets with one boundary one off, and trainers' default: those that draft as well are told.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -30,6 +30,11 @@ from eaglectl.verdicts import ReadingOutcome
 Boundaries = tuple[int, ...]
 # of the texts that choose, as the states of every boundary are kept: their tokens, and bytes of the states
 MOST_TOKENS, MOST_BYTES = 8192, 1 << 29
+# sets are compared at one of so many positions first, and those that draft nearly as well at all of them
+COARSE, NEAR = 4, 0.95
+# more right first tokens than this make a gain of LEAST_GAIN possible
+LEAST_FIRST = 1.01
+TRYING = "trying aux layers"
 FIRST_EDGE = 16  # the first bin of positions, the next one as wide, and each after them twice as wide
 
 
@@ -65,6 +70,8 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         raise UnreadableError(
             f"{len(results)} prompts are too few to try other aux layers; {2 * LEAST_PROMPTS} or more can"
         )
+    if job.on_progress:
+        job.on_progress(Progress(TRYING, 0, 1, "sets of layers"))
     stage = Stage(job)
     depth = stage.target.depth
     room = MOST_BYTES // (4 * (depth + 1) * job.drafter.dims.target_hidden)
@@ -78,16 +85,10 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         )
         for indices, boundaries in ((choosing, range(depth + 1)), (judging, stage.boundaries))
     )
-    scores: dict[Boundaries, int] = {}
-
-    def score(boundaries: Boundaries) -> int:
-        if boundaries not in scores:
-            scores[boundaries] = first.count_first(stage.drafter, boundaries)
-            if job.on_progress:
-                job.on_progress(Progress("trying aux layers", len(scores), None, "sets of layers"))
-        return scores[boundaries]
-
-    best = climb(score, starts(stage.boundaries, depth), depth)
+    scores = _Scores(first, stage.boundaries, depth)
+    best = climb(scores, starts(stage.boundaries, depth), depth)
+    if scores(best) < LEAST_FIRST * scores(stage.boundaries):
+        best = stage.boundaries
     found: Variant | None = None
     alike: list[Boundaries] = []
     if best != stage.boundaries:
@@ -96,7 +97,30 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         token for part in (first, second) for token in part.first_tokens(stage.drafter, stage.boundaries)
     ]
     shares = _by_position(tokens, shared_start(stage.texts))
-    return LayerSearch(stage.boundaries, len(scores), found, tuple(shares), tuple(alike))
+    return LayerSearch(stage.boundaries, len(scores.counts), found, tuple(shares), tuple(alike))
+
+
+class _Scores:
+    """How many first draft tokens are right from each set of boundaries.
+
+    -1 from those that draft clearly worse than the stated ones, by a part of the positions.
+    """
+
+    def __init__(self, first: FirstPass, stated: Boundaries, depth: int) -> None:
+        self.first, self.drafter = first, first.stage.drafter
+        self.counts: dict[Boundaries, int] = {}
+        self.expected = len(list(moves(stated, depth))) + 1
+        self.least = NEAR * first.count_first(self.drafter, stated, COARSE)
+
+    def __call__(self, boundaries: Boundaries) -> int:
+        """The score of these boundaries, counted once."""
+        if boundaries not in self.counts:
+            is_near = self.first.count_first(self.drafter, boundaries, COARSE) >= self.least
+            self.counts[boundaries] = self.first.count_first(self.drafter, boundaries) if is_near else -1
+            if report := self.first.job.on_progress:
+                tried = len(self.counts)
+                report(Progress(TRYING, tried, max(self.expected, tried + 1), "sets of layers"))
+        return self.counts[boundaries]
 
 
 def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], list[int]]:
@@ -128,15 +152,27 @@ def is_possible(boundaries: Boundaries, depth: int) -> bool:
     return ascending and boundaries[0] >= 0 and boundaries[-1] <= depth
 
 
-def climb(score: Callable[[Boundaries], int], starts: Iterator[Boundaries], depth: int) -> Boundaries:
+def moves(boundaries: Boundaries, depth: int) -> Iterator[Boundaries]:
+    """The possible sets with one boundary moved."""
+    for place in range(len(boundaries)):
+        yield from _moved(boundaries, place, depth)
+
+
+def _moved(boundaries: Boundaries, place: int, depth: int) -> Iterator[Boundaries]:
+    for boundary in range(depth + 1):
+        others = (*boundaries[:place], boundary, *boundaries[place + 1 :])
+        if boundary != boundaries[place] and is_possible(others, depth):
+            yield others
+
+
+def climb(score: Callable[[Boundaries], int], starts: Iterable[Boundaries], depth: int) -> Boundaries:
     """The boundaries of the highest score that moves of one boundary at a time lead to."""
     # the stated ones are first, and stay where others only equal them
     best = max((boundaries for boundaries in starts if is_possible(boundaries, depth)), key=score)
     while True:
         before = best
         for place in range(len(best)):
-            moved = ((*best[:place], boundary, *best[place + 1 :]) for boundary in range(depth + 1))
-            best = max([best, *(others for others in moved if is_possible(others, depth))], key=score)
+            best = max([best, *_moved(best, place, depth)], key=score)
         if best == before:
             return best
 
