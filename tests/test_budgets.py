@@ -13,18 +13,18 @@ BUDGETS = {
     "cli": 426,
     "commands": 2328,
     "comparison": 649,
-    "conversion": 2260,
-    "drafter": 644,
+    "conversion": 2310,
+    "drafter": 650,
     "engines": 1373,
     "files": 3106,
     "formats": 2629,
-    "judge": 3198,
+    "judge": 3460,
     "modules": 1295,
-    "operations": 1759,
+    "operations": 1770,
     "publish": 1455,
     "reference": 1246,
     "report": 2056,
-    "run": 4512,
+    "run": 4516,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03

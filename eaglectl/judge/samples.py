@@ -69,7 +69,8 @@ def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple
     samples = {}
     for name, tensor in drafter.tensors.items():
         stored = weights.tensors.get(tensor.stored[0])
-        if stored is None or len(tensor.stored) > 1 or stored.dtype not in PLAIN:
+        is_whole = isinstance(tensor.origin, tuple) and len(tensor.origin) == 1
+        if stored is None or not is_whole or stored.dtype not in PLAIN:
             continue
         is_matrix = len(stored.shape) == 2 and stored.shape == tensor.shape
         if (
@@ -81,22 +82,22 @@ def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple
         blocks = drafter.dims.aux if name == "fc.weight" else 1
         if name.startswith("layers.0.self_attn.") and tensor.shape[1] == 2 * drafter.dims.hidden:
             blocks = 2
-        sample = _sample(weights, stored.name, blocks, is_head=name == "lm_head.weight")
+        sample = _sample(weights, stored.name, tensor.dtype, blocks)
         if sample is not None:
             samples[name] = (stored.name, sample)
     return samples
 
 
-def _sample(weights: Checkpoint, name: str, blocks: int, *, is_head: bool) -> Sample | None:
+def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample | None:
     tensor = weights.tensors[name]
     size, count = tensor.row_bytes, tensor.shape[0]
-    chosen = list(_rows(count, is_head=is_head))
+    chosen = list(_rows(count, is_head=name.endswith("lm_head.weight")))
     rows = [weights.read(name, row * size, (row + 1) * size) for row in chosen]
     if len(set(rows)) == 1:
         return None  # a constant matrix, of which another rule speaks
     zeros = sum(row.count(0) == size for row in rows)
     copies = len(rows) - zeros - len(set(rows)) + bool(zeros)
-    numbers = [_numbers(tensor.dtype, rows[:: max(1, len(rows) // ROWS)], at, blocks) for at in range(blocks)]
+    numbers = [_numbers(dtype, rows[:: max(1, len(rows) // ROWS)], at, blocks) for at in range(blocks)]
     if not all(isfinite(number) for block in numbers for number in block):
         return None
     every = [abs(number) for block in numbers for number in block]

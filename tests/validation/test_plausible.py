@@ -1,5 +1,6 @@
 """Numbers that pass every other rule: the tiny trained drafter with one change, and exactly what is said."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import eaglectl
 from eaglectl.conversion.arithmetic import decode, encode
 from eaglectl.drafter.drafter import Target
+from eaglectl.errors import RefusedError
 from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.source import FolderSource
 from eaglectl.formats.format import Answers
@@ -20,7 +22,7 @@ from eaglectl.judge.samples import RANGES, sample_matrices
 from eaglectl.judge.vectors import read_vectors
 from tests.builders import Stored, read_safetensors, write_safetensors
 from tests.conftest import FIXTURES
-from tests.tiny import TARGET, TINY
+from tests.tiny import PROMPTS, TARGET, TINY
 from tests.validation.patches import Patch, check
 
 Array = npt.NDArray[np.float64]
@@ -165,6 +167,58 @@ def test_errors_are_what_nothing_is_accepted_with() -> None:
     assert {rule.id for rule in rules() if rule.id in RULES and rule.severity == "error"} == {
         rule for patch in BAD for rule in patch.finds if patch.why in DEAD
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patch", [patch for patch in BAD if patch.why in DEAD], ids=lambda patch: patch.why)
+def test_dead_numbers_are_errors(patch: Patch, tmp_path: Path) -> None:
+    report = eaglectl.smoke(
+        patch.build(tmp_path), str(TARGET), engine="reference", prompts=PROMPTS, sample=8, max_tokens=16, k=3
+    )
+    assert report.measured is not None and report.measured.length.value < 1.2
+
+
+def test_a_warning_on_numbers_is_a_note_of_inspect_and_of_convert(tmp_path: Path) -> None:
+    folder = BAD[0].build(tmp_path)
+    notes = eaglectl.inspect(folder, target=str(TARGET)).drafter.notes
+    plan = eaglectl.convert(folder, target=str(TARGET), dry_run=True).plan
+    for each in (notes, plan.notes):
+        assert ("fc.weight", "boundary 4 is not read at all by fc.weight") in [
+            (n.about, n.text) for n in each
+        ]
+
+
+@pytest.mark.parametrize("why", ["a fresh head", "bfloat16 as float16"])
+def test_convert_writes_no_dead_numbers(why: str, tmp_path: Path) -> None:
+    (patch,) = (each for each in BAD if each.why == why)
+    with pytest.raises(RefusedError, match=f"the output would be broken: {patch.finds[0]}"):
+        eaglectl.convert(patch.build(tmp_path), tmp_path / "out", target=str(TARGET))
+    assert not (tmp_path / "out").exists()
+
+
+REPAIRS = {
+    "norms less one": "norm-weights=less-one",
+    "norms and one": "norm-weights=plus-one",
+    "bfloat16 as float16": "dtype=bfloat16",
+    "float16 as bfloat16": "dtype=float16",
+    "other heads": "head-size=32",
+}
+
+
+@pytest.mark.parametrize("why", REPAIRS)
+def test_the_repair_of_a_reading_gives_the_good_drafter(why: str, tmp_path: Path) -> None:
+    (patch,) = (each for each in BAD if each.why == why)
+    out, good = tmp_path / "out", tmp_path / "good"
+    eaglectl.convert(str(TINY / "eagle3"), good, target=str(TARGET))
+    eaglectl.convert(patch.build(tmp_path), out, target=str(TARGET), fixes=(tuple(REPAIRS[why].split("=")),))
+    assert eaglectl.validate(out, target=str(TARGET), has_engines=False, ignore=NOTES).verdict == "pass"
+    repaired, trained = (read_safetensors(folder / "model.safetensors") for folder in (out, good))
+    # of numbers above two, bfloat16 has kept half of the steps
+    steps = {"norms and one": 2**-7, "float16 as bfloat16": 2**-11}.get(why, 0)
+    for name in trained.keys() - {"d2t", "t2d"}:
+        assert np.abs(values(repaired[name]) - values(trained[name])).max() <= steps * 2
+    config = json.loads((out / "config.json").read_text())
+    assert (config["head_dim"], config["num_attention_heads"], config["num_key_value_heads"]) == (32, 4, 2)
 
 
 @pytest.mark.parametrize("folder", TRAINED, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
