@@ -29,6 +29,7 @@ import notebook
 import open_facts
 import picture
 import published
+import ranges
 import ready_page
 import real_pair
 import round_trips
@@ -57,7 +58,12 @@ def page() -> str:
     parts = [HEAD, _contents(rules())]
     for family, members in groupby(rules(), key=lambda rule: rule.family):
         parts += [f"## {family.capitalize()}\n", *(_section(rule) for rule in members)]
-    parts += ["## To let a finding pass\n", f"```\n{suppression(rules()[0])}\n```\n", _pains()]
+    parts += [
+        "## To let a finding pass\n",
+        f"```\n{suppression(rules()[0])}\n```\n",
+        ranges.section(),
+        _pains(),
+    ]
     return "\n".join(parts)
 
 

@@ -1,7 +1,7 @@
-"""Readings of a checkpoint that are repaired by moving bytes (`--fix-reading`): rows, columns, whole tensors.
+"""Readings of a checkpoint that --fix-reading repairs, mostly by moving bytes: rows, columns, whole tensors.
 
-A reading is a way in which the tensors may be stored other than their names state. Its moves make of them
-what the names state; the sensitivity probe runs the drafter with the same moves.
+A reading is a way in which the tensors may be stored other than their names and the config state. Its moves
+make of them what is stated; the sensitivity probe runs the drafter with the same moves.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from eaglectl.conversion.plan import TransformedDrafter
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.drafter.tensors import Tensor, is_quantised_part
+from eaglectl.drafter.tensors import Computed, Tensor, is_norm, is_quantised_part
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.catalogue import by_name
 
@@ -38,22 +38,26 @@ class Move(Struct, frozen=True):
     """A tensor of the repaired drafter, made of the stored `source`.
 
     `rows` are the rows of `source` in their new order; `blocks` is the new order of as many equal blocks of
-    columns (of elements, for a vector). None: as they are.
+    columns (of elements, for a vector). None: as they are. `added` is added to each number; `dtype` is that
+    of the words, where it is not the stated one.
     """
 
     name: str
     source: str
     rows: tuple[int, ...] | None = None
     blocks: tuple[int, ...] | None = None
+    added: int = 0
+    dtype: str = ""
 
 
 def readings(drafter: Drafter) -> Iterator[FixReading]:
     """Every reading that this drafter's tensors allow and the probe tries.
 
-    Not those of tables: t2d changes no draft, and d2t is tried where t2d says otherwise (candidates.py).
+    Not those of tables: t2d changes no draft, and d2t is tried where t2d says otherwise (candidates.py). Nor
+    that of a dtype, which the numbers show.
     """
     for key, declared in READINGS.items():
-        for value in () if key in TABLES else declared.values(drafter):
+        for value in () if key in (*TABLES, "dtype") else declared.values(drafter):
             items = value.split(",")
             shown = value if len(items) <= MOST_ROTATED_HEADS else f"{','.join(items[:3])},..."
             yield FixReading(key, value, declared.title.format(value=shown))
@@ -81,18 +85,26 @@ def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
     raise UsageError(f"--fix-reading {key}={value}: {wanted} was expected")
 
 
+def with_sizes(drafter: Drafter, key: str, value: str) -> Drafter:
+    """The drafter with the sizes that a reading gives it; all but one give it none."""
+    resized = READINGS[key].resized
+    return drafter if resized is None else resized(drafter, value)
+
+
 def with_readings_fixed(drafter: Drafter, fixes: Sequence[tuple[str, str]]) -> TransformedDrafter:
     """The drafter with its tensors moved as each of `fixes` names it, one after the other.
 
-    Bytes move and nothing is computed. Raises UsageError as `moves` does, RefusedError for quantised tensors.
+    Bytes move and nothing is computed, but for norms. Raises UsageError as `moves` does, RefusedError for
+    quantised tensors.
     """
     notes = []
     for key, value in fixes:
         asked = moves(drafter, key, value)
-        drafter = with_moves(drafter, asked)
-        change = f"made {value.replace('-', ' ')}" if key in TABLES else "moved"
-        names = ", ".join(move.name for move in asked)
-        text = f"{key}={value}: {names} {change} as asked by --fix-reading; no value changes"
+        drafter = with_sizes(with_moves(drafter, asked), key, value)
+        change = READINGS[key].change.format(value=value.replace("-", " "))
+        names = ", ".join(move.name for move in asked) or "heads"
+        kept = "one is added to or taken off each number" if key == NORM_WEIGHTS else "no value changes"
+        text = f"{key}={value}: {names} {change} as asked by --fix-reading; {kept}"
         notes.append(Note("note", "reading", text))
     record = {"fixed_readings": [f"{key}={value}" for key, value in fixes]} if fixes else {}
     return TransformedDrafter(drafter, tuple(notes), record)
@@ -123,20 +135,31 @@ def with_moves(drafter: Drafter, moves: Iterable[Move]) -> Drafter:
             tensor = tensor.with_rows(move.rows)
         if move.blocks is not None:
             tensor = tensor.with_blocks(move.blocks)
+        if move.added:
+            tensor = replace(tensor, origin=_sum(tensor, move.added))
+        if move.dtype:
+            tensor = replace(tensor, dtype=move.dtype)
         moved[move.name] = replace(tensor, name=move.name)
     return replace(drafter, tensors={**drafter.tensors, **moved})
+
+
+def _sum(tensor: Tensor, added: int) -> Computed:
+    return Computed(f"{added:+d} to each number", (tensor,), lambda numbers: numbers + added)
 
 
 class _Declared(Struct, frozen=True):
     """A key: its title, its values for a drafter (none where shapes forbid it), and the moves of a value.
 
-    `count`: the value is any order of that many numbers, of which `values` are those that are tried.
+    `count`: the value is any order of that many numbers, of which `values` are those that are tried. `change`
+    says what happens to the tensors, `resized` is the drafter with other sizes.
     """
 
     title: str
     values: Callable[[Drafter], Iterator[str]]
     moves: Callable[[Drafter, str], Iterator[Move]]
     count: Callable[[Drafter], int] | None = None
+    change: str = "moved"
+    resized: Callable[[Drafter, str], Drafter] | None = None
 
 
 def _order(value: str) -> tuple[int, ...]:
@@ -183,7 +206,8 @@ def _made_of(name: str, source: str) -> _Declared:
         if has_both and (name == "t2d" or not by_name(drafter.producer).has_unordered_rows):
             yield f"from-{source}"
 
-    return _Declared(f"{name} made of {source}", values, lambda *_: iter([Move(name, source)]))
+    title = f"{name} made of {source}"
+    return _Declared(title, values, lambda *_: iter([Move(name, source)]), change="made {value}")
 
 
 # ---------------------------------------------------------------------------------------- rotary pairing
@@ -312,6 +336,52 @@ def _head_moves(drafter: Drafter, value: str) -> Iterator[Move]:
         yield from (Move(name, name, rows) for name in names if name in drafter.tensors)
 
 
+def _head_sizes(drafter: Drafter) -> Iterator[str]:
+    """Half and twice the head size, where the rows of q_proj and k_proj are whole heads of it."""
+    dims = drafter.dims
+    if _is_mla(drafter) or any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in drafter.tensors):
+        return
+    for size in (dims.head_dim // 2, dims.head_dim * 2):
+        rows = (dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim)
+        if size >= LEAST_HEAD and size % 2 == 0 and all(count % size == 0 for count in rows):
+            yield str(size)
+
+
+def _with_head_size(drafter: Drafter, value: str) -> Drafter:
+    dims, size = drafter.dims, int(value)
+    heads, kv_heads = (count * dims.head_dim // size for count in (dims.heads, dims.kv_heads))
+    return replace(drafter, dims=replace(dims, head_dim=size, heads=heads, kv_heads=kv_heads))
+
+
+# ---------------------------------------------------------------------------------------------- numbers
+
+NORM_WEIGHTS, LEAST_HEAD = "norm-weights", 8
+# what is added where norms are stored so
+STEPS: Mapping[str, int] = {"less-one": 1, "plus-one": -1}
+# as --fix-reading names a 16-bit dtype -> as safetensors does
+WORDS: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16"}
+
+
+def _norm_moves(drafter: Drafter, value: str) -> Iterator[Move]:
+    """The norms with one added to each weight, or taken off it."""
+    for name in drafter.tensors:
+        if is_norm(name):
+            yield Move(name, name, added=STEPS[value])
+
+
+def _other_words(drafter: Drafter) -> Iterator[str]:
+    """The 16-bit dtypes that tensors are stated as the other one of."""
+    stated = {tensor.dtype for tensor in drafter.tensors.values()}
+    yield from (name for name, dtype in WORDS.items() if stated & (set(WORDS.values()) - {dtype}))
+
+
+def _word_moves(drafter: Drafter, value: str) -> Iterator[Move]:
+    other = next(dtype for dtype in WORDS.values() if dtype != WORDS[value])
+    for name, tensor in drafter.tensors.items():
+        if tensor.dtype == other:
+            yield Move(name, name, dtype=WORDS[value])
+
+
 # the order of the report; where several readings win alike, the first is named
 READINGS: Mapping[str, _Declared] = {
     "rotary": _Declared("rotary rows {value}", _pairings, rotary_moves),
@@ -330,6 +400,11 @@ READINGS: Mapping[str, _Declared] = {
     "norms": _exchange("hidden_norm", "input_layernorm"),
     "input": _Declared("embedding and state {value}", lambda _: iter(["exchanged"]), _input_moves),
     "heads": _Declared("query heads {value}", _head_orders, _head_moves, lambda drafter: drafter.dims.heads),
+    "head-size": _Declared(
+        "heads of {value}", _head_sizes, lambda *_: iter(()), change="read anew", resized=_with_head_size
+    ),
+    NORM_WEIGHTS: _Declared("norm weights {value}", lambda _: iter(STEPS), _norm_moves, change="changed"),
+    "dtype": _Declared("words of {value}", _other_words, _word_moves, change="read as {value}"),
     # the plan makes a table's numbers of its source (tensor_steps.draft_vocabulary)
     "d2t": _made_of("d2t", "t2d"),
     "t2d": _made_of("t2d", "d2t"),

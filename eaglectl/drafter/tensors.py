@@ -241,6 +241,12 @@ def is_quantised_part(name: str) -> bool:
     return QUANTISED.search(name) is not None
 
 
+def is_norm(name: str) -> bool:
+    """Whether a canonical name is the weight of an RMS norm."""
+    part = name.removesuffix(".weight").rpartition(".")[2]
+    return name.endswith(".weight") and (part.endswith("norm") or NORM.fullmatch(name) is not None)
+
+
 def is_known(name: str) -> bool:
     """Whether a canonical name has a home in a drafter."""
     return shape_expression(name) is not None or name == "mask_hidden" or is_quantised_part(name)

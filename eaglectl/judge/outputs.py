@@ -1,6 +1,6 @@
 """What engines do with the output of a conversion: judged as it is planned, and as it was written."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.conversion.plan import ConversionPlan
-from eaglectl.drafter.drafter import Drafter
+from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, parse_engine
@@ -18,7 +18,8 @@ from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.judge.judgement import Judgement, judge_drafter
-from eaglectl.judge.rules import find_rule
+from eaglectl.judge.rule import Finding, Rule
+from eaglectl.judge.rules import find_rule, plausible
 from eaglectl.judge.rules.serving import RULES as SERVING
 from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.verdicts import ServedAs
@@ -26,8 +27,10 @@ from eaglectl.verdicts import ServedAs
 if TYPE_CHECKING:
     from eaglectl.files.hub import HubSource
 
+# of numbers that no trained drafter has
+PLAUSIBLE = tuple(value for value in vars(plausible).values() if isinstance(value, Rule))
 # of errors in numbers, which a conversion copies
-VALUE_RULES = ("not-finite", "constant-tensor", "overflowing")
+VALUE_RULES = ("not-finite", "constant-tensor", "overflowing", "fresh-matrix")
 # of rows beside the target's, where its weights are here and no rotation is followed
 ROW_RULES = ("head-rows", "rotated-target")
 
@@ -80,6 +83,24 @@ def value_errors(
     return tuple((each.rule.id, each.match.message) for each in findings if each.match.where in copied)
 
 
+def implausible(
+    checkpoint: Checkpoint, drafter: Drafter, target_config: Mapping[str, Any] | None
+) -> Iterator[Note]:
+    """A warning for what stands out of norms and of a few rows of each matrix."""
+    if not isinstance(checkpoint.source, FolderSource):
+        return
+    given, read = GivenTarget(drafter.target, None, target_config), (checkpoint, drafter)
+    subject = Subject(checkpoint.source, given, headers_only=True, read=read, takes_samples=True)
+    yield from notes_of(judge_drafter(subject, PLAUSIBLE).findings)
+
+
+def notes_of(findings: Iterable[Finding]) -> Iterator[Note]:
+    """The warnings on numbers among findings, as notes on the drafter."""
+    for finding in findings:
+        if finding.rule in PLAUSIBLE and finding.severity == "warning":
+            yield Note("warning", finding.match.where.removeprefix("tensor:"), finding.match.message)
+
+
 def judge_output(
     folder: Path,
     plan: ConversionPlan,
@@ -93,7 +114,9 @@ def judge_output(
     requests = (*map(every_release, ENGINES), *(EngineRequest(name, ()) for name in unversioned()["engines"]))
     source, target = FolderSource(folder), GivenTarget(plan.drafter.target, None, target_config)
     read = read_checkpoint(source), _drafter(plan)
-    subject = Subject(source, target, requests, headers_only=True, read=read, value_errors=errors)
+    subject = Subject(
+        source, target, requests, headers_only=True, read=read, value_errors=errors, takes_samples=True
+    )
     return judge_drafter(subject)
 
 

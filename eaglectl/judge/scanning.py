@@ -140,6 +140,24 @@ def read_rows(checkpoint: Checkpoint, name: str, rows: Sequence[int]) -> Floats:
     return as_floats(tensor.dtype, raw).reshape(len(rows), -1)
 
 
+# rows and columns of a matrix whose singular values are computed, and how far chance takes the largest
+NOISE_ROWS, NOISE_COLUMNS, CHANCE = 256, 4096, 1.05
+
+
+def is_noise(checkpoint: Checkpoint, name: str) -> bool:
+    """Whether the largest singular value of a part of a matrix is that of independent numbers.
+
+    Training adds directions that all rows share, which stand out of the values of noise (Marchenko and
+    Pastur, 1967) long before the spread of single numbers changes.
+    """
+    count = checkpoint.tensors[name].shape[0]
+    rows = sorted({(count - 1) * i // (NOISE_ROWS - 1) for i in range(NOISE_ROWS)})
+    part = read_rows(checkpoint, name, rows)[:, :NOISE_COLUMNS]
+    largest = float(np.linalg.eigvalsh(part @ part.T)[-1]) ** 0.5
+    edge = float(part.std()) * (len(part) ** 0.5 + part.shape[1] ** 0.5)
+    return bool(largest < edge * CHANCE)
+
+
 def as_floats(dtype: str, raw: bytes) -> Floats:
     """Raw little-endian data of a dtype in FLOAT_FORMATS as numbers."""
     if dtype in _EIGHT_BITS:

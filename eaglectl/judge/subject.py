@@ -20,6 +20,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.policy import Policy
 from eaglectl.judge.rule import CannotLook, Match
+from eaglectl.judge.samples import Sample, sample_matrices
 from eaglectl.judge.vectors import Summary, read_vectors
 from eaglectl.progress import OnProgress
 from eaglectl.text import printable
@@ -109,7 +110,8 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     `requests` are the engine releases to validate for. With `headers_only` no tensor data is read but that of
     d2t, t2d and vectors. `unpickled` is a copy of weights that are pickles, or why there is none. `read` is
     what was read already. `jobs` threads read tensor data. `value_errors` are those of numbers that were read
-    elsewhere: ids of rules and messages.
+    elsewhere: ids of rules and messages. `takes_samples`: a few rows of each matrix are read with
+    `headers_only` too.
     """
 
     source: "FolderSource | HubSource"
@@ -123,6 +125,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     read: tuple[Checkpoint, Drafter] | None = None
     jobs: int = 1
     value_errors: tuple[tuple[str, str], ...] | None = None
+    takes_samples: bool = False
 
     @cached_property
     def _reading(self) -> _Reading:
@@ -218,6 +221,13 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     def vectors(self) -> Mapping[str, Summary]:
         """A summary of each norm and bias, by its name in the file."""
         return read_vectors(self.values)
+
+    @cached_property
+    def samples(self) -> Mapping[str, tuple[str, Sample]]:
+        """A sample of each matrix with its stored name, by its canonical name; with `headers_only` only where
+        `takes_samples`.
+        """
+        return sample_matrices(self.values if self.takes_samples else self.weights, self.drafter)
 
     def summaries(self) -> Iterator[tuple[str, Summary]]:
         """Names and summaries of all floating-point tensors.

@@ -57,13 +57,14 @@ FLOAT_FORMATS: Mapping[str, FloatFormat] = {
 class Summary(Struct, frozen=True):
     """The largest magnitude of a tensor, how many numbers are NaN or infinite, and the index of the first.
 
-    `constant` is the value of all numbers; None where they differ.
+    `constant` is the value of all numbers; None where they differ. `mean` is that of a small vector.
     """
 
     largest: float
     bad: int
     first: int
     constant: float | None
+    mean: float | None = None
 
 
 def read_vectors(checkpoint: Checkpoint) -> Mapping[str, Summary]:
@@ -115,14 +116,16 @@ def summarize(dtype: str, raw: bytes) -> Summary:
     if bad:
         first = next(place for place, word in enumerate(words) if word in bad)
         return Summary(float("inf"), sum(counts[word] for word in bad), first, None)
+    largest, head = as_numbers(dtype, [peak, words[0] if peak else 0])
+    numbers = as_numbers(dtype, list(counts))
+    mean = sum(number * count for number, count in zip(numbers, counts.values(), strict=True)) / len(words)
     is_constant = len(counts) == 1 or peak == 0
-    return Summary(
-        _number(dtype, peak), 0, -1, _number(dtype, words[0] if peak else 0) if is_constant else None
-    )
+    return Summary(largest, 0, -1, head if is_constant else None, mean)
 
 
-def _number(dtype: str, word: int) -> float:
+def as_numbers(dtype: str, words: Sequence[int]) -> list[float]:
+    """The numbers that these words of a dtype in CODES are."""
     word_code, code = CODES[dtype]
-    raw = pack("<I", word << 16) if dtype == "BF16" else pack(f"<{word_code}", word)
-    (number,) = unpack(f"<{code}", raw)
-    return float(number)
+    if dtype == "BF16":
+        word_code, words = "I", [word << 16 for word in words]
+    return list(unpack(f"<{len(words)}{code}", pack(f"<{len(words)}{word_code}", *words)))

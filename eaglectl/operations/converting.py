@@ -35,6 +35,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Judgement
 from eaglectl.judge.outputs import (
+    implausible,
     judge_output,
     judge_plan,
     serving_layout,
@@ -187,7 +188,9 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
         request = replace(request, head=head)
     selected = selected_tokens_of(files.original, drafter)
     plan = make_plan(files.checkpoint, drafter, request, options.answers, selected)
-    notes = [*plan.notes, *_engine_warnings(plan, options.engines)]
+    *_, config = TargetChoice(options.target, options.target).read()
+    numbers = implausible(files.checkpoint, plan.drafter, config)
+    notes = [*plan.notes, *numbers, *_engine_warnings(plan, options.engines)]
     if options.link and not files.pickles:
         notes += link_notes(plan, files.checkpoint, options.max_shard_size)
     return replace(plan, notes=tuple(notes))

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.registry import (
     ENGINES,
     EngineRequest,
@@ -28,6 +29,7 @@ from eaglectl.files.source import FolderSource
 from eaglectl.formats.commands import command, completing
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import judge_drafter
+from eaglectl.judge.outputs import notes_of
 from eaglectl.judge.rules import rules
 from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.keywords import StrPath, with_keywords
@@ -45,7 +47,9 @@ from eaglectl.target import (
 
 @with_keywords
 def inspect(source: StrPath, options: InspectOptions | None = None, **fields: Any) -> Inspection:
-    """What a checkpoint is and what engines do with it; of its tensors, d2t, t2d and norms alone are read.
+    """What a checkpoint is and what engines do with it.
+
+    Of its tensors, d2t, t2d and norms are read, and of matrices on this machine a few rows.
 
     Raises UnreadableError (missing, truncated, pickled), RefusedError (no EAGLE-3 drafter, or contradictory),
     UsageError.
@@ -77,20 +81,18 @@ def inspect_files(
             on_progress=on_progress,
             unpickled=copied,
             read=(checkpoint, drafter),
+            takes_samples=isinstance(opened, FolderSource),
         )
         judgement = judge_drafter(subject, None if headers_only else rules())
+    numbers = (note.completed(complete) for note in notes_of(judgement.findings))
+    drafter = replace(drafter, notes=(*drafter.notes, *numbers))
     verdicts = {(each.engine, each.release): each.completed(complete) for each in judgement.releases}
     shown = [verdicts[place] for request in _shown_releases() for place in request.places]
-    flat = subject.flat
-    readings = aux_readings(
-        flat if "speculators_model_type" not in checkpoint.config else {**flat, "eagle_config": None},
-        drafter.target,
-    )
     return Inspection(
         checkpoint.source.label,
         drafter,
         checkpoint,
-        tuple(readings.values()),
+        _readings(subject),
         tuple(shown),
         tuple(verdicts[place] for request in requests for place in request.places),
         as_served(
@@ -102,6 +104,13 @@ def inspect_files(
         target.digest,
         tuple(finding.completed(complete) for finding in judgement.findings),
     )
+
+
+def _readings(subject: Subject) -> tuple[CapturedLayers, ...]:
+    """Which aux layers each engine reads."""
+    is_nested = "speculators_model_type" in subject.config
+    flat = {**subject.flat, "eagle_config": None} if is_nested else subject.flat
+    return tuple(aux_readings(flat, subject.drafter.target).values())
 
 
 def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> Iterator[Note]:

@@ -372,7 +372,7 @@ def repair_command(source: str, target: str | None, answers: Answers, variant: V
 
 def _diagnose_command(source: str, target: str | None, options: SmokeOptions) -> str:
     """The command that looks for why this run's acceptance is low."""
-    words = [] if options.engine in ("auto", "reference") else ["--engine", options.engine]
+    words = [] if options.run_in in ("auto", "reference") else ["--run-in", options.run_in]
     if options.like is not None:
         words += ["--like", options.like]
     elif options.prompts is not None:

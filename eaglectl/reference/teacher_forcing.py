@@ -16,7 +16,7 @@ from eaglectl.reference.speculation import pad_left
 from eaglectl.reference.target import TargetModel
 
 # a move of readings: the tensor's source, the order of its rows, the order of its blocks of columns
-TensorMove = tuple[str, Sequence[int] | None, Sequence[int] | None]
+TensorMove = tuple[str, Sequence[int] | None, Sequence[int] | None, int]
 
 
 class ForcedBatch(Struct, frozen=True):
@@ -139,10 +139,13 @@ def with_draft_tokens(weights: Weights, tokens: Sequence[int]) -> Weights:
 
 
 def moved_weights(weights: Weights, moves: Mapping[str, TensorMove]) -> Weights:
-    """The weights with each named tensor made of its source, its rows and blocks of columns moved."""
+    """The weights with each named tensor made of its source, its rows and blocks of columns moved.
+
+    A number is added to each.
+    """
     moved = {}
-    for name, (source, rows, blocks) in moves.items():
-        tensor = weights[source]
+    for name, (source, rows, blocks, added) in moves.items():
+        tensor = weights[source] + added if added else weights[source]
         if rows is not None:
             tensor = tensor[list(rows)]
         if blocks is not None:

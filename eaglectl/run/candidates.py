@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.conversion.readings import FixReading, readings
+from eaglectl.conversion.readings import FixReading, readings, with_sizes
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Rope
 from eaglectl.drafter.vocabulary import FROM_T2D
 
@@ -53,7 +53,8 @@ def candidates(
         option = f"--fix-reading {FROM_T2D}"
         yield Candidate(MADE_OF_T2D, option, drafter, boundaries, tokens=marked_tokens)
     for reading in readings(drafter):
-        yield Candidate(reading.title, f"--fix-reading {reading.text}", drafter, boundaries, reading=reading)
+        resized, option = with_sizes(drafter, reading.key, reading.value), f"--fix-reading {reading.text}"
+        yield Candidate(reading.title, option, resized, boundaries, reading=reading)
 
 
 def _switched(drafter: Drafter, boundaries: tuple[int, ...]) -> Iterator[Candidate]:

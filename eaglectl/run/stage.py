@@ -92,9 +92,9 @@ class Stage:
 
         weights, other, reading = self.drafter.weights, candidate.drafter, candidate.reading
         if reading is not None:
-            asked = moves(other, reading.key, reading.value)
+            asked = moves(self.job.drafter, reading.key, reading.value)
             weights = moved_weights(
-                weights, {move.name: (move.source, move.rows, move.blocks) for move in asked}
+                weights, {move.name: (move.source, move.rows, move.blocks, move.added) for move in asked}
             )
         if candidate.tokens:
             weights = with_draft_tokens(weights, candidate.tokens)

@@ -360,23 +360,23 @@ def _untrained(subject: Subject, names: Sequence[str]) -> list[tuple[str, str]]:
         return []
     if any(norm.constant != 1 for norm in norms) or any(summaries[name].bad for name in matrices):
         return []
-    return _distributions(subject, matrices)
+    return distributions(subject, matrices)
 
 
-def _distributions(subject: Subject, matrices: Sequence[str]) -> list[tuple[str, str]]:
+def distributions(subject: Subject, matrices: Sequence[str]) -> list[tuple[str, str]]:
     """Each matrix with its distribution; none where one of them has no known distribution."""
     weights, stated = subject.weights, subject.flat.get("initializer_range")  # before numpy is loaded
     from eaglectl.judge.scanning import spread
 
     deviation = float(stated) if isinstance(stated, int | float) and stated > 0 else 0.02
-    distributions = []
+    fitting = []
     for name in matrices:
         width = subject.checkpoint.tensors[name].shape[-1]
         distribution = _distribution(spread(weights, name), deviation, width)
         if not distribution:
             return []
-        distributions.append((name, f"{name}: {distribution}"))
-    return distributions
+        fitting.append((name, f"{name}: {distribution}"))
+    return fitting
 
 
 def _distribution(spread: "Spread", deviation: float, width: int) -> str:
