@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import keys
+
 from eaglectl.engines.behaviour import releases
 from eaglectl.engines.data import read
 from eaglectl.engines.registry import ENGINES
@@ -119,7 +121,7 @@ def page() -> str:
     parts += ["## Every other class that one of them captures\n", _table(engines, others)]
     parts += ["## Where a class does not capture\n", *_outcomes(engines)]
     parts += ["## Parallelism, structured output\n", *_notes(engines)]
-    return "\n".join(parts)
+    return "\n".join([*parts, keys.section()])
 
 
 def _counts(engines: Sequence[str]) -> str:

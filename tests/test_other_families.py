@@ -21,6 +21,11 @@ from tests.builders import (
     write_safetensors,
 )
 
+# an EAGLE-1 layer takes one state, and norms none that is fed back
+EAGLE_1: dict[str, Any] = {
+    "layers.0.hidden_norm.weight": None,
+    "layers.0.self_attn.q_proj.weight": floats("q", 32, HIDDEN),
+}
 # config, tensors beside those of a good EAGLE-3, and words of the refusal
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
     "EDSD": ({"architectures": ["EdsdDraftModel"]}, {}, ("an EDSD drafter", "SpecForge")),
@@ -94,6 +99,33 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
         {},
         {"module.eagle_module.decoder.layers.0.mlp.linear_fc2.weight": floats("m", HIDDEN, 32)},
         ("Megatron's names", "export it first", "NeMo RL and ModelOpt"),
+    ),
+    "Megatron's names, of layers in one tensor": (
+        {},
+        {"eagle_module.decoder.layers.self_attention.linear_qkv.weight": floats("m", 1, 32, HIDDEN)},
+        ("Megatron's names", "export it first"),
+    ),
+    "ModelOpt's own names, not exported": (
+        {},
+        {"eagle_module.fc.weight": floats("m", HIDDEN, 3 * HIDDEN)},
+        ("training state of ModelOpt", "export_hf_checkpoint"),
+    ),
+    "ViSpec": ({"architectures": ["VispecDraftModel"]}, {}, ("a ViSpec drafter", "no engine has")),
+    "ViSpec by its key": ({"vispec_num_query_tokens": 2}, {}, ("a ViSpec drafter",)),
+    "ViSpec by its tensors": ({}, {"img_fc.bias": floats("i", HIDDEN)}, ("a ViSpec drafter", "img_fc.bias")),
+    "MSD": ({"architectures": ["MultimodalEagleDraftModel"]}, {}, ("an MSD drafter", "only its trainer")),
+    "Hydra": ({"hydra_num_heads": 4}, {}, ("a Hydra head", "no release of an engine")),
+    "MLP speculator": ({"architectures": ["MLPSpeculatorPreTrainedModel"]}, {}, ("an MLP speculator",)),
+    "EAGLE-1": ({}, {**EAGLE_1, "fc.weight": floats("f", HIDDEN, 2 * HIDDEN)}, ("EAGLE-1/2", "method eagle")),
+    "EAGLE-1 of a class": (
+        {"architectures": ["LlamaEagleDraftModel"]},
+        {**EAGLE_1, "fc.weight": floats("f", HIDDEN, 2 * HIDDEN)},
+        ("EAGLE-1/2", "two inputs wide"),
+    ),
+    "EAGLE-1 for a wider target": (
+        {"architectures": ["LlamaForCausalLMEagle"]},
+        {**EAGLE_1, "fc.weight": floats("f", HIDDEN, 3 * HIDDEN)},
+        ("EAGLE-1/2", "its layer takes one state"),
     ),
     "Megatron's names, of the head alone": (
         {},

@@ -213,6 +213,11 @@ class Rope(Struct, frozen=True):
     has_mla_factors: bool = True
 
     @property
+    def rotated_part(self) -> float:
+        """The part of each head that rotates; 1 is all of it."""
+        return float((self.scaling or {}).get("partial_rotary_factor", 1))
+
+    @property
     def mla_factors(self) -> tuple[float, float]:
         """What MLA classes multiply by: cos and sin, and the softmax scale; (1, 1) where there is no yarn.
 

@@ -101,6 +101,9 @@ COMMON: Mapping[str, Condition] = {
         lambda view: not view.is_speculators and view.config.get("target_hidden_size", "absent") is None
     ),
     "parallel": has(Feature.PARALLEL),
+    "partial-rotary": when(
+        lambda view: view.drafter.rope.rotated_part not in (1, view.value("partial_rotary_factor"))
+    ),
     "positions": when(_short_positions),
     "prefix": has_refused_prefix,
     "qk-norms": has(Feature.QK_NORM),
@@ -124,6 +127,7 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "misloaded": case.misloaded,
         "layers": view.drafter.dims.layers,
         "positions": view.value("max_position_embeddings"),
+        "share": view.drafter.rope.rotated_part,
         "prefixes": " or ".join(case.refused_prefixes),
         "stated_aux": case.aux_count,
         "target_positions": view.target_text.get("max_position_embeddings"),

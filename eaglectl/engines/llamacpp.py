@@ -65,6 +65,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "norm-output": has(Feature.NORM_OUTPUT),
     "residual": misread("norm_before_residual"),
     "biases": when(lambda view: BIASES & view.features),
+    "partial-rotary": when(lambda view: view.drafter.rope.rotated_part != 1),
     "rope-type": when(lambda view: _rope_type(view) not in load("llama.cpp")["rope_types"]),
     "unknown-tensor": when(_unmapped),
     "shapes": when(_other_shapes),

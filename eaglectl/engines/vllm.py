@@ -146,7 +146,9 @@ def _layer_model_type(view: View) -> bool:
 
 def _mask_keys(release: str) -> list[str]:
     """The places in config.json where a release looks for the mask token."""
-    return [path for path, releases in load("vllm")["mask_keys"].items() if is_within(releases, release)]
+    return [
+        path for path, releases in load("vllm")["keys"]["mask token"].items() if is_within(releases, release)
+    ]
 
 
 def _unread_mask_token(case: Case) -> bool:

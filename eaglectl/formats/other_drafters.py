@@ -218,11 +218,38 @@ FAMILIES: tuple[Family, ...] = (
         speculators="mtp",
     ),
     Family(
+        "a ViSpec drafter",
+        "an EAGLE-1 drafter for images, whose img_adaptor and img_fc no engine has",
+        "NeMo Automodel pull request 3173, eagle/vispec_draft.py",
+        architectures=("VispecDraftModel",),
+        keys=("vispec_num_query_tokens",),
+        tensors=r"(.*\.)?(img_adaptor\..*|img_fc\.(weight|bias))",
+    ),
+    Family(
+        "an MSD drafter",
+        "an EAGLE-1 drafter that takes the target's image embeddings as they are; only its trainer runs it",
+        "NeMo Automodel eagle/msd.py at 36044ad3",
+        architectures=("MultimodalEagleDraftModel",),
+    ),
+    Family(
         "the state of an EAGLE module in Megatron's names",
         "which NeMo RL and ModelOpt train and no engine loads; export it first: ModelOpt's"
         " export_mcore_gpt_to_hf with export_extra_modules=True, or what the framework hands to its engine",
         "Model-Optimizer modelopt/torch/speculative/plugins/megatron_eagle.py, NeMo RL pull request 3699",
-        tensors=r"(.*\.)?(eagle_output_layer|layers\.\d+\.(self_attention\.linear_(qkv|proj)|mlp\.linear_fc[12]))\..*",
+        tensors=r"(.*\.)?(eagle_output_layer|layers\.(\d+\.)?(self_attention\.linear_(qkv|proj)|mlp\.linear_fc[12]))\..*",
+    ),
+    Family(
+        "a training state of ModelOpt, in which the drafter is the target's eagle_module",
+        "which no engine loads; export it first, by ModelOpt's export_hf_checkpoint",
+        "Model-Optimizer modelopt/torch/speculative/plugins/transformers.py, torch/export/unified_export_hf.py",
+        tensors=r"(.*\.)?eagle_module\..*",
+    ),
+    Family(
+        "a Hydra head",
+        "a Medusa head in which each position hears those before; no release of an engine serves it",
+        "zankner/Hydra hydra/model/hydra_model.py",
+        keys=("hydra_num_heads", "hydra_num_layers"),
+        tensors=r"(.*\.)?hydra_head\..*",
     ),
     Family(
         "a Medusa head",
@@ -272,7 +299,14 @@ FAMILIES: tuple[Family, ...] = (
         _SOURCES,
         speculators="eagle",
     ),
-    Family("an MLP speculator", "which no present engine serves", "speculators", speculators="mlp"),
+    Family(
+        "an MLP speculator",
+        "which no present engine serves",
+        "speculators; vLLM models/registry.py has it commented out",
+        architectures=("MLPSpeculatorPreTrainedModel",),
+        keys=("n_predict",),
+        speculators="mlp",
+    ),
     Family("an independent draft model", "a model of its own", "speculators", speculators="independent"),
 )
 
@@ -339,19 +373,23 @@ def _by_layer(config: Mapping[str, Any], shapes: Shapes) -> str | None:
 def _by_shape(config: Mapping[str, Any], shapes: Shapes) -> str | None:
     if any("hidden_norm" in name.rsplit(".", 2) for name in shapes):
         return None
+    query = next((shape for name, shape in shapes.items() if _QUERY.fullmatch(name)), ())
     if (fc := shapes.get("fc.weight")) is not None:
-        if len(fc) != 2 or fc[1] != 2 * fc[0]:
+        if len(fc) != 2 or (fc[1] != 2 * fc[0] and query[1:] != fc[:1]):
             return None
-        return f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, two inputs wide, and there is no hidden_norm)"
+        takes = "two inputs wide" if fc[1] == 2 * fc[0] else "and its layer takes one state"
+        return (
+            f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, {takes}, and there is no hidden_norm), which vLLM"
+            " (method eagle) and SGLang (EAGLE) serve where they have its class"
+        )
     if Keys(config).at("eagle_config.use_aux_hidden_state") is False:
         return (
             "a head on the target's last hidden state (use_aux_hidden_state: false, no fc, no hidden_norm),"
             " to be served as it is by TensorRT-LLM or SGLang"
         )
-    query = next((shape for name, shape in shapes.items() if _QUERY.fullmatch(name)), None)
-    if query and len(query) == 2 and query[1] == config.get("hidden_size"):
+    if len(query) == 2 and query[1] == config.get("hidden_size"):
         return "a full language model (its first layer takes one hidden state, and there is no fc)"
-    if query is None and not any("self_attn" in name for name in shapes):
+    if not query and not any("self_attn" in name for name in shapes):
         return "not a drafter that eaglectl knows (no attention layer under any known name)"
     return None
 

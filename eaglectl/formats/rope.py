@@ -10,6 +10,8 @@ from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.formats.config_keys import MISSING, Keys, Reading
 from eaglectl.formats.format import Answers, RopeAnswer, rope_question
 
+PART = "partial_rotary_factor"
+
 
 def read_rope(
     keys: Keys,
@@ -49,7 +51,9 @@ def read_rope(
     base, scaling = next(iter(bases.values()), 10000.0), next(iter(scalings.values()), None)
     stored = Rope(base, scaling, is_interleaved, has_mla_factors)
     rope = _answered(stored, answer, scalings, target or Target())
-    return Reading(rope, ("rope_theta", *tables), tuple(notes))
+    # SGLang reads the part that rotates at the top alone, where a copy stands of that in the object
+    is_copied = keys.at(PART) == stored.rotated_part != 1
+    return Reading(rope, ("rope_theta", *tables, *((PART,) if is_copied else ())), tuple(notes))
 
 
 def _answered(
@@ -157,6 +161,12 @@ def _scaling(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
         (
             "factor" in raw and type(raw["factor"]) not in (int, float),
             f"config.json: the rope scaling's factor is {raw.get('factor')!r}; a number was expected",
+            "rope-values",
+            place,
+        ),
+        (
+            type(raw.get(PART, 1)) not in (int, float),
+            f"config.json: {PART} is {raw.get(PART)!r}; a number was expected",
             "rope-values",
             place,
         ),

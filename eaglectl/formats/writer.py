@@ -110,6 +110,8 @@ def _decoder(drafter: Drafter) -> dict[str, Any]:
         }
     else:
         config["head_dim"] = dims.head_dim
+    if rope.rotated_part != 1:
+        config["partial_rotary_factor"] = rope.rotated_part  # SGLang reads it nowhere else
     features = drafter.features()
     biases = {
         "attention_bias": bool({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS} & features),

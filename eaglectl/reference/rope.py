@@ -18,8 +18,7 @@ class Rotary:
     """Rotates queries and keys by position; angles are float32, and states keep their dtype."""
 
     def __init__(self, rope: Rope, dim: int, *, is_mla: bool, device: torch.device) -> None:
-        share = (rope.scaling or {}).get("partial_rotary_factor", 1)
-        frequencies, self.scale = _frequencies(rope, int(dim * share))
+        frequencies, self.scale = _frequencies(rope, int(dim * rope.rotated_part))
         if is_mla:
             self.scale = rope.mla_factors[0]
         self.frequencies = frequencies.to(device)

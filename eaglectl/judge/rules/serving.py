@@ -66,6 +66,7 @@ def edits(fact: Fact, view: View) -> Mapping[str, Any]:
         "{mask_token}": mask_token(view.config),
         "{theta}": view.drafter.rope.theta,
         "{rope_scaling}": view.drafter.rope.scaling,
+        "{share}": view.drafter.rope.rotated_part,
         "{norm_output_value}": norms.norm_output,
         "{fc_norm_value}": norms.fc_norm,
     }
