@@ -121,6 +121,7 @@ class DiagnosisEnding(StrEnum):
     PAIR = "pair"
     PROMPTS = "prompts"
     TRAINING = "training"
+    VOCABULARY = "vocabulary"
     HEALTHY = "healthy"
     NOT_FOUND = "not-found"
     COULD_NOT_LOOK = "could-not-look"

@@ -28,6 +28,7 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.keywords import StrPath, path_text, with_keywords
 from eaglectl.operations.converting import convert
 from eaglectl.operations.copies import opened
+from eaglectl.operations.covering import OUT, with_commands
 from eaglectl.operations.inspecting import inspect
 from eaglectl.operations.options import (
     INSTALLED,
@@ -42,6 +43,8 @@ from eaglectl.operations.options import (
 )
 from eaglectl.options import options_of
 from eaglectl.progress import LOADING, OnProgress, report_step
+from eaglectl.report.output_files import parse_new, write_new
+from eaglectl.run.coverage import TokenText, counts_text
 from eaglectl.run.engine_arguments import check_engine_arguments
 from eaglectl.run.gate import compare_positions
 from eaglectl.run.installed import load_only as load
@@ -64,8 +67,10 @@ from eaglectl.run.sensitivity import Variant, probe_sensitivity
 from eaglectl.run.showing import show_answer
 from eaglectl.run.speed import measure_speed
 from eaglectl.run.stage import run_reference
+from eaglectl.shell import as_path
 from eaglectl.target import check_timeout, open_target, runnable_target, target_names
 
+COUNTS = "--write-token-counts"
 CPU_SKIPPED = "this ran on a CPU, which is no measure of serving; smoke --speed times a CPU all the same"
 RunOptions = TypeVar("RunOptions", SmokeOptions, DiagnoseOptions, ReadyOptions)
 RUNNERS: Mapping[str, Callable[[EngineJob], EngineRun]] = {
@@ -122,6 +127,7 @@ def smoke_drafts(
     options = as_preset(options)
     _check(options)
     chains, options = options.chains, replace(options, k=options.chains[-1])
+    counts = parse_new(COUNTS, options.write_token_counts)
     report_step(on_progress, LOADING)
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     prompts = chosen.prompts
@@ -136,12 +142,16 @@ def smoke_drafts(
     if against is not None and engine not in RUNNERS:
         raise UsageError("--against needs an engine that loads both drafters, and no server: --engine vllm")
     report = _report(source, folder, prompts, options, on_progress, compares_plain=compares_plain)
+    if counts is not None:
+        texts = [TokenText(result.set, result.tokens) for result in report.run.results]
+        write_new(COUNTS, counts, counts_text(texts))
     report = replace(
         report,
         choice=chosen,
         published=published_beside(given, str(choice.place), options, report.k),
         notes=(*([f"target: {choice.how}"] if choice.how else []), *report.notes),
     )
+    report = _with_coverage(report, given, target, options)
     if against is not None:
         least = MAX_REGRESSION if options.max_regression is None else options.max_regression
         positions = _positions(report, (source, against), folder, options, least, on_progress)
@@ -155,6 +165,22 @@ def smoke_drafts(
         return report
     with _job(source, folder, prompts, replace(options, engine="reference"), on_progress) as job:
         return _probed(report, job, options.probe, partial(repair_command, given, target, options.answers))
+
+
+def _with_coverage(
+    report: SmokeReport, source: str, target: str | None, options: SmokeOptions
+) -> SmokeReport:
+    """The report with what to do about a draft vocabulary that holds acceptance down."""
+    if report.coverage is None or not report.coverage.holds_down:
+        return report
+    words = ["--engine", report.run.engine]
+    for option, value in (("--like", options.like), ("--prompts", options.prompts)):
+        if value is not None and words[-2] != "--like":  # which has prompts of its own
+            words += [option, as_path(value)]
+    counting = command("smoke", source, *words, *OUT, target=target, answers=options.answers)
+    coverage = with_commands(report.coverage, source, target, counting)
+    note = f"the draft vocabulary holds {coverage.words}; {coverage.advice}"
+    return replace(report, coverage=coverage, notes=(*report.notes, note))
 
 
 def _probed(report: SmokeReport, job: EngineJob, probe: str, repair: Callable[[Variant], str]) -> SmokeReport:
@@ -291,6 +317,11 @@ def _check(options: SmokeOptions) -> None:
         (
             options.show and engine != "reference",
             "--show needs what each draft had accepted, which --engine reference alone tells",
+        ),
+        (
+            options.write_token_counts is not None and engine not in RUNNERS,
+            f"{COUNTS}: a server tells the number of the tokens of its answers and not which; run it with"
+            " --engine reference",
         ),
         (
             min(options.chains, default=0) < 1 or options.max_tokens < 1,

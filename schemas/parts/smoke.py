@@ -19,7 +19,14 @@ from schemas.parts.document import (
     Positive,
     Trust,
 )
-from schemas.parts.parts import EstimatePart, Forecast, MeasurementPart, PublishedPart, SpeedPart
+from schemas.parts.parts import (
+    CoveragePart,
+    EstimatePart,
+    Forecast,
+    MeasurementPart,
+    PublishedPart,
+    SpeedPart,
+)
 
 
 class EnginePart(Part, frozen=True):
@@ -128,21 +135,6 @@ class ProbesPart(Part, frozen=True):
 
     sensitivity: tuple[VariantPart, ...]
     drift: tuple[DriftPart, ...]
-
-
-class ShareOfTokensPart(Part, frozen=True):
-    """The share of answers' tokens that have a draft token."""
-
-    tokens: int
-    covered: int
-    share: Number
-    most_length: Annotated[Number, Meta(description="The acceptance length that the share allows at most")]
-
-
-class CoveragePart(ShareOfTokensPart, frozen=True):
-    """What of the target's answers a reduced draft vocabulary holds, and by set where there are several."""
-
-    sets: Mapping[str, ShareOfTokensPart]
 
 
 class SmokeDocument(Document, frozen=True, tag="eaglectl/smoke/1"):

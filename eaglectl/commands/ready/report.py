@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from eaglectl.engines.registry import ENGINES
 from eaglectl.report.inspection import OUTCOME_TONES, headline, layer_strip
-from eaglectl.report.section import TONES, Commands, Line, Lines, Outline, Section, Table, Words
+from eaglectl.report.section import TONES, Commands, Line, Lines, Outline, Section, Table, Tone, Words
 from eaglectl.report.speed import TITLE, speed_section
 from eaglectl.report.wording import placeholders, trained_layers
 from eaglectl.results import EngineReadiness, Readiness
@@ -137,7 +137,11 @@ def engine_gain(state: EngineReadiness) -> Gain | None:
 
 
 def _reasons(result: Readiness) -> Iterator[Words]:
-    """Why an engine does not run the files as trained, a line for each."""
+    """What the draft vocabulary holds, and why engines do not run the files as trained, a line for each."""
+    final = result.best.final if result.best else None
+    if final is not None and final.coverage:
+        tone: Tone = "doubt" if final.coverage.holds_down else "quiet"
+        yield Words(f"the draft vocabulary holds {final.coverage.words}", tone)
     for state in result.engines:
         if not state.is_serving:
             why = "; ".join(state.converted_reasons or state.stored_reasons)

@@ -5,15 +5,11 @@ from typing import Any
 from eaglectl.report.acceptance import speed_meaning
 from eaglectl.report.documents.document import Parts
 from eaglectl.report.documents.measurement import MEASUREMENT
-from eaglectl.run.coverage import Coverage
 from eaglectl.run.job import EngineRun
 from eaglectl.run.probe import DriftCondition
 from eaglectl.run.prompts import PromptChoice
 from eaglectl.run.report import DrafterComparison, SetRatio, SmokeReport
 from eaglectl.run.sensitivity import Variant
-
-# the keys of coverage in all, and of each set
-SHARE = ("tokens", "covered", "share", "most_length")
 
 
 def _seconds(report: SmokeReport) -> dict[str, Any]:
@@ -31,10 +27,6 @@ def _probes(report: SmokeReport) -> dict[str, Any]:
 
 def _sets(against: DrafterComparison) -> dict[str, SetRatio]:
     return {part.name: part for part in against.sets}
-
-
-def _shares(coverage: Coverage) -> dict[str, dict[str, float]]:
-    return {name: {key: getattr(part, key) for key in SHARE} for name, part in coverage.sets.items()}
 
 
 TAG = "eaglectl/smoke/1"
@@ -78,7 +70,6 @@ PARTS: Parts = {
         "differences",
         "arguments",
     ),
-    Coverage: (*SHARE, ("sets", _shares)),
     PromptChoice: ("name=file", "sha256", "prompts=total", "sample"),
     DrafterComparison: (
         "source",
