@@ -143,6 +143,14 @@ class GateEnding(StrEnum):
     TOO_FEW_PROMPTS = "too few prompts"
 
 
+class MatchEnding(StrEnum):
+    """Whether a running server drafts as the files of a drafter do."""
+
+    YES = "yes"
+    NO = "no"
+    COULD_NOT_TELL = "could not tell"
+
+
 class ReadingOutcome(StrEnum):
     """How another reading of the file drafts beside the stated one (`smoke --probe`, `diagnose`)."""
 

@@ -643,10 +643,20 @@ class SmokeOptions(Options, frozen=True):
     against: Annotated[
         str | None,
         Option(
-            "An older drafter on the same prompts; fail where SOURCE is worse on a set.",
+            "An older drafter on the same prompts; fail where SOURCE is worse on a set. Of a server: whether"
+            " it drafts as that one.",
             value="DRAFTER",
             group="What must hold",
             complete="checkpoints",
+        ),
+    ] = None
+    compare_files: Annotated[
+        bool | None,
+        Option(
+            "Of a server: run the files on the target here too, and fail where it does not draft as they do."
+            " Left out, where the target is small.",
+            "--compare-files/--no-compare-files",
+            group="What must hold",
         ),
     ] = None
     max_regression: Annotated[

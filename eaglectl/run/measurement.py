@@ -42,7 +42,7 @@ class PromptResult(Struct, frozen=True):
     """One prompt: its set, its drafts, how many drafts had each position accepted, and the new tokens.
 
     `rounds` are the accepted tokens of each draft, where the engine tells them: the first new token is the
-    target's, and each draft gives its accepted ones and one more of the target's.
+    target's, and each draft gives its accepted ones and one more of the target's. `text`: a server's answer.
     """
 
     set: str
@@ -50,6 +50,7 @@ class PromptResult(Struct, frozen=True):
     accepted: tuple[int, ...]
     tokens: tuple[int, ...]
     rounds: tuple[int, ...] = ()
+    text: str = ""
 
 
 class Estimate(Struct, frozen=True):

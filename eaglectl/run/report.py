@@ -13,6 +13,7 @@ from eaglectl.files.opening import open_folder
 from eaglectl.run.coverage import Coverage, TokenText, measure_coverage, pruned_from, script_of
 from eaglectl.run.gate import judge_ratio, needed_to_judge, prompts_forecast, worst
 from eaglectl.run.job import EngineJob, EngineRun
+from eaglectl.run.matching import ServerMatch
 from eaglectl.run.measurement import (
     ENOUGH_PROMPTS,
     FEWEST_PROMPTS,
@@ -60,7 +61,8 @@ class SmokeReport(Result, frozen=True):
     `published` is what others reach with drafters of the target.
     `trust_remote_code`: the target's own code was allowed to run. `shown`: the answer that --show asks for.
     `coverage`: what of the answers a reduced draft vocabulary holds, where their tokens are known.
-    `speed` is what --speed asks for, `speed_gap` why there is none.
+    `speed` is what --speed asks for, `speed_gap` why there is none. `match`: whether a server drafts as these
+    files do.
     """
 
     source: str
@@ -89,6 +91,7 @@ class SmokeReport(Result, frozen=True):
     speed: Speed | None = None
     speed_gap: str = ""
     coverage: Coverage | None = None
+    match: ServerMatch | None = None
 
     @property
     def verdict(self) -> CheckVerdict:

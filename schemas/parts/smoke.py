@@ -7,7 +7,7 @@ from msgspec import Meta, field
 
 from eaglectl.base import Count, Digest
 from eaglectl.run.showing import ShownAnswer
-from eaglectl.verdicts import GateEnding, ReadingOutcome
+from eaglectl.verdicts import GateEnding, MatchEnding, ReadingOutcome
 from schemas.parts.document import (
     INLINE,
     Document,
@@ -137,6 +137,31 @@ class ProbesPart(Part, frozen=True):
     drift: tuple[DriftPart, ...]
 
 
+class FilesMatchPart(Part, frozen=True):
+    """The rounds of the server beside those of one drafter's files."""
+
+    source: str
+    ending: MatchEnding
+    compared: Annotated[int, Meta(description="Prompts with equal answers and enough rounds")]
+    equal: Annotated[int, Meta(description="Of these, those with equal rounds")]
+    length: EstimatePart
+    ratio: Annotated[EstimatePart, Meta(description="The server's acceptance length over the files'")]
+    needed: Annotated[
+        int | None, Meta(description="About how many prompts would tell; null where none would")
+    ] = field(name="prompts_needed")
+
+
+class MatchPart(Part, frozen=True):
+    """Whether the server drafts as the first of these files do"""
+
+    ending: MatchEnding
+    nearest: Annotated[str, Meta(description="The source of the files that it drafts as; empty for none")]
+    words: str
+    prompts: int
+    alike: Annotated[int, Meta(description="Prompts that the server answers as the target's files do")]
+    files: tuple[FilesMatchPart, ...]
+
+
 class SmokeDocument(Document, frozen=True, tag="eaglectl/smoke/1"):
     """What eaglectl smoke --json prints."""
 
@@ -180,6 +205,10 @@ class SmokeDocument(Document, frozen=True, tag="eaglectl/smoke/1"):
     coverage: Annotated[
         CoveragePart | None,
         Meta(description="There where the draft vocabulary is reduced and the engine tells its tokens"),
+    ] = None
+    match: Annotated[
+        MatchPart | None,
+        Meta(description="There for a server that was compared with the files of drafters"),
     ] = None
     trust_remote_code: Trust = False
 

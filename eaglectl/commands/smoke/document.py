@@ -6,6 +6,7 @@ from eaglectl.report.acceptance import speed_meaning
 from eaglectl.report.documents.document import Parts
 from eaglectl.report.documents.measurement import MEASUREMENT
 from eaglectl.run.job import EngineRun
+from eaglectl.run.matching import FilesMatch, ServerMatch
 from eaglectl.run.probe import DriftCondition
 from eaglectl.run.prompts import PromptChoice
 from eaglectl.run.report import DrafterComparison, SetRatio, SmokeReport
@@ -58,6 +59,7 @@ PARTS: Parts = {
         "speed?",
         "speed_gap?",
         "coverage?",
+        "match?",
         "trust_remote_code?",
     ),
     EngineRun: (
@@ -70,6 +72,8 @@ PARTS: Parts = {
         "differences",
         "arguments",
     ),
+    ServerMatch: ("ending", "nearest", "words", "prompts", "alike", "files"),
+    FilesMatch: ("source", "ending", "compared", "equal", "length", "ratio", "prompts_needed=needed"),
     PromptChoice: ("name=file", "sha256", "prompts=total", "sample"),
     DrafterComparison: (
         "source",
