@@ -10,8 +10,8 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 426,
-    "commands": 2328,
+    "cli": 439,
+    "commands": 2331,
     "comparison": 649,
     "conversion": 2260,
     "drafter": 644,
@@ -19,12 +19,12 @@ BUDGETS = {
     "files": 3106,
     "formats": 2629,
     "judge": 3198,
-    "modules": 1295,
-    "operations": 1759,
+    "modules": 1297,
+    "operations": 1923,
     "publish": 1455,
-    "reference": 1246,
-    "report": 2056,
-    "run": 4512,
+    "reference": 1250,
+    "report": 2072,
+    "run": 4717,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03

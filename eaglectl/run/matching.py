@@ -7,20 +7,16 @@ the drafters are, but for rounding; another drafter's are equal on few prompts, 
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from msgspec import Struct
 
 from eaglectl.run.measurement import (
     DEAD_LENGTH,
     FEWEST_PROMPTS,
-    LEVEL,
     Estimate,
     Measurement,
     PromptResult,
-    gain_effect,
-    gain_p_value,
+    judge_gain,
     measure,
-    prompts_needed,
     ratio,
 )
 from eaglectl.verdicts import MatchEnding
@@ -194,14 +190,13 @@ def _nearest(
 ) -> tuple[MatchEnding, str, str]:
     """Of two that fit, the one whose counts are nearer beyond chance."""
     near, far = sorted(fitting, key=lambda place: sum(distances[place]))[:2]
-    gains = np.array(distances[far], dtype=np.float64) - np.array(distances[near], dtype=np.float64)
+    gains = [there - here for here, there in zip(distances[near], distances[far], strict=True)]
+    is_shown, needed = judge_gain(gains)
     nearest, other = matches[near], matches[far]
-    if gain_p_value(gains) < LEVEL:
+    if is_shown:
         yes = "yes" if near == 0 else f"no, it drafts as {nearest.source}"
         words = f"{yes}: {nearest.figures}, nearer than {other.source} ({other.equal})"
         return (MatchEnding.NO if near else MatchEnding.YES), nearest.source, words
-    effect = gain_effect(gains)
-    needed = prompts_needed(effect, LEVEL) if effect else None
     would = f"about {needed} would" if needed else "these prompts do not tell them apart"
     words = (
         f"could not tell with {prompts} prompts whether as {nearest.source} or as {other.source}, which draft"

@@ -253,6 +253,13 @@ def gain_effect(gains: Floats) -> float | None:
     return float(gains.mean()) / spread if spread else None
 
 
+def judge_gain(gains: Sequence[float]) -> tuple[bool, int | None]:
+    """Whether a mean gain is beyond chance, and about how many prompts would show one like it; None: none."""
+    values = np.array(gains, dtype=np.float64)
+    effect = gain_effect(values)
+    return gain_p_value(values) < LEVEL, prompts_needed(effect, LEVEL) if effect else None
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """p values corrected for their number (Holm), in the order given."""
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])

@@ -6,8 +6,7 @@ from typing import Any
 
 from eaglectl.files.header import StoredTensor
 from eaglectl.report.documents.document import Parts, document, error_part, part
-from eaglectl.report.documents.drafter import DRAFTER
-from eaglectl.report.documents.measurement import COVERAGE
+from eaglectl.report.documents.drafter import COVERAGE, DRAFTER
 from eaglectl.report.inspection import next_command
 from eaglectl.results import FailedSource, Inspection
 

@@ -1,10 +1,9 @@
 """The keys of measured acceptance and speed in JSON documents."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from eaglectl.report.documents.document import Parts
-from eaglectl.run.coverage import Coverage
+from eaglectl.report.documents.drafter import COVERAGE
 from eaglectl.run.measurement import Estimate, Measurement
 from eaglectl.run.published import Published, PublishedLength
 from eaglectl.run.speed import BreakEven, FastestK, Place, Speed, SpeedRow, Spread
@@ -44,21 +43,6 @@ def _otherwise(published: Published) -> int:
     return len(published.otherwise)
 
 
-def _sets(coverage: Coverage) -> dict[str, Any]:
-    return _shares(coverage.sets)
-
-
-def _scripts(coverage: Coverage) -> dict[str, Any]:
-    return _shares(coverage.scripts)
-
-
-def _shares(parts: Mapping[str, Coverage]) -> dict[str, Any]:
-    return {name: {key: getattr(part, key) for key in SHARE} for name, part in parts.items()}
-
-
-# the keys of coverage in all, and of each set and script
-SHARE = ("tokens", "covered", "share", "most_length")
-COVERAGE: Parts = {Coverage: (*SHARE, ("sets", _sets), ("scripts", _scripts))}
 MEASUREMENT: Parts = {
     **COVERAGE,
     Estimate: ("value", "interval"),
