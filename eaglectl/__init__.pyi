@@ -71,6 +71,7 @@ from eaglectl.verdicts import FactState as FactState
 from eaglectl.verdicts import FileChange as FileChange
 from eaglectl.verdicts import FileState as FileState
 from eaglectl.verdicts import GateEnding as GateEnding
+from eaglectl.verdicts import MatchEnding as MatchEnding
 from eaglectl.verdicts import ReadingOutcome as ReadingOutcome
 from eaglectl.verdicts import ServedAs as ServedAs
 from eaglectl.verdicts import TensorState as TensorState

@@ -36,9 +36,13 @@ EXPECTED = {
 
 
 class Caller(Struct):
-    """Who calls the functions: errors name options as the command line or as Python does."""
+    """Who calls the functions: errors name options as the command line or as Python does.
+
+    `is_quiet`: what other packages warn of is not shown, as in a process of the command line without -v.
+    """
 
     is_command_line: bool = False
+    is_quiet: bool = False
 
 
 CALLER = Caller()

@@ -8,6 +8,7 @@ from msgspec import Struct
 import eaglectl
 from eaglectl.base import Result
 from eaglectl.errors import UsageError
+from eaglectl.run.coverage import Coverage
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
 
@@ -18,7 +19,8 @@ class Inspection(Result, frozen=True):
     command that launches each engine, `convert` the one that converts the source. `unchecked` are files of
     a Hub repository of which bytes were read that no digest covers, as headers are parts of their files.
     `target` names the target and states how it was found, `target_digest` is the SHA-256 of its config.json.
-    `findings` are those of all rules on what was read.
+    `findings` are those of all rules on what was read. `coverage` is what the draft vocabulary holds of the
+    texts or counts that were given.
     """
 
     source: str
@@ -33,6 +35,7 @@ class Inspection(Result, frozen=True):
     target: str = ""
     target_digest: str = ""
     findings: "tuple[eaglectl.Finding, ...]" = ()
+    coverage: Coverage | None = None
 
     def __fspath__(self) -> str:
         return self.checkpoint.source.place

@@ -121,6 +121,7 @@ class DiagnosisEnding(StrEnum):
     PAIR = "pair"
     PROMPTS = "prompts"
     TRAINING = "training"
+    VOCABULARY = "vocabulary"
     HEALTHY = "healthy"
     NOT_FOUND = "not-found"
     COULD_NOT_LOOK = "could-not-look"
@@ -140,6 +141,14 @@ class GateEnding(StrEnum):
     KEPT = "kept"
     LOST = "lost"
     TOO_FEW_PROMPTS = "too few prompts"
+
+
+class MatchEnding(StrEnum):
+    """Whether a running server drafts as the files of a drafter do."""
+
+    YES = "yes"
+    NO = "no"
+    COULD_NOT_TELL = "could not tell"
 
 
 class ReadingOutcome(StrEnum):

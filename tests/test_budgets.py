@@ -10,21 +10,21 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 470,
-    "commands": 2338,
+    "cli": 483,
+    "commands": 2390,
     "comparison": 649,
-    "conversion": 2260,
-    "drafter": 647,
+    "conversion": 2306,
+    "drafter": 651,
     "engines": 1373,
     "files": 3106,
-    "formats": 2650,
-    "judge": 3198,
-    "modules": 1295,
-    "operations": 1809,
+    "formats": 2634,
+    "judge": 3457,
+    "modules": 1400,
+    "operations": 1996,
     "publish": 1455,
-    "reference": 1246,
-    "report": 2056,
-    "run": 4512,
+    "reference": 1259,
+    "report": 2212,
+    "run": 4781,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03

@@ -1,15 +1,30 @@
-"""What of a target's answers a draft vocabulary holds, and the acceptance that this allows."""
+"""What a draft vocabulary holds of a target's answers or other texts, and the acceptance that it allows."""
 
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from eaglectl.run.coverage import measure_coverage
-from tests.builders import call
-from tests.tiny import TARGET, TINY
+from eaglectl.run.coverage import (
+    Coverage,
+    TokenText,
+    counts_text,
+    coverage_of_counts,
+    measure_coverage,
+    pruned_from,
+    script_of,
+)
+from tests.builders import HIDDEN, VOCAB, call, drafter_folder, floats
+from tests.tiny import PROMPTS, TARGET, TINY
 
 EVEN = frozenset(range(0, 100, 2))
+
+
+def texts(*tokens: Sequence[int], name: str = "a", script: str = "") -> list[TokenText]:
+    return [TokenText(name, each, script) for each in tokens]
 
 
 @pytest.mark.parametrize(
@@ -24,39 +39,167 @@ EVEN = frozenset(range(0, 100, 2))
 def test_the_cap_is_of_a_drafter_that_is_right_wherever_it_can_be(
     answer: tuple[int, ...], covered: int, most: float
 ) -> None:
-    found = measure_coverage({"a": [answer]}, EVEN, 3)
+    found = measure_coverage(texts(answer), EVEN, 3)
     assert found is not None
     assert (found.tokens, found.covered, found.most_length) == (len(answer) - 1, covered, most)
 
 
 def test_sets_are_told_apart_and_low_ones_named() -> None:
-    found = measure_coverage({"english": [(0, 2, 4, 6, 8)] * 9, "hindi": [(0, 2, 3, 5, 7)]}, EVEN, 3)
-    assert found is not None and not found.is_low
+    english, hindi = [(0, 2, 4, 6, 8)] * 9, [(0, 2, 3, 5, 7)]
+    found = measure_coverage([*texts(*english, name="english"), *texts(*hindi, name="hindi")], EVEN, 3)
+    assert found is not None and not found.is_low and found.holds_down
     assert {name: part.share for name, part in found.sets.items()} == {"english": 1.0, "hindi": 0.25}
-    assert '("hindi" 25.0%)' in found.words
+    assert found.words.endswith('("hindi" 25.0%)')
 
 
-@pytest.mark.parametrize("answers", [{}, {"a": []}, {"a": [(5,), ()]}])
-def test_answers_without_a_drafted_token_have_no_coverage(answers: dict[str, list[tuple[int, ...]]]) -> None:
-    assert measure_coverage(answers, EVEN, 3) is None
+def test_scripts_are_told_apart_where_the_prompts_are_of_one_set() -> None:
+    latin, hindi = texts(*[(0, 2, 4, 6)] * 9, script="Latin"), texts((0, 3, 5), script="Devanagari")
+    found = measure_coverage([*latin, *hindi, *texts((0, 2))], EVEN, 3)
+    assert found is not None and found.sets == {} and set(found.scripts) == {"Latin", "Devanagari"}
+    assert list(found.low_parts) == ["Devanagari"]
 
 
-def test_smoke_states_the_coverage_of_a_vocabulary_that_was_pruned_on_other_text(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    counts = tmp_path / "counts.json"
+def test_a_script_that_is_a_set_is_named_once() -> None:
+    both = [*texts((0, 2, 4), name="en", script="Latin"), *texts((0, 3), name="hi", script="Devanagari")]
+    found = measure_coverage(both, EVEN, 3)
+    assert found is not None and list(found.low_parts) == ['"hi"']
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("a list of numbers", "Latin"),
+        ("\u0938\u0902\u0916\u094d\u092f\u093e ok", "Devanagari"),
+        ("\u0447\u0438\u0441\u043b\u043e", "Cyrillic"),
+        ("\u6570\u5b57\u3002", "Cjk"),
+        ("12 + 3 = 15", ""),
+        ("\ufffd\ufffd", ""),
+    ],
+)
+def test_the_script_is_that_of_most_letters(text: str, script: str) -> None:
+    assert script_of(text) == script
+
+
+@pytest.mark.parametrize("answers", [[], [(5,)], [(5,), ()]])
+def test_answers_without_a_drafted_token_have_no_coverage(answers: list[tuple[int, ...]]) -> None:
+    assert measure_coverage(texts(*answers), EVEN, 3) is None
+
+
+def test_counted_tokens_are_taken_in_a_random_order() -> None:
+    found = coverage_of_counts({2: 3, 3: 1, 5: 0}, EVEN, 2)
+    assert (found.tokens, found.covered, found.most_length) == (4, 3, 1 + 0.75 + 0.75**2)
+    assert "of the counted tokens" in found.words
+
+
+def test_counts_leave_out_the_first_token_which_is_not_drafted() -> None:
+    assert counts_text(texts((9, 4, 4, 2), (9, 4))) == "2 1\n4 3\n"
+
+
+@pytest.mark.parametrize(
+    ("record", "wider"),
+    [
+        ({"pruning": {"of": 320}, "source": {"name": "org/big"}}, ("org/big", 320)),
+        ({"previous": {"pruning": {"of": 320}, "source": {"name": "big"}}}, ("big", 320)),
+        ({"pruning": {"of": "many"}, "source": {"name": "big"}}, None),
+        ({}, None),
+    ],
+)
+def test_the_drafter_before_pruning_is_that_of_the_record(record: Any, wider: Any) -> None:
+    assert pruned_from(record) == wider
+
+
+@pytest.mark.parametrize(
+    ("wider", "words"),
+    [(None, "train with"), (("big", 320), "prune big (of 320 tokens) anew")],
+)
+def test_a_pruned_drafter_needs_no_training(wider: tuple[str, int] | None, words: str) -> None:
+    assert Coverage(10, 1, 1.1, wider=wider, commands=("eaglectl x",)).advice.startswith(words)
+
+
+def small(folder: Path) -> Path:
+    """The tiny drafter, pruned to the tokens that its answers have the least."""
+    counts = folder / "counts.json"
     counts.write_text(json.dumps({str(token): 1000 - token for token in range(1, 400)}))
-    small = tmp_path / "small"
-    options = ("--draft-vocab", 100, "--token-counts", counts, "--target", TARGET, "-o", small)
+    options = ("--draft-vocab", 100, "--token-counts", counts, "--target", TARGET, "-o", folder / "small")
     assert call("convert", TINY / "eagle3", *options).code == 0
-    prompts = tmp_path / "prompts.jsonl"
+    return folder / "small"
+
+
+def test_smoke_states_the_coverage_and_counts_for_a_pruning_that_raises_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "eagle3").symlink_to(TINY / "eagle3")
+    drafter, prompts = small(tmp_path), tmp_path / "prompts.jsonl"
     lines = [{"prompt": f"def {name}(self):", "set": name} for name in ("read", "write", "open", "close")]
     prompts.write_text("\n".join(map(json.dumps, lines)))
     given = ("--target", TARGET, "--run-in", "reference", "--prompts", prompts, "--max-tokens", 16, "--json")
-    done = call("smoke", small, *given)
-    assert done.out, done.err
-    found = json.loads(done.out)
+    found = call("smoke", drafter, *given).document
     coverage = found["coverage"]
     assert coverage["share"] == coverage["covered"] / coverage["tokens"] < 0.8
-    assert set(coverage["sets"]) == {"read", "write", "open", "close"}
-    assert any("train with a draft vocabulary" in note for note in found["notes"])
+    assert set(coverage["sets"]) == {"read", "write", "open", "close"} and coverage["scripts"] == {}
     assert found["acceptance_length"] <= coverage["most_length"]
+    note = next(note for note in found["notes"] if "draft vocabulary" in note)
+    assert "prune eagle3 (of 320 tokens) anew" in note
+    monkeypatch.chdir(tmp_path)
+    for command in note.split("`")[1::2]:
+        assert call(*shlex.split(command)[1:]).code in (0, 3)
+    after = call("smoke", "eagle3-eagle3", *given).document["coverage"]
+    assert after["share"] > coverage["share"] + 0.1
+
+
+def test_inspect_covers_texts_by_set_where_no_target_runs(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    drafter, out = small(tmp_path), tmp_path / "out.txt"
+    done = call("inspect", drafter, "--target", TARGET, "--prompts", PROMPTS, "--json")
+    coverage = done.document["coverage"]
+    assert 0.5 < coverage["share"] < 0.8 and set(coverage["sets"]) == {"maths", "conversion", "drafter"}
+    text = call("inspect", drafter, "--target", TARGET, "--prompts", PROMPTS, "--write-token-counts", out).out
+    assert "of the texts' tokens, so a length of" in text
+    counted = call("inspect", drafter, "--target", TARGET, "--token-counts", out, "--json").document[
+        "coverage"
+    ]
+    assert (counted["tokens"], counted["covered"]) == (coverage["tokens"], coverage["covered"])
+    again = call("inspect", drafter, "--target", TARGET, "--prompts", PROMPTS, "--write-token-counts", out)
+    assert again.code == 2 and "is there already" in again.err
+
+
+def test_a_whole_vocabulary_holds_every_token(tmp_path: Path) -> None:
+    (tmp_path / "counts.txt").write_text(f"3 5\n{VOCAB - 1} 2\n")
+    tensors = {"lm_head.weight": floats("lm_head.weight", VOCAB, HIDDEN), "d2t": None}
+    drafter = drafter_folder(tmp_path, config={"draft_vocab_size": VOCAB}, tensors=tensors)
+    coverage = call("inspect", drafter, "--token-counts", tmp_path / "counts.txt", "--json").document[
+        "coverage"
+    ]
+    assert (coverage["tokens"], coverage["covered"], coverage["most_length"]) == (7, 7, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--prompts", "p.txt", "--token-counts", "c.txt"), 2, "give one of them"),
+        (("--write-token-counts", "new.txt"), 2, "counts --prompts; give those too"),
+        (("--token-counts", "c.txt"), 2, "outside of this drafter's vocabulary"),
+        (("--prompts", "missing.txt"), 3, "missing.txt"),
+        (("--prompts", "p.txt"), 2, "have one token each"),
+        (("--prompts", "p.txt", "--target", "bare"), 3, "has no tokenizer"),
+    ],
+)
+def test_what_cannot_be_covered_is_refused(
+    options: tuple[str, ...], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.txt").write_text("a\n")
+    (tmp_path / "c.txt").write_text("99999 1\n")
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare/config.json").write_text((TARGET / "config.json").read_text())
+    target = () if "--target" in options else ("--target", TARGET)
+    done = call("inspect", TINY / "eagle3", *options, *target)
+    assert done.code == code and words in " ".join(done.err.split())
+
+
+def test_a_server_does_not_tell_which_tokens_to_count(tmp_path: Path) -> None:
+    given = ("--run-in", "http://127.0.0.1:1", "--target", TARGET, "--write-token-counts", tmp_path / "c.txt")
+    done = call("smoke", TINY / "eagle3", *given)
+    assert done.code == 2 and "not which" in done.err

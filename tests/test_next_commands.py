@@ -222,7 +222,7 @@ def test_a_fault_that_no_conversion_repairs_prints_none(good: Path, prompts: Pat
 def test_every_cause_with_commands_is_run() -> None:
     run = {"file-rule", "tables", "other-reading", *ELSEWHERE, *RUN_HERE, *OF_ENGINES}
     silent = {"past-positions", "too-few", "sampling", "template", "one-set", "quantised-target"}
-    silent |= {"untrained", "weak", "no-engine", "healthy", "draft-vocabulary"}
+    silent |= {"untrained", "weak", "no-engine", "healthy"}
     assert {cause.id for cause in CAUSES} == run | silent
 
 

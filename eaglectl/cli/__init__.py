@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from itertools import pairwise
 
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
@@ -26,6 +27,9 @@ GARBAGE_EVERY = 100_000
 # set by a shell that asks how a line goes on
 ASKED = "_EAGLECTL_COMPLETE"
 COMPLETION = ("--install-completion", "--show-completion")
+VERBOSE = {"-v", "--verbose"}
+# what torch's C++ code and tokenizers' Rust code read, which write to stderr themselves
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
 COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
 
 
@@ -34,9 +38,21 @@ def main() -> None:
     gc.set_threshold(GARBAGE_EVERY)
     if ASKED not in os.environ:  # what a shell is answered has tabs, and goes to no terminal
         guard_streams()
+    quiet_packages(sys.argv[1:])
     code = run(sys.argv[1:])
     gc.freeze()  # what is left ends with the process: the last look for garbage was a fifth of `inspect`
     sys.exit(code)
+
+
+def quiet_packages(arguments: list[str]) -> None:
+    """Show nothing of what other packages warn of, or all of it with -v; Python's own -W goes before."""
+    if sys.warnoptions:
+        return
+    CALLER.is_quiet = not VERBOSE & set(arguments)
+    warnings.simplefilter("ignore" if CALLER.is_quiet else "default")
+    if CALLER.is_quiet:
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
 
 
 def run(arguments: list[str]) -> int:

@@ -34,6 +34,7 @@ from eaglectl.judge.rules import rules
 from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.operations.copies import pickles_copied
+from eaglectl.operations.covering import cover_given
 from eaglectl.operations.options import InspectOptions
 from eaglectl.progress import OnProgress
 from eaglectl.results import Inspection
@@ -103,6 +104,7 @@ def inspect_files(
         target.words,
         target.digest,
         tuple(finding.completed(complete) for finding in judgement.findings),
+        cover_given(checkpoint, drafter, options, source, choice.place),
     )
 
 

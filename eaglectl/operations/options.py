@@ -173,11 +173,42 @@ SPEED = Option(
 )
 
 
+COVERAGE = "What the draft vocabulary holds"
+WRITE_COUNTS = Option(
+    "Write how often each token came in the answers, for `convert --draft-vocab` or a trainer.",
+    value="FILE",
+    complete="files",
+)
+
+
 class InspectOptions(Options, frozen=True):
     """Options of `inspect`."""
 
     target: Annotated[str | None, TARGET] = None
     engines: Annotated[tuple[str, ...], ENGINE] = ()
+    prompts: Annotated[
+        str | None,
+        Option(
+            "Texts like the target's answers, in a file as for `smoke`: what share of their tokens the draft"
+            " vocabulary holds, by the target's tokenizer.",
+            value="FILE",
+            group=COVERAGE,
+            complete="files",
+        ),
+    ] = None
+    token_counts: Annotated[
+        str | None,
+        Option(
+            "The same of counted tokens: JSON, or lines of an id and a count.",
+            value="FILE",
+            group=COVERAGE,
+            complete="files",
+        ),
+    ] = None
+    write_token_counts: Annotated[
+        str | None,
+        replace(WRITE_COUNTS, help="Write how often each token came in --prompts.", group=COVERAGE),
+    ] = None
     answers: Answers = field(default_factory=Answers)
 
 
@@ -648,10 +679,20 @@ class SmokeOptions(Options, frozen=True):
     against: Annotated[
         str | None,
         Option(
-            "An older drafter on the same prompts; fail where SOURCE is worse on a set.",
+            "An older drafter on the same prompts; fail where SOURCE is worse on a set. Of a server: whether"
+            " it drafts as that one.",
             value="DRAFTER",
             group="What must hold",
             complete="checkpoints",
+        ),
+    ] = None
+    compare_files: Annotated[
+        bool | None,
+        Option(
+            "Of a server: run the files on the target here too, and fail where it does not draft as they do."
+            " Left out, where the target is small.",
+            "--compare-files/--no-compare-files",
+            group="What must hold",
         ),
     ] = None
     max_regression: Annotated[
@@ -670,6 +711,7 @@ class SmokeOptions(Options, frozen=True):
         float,
         Option("Seconds after which an engine is stopped, or each request to a server.", group=ADVANCED),
     ] = 600.0
+    write_token_counts: Annotated[str | None, replace(WRITE_COUNTS, group=ADVANCED)] = None
     probe: Annotated[
         str | None,
         Option(

@@ -28,6 +28,7 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.keywords import StrPath, path_text, with_keywords
 from eaglectl.operations.converting import convert
 from eaglectl.operations.copies import opened
+from eaglectl.operations.covering import OUT, with_commands
 from eaglectl.operations.inspecting import inspect
 from eaglectl.operations.options import (
     INSTALLED,
@@ -42,14 +43,17 @@ from eaglectl.operations.options import (
 )
 from eaglectl.options import options_of
 from eaglectl.progress import LOADING, OnProgress, report_step
+from eaglectl.report.output_files import parse_new, write_new
+from eaglectl.run.coverage import TokenText, counts_text
 from eaglectl.run.engine_arguments import check_engine_arguments
 from eaglectl.run.gate import compare_positions
 from eaglectl.run.installed import load_only as load
 from eaglectl.run.installed import run_installed, run_sglang
 from eaglectl.run.job import EngineJob, EngineRun
 from eaglectl.run.layers import LayerSearch, search_layers
+from eaglectl.run.matching import match_server
 from eaglectl.run.probe import probe_drift
-from eaglectl.run.process import VLLM
+from eaglectl.run.process import VLLM, has_torch, require_torch
 from eaglectl.run.prompts import Prompt, choose_prompts
 from eaglectl.run.published import Published, Settings, preset, published_for
 from eaglectl.run.report import (
@@ -65,8 +69,18 @@ from eaglectl.run.showing import show_answer
 from eaglectl.run.speed import measure_speed
 from eaglectl.run.stage import run_reference
 from eaglectl.shell import as_path
-from eaglectl.target import check_timeout, open_target, runnable_target, target_names
+from eaglectl.target import (
+    check_timeout,
+    open_target,
+    runnable_target,
+    target_names,
+    weights_folder,
+)
+from eaglectl.verdicts import MatchEnding
 
+COUNTS = "--write-token-counts"
+# bytes of a target that runs beside a server unasked
+SMALL_TARGET = 4 << 30
 CPU_SKIPPED = "this ran on a CPU, which is no measure of serving; smoke --speed times a CPU all the same"
 RunOptions = TypeVar("RunOptions", SmokeOptions, DiagnoseOptions, ReadyOptions)
 RUNNERS: Mapping[str, Callable[[EngineJob], EngineRun]] = {
@@ -93,6 +107,8 @@ def smoke(
     """
     source, target, options = os.fspath(source), path_text(target), options or SmokeOptions()
     report = smoke_drafts(source, target, options, on_progress)
+    if report.run.engine == "server":
+        return compare_files(report, source, target, as_preset(options), on_progress)
     if report.run.engine != "reference":
         return report
     verdicts = inspect(source, target=target, answers=options.answers).verdicts
@@ -125,20 +141,20 @@ def smoke_drafts(
     options = as_preset(options)
     _check(options)
     chains, options = options.chains, replace(options, k=options.chains[-1])
+    counts = parse_new(COUNTS, options.write_token_counts)
     report_step(on_progress, LOADING)
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     prompts = chosen.prompts
     choice = runnable_target(source, target, options.answers, "smoke")
     given, source, folder = source, on_disk(source), Path(on_disk(str(choice.place)))
-    against = options.against and on_disk(options.against)
     if not is_folder(folder):
         raise UnreadableError(
             f"--target {target}: smoke runs the target, so it must be a folder with its weights"
         )
     engine = _choose_engine(options.run_in)
-    if against is not None and engine not in RUNNERS:
-        raise UsageError("--against needs an engine that loads both drafters, and no server: --run-in vllm")
     report = _report(source, folder, prompts, options, on_progress, compares_plain=compares_plain)
+    if counts is not None:
+        write_new(COUNTS, counts, counts_text(TokenText("", result.tokens) for result in report.run.results))
     report = replace(
         report,
         choice=chosen,
@@ -146,12 +162,9 @@ def smoke_drafts(
         diagnose_command=_diagnose_command(given, target, options),
         notes=(*([f"target: {choice.how}"] if choice.how else []), *report.notes),
     )
-    if against is not None:
-        least = MAX_REGRESSION if options.max_regression is None else options.max_regression
-        positions = _positions(report, (source, against), folder, options, least, on_progress)
-        report_step(on_progress, LOADING)
-        other = _report(against, folder, prompts, options, on_progress)
-        report = replace(report, against=compare_drafters(report, other, least, positions))
+    report = _with_coverage(report, given, target, options)
+    if options.against is not None and engine in RUNNERS:
+        report = _compared(report, source, folder, options, on_progress)
     if options.speed:
         with _job(source, folder, prompts, options, on_progress) as job:
             report = _timed(report, job, engine, chains, options.speed, times_cpu=times_cpu)
@@ -160,6 +173,100 @@ def smoke_drafts(
     with _job(source, folder, prompts, replace(options, run_in="reference"), on_progress) as job:
         repair = partial(repair_command, given, target, options.answers)
         return _probed(report, job, options.probe, repair, screens=screens)
+
+
+def compare_files(
+    report: SmokeReport,
+    source: str,
+    target: str | None,
+    options: SmokeOptions,
+    on_progress: OnProgress | None,
+) -> SmokeReport:
+    """The report of a server with whether it drafts as the files do, and those of --against.
+
+    Where neither is asked for, files are run where that is a small part of what the server does; what keeps
+    them from running is then a note, and else raised.
+    """
+    is_asked = options.against is not None or options.compare_files is True
+    if options.compare_files is False:
+        return report
+    place = runnable_target(source, target, options.answers, "smoke").place
+    gap = "" if is_asked else _why_not_compared(str(place), options)
+    if not gap:
+        try:
+            return _matched(report, source, Path(on_disk(str(place))), options, on_progress)
+        except (RefusedError, UnreadableError, UsageError) as error:
+            if is_asked:
+                raise
+            gap = str(error)
+    note = f"whether the server drafts as these files do was not looked at: {gap}"
+    return replace(report, notes=(*report.notes, note))
+
+
+def _why_not_compared(target: str, options: SmokeOptions) -> str:
+    """Why the files of a drafter are not run beside a server where nobody asks; "" where they are."""
+    folder = weights_folder(target)
+    if options.temperature > 0:
+        return "it is seen in greedy answers alone (--temperature 0)"
+    if folder is None or not has_torch():
+        return "the target's weights are not here" if folder is None else "torch is not installed here"
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    return "the target is large; --compare-files runs it here too" if size > SMALL_TARGET else ""
+
+
+def _matched(
+    report: SmokeReport, source: str, target: Path, options: SmokeOptions, on_progress: OnProgress | None
+) -> SmokeReport:
+    """The report with the server's rounds beside those of each drafter's files in the reference."""
+    assert report.choice is not None
+    asked = replace(options, run_in="reference", k=report.k, lossless=False, trust_remote_code=False)
+    require_torch("comparing a server with files needs")
+    runs = [
+        _report(on_disk(place), target, report.choice.prompts, asked, on_progress)
+        for place in filter(None, (source, options.against))
+    ]
+    from eaglectl.reference.target import load_tokenizer
+
+    tokenizer = load_tokenizer(target)
+    texts = [tokenizer.decode(result.tokens, skip_special_tokens=True) for result in runs[0].run.results]
+    match = match_server(report.run.results, [(run.source, run.run.results) for run in runs], texts)
+    report = replace(report, match=match)
+    if match.ending == MatchEnding.NO:
+        failure = f"the server does not draft as these files do: {match.words}"
+        return replace(report, failures=(*report.failures, failure))
+    is_asked = options.against is not None or options.compare_files is True
+    if match.ending == MatchEnding.COULD_NOT_TELL and is_asked:
+        return replace(report, gaps=(*report.gaps, f"the server beside these files: {match.words}"))
+    return report
+
+
+def _compared(
+    report: SmokeReport, source: str, target: Path, options: SmokeOptions, on_progress: OnProgress | None
+) -> SmokeReport:
+    """The report with the drafter of --against on the same prompts."""
+    assert report.choice is not None
+    against, least = on_disk(str(options.against)), options.max_regression
+    least = MAX_REGRESSION if least is None else least
+    positions = _positions(report, (source, against), target, options, least, on_progress)
+    report_step(on_progress, LOADING)
+    other = _report(against, target, report.choice.prompts, options, on_progress)
+    return replace(report, against=compare_drafters(report, other, least, positions))
+
+
+def _with_coverage(
+    report: SmokeReport, source: str, target: str | None, options: SmokeOptions
+) -> SmokeReport:
+    """The report with what to do about a draft vocabulary that holds acceptance down."""
+    if report.coverage is None or not report.coverage.holds_down:
+        return report
+    words = ["--run-in", report.run.engine]
+    for option, value in (("--like", options.like), ("--prompts", options.prompts)):
+        if value is not None and words[-2] != "--like":  # which has prompts of its own
+            words += [option, as_path(value)]
+    counting = command("smoke", source, *words, *OUT, target=target, answers=options.answers)
+    coverage = with_commands(report.coverage, source, target, counting)
+    note = f"the draft vocabulary holds {coverage.words}; {coverage.advice}"
+    return replace(report, coverage=coverage, notes=(*report.notes, note))
 
 
 def _probed(
@@ -304,7 +411,37 @@ def _check(options: SmokeOptions) -> None:
             "-k and --max-tokens need to be at least 1",
         ),
     )
+    _check_server(options, is_server=engine not in RUNNERS)
     _check_speed(options, engine)
+
+
+def _check_server(options: SmokeOptions, *, is_server: bool) -> None:
+    """Raise UsageError for what a server cannot do, and for what is of servers alone."""
+    is_compared = options.against is not None or options.compare_files is True
+    check(
+        (
+            is_server and options.write_token_counts is not None,
+            f"{COUNTS}: a server tells the number of the tokens of its answers and not which; run it with"
+            " --engine reference",
+        ),
+        (
+            is_server and is_compared and options.temperature > 0,
+            f"--temperature {options.temperature:g}: a server is compared with files by greedy answers; leave"
+            " it out",
+        ),
+        (
+            is_server and options.max_regression is not None,
+            "--max-regression is of two drafters in one engine; of a server --against says which it has",
+        ),
+        (
+            not is_server and options.compare_files is not None,
+            "--compare-files is of a running server; name it with --engine http://HOST:PORT",
+        ),
+        (
+            options.against is not None and options.compare_files is False,
+            "--against compares a server with files, and --no-compare-files does not: leave one out",
+        ),
+    )
 
 
 def _check_speed(options: SmokeOptions, engine: str) -> None:

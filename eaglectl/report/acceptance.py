@@ -226,6 +226,7 @@ def facts(report: SmokeReport) -> tuple[list[tuple[str, Line]], list[tuple[str, 
         *([("time", f"{times}; {speed_meaning(report)}")] if times else []),
         ("prompts", _prompts(report)),
         *([("vocabulary", f"holds {report.coverage.words}")] if report.coverage else []),
+        *([("as these files", report.match.words)] if report.match else []),
         *([("others", "; ".join(others))] if others else []),
     ]
     return shown, more

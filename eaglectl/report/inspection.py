@@ -42,6 +42,7 @@ from eaglectl.report.wording import (
     trained_layers,
 )
 from eaglectl.results import FailedSource, Inspection
+from eaglectl.run.coverage import Coverage
 from eaglectl.verdicts import ServedAs
 
 AS_TRAINED = {True: "yes", False: "no", None: "unknown"}
@@ -222,22 +223,23 @@ def headline(drafter: Drafter) -> tuple[str, str, str]:
     )
 
 
-def _facts(inspection: Inspection) -> tuple[tuple[str, str], ...]:
+def _facts(inspection: Inspection) -> list[tuple[str, str]]:
     """Return facts about the drafter, each a name and a value."""
     drafter, dims = inspection.drafter, inspection.drafter.dims
-    return (
+    return [
         ("target", _target(drafter, inspection.target)),
         ("network", _network(drafter)),
         ("layers", f"trained on {trained_layers(drafter.aux)}"),
         ("norms", _norms(drafter)),
         ("vocabulary", _vocabulary(drafter)),
+        *([("coverage", _coverage(inspection.coverage))] if inspection.coverage else []),
         ("aux input", f"{dims.aux} states of width {dims.target_hidden} into fc"),
         ("rope", _rope(drafter)),
         ("embedding", _owner(drafter, "embed_tokens.weight")),
         ("head", _owner(drafter, "lm_head.weight")),
         ("weights", _weights(inspection)),
         ("quantised", "no" if drafter.quantisation is None else "yes, passed through unchanged"),
-    )
+    ]
 
 
 def _target(drafter: Drafter, given: str) -> str:
@@ -289,6 +291,11 @@ def _vocabulary(drafter: Drafter) -> str:
         return f"all {dims.vocab} target tokens"
     maps = " and ".join(name for name in VOCABULARY_MAPS if name in drafter.tensors) or "no map"
     return f"{dims.draft_vocab} of {dims.vocab} target tokens ({dims.draft_vocab / dims.vocab:.1%}), {maps}"
+
+
+def _coverage(coverage: Coverage) -> str:
+    advice = f": {coverage.advice}" if coverage.holds_down else ""
+    return f"{coverage.words}{advice}"
 
 
 def _rope(drafter: Drafter) -> str:

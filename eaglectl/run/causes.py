@@ -6,6 +6,8 @@ docs/reference/causes.md is made of the table CAUSES. The tests stand above it.
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.judge.judgement import changes_serving
@@ -23,7 +25,7 @@ from eaglectl.run.measurement import (
     prompts_to_tell,
     ratio,
 )
-from eaglectl.run.report import MAX_REGRESSION, WIDER, SmokeReport
+from eaglectl.run.report import MAX_REGRESSION, SmokeReport
 from eaglectl.run.sensitivity import LEAST_GAIN, LEAST_PROMPTS, MOST_TIMES, Variant
 from eaglectl.text import listed
 from eaglectl.verdicts import DiagnosisEnding, ReadingOutcome, ServedAs
@@ -335,12 +337,15 @@ def _draft_vocabulary(evidence: Evidence) -> Shown | str | None:
     served = evidence.judged
     if served.coverage is None:
         return "the draft vocabulary is the target's, or the run does not tell the answers' tokens"
-    parts = (served.coverage, *served.coverage.sets.values())
-    if not any(part.is_low for part in parts) or _is_thin(served.measured):
+    coverage = served.coverage
+    if not coverage.holds_down or _is_thin(served.measured):
         return None
-    length = served.measured.length.value
+    length, low = served.measured.length.value, list(coverage.low_parts)
     return Shown(
-        f"the draft vocabulary holds {served.coverage.words}, and {length:.2f} was measured: {WIDER}"
+        f"the draft vocabulary holds {coverage.words}, and {length:.2f} was measured:"
+        f" {replace(coverage, commands=()).advice}",
+        coverage.commands,
+        f"a draft vocabulary without the tokens of {listed(low)}" if low else "",
     )
 
 
@@ -660,11 +665,17 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "draft-vocabulary",
-        DiagnosisEnding.TRAINING,
+        DiagnosisEnding.VOCABULARY,
         "measured",
         title="a draft vocabulary without the tokens of the answers",
-        how="the share of the answers' tokens that a reduced draft vocabulary holds, in all and by set",
-        advice="Train with a draft vocabulary that is counted on the target's answers to such prompts.",
+        how=(
+            "the share of the answers' tokens that a reduced draft vocabulary holds, in all, by set and by"
+            " script"
+        ),
+        advice=(
+            "Count the tokens of such answers by the printed command. Prune a drafter that was pruned anew by"
+            " them, without training; train any other with a draft vocabulary of them."
+        ),
         test=_draft_vocabulary,
     ),
     Cause(

@@ -1,24 +1,63 @@
-"""How much of a target's answers a reduced draft vocabulary holds, and the acceptance that this allows."""
+"""How much of a target's answers, or of other texts, a reduced draft vocabulary holds, and the acceptance
+that this allows.
+"""
 
-from collections.abc import Collection, Mapping, Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
+
+from eaglectl.files.record import history
 
 # below it the vocabulary holds acceptance down: on a trained pair, 0.37 makes a length of 1.40 of 2.78
 LEAST_SHARE = 0.8
+ANSWERS, TEXTS, COUNTED = "the answers' tokens", "the texts' tokens", "the counted tokens"
+
+
+class TokenText(Struct, frozen=True):
+    """A text as token ids of the target, the set of its prompt, and its script ("" where it has no letters).
+
+    The first token of an answer is the target's own, and is not drafted.
+    """
+
+    set: str
+    tokens: Sequence[int]
+    script: str = ""
 
 
 class Coverage(Struct, frozen=True):
-    """The tokens of greedy answers, how many of them have a draft token, and what that allows at most.
+    """The tokens of texts, how many of them have a draft token, and what that allows at most.
 
     `most_length` is the acceptance length of a drafter that is right wherever it has the token. `sets` has
-    the same for each set of prompts, where there are several.
+    the same for each set of prompts, `scripts` for the texts of each script (most of their letters'), where
+    there are several. `of` names the tokens, and `size` is the number of draft tokens. `wider` is the name of
+    the drafter that this one was pruned from, and its draft tokens, as eaglectl.json states them. `commands`
+    count such tokens, and prune `wider` anew where it is here.
     """
 
     tokens: int
     covered: int
     most_length: float
     sets: Mapping[str, "Coverage"] = field(default_factory=dict)
+    scripts: Mapping[str, "Coverage"] = field(default_factory=dict)
+    of: str = ANSWERS
+    size: int = 0
+    wider: tuple[str, int] | None = None
+    commands: tuple[str, ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """What makes the share larger."""
+        counted = " and ".join(f"`{line}`" for line in self.commands)
+        how = f": {counted}" if counted else ""
+        if self.wider:
+            name, rows = self.wider
+            return f"prune {name} (of {rows} tokens) anew by counts of such answers, without training{how}"
+        return f"train with a draft vocabulary that is counted on such answers{how}"
 
     @property
     def share(self) -> float:
@@ -27,32 +66,97 @@ class Coverage(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The share and the cap, in words, with the sets that have a low share."""
-        text = f"{self.share:.1%} of the answers' tokens, so a length of {self.most_length:.2f} at most"
-        low = [f'"{name}" {part.share:.1%}' for name, part in self.sets.items() if part.is_low]
+        """The share and the cap, in words, with the sets and scripts that have a low share."""
+        text = f"{self.share:.1%} of {self.of}, so a length of {self.most_length:.2f} at most"
+        low = [f"{name} {part.share:.1%}" for name, part in self.low_parts.items()]
         return f"{text} ({', '.join(low)})" if low else text
+
+    @property
+    def low_parts(self) -> dict[str, "Coverage"]:
+        """The sets, in quotes, and the scripts with a low share; of the same texts the set."""
+        sets = {f'"{name}"': part for name, part in self.sets.items() if part.is_low}
+        scripts = {
+            name: part
+            for name, part in self.scripts.items()
+            if part.is_low and part not in self.sets.values()
+        }
+        return sets | scripts
 
     @property
     def is_low(self) -> bool:
         """Whether this holds acceptance down."""
         return self.share < LEAST_SHARE
 
+    @property
+    def holds_down(self) -> bool:
+        """Whether this, or a set or script of it, holds acceptance down."""
+        return self.is_low or bool(self.low_parts)
+
+
+def script_of(text: str) -> str:
+    """The script of most letters of a text, as Unicode names it ("Devanagari"); "" without letters."""
+    names = (unicodedata.name(character, "").partition(" ")[0] for character in text if character.isalpha())
+    common = Counter(names).most_common(1)
+    return common[0][0].capitalize() if common else ""
+
+
+def pruned_from(record: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The name of the drafter that a pruned one was made of, and its draft tokens; None of others."""
+    for entry in history(record):
+        match entry:
+            case {"pruning": {"of": int(rows)}, "source": {"name": str(name)}}:
+                return name, rows
+    return None
+
 
 def measure_coverage(
-    answers: Mapping[str, Sequence[Sequence[int]]], vocabulary: Collection[int], k: int
+    texts: Sequence[TokenText], vocabulary: Collection[int], k: int, of: str = ANSWERS
 ) -> Coverage | None:
-    """Coverage of the answers' token ids, by set; None where they have no second token.
+    """Coverage of texts at `k` draft tokens a round, by set and by script; None without a drafted token.
 
-    `vocabulary` are the target tokens that have a draft token. The first token of an answer is not drafted.
+    `vocabulary` are the target tokens that have a draft token.
     """
-    sets = {name: part for name, texts in answers.items() if (part := _coverage(texts, vocabulary, k))}
-    whole = _coverage([text for texts in answers.values() for text in texts], vocabulary, k)
-    if whole is None or len(sets) < 2:
-        return whole
-    return Coverage(whole.tokens, whole.covered, whole.most_length, sets)
+    every = [text.tokens for text in texts]
+    whole = _coverage(every, vocabulary, k, of)
+    if whole is None:
+        return None
+    groups = [
+        dict(_parts(((name, text.tokens) for name, text in zip(names, texts, strict=True)), vocabulary, k))
+        for names in ([text.set for text in texts], [text.script for text in texts])
+    ]
+    sets, scripts = (parts if len(parts) > 1 else {} for parts in groups)
+    return replace(whole, sets=sets, scripts=scripts, size=len(vocabulary))
 
 
-def _coverage(texts: Sequence[Sequence[int]], vocabulary: Collection[int], k: int) -> Coverage | None:
+def coverage_of_counts(counts: Mapping[int, int], vocabulary: Collection[int], k: int) -> Coverage:
+    """Coverage of counted tokens; `most_length` is that of tokens in a random order."""
+    tokens = sum(counts.values())
+    covered = sum(count for token, count in counts.items() if token in vocabulary)
+    length = sum((covered / tokens) ** depth for depth in range(k + 1))
+    return Coverage(tokens, covered, length, of=COUNTED, size=len(vocabulary))
+
+
+def counts_text(texts: Iterable[TokenText]) -> str:
+    """How often each token comes in texts, as `--token-counts` takes it: a line "id count" for each."""
+    counts = Counter(chain.from_iterable(text.tokens[1:] for text in texts))
+    return "".join(f"{token} {count}\n" for token, count in sorted(counts.items()))
+
+
+def _parts(
+    texts: Iterable[tuple[str, Sequence[int]]], vocabulary: Collection[int], k: int
+) -> Iterator[tuple[str, Coverage]]:
+    """Coverage of the texts of each name but ""."""
+    named: dict[str, list[Sequence[int]]] = {}
+    for name, tokens in texts:
+        named.setdefault(name, []).append(tokens)
+    for name, several in named.items():
+        if name and (part := _coverage(several, vocabulary, k)):
+            yield name, part
+
+
+def _coverage(
+    texts: Sequence[Sequence[int]], vocabulary: Collection[int], k: int, of: str = ANSWERS
+) -> Coverage | None:
     tokens = covered = rounds = accepted = 0
     for text in texts:
         known = [token in vocabulary for token in text[1:]]
@@ -62,4 +166,4 @@ def _coverage(texts: Sequence[Sequence[int]], vocabulary: Collection[int], k: in
             drafted = known[start : start + k]
             right = drafted.index(False) if False in drafted else len(drafted)
             rounds, accepted, start = rounds + 1, accepted + right, start + right + 1
-    return Coverage(tokens, covered, 1 + accepted / rounds) if tokens else None
+    return Coverage(tokens, covered, 1 + accepted / rounds, of=of) if tokens else None

@@ -42,7 +42,7 @@ class PromptResult(Struct, frozen=True):
     """One prompt: its set, its drafts, how many drafts had each position accepted, and the new tokens.
 
     `rounds` are the accepted tokens of each draft, where the engine tells them: the first new token is the
-    target's, and each draft gives its accepted ones and one more of the target's.
+    target's, and each draft gives its accepted ones and one more of the target's. `text`: a server's answer.
     """
 
     set: str
@@ -50,6 +50,7 @@ class PromptResult(Struct, frozen=True):
     accepted: tuple[int, ...]
     tokens: tuple[int, ...]
     rounds: tuple[int, ...] = ()
+    text: str = ""
 
 
 class Estimate(Struct, frozen=True):
@@ -250,6 +251,13 @@ def gain_effect(gains: Floats) -> float | None:
     """The mean gain over its standard deviation; None where there is no spread to judge it by."""
     spread = float(gains.std(ddof=1)) if len(gains) > 1 else 0.0
     return float(gains.mean()) / spread if spread else None
+
+
+def judge_gain(gains: Sequence[float]) -> tuple[bool, int | None]:
+    """Whether a mean gain is beyond chance, and about how many prompts would show one like it; None: none."""
+    values = np.array(gains, dtype=np.float64)
+    effect = gain_effect(values)
+    return gain_p_value(values) < LEVEL, prompts_needed(effect, LEVEL) if effect else None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

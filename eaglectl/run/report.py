@@ -1,14 +1,19 @@
 """The report of `smoke`: acceptance, whether decoding is lossless, probes, and a verdict."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.base import Result
-from eaglectl.run.coverage import Coverage, measure_coverage
+from eaglectl.errors import EaglectlError
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.opening import open_folder
+from eaglectl.run.coverage import Coverage, TokenText, measure_coverage, pruned_from, script_of
 from eaglectl.run.gate import judge_ratio, needed_to_judge, prompts_forecast, worst
 from eaglectl.run.job import EngineJob, EngineRun
+from eaglectl.run.matching import ServerMatch
 from eaglectl.run.measurement import (
     ENOUGH_PROMPTS,
     FEWEST_PROMPTS,
@@ -34,7 +39,6 @@ from eaglectl.verdicts import CheckVerdict, GateEnding, ReadingOutcome
 MAX_REGRESSION = 0.97
 
 
-WIDER = "train with a draft vocabulary that is counted on answers like these"
 SERVED_WITH = (
     "vLLM does so where it is served with that in --speculative-config, and drafts greedily where not"
 )
@@ -58,6 +62,7 @@ class SmokeReport(Result, frozen=True):
     `trust_remote_code`: the target's own code was allowed to run. `shown`: the answer that --show asks for.
     `coverage`: what of the answers a reduced draft vocabulary holds, where their tokens are known.
     `speed` is what --speed asks for, `speed_gap` why there is none. `diagnose_command` looks for the cause.
+    `match`: whether a server drafts as these files do.
     """
 
     source: str
@@ -87,6 +92,7 @@ class SmokeReport(Result, frozen=True):
     speed_gap: str = ""
     coverage: Coverage | None = None
     diagnose_command: str = ""
+    match: ServerMatch | None = None
 
     @property
     def verdict(self) -> CheckVerdict:
@@ -183,9 +189,7 @@ def make_report(
     ]
     notes = [f'set "{name}": its answers end before a draft' for name in sets if name not in by_set]
     notes += _drafting_notes(job, run)
-    coverage = _cover_answers(job, sets, len(measured.per_position))
-    if coverage and coverage.is_low:
-        notes.append(f"the draft vocabulary holds {coverage.words}; {WIDER}")
+    coverage = _cover_answers(job, run.results, len(measured.per_position))
     count = _count_different(job, run)
     if count:
         different = f"{count} of {len(run.results)} outputs differ from plain decoding"
@@ -213,12 +217,23 @@ def make_report(
     )
 
 
-def _cover_answers(job: EngineJob, sets: Mapping[str, Sequence[PromptResult]], k: int) -> Coverage | None:
+def _cover_answers(job: EngineJob, results: Sequence[PromptResult], k: int) -> Coverage | None:
     """What of the answers a reduced draft vocabulary holds; None for others, or where it is not known."""
     if not (job.drafter.has_reduced_vocabulary and job.draft_tokens):
         return None
-    answers = {name: [result.tokens for result in part] for name, part in sets.items()}
-    return measure_coverage(answers, frozenset(job.draft_tokens), k)
+    scripts = [""] * len(results)
+    with suppress(EaglectlError):  # a target without a tokenizer, whose prompts are token ids
+        from eaglectl.reference.target import load_tokenizer
+
+        tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
+        scripts = [script_of(tokenizer.decode(result.tokens)) for result in results]
+    texts = [
+        TokenText(result.set, result.tokens, script) for result, script in zip(results, scripts, strict=True)
+    ]
+    coverage = measure_coverage(texts, frozenset(job.draft_tokens), k)
+    return coverage and replace(
+        coverage, wider=pruned_from(read_checkpoint(open_folder(str(job.folder))).record)
+    )
 
 
 def _count_different(job: EngineJob, run: EngineRun) -> int | None:

@@ -7,7 +7,7 @@ from msgspec import Meta, field
 
 from eaglectl.base import Count
 from schemas.parts.document import INLINE, Document, ErrorPart, Part
-from schemas.parts.parts import DrafterPart, VerdictPart
+from schemas.parts.parts import CoveragePart, DrafterPart, VerdictPart
 
 
 class WeightsPart(Part, frozen=True):
@@ -59,6 +59,10 @@ class InspectionPart(Part, frozen=True):
         ),
     ]
     tensors: tuple[TensorPart, ...]
+    coverage: Annotated[
+        CoveragePart | None,
+        Meta(description="There with --prompts or --token-counts: what the draft vocabulary holds of them"),
+    ] = None
 
 
 class InspectedPart(Part, frozen=True):

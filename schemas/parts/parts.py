@@ -93,6 +93,24 @@ class MeasurementPart(Part, frozen=True):
     prompts: int
 
 
+class ShareOfTokensPart(Part, frozen=True):
+    """The share of tokens that have a draft token."""
+
+    tokens: int
+    covered: int
+    share: Number
+    most_length: Annotated[Number, Meta(description="The acceptance length that the share allows at most")]
+
+
+class CoveragePart(ShareOfTokensPart, frozen=True):
+    """What a draft vocabulary holds of the tokens, and by set and by script where there are several"""
+
+    sets: Mapping[str, ShareOfTokensPart]
+    scripts: Annotated[
+        Mapping[str, ShareOfTokensPart], Meta(description="By the script of most letters of each text")
+    ]
+
+
 class SpreadPart(Part, frozen=True):
     """The median of the repeats, the least and the most."""
 

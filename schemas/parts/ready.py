@@ -9,6 +9,7 @@ from eaglectl.verdicts import ServedAs
 from schemas.parts.diagnose import EngineNamePart
 from schemas.parts.document import INLINE, Document, Ended, Number, Part
 from schemas.parts.parts import (
+    CoveragePart,
     EstimatePart,
     Measured,
     MeasurementPart,
@@ -25,6 +26,10 @@ class RunPart(Part, frozen=True):
     k: int
     prompts_digest: str
     measured: MeasurementPart = field(name=f"{INLINE}measured")
+    coverage: Annotated[
+        CoveragePart | None,
+        Meta(description="There where the draft vocabulary is reduced and the engine tells its tokens"),
+    ] = None
 
 
 class FilesPart(Part, frozen=True):

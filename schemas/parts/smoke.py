@@ -7,7 +7,7 @@ from msgspec import Meta, field
 
 from eaglectl.base import Count, Digest
 from eaglectl.run.showing import ShownAnswer
-from eaglectl.verdicts import GateEnding, ReadingOutcome
+from eaglectl.verdicts import GateEnding, MatchEnding, ReadingOutcome
 from schemas.parts.document import (
     INLINE,
     Document,
@@ -19,7 +19,14 @@ from schemas.parts.document import (
     Positive,
     Trust,
 )
-from schemas.parts.parts import EstimatePart, Forecast, MeasurementPart, PublishedPart, SpeedPart
+from schemas.parts.parts import (
+    CoveragePart,
+    EstimatePart,
+    Forecast,
+    MeasurementPart,
+    PublishedPart,
+    SpeedPart,
+)
 
 
 class EnginePart(Part, frozen=True):
@@ -130,19 +137,29 @@ class ProbesPart(Part, frozen=True):
     drift: tuple[DriftPart, ...]
 
 
-class ShareOfTokensPart(Part, frozen=True):
-    """The share of answers' tokens that have a draft token."""
+class FilesMatchPart(Part, frozen=True):
+    """The rounds of the server beside those of one drafter's files."""
 
-    tokens: int
-    covered: int
-    share: Number
-    most_length: Annotated[Number, Meta(description="The acceptance length that the share allows at most")]
+    source: str
+    ending: MatchEnding
+    compared: Annotated[int, Meta(description="Prompts with equal answers and enough rounds")]
+    equal: Annotated[int, Meta(description="Of these, those with equal rounds")]
+    length: EstimatePart
+    ratio: Annotated[EstimatePart, Meta(description="The server's acceptance length over the files'")]
+    needed: Annotated[
+        int | None, Meta(description="About how many prompts would tell; null where none would")
+    ] = field(name="prompts_needed")
 
 
-class CoveragePart(ShareOfTokensPart, frozen=True):
-    """What of the target's answers a reduced draft vocabulary holds, and by set where there are several."""
+class MatchPart(Part, frozen=True):
+    """Whether the server drafts as the first of these files do"""
 
-    sets: Mapping[str, ShareOfTokensPart]
+    ending: MatchEnding
+    nearest: Annotated[str, Meta(description="The source of the files that it drafts as; empty for none")]
+    words: str
+    prompts: int
+    alike: Annotated[int, Meta(description="Prompts that the server answers as the target's files do")]
+    files: tuple[FilesMatchPart, ...]
 
 
 class SmokeDocument(Document, frozen=True, tag="eaglectl/smoke/1"):
@@ -188,6 +205,10 @@ class SmokeDocument(Document, frozen=True, tag="eaglectl/smoke/1"):
     coverage: Annotated[
         CoveragePart | None,
         Meta(description="There where the draft vocabulary is reduced and the engine tells its tokens"),
+    ] = None
+    match: Annotated[
+        MatchPart | None,
+        Meta(description="There for a server that was compared with the files of drafters"),
     ] = None
     trust_remote_code: Trust = False
 

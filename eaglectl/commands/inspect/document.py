@@ -6,7 +6,7 @@ from typing import Any
 
 from eaglectl.files.header import StoredTensor
 from eaglectl.report.documents.document import Parts, document, error_part, part
-from eaglectl.report.documents.drafter import DRAFTER
+from eaglectl.report.documents.drafter import COVERAGE, DRAFTER
 from eaglectl.report.inspection import next_command
 from eaglectl.results import FailedSource, Inspection
 
@@ -46,6 +46,7 @@ def _tensors(inspection: Inspection) -> list[StoredTensor]:
 
 PARTS: Parts = {
     **DRAFTER,
+    **COVERAGE,
     Inspection: (
         "source",
         "target",
@@ -57,6 +58,7 @@ PARTS: Parts = {
         "commands",
         ("next", next_command),
         ("tensors", _tensors),
+        "coverage?",
     ),
     StoredTensor: ("name", "dtype", "shape", "bytes=nbytes", "file"),
 }

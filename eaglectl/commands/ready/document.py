@@ -106,6 +106,7 @@ PARTS: Parts = {
         "k",
         "prompts_digest",
         "*measured",
+        "coverage?",
     ),
     Gain: ("*ratio", "prompts_needed"),
 }

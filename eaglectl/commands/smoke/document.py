@@ -5,15 +5,12 @@ from typing import Any
 from eaglectl.report.acceptance import speed_meaning
 from eaglectl.report.documents.document import Parts
 from eaglectl.report.documents.measurement import MEASUREMENT
-from eaglectl.run.coverage import Coverage
 from eaglectl.run.job import EngineRun
+from eaglectl.run.matching import FilesMatch, ServerMatch
 from eaglectl.run.probe import DriftCondition
 from eaglectl.run.prompts import PromptChoice
 from eaglectl.run.report import DrafterComparison, SetRatio, SmokeReport
 from eaglectl.run.sensitivity import Variant
-
-# the keys of coverage in all, and of each set
-SHARE = ("tokens", "covered", "share", "most_length")
 
 
 def _seconds(report: SmokeReport) -> dict[str, Any]:
@@ -31,10 +28,6 @@ def _probes(report: SmokeReport) -> dict[str, Any]:
 
 def _sets(against: DrafterComparison) -> dict[str, SetRatio]:
     return {part.name: part for part in against.sets}
-
-
-def _shares(coverage: Coverage) -> dict[str, dict[str, float]]:
-    return {name: {key: getattr(part, key) for key in SHARE} for name, part in coverage.sets.items()}
 
 
 TAG = "eaglectl/smoke/1"
@@ -66,6 +59,7 @@ PARTS: Parts = {
         "speed?",
         "speed_gap?",
         "coverage?",
+        "match?",
         "trust_remote_code?",
     ),
     EngineRun: (
@@ -78,7 +72,8 @@ PARTS: Parts = {
         "differences",
         "arguments",
     ),
-    Coverage: (*SHARE, ("sets", _shares)),
+    ServerMatch: ("ending", "nearest", "words", "prompts", "alike", "files"),
+    FilesMatch: ("source", "ending", "compared", "equal", "length", "ratio", "prompts_needed=needed"),
     PromptChoice: ("name=file", "sha256", "prompts=total", "sample"),
     DrafterComparison: (
         "source",

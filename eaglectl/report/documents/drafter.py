@@ -1,4 +1,7 @@
-"""The keys of a canonical drafter and of an engine's verdict on it in JSON documents."""
+"""The keys of a canonical drafter, of its coverage, and of an engine's verdict on it in JSON documents."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from msgspec.structs import asdict
 
@@ -6,6 +9,7 @@ from eaglectl.drafter.boundaries import AuxLayers
 from eaglectl.drafter.drafter import Drafter, Note, Rope, Target
 from eaglectl.engines.engine import Verdict
 from eaglectl.report.documents.document import Parts
+from eaglectl.run.coverage import Coverage
 
 
 def _dimensions(drafter: Drafter) -> dict[str, int]:
@@ -41,3 +45,20 @@ DRAFTER: Parts = {
     Note: ("level", "about", "text"),
     Verdict: ("engine", "release", "outcome", "reasons", "rules", "unread"),
 }
+
+
+def _sets(coverage: Coverage) -> dict[str, Any]:
+    return _shares(coverage.sets)
+
+
+def _scripts(coverage: Coverage) -> dict[str, Any]:
+    return _shares(coverage.scripts)
+
+
+def _shares(parts: Mapping[str, Coverage]) -> dict[str, Any]:
+    return {name: {key: getattr(part, key) for key in SHARE} for name, part in parts.items()}
+
+
+# the keys of coverage in all, and of each set and script
+SHARE = ("tokens", "covered", "share", "most_length")
+COVERAGE: Parts = {Coverage: (*SHARE, ("sets", _sets), ("scripts", _scripts))}

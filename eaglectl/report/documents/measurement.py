@@ -3,6 +3,7 @@
 from typing import Any
 
 from eaglectl.report.documents.document import Parts
+from eaglectl.report.documents.drafter import COVERAGE
 from eaglectl.run.measurement import Estimate, Measurement
 from eaglectl.run.published import Published, PublishedLength
 from eaglectl.run.speed import BreakEven, FastestK, Place, Speed, SpeedRow, Spread
@@ -43,6 +44,7 @@ def _otherwise(published: Published) -> int:
 
 
 MEASUREMENT: Parts = {
+    **COVERAGE,
     Estimate: ("value", "interval"),
     Measurement: (
         "acceptance_length=length.value",

@@ -144,6 +144,14 @@ def complete(
     return tokens, path, answer
 
 
+def answer_text(answer: Mapping[str, Any]) -> str:
+    """The text of a completion, or of a chat's message; "" where the server sent none."""
+    match answer.get("choices"):
+        case [{"text": str(text)}, *_] | [{"message": {"content": str(text)}}, *_]:
+            return text
+    return ""
+
+
 def most_tokens(job: EngineJob) -> int:
     """The most new tokens of a request, and the most rounds: a server may finish the last round."""
     return job.max_tokens + MAX_STEPS

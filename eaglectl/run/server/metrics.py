@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.run.job import EngineJob
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.prompts import Prompt
-from eaglectl.run.server.answers import MAX_STEPS, Completion, complete, most_tokens
+from eaglectl.run.server.answers import MAX_STEPS, Completion, answer_text, complete, most_tokens
 from eaglectl.run.server.http import Server
 
 PATH = "/metrics"
@@ -172,21 +173,24 @@ def measured(
     draft. `extra` are more keys of each request. Raises UnreadableError for counters that contradict
     themselves, RefusedError for other traffic.
     """
-    results: list[tuple[str, int, tuple[int, ...], int]] = []
+    results: list[PromptResult] = []
     seconds = 0.0
     for prompt in job.prompts:
+        sent: list[Completion] = []
 
-        def send(prompt: Prompt = prompt) -> list[Completion]:
-            return [complete(server, model, prompt, job, extra)]
+        def send(prompt: Prompt = prompt, sent: list[Completion] = sent) -> list[Completion]:
+            sent.append(complete(server, model, prompt, job, extra))
+            return sent
 
         tokens, took, drafts, accepted = count_requests(server, names, send, most_tokens(job), positions)
         seconds += took
-        results.append((prompt.set, drafts, accepted, tokens))
+        text = answer_text(sent[0][2])
+        results.append(PromptResult(prompt.set, drafts, accepted, (0,) * tokens, text=text))
         job.report_progress(len(results))
-    most = max((len(accepted) for _, _, accepted, _ in results), default=0)
+    most = max((len(result.accepted) for result in results), default=0)
     padded = (
-        PromptResult(name, drafts, (*accepted, *[0] * (most - len(accepted))), (0,) * tokens)
-        for name, drafts, accepted, tokens in results
+        replace(result, accepted=(*result.accepted, *[0] * (most - len(result.accepted))))
+        for result in results
     )
     return tuple(padded), seconds
 

@@ -18,6 +18,7 @@ from eaglectl.run.job import EngineJob, EngineRun
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.server.answers import (
     Completion,
+    answer_text,
     complete,
     first_model,
     get_optional,
@@ -136,7 +137,7 @@ def run_sglang_server(job: EngineJob, server: Server, model: str, info: Mapping[
         seconds += time.perf_counter() - begin
         hold(server, path, "rounds", answer)
         drafts, accepted = count_rounds(server, answer, steps, most_tokens(job))
-        results.append(PromptResult(prompt.set, drafts, accepted, (0,) * tokens))
+        results.append(PromptResult(prompt.set, drafts, accepted, (0,) * tokens, text=answer_text(answer)))
         job.report_progress(len(results))
     drafter = str(info.get("speculative_draft_model_path") or "not said")
     return EngineRun(

@@ -1,0 +1,206 @@
+"""Whether a running server drafts as the files of a drafter do, as an older one does, or cannot be told."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import eaglectl
+from eaglectl.run.matching import ServerMatch, match_server
+from eaglectl.run.measurement import PromptResult
+from tests.builders import call
+from tests.servers import INFO, MODELS, server
+from tests.tiny import PROMPTS, TARGET, TINY
+
+TEXT = "an answer of more than sixteen characters"
+
+
+def result(*rounds: int, text: str = TEXT) -> PromptResult:
+    """The result of rounds that accepted so many of three draft tokens."""
+    accepted = tuple(sum(count > place for count in rounds) for place in range(3))
+    return PromptResult("a", len(rounds), accepted, (0,), rounds, text)
+
+
+RIGHT = [result(*(place % 4 for place in range(start, start + 9))) for start in range(12)]
+WORSE = [result(0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, start % 2) for start in range(12)]
+# as good as the right one, and counted otherwise on each prompt
+SHIFTED = [replace(each, accepted=(each.accepted[0] + 1, *each.accepted[1:])) for each in RIGHT]
+
+
+def match(
+    served: Sequence[PromptResult],
+    *files: Sequence[PromptResult],
+    texts: Sequence[str] | None = None,
+) -> ServerMatch:
+    named = [(name, results) for name, results in zip(("new", "old"), files, strict=False)]
+    return match_server(served, named, texts or [TEXT] * len(served))
+
+
+def test_equal_rounds_are_the_same_drafter() -> None:
+    found = match(RIGHT, RIGHT)
+    assert (found.ending, found.nearest, found.files[0].equal) == ("yes", "new", 12)
+
+
+@pytest.mark.parametrize("files", [WORSE, SHIFTED], ids=["worse", "as good"])
+def test_other_rounds_of_the_same_answers_are_another_drafter(files: list[PromptResult]) -> None:
+    found = match(RIGHT, files)
+    assert (found.ending, found.nearest, found.files[0].equal) == ("no", "", 0)
+    assert "stale, partly loaded" in found.words and "load new there again" in found.words
+
+
+def test_a_server_that_has_the_older_one_is_told_so() -> None:
+    found = match(WORSE, RIGHT, WORSE)
+    assert (found.ending, found.nearest) == ("no", "old") and "no, it drafts as old" in found.words
+    assert (match(RIGHT, RIGHT, WORSE).ending, match(RIGHT, RIGHT, WORSE).nearest) == ("yes", "new")
+
+
+def test_neither_is_no_without_a_name() -> None:
+    found = match(SHIFTED, RIGHT, WORSE)
+    assert (found.ending, found.nearest) == ("no", "")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ending", "nearest"),
+    [(0, 5, "yes", "new"), (5, 0, "no", "old"), (1, 1, "could not tell", "")],
+)
+def test_of_two_that_fit_the_nearer_beyond_chance_is_named(
+    first: int, second: int, ending: str, nearest: str
+) -> None:
+    files = (SHIFTED[:first] + RIGHT[first:], SHIFTED[:second] + RIGHT[second:])
+    # five of 20 prompts otherwise: it still fits
+    served = RIGHT + RIGHT[:8]
+    found = match(served, *([*side, *RIGHT[:8]] for side in files))
+    assert (found.ending, found.nearest) == (ending, nearest)
+
+
+def test_the_last_round_may_be_left_out_as_llama_server_does() -> None:
+    served = [result(*each.rounds[:-1]) for each in RIGHT]
+    assert match(served, RIGHT).ending == "yes"
+    assert match([result(*each.rounds[:-2]) for each in RIGHT], RIGHT).ending == "no"
+
+
+def test_a_mixed_picture_needs_more_prompts_and_says_how_many() -> None:
+    found = match(RIGHT, RIGHT[:7] + SHIFTED[7:])
+    assert found.ending == "could not tell"
+    assert found.files[0].needed is not None and found.files[0].needed > 12
+    assert "could not tell with 12 prompts" in found.words
+    assert f"about {found.files[0].needed} would" in found.words
+
+
+@pytest.mark.parametrize(
+    ("served", "files", "texts"),
+    [
+        (RIGHT[:3], RIGHT[:3], None),  # too few
+        ([result(0, 0, 0, 0, 0)] * 12, [result(0, 0, 0, 0, 0)] * 12, None),  # dead, and so are others
+        (RIGHT, WORSE, ["another target's answer altogether"] * 12),
+    ],
+    ids=["few prompts", "both dead", "another target"],
+)
+def test_what_cannot_be_told_is_neither_yes_nor_no(served: Any, files: Any, texts: Any) -> None:
+    found = match(served, files, texts=texts)
+    assert (found.ending, found.nearest) == ("could not tell", "")
+
+
+def test_answers_that_rounding_changed_are_left_out_and_the_length_decides() -> None:
+    texts = [f"{TEXT} that goes on"] * 12
+    assert match(RIGHT, WORSE, texts=texts).ending == "no"
+    assert match(RIGHT, RIGHT, texts=texts).ending == "could not tell"
+
+
+# ------------------------------------------------------------------- a server, from the reference's results
+
+
+def pages(drafter: Path, prompts: Path) -> dict[str, Any]:
+    """A server of SGLang's kind that drafts as `drafter` does."""
+    from eaglectl.reference.target import load_tokenizer
+
+    options = eaglectl.SmokeOptions(engine="reference", prompts=str(prompts), max_tokens=24, lossless=False)
+    results = eaglectl.smoke(str(drafter), str(TARGET), options).run.results
+    tokenizer = load_tokenizer(TARGET)
+
+    def answer(requests: int) -> Any:
+        made = results[requests - 1]
+        counts = Counter(made.rounds)
+        histogram = [counts[accepted] for accepted in range(4)]
+        return {
+            "usage": {"completion_tokens": len(made.tokens)},
+            "choices": [{"text": tokenizer.decode(made.tokens, skip_special_tokens=True)}],
+            "sglext": {"spec_tokens_details": {"spec_correct_drafts_histogram": histogram}},
+        }
+
+    return {"/v1/models": MODELS, "/server_info": INFO, "/v1/completions": answer}
+
+
+def pruned(folder: Path) -> Path:
+    """The tiny drafter without half of its tokens."""
+    (folder / "counts.txt").write_text("".join(f"{token} {1000 - token}\n" for token in range(400)))
+    options = ("--draft-vocab", 150, "--token-counts", folder / "counts.txt", "--target", TARGET)
+    assert call("convert", TINY / "eagle3", *options, "-o", folder / "older").code == 0
+    return folder / "older"
+
+
+@pytest.mark.slow
+def test_smoke_names_the_drafter_that_a_server_has(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    older, prompts = pruned(tmp_path), tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[:8]))
+    given = ("--target", TARGET, "--prompts", prompts, "--max-tokens", 24, "--json")
+    for served, code, nearest in ((TINY / "eagle3", 0, "eagle3"), (older, 1, "older")):
+        with server(pages(served, prompts), []) as url:
+            done = call("smoke", TINY / "eagle3", "--engine", url, "--against", older, *given)
+        assert done.code == code, done.err
+        found = done.document
+        assert (found["match"]["nearest"], found["match"]["alike"]) == (nearest, 8)
+        assert any("does not draft as these files" in text for text in found["failures"]) == bool(code)
+
+
+@pytest.mark.slow
+def test_a_server_is_compared_unasked_where_the_target_is_small(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(sorted(PROMPTS.read_text().splitlines(keepends=True), key=len)[:2]))
+    given = ("--target", TARGET, "--prompts", prompts, "--max-tokens", 24)
+    with server(served := pages(TINY / "eagle3", prompts), []) as url:
+        text = call("smoke", TINY / "eagle3", "--engine", url, *given).out
+    assert "as these files" in text and "could not tell with 2 prompts" in " ".join(text.split())
+    with server(served, []) as url:
+        document = call(
+            "smoke", TINY / "eagle3", "--engine", url, *given, "--no-compare-files", "--json"
+        ).document
+    assert "match" not in document and document["notes"] == []
+
+
+def test_a_target_without_weights_is_a_note_unless_it_is_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    bare, prompts = tmp_path / "bare", tmp_path / "prompts.txt"
+    bare.mkdir()
+    (bare / "config.json").write_text((TARGET / "config.json").read_text())
+    prompts.write_text("one\ntwo\n")
+    given = ("--target", bare, "--prompts", prompts, "--json")
+    answer = {
+        "usage": {"completion_tokens": 20},
+        "sglext": {"spec_tokens_details": {"spec_correct_drafts_histogram": [4, 3, 2, 1]}},
+    }
+    page = {"/v1/models": MODELS, "/server_info": INFO, "/v1/completions": answer}
+    with server(page, []) as url:
+        found = call("smoke", TINY / "eagle3", "--engine", url, *given).document
+        refused = call("smoke", TINY / "eagle3", "--engine", url, *given, "--compare-files")
+    assert any("was not looked at: the target's weights are not here" in note for note in found["notes"])
+    assert refused.code == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--engine", "reference", "--compare-files"), "is of a running server"),
+        (("--engine", "http://127.0.0.1:1", "--against", "x", "--no-compare-files"), "leave one out"),
+        (("--engine", "http://127.0.0.1:1", "--against", "x", "--temperature", "1"), "greedy answers"),
+        (("--engine", "http://127.0.0.1:1", "--against", "x", "--max-regression", "1"), "which it has"),
+    ],
+)
+def test_options_that_compare_nothing_are_refused(options: tuple[str, ...], words: str) -> None:
+    done = call("smoke", TINY / "eagle3", "--target", TARGET, *options)
+    assert done.code == 2 and words in " ".join(done.err.split())
