@@ -74,7 +74,6 @@ CALLS = (
     f"convert {TINY} --dry-run --draft-vocab 10",
     f"convert {TINY} --dry-run --draft-vocab many",
     f"convert {TINY} --dry-run --token-counts x.json",
-    f"convert {TINY} --dry-run --attention mqa",
     f"convert {TINY} --dry-run --rope-style other",
     f"convert {TINY} --dry-run --fix-reading nonsense",
     f"convert {TINY} --dry-run --fix-reading nonsense --to 3.1",

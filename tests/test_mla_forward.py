@@ -23,7 +23,6 @@ from eaglectl.formats.reader import read_drafter  # noqa: E402
 from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from eaglectl.target import open_target  # noqa: E402
-from tests.conftest import FIXTURES  # noqa: E402
 from tests.mla import (  # noqa: E402
     HIDDEN,
     Heads,
@@ -254,17 +253,6 @@ def test_a_query_in_two_in_bfloat16_is_off_as_bfloat16_is(tmp_path: Path) -> Non
     eaglectl.convert(str(source), tmp_path / "out", ConvertOptions(dtype="BF16", has_query_lora=True))
     written = opened(tmp_path / "out")
     assert error(logits(model(checkpoint, drafter)), logits(model(*written))) < 3e-2
-
-
-@pytest.mark.parametrize(
-    "path", ["vllm/native", "vllm/bias", "vllm/mqa", "speculators/two-layers", "speculators/qwen3"]
-)
-def test_repeated_heads_are_exact(path: str) -> None:
-    folder = FIXTURES / "producers" / path
-    checkpoint, drafter = opened(folder)
-    after = planned(folder, attention="mha")
-    assert after.dims.attention == "MHA"
-    assert error(logits(model(checkpoint, drafter)), logits(model(checkpoint, after))) < EXACT
 
 
 class TestLayersNamedTwice:

@@ -1,4 +1,4 @@
-"""Attention and its norms rewritten as the same function: rotary pairing, YaRN's factors, GQA as MHA, MLA.
+"""Attention and its norms rewritten as the same function: rotary pairing, YaRN's factors, MLA.
 
 vLLM's and SGLang's runtime names (fused_qkv_a_proj, w_kc, w_vc) are read by formats/ and never written: both
 engines fuse and absorb while loading, and neither finds these names in a file. Nor are latent norms folded
@@ -17,27 +17,11 @@ from eaglectl.conversion.readings import HALVES, rotary_moves, unquantised_weigh
 from eaglectl.conversion.tensor_steps import FLOATS
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Note
 from eaglectl.drafter.tensors import Computed, Tensor
-from eaglectl.errors import RefusedError, UsageError, check
+from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.formats.format import Layout
 
-ATTENTION = ("mha", "gqa", "mqa", "mla")
 ROPE_STYLES = ("neox", "interleaved")
-TO_MLA = (
-    "{have} cannot be rewritten as MLA: MLA has one rotated key for all heads and leaves the rest of each key"
-    " unrotated, while {have} rotates every head's own; no rank is large enough for that. Train an MLA head"
-    " on the same target; only its attention starts anew: fc, embedding, norms, MLP and lm_head can be taken"
-    " over, and TransMLA (arXiv 2502.07864) gives a start for the rest"
-)
-FROM_MLA = (
-    "MLA cannot be rewritten as {want}: its queries, keys and values pass norms on a latent, and its heads"
-    " share one rotated key beside unrotated ones, which {want} classes have no place for. Train a {want}"
-    " head on the same target; fc, embedding, norms, MLP and lm_head can be taken over"
-)
-TO_FEWER_HEADS = (
-    "{have} cannot be rewritten as {want}: heads that were trained apart would share keys and values, which"
-    " is another function; only {have} to MHA is exact. Train a {want} head on the same target"
-)
 # how much larger than the embedding's half the state's half is made: the norm of both hardly depends on the
 # embedding then
 STATE_SHARE = 32.0
@@ -113,7 +97,6 @@ def rewritten_attention(
     checkpoint: Checkpoint,
     drafter: Drafter,
     *,
-    attention: str | None,
     rope_style: str | None,
     has_query_lora: bool,
     dtype: str | None,
@@ -126,54 +109,15 @@ def rewritten_attention(
     if (rope_style or has_query_lora) and not is_mla:
         option = "--rope-style" if rope_style else "--mla-query-lora"
         raise UsageError(f"{option} is for MLA drafters, and this one is {drafter.dims.attention}")
-    result = with_attention(drafter, attention)
     if not is_mla:
-        return result
-    result = result.then(_rope_styled(result.drafter, rope_style))
+        return TransformedDrafter(drafter)
+    result = _rope_styled(drafter, rope_style)
     result = result.then(with_mla_factors(result.drafter))
     if not has_query_lora:
         return result
     if drafter.dims.q_lora_rank:
         raise UsageError("--mla-query-lora: this drafter has q_a_proj and q_b_proj already; leave it out")
     return result.then(with_query_lora(checkpoint, result.drafter, dtype))
-
-
-def with_attention(drafter: Drafter, requested: str | None) -> TransformedDrafter:
-    """GQA as MHA: each key and value head repeated for every query head that shares it.
-
-    Raises RefusedError for other changes.
-    """
-    have, dims = drafter.dims.attention, drafter.dims
-    if requested is not None and requested not in ATTENTION:
-        raise UsageError(f"--attention {requested}: {', '.join(ATTENTION)} was expected")
-    if requested is None or requested.upper() == have:
-        return TransformedDrafter(drafter)
-    want = requested.upper()
-    check(
-        (want == "MLA", TO_MLA.format(have=have)),
-        (have == "MLA", FROM_MLA.format(want=want)),
-        (want != "MHA", TO_FEWER_HEADS.format(have=have, want=want)),
-        error=RefusedError,
-    )
-    shared = dims.heads // dims.kv_heads
-    rows = [
-        head // shared * dims.head_dim + row for head in range(dims.heads) for row in range(dims.head_dim)
-    ]
-    tensors = dict(drafter.tensors)
-    for layer in range(dims.layers):
-        for part in ("k_proj", "v_proj"):
-            module = f"layers.{layer}.self_attn.{part}"
-            tensors[f"{module}.weight"] = unquantised_weight(drafter, module).with_rows(rows)
-            if bias := drafter.tensors.get(f"{module}.bias"):
-                tensors[bias.name] = bias.with_rows(rows)
-    note = Note(
-        "note",
-        "attention",
-        f"each of {dims.kv_heads} key and value heads is written {shared} times: the same function, with"
-        f" {shared} times the cache",
-    )
-    repeated = replace(drafter, tensors=tensors, dims=replace(dims, kv_heads=dims.heads))
-    return TransformedDrafter(repeated, (note,))
 
 
 def with_mla_factors(drafter: Drafter) -> TransformedDrafter:

@@ -130,7 +130,6 @@ def _transformed(
     attention = rewritten_attention(
         checkpoint,
         changed.drafter,
-        attention=request.attention,
         rope_style=request.rope_style,
         has_query_lora=request.has_query_lora,
         dtype=request.dtype,

@@ -83,7 +83,6 @@ class ConversionRequest(Struct, frozen=True):
     dtype: str | None = None
     recipe: UpgradeRecipe | None = None
     record: Mapping[str, Any] = field(default_factory=dict)
-    attention: str | None = None
     rope_style: str | None = None
     has_query_lora: bool = False
     pruning: Pruning | None = None

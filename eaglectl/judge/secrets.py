@@ -1,14 +1,12 @@
-"""What a secret looks like, and scanning whole files for one: bytes, UTF-16, UTF-32, texts in PNG images.
+"""What a secret looks like, and scanning whole files for one.
 
 Fifteen patterns, of what lies beside the release of a drafter: the Hub's tokens, those of clouds, code hosts,
 model services and package indexes. Each has words that must be near, and some a least entropy, so that hashes
 and vocabularies pass. For other issuers run gitleaks over the folder.
 """
 
-import codecs
 import math
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
@@ -25,24 +23,10 @@ BLOCK = 1 << 20
 OVERLAP, BEFORE = 8192, 256
 # how much of a text near a keyword a rule reads
 AFTER = 2048
-PNG = b"\x89PNG\r\n\x1a\n"
-PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
-# the compressed text of a chunk: after a keyword and a method, in iTXt after two more texts
-COMPRESSED = {
-    b"zTXt": re.compile(rb"[^\x00]*\x00.(.*)", re.DOTALL),
-    b"iTXt": re.compile(rb"[^\x00]*\x00\x01.[^\x00]*\x00[^\x00]*\x00(.*)", re.DOTALL),
-}
-MAX_PNG_TEXT = 64 << 20
 # of one file; weights but for their headers are not searched
 MAX_SCANNED = 256 << 20
 # of a header: 4,096 tensors, the most of a drafter, take a tenth of it
 MAX_HEADER_SCANNED = 8 << 20
-BOMS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 
 
 class SecretRule(Struct, frozen=True):
@@ -145,15 +129,15 @@ class Secret(Struct, frozen=True):
 def scan_file(name: str, size: int, read: Read, token: str | None = None) -> Iterator[Secret]:
     """The secrets of a file of `size` bytes, the first of each kind; `token` is one more secret.
 
-    Of .safetensors files only the header is read. Raises UnreadableError where `read` does, for a larger
-    file than is searched, or for a PNG whose texts are too long.
+    Of .safetensors files only the header is read. Raises UnreadableError where `read` does, or for a
+    larger file than is searched.
     """
     if name.lower().endswith(".safetensors"):
         size = min(size, 8 + int.from_bytes(read(0, min(size, 8)), "little"))  # checked by other rules
         check_searched(f"the header of {name}", size, MAX_HEADER_SCANNED)
     check_searched(name, size)
     seen = set()
-    for secret in _scan(size, read, token):
+    for secret in _scan_blocks(_blocks(size, read), token):
         if secret.kind not in seen:
             seen.add(secret.kind)
             yield secret
@@ -169,19 +153,6 @@ def scan_text(text: str, token: str | None = None) -> Iterator[Secret]:
     """The secrets of a text."""
     data = text.encode("utf-8", "replace")
     return scan_file("", len(data), lambda start, stop: data[start:stop], token)
-
-
-def _scan(size: int, read: Read, token: str | None) -> Iterator[Secret]:
-    head = read(0, min(size, len(PNG)))
-    yield from _scan_blocks(_blocks(size, read), token)
-    if head == PNG:
-        for text in _png_texts(size, read):
-            for secret in _scan_blocks([text], token):
-                yield Secret(secret.kind, "the texts of the image")
-    encoding = next((encoding for mark, encoding in BOMS if head.startswith(mark)), None)
-    if encoding is not None:
-        texts = codecs.iterdecode(_blocks(size, read), encoding, "replace")
-        yield from _scan_blocks((text.encode("utf-8", "replace") for text in texts), token)
 
 
 def _blocks(size: int, read: Read) -> Iterator[bytes]:
@@ -255,31 +226,3 @@ def _windows(lower: bytes, keywords: Iterable[bytes]) -> Iterator[tuple[int, int
         stop = place + AFTER
     if stop >= 0:
         yield start, min(stop, len(lower))
-
-
-def _png_texts(size: int, read: Read) -> Iterator[bytes]:
-    """The texts in a PNG image, decompressed; ends where the chunks make no sense."""
-    place, left = len(PNG), MAX_PNG_TEXT
-    while place + 12 <= size:
-        head = read(place, place + 8)
-        length, kind = int.from_bytes(head[:4], "big"), head[4:]
-        if place + 12 + length > size:
-            return
-        if kind in PNG_TEXTS:
-            text = _png_text(kind, read(place + 8, place + 8 + min(length, left)), left)
-            left -= max(len(text), length)
-            if left <= 0:
-                raise UnreadableError(f"the texts of the image have more than {MAX_PNG_TEXT >> 20} MiB")
-            yield text
-        place += 12 + length
-
-
-def _png_text(kind: bytes, data: bytes, limit: int) -> bytes:
-    """The text of a chunk, at most `limit` bytes; as it is where it is not compressed."""
-    match = COMPRESSED[kind].match(data) if kind in COMPRESSED else None
-    if match is None:
-        return data
-    try:
-        return zlib.decompressobj().decompress(match[1], limit)
-    except zlib.error:
-        return b""

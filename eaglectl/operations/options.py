@@ -366,14 +366,6 @@ class ConvertOptions(Options, frozen=True):
     ] = None
     recipe: UpgradeRecipe | None = None
     record: Mapping[str, Any] = field(default_factory=dict)
-    attention: Annotated[
-        str | None,
-        Option(
-            "mha: write GQA's shared key and value heads out, for an engine without GQA.",
-            value="mha",
-            group=REWRITING,
-        ),
-    ] = None
     rope_style: Annotated[
         str | None,
         Option(
@@ -480,7 +472,6 @@ class ConvertOptions(Options, frozen=True):
             dtype=self.dtype,
             recipe=self.recipe,
             record=self.record,
-            attention=self.attention,
             rope_style=self.rope_style,
             has_query_lora=self.has_query_lora,
             pruning=self.pruning,

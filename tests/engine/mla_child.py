@@ -37,7 +37,6 @@ from tests.engine.rounds import LENGTHS, difference, in_reference
 MAPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "scale": ("automodel/mla", {}),
     "query": ("vllm/mla", {"has_query_lora": True}),
-    "heads": ("vllm/native", {"attention": "mha"}),
 }
 
 

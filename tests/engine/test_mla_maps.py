@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import FIXTURES
 from tests.engine import pairs
 
-MAPS = ("scale", "query", "heads")
+MAPS = ("scale", "query")
 TOLERANCE = 1e-4  # of the largest logit
 
 

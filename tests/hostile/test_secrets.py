@@ -8,10 +8,7 @@ import hashlib
 import json
 import random
 import string
-import struct
 import time
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -164,46 +161,6 @@ def test_the_header_of_weights_is_searched(tmp_path: Path, place: str) -> None:
 def test_the_data_of_weights_is_no_text(tmp_path: Path) -> None:
     data = (2).to_bytes(8, "little") + b"{}" + SECRETS["GitHub"].encode()
     assert found(data, "model.safetensors") == [] and found(data, "model.bin") != []
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def png(*chunks: bytes) -> bytes:
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
-    return scan.PNG + head + b"".join(chunks) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
-
-
-PNG_TEXTS: dict[str, Callable[[bytes], bytes]] = {
-    "tEXt": lambda text: chunk(b"tEXt", b"Comment\0" + text),
-    "zTXt": lambda text: chunk(b"zTXt", b"Comment\0\0" + zlib.compress(text)),
-    "iTXt": lambda text: chunk(b"iTXt", b"Comment\0\0\0en\0\0" + text),
-    "iTXt, compressed": lambda text: chunk(b"iTXt", b"Comment\0\1\0en\0\0" + zlib.compress(text)),
-}
-
-
-@pytest.mark.parametrize("kind", PNG_TEXTS)
-def test_the_texts_of_an_image_are_searched(tmp_path: Path, kind: str) -> None:
-    folder = drafter_folder(tmp_path)
-    (folder / "curve.png").write_bytes(png(PNG_TEXTS[kind](b"by " + SECRETS["GitHub"].encode())))
-    _, files, _ = freeze(FolderSource(folder))
-    with pytest.raises(RefusedError, match=r"curve\.png holds a GitHub token"):
-        check_leaks(files, {}, None)
-    assert call("validate", folder, "--select", "EGL115").code == 1
-
-
-def test_an_image_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path: Path) -> None:
-    folder = drafter_folder(tmp_path)
-    (folder / "curve.png").write_bytes(png(PNG_TEXTS["zTXt"](bytes(70 << 20))))
-    assert "could not look" in call("validate", folder, "--select", "EGL115").out
-
-
-@pytest.mark.parametrize(
-    "data", [scan.PNG, png()[:40], png(b"\xff\xff\xff\xfftEXt"), png(chunk(b"zTXt", b"a\0\0broken"))]
-)
-def test_a_broken_image_is_searched_as_bytes(data: bytes) -> None:
-    assert found(data, "a.png") == [] and found(data + SECRETS["GitHub"].encode(), "a.png")
 
 
 def test_an_unreadable_file_hides_no_secret_of_another(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def secret(subject: Subject) -> Iterator[Match]:
 
     Everyone who downloads the checkpoint can use it. Whole files are searched by 15 patterns of secrets
     (Hugging Face, GitHub, GitLab, AWS, Google, Azure, OpenAI, Anthropic, Slack, npm, PyPI, W&B, private keys,
-    bearer tokens), as UTF-8 and UTF-16 text and in the texts of PNG images; of weights the headers.
+    bearer tokens), as UTF-8 and UTF-16 text; of weights the headers.
 
     Fix: revoke the key where it was issued, and remove it from the file and from the repository's history.
     """
