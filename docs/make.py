@@ -1,4 +1,7 @@
-"""Write the generated pages, and into README.md and the others what their commands print: `make docs`."""
+"""Write the generated pages, and into README.md and the others what their commands print: `make docs`.
+
+`python docs/make.py output --models` writes what commands print alone, of those that run a model too.
+"""
 
 import contextlib
 import os
@@ -145,15 +148,25 @@ GENERATED = (
 )
 
 
-if __name__ == "__main__":
-    PAGE.write_text(page())
+def write(names: set[str], *, with_models: bool) -> None:
+    """Write the pages of these modules, "trainers", "rules" or "output"; without names all."""
+    if not names or "rules" in names:
+        PAGE.write_text(page())
     for module in GENERATED:
-        module.PAGE.write_text(module.page())
-    mistakes_page.PICTURE.write_text(mistakes_page.drawing())
-    known.write()
-    notebook.write()
-    for path, text in trainers.pages().items():
-        path.write_text(text)
-    os.chdir(blocks.ROOT)
-    for path in blocks.pages():
-        path.write_text(with_output(path.read_text(), with_models="--models" in sys.argv))
+        if not names or module.__name__ in names:
+            module.PAGE.write_text(module.page())
+    if not names:
+        mistakes_page.PICTURE.write_text(mistakes_page.drawing())
+        known.write()
+        notebook.write()
+    if not names or "trainers" in names:
+        for path, text in trainers.pages().items():
+            path.write_text(text)
+    if not names or "output" in names:
+        os.chdir(blocks.ROOT)
+        for path in blocks.pages():
+            path.write_text(with_output(path.read_text(), with_models=with_models))
+
+
+if __name__ == "__main__":
+    write({word for word in sys.argv[1:] if word != "--models"}, with_models="--models" in sys.argv)
