@@ -73,7 +73,7 @@ class Places:
         name, end = DECODER.raw_decode(text, offset)
         value, _ = DECODER.raw_decode(text[end:].lstrip(" \t\r\n:"))
         line = text[:offset].count("\n") + 1
-        return f"{file}:{line}  {shortened(f'{json.dumps(name)}: {json.dumps(value)}')}"
+        return f"{file}:{line} {shortened(f'{json.dumps(name)}: {json.dumps(value)}')}"
 
     @cached_property
     def names(self) -> tuple[str, ...]:
