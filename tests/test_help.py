@@ -152,8 +152,8 @@ def test_the_page_of_commands_is_what_make_docs_writes(monkeypatch: pytest.Monke
 def test_inspect_gives_the_same_serving_commands_as_text_and_as_json() -> None:
     for source in ("modelopt/hf-ids", "vllm/native", "speculators/four-aux"):
         place = FIXTURES / "producers" / source
-        commands = call("inspect", place, "--json").document["commands"]
-        sections = re.split(r"\nServe(?:  .*)?\n", call("inspect", place).out)
+        commands = call("inspect", "-v", place, "--json").document["commands"]
+        sections = re.split(r"\nServe(?:  .*)?\n", call("inspect", "-v", place).out)
         assert len(sections) == (2 if commands else 1), source
         shown = sections[1].splitlines() if commands else []
         assert [line.split(maxsplit=1) for line in shown] == [[*item] for item in commands.items()], source

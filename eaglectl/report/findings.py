@@ -95,10 +95,13 @@ def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -
 
 def _causes(report: Report, shown: Sequence[Finding]) -> Sequence[Line]:
     """What the engine releases do, and why what is needed could not be looked at, once."""
-    causes: list[Line] = [line] if (line := answer_line(report.releases)) else []
+    line = () if is_unreadable(report) else answer_line(report.releases)
+    causes: list[Line] = [line] if line else []
     texts = [report.problem and f"could not be read: {report.problem}", report.skipped]
-    texts += [f"could not look: {reason}" for _, reason in required_reasons(report)]
-    texts += [reason for verdict in report.releases if not verdict.rules for reason in verdict.faults]
+    texts += [f"could not look: {each.reason}" for each in report.unchecked if each.is_required and line]
+    texts += [
+        reason for verdict in report.releases if line and not verdict.rules for reason in verdict.faults
+    ]
     said = " ".join(finding.match.message for finding in shown)
     texts = [text for text in dict.fromkeys(filter(None, texts)) if text not in said]
     texts = [text for place, text in enumerate(texts) if not any(text in other for other in texts[:place])]
