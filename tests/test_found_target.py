@@ -292,7 +292,7 @@ def test_eagle3_to_31_as_users_type_it(named_pair: Path, tmp_path: Path) -> None
 def printed(outcome: Outcome) -> list[str]:
     """The commands that a run printed, each on one line."""
     text = outcome.out + outcome.err
-    return re.findall(r"^ *(?:next: )?(eaglectl convert [^`\n]*)$", text, re.M) + re.findall(
+    return re.findall(r"^ *(?:next: +)?(eaglectl convert [^`\n]*)$", text, re.M) + re.findall(
         r"`(eaglectl convert [^`\n]*)`", text
     )
 

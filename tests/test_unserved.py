@@ -44,7 +44,8 @@ def four(tmp_path: Path) -> tuple[Path, Path]:
 def serving(done: Outcome) -> dict[str, str]:
     """The lines under Serve, by engine."""
     shown = done.out.partition("\nServe")[2].partition("\n\n")[0].splitlines()[1:]
-    return dict(line.strip().partition(" ")[::2] for line in shown if line.startswith("  "))
+    parts = [line.strip().partition(" ") for line in shown if line.startswith("  ")]
+    return {name.removesuffix(":"): text for name, _, text in parts}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_old_releases_that_are_merely_unknown_do_not_let_a_conversion_through(
 
 
 def test_a_trainer_s_layout_is_no_request_of_an_engine(geglu: Path, tmp_path: Path) -> None:
-    done = call("convert", geglu, "--for", "specforge", "-o", tmp_path / "out")
+    done = call("convert", "-v", geglu, "--for", "specforge", "-o", tmp_path / "out")
     assert done.code == 0
     lines = serving(done)
     assert {name: lines[name].strip()[:10] for name in ENGINES} == dict.fromkeys(ENGINES, "not served")
@@ -103,7 +104,7 @@ def test_every_engine_has_a_line_with_its_command_or_the_reason(
     four: tuple[Path, Path], tmp_path: Path
 ) -> None:
     source, target = four
-    done = call("convert", source, "--target", target, "-o", tmp_path / "out")
+    done = call("convert", "-v", source, "--target", target, "-o", tmp_path / "out")
     lines = serving(done)
     assert done.code == 0 and list(lines)[: len(ENGINES)] == list(ENGINES)
     assert "vllm serve" in lines["vllm"]
@@ -113,7 +114,7 @@ def test_every_engine_has_a_line_with_its_command_or_the_reason(
 
 def test_what_is_not_known_of_an_engine_is_said_and_is_no_refusal(tmp_path: Path) -> None:
     source = drafter_folder(tmp_path, config={"target_model_type": ABSENT})
-    done = call("convert", source, "--for", "llama.cpp", "--engine", "sglang", "-o", tmp_path / "out")
+    done = call("convert", "-v", source, "--for", "llama.cpp", "--engine", "sglang", "-o", tmp_path / "out")
     assert done.code == 0
     assert serving(done)["sglang"].strip().startswith("not known to serve it as trained by 0.5.23: ")
 
@@ -142,7 +143,7 @@ def test_only_the_releases_asked_for_count_and_each_engine_does(
 
 
 def test_what_is_forced_says_so_in_record_and_card(geglu: Path, tmp_path: Path) -> None:
-    done = call("convert", geglu, "--for", "vllm", "--force-unserved", "-o", tmp_path / "out")
+    done = call("convert", "-v", geglu, "--for", "vllm", "--force-unserved", "-o", tmp_path / "out")
     assert done.code == 0 and "not served by 0.33.0: knows silu only" in serving(done)["vllm"]
     record = json.loads((tmp_path / "out/eaglectl.json").read_text())
     (unserved,) = record["unserved"]
@@ -156,13 +157,13 @@ def test_what_is_forced_says_so_in_record_and_card(geglu: Path, tmp_path: Path) 
 
 def test_of_what_is_served_force_says_nothing(tmp_path: Path) -> None:
     source = drafter_folder(tmp_path)
-    assert call("convert", source, "--force-unserved", "-o", tmp_path / "out").code == 0
+    assert call("convert", "-v", source, "--force-unserved", "-o", tmp_path / "out").code == 0
     assert "unserved" not in json.loads((tmp_path / "out/eaglectl.json").read_text())
     assert "library_name: vllm" in (tmp_path / "out/README.md").read_text()
 
 
 def test_the_document_has_every_engine_too(geglu: Path, tmp_path: Path) -> None:
-    document = call("convert", geglu, "--force-unserved", "-o", tmp_path / "out", "--json").document
+    document = call("convert", "-v", geglu, "--force-unserved", "-o", tmp_path / "out", "--json").document
     jsonschema.validate(document, json.loads((SCHEMAS / "convert.schema.json").read_text()))
     outcomes = {part["engine"]: part["outcome"] for part in document["serving"]}
     assert outcomes == {
@@ -175,7 +176,7 @@ def test_the_document_has_every_engine_too(geglu: Path, tmp_path: Path) -> None:
 
 
 def test_a_trainer_s_start_is_for_no_engine(geglu: Path, tmp_path: Path) -> None:
-    done = call("convert", geglu, "--to", "3.1", "--init-only", "-o", tmp_path / "out")
+    done = call("convert", "-v", geglu, "--to", "3.1", "--init-only", "-o", tmp_path / "out")
     assert done.code == 0, done.err
     assert "Serve" not in done.out
 
@@ -185,7 +186,7 @@ ASSUMED = FIXTURES / "producers/automodel/gqa"  # of no stated layers
 
 def test_a_doubt_that_is_printed_as_a_warning_is_not_repeated_for_each_engine(tmp_path: Path) -> None:
     options = ("--target", TARGET, "--no-measure", "--assume-defaults", "-o", tmp_path / "out")
-    lines = serving(call("convert", ASSUMED, *options))
+    lines = serving(call("convert", "-v", ASSUMED, *options))
     assert lines["sglang"].strip() == ("not known to serve it as trained by 0.5.23: see the warning above")
 
 
@@ -231,11 +232,11 @@ def test_a_conversion_has_a_line_for_each_engine_whose_releases_are_not_followed
     done = call("convert", "-v", source, "--target", TARGET, "-o", tmp_path / "out")
     lines = serving(done)
     assert lines["vllm"].strip().startswith("vllm serve ")
-    assert lines["tensorrt-llm:"].strip() == (
+    assert lines["tensorrt-llm"].strip() == (
         "unknown: its targets were not looked at; needs eagle3_layers_to_capture: {1, 3, 4}; start it with"
         " the drafter, and smoke --engine http://127.0.0.1:8080 measures it"
     )
-    assert lines["atom:"].strip() == "differs: captures boundaries [1, 3, 4]"
+    assert lines["atom"].strip() == "differs: captures boundaries [1, 3, 4]"
     others = "tokenspeed, max, vllm-ascend, lmdeploy, mlx-vlm: unknown: read, not judged; start it with the"
     assert others in done.out
 

@@ -99,13 +99,14 @@ def _causes(report: Report, shown: Sequence[Finding]) -> Sequence[Line]:
     causes: list[Line] = [line] if line else []
     texts = [report.problem and f"could not be read: {report.problem}", report.skipped]
     texts += [f"could not look: {each.reason}" for each in report.unchecked if each.is_required and line]
-    texts += [
-        reason for verdict in report.releases if line and not verdict.rules for reason in verdict.faults
-    ]
-    said = " ".join(finding.match.message for finding in shown)
-    texts = [text for text in dict.fromkeys(filter(None, texts)) if text not in said]
-    texts = [text for place, text in enumerate(texts) if not any(text in other for other in texts[:place])]
-    return [*causes, *texts[:MOST_CAUSES]]
+    ruleless = [verdict for verdict in report.releases if line and not verdict.rules]
+    texts += [reason for verdict in ruleless for reason in verdict.faults]
+    said = [finding.match.message for finding in shown]
+    kept: list[str] = []
+    for text in filter(None, texts):
+        if not any(text in other or (other in text and other in said) for other in (*said, *kept)):
+            kept.append(text)
+    return [*causes, *kept[:MOST_CAUSES]]
 
 
 def _first(report: Report) -> list[Finding]:
@@ -154,7 +155,7 @@ def _repair(finding: Finding, command: str) -> str:
             return BY_NEXT
         case [repair]:
             return f"run `{repair}`"
-    return finding.fix
+    return finding.fix.partition("; ")[0]
 
 
 def _is_worse(finding: Finding) -> bool:
