@@ -144,8 +144,8 @@ def test_a_choice_that_help_names_is_a_choice_that_is_taken() -> None:
 def test_inspect_gives_the_same_serving_commands_as_text_and_as_json() -> None:
     for source in ("modelopt/hf-ids", "vllm/native", "speculators/four-aux"):
         place = FIXTURES / "producers" / source
-        commands = call("inspect", place, "--json").document["commands"]
-        sections = re.split(r"\nServe(?:  .*)?\n", call("inspect", place).out)
+        commands = call("inspect", "-v", place, "--json").document["commands"]
+        sections = re.split(r"\nServe(?:  .*)?\n", call("inspect", "-v", place).out)
         assert len(sections) == (2 if commands else 1), source
         shown = sections[1].splitlines() if commands else []
         assert [line.split(maxsplit=1) for line in shown] == [[*item] for item in commands.items()], source

@@ -61,12 +61,11 @@ def test_one_that_fails_stops_no_other(jobs: int, good: Path, broken: Path, tmp_
 def test_the_screens_stand_under_their_names(good: Path, broken: Path) -> None:
     done = call("inspect", good, broken, "--tensors")
     lines = done.out.splitlines()
-    assert lines[0] == f"== {good}" and lines[1].startswith("  EAGLE-3 drafter")
+    assert lines[0] == f"== {good}" and lines[1].startswith("  vLLM 0.33.0 and SGLang 0.5.23 run it")
     place = lines.index(f"== {broken}")
     assert lines[place + 1].startswith("  not inspected: fc.weight is missing")
-    assert "lm_head.weight" in done.out and lines[-1] == "1 of 2 checkpoints inspected"
-    alone = call("inspect", good, "--tensors").out.splitlines()
-    assert [lines[1].strip(), *lines[2 : len(alone) + 1]] == alone
+    assert "lm_head.weight" in done.out and lines[-2] == "1 of 2 checkpoints inspected"
+    assert lines[-1].startswith("more with -v: Drafter, ")
 
 
 def test_the_same_source_twice_is_one(good: Path) -> None:

@@ -249,7 +249,7 @@ def test_inspect_prints_no_conversion_that_is_refused(
     tensors: dict[str, None], words: str, tmp_path: Path
 ) -> None:
     folder = drafter_folder(tmp_path, tensors=tensors)
-    done = call("inspect", folder)
+    done = call("inspect", folder, "-v")
     assert words in done.out and "eaglectl convert" not in done.out
     assert call("inspect", folder, "--json").document["next"] == ""
     assert call("convert", folder, "-o", tmp_path / "out").code == 1
@@ -258,7 +258,7 @@ def test_inspect_prints_no_conversion_that_is_refused(
 def test_inspect_asks_for_the_option_that_a_problem_needs(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path, tensors={"more.weight": floats("x", 16)})
     done = call("inspect", folder)
-    assert "eaglectl convert" in done.out and "answer the questions above with its options" in done.out
+    assert "eaglectl convert" in done.out and "the next command needs the answer to this" in done.out
 
 
 def test_an_unordered_producers_t2d_gives_no_d2t(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -
     """One checkpoint; `common` is what no rule could look at in any of them."""
     verdict = toned(report.verdict)
     changes = (*report.smallest_changes, *(finding.fix for finding in report.findings if _is_worse(finding)))
-    command = next(filter(None, map(_command, changes)), "")
+    command = "" if is_quiet else next(filter(None, map(_command, changes)), "")
     about = {"no drafter: ": report.skipped, "target: ": report.target}
     lines = [Words(f"{label}{text}", "quiet") for label, text in about.items() if text]
     lines += [Words(COPIED, "quiet")] if report.is_of_copy else []
@@ -83,7 +83,7 @@ def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -
         more.append(Section("Smallest change", [Lines(report.smallest_changes)], "that makes all pass"))
         more += _unchecked("Could not look", unchecked)
         more += [
-            Section(title, [Table(("rule", "reason"), _quiet(rows), is_bare=True)])
+            Section(title.capitalize(), [Table(("rule", "reason"), _quiet(rows), is_bare=True)])
             for title, rows in suppression_rows(report)
         ]
         sections += [replace(section, is_more=True) for section in [*more, Section("Target", [Lines(lines)])]]
@@ -95,14 +95,18 @@ def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -
 
 def _causes(report: Report, shown: Sequence[Finding]) -> Sequence[Line]:
     """What the engine releases do, and why what is needed could not be looked at, once."""
-    causes: list[Line] = [line] if (line := answer_line(report.releases)) else []
+    line = () if is_unreadable(report) else answer_line(report.releases)
+    causes: list[Line] = [line] if line else []
     texts = [report.problem and f"could not be read: {report.problem}", report.skipped]
-    texts += [reason for _, reason in required_reasons(report)]
-    texts += [reason for verdict in report.releases if not verdict.rules for reason in verdict.faults]
-    said = " ".join(finding.match.message for finding in shown)
-    texts = [text for text in dict.fromkeys(filter(None, texts)) if text not in said]
-    texts = [text for place, text in enumerate(texts) if not any(text in other for other in texts[:place])]
-    return [*causes, *texts[:MOST_CAUSES]]
+    texts += [f"could not look: {each.reason}" for each in report.unchecked if each.is_required and line]
+    ruleless = [verdict for verdict in report.releases if line and not verdict.rules]
+    texts += [reason for verdict in ruleless for reason in verdict.faults]
+    said = [finding.match.message for finding in shown]
+    kept: list[str] = []
+    for text in filter(None, texts):
+        if not any(text in other or (other in text and other in said) for other in (*said, *kept)):
+            kept.append(text)
+    return [*causes, *kept[:MOST_CAUSES]]
 
 
 def _first(report: Report) -> list[Finding]:
@@ -151,7 +155,7 @@ def _repair(finding: Finding, command: str) -> str:
             return BY_NEXT
         case [repair]:
             return f"run `{repair}`"
-    return finding.fix
+    return finding.fix.partition("; ")[0]
 
 
 def _is_worse(finding: Finding) -> bool:

@@ -36,6 +36,7 @@ from eaglectl.report.wording import (
     layers,
     placeholders,
     plural,
+    release_outcome,
     release_table,
     remarks,
     size,
@@ -55,7 +56,7 @@ MOST_CAUSES = 2
 LAYERS_ALONE = {True: "not judged", False: "on other layers", None: "not judged"}
 # the most notes that are shown to people
 MOST_NOTES = 20
-AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained")
+AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained", "newest release")
 # a target of more layers is not drawn
 DEEPEST = 512
 TENSOR_HEAD = ("tensor", "dtype", "shape", "bytes", "canonical")
@@ -95,7 +96,9 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     needed = placeholders([command]) if command in inspection.commands.values() else next_remark(inspection)
     cause = [*_causes(inspection, verdicts), *([Words(needed, "quiet")] if needed else [])]
     verdict = Words(f"EAGLE-{drafter.version}", "plain")
-    return Outline("inspect", verdict, subject, head, head, sections, cause=cause, next=command)
+    published = [each for each in verdicts if each.outcome == ServedAs.AS_PUBLISHED]
+    last = [f"{each.outcome}: {each.reasons[0]}" for each in published]
+    return Outline("inspect", verdict, subject, head, head, sections, last, cause=cause, next=command)
 
 
 def _judged(inspection: Inspection) -> Sequence[Verdict]:
@@ -170,7 +173,7 @@ def aux_section(inspection: Inspection) -> Section:
         if _is_shown(inspection, engines.get(layers.engine, layers.engine))
     ]
     strip = layer_strip(inspection.drafter, captured)
-    table = Table(AUX_HEAD, [_aux_row(layers, inspection.drafter) for layers in captured])
+    table = Table(AUX_HEAD, [_aux_row(layers, inspection, engines) for layers in captured])
     trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
     return Section("Aux layers", [strip, table] if strip else [table], trained, is_more=True)
 
@@ -325,13 +328,17 @@ def _weights(inspection: Inspection) -> str:
     )
 
 
-def _aux_row(captured: CapturedLayers, drafter: Drafter) -> tuple[Line, ...]:
-    """The row under AUX_HEAD: which layers an engine captures, and whether those were trained."""
+def _aux_row(
+    captured: CapturedLayers, inspection: Inspection, engines: Mapping[str, str]
+) -> tuple[Line, ...]:
+    """The row under AUX_HEAD: the layers that an engine captures, as trained or not, and what it does."""
     ids = ", ".join(map(str, captured.ids or ())) or "-"
-    as_trained = AS_TRAINED[captured.same_as(drafter.aux)]
+    as_trained = AS_TRAINED[captured.same_as(inspection.drafter.aux)]
+    verdict = _latest(inspection).get(engines.get(captured.engine, ""))
+    outcome = release_outcome(verdict) if verdict else Words("not judged", "doubt")
     boundaries = layers(captured.boundaries, captured.default)
-    tone = AS_TRAINED_TONES[as_trained]
-    return captured.engine, ids, captured.key, boundaries, Words(as_trained, tone)
+    cells = (captured.engine, ids, captured.key, boundaries)
+    return *cells, Words(as_trained, AS_TRAINED_TONES[as_trained]), outcome
 
 
 def urgent_notes(notes: Sequence[Note]) -> list[Note]:

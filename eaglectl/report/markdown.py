@@ -17,6 +17,7 @@ from eaglectl.report.section import (
     Section,
     Table,
     Words,
+    is_empty,
     spans,
 )
 from eaglectl.text import as_markdown, printable
@@ -62,7 +63,7 @@ def _lines(outline: Outline, level: int) -> Iterator[str]:
 
 def _section(section: Section, level: int) -> Iterator[str]:
     blocks = [line for block in section.blocks for line in _block(block)]
-    if not blocks and not section.about:
+    if is_empty(section) or not (blocks or section.about):
         return
     if section.title:
         yield from ("", f"{'#' * level} {section.title}")

@@ -29,7 +29,7 @@ def requests() -> list[tuple[tuple[str, ...], str]]:
 
 def test_a_drafter_that_an_engine_judged_by_default_does_not_run_fails() -> None:
     done = call("validate", *FOR_SGLANG)
-    assert done.code == 1 and "vllm 0.33.0    fail  EGL1036" in done.out
+    assert done.code == 1 and "EGL1036" in done.out
     assert call("validate", *FOR_SGLANG, "--no-engines").code == 0
     assert call("validate", *FOR_SGLANG, "--engine", "sglang").code == 0
 
@@ -39,19 +39,16 @@ def test_the_hook_judges_as_validate_does() -> None:
     assert done.code == 1 and "EGL1036" in done.out
 
 
-def test_the_line_before_the_verdict_says_which_were_judged_why_and_how_to_leave_one_out(
-    tmp_path: Path,
-) -> None:
-    done = call("validate", drafter_folder(tmp_path))
-    assert done.out.splitlines()[-2] == (
-        "judged by default for vllm 0.33.0 and sglang 0.5.23 (newest known); --engine vllm judges for that"
-        " one, --no-engines by the rules alone"
-    )
+def test_the_releases_say_which_were_judged_why_and_how_to_leave_one_out(tmp_path: Path) -> None:
+    assert (
+        "Releases  judged by default for vllm 0.33.0 and sglang 0.5.23 (newest known); --engine vllm judges"
+        " for that one, --no-engines by the rules alone"
+    ) in call("validate", drafter_folder(tmp_path), "-v").out.splitlines()
 
 
 @pytest.mark.parametrize("options", [("--engine", "vllm"), ("--no-engines",), ("--select", "EGL002")])
 def test_nothing_is_said_of_a_default_that_was_not_judged(options: tuple[str, ...], tmp_path: Path) -> None:
-    assert "by default" not in call("validate", drafter_folder(tmp_path), *options).out
+    assert "by default" not in call("validate", drafter_folder(tmp_path), *options, "-v").out
 
 
 def test_the_document_lists_the_releases(tmp_path: Path) -> None:
@@ -133,8 +130,8 @@ def test_an_installed_release_that_is_not_known_is_never_passed(
     folder = drafter_folder(tmp_path)
     done = call("validate", folder)
     assert done.code == 3
-    assert "vllm 0.99.0    could-not-look  not a known release: update eaglectl" in done.out
-    assert "vllm 0.99.0 (installed here)" in done.out.splitlines()[-2]
+    assert done.out.startswith("COULD NOT LOOK") and "not a known release: update eaglectl" in done.out
+    assert "vllm 0.99.0 (installed here)" in call("validate", folder, "-v").out
     document = call("validate", folder, "--json").document
     assert document["engines"] == ["vllm==0.99.0", *NEWEST]
     assert call("validate", folder, "--engine", "vllm").code == 3

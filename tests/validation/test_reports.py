@@ -179,7 +179,7 @@ def test_json_of_one_checkpoint_is_the_documented_one() -> None:
         "where": "tensor:fc.weight",
         "engines": [],
         "fix": "train it",
-        "url": "docs/rules.md#egl201-rule-201",
+        "url": "eaglectl rules EGL201",
     }
     assert document["releases"][0] == {
         "engine": "vllm",
@@ -488,45 +488,73 @@ def test_every_format_survives_hostile_names_and_can_be_written(name: str) -> No
     assert text.encode().decode() == text and "\x1b" not in text and "\x00" not in text
 
 
-def screen(width: int, *reports: Report, is_quiet: bool = False) -> list[str]:
+def screen(width: int, *reports: Report, is_quiet: bool = False, is_whole: bool = True) -> list[str]:
     stream = io.StringIO()
     rich = RichConsole(file=stream, width=width, no_color=True, highlight=False, emoji=False, markup=False)
     console = Console(rich)
-    print_outline(console, reports_outline(reports, is_quiet=is_quiet))
+    print_outline(console, reports_outline(reports, is_quiet=is_quiet), is_whole=is_whole)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
-def test_the_screen_shows_errors_first_and_the_fix_under_each_finding() -> None:
-    assert screen(120, report()) == [
-        "drafter  fail",
+def test_the_screen_shows_the_verdict_first_then_errors_and_each_fix_once() -> None:
+    assert screen(160, report(), is_whole=False) == [
+        "FAIL drafter: 2 errors, 1 warning",
+        "  WRONG: vLLM 0.22.0 - 0.22.1 runs it otherwise than it was trained; vLLM 0.24.0 runs it as trained;"
+        " OPEN: it is not known whether SGLang 0.5.23 runs it as",
+        "  trained",
+        "  could not look: d2t cannot be read",
+        "  the target's type is not known",
+        "next  eaglectl convert drafter",
         "  error   EGL201 rule-201  tensor:fc.weight",
         "          fc.weight is missing",
-        "          fix: train it",
         "  error   EGL1003 rule-1003  config.json:fc_norm  vllm 0.22.0 - 0.23.0",
         "          is never applied",
-        "          fix: do 1003",
         "  warning EGL110 rule-110  config.json:norm_before_residual",
         "          says nothing",
-        "          fix: do 110",
-        "  served as stored",
-        "    vllm 0.22.0 - 0.22.1  fail            EGL1003",
-        "    vllm 0.24.0           pass",
-        "    sglang 0.5.23         could-not-look  the target's type is not known",
-        "  smallest change that makes all pass",
-        "    run `eaglectl convert drafter`",
-        "  could not look",
-        "    1 rule    d2t cannot be read (required) (EGL301)",
-        "    2 rules   no target was given (EGL701, EGL702)",
-        "  suppressed",
-        "    EGL203    1 finding: known since May (tensor:, until 2027-01-31)",
-        "  unused suppressions",
-        "    EGL999    long gone",
-        "  expired suppressions",
-        "    EGL110    until the next training (until 2026-01-31)",
+        "  EGL201: train it",
+        "  EGL1003: do 1003",
+        "  EGL110: do 110",
         "",
         "fail  2 errors, 1 warning, 1 suppressed, 3 rules could not look, 1 passed"
         "  (fails on error; policy: eaglectl.toml)",
+        "more with -v: Releases, Smallest change, Could not look, Suppressed, Unused suppressions,"
+        " Expired suppressions",
     ]
+
+
+def test_the_whole_screen_has_the_releases_what_was_not_looked_at_and_suppressions() -> None:
+    lines = screen(160, report())
+    assert lines[lines.index("Releases") : -2] == [
+        "Releases",
+        "  releases              outcome     why",
+        "  SGLang 0.5.23         unknown     the target's type is not known",
+        "  vLLM 0.24.0           as trained",
+        "  vLLM 0.22.0 - 0.22.1  differs     EGL1003: is never applied",
+        "",
+        "Smallest change  that makes all pass",
+        "  run `eaglectl convert drafter`",
+        "",
+        "Could not look",
+        "  1 rule    d2t cannot be read (required) (EGL301)",
+        "  2 rules   no target was given (EGL701, EGL702)",
+        "",
+        "Suppressed",
+        "  EGL203    1 finding: known since May (tensor:, until 2027-01-31)",
+        "",
+        "Unused suppressions",
+        "  EGL999    long gone",
+        "",
+        "Expired suppressions",
+        "  EGL110    until the next training (until 2026-01-31)",
+    ]
+
+
+def test_a_finding_shows_the_value_that_it_judges(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{\n  "fc_norm": [\n    1\n  ]\n}')
+    judged = report(str(tmp_path), findings=(finding(1003, "is never applied", "config.json:fc_norm"),))
+    lines = screen(160, judged, is_whole=False)
+    place = lines.index('          config.json:2 "fc_norm": [1]')
+    assert lines[place - 1 : place + 2 : 2] == ["  error   EGL1003 rule-1003", "          is never applied"]
 
 
 def test_a_quiet_screen_shows_what_fails() -> None:
@@ -547,12 +575,10 @@ def test_what_no_checkpoint_could_show_is_shown_once() -> None:
         report("other", unchecked=report().unchecked[:2]),
         unopened_report("gone", "no such folder"),
     )
-    assert lines.count("    2 rules   no target was given (EGL701, EGL702)") == 1
-    assert (
-        lines.count("  could not look") == 1
-        and lines.count("    1 rule    d2t cannot be read (required) (EGL301)") == 1
-    )
-    assert lines.index("  could not look, in every checkpoint") > lines.index("gone  could-not-look")
+    assert lines.count("  2 rules   no target was given (EGL701, EGL702)") == 1
+    assert lines.count("Could not look") == 1
+    assert lines.count("  1 rule    d2t cannot be read (required) (EGL301)") == 1
+    assert lines.index("Could not look, in every checkpoint") > lines.index("COULD NOT LOOK gone: not read")
 
 
 def test_the_text_of_a_finding_wraps_under_itself() -> None:

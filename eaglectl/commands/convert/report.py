@@ -12,6 +12,7 @@ from eaglectl.engines.registry import ENGINES, parse_engine
 from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.report.inspection import urgent_notes
 from eaglectl.report.section import (
+    Block,
     Commands,
     Line,
     Lines,
@@ -71,8 +72,8 @@ def conversion_outline(
         warnings,
         *([_gate(gate)] if gate else []),
         *([_trainers(plan)] if is_start else []),
-        *([] if is_quiet else _serving(conversion, engines)),
         replace(others, is_more=out is not None),
+        *([] if is_quiet else _serving(conversion, engines)),
         *(replace(section, is_more=out is not None) for section in _changes(plan)),
     ]
     if out is None:
@@ -113,10 +114,15 @@ def _serving(conversion: Conversion, engines: Sequence[str]) -> Iterator[Section
     also = also_line((row.verdict.outcome, engine_names([row.verdict])) for row in rest)
     yield Section("", [Lines(also)], has_heading=False)
     commands = [(row.verdict.engine, row.command) for row in (*chosen, *rest) if row.is_served]
-    reasons = grouped((not_served(row), row.verdict.engine) for row in rest if not row.is_served)
-    lines = [Words(f"{', '.join(names)}: {why}", "quiet") for why, names in reasons.items()]
+    reasons = grouped(
+        (not_served(row, conversion.plan.notes), row.verdict.engine)
+        for row in (*chosen, *rest)
+        if not row.is_served
+    )
+    why = [Words(f"{', '.join(names)}: {why}", "quiet") for why, names in reasons.items()]
     about = placeholders(command for _, command in commands)
-    yield Section("Serve", [Commands(commands), Lines(lines, is_list=True)], about, is_more=True)
+    blocks: list[Block] = [Commands(commands), Lines(why, is_list=True, is_unbroken=True)]
+    yield Section("Serve", blocks, about, is_more=True)
 
 
 def _gate(gate: "Gate") -> Section:

@@ -64,19 +64,23 @@ def print_outline(console: Console, outline: Outline, *, is_whole: bool = True) 
     Without `is_whole`, what is more than that is named in the last line.
     """
     hidden = dict.fromkeys(_print_parts(console, outline, is_whole=is_whole))
+    if outline.last and outline.sections and not outline.is_dense:
+        console.print()
     if hidden:
         print_sentence(console, f"more with -v: {', '.join(hidden)}", 0, style="dim")
+    for line in outline.last:
+        _print_line(console, line)
 
 
 def _print_parts(console: Console, outline: Outline, *, is_whole: bool) -> list[str]:
-    """Print a result, and return the titles of what is left out."""
-    hidden = []
+    """Print a result but for its last lines, and return the titles of what is left out."""
     if outline.head:
         words = plain(outline.head).split()
         _print_line(console, outline.head, is_whole=max(map(len, words)) > console.width)
     _print_lines(console, Lines(outline.cause), 2)
     if outline.next:
-        _print_commands(console, Commands([("next", outline.next)]), 0)
+        _print_commands(console, Commands([("next:", outline.next)]), 0)
+    hidden = []
     for part in outline.parts:
         hidden += _print_parts(console, part, is_whole=is_whole)
         if not outline.is_dense:
@@ -86,10 +90,6 @@ def _print_parts(console: Console, outline: Outline, *, is_whole: bool) -> list[
     is_first = not outline.head and not outline.parts
     for section in shown:
         print_section(console, section, is_first=is_first and section is shown[0])
-    if outline.last and shown and not outline.is_dense:
-        console.print()
-    for line in outline.last:
-        _print_line(console, line)
     return hidden + [section.title for section in every if section not in shown]
 
 
