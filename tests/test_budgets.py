@@ -10,20 +10,20 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 470,
-    "commands": 2338,
+    "cli": 472,
+    "commands": 2339,
     "comparison": 649,
     "conversion": 2260,
     "drafter": 644,
     "engines": 1373,
-    "files": 3106,
+    "files": 3116,
     "formats": 2629,
     "judge": 3198,
     "modules": 1315,
     "operations": 1832,
     "publish": 1455,
     "reference": 1246,
-    "report": 2066,
+    "report": 2069,
     "run": 4512,
 }
 # a package that has fallen further below its budget has a new one
