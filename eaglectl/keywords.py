@@ -50,8 +50,7 @@ def with_keywords(function: F) -> F:
     for option in options.values():
         names |= _names_by_flag(option)
 
-    @wraps(function)
-    def call(*arguments: Any, **keywords: Any) -> Any:
+    def run(*arguments: Any, **keywords: Any) -> Any:
         given = {name: keywords.pop(name) for name in [*keywords] if name not in signature.parameters}
         bound = signature.bind_partial(*arguments, **keywords).arguments
         for parameter, record in records.items():
@@ -76,9 +75,25 @@ def with_keywords(function: F) -> F:
                 keywords["on_progress"] = line
             return function(*arguments, **keywords)
 
+    call = wraps(function)(_without_frames(run))
     call.__signature__ = _signature(signature, options)  # type: ignore[attr-defined]
     call.__doc__ = _documentation(function, options)
     return call  # type: ignore[return-value]
+
+
+def _without_frames(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose errors that are an answer to the caller have none of our frames in their traceback."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        __tracebackhide__ = True  # which IPython and pytest read
+        try:
+            return run(*arguments, **keywords)
+        except EaglectlError as error:
+            if CALLER.is_command_line or INSIDE.get():
+                raise
+            raise error.with_traceback(None) from None
+
+    return call
 
 
 def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> inspect.Signature:

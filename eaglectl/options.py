@@ -166,6 +166,8 @@ class Field(Struct, frozen=True):
         """The value as the record keeps it. Raises ValueError for one that is none, UsageError with why."""
         if value is None and self.is_optional:
             return None
+        if self.option.choices and type(value) in (int, float):  # version=3.1
+            value = f"{value:g}"
         value = _converted(self._read(value), self.kind)
         if self.option.choices and value not in self.option.choices:
             raise ValueError

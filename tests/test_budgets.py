@@ -10,20 +10,20 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 483,
-    "commands": 2390,
+    "cli": 485,
+    "commands": 2392,
     "comparison": 649,
     "conversion": 2279,
     "drafter": 651,
     "engines": 1373,
-    "files": 3106,
+    "files": 3116,
     "formats": 2634,
     "judge": 3416,
-    "modules": 1400,
-    "operations": 1995,
+    "modules": 1426,
+    "operations": 2018,
     "publish": 1455,
     "reference": 1259,
-    "report": 2212,
+    "report": 2238,
     "run": 4781,
 }
 # a package that has fallen further below its budget has a new one

@@ -131,7 +131,7 @@ def test_a_shell_that_is_none_is_refused(option: str) -> None:
 
 RECORDS = [
     record
-    for record in (getattr(eaglectl, name) for name in eaglectl.__all__)
+    for record in (getattr(eaglectl, name) for name in dir(eaglectl))
     if isinstance(record, type) and issubclass(record, Options)
 ]
 # what other modules put there, of any kind

@@ -1,13 +1,14 @@
 """What a checkpoint is."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 from msgspec.structs import replace
 
+from eaglectl.base import Results
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.registry import (
@@ -36,8 +37,9 @@ from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.operations.copies import pickles_copied
 from eaglectl.operations.covering import cover_given
 from eaglectl.operations.options import InspectOptions
+from eaglectl.operations.several import inspect_all
 from eaglectl.progress import OnProgress
-from eaglectl.results import Inspection
+from eaglectl.results import FailedSource, Inspection
 from eaglectl.target import (
     TargetChoice,
     choose_target,
@@ -45,17 +47,33 @@ from eaglectl.target import (
     with_places_looked_at,
 )
 
+# of several sources, how many at the same time
+JOBS = 8
 
+
+@overload
+def inspect(source: StrPath, options: InspectOptions | None = None, **fields: Any) -> Inspection: ...
+@overload
+def inspect(
+    source: Sequence[StrPath], options: InspectOptions | None = None, **fields: Any
+) -> tuple[Inspection | FailedSource, ...]: ...
 @with_keywords
-def inspect(source: StrPath, options: InspectOptions | None = None, **fields: Any) -> Inspection:
+def inspect(
+    source: StrPath | Sequence[StrPath], options: InspectOptions | None = None, **fields: Any
+) -> Inspection | tuple[Inspection | FailedSource, ...]:
     """What a checkpoint is and what engines do with it.
 
     Of its tensors, d2t, t2d and norms are read, and of matrices on this machine a few rows.
 
-    Raises UnreadableError (missing, truncated, pickled), RefusedError (no EAGLE-3 drafter, or contradictory),
+    Of a list of sources, a result for each; one that cannot be inspected is a FailedSource. Raises
+    UnreadableError (missing, truncated, pickled), RefusedError (no EAGLE-3 drafter, or contradictory),
     UsageError.
     """
-    return inspect_files(os.fspath(source), options or InspectOptions())
+    chosen = options or InspectOptions()
+    if isinstance(source, str | os.PathLike):
+        return inspect_files(os.fspath(source), chosen)
+    names = [os.fspath(each) for each in source]
+    return Results(inspect_all(names, lambda name: inspect(name, chosen), jobs=JOBS).reports)
 
 
 def inspect_files(

@@ -281,16 +281,9 @@ def test_sarif_holds_the_rule_the_level_and_its_page() -> None:
     run = json.loads(sarif([report()]))["runs"][0]
     driver, first = run["tool"]["driver"], run["results"][0]
     assert driver["version"] == eaglectl.__version__
-    assert [entry["id"] for entry in driver["rules"]] == [
-        "EGL110",
-        "EGL201",
-        "EGL203",
-        "EGL204",
-        "EGL301",
-        "EGL701",
-        "EGL702",
-        "EGL1003",
-    ]
+    # of the rules that ran, those with a finding alone
+    fired = {result["ruleId"] for result in run["results"]}
+    assert {entry["id"] for entry in driver["rules"]} == fired == {"EGL110", "EGL201", "EGL203", "EGL1003"}
     # a path is no address
     assert "informationUri" not in driver and not any("helpUri" in entry for entry in driver["rules"])
     assert all(driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"] for result in run["results"])

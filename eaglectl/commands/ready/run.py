@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -343,7 +344,7 @@ class _Work(Struct, frozen=True):
 
     def converted(self, result: Readiness, out: Path | None) -> Readiness:
         """The result with the conversion, its validation, and its acceptance."""
-        with scratch_folder() as scratch:
+        with nullcontext(out) if out else scratch_folder() as scratch:
             place = out or scratch / "converted"
             try:
                 if not _errors(result.inspection.findings) and not self._is_better(result.engines):
