@@ -4,13 +4,14 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar, get_args
 
 from eaglectl.errors import EaglectlError, UsageError
+from eaglectl.notebook import notebook_progress
 from eaglectl.options import CALLER, Field, Options, fields, made, options_of
 
 StrPath = str | os.PathLike[str]
@@ -31,7 +32,7 @@ def with_keywords(function: F) -> F:
 
     Its own `**fields` stands for these keywords in its definition, and stays empty. An error whose message
     names an option has its field as `option`, and says `field=...` in place of the flag to who calls from
-    Python.
+    Python. In a notebook progress is shown where no `on_progress` is given.
     """
     signature = inspect.signature(function)
     records = {
@@ -68,7 +69,11 @@ def with_keywords(function: F) -> F:
                     keywords[parameter] = made(record, own)
         if given:
             raise _unknown(function.__name__, next(iter(given)), options)
-        with _naming_options(names):
+        is_shown = "on_progress" in signature.parameters and keywords.get("on_progress") is None
+        has_line = is_shown and not CALLER.is_command_line and not INSIDE.get()
+        with notebook_progress() if has_line else nullcontext() as line, _naming_options(names):
+            if line is not None:
+                keywords["on_progress"] = line
             return function(*arguments, **keywords)
 
     call.__signature__ = _signature(signature, options)  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
-from eaglectl.progress import Progress
+from eaglectl.progress import FIRST_SECONDS, Progress, set_notices
 from eaglectl.text import duration, escaped, inert, masked, printable
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ FIXED_WIDTH = 160
 LARGE = 500_000_000
 # seconds of work that are announced without a terminal too
 LONG = 60.0
+# an estimate that is off by this factor is said again
+WRONG = 1.5
 STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 # what progress bars of the Hub's client write to a terminal: to the start of a line, to another one, clear it
 NOTHING = re.compile(r"((?!))")
@@ -92,17 +94,24 @@ class ProgressBar:
         self.clock = time.monotonic
         self.stage_shown = ""
         self.is_counted = False
-        # when the rest of the stage ends, where that was timed
+        # when the rest of the stage ends, where that was timed, and the ends that a line said
         self.end: float | None = None
+        self.announced: dict[str, float] = {}
         self.bar: RichProgress | None = None
+        # who has notices while there is no bar
+        self.former: Callable[[str], None] | None = None
         self.task: TaskID | None = None
         # several threads may report at the same time
         self.lock = threading.Lock()
 
     def __enter__(self) -> "ProgressBar":
+        if self.is_on and self.has_terminal:
+            self.former = set_notices(self._notice)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.is_on and self.has_terminal:
+            set_notices(self.former)
         self._stop()
 
     def __call__(self, progress: Progress) -> None:
@@ -182,15 +191,28 @@ class ProgressBar:
         return TimeLeft()
 
     def _announce(self, progress: Progress) -> None:
-        """Say how long the rest of a stage takes, where that was timed."""
-        seconds = progress.seconds
-        if seconds is None or (seconds < LONG and not self.has_terminal):
+        """Say how long the rest takes, where that was timed; again where it was wrong."""
+        seconds, work = progress.seconds, progress.whole or progress.stage
+        if seconds is None or seconds < (FIRST_SECONDS if self.has_terminal else LONG):
             return
-        text = f"{progress.stage} takes about {duration(seconds)} more"
+        now = self.clock()
+        before = self.announced.get(work, now) - now
+        if before <= 0 or not before / WRONG < seconds < before * WRONG:
+            self.announced[work] = now + seconds
+            self._print(f"{work} takes about {duration(seconds)} more")
+
+    def _print(self, text: str) -> None:
+        """Print a line above the bar, or where there is none."""
         if self.bar is not None:
             self.bar.console.print(printable(text))
         else:
             say(text, sys.stderr)
+
+    def _notice(self, text: str) -> None:
+        """Print a notice above the bar, as one below would stand in its line."""
+        with self.lock:
+            if self.former is not None:
+                self._print(f"eaglectl: {text}")
 
     def _print_line(self, progress: Progress) -> None:
         """Print a line as a stage begins whose bytes take seconds."""

@@ -28,6 +28,7 @@ PACKAGES = (
     "options",
     "base",
     "progress",
+    "notebook",
     "verdicts",
     "keywords",
     "files",

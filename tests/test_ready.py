@@ -21,7 +21,6 @@ import eaglectl  # noqa: E402
 from eaglectl.commands.ready import run as readying  # noqa: E402
 from eaglectl.commands.ready.kept import KeptRuns  # noqa: E402
 from eaglectl.commands.ready.report import last_line  # noqa: E402
-from eaglectl.commands.ready.steps import steps_text  # noqa: E402
 from eaglectl.engines import registry  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.operations.open_questions import OpenQuestions  # noqa: E402

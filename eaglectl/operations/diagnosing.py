@@ -37,16 +37,20 @@ from eaglectl.operations.options import (
 )
 from eaglectl.operations.smoking import as_preset, repair_command, search_aux_layers, smoke_drafts
 from eaglectl.operations.validating import validate
-from eaglectl.progress import OnProgress
+from eaglectl.progress import OnProgress, StagedWork
 from eaglectl.run.causes import CAUSES, CONTRADICTION
 from eaglectl.run.diagnosis import Evidence, Phase, find_cause
+from eaglectl.run.layers import TRYING
 from eaglectl.run.prompts import choose_prompts
 from eaglectl.run.report import SmokeReport
 from eaglectl.run.sensitivity import Variant
+from eaglectl.run.stage import loading_once
 from eaglectl.run.tokens import has_chat_template
 from eaglectl.shell import as_path
 from eaglectl.target import runnable_target
 
+# how long each stage of a healthy drafter takes, in runs: on the real pair and the tiny one, one core
+STAGES = (("running the target", 1.0), ("measuring", 1.0), ("probing", 0.5), (TRYING, 0.5))
 # options of `convert` that a refusal names and that need no other file
 REPAIRS: Mapping[str, Mapping[str, Any]] = {
     "--rope-style interleaved": {"rope_style": "interleaved"},
@@ -74,9 +78,11 @@ def diagnose(
     options = as_preset(options)
     _check(options)
     place = str(runnable_target(source, target, options.answers, "diagnose").place)
-    questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
-    looks = Looks(source, place, replace(options, answers=questions.answers), on_progress)
-    diagnosis = find_cause(CAUSES, looks.start(), looks.after, source, place)
+    on_progress = StagedWork(on_progress, "diagnose", STAGES)
+    with loading_once():
+        questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
+        looks = Looks(source, place, replace(options, answers=questions.answers), on_progress)
+        diagnosis = find_cause(CAUSES, looks.start(), looks.after, source, place)
     return replace(diagnosis, measured=questions.measured)
 
 
@@ -243,7 +249,9 @@ class Looks(Struct, frozen=True):
         asked = replace(self._smoke_options(engine), temperature=temperature, **given)
         if given.get("prompts") or temperature != self.options.temperature:
             asked = replace(asked, like=None)  # no longer the run of its preset
-        return smoke_drafts(self.source, self.target, asked, self.on_progress, compares_plain=False)
+        return smoke_drafts(
+            self.source, self.target, asked, self.on_progress, compares_plain=False, screens=True
+        )
 
     def _smoke_options(self, engine: str) -> SmokeOptions:
         options = self.options

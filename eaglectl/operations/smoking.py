@@ -64,6 +64,7 @@ from eaglectl.run.sensitivity import Variant, probe_sensitivity
 from eaglectl.run.showing import show_answer
 from eaglectl.run.speed import measure_speed
 from eaglectl.run.stage import run_reference
+from eaglectl.shell import as_path
 from eaglectl.target import check_timeout, open_target, runnable_target, target_names
 
 CPU_SKIPPED = "this ran on a CPU, which is no measure of serving; smoke --speed times a CPU all the same"
@@ -114,10 +115,12 @@ def smoke_drafts(
     *,
     compares_plain: bool = True,
     times_cpu: bool = True,
+    screens: bool = False,
 ) -> SmokeReport:
     """`smoke`, which need not decode without the drafter where nobody asks what is lossless.
 
-    `times_cpu`: --speed measures on a CPU too, which is no measure of serving.
+    `times_cpu`: --speed measures on a CPU too, which is no measure of serving. `screens`: as in
+    `probe_sensitivity`.
     """
     options = as_preset(options)
     _check(options)
@@ -140,6 +143,7 @@ def smoke_drafts(
         report,
         choice=chosen,
         published=published_beside(given, str(choice.place), options, report.k),
+        diagnose_command=_diagnose_command(given, target, options),
         notes=(*([f"target: {choice.how}"] if choice.how else []), *report.notes),
     )
     if against is not None:
@@ -154,16 +158,12 @@ def smoke_drafts(
     if options.probe is None:
         return report
     with _job(source, folder, prompts, replace(options, engine="reference"), on_progress) as job:
-        return _probed(report, job, options.probe, partial(repair_command, given, target, options.answers))
-
-
-def _probed(report: SmokeReport, job: EngineJob, probe: str, repair: Callable[[Variant], str]) -> SmokeReport:
-    """The report with what a probe of the reference shows; `repair` gives the command of a reading."""
-    if probe == "drift":
-        return replace(report, drift_conditions=probe_drift(job))
-    is_reference = report.run.engine == "reference"
-    stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
-    return with_variants(report, probe_sensitivity(job, stated.results), repair)
+        if options.probe == "drift":
+            return replace(report, drift_conditions=probe_drift(job))
+        is_reference = report.run.engine == "reference"
+        stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
+        probed = probe_sensitivity(job, stated.results, screens=screens)
+        return with_variants(report, probed, partial(repair_command, given, target, options.answers))
 
 
 def _timed(
@@ -361,6 +361,16 @@ def _digests(source: FolderSource) -> Mapping[str, str]:
 def repair_command(source: str, target: str | None, answers: Answers, variant: Variant) -> str:
     """The command that converts `source` as `variant` reads it, in the place of a contrary answer."""
     return command("convert", source, *variant.option.split(" "), target=target, answers=answers)
+
+
+def _diagnose_command(source: str, target: str | None, options: SmokeOptions) -> str:
+    """The command that looks for why this run's acceptance is low."""
+    words = [] if options.engine in ("auto", "reference") else ["--engine", options.engine]
+    if options.like is not None:
+        words += ["--like", options.like]
+    elif options.prompts is not None:
+        words += ["--prompts", as_path(str(options.prompts))]
+    return command("diagnose", source, *words, target=target, answers=options.answers)
 
 
 @contextmanager

@@ -72,6 +72,8 @@ class DraftInput(Struct):
         return DraftInput(self.states[rows], self.tokens[rows], self.positions[rows], self.valid[rows])
 
 
+# called after each round: how many prompts of the batch its tokens so far amount to
+OnRound = Callable[[float], None]
 # called after each draft step: depth, fed-back state [batch, 1, hidden], valid cache slots [batch, slots]
 OnDraftStep = Callable[[int, torch.Tensor, torch.Tensor], None]
 
@@ -88,6 +90,13 @@ class _RoundCounts:
     def is_done(self, row: int) -> bool:
         tokens = self.tokens[row]
         return len(tokens) >= self.settings.max_tokens or not self.settings.stop.isdisjoint(tokens)
+
+    @property
+    def prompts_done(self) -> float:
+        """The new tokens in prompts: a sequence that is done is one, another the share that it has."""
+        most = self.settings.max_tokens
+        unfinished = set(self.rows)
+        return sum(len(row) / most if place in unfinished else 1 for place, row in enumerate(self.tokens))
 
     def add_round(self, new: Sequence[Sequence[int]], accepted: Sequence[int]) -> None:
         """Add the tokens of a round to each sequence; `accepted` are those of its draft, nothing without."""
@@ -127,7 +136,9 @@ class SpeculativeDecoder:
         self.random = torch.Generator().manual_seed(settings.seed)
 
     @without_gradients
-    def run(self, prompts: Sequence[Sequence[int]]) -> list[GeneratedSequence]:
+    def run(
+        self, prompts: Sequence[Sequence[int]], on_round: OnRound | None = None
+    ) -> list[GeneratedSequence]:
         """Generate after each prompt of a batch; prompts are token ids, none empty."""
         counts, session = _RoundCounts(len(prompts), self.settings), None
         if self.drafter is not None:
@@ -136,6 +147,8 @@ class SpeculativeDecoder:
         valid, lengths = verified.valid, verified.positions[:, -1] + 1
         counts.add_round([[token] for token in following.tolist()], ())
         while kept := counts.drop_done():
+            if on_round:
+                on_round(counts.prompts_done)
             if len(kept) < len(following):
                 rows = torch.tensor(kept, device=following.device)
                 following, lengths, valid, verified = (

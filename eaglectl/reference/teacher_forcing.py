@@ -84,10 +84,15 @@ class ForcedDrafter:
         self.head = head.to(drafter.device, self.dtype)
 
     @without_gradients
-    def first_matches(self, batch: ForcedBatch) -> torch.Tensor:
-        """Whether the first draft token at each slot is the target's choice, [batch, time - 1]."""
-        drafted = self.drafter.tokens(self._first_step(batch)[0], self.head)
-        return (drafted == batch.choices[:, 1:]) & batch.valid[:, :-1]
+    def first_matches(self, batch: ForcedBatch, every: int = 1) -> torch.Tensor:
+        """Whether the first draft token at each slot is the target's choice, [batch, time - 1].
+
+        With `every` n, at each n-th slot alone.
+        """
+        slots = torch.arange(0, batch.tokens.shape[1] - 1, every, device=batch.tokens.device)
+        kept = None if every == 1 else slots.expand(len(batch.tokens), -1)
+        drafted = self.drafter.tokens(self._first_step(batch, kept)[0], self.head)
+        return (drafted == batch.choices[:, 1 + slots]) & batch.valid[:, slots]
 
     def _first_step(
         self, batch: ForcedBatch, kept: torch.Tensor | None = None

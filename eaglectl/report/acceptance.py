@@ -19,9 +19,11 @@ from eaglectl.report.section import (
     toned,
 )
 from eaglectl.report.speed import speed_section
+from eaglectl.report.wording import plural
 from eaglectl.run.measurement import Estimate, p_words
 from eaglectl.run.process import INSTALLED
 from eaglectl.run.report import DrafterComparison, SmokeReport
+from eaglectl.run.sensitivity import Variant
 from eaglectl.run.showing import ShownAnswer
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict
@@ -30,34 +32,60 @@ DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % over prompts"
 RATIO = "ratio to the stated one, on the same prompts; p of no gain, corrected for the number of readings"
 VARIANT_HEAD = ("reading", "length", "ratio", "p", "better")
 DRIFT_CELLS = "accepted / RMS of the fed-back state / attention on the first token / on own drafts"
+# of the line of sets
+MOST_SETS = 8
 VARIANTS_TITLE = "Other readings of the file"
 
 
 def smoke_outline(report: SmokeReport) -> Outline:
-    """What one run measured: acceptance, the second drafter, probes, and the reasons of a failure."""
-    verdict = toned(report.verdict)
-    reasons = _reasons(report)
-    settings = _resolved(report)
+    """Acceptance and its verdict, the reasons of a failure, what ran; then sets, readings and settings."""
+    verdict, settings, answer = toned(report.verdict), _resolved(report), Words(_answer(report), "strong")
+    reasons = [split_command(text) for text in _reasons(report)]
+    following = [command for _, command in reasons if command]
+    if not following and report.verdict == CheckVerdict.FAIL:
+        following = [report.diagnose_command]
+    notes = [Remark(Words("note", "plain"), text) for text in report.notes]
+    shown, more = facts(report)
     sections = [
-        Section("Findings", [reasons] if reasons.rows else [], only="markdown"),
-        Section("Run", [Pairs(facts(report))], has_heading=False),
-        Section("Acceptance", [_acceptance(report)], DEFINITION),
+        Section("Run", [Pairs(shown)], has_heading=False),
         *([speed_section(report.speed)] if report.speed else []),
         *([_shown(report.shown)] if report.shown else []),
         *([_against(report.against)] if report.against else []),
-        *([_variants(report)] if report.variants else []),
         *([_drift(report)] if report.drift_conditions else []),
-        Section("", [reasons] if reasons.rows else [], only="terminal", has_heading=False),
-        Section("", [Lines([Words(settings, "quiet")])] if settings else [], has_heading=False),
+        Section("Notes", [Remarks(notes)] if notes else [], has_heading=False, is_more=bool(reasons)),
+        Section("Acceptance", [_acceptance(report)], DEFINITION, is_more=True),
+        *([readings_section(report.variants)] if report.variants else []),
+        Section(
+            "Settings", [Pairs(more), Lines([Words(settings, "quiet")] if settings else [])], is_more=True
+        ),
     ]
-    head = (verdict, f"  {report.source}: {length(report)}")
-    lead = Words(length(report), "strong")
-    return Outline("smoke", verdict, report.source, lead, head, sections)
+    return Outline(
+        "smoke",
+        verdict,
+        report.source,
+        answer,
+        (verdict, "  ", answer),
+        sections,
+        cause=[text for text, _ in reasons],
+        next=next(iter(following), ""),
+    )
+
+
+def _answer(report: SmokeReport) -> str:
+    """The acceptance length, and the ratio to the second drafter's."""
+    text = f"{length(report)} ({plural(report.measured.prompts, 'prompt')})"
+    return f"{text}, x{report.against.ratio.words} of {report.against.source}'s" if report.against else text
 
 
 def length(report: SmokeReport) -> str:
     """The acceptance length, with k."""
-    return f"acceptance length {estimate(report.measured.length)} at k={report.k}"
+    return f"acceptance length {report.measured.length.words} at k={report.k}"
+
+
+def split_command(text: str) -> tuple[str, str]:
+    """A sentence without the command that it ends in, and the command, or ""."""
+    sentence, _, command = text.removesuffix("`").rpartition(": `")
+    return (sentence, command) if sentence and text.endswith("`") else (text, "")
 
 
 def _acceptance(report: SmokeReport) -> Table:
@@ -99,23 +127,16 @@ def _against(against: DrafterComparison) -> Section:
     return Section(f"against {against.source}", [Lines([text]), table])
 
 
-def _reasons(report: SmokeReport) -> Remarks:
-    """Why it failed or could not be judged, and notes."""
+def _reasons(report: SmokeReport) -> list[str]:
+    """Why it failed or could not be judged."""
     against = report.against
     failures = (*report.failures, *(against.failures if against else ()))
-    gaps = (*report.gaps, *(against.gaps if against else ()))
-    kinds: tuple[tuple[str, Sequence[str]], ...] = (
-        (CheckVerdict.FAIL, failures),
-        (CheckVerdict.COULD_NOT_LOOK, gaps),
-        ("note", report.notes),
-    )
-    rows = [Remark(toned(kind), text) for kind, texts in kinds for text in texts]
-    return Remarks(rows)
+    return [*failures, *report.gaps, *(against.gaps if against else ())]
 
 
-def _variants(report: SmokeReport) -> Section:
+def readings_section(variants: Sequence[Variant]) -> Section:
     """Results of the sensitivity probe, the best reading first."""
-    order = sorted(report.variants, key=lambda variant: variant.ratio.value, reverse=True)
+    order = sorted(variants, key=lambda variant: variant.ratio.value, reverse=True)
     rows = [
         (
             variant.name,
@@ -126,7 +147,15 @@ def _variants(report: SmokeReport) -> Section:
         )
         for variant in order
     ]
-    return Section(VARIANTS_TITLE, [Table(VARIANT_HEAD, rows)], RATIO)
+    return Section(VARIANTS_TITLE, [Table(VARIANT_HEAD, rows, is_whole=True)], RATIO, is_more=True)
+
+
+def readings_line(variants: Sequence[Variant]) -> str:
+    """How many readings were tried, and how many draft better."""
+    better = sum(variant.is_better for variant in variants)
+    best = max(variants, key=lambda variant: variant.ratio.value)
+    close = f"the best is {best.name}, x{best.ratio.words}"
+    return f"{len(variants)} other readings of the file tried, {better or 'none'} drafts better; {close}"
 
 
 def _drift(report: SmokeReport) -> Section:
@@ -167,9 +196,9 @@ def estimate(value: Estimate) -> str:
     return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
-def facts(report: SmokeReport) -> list[tuple[str, Line]]:
-    """The engine, what a run of it proves, losslessness, how long it took, and prompts."""
-    run = report.run
+def facts(report: SmokeReport) -> tuple[list[tuple[str, Line]], list[tuple[str, Line]]]:
+    """What a reader of the acceptance length needs, and what else there is of the run."""
+    run, positions = report.run, enumerate(report.measured.per_position)
     lossless = {
         True: "yes, every output equals plain decoding",
         False: f"{run.equal_outputs} of {len(run.results)} outputs equal plain decoding",
@@ -181,17 +210,25 @@ def facts(report: SmokeReport) -> list[tuple[str, Line]]:
     given = [f"{name}={json.dumps(value)}" for name, value in run.arguments.items()]
     others = report.published.lines if report.published else ()
     trust = [("trust", "the target's own code was allowed to run (--trust-remote-code)")]
-    return [
+    sets = sorted(report.by_set.items(), key=lambda part: -part[1].length.value)
+    by_set = listed((f"{name} {measured.length.value:.2f}" for name, measured in sets), ", ", MOST_SETS)
+    shown: list[tuple[str, Line]] = [
+        ("accepted", ", ".join(f"{share.value:.0%} at position {place}" for place, share in positions)),
+        *([("by set", by_set)] if len(sets) > 1 else []),
+        ("lossless", lossless[report.is_lossless]),
+        ("measured by", f"{run.engine} on {run.device}, {run.dtype}: {run.proves}"),
+        *([("readings", readings_line(report.variants))] if report.variants else []),
+        *(trust if report.trust_remote_code else []),
+    ]
+    more: list[tuple[str, Line]] = [
         ("engine", f"{run.engine} ({run.version}), {run.device}, {run.dtype}"),
         *([("given", ", ".join(given))] if given else []),
-        ("proves", run.proves),
-        *(trust if report.trust_remote_code else []),
-        ("lossless", lossless[report.is_lossless]),
         *([("time", f"{times}; {speed_meaning(report)}")] if times else []),
         ("prompts", _prompts(report)),
         *([("vocabulary", f"holds {report.coverage.words}")] if report.coverage else []),
         *([("others", "; ".join(others))] if others else []),
     ]
+    return shown, more
 
 
 def speed_meaning(report: SmokeReport) -> str:

@@ -4,13 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from eaglectl.report.acceptance import (
-    DEFINITION,
-    VARIANTS_TITLE,
-    estimate,
-    length,
-    share,
-)
+from eaglectl.report.acceptance import length, readings_line, readings_section, share
 from eaglectl.report.section import (
     TONES,
     Commands,
@@ -22,7 +16,6 @@ from eaglectl.report.section import (
     Remarks,
     Section,
     Table,
-    Tone,
     Words,
     grouped,
 )
@@ -41,41 +34,51 @@ MOST_PROMPTS = 5
 
 
 def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
-    """How the tree ended, what shows it, the next commands, and what it rests on."""
+    """How the tree ended, what shows it, the next command, what was measured; then all that was looked at."""
     verdict = Words(diagnosis.ending, TONES[diagnosis.verdict])
-    made = runs(diagnosis)
-    answers = Lines([answer.text for answer in diagnosis.measured])
-    lengths = Pairs([(name, figures(report)) for name, report in made.items()])
-    has_measured = bool(diagnosis.measured or made)
-    commands = [("", command) for command in diagnosis.commands]
+    title = Words(_title(diagnosis), "strong")
+    following, *others = diagnosis.commands or ("",)
+    variants, ruled_out = readings(diagnosis), diagnosis.ruled_out or ["nothing"]
     sections = [
-        Section("What shows it", [Lines([diagnosis.words])], has_heading=False),
-        *([Section("Next", [Commands(commands)])] if commands else []),
-        *([Section("Measured", [answers, lengths], DEFINITION if made else "")] if has_measured else []),
-        *_readings(diagnosis),
+        Section("Measured", [Pairs(list(_measured(diagnosis)))], has_heading=False),
+        *([Section("Else", [Commands([("", command) for command in others])])] if others else []),
+        *([readings_section(variants)] if variants else []),
         *_loses(diagnosis),
-        Section("Ruled out", [Lines(diagnosis.ruled_out or ["nothing"], is_list=True)]),
-        Section("Not looked at", [Lines(list(_not_looked(diagnosis)) or ["nothing"], is_list=True)]),
+        Section("Ruled out", [Lines(ruled_out, is_list=True)], is_more=True),
+        Section(
+            "Not looked at",
+            [Lines(list(_not_looked(diagnosis)) or ["nothing"], is_list=True)],
+            is_more=True,
+        ),
         *_notes(diagnosis),
     ]
-    head = (verdict, f"  {diagnosis.source}: {diagnosis.title}")
-    return Outline("diagnose", verdict, diagnosis.source, Words(diagnosis.title, "strong"), head, sections)
+    cause = [diagnosis.words] if diagnosis.words else []
+    head = (verdict, "  ", title)
+    return Outline("diagnose", verdict, diagnosis.source, title, head, sections, cause=cause, next=following)
 
 
-def _readings(diagnosis: Diagnosis) -> Iterator[Section]:
-    """The acceptance length of each reading, the best first, and how the file's own stands among them."""
-    every = sorted(readings(diagnosis), key=lambda reading: reading.measured.length.value, reverse=True)
-    if not every:
-        return
-    rows: list[tuple[Line, ...]] = []
-    for reading in every:
-        tone: Tone = "good" if reading.is_better else ""
-        ratio = f"x{reading.ratio.value:.2f} [{reading.ratio.low:.2f}, {reading.ratio.high:.2f}]"
-        rows.append((Words(reading.name, tone), Words(estimate(reading.measured.length), tone), ratio))
-    stated = every[0].stated_length
-    about = f"as the file states it: {stated:.2f}; the best first, in green what is better beyond chance"
-    head = ("reading", "length", "ratio to the stated one")
-    yield Section(VARIANTS_TITLE, [Table(head, rows, is_whole=True)], about)
+def _title(diagnosis: Diagnosis) -> str:
+    """The title of the cause, with the acceptance length where it has no figure of its own."""
+    served = diagnosis.evidence.served
+    if served is None or any(character.isdigit() for character in diagnosis.title):
+        return diagnosis.title
+    return f"{diagnosis.title} (acceptance length {served.measured.length.value:.2f} at k={served.k})"
+
+
+def _measured(diagnosis: Diagnosis) -> Iterator[tuple[str, Line]]:
+    """What was answered first, each run, the readings and layers that were tried, and how many causes."""
+    for answer in diagnosis.measured:
+        yield "answered", answer.text
+    made = runs(diagnosis)
+    yield from ((name, figures(report)) for name, report in made.items() if len(made) > 1)
+    variants, layers = readings(diagnosis), diagnosis.evidence.layers
+    if variants:
+        yield "readings", readings_line(variants)
+    if layers is not None:
+        better = f"{layers.found.name} draft x{layers.found.ratio.words}" if layers.found else "none better"
+        yield "aux layers", f"{layers.tried} other sets tried, {better}"
+    looked = f"{len(diagnosis.ruled_out)} ruled out, {len(diagnosis.not_looked)} not looked at"
+    yield "causes", looked
 
 
 def _loses(diagnosis: Diagnosis) -> Iterator[Section]:
@@ -87,17 +90,18 @@ def _loses(diagnosis: Diagnosis) -> Iterator[Section]:
         for row in weakest(diagnosis)[:MOST_PROMPTS]
     ]
     if rows:
-        yield Section(LOSES_TITLE, [Table(("prompt", "length", "it begins"), rows)], LOSES)
+        yield Section(LOSES_TITLE, [Table(("prompt", "length", "it begins"), rows)], LOSES, is_more=True)
     parts = [(f"{part.start} to {part.end - 1}", share(part.share)) for part in positions(diagnosis)]
     if parts:
-        yield Section(POSITIONS_TITLE, [Table(("positions", "right"), parts)], POSITIONS)
+        table = Table(("positions", "right"), parts)
+        yield Section(POSITIONS_TITLE, [table], POSITIONS, is_more=True)
 
 
 def _notes(diagnosis: Diagnosis) -> Iterator[Section]:
     reference = diagnosis.evidence.reference
     if reference is not None and reference.probed is not None and reference.probed.notes:
         rows = [Remark(Words("note", "plain"), note) for note in reference.probed.notes]
-        yield Section("Notes", [Remarks(rows)])
+        yield Section("Notes", [Remarks(rows)], is_more=True)
 
 
 class PromptLength(Struct, frozen=True):
@@ -123,8 +127,8 @@ def runs(diagnosis: Diagnosis) -> Mapping[str, SmokeReport]:
 
 
 def figures(report: SmokeReport) -> str:
-    """A run's acceptance length, prompts and engine."""
-    return f"{length(report)}, {report.measured.prompts} prompts; {report.run.engine} {report.run.version}"
+    """A run's acceptance length, prompts and device."""
+    return f"{length(report)}, {report.measured.prompts} prompts, {report.run.device}"
 
 
 def _not_looked(diagnosis: Diagnosis) -> Iterator[str]:

@@ -6,7 +6,8 @@ the other; the other half judges by draft-and-verify, so that the best of many b
 the sets with one boundary one off, and trainers' default: those that draft as well are told.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -30,6 +31,8 @@ from eaglectl.verdicts import ReadingOutcome
 Boundaries = tuple[int, ...]
 # of the texts that choose, as the states of every boundary are kept: their tokens, and bytes of the states
 MOST_TOKENS, MOST_BYTES = 8192, 1 << 29
+COARSE = 4  # sets are compared at one of so many positions first
+TRYING = "trying aux layers"
 FIRST_EDGE = 16  # the first bin of positions, the next one as wide, and each after them twice as wide
 
 
@@ -78,16 +81,20 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         )
         for indices, boundaries in ((choosing, range(depth + 1)), (judging, stage.boundaries))
     )
-    scores: dict[Boundaries, int] = {}
+    scores: dict[int, dict[Boundaries, int]] = {COARSE: {}, 1: {}}
+    expected = len(list(moves(stage.boundaries, depth))) + 1
 
-    def score(boundaries: Boundaries) -> int:
-        if boundaries not in scores:
-            scores[boundaries] = first.count_first(stage.drafter, boundaries)
+    def score(boundaries: Boundaries, every: int = 1) -> int:
+        if boundaries not in scores[every]:
+            scores[every][boundaries] = first.count_first(stage.drafter, boundaries, every)
             if job.on_progress:
-                job.on_progress(Progress("trying aux layers", len(scores), None, "sets of layers"))
-        return scores[boundaries]
+                tried = sum(map(len, scores.values()))
+                job.on_progress(Progress(TRYING, tried, max(expected, tried + 1), "sets of layers"))
+        return scores[every][boundaries]
 
-    best = climb(score, starts(stage.boundaries, depth), depth)
+    best = climb(partial(score, every=COARSE), starts(stage.boundaries, depth), depth)
+    if best != stage.boundaries:
+        best = climb(score, [stage.boundaries, best, *starts(stage.boundaries, depth)], depth)
     found: Variant | None = None
     alike: list[Boundaries] = []
     if best != stage.boundaries:
@@ -96,7 +103,8 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         token for part in (first, second) for token in part.first_tokens(stage.drafter, stage.boundaries)
     ]
     shares = _by_position(tokens, shared_start(stage.texts))
-    return LayerSearch(stage.boundaries, len(scores), found, tuple(shares), tuple(alike))
+    tried = len(scores[COARSE].keys() | scores[1].keys())
+    return LayerSearch(stage.boundaries, tried, found, tuple(shares), tuple(alike))
 
 
 def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], list[int]]:
@@ -128,15 +136,27 @@ def is_possible(boundaries: Boundaries, depth: int) -> bool:
     return ascending and boundaries[0] >= 0 and boundaries[-1] <= depth
 
 
-def climb(score: Callable[[Boundaries], int], starts: Iterator[Boundaries], depth: int) -> Boundaries:
+def moves(boundaries: Boundaries, depth: int) -> Iterator[Boundaries]:
+    """The possible sets with one boundary moved."""
+    for place in range(len(boundaries)):
+        yield from _moved(boundaries, place, depth)
+
+
+def _moved(boundaries: Boundaries, place: int, depth: int) -> Iterator[Boundaries]:
+    for boundary in range(depth + 1):
+        others = (*boundaries[:place], boundary, *boundaries[place + 1 :])
+        if boundary != boundaries[place] and is_possible(others, depth):
+            yield others
+
+
+def climb(score: Callable[[Boundaries], int], starts: Iterable[Boundaries], depth: int) -> Boundaries:
     """The boundaries of the highest score that moves of one boundary at a time lead to."""
     # the stated ones are first, and stay where others only equal them
     best = max((boundaries for boundaries in starts if is_possible(boundaries, depth)), key=score)
     while True:
         before = best
         for place in range(len(best)):
-            moved = ((*best[:place], boundary, *best[place + 1 :]) for boundary in range(depth + 1))
-            best = max([best, *(others for others in moved if is_possible(others, depth))], key=score)
+            best = max([best, *_moved(best, place, depth)], key=score)
         if best == before:
             return best
 

@@ -57,7 +57,7 @@ class SmokeReport(Result, frozen=True):
     `published` is what others reach with drafters of the target.
     `trust_remote_code`: the target's own code was allowed to run. `shown`: the answer that --show asks for.
     `coverage`: what of the answers a reduced draft vocabulary holds, where their tokens are known.
-    `speed` is what --speed asks for, `speed_gap` why there is none.
+    `speed` is what --speed asks for, `speed_gap` why there is none. `diagnose_command` looks for the cause.
     """
 
     source: str
@@ -86,6 +86,7 @@ class SmokeReport(Result, frozen=True):
     speed: Speed | None = None
     speed_gap: str = ""
     coverage: Coverage | None = None
+    diagnose_command: str = ""
 
     @property
     def verdict(self) -> CheckVerdict:

@@ -46,6 +46,7 @@ Flags = npt.NDArray[np.bool_]
 Gains = npt.NDArray[np.float64]
 
 LEAST_GAIN = 1.03  # a smaller ratio does not matter
+SCREENED = 4  # of so many texts one is drafted on first
 LEAST_PROMPTS = 8  # fewer have no spread that a test can rest on
 # a gain that so many times the prompts would show is left open; one that needs more is taken for chance
 MOST_TIMES = 4
@@ -108,8 +109,13 @@ class Sensitivity(Struct, frozen=True):
         return max(better, key=lambda variant: (variant.is_verified, variant.ratio.value), default=None)
 
 
-def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> Sensitivity:
-    """Other readings of the file, against the stated one on the texts of `results`, which it drafted."""
+def probe_sensitivity(
+    job: EngineJob, results: Sequence[PromptResult], *, screens: bool = False
+) -> Sensitivity:
+    """Other readings of the file, against the stated one on the texts of `results`, which it drafted.
+
+    `screens`: what drafts worse beyond chance on a few of the texts is not run on the others.
+    """
     from eaglectl.reference.target import rope_of
 
     stage = Stage(job)
@@ -120,23 +126,35 @@ def probe_sensitivity(job: EngineJob, results: Sequence[PromptResult]) -> Sensit
     if first.left_out == first.starts:
         notes = (*first.notes(), "no reading was tried: give prompts that leave room for drafts")
         return Sensitivity((), notes, first.fall, first.left_out, first.starts)
-    stated = first.run(stage.drafter, stage.boundaries)
-    runs: list[tuple[Candidate, Drafts]] = []
+    passes = [*([first.part(results)] if screens and len(results) > LEAST_PROMPTS else []), first]
+    stated = [each.run(stage.drafter, stage.boundaries) for each in passes]
+    runs: list[tuple[Candidate, Drafts, Drafts]] = []
     for number, candidate in enumerate(tried, 1):
         with suppress(RefusedError):  # a rope that the reference does not have
             if (model := stage.model(candidate)) is not None:
-                runs.append((candidate, first.run(model, candidate.boundaries)))
+                runs.append((candidate, *_drafts(passes, stated, model, candidate.boundaries)))
         if job.on_progress:
             job.on_progress(Progress("probing", number, len(tried), "readings"))
-    gains = [run.gains(stated) for _, run in runs]
+    gains = [run.gains(own) for _, run, own in runs]
     p_values = holm([gain_p_value(gain) for gain in gains])
     judged = []
-    for (candidate, run), gain, p_value in zip(runs, gains, p_values, strict=True):
-        compared = ratio(run.results, stated.results)
+    for (candidate, run, own), gain, p_value in zip(runs, gains, p_values, strict=True):
+        compared = ratio(run.results, own.results)
         variant = Variant(candidate.name, candidate.option, measure(run.results), compared, p_value)
-        judged.append(judge_gain(variant, gain, run.length / stated.length, len(runs)))
-    verified = _verified(first, judged, {candidate.option: candidate for candidate, _ in runs})
+        judged.append(judge_gain(variant, gain, run.length / own.length, len(runs)))
+    verified = _verified(first, judged, {candidate.option: candidate for candidate, _, _ in runs})
     return Sensitivity(verified, tuple(first.notes()), first.fall, first.left_out, first.starts)
+
+
+def _drafts(
+    passes: Sequence["FirstPass"], stated: Sequence["Drafts"], model: "DraftModel", boundaries: Sequence[int]
+) -> "tuple[Drafts, Drafts]":
+    """The drafts of a reading, and the stated ones on the same texts: the first that show it to be worse."""
+    for each, own in zip(passes, stated, strict=True):
+        run = each.run(model, boundaries)
+        if each.starts > each.left_out and ratio(run.results, own.results).high < 1:
+            break
+    return run, own
 
 
 def judge_gain(variant: Variant, gains: Gains, gain_at_starts: float, tries: int) -> Variant:
@@ -250,6 +268,11 @@ class FirstPass:
             self.left_out += batch.drop_starts_from(self.limit - self.job.k)
         self.fall: Fall | None = None
 
+    def part(self, results: Sequence[PromptResult]) -> "FirstPass":
+        """The same of a few of the texts, spread over all; LEAST_PROMPTS at least."""
+        step = max(1, min(SCREENED, len(results) // LEAST_PROMPTS))
+        return FirstPass(self.stage, self.stage.target.boundaries, results[::step], self.texts[::step])
+
     def run(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of `model`, and the results of greedy rounds that follow from them."""
         return _in_rounds(self._matches(model, boundaries, self.batches), self.job.k, self.stated)
@@ -274,9 +297,12 @@ class FirstPass:
             }
         return [tokens[index] for index in range(len(tokens))]
 
-    def count_first(self, model: "DraftModel", boundaries: Sequence[int]) -> int:
-        """How many first draft tokens are the target's choice, at all positions of the texts."""
-        return sum(int(right.sum()) for _, right in self.first_tokens(model, boundaries))
+    def count_first(self, model: "DraftModel", boundaries: Sequence[int], every: int = 1) -> int:
+        """How many first draft tokens are the target's choice, at all positions of the texts or at some."""
+        from eaglectl.reference.teacher_forcing import ForcedDrafter
+
+        drafter = ForcedDrafter(model, self.stage.target, boundaries, 1)
+        return sum(int(drafter.first_matches(batch, every).sum()) for _, batch in self.batches)
 
     def keep_early(self) -> bool:
         """Let drafts begin before the fall alone, where there is one, in prompts too; whether there is."""

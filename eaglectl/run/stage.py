@@ -4,7 +4,9 @@ A Stage has both loaded once, with the prompts of a job, for several runs, draft
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -28,7 +30,19 @@ if TYPE_CHECKING:
     from eaglectl.reference.target import TargetModel
 
 PROVES = "the drafter's maths and its fit to the target; not what an engine loads"
-OnDone = Callable[[int], None]  # called with how many more prompts are done
+OnDone = Callable[[float], None]  # called with how many more prompts are done
+# the targets that are loaded once, by folder, dtype, device and trust; None: each stage loads its own
+LOADED: ContextVar["dict[object, TargetModel] | None"] = ContextVar("LOADED", default=None)
+
+
+@contextmanager
+def loading_once() -> Iterator[None]:
+    """Let all stages within share a target that several of them load."""
+    token = LOADED.set({} if LOADED.get() is None else LOADED.get())
+    try:
+        yield
+    finally:
+        LOADED.reset(token)
 
 
 class Stage:
@@ -41,15 +55,22 @@ class Stage:
         self.job = job
         self.boundaries = job.drafter.aux.boundaries or ()
         self.device, self.dtype = targets.choose_device(job.device)
-        trust = job.trust_remote_code
-        self.target = targets.load_target(
-            job.target,
-            self.boundaries,
-            dtype=self.dtype,
-            device=self.device,
-            trust_remote_code=trust,
-            on_progress=job.on_progress,
-        )
+        trust, loaded = job.trust_remote_code, LOADED.get()
+        key = job.target, self.dtype, self.device, trust
+        if loaded is not None and key in loaded:
+            self.target = loaded[key]
+            self.target.record(self.boundaries)
+        else:
+            self.target = targets.load_target(
+                job.target,
+                self.boundaries,
+                dtype=self.dtype,
+                device=self.device,
+                trust_remote_code=trust,
+                on_progress=job.on_progress,
+            )
+        if loaded is not None:
+            loaded[key] = self.target
         self.texts = tokenise(job, self.target.context_length)
         self.stop = stop_tokens(job)
         self.drafter = self.load(job.folder, job.drafter)
@@ -121,14 +142,21 @@ def decode_prompts(
 
     decoder = SpeculativeDecoder(target, drafter, settings, on_draft_step)
     results: dict[int, PromptResult] = {}
+    reported = 0.0
+
+    def report(done: float) -> None:
+        nonlocal reported
+        if on_done:
+            on_done(len(results) + done - reported)
+        reported = len(results) + done
+
     for indices in batches_by_length(texts, settings.max_tokens):
-        sequences = decoder.run([texts[index] for index in indices])
+        sequences = decoder.run([texts[index] for index in indices], report)
         for index, sequence in zip(indices, sequences, strict=True):
             results[index] = PromptResult(
                 "probe", sequence.drafts, sequence.accepted, sequence.tokens, sequence.rounds
             )
-        if on_done:
-            on_done(len(indices))
+        report(0.0)
     return [results[index] for index in range(len(texts))]
 
 

@@ -4,17 +4,17 @@ from collections.abc import Iterator, Sequence
 
 from eaglectl.engines.registry import ENGINES
 from eaglectl.report.inspection import headline, layer_strip
-from eaglectl.report.section import TONES, Commands, Line, Lines, Outline, Section, Table, Words
+from eaglectl.report.section import TONES, Commands, Line, Lines, Outline, Section, Table, Words, grouped
 from eaglectl.report.speed import TITLE, speed_section
 from eaglectl.report.wording import OUTCOME_TONES, placeholders, trained_layers
 from eaglectl.results import EngineReadiness, Readiness
 from eaglectl.run.report import Gain, SmokeReport, gain
+from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
 STORED_HEAD = ("engine", "as stored", "acceptance")
 HEAD = (*STORED_HEAD, "converted", "acceptance")
 SOURCES = "docs/acceptance.md has the sources"
-REFERENCE = "reference: eaglectl's own run of what the files mean"
 WORDS = {
     CheckVerdict.PASS: "ready",
     CheckVerdict.FAIL: "not ready",
@@ -23,28 +23,93 @@ WORDS = {
 
 
 def readiness_outline(result: Readiness) -> Outline:
-    """The drafter in two lines, its layers, the engines, what others reach, and how to start it."""
-    drafter = result.inspection.drafter
-    tone, word = TONES[result.verdict], WORDS[result.verdict]
-    version, producer, evidence = headline(drafter)
+    """The verdict with both acceptance lengths, why, what to run next, the engines; then the drafter."""
+    inspection, others = result.inspection, _published_lines(result)
+    word, lengths = Words(WORDS[result.verdict], TONES[result.verdict]), Words(_lengths(result), "strong")
+    version, producer, evidence = headline(inspection.drafter)
     what = (Words(version, "strong"), producer, Words(evidence, "quiet"))
-    strip = layer_strip(result.inspection.drafter, result.inspection.captured_layers)
-    trained = f"trained on boundaries {trained_layers(drafter.aux)}"
-    others, commands = _published_lines(result), _commands(result)
+    strip = layer_strip(inspection.drafter, inspection.captured_layers)
+    commands = _commands(result)
+    starts = [row for row in commands if row[1] != _next(result)]
     answers = [answer.text for answer in result.measured]
     sections = [
-        Section("What it is", [Lines([what], only="markdown"), Lines(answers)], has_heading=False),
-        Section("Aux layers", [strip] if strip else [], trained),
-        Section("Engines", [_engine_table(result), Lines(list(_reasons(result)))], _remark(result)),
+        Section("Engines", [_engine_table(result)], _remark(result)),
+        *([Section("Start it", [Commands(starts)])] if starts else []),
         *_speed(result),
-        *([Section("What others reach", [Lines(others)], SOURCES)] if others else []),
-        *([Section("Commands", [Commands(commands)], only="markdown")] if commands else []),
+        *([Section("Measured first", [Lines(answers)], is_more=True)] if answers else []),
+        Section("What it is", [Lines([what])], is_more=True),
+        Section(
+            "Aux layers",
+            [strip] if strip else [],
+            f"trained on boundaries {trained_layers(inspection.drafter.aux)}",
+            is_more=True,
+        ),
+        *_measuring_section(result),
+        *([Section("What others reach", [Lines(others)], SOURCES, is_more=True)] if others else []),
     ]
-    last: list[Line] = [Words(last_line(result), tone)]
+    return Outline(
+        "ready",
+        word,
+        result.source,
+        lengths,
+        (word, "  ", lengths),
+        sections,
+        cause=list(_cause(result)),
+        next=_next(result),
+    )
+
+
+def _lengths(result: Readiness) -> str:
+    """Both acceptance lengths of the engine that the verdict is of, or that there are none."""
+    state = result.best or next((each for each in result.engines if each.stored or each.converted), None)
+    if state is None:
+        return "acceptance not measured"
+    runs = {"as stored" if state.engine in ENGINES else "served": state.stored, "converted": state.converted}
+    made = {name: run for name, run in runs.items() if run is not None}
+    if not made:
+        what = "as stored" if state.converted_outcome is None else "converted"
+        return f"{what}; acceptance not measured ({state.final_gap})"
+    last = list(made.values())[-1]
+    figures = ", ".join(f"{name} {run.measured.length.value:.2f}" for name, run in made.items())
+    return f"{figures} tokens per target step ({last.measured.prompts} prompts, k={last.k})"
+
+
+def _cause(result: Readiness) -> Iterator[Line]:
+    """Why it is not ready, or what to look into; which engines read the stored files otherwise, and how."""
+    text = result.diagnosis.title if result.diagnosis else result.reason
+    if text:
+        yield text
+    states = [state for state in result.engines if state.stored_outcome.is_known_wrong]
+    reasons = grouped(("; ".join(state.stored_reasons), name(state)) for state in states)
+    yield from (f"{listed(names)}, as stored: {why}" for why, names in reasons.items() if why not in text)
+    if result.best is not None and (doubt := _doubt(result.best)):
+        yield f"the prompts {doubt.removeprefix(', which ')}"
+
+
+def _next(result: Readiness) -> str:
+    """The command to run next: of the diagnosis, else what writes or starts what is served."""
     if result.diagnosis and result.diagnosis.commands:
-        last.append(f"next  {result.diagnosis.commands[0]}")
-    lead = Words(_summary(result), "strong")
-    return Outline("ready", Words(word, tone), result.source, lead, what, sections, last)
+        return result.diagnosis.commands[0]
+    return next((command for _, command in _commands(result)), "")
+
+
+def _commands(result: Readiness) -> list[tuple[str, str]]:
+    """The commands that write and start what is served; of several engines that were asked for, each."""
+    if result.verdict != CheckVerdict.PASS or result.best is None or result.diagnosis:
+        return []
+    is_unwritten = result.best.converted_outcome is not None and result.out is None
+    written = [("", result.plan_command)] if is_unwritten else []
+    starts = [(name(state), state.command) for state in _serving(result) if state.command]
+    return [*written, *(starts if len(starts) > 1 else [("", command) for _, command in starts])]
+
+
+def _serving(result: Readiness) -> list[EngineReadiness]:
+    """The engines that are started: the best first, and with it others that were asked for."""
+    best = result.best
+    if best is None or not result.is_named:
+        return [] if best is None else [best]
+    serving = [state for state in result.engines if state.is_serving]
+    return sorted(serving, key=lambda state: state is not best)
 
 
 def _speed(result: Readiness) -> Iterator[Section]:
@@ -56,45 +121,50 @@ def _speed(result: Readiness) -> Iterator[Section]:
         yield Section(TITLE, [Lines([Words(f"not measured: {result.speed_gap}", "doubt")])])
 
 
-def _commands(result: Readiness) -> list[tuple[str, str]]:
-    """The commands that write and start what is served, or the next one where nothing is."""
-    if result.diagnosis and result.diagnosis.commands:
-        return [("next", result.diagnosis.commands[0])]
-    if result.verdict != CheckVerdict.PASS or result.best is None:
-        return []
-    is_unwritten = result.best.converted_outcome is not None and result.out is None
-    written = [("write it with", result.plan_command)] if is_unwritten else []
-    serving = [state for state in result.engines if state.is_serving and state.command]
-    measured = [(f"measure {name(one)}", one.measure_command) for one in serving if one.measure_command]
-    return [*written, *((f"start {name(state)}", state.command) for state in serving), *measured]
+def _measuring_section(result: Readiness) -> Iterator[Section]:
+    """How engines that `ready` cannot run are measured once they are started."""
+    states = [state for state in _serving(result) if state.measure_command]
+    if result.verdict == CheckVerdict.PASS and states:
+        rows = [(name(state), state.measure_command) for state in states]
+        about = placeholders(state.command for state in states)
+        yield Section("Measure it where it runs", [Commands(rows)], about, is_more=True)
 
 
 def _engine_table(result: Readiness) -> Table:
     """A row for each engine: what it does as stored and converted, and acceptance."""
-    if all(state.converted_outcome is None for state in result.engines):
-        return Table(STORED_HEAD, [_stored_cells(state) for state in result.engines])
+    by_reference = " (reference)" if _is_mixed(result) else ""
     rows: list[tuple[Line, ...]] = []
+    is_converted = any(state.converted_outcome is not None for state in result.engines)
     for state in result.engines:
-        converted = acceptance(state.converted, state.converted_gap) if state.converted_outcome else "-"
-        rows.append((*_stored_cells(state), _outcome(state.converted_outcome), converted))
-    return Table(HEAD, rows)
+        stored = (_outcome(state.stored_outcome), _acceptance(state.stored, state.stored_gap, by_reference))
+        after: tuple[Line, ...] = ()
+        if is_converted:
+            after = (_outcome(state.converted_outcome), "-")
+            if state.converted_outcome:
+                after = (after[0], _acceptance(state.converted, state.converted_gap, by_reference))
+        rows.append((name(state), *stored, *after))
+    return Table(HEAD if is_converted else STORED_HEAD, rows)
 
 
 def _outcome(outcome: ServedAs | None) -> Words:
     return Words(outcome, OUTCOME_TONES[outcome]) if outcome else Words("-")
 
 
-def _stored_cells(state: EngineReadiness) -> tuple[Line, Line, Line]:
-    return name(state), _outcome(state.stored_outcome), stored_acceptance(state)
+def _runs(result: Readiness) -> list[SmokeReport]:
+    return [run for state in result.engines for run in (state.stored, state.converted) if run]
+
+
+def _is_mixed(result: Readiness) -> bool:
+    """Whether some runs are of the reference and others of engines."""
+    return len({run.run.engine == "reference" for run in _runs(result)}) > 1
 
 
 def _remark(result: Readiness) -> str:
     """What the figures are."""
-    runs = [report for state in result.engines for report in (state.stored, state.converted) if report]
-    text = "acceptance length, 95 % over prompts in brackets"
-    if result.reused:
-        text += f"; kept of an earlier call: {len(result.reused)}"
-    return f"{text}; {REFERENCE}" if any(run.run.engine == "reference" for run in runs) else text
+    text = "acceptance length [95 %]"
+    if any(run.run.engine == "reference" for run in _runs(result)):
+        text += ", by eaglectl's own torch reference"
+    return f"{text}; kept of an earlier call: {len(result.reused)}" if result.reused else text
 
 
 def name(state: EngineReadiness) -> str:
@@ -103,23 +173,13 @@ def name(state: EngineReadiness) -> str:
     return f"{title} {state.release}".strip()
 
 
-def acceptance(report: SmokeReport | None, gap: str) -> str:
-    """The acceptance length with its interval, and what ran; or why there is none."""
+def _acceptance(report: SmokeReport | None, gap: str, by_reference: str) -> str:
+    """The acceptance length with its interval; or why there is none."""
     if report is None:
         return f"not measured: {gap}" if gap else "-"
     length = report.measured.length
-    by = " (reference)" if report.run.engine == "reference" else ""
+    by = by_reference if report.run.engine == "reference" else ""
     return f"{length.value:.2f} [{length.low:.2f}, {length.high:.2f}]{by}"
-
-
-def stored_acceptance(state: EngineReadiness) -> str:
-    """The same of the stored files; where the reference read them as the engine does, that is said."""
-    text = acceptance(state.stored, state.stored_gap)
-    return (
-        text.replace("(reference)", f"(reference, {state.stored_reading.words})")
-        if state.stored_reading
-        else text
-    )
 
 
 def ran(report: SmokeReport) -> str:
@@ -134,15 +194,6 @@ def ran(report: SmokeReport) -> str:
 def engine_gain(state: EngineReadiness) -> Gain | None:
     """What the conversion changes in an engine; None where it did not run both."""
     return gain(state.converted, state.stored) if state.converted and state.stored else None
-
-
-def _reasons(result: Readiness) -> Iterator[Words]:
-    """Why an engine does not run the files as trained, a line for each."""
-    for state in result.engines:
-        if not state.is_serving:
-            why = "; ".join(state.converted_reasons or state.stored_reasons)
-            text = f"{name(state)} does not run it as trained: {why}" if why else f"{name(state)}: not served"
-            yield Words(text, "doubt")
 
 
 def last_line(result: Readiness) -> str:
@@ -203,8 +254,8 @@ def _doubt(state: EngineReadiness) -> str:
 
 def _start(result: Readiness, best: EngineReadiness) -> str:
     """What starts it, one line to paste; of several engines that were asked for, each."""
-    serving = [state for state in result.engines if state.is_serving] if result.is_named else [best]
-    lines = [state.command for state in sorted(serving, key=lambda state: state is not best) if state.command]
+    serving = _serving(result)
+    lines = [state.command for state in serving if state.command]
     if not lines:
         return f"it is served at {best.engine}"
     is_written = best.converted_outcome is None or result.out is not None

@@ -11,8 +11,6 @@ from msgspec.structs import replace
 
 from eaglectl.commands.ready.kept import KeptRuns
 from eaglectl.commands.ready.report import engine_gain
-from eaglectl.commands.ready.steps import REFERENCE as REFERENCE_TITLE
-from eaglectl.commands.ready.steps import steps_text
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.engine import NetworkReading
 from eaglectl.engines.registry import (
@@ -60,15 +58,16 @@ from eaglectl.operations.smoking import (
 )
 from eaglectl.operations.validating import validate
 from eaglectl.options import options_of
-from eaglectl.progress import OnProgress, notify, report_step
+from eaglectl.progress import OnProgress, StagedWork, report_step
 from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness
 from eaglectl.run.answering import MeasuredAnswer
 from eaglectl.run.diagnosis import LOOK_POSITION_0
 from eaglectl.run.engine_arguments import check_engine_arguments
 from eaglectl.run.measurement import Estimate
 from eaglectl.run.process import has_torch
-from eaglectl.run.prompts import builtin_prompts, choose_prompts, digest_prompts
+from eaglectl.run.prompts import choose_prompts, digest_prompts
 from eaglectl.run.report import SmokeReport
+from eaglectl.run.stage import loading_once
 from eaglectl.shell import as_path, without_secrets
 from eaglectl.target import choose_target, fitting_target, weights_folder
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
@@ -111,19 +110,31 @@ def ready(
     written; None: in a temporary folder, which is removed. Raises UsageError for what only the user knows,
     UnreadableError for input that cannot be read; a drafter that nothing serves is a result.
     """
-    start, source = time.perf_counter(), os.fspath(source)
+    with loading_once():
+        return _ready(os.fspath(source), target, out, options, on_progress)
+
+
+def _ready(
+    source: str,
+    target: StrPath | None,
+    out: StrPath | None,
+    options: ReadyOptions | None,
+    on_progress: OnProgress | None,
+) -> Readiness:
+    start = time.perf_counter()
     options = as_preset(options or ReadyOptions())
     requests, servers = _engines(options.engines)
     _check_arguments(options, requests)
     report_step(on_progress, "reading the files")
     place, weights = _target(source, path_text(target), options.answers)
-    notify(steps_text(open_folder(source).root, weights, _runners(requests, servers), _tokens(options)))
     kept = KeptRuns(weights or Path(), options.reuse and weights is not None and has_torch())
     questions = _questions(source, place, options, kept, on_progress)
     options = replace(options, answers=questions.answers)
     with questions.explaining():
         asked = InspectOptions(target=place, engines=_labels(requests), answers=options.answers)
         inspection = inspect_files(source, asked, on_progress, headers_only=False)
+    runs = _reference_runs(inspection, requests)
+    on_progress = StagedWork(on_progress, "ready", [("measuring", 1.0)] * runs)
     work = _Work(source, place, weights, requests, options, questions, on_progress, kept)
     names = dict.fromkeys(request.engine for request in requests)
     states = (*(work.stored(name, inspection) for name in names), *map(work.server, servers))
@@ -155,25 +166,22 @@ def _explain_no_speed(result: Readiness, options: ReadyOptions) -> str:
     return next((report.speed_gap for report in reports if report.speed_gap), NOTHING_TIMED)
 
 
-def _runners(requests: Sequence[EngineRequest], servers: Sequence[str]) -> tuple[str, ...]:
-    """What runs the drafter here: installed engines and servers, and the reference for the others."""
-    own = []
-    for request in requests:
-        if (release := _installed(request.engine)) in request.releases:
-            own.append(f"{ENGINES[request.engine].title} {release}")
-    reference = [REFERENCE_TITLE] if has_torch() and len(own) < len(requests) else []
-    return (*own, *reference, *map(without_secrets, servers))
+def _reference_runs(inspection: Inspection, requests: Sequence[EngineRequest]) -> int:
+    """How many runs of the reference are to come: one for each reading of the stored files, and the output's.
+
+    Engines that are installed here run by themselves, and say by themselves how long they take.
+    """
+    verdicts = [each for each in inspection.requested if _installed(each.engine) != each.release]
+    last = {each.engine: each for each in verdicts}
+    wrong = [each for each in last.values() if each.outcome.is_known_wrong]
+    readings = {each.reading.key for each in wrong if each.outcome == ServedAs.DIFFERS and each.reading}
+    is_stored = any(each.outcome.is_served for each in last.values())
+    return is_stored + len(readings) + bool(wrong)
 
 
 def _installed(engine: str) -> str | None:
     """The release of an engine that can be run here; None where it cannot."""
     return installed_release(ENGINES[engine]) if engine in INSTALLED else None
-
-
-def _tokens(options: ReadyOptions) -> int | None:
-    """The new tokens of all prompts; None where prompts would have to be read to count them."""
-    prompts = options.sample or (len(builtin_prompts()) if options.prompts is None else None)
-    return None if prompts is None else prompts * options.max_tokens
 
 
 def _questions(
