@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
-from eaglectl.progress import FIRST_SECONDS, Progress, set_notices
+from eaglectl.progress import Progress, set_notices
 from eaglectl.text import duration, escaped, inert, masked, printable
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ class OutputSettings(Struct):
 class ProgressBar:
     """An OnProgress callback that draws a bar on stderr; without a terminal, one line for large amounts.
 
-    Where the time of a stage is estimated, a line says it; without a terminal, from LONG on.
+    Where the time of the rest is estimated, the bar counts it down; without a terminal a line says it from
+    LONG on, and again where it was wrong.
     """
 
     def __init__(self, settings: OutputSettings, *, is_on: bool) -> None:
@@ -106,7 +107,8 @@ class ProgressBar:
 
     def __enter__(self) -> "ProgressBar":
         if self.is_on and self.has_terminal:
-            self.former = set_notices(self._notice)
+            self.former = set_notices(None)
+            set_notices(self._notice if self.former else None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -193,26 +195,21 @@ class ProgressBar:
     def _announce(self, progress: Progress) -> None:
         """Say how long the rest takes, where that was timed; again where it was wrong."""
         seconds, work = progress.seconds, progress.whole or progress.stage
-        if seconds is None or seconds < (FIRST_SECONDS if self.has_terminal else LONG):
+        if seconds is None or seconds < LONG or self.has_terminal:  # where the bar says it
             return
         now = self.clock()
         before = self.announced.get(work, now) - now
         if before <= 0 or not before / WRONG < seconds < before * WRONG:
             self.announced[work] = now + seconds
-            self._print(f"{work} takes about {duration(seconds)} more")
-
-    def _print(self, text: str) -> None:
-        """Print a line above the bar, or where there is none."""
-        if self.bar is not None:
-            self.bar.console.print(printable(text))
-        else:
-            say(text, sys.stderr)
+            say(f"{work} takes about {duration(seconds)} more", sys.stderr)
 
     def _notice(self, text: str) -> None:
         """Print a notice above the bar, as one below would stand in its line."""
         with self.lock:
-            if self.former is not None:
-                self._print(f"eaglectl: {text}")
+            if self.bar is not None:
+                self.bar.console.print(printable(f"eaglectl: {text}"))
+            elif self.former is not None:
+                self.former(text)
 
     def _print_line(self, progress: Progress) -> None:
         """Print a line as a stage begins whose bytes take seconds."""

@@ -14,8 +14,10 @@ import eaglectl
 from eaglectl import terminal
 from eaglectl.files import digests
 from eaglectl.files.checkpoint import read_weight_file
-from eaglectl.progress import Progress, TimedWork
+from eaglectl.operations.diagnosing import STAGES
+from eaglectl.progress import Progress, StagedWork, TimedWork, notify, set_notices
 from eaglectl.publish import upload_files
+from eaglectl.run.layers import TRYING
 from eaglectl.terminal import OutputSettings, ProgressBar
 from tests.builders import STATED, call, drafter_folder
 from tests.conftest import FIXTURES
@@ -168,37 +170,84 @@ def test_without_a_terminal_only_large_bytes_get_a_line(
     assert capsys.readouterr().err == line
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(3.2, "3 s"), (89.0, "1.5 min"), (5400.0, "1.5 h"), (0.01, "1 s")]
-)
-def test_a_terminal_is_told_how_long_a_stage_takes(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, words: str
+def test_without_a_terminal_long_work_is_told_and_again_where_that_was_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = shown(monkeypatch, [Progress("calibrating", 1, 9, "prompts", seconds)])
-    assert f"calibrating takes about {words} more\n" in text
-
-
-@pytest.mark.parametrize(("seconds", "line"), [(59.9, ""), (600.0, "measuring takes about 10 min more\n")])
-def test_without_a_terminal_only_long_work_is_told(
-    seconds: float, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+    now = [0.0]
     with ProgressBar(OutputSettings(), is_on=True) as bar:
-        bar(Progress("measuring", 1, 9, "prompts", seconds))
+        bar.clock = lambda: now[0]
+        for at, seconds in [(0, 59.0), (10, 600.0), (110, 520.0), (210, 90.0), (250, 55.0)]:
+            now[0] = at
+            bar(Progress("measuring", 1, 9, "prompts", float(seconds)))
         bar(Progress("measuring", 2, 9, "prompts"))
-    assert capsys.readouterr().err == line
+        bar(Progress("measuring", 2, 9, "prompts", 7200.0, "diagnose"))
+    lines = ["measuring takes about 10 min more", "measuring takes about 1.5 min more"]
+    assert capsys.readouterr().err.splitlines() == [*lines, "diagnose takes about 2 h more"]
 
 
-def test_the_rest_is_told_by_the_share_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([100.0, 200.0, 203.0])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    steps: list[Progress] = []
-    work = TimedWork(steps.append, "measuring", 12)
+def test_a_terminal_has_the_time_in_its_bar_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "takes about" not in shown_alone(monkeypatch, [Progress("measuring", 1, 9, "prompts", 600.0)])
+
+
+def test_a_notice_stands_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    notices: list[str] = []
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    former = set_notices(notices.append)
+    try:
+        with ProgressBar(OutputSettings(no_color=True), is_on=True) as bar:
+            notify("before the bar")
+            bar(Progress("measuring", 1, 9, "prompts"))
+            notify("beside the bar")
+        notify("after the bar")
+    finally:
+        set_notices(former)
+    assert notices == ["before the bar", "after the bar"]
+    assert "eaglectl: beside the bar\n" in sys.stderr.getvalue()  # type: ignore[attr-defined]
+
+
+# how many times as slow as ours a machine is, and what its later prompts take beside the first ones
+@pytest.mark.parametrize("slow", [1, 10, 300])
+@pytest.mark.parametrize("later", [0.7, 1.0, 1.4])
+def test_the_rest_is_told_within_a_factor_of_1_5_on_any_machine(
+    slow: float, later: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    steps: list[tuple[float, Progress]] = []
+    work = TimedWork(lambda step: steps.append((now[0], step)), "measuring", 40)
+    now[0] += 5 * slow  # the target loads
     work.start()
-    work.add(4)
-    work.add(4)
-    counts = [(0, None), (4, 6.0), (8, None)]
-    told = [Progress("measuring", done, 12, "prompts", seconds) for done, seconds in counts]
-    assert steps == [Progress("loading the target"), *told]
+    for place in range(40 * 8):  # a prompt is counted by its parts
+        now[0] += 0.1 * slow * (1 if place < 80 else later)
+        work.add(1 / 8)
+    told = [(step.seconds, now[0] - at) for at, step in steps if step.seconds is not None]
+    assert all(seconds == pytest.approx(rest, rel=0.5, abs=0.1) for seconds, rest in told)
+    assert all(seconds >= rest / 1.5 for seconds, rest in told)
+    # by its first seconds, whatever its pace
+    first = next(at for at, step in steps if step.seconds is not None)
+    assert first - 1000.0 - 5 * slow == pytest.approx(max(2.0, 0.1 * slow), rel=0.11)
+    assert (steps[-1][1].done, steps[-1][1].seconds) == (40, 0.0)
+
+
+@pytest.mark.parametrize("slow", [1, 20])
+@pytest.mark.parametrize("taken", [(30, 12, 12), (30, 24, 6), (30, 9, 16)])
+def test_the_rest_of_a_command_is_told_over_its_stages(
+    slow: float, taken: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`diagnose` said "about 30 s more" of its first stage, and took six minutes."""
+    now, steps = [50.0], list[tuple[float, Progress]]()
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    work = StagedWork(lambda step: steps.append((now[0], step)), "diagnose", STAGES)
+    work(Progress("loading the target", 5, 10, "bytes"))
+    for stage, seconds in zip(("measuring", "probing", TRYING), taken, strict=True):
+        for done in range(21 if seconds else 0):
+            now[0] += seconds * slow / 20 if done else 0.0
+            work(Progress(stage, done, 20, "steps"))
+    told = [(step.seconds, now[0] - at) for at, step in steps if step.seconds is not None]
+    assert len(told) > 20 and steps[0][1].whole == ""
+    assert {step.whole for _, step in steps[1:]} == {"diagnose"}
+    for seconds, rest in told[: len(told) // 2]:
+        assert rest / 1.5 <= seconds <= rest * 1.5, (seconds, rest)
 
 
 def test_a_quiet_call_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -47,8 +48,18 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     return place / "eaglectl/runs"
 
 
-def last(done: Outcome) -> str:
-    return done.out.splitlines()[-1]
+def sentence(*given: object) -> str:
+    """The result in a sentence, which the document has."""
+    return str(call("ready", *given, "--json").document["line"])
+
+
+def first(done: Outcome) -> str:
+    return done.out.splitlines()[0]
+
+
+def following(done: Outcome) -> str:
+    """The command to run next, whole."""
+    return next(line for line in done.out.splitlines() if line.startswith("next  ")).removeprefix("next  ")
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +73,8 @@ def automodel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_drafter_that_is_right_as_stored_is_not_converted(tmp_path: Path) -> None:
     done = call("ready", TINY / "eagle3", *RUN, "-o", tmp_path / "out")
     assert done.code == 0
-    assert last(done).startswith("ready  right as stored, ")
-    assert "in the reference (8 prompts, k=3); start it with: vllm serve " in last(done)
+    assert first(done).startswith("ready  as stored 2.") and first(done).endswith("(8 prompts, k=3)")
+    assert following(done).startswith("vllm serve ")
     assert not (tmp_path / "out").exists()
 
 
@@ -79,9 +90,8 @@ def test_a_drafter_that_no_engine_reads_is_converted_measured_and_started(
     out = tmp_path / "out"
     done = call("ready", automodel, *RUN, "-o", out)
     assert done.code == 0
-    assert last(done).startswith("ready  converted 2.")
-    command = last(done).partition("start it with: ")[2]
-    assert json.loads(shlex.split(command)[-1])["model"] == str(out)
+    assert first(done).startswith("ready  converted 2.")
+    assert json.loads(shlex.split(following(done))[-1])["model"] == str(out)
     assert call("validate", out, "--target", TARGET).code == 0
 
 
@@ -179,10 +189,14 @@ def test_a_length_that_is_weak_names_the_command_that_looks_for_the_cause() -> N
     assert "diagnose" not in last_line(judged(stored=run_of(EAGLE3[:24])))
 
 
-def test_the_last_line_is_of_the_engine_that_a_conversion_was_needed_for(misread: Path) -> None:
+def test_the_first_line_is_of_the_engine_that_a_conversion_was_needed_for(misread: Path) -> None:
     done = call("ready", misread, *RUN)
-    assert "that SGLang 0.5.23 captures), converted " in last(done)
-    assert " && python -m sglang.launch_server " in last(done)
+    assert re.match(
+        r"ready  as stored 1\.\d\d, converted 2\.\d\d tokens per target step \(8 prompts", first(done)
+    )
+    assert "  SGLang 0.5.23, as stored: captures other layers than were trained on" in done.out
+    assert following(done).startswith("eaglectl convert ") and "sglang.launch_server" in done.out
+    assert " && python -m sglang.launch_server " in sentence(misread, *RUN)
 
 
 def test_what_is_converted_drafts_as_the_original_did(automodel: Path) -> None:
@@ -197,8 +211,8 @@ def test_without_out_nothing_is_kept_and_the_command_that_writes_it_is_printed(
     monkeypatch.chdir(tmp_path)
     done = call("ready", automodel, *RUN)
     assert list(tmp_path.iterdir()) == []
-    written, _, serve = last(done).partition("start it with: ")[2].partition(" && ")
-    assert serve.startswith("vllm serve ")
+    written, _, serve = sentence(automodel, *RUN).partition("start it with: ")[2].partition(" && ")
+    assert serve.startswith("vllm serve ") and following(done) == written and f"  {serve}\n" in done.out
     assert call(*shlex.split(written)[1:]).code == 0
     assert (tmp_path / "automodel-eagle3" / "eaglectl.json").is_file()
 
@@ -207,7 +221,7 @@ def test_a_second_call_takes_the_conversion_that_is_there(automodel: Path, tmp_p
     call("ready", automodel, *RUN, "-o", tmp_path / "out")
     before = (tmp_path / "out" / "config.json").stat().st_mtime_ns
     again = call("ready", automodel, *RUN, "-o", tmp_path / "out")
-    assert last(again).startswith("ready  converted 2.")
+    assert first(again).startswith("ready  converted 2.")
     assert (tmp_path / "out" / "config.json").stat().st_mtime_ns == before
 
 
@@ -230,17 +244,16 @@ def test_what_only_the_user_knows_is_asked() -> None:
 def test_without_the_targets_weights_acceptance_is_said_not_to_be_measured() -> None:
     done = call("ready", FIXTURES / "producers/eagle/bin")
     assert done.code == 0
-    assert last(done).startswith(
-        "ready  converted; acceptance not measured (the target's weights are not here)"
-    )
+    assert first(done) == "ready  converted, acceptance not measured"
+    assert "  not measured: the target's weights are not here\n" in done.out
 
 
 def test_a_drafter_that_nothing_runs_is_not_ready(tmp_path: Path) -> None:
     geglu = drafter_folder(tmp_path, "geglu", config={"hidden_act": "gelu_pytorch_tanh"})
     done = call("ready", geglu)
     assert done.code == 1
-    assert last(done).startswith("not ready  ")
-    assert "no known release of any engine does" in last(done)
+    assert first(done).startswith("not ready  ")
+    assert "no known release of any engine does" in " ".join(done.out.split())
 
 
 def test_every_engine_that_is_asked_for_has_to_serve_it(tmp_path: Path) -> None:
@@ -262,7 +275,7 @@ def test_a_target_that_no_engine_is_known_to_capture_is_no_pass(tmp_path: Path) 
     (target / "config.json").write_text(json.dumps(config))
     done = call("ready", TINY / "eagle3", "--target", target)
     assert done.code in (1, 3)
-    assert "ready  right" not in done.out and "start it with" not in done.out
+    assert not done.out.startswith("ready") and "Start it" not in done.out and "serve" not in done.out
 
 
 def test_a_dead_drafter_is_not_ready_and_its_cause_is_named(tmp_path: Path) -> None:
@@ -280,7 +293,7 @@ def test_a_dead_drafter_is_not_ready_and_its_cause_is_named(tmp_path: Path) -> N
 def test_too_few_prompts_are_no_pass() -> None:
     done = call("ready", TINY / "eagle3", *RUN[:4], "--sample", "2", "--max-tokens", "4", "--device", "cpu")
     assert done.code == 3
-    assert last(done).startswith("could not look  ")
+    assert first(done).startswith("could not look  as stored ") and "(2 prompts, k=3)" in first(done)
 
 
 @pytest.mark.parametrize("folder", [TINY / "eagle3", FIXTURES / "producers/eagle/bin"])
@@ -320,7 +333,8 @@ def test_a_server_alone_is_the_engine_that_was_asked_for_and_a_dead_one_was_not_
 def test_prompts_that_were_asked_for_and_cannot_be_read_are_no_pass(tmp_path: Path) -> None:
     done = call("ready", TINY / "eagle3", *RUN[:2], "--prompts", tmp_path / "none.jsonl")
     assert done.code == 3
-    assert last(done) == f"could not look  --prompts {tmp_path}/none.jsonl: No such file or directory"
+    assert first(done) == "could not look  as stored, acceptance not measured"
+    assert done.out.splitlines()[1] == f"  --prompts {tmp_path}/none.jsonl: No such file or directory"
 
 
 def test_a_target_that_is_damaged_is_no_pass(tmp_path: Path) -> None:
@@ -330,16 +344,14 @@ def test_a_target_that_is_damaged_is_no_pass(tmp_path: Path) -> None:
         file.truncate(1000)
     done = call("ready", TINY / "eagle3", "--target", target)
     assert done.code == 3
-    assert last(done).startswith("could not look  the target ")
+    assert first(done).startswith("could not look  ") and done.out.splitlines()[1].startswith("  the target ")
 
 
 def test_the_command_writes_the_layout_of_the_engine_and_makes_its_gguf_file(
     automodel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    line, _, how = last(call("ready", automodel, *RUN, "--engine", "llama.cpp", "-k", "2")).partition(
-        "; TARGET"
-    )
+    line, _, how = sentence(automodel, *RUN, "--engine", "llama.cpp", "-k", "2").partition("; TARGET")
     convert, made, server = line.partition("start it with: ")[2].split(" && ")
     assert call(*shlex.split(convert)[1:]).code == 0
     place = tmp_path / "automodel-eagle3"
@@ -354,19 +366,21 @@ def test_the_command_writes_the_layout_of_the_engine_and_makes_its_gguf_file(
 
 
 def test_the_command_drafts_as_many_tokens_as_were_measured() -> None:
-    line = last(call("ready", TINY / "eagle3", *RUN, "-k", "2"))
+    line = sentence(TINY / "eagle3", *RUN, "-k", "2")
     assert "(8 prompts, k=2)" in line and '"num_speculative_tokens": 2' in line
 
 
 def test_each_engine_that_was_asked_for_has_its_command() -> None:
     engines = ("--engine", "vllm", "--engine", "sglang", "--engine", "llama.cpp")
-    line = last(call("ready", FIXTURES / "producers/angelslim/cosyvoice", *engines))
-    first, *others = line.partition("start it with: ")[2].split("; or ")
-    assert "&& vllm serve " in first and first.startswith("eaglectl convert ")
-    assert [other.split()[:2] for other in others] == [
-        ["python", "-m"],
-        ["python", "convert_hf_to_gguf.py"],
+    done = call("ready", FIXTURES / "producers/angelslim/cosyvoice", *engines)
+    assert following(done).startswith("eaglectl convert ")
+    starts = done.out.partition("\nStart it\n")[2].splitlines()[:3]
+    assert [re.split(r"  +", line.strip())[0].split()[0] for line in starts] == [
+        "vLLM",
+        "SGLang",
+        "llama.cpp",
     ]
+    assert [re.split(r"  +", line.strip())[1].split()[0] for line in starts] == ["vllm", "python", "python"]
 
 
 @pytest.mark.parametrize(
@@ -509,40 +523,14 @@ def test_a_call_that_is_ended_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_steps_and_their_times_are_said_before_anything_is_read(tmp_path: Path) -> None:
-    with paused(
-        "eaglectl.commands.ready.run.measured_questions", "ready", TINY / "eagle3", "--target", TARGET
-    ) as run:
-        run.kill()
-        _, error = run.communicate()
-    assert error == (
-        "eaglectl: 1 read the files, and measure what they leave open; 2 measure as stored in the reference,"
-        " about 5 s; 3 where an engine is wrong, convert and validate, about 1 s, and measure again, about"
-        " 5 s\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("runners", "tokens", "words"),
-    [
-        (("the reference",), 24 * 64, "measure as stored in the reference, about 5 s"),
-        (("vLLM 0.32.0", "the reference"), 24 * 64, "in vLLM 0.32.0 and the reference, about 1.3 min"),
-        (("the reference",), None, "in the reference, as its prompts take"),
-        ((), 24 * 64, "2 where that is wrong, convert and validate, about 1 s"),
-    ],
-)
-def test_a_step_takes_as_long_as_what_runs(runners: tuple[str, ...], tokens: int | None, words: str) -> None:
-    assert words in steps_text(TINY / "eagle3", TARGET, runners, tokens)
-
-
 def test_the_result_is_an_image_of_its_own(tmp_path: Path) -> None:
     file, source = tmp_path / "ready.svg", tmp_path / "a <b> & c"
     shutil.copytree(FIXTURES / "producers/angelslim/ids", source)
     assert call("ready", source, "--target", FIXTURES / "target", "--page", file).code == 0
     lines = read_image(file.read_text())
     assert any("SGLang 0.5.23" in line and "fails" in line for line in lines)
-    last = next(place for place, line in enumerate(lines) if line.startswith("ready  "))
-    assert "".join(str(source).split()) in "".join("".join(lines[last:]).split())
+    assert any(line.startswith("ready") and "acceptance not measured" in line for line in lines)
+    assert "".join(str(source).split()) in "".join("".join(lines).split())
 
 
 def test_the_result_is_markdown_that_keeps_its_command_whole(tmp_path: Path) -> None:

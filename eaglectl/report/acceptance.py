@@ -154,8 +154,8 @@ def readings_line(variants: Sequence[Variant]) -> str:
     """How many readings were tried, and how many draft better."""
     better = sum(variant.is_better for variant in variants)
     best = max(variants, key=lambda variant: variant.ratio.value)
-    close = f"the best is {best.name}, x{best.ratio.words}"
-    return f"{len(variants)} other readings of the file tried, {better or 'none'} drafts better; {close}"
+    close = f"best: {best.name}, x{best.ratio.words}"
+    return f"{len(variants)} other readings of the file tried, better: {better or 'none'}; {close}"
 
 
 def _drift(report: SmokeReport) -> Section:

@@ -25,17 +25,28 @@ from eaglectl.run.layers import PositionShare
 from eaglectl.run.prompts import Prompt
 from eaglectl.run.report import SmokeReport
 from eaglectl.run.sensitivity import Variant
+from eaglectl.verdicts import DiagnosisEnding
 
 LOSES_TITLE = "Where it loses"
 LOSES = "the prompts with the lowest acceptance length, of the run that is judged"
 POSITIONS_TITLE = "By position in the text"
 POSITIONS = "right first draft tokens, teacher-forced, at all positions of the texts"
 MOST_PROMPTS = 5
+# in words, where the name alone does not say it
+ENDINGS: Mapping[DiagnosisEnding, str] = {
+    DiagnosisEnding.FILE: "cause in the file",
+    DiagnosisEnding.ENGINE: "cause in the engine",
+    DiagnosisEnding.PAIR: "cause in the pair",
+    DiagnosisEnding.PROMPTS: "cause in the prompts",
+    DiagnosisEnding.TRAINING: "cause in the training",
+    DiagnosisEnding.COULD_NOT_LOOK: "could not look",
+    DiagnosisEnding.NOT_FOUND: "no cause found",
+}
 
 
 def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
     """How the tree ended, what shows it, the next command, what was measured; then all that was looked at."""
-    verdict = Words(diagnosis.ending, TONES[diagnosis.verdict])
+    verdict = Words(ENDINGS.get(diagnosis.ending, diagnosis.ending), TONES[diagnosis.verdict])
     title = Words(_title(diagnosis), "strong")
     following, *others = diagnosis.commands or ("",)
     variants, ruled_out = readings(diagnosis), diagnosis.ruled_out or ["nothing"]
@@ -52,7 +63,9 @@ def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
         ),
         *_notes(diagnosis),
     ]
-    cause = [diagnosis.words] if diagnosis.words else []
+    # the fix is the next command
+    words = diagnosis.words.partition("; fix: ")[0] if following else diagnosis.words
+    cause = [words] if words else []
     head = (verdict, "  ", title)
     return Outline("diagnose", verdict, diagnosis.source, title, head, sections, cause=cause, next=following)
 

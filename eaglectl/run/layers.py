@@ -7,7 +7,6 @@ the sets with one boundary one off, and trainers' default: those that draft as w
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 
 from msgspec import Struct
 
@@ -31,7 +30,10 @@ from eaglectl.verdicts import ReadingOutcome
 Boundaries = tuple[int, ...]
 # of the texts that choose, as the states of every boundary are kept: their tokens, and bytes of the states
 MOST_TOKENS, MOST_BYTES = 8192, 1 << 29
-COARSE = 4  # sets are compared at one of so many positions first
+# sets are compared at one of so many positions first, and those that draft nearly as well at all of them
+COARSE, NEAR = 4, 0.95
+# more right first tokens than this make a gain of LEAST_GAIN possible
+LEAST_FIRST = 1.01
 TRYING = "trying aux layers"
 FIRST_EDGE = 16  # the first bin of positions, the next one as wide, and each after them twice as wide
 
@@ -68,6 +70,8 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         raise UnreadableError(
             f"{len(results)} prompts are too few to try other aux layers; {2 * LEAST_PROMPTS} or more can"
         )
+    if job.on_progress:
+        job.on_progress(Progress(TRYING, 0, 1, "sets of layers"))
     stage = Stage(job)
     depth = stage.target.depth
     room = MOST_BYTES // (4 * (depth + 1) * job.drafter.dims.target_hidden)
@@ -81,20 +85,10 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         )
         for indices, boundaries in ((choosing, range(depth + 1)), (judging, stage.boundaries))
     )
-    scores: dict[int, dict[Boundaries, int]] = {COARSE: {}, 1: {}}
-    expected = len(list(moves(stage.boundaries, depth))) + 1
-
-    def score(boundaries: Boundaries, every: int = 1) -> int:
-        if boundaries not in scores[every]:
-            scores[every][boundaries] = first.count_first(stage.drafter, boundaries, every)
-            if job.on_progress:
-                tried = sum(map(len, scores.values()))
-                job.on_progress(Progress(TRYING, tried, max(expected, tried + 1), "sets of layers"))
-        return scores[every][boundaries]
-
-    best = climb(partial(score, every=COARSE), starts(stage.boundaries, depth), depth)
-    if best != stage.boundaries:
-        best = climb(score, [stage.boundaries, best, *starts(stage.boundaries, depth)], depth)
+    scores = _Scores(first, stage.boundaries, depth)
+    best = climb(scores, starts(stage.boundaries, depth), depth)
+    if scores(best) < LEAST_FIRST * scores(stage.boundaries):
+        best = stage.boundaries
     found: Variant | None = None
     alike: list[Boundaries] = []
     if best != stage.boundaries:
@@ -103,8 +97,30 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         token for part in (first, second) for token in part.first_tokens(stage.drafter, stage.boundaries)
     ]
     shares = _by_position(tokens, shared_start(stage.texts))
-    tried = len(scores[COARSE].keys() | scores[1].keys())
-    return LayerSearch(stage.boundaries, tried, found, tuple(shares), tuple(alike))
+    return LayerSearch(stage.boundaries, len(scores.counts), found, tuple(shares), tuple(alike))
+
+
+class _Scores:
+    """How many first draft tokens are right from each set of boundaries.
+
+    -1 from those that draft clearly worse than the stated ones, by a part of the positions.
+    """
+
+    def __init__(self, first: FirstPass, stated: Boundaries, depth: int) -> None:
+        self.first, self.drafter = first, first.stage.drafter
+        self.counts: dict[Boundaries, int] = {}
+        self.expected = len(list(moves(stated, depth))) + 1
+        self.least = NEAR * first.count_first(self.drafter, stated, COARSE)
+
+    def __call__(self, boundaries: Boundaries) -> int:
+        """The score of these boundaries, counted once."""
+        if boundaries not in self.counts:
+            is_near = self.first.count_first(self.drafter, boundaries, COARSE) >= self.least
+            self.counts[boundaries] = self.first.count_first(self.drafter, boundaries) if is_near else -1
+            if report := self.first.job.on_progress:
+                tried = len(self.counts)
+                report(Progress(TRYING, tried, max(self.expected, tried + 1), "sets of layers"))
+        return self.counts[boundaries]
 
 
 def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], list[int]]:

@@ -119,6 +119,8 @@ def probe_sensitivity(
     from eaglectl.reference.target import rope_of
 
     stage = Stage(job)
+    if job.on_progress:
+        job.on_progress(Progress("probing", 0, 1, "readings"))
     tried = list(candidates(job.drafter, stage.target.depth, rope_of(stage.target), job.marked_tokens))
     wanted = {boundary for candidate in tried for boundary in candidate.boundaries}
     first = FirstPass(stage, wanted | set(stage.boundaries), results)

@@ -33,7 +33,7 @@ def readiness_outline(result: Readiness) -> Outline:
     starts = [row for row in commands if row[1] != _next(result)]
     answers = [answer.text for answer in result.measured]
     sections = [
-        Section("Engines", [_engine_table(result)], _remark(result)),
+        Section("Engines", [_engine_table(result), Lines(list(_gaps(result)))], _remark(result)),
         *([Section("Start it", [Commands(starts)])] if starts else []),
         *_speed(result),
         *([Section("Measured first", [Lines(answers)], is_more=True)] if answers else []),
@@ -68,7 +68,7 @@ def _lengths(result: Readiness) -> str:
     made = {name: run for name, run in runs.items() if run is not None}
     if not made:
         what = "as stored" if state.converted_outcome is None else "converted"
-        return f"{what}; acceptance not measured ({state.final_gap})"
+        return f"{what}, acceptance not measured"
     last = list(made.values())[-1]
     figures = ", ".join(f"{name} {run.measured.length.value:.2f}" for name, run in made.items())
     return f"{figures} tokens per target step ({last.measured.prompts} prompts, k={last.k})"
@@ -136,12 +136,10 @@ def _engine_table(result: Readiness) -> Table:
     rows: list[tuple[Line, ...]] = []
     is_converted = any(state.converted_outcome is not None for state in result.engines)
     for state in result.engines:
-        stored = (_outcome(state.stored_outcome), _acceptance(state.stored, state.stored_gap, by_reference))
+        stored = (_outcome(state.stored_outcome), _acceptance(state.stored, by_reference))
         after: tuple[Line, ...] = ()
         if is_converted:
-            after = (_outcome(state.converted_outcome), "-")
-            if state.converted_outcome:
-                after = (after[0], _acceptance(state.converted, state.converted_gap, by_reference))
+            after = (_outcome(state.converted_outcome), _acceptance(state.converted, by_reference))
         rows.append((name(state), *stored, *after))
     return Table(HEAD if is_converted else STORED_HEAD, rows)
 
@@ -173,13 +171,27 @@ def name(state: EngineReadiness) -> str:
     return f"{title} {state.release}".strip()
 
 
-def _acceptance(report: SmokeReport | None, gap: str, by_reference: str) -> str:
-    """The acceptance length with its interval; or why there is none."""
+def _acceptance(report: SmokeReport | None, by_reference: str) -> str:
+    """The acceptance length with its interval, if it was measured."""
     if report is None:
-        return f"not measured: {gap}" if gap else "-"
-    length = report.measured.length
-    by = by_reference if report.run.engine == "reference" else ""
-    return f"{length.value:.2f} [{length.low:.2f}, {length.high:.2f}]{by}"
+        return "-"
+    return f"{report.measured.length.words}{by_reference if report.run.engine == 'reference' else ''}"
+
+
+def _gaps(result: Readiness) -> Iterator[Words]:
+    """Why acceptance was not measured where an engine runs the files: each reason, with its engines."""
+    gaps = grouped(
+        (gap.removeprefix(f"{name(state)} "), name(state))
+        for state in result.engines
+        for outcome, gap in (
+            (state.stored_outcome, state.stored_gap),
+            (state.converted_outcome, state.converted_gap),
+        )
+        if gap and gap != result.reason and outcome != ServedAs.FAILS
+    )
+    for gap, names in gaps.items():
+        of = "" if len(set(names)) == len(result.engines) else f" in {listed(dict.fromkeys(names))}"
+        yield Words(f"not measured{of}: {gap}", "quiet")
 
 
 def ran(report: SmokeReport) -> str:
