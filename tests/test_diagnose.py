@@ -637,7 +637,7 @@ def test_the_command_prints_the_cause_and_the_next_command(good: dict[str, Path]
     assert done.code == 1
     assert done.out.startswith("cause in the file  ")
     assert "EGL310 d2t-missing" in done.out
-    assert "restore it from the trainer" in done.out and "next:" not in done.out  # no table is left
+    assert "restore it from the trainer" in done.out and "next  " not in done.out  # no table is left
     document = call("diagnose", broken, "--target", TARGET, "--device", "cpu", "--json").document
     assert (document["ending"], document["cause"]) == ("file", "file-rule")
 
