@@ -31,7 +31,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo docs docs-site schemas mutants test test-slow test-gpu gpu-kit test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz ci-tests ci-engines lint benchmark lock wheel sbom audit image clean
+.PHONY: demo tour docs docs-site schemas mutants test test-slow test-gpu gpu-kit test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz ci-tests ci-engines lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -44,6 +44,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt requirements/ci.txt
 
 demo: $(VENV)/.ready
 	$(BIN)/python -m tools.demo
+
+# minutes
+tour: $(VENV)/.ready
+	$(BIN)/python -m tools.tour
 
 # one thread a worker: on small models a second one gains little, and it spins where other work wants the core;
 # a file's tests stay with one worker, which builds what they share once; bytecode is kept, whatever the caller's

@@ -26,8 +26,8 @@ class Progress(Struct, frozen=True):
 OnProgress = Callable[[Progress], None]
 # the stage before a target runs: its files are found and Python's packages loaded, then bytes are counted
 LOADING = "loading the target"
-# seconds of work by which the rest is estimated, and after which it is corrected
-FIRST_SECONDS = 2.0
+# seconds and share of the work by which the rest is estimated: a batch begins with its prompts
+FIRST_SECONDS, FIRST_SHARE = 2.0, 0.05
 
 
 class ByteCounter:
@@ -46,10 +46,17 @@ class ByteCounter:
             self.on_progress(Progress(self.stage, self.done, self.total, "bytes"))
 
 
+def rest_of(elapsed: float, done: float, rest: float) -> float | None:
+    """Seconds that the `rest` takes where `done` took `elapsed`; None before there is a pace to go by."""
+    if elapsed < FIRST_SECONDS or done < FIRST_SHARE * (done + rest):
+        return None
+    return elapsed * rest / done
+
+
 class TimedWork:
     """Counts the prompts of one stage, `total` of them, and says how long the others take.
 
-    The estimate is this machine's own pace: there is none before FIRST_SECONDS, and each step corrects it.
+    The estimate is this machine's own pace, by its first seconds, and each step corrects it.
     """
 
     def __init__(self, on_progress: OnProgress | None, stage: str, total: int) -> None:
@@ -73,8 +80,8 @@ class TimedWork:
     def add(self, prompts: float = 1) -> None:
         """Count prompts that are done, or parts of them."""
         self.done += prompts
-        share, elapsed = self.done / self.total, time.perf_counter() - self.began
-        self._report(elapsed * (1 - share) / share if self.is_even and elapsed >= FIRST_SECONDS else None)
+        share = self.done / self.total
+        self._report(rest_of(time.perf_counter() - self.began, share, 1 - share) if self.is_even else None)
 
     def estimate(self, share: float) -> None:
         """Say how long the rest takes where this share of the work was done since `start`."""
@@ -113,8 +120,7 @@ class StagedWork:
             rest = (1 - self.share) * self.stages[self.place][1]
             rest += sum(weight for _, weight in self.stages[self.place + 1 :])
             elapsed = now - self.began
-            seconds = elapsed * rest / done if done and elapsed >= FIRST_SECONDS else None
-            progress = replace(progress, seconds=seconds, whole=self.whole)
+            progress = replace(progress, seconds=rest_of(elapsed, done, rest), whole=self.whole)
         self.on_progress(progress)
 
     def _enter(self, progress: Progress) -> bool:

