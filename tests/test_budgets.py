@@ -11,7 +11,7 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 485,
-    "commands": 2392,
+    "commands": 2396,
     "comparison": 649,
     "conversion": 2279,
     "drafter": 651,

@@ -189,6 +189,12 @@ def test_a_length_that_is_weak_names_the_command_that_looks_for_the_cause() -> N
     assert "diagnose" not in last_line(judged(stored=run_of(EAGLE3[:24])))
 
 
+def test_a_rate_that_falls_at_the_second_token_names_the_command_too() -> None:
+    falling = [replace(one, accepted=(one.accepted[0], one.accepted[1] // 3, 0)) for one in EAGLE3[:24]]
+    line = last_line(judged(stored=run_of(falling)))
+    assert "of those that follow: look for the cause with eaglectl diagnose" in line
+
+
 def test_the_first_line_is_of_the_engine_that_a_conversion_was_needed_for(misread: Path) -> None:
     done = call("ready", misread, *RUN)
     assert re.match(

@@ -221,6 +221,15 @@ def test_the_repair_of_a_reading_gives_the_good_drafter(why: str, tmp_path: Path
     assert (config["head_dim"], config["num_attention_heads"], config["num_key_value_heads"]) == (32, 4, 2)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("why", ["norms and one", "other heads"])
+def test_diagnose_names_the_reading(why: str, tmp_path: Path) -> None:
+    (patch,) = (each for each in BAD if each.why == why)
+    diagnosis = eaglectl.diagnose(patch.build(tmp_path), str(TARGET), prompts=PROMPTS, max_tokens=24)
+    assert diagnosis.cause == "other-reading"
+    assert f"--fix-reading {REPAIRS[why]}" in diagnosis.commands[0]
+
+
 @pytest.mark.parametrize("folder", TRAINED, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
 def test_no_trained_drafter_has_an_implausible_number(folder: Path) -> None:
     target = str(folder.parent / "target")

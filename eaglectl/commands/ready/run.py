@@ -79,6 +79,8 @@ REFERENCE = "reference"
 SERVED_AT, GIVEN_AGAIN = "http://127.0.0.1:8080", ("prompts", "like", "sample", "max_tokens", "seed")
 # share of the tokens that others' drafters add to a round, below which something is wrong
 FAR_BELOW = 0.5
+# trained drafters keep 0.9 or more of the first token's rate at the second, which the fed-back state makes
+FALLING = 0.5
 NOTHING_TIMED = "neither vLLM here nor a server ran the drafter as it shall be served"
 OWN_DRAFTER = "a server has loaded its own drafter: start it with the output, and run smoke against it"
 # what the run of a server's own drafter says of it
@@ -431,13 +433,18 @@ class _Work(Struct, frozen=True):
         """What holds acceptance down: the draft vocabulary, or what the command finds that it ends in."""
         if (coverage := report.coverage) and coverage.holds_down:
             return f"the draft vocabulary holds {coverage.share:.1%} of {coverage.of}; {coverage.advice}"
-        first, length = report.measured.per_position[0].value, report.measured.length
+        (first, *later), length = report.measured.per_position, report.measured.length
+        second = later[0].value / first.value if later and first.value else 1.0
         others = [one.length for one in (result.published.alike if result.published else ())]
         if others and length.high - 1 < FAR_BELOW * (min(others) - 1):
             reached = f"{min(others):.2f} to {max(others):.2f}"
             weak = f"{length.value:.2f} is far below the {reached} that others reach"
-        elif first < LOOK_POSITION_0:
-            weak = f"only {first:.0%} of first draft tokens are accepted"
+        elif first.value < LOOK_POSITION_0:
+            weak = f"only {first.value:.0%} of first draft tokens are accepted"
+        elif second < FALLING * first.value:  # as where norm_output is not as trained
+            weak = (
+                f"{first.value:.0%} of first draft tokens are accepted, and {second:.0%} of those that follow"
+            )
         else:
             return ""
         words, answers = self._given_again(), self.options.answers
