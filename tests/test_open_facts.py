@@ -99,4 +99,4 @@ def test_the_page_is_what_make_docs_writes(open_facts: ModuleType) -> None:
 def test_the_page_counts_all_fixtures(open_facts: ModuleType) -> None:
     text = open_facts.PAGE.read_text()
     assert "| **all** | 43 | 3 | 0 | 0 | 14 | 5 | 3 |" in text
-    assert "| **all** | 57 | 4 | 3 | 10 | 15 | 1 | 3 |" in text
+    assert "| **all** | 61 | 5 | 3 | 10 | 15 | 1 | 3 |" in text
