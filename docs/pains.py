@@ -1,4 +1,4 @@
-"""What users met, and what catches it: 69 public reports in the order in which they were collected."""
+"""What users met, and what catches it: 70 public reports in the order in which they were collected."""
 
 from dataclasses import dataclass
 
@@ -520,5 +520,13 @@ PAINS = (
         "its online training took the middle states one layer later",
         "sgl-project/SpecForge#240",
         ("EGL410",),
+    ),
+    Pain(
+        70,
+        "an MLA head of TorchSpec accepts little in every engine",
+        "it was trained with rotary halves, and engines rotate neighbours",
+        "lightseekorg/TorchSpec#58",
+        ("EGL605",),
+        "`--rope-style interleaved` reorders the rows",
     ),
 )

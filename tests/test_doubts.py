@@ -21,6 +21,8 @@ from tests.builders import (
     floats,
     mask,
     older_angelslim,
+    read_safetensors,
+    write_safetensors,
 )
 from tests.conftest import FIXTURES
 from tests.drafters import Made
@@ -306,3 +308,43 @@ def test_layers_that_are_given_leave_nothing_in_doubt_of_specforges(tmp_path: Pa
     drafter = eaglectl.inspect(str(folder), target=TARGET, answers=given).drafter
     assert drafter.aux.boundaries == (2, 5, 6) and drafter.rope.theta == 10000
     assert [note for note in drafter.notes if note.level in ("warning", "question")] == []
+
+
+def old_mla(folder: Path, **config: Any) -> Path:
+    """An MLA drafter under the name that TorchSpec's class had until April 2026; nothing states its version."""
+    source = PRODUCERS / "torchspec/mla"
+    tensors = read_safetensors(source / "model.safetensors")
+    folder.mkdir()
+    write_safetensors(folder / "model.safetensors", tensors)
+    stated = {
+        "architectures": ["DeepSeekForCausalLMEagle3"],
+        "_torchspec_version": None,
+        "rope_theta": 10000.0,
+    }
+    (folder / "config.json").write_text(json.dumps(changed(source, **stated, **config)))
+    return folder
+
+
+def test_the_old_class_of_torchspec_is_asked_how_it_pairs_rotary_dimensions(tmp_path: Path) -> None:
+    folder = old_mla(tmp_path / "drafter")
+    assert topics(folder) == ["rope-pairing"]
+    assert topics(folder, rope_interleave="true") == []
+    assert eaglectl.inspect(str(folder)).drafter.producer == "torchspec"
+    assert topics(PRODUCERS / "torchspec/mla", rope="stored") == []
+    with pytest.raises(UsageError, match="rope_interleave=false"):
+        converted(folder, tmp_path / "out")
+
+
+def test_halves_of_torchspecs_old_class_are_reordered(tmp_path: Path) -> None:
+    folder = old_mla(tmp_path / "drafter")
+    with pytest.raises(RefusedError, match="--rope-style interleaved"):
+        converted(folder, tmp_path / "out", rope_interleave="false")
+    options = ConvertOptions(
+        target=TARGET, rope_style="interleaved", answers=Answers(semantics={"rope_interleave": "false"})
+    )
+    eaglectl.convert(str(folder), str(tmp_path / "out"), options)
+    name = "self_attn.kv_a_proj_with_mqa.weight"
+    before = read_safetensors(folder / "model.safetensors")[f"midlayer.{name}"]
+    after = read_safetensors(tmp_path / "out/model.safetensors")[f"layers.0.{name}"]
+    assert before[:2] == after[:2] and before[2] != after[2]
+    assert topics(tmp_path / "out") == []
