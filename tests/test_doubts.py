@@ -311,7 +311,7 @@ def test_layers_that_are_given_leave_nothing_in_doubt_of_specforges(tmp_path: Pa
 
 
 def old_mla(folder: Path, **config: Any) -> Path:
-    """An MLA drafter under the name that TorchSpec's class had until April 2026; nothing states its version."""
+    """An MLA drafter under the old name of TorchSpec's class; nothing states its version."""
     source = PRODUCERS / "torchspec/mla"
     tensors = read_safetensors(source / "model.safetensors")
     folder.mkdir()
