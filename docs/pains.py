@@ -1,4 +1,4 @@
-"""What users met, and what catches it: 63 public reports in the order in which they were collected."""
+"""What users met, and what catches it: 70 public reports in the order in which they were collected."""
 
 from dataclasses import dataclass
 
@@ -476,5 +476,57 @@ PAINS = (
         "AQ-MedAI/Qwen3.5-397B-A17B-eagle3 on the Hub",
         ("EGL903",),
         "`inspect` prints the commands",
+    ),
+    Pain(
+        64,
+        "acceptance is 0.2 to 0.6 lower than trained",
+        "the trainer rotated with base 10000: transformers 5 keeps rope_theta inside of rope_parameters",
+        "sgl-project/SpecForge#702",
+        ("EGL607",),
+    ),
+    Pain(
+        65,
+        "`Cannot find the config file for awq`",
+        "SGLang gives a --quantization of the target to the drafter",
+        "sgl-project/sglang#28196",
+        ("EGL909",),
+        "`inspect` prints the command that does not",
+    ),
+    Pain(
+        66,
+        "`KeyError: midlayer.self_attn.qkv_proj.weight`",
+        "architectures names the target's class",
+        "Tencent/AngelSlim#39",
+        ("EGL101",),
+    ),
+    Pain(
+        67,
+        "the server does not know --speculative-draft-sliding-window",
+        "the card's option is --speculative-draft-window-size in every release",
+        "Dogacel/specdrift-gpt-oss-20b-eagle3 on the Hub",
+        ("EGL909",),
+    ),
+    Pain(
+        68,
+        "a head of 2025 accepts less than its trainer measured",
+        "SpecForge rotated with base 10000 whatever rope_theta is",
+        "sgl-project/SpecForge#270",
+        ("EGL607",),
+        "`convert` with the target measures it",
+    ),
+    Pain(
+        69,
+        "the same head is weaker online than offline",
+        "its online training took the middle states one layer later",
+        "sgl-project/SpecForge#240",
+        ("EGL410",),
+    ),
+    Pain(
+        70,
+        "an MLA head of TorchSpec accepts little in every engine",
+        "it was trained with rotary halves, and engines rotate neighbours",
+        "lightseekorg/TorchSpec#58",
+        ("EGL605",),
+        "`--rope-style interleaved` reorders the rows",
     ),
 )

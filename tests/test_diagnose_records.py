@@ -55,7 +55,7 @@ KEYS = {
     "sglang llama31/sglang: draft_vocab_size null, its own lm_head": "draft_vocab_size: 256",
     "sglang llama31/sglang: tie_word_embeddings": "tie_word_embeddings: false",
     "sglang llama31/sglang: two layers, input_layernorm": CONVERT[SGLANG],
-    "sglang llama31/sglang: sliding window": "--speculative-draft-sliding-window",
+    "sglang llama31/sglang: sliding window": "--speculative-draft-window-size",
     "sglang llama31/sglang: model. before all": CONVERT[SGLANG],
     "sglang qwen3-target/nested ids unsorted": CONVERT[SGLANG],
     "sglang qwen3-target/eagle_config absent": CONVERT[SGLANG],

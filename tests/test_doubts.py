@@ -1,6 +1,7 @@
 """What is in doubt of a producer's files: said by `inspect` and `validate` alike, through conversions too."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from tests.builders import (
     ABSENT,
     HIDDEN,
     VOCAB,
+    changed,
     drafter_folder,
     drafter_tensors,
     floats,
     mask,
     older_angelslim,
+    read_safetensors,
+    write_safetensors,
 )
 from tests.conftest import FIXTURES
 from tests.drafters import Made
@@ -235,3 +239,112 @@ def test_a_doubt_is_said_once_after_a_conversion(tmp_path: Path) -> None:
     plan = eaglectl.convert(str(PRODUCERS / "automodel/gqa"), tmp_path / "out", options).plan
     doubt = "NeMo Automodel may train on other layers than the default"
     assert sum(doubt in note.text for note in plan.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "found"),
+    [
+        ("5.8.1", {"rope_theta": None}, ["rope-base-doubt"]),
+        ("5.8.1", {"rope_theta": None, "rope_parameters": {"rope_theta": 10000.0}}, []),
+        ("5.8.1", {}, []),  # its exporter has written both since the base was read right again
+        ("4.57.1", {"rope_theta": None}, []),
+        (None, {"rope_theta": None}, []),
+    ],
+)
+def test_a_base_in_rope_parameters_alone_is_one_that_specforge_may_not_have_read(
+    version: Any, changes: dict[str, Any], found: list[str], tmp_path: Path
+) -> None:
+    source = PRODUCERS / "specforge/gqa"
+    config = changed(source, transformers_version=version, **changes)
+    folder = tmp_path / "drafter"
+    shutil.copytree(source, folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    assert topics(folder) == found
+    assert topics(folder, rope="stored") == []
+    assert ("unknown" in outcome(folder)) == bool(found)
+
+
+def test_an_answer_on_specforges_base_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "drafter"
+    shutil.copytree(PRODUCERS / "specforge/gqa", folder)
+    (folder / "config.json").write_text(json.dumps(changed(folder, rope_theta=None)))
+    out = converted(folder, tmp_path / "out", rope="10000")
+    assert json.loads((out / "config.json").read_text())["rope_theta"] == 10000
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+IDS = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}}
+ROPE, SCALING, LAYERS = "rope-base-doubt", "rope-untrained", "aux-ids-doubted"
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "found"),
+    [
+        ("4.54.1", {}, [ROPE]),
+        ("4.55.2", {}, [LAYERS, ROPE]),
+        ("4.55.2", IDS, ["aux-convention", ROPE]),  # as of any trainer, where no target is known
+        ("4.55.2", {"rope_theta": 10000.0}, [LAYERS]),
+        ("4.54.1", {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 64}}, [ROPE, SCALING]),
+        ("4.53.2", {}, []),  # recipes state it, whatever wrote the file
+        ("4.57.1", {}, []),
+    ],
+)
+def test_specforges_pins_tell_which_sources_trained_otherwise_than_the_config_says(
+    version: str, changes: dict[str, Any], found: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "drafter"
+    shutil.copytree(PRODUCERS / "specforge/gqa", folder)
+    config = changed(folder, transformers_version=version, rope_parameters=None, **changes)
+    (folder / "config.json").write_text(json.dumps(config))
+    assert topics(folder) == found
+
+
+def test_layers_that_are_given_leave_nothing_in_doubt_of_specforges(tmp_path: Path) -> None:
+    folder = tmp_path / "drafter"
+    shutil.copytree(PRODUCERS / "specforge/gqa", folder)
+    config = changed(folder, transformers_version="4.55.2", rope_parameters=None)
+    (folder / "config.json").write_text(json.dumps(config))
+    given = Answers((2, 5, 6), semantics={"rope": "10000"})
+    drafter = eaglectl.inspect(str(folder), target=TARGET, answers=given).drafter
+    assert drafter.aux.boundaries == (2, 5, 6) and drafter.rope.theta == 10000
+    assert [note for note in drafter.notes if note.level in ("warning", "question")] == []
+
+
+def old_mla(folder: Path, **config: Any) -> Path:
+    """An MLA drafter under the old name of TorchSpec's class; nothing states its version."""
+    source = PRODUCERS / "torchspec/mla"
+    tensors = read_safetensors(source / "model.safetensors")
+    folder.mkdir()
+    write_safetensors(folder / "model.safetensors", tensors)
+    stated = {
+        "architectures": ["DeepSeekForCausalLMEagle3"],
+        "_torchspec_version": None,
+        "rope_theta": 10000.0,
+    }
+    (folder / "config.json").write_text(json.dumps(changed(source, **stated, **config)))
+    return folder
+
+
+def test_the_old_class_of_torchspec_is_asked_how_it_pairs_rotary_dimensions(tmp_path: Path) -> None:
+    folder = old_mla(tmp_path / "drafter")
+    assert topics(folder) == ["rope-pairing"]
+    assert topics(folder, rope_interleave="true") == []
+    assert eaglectl.inspect(str(folder)).drafter.producer == "torchspec"
+    assert topics(PRODUCERS / "torchspec/mla", rope="stored") == []
+    with pytest.raises(UsageError, match="rope_interleave=false"):
+        converted(folder, tmp_path / "out")
+
+
+def test_halves_of_torchspecs_old_class_are_reordered(tmp_path: Path) -> None:
+    folder = old_mla(tmp_path / "drafter")
+    with pytest.raises(RefusedError, match="--rope-style interleaved"):
+        converted(folder, tmp_path / "out", rope_interleave="false")
+    options = ConvertOptions(
+        target=TARGET, rope_style="interleaved", answers=Answers(semantics={"rope_interleave": "false"})
+    )
+    eaglectl.convert(str(folder), str(tmp_path / "out"), options)
+    name = "self_attn.kv_a_proj_with_mqa.weight"
+    before = read_safetensors(folder / "model.safetensors")[f"midlayer.{name}"]
+    after = read_safetensors(tmp_path / "out/model.safetensors")[f"layers.0.{name}"]
+    assert before[:2] == after[:2] and before[2] != after[2]
+    assert topics(tmp_path / "out") == []

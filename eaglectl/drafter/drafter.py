@@ -264,7 +264,8 @@ class Target(Struct, frozen=True):
     are the classes that its config names.
 
     `rope` is its own rotary embedding, where a drafter could have that. `origin` states how it was found,
-    where it was not given; `changes` what was done to it after a drafter could be trained on it.
+    where it was not given; `changes` what was done to it after a drafter could be trained on it, and
+    `is_quantised` whether that was quantisation.
     """
 
     name: str | None = None
@@ -278,6 +279,7 @@ class Target(Struct, frozen=True):
     architectures: tuple[str, ...] = ()
     outer_type: str | None = None
     changes: tuple[str, ...] = ()
+    is_quantised: bool = False
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -238,7 +238,10 @@ def launch_commands(
         sglang_parts.append(shell.option("--speculative-draft-model-revision", revision))
     window = str(drafter.carried.get("sliding_window"))
     if Feature.SLIDING_WINDOW in drafter.features():
-        sglang_parts.append(shell.option("--speculative-draft-sliding-window", window))
+        sglang_parts.append(shell.option("--speculative-draft-window-size", window))
+    if drafter.target.is_quantised and drafter.quantisation is None:
+        # a --quantization for the target, which many commands have, would be the drafter's too
+        sglang_parts.append("--speculative-draft-model-quantization unquant")
     served = f"vllm serve {shell.quote(shell.as_path(target))}{revised}"
     commands = {
         "vllm": f"{served} --speculative-config {shell.quote(json.dumps(speculative))}",

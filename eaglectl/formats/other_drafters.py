@@ -241,7 +241,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "a training state of ModelOpt, in which the drafter is the target's eagle_module",
         "which no engine loads; export it first, by ModelOpt's export_hf_checkpoint",
-        "Model-Optimizer modelopt/torch/speculative/plugins/transformers.py, torch/export/unified_export_hf.py",
+        "Model-Optimizer modelopt/torch/speculative/plugins/transformers.py",
         tensors=r"(.*\.)?eagle_module\..*",
     ),
     Family(
@@ -379,8 +379,8 @@ def _by_shape(config: Mapping[str, Any], shapes: Shapes) -> str | None:
             return None
         takes = "two inputs wide" if fc[1] == 2 * fc[0] else "and its layer takes one state"
         return (
-            f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, {takes}, and there is no hidden_norm), which vLLM"
-            " (method eagle) and SGLang (EAGLE) serve where they have its class"
+            f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, {takes}, and there is no hidden_norm), which"
+            " vLLM (method eagle) and SGLang (EAGLE) serve where they have its class"
         )
     if Keys(config).at("eagle_config.use_aux_hidden_state") is False:
         return (

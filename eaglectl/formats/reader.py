@@ -197,6 +197,7 @@ def read_target(config: Mapping[str, Any], name: str | None) -> Target:
     outer = config.get("model_type")
     kind = inner.get("model_type") or outer
     classes = config.get("architectures")
+    quantised = tuple(quantised_changes(config, inner))
     return Target(
         name,
         kind if isinstance(kind, str) else None,
@@ -208,7 +209,8 @@ def read_target(config: Mapping[str, Any], name: str | None) -> Target:
             filter(lambda each: isinstance(each, str), classes if isinstance(classes, list) else ())
         ),
         outer_type=outer if isinstance(outer, str) and outer != kind else None,
-        changes=tuple(quantised_changes(config, inner)),
+        changes=quantised,
+        is_quantised=bool(quantised),
     )
 
 

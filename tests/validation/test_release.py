@@ -154,6 +154,67 @@ CASES = (
         files=launch("vllm serve a/b --speculative-config.method eagle3 --speculative_config.model a/head"),
         says="no num_speculative_tokens",
     ),
+    Patch(
+        "vLLM's options over the lines of a JSON object",
+        ("EGL909",),
+        files=launch("vllm serve a/b \\", "  --speculative-config '{", '  "method": "eagle"', "}' --port 1"),
+        says='"method": "eagle"',
+    ),
+    Patch(
+        "a JSON object over several lines that is right",
+        (),
+        files=launch(
+            "vllm serve a/b --speculative-config '{", '"model": "h", "num_speculative_tokens": 3', "}'"
+        ),
+    ),
+    Patch("an apostrophe before a command", (), files=launch("don't", VLLM % '"eagle3"')),
+    Patch(
+        "an apostrophe beside an option hides its paragraph and no more",
+        ("EGL909",),
+        files=launch("don't --speculative-algorithm", "", VLLM % '"eagle"'),
+        says='"method": "eagle"',
+    ),
+    Patch(
+        "vLLM's options of its V0 engine",
+        ("EGL909",),
+        files=launch("vllm serve a/b --speculative-model a/head --num-speculative-tokens 3"),
+        says="vLLM has no --speculative-model",
+    ),
+    Patch(
+        "a key that vLLM refuses",
+        ("EGL909",),
+        files=launch((VLLM % '"eagle3"').replace('"model"', '"draft_model"')),
+        says='has "draft_model", which vLLM 0.32.0 refuses',
+    ),
+    Patch(
+        "vLLM's short options",
+        ("EGL909",),
+        files=launch("vllm serve a/b --spec-method eagle --spec-model a/head --spec-tokens 3"),
+        says='"method": "eagle"',
+    ),
+    Patch("llama.cpp's options", (), files=launch("llama-server -m a --spec-type draft-eagle3")),
+    Patch(
+        "SGLang's other name of the drafter",
+        (),
+        files=launch(SGLANG.replace("-model-path a/h", "-model a/h")),
+    ),
+    Patch(
+        "an option that SGLang has not",
+        ("EGL909",),
+        files=launch(f"{SGLANG} --speculative-draft-sliding-window 2048"),
+        says="has no --speculative-draft-sliding-window",
+    ),
+    Patch(
+        "a quantisation that the drafter takes over",
+        ("EGL909",),
+        files=launch(f"{SGLANG} --quantization awq"),
+        says="--quantization awq is taken over by the drafter",
+    ),
+    Patch(
+        "a quantisation that it does not",
+        (),
+        files=launch(f"{SGLANG} --quantization awq --speculative-draft-model-quantization unquant"),
+    ),
     Patch("a wrong digest", ("EGL904",), also=sums(**{"config.json": WRONG}), says="config.json has SHA-256"),  # type: ignore[arg-type]
     Patch(
         "a wrong digest of weights",

@@ -14,6 +14,8 @@ from eaglectl.formats.format import (
     Format,
     IdsPlace,
     Layout,
+    rope_doubt,
+    untrained_scaling,
 )
 
 # run with 0.2.0: with norm_output true, the second step is that of norm_output false here
@@ -23,6 +25,16 @@ _BEFORE_879 = (
     " write it --for speculators"
 )
 
+
+# it pinned transformers 4.54.0 on 31 July 2025, 4.55.2 from August and 4.57.1 from 4 November on
+_BEFORE_270 = "SpecForge before its pull request 270 of 30 October 2025"
+_BEFORE_240 = (
+    "config names no layers, and from 1 September to 20 October 2025 SpecForge's online training took the"
+    " output of layer n//2 for the middle one, and not of n//2 - 1 (its pull request 240): pass --aux-layers"
+    " with the boundaries 2, n//2 + 1 and n - 3 if this file is of then"
+)
+# 9a1c9803 (27 June) to 1712b656 (17 July 2026): the class asks for rope_theta, which transformers 5 has not
+_BEFORE_702 = "SpecForge from 27 June 2026 to its pull request 702 of 24 July, with transformers 5,"
 
 ERAS = (
     Choice("--source-semantics", "specforge=pre-879", "releases up to 0.2.0"),
@@ -54,7 +66,23 @@ def _norm_output(summary: CheckpointSummary, stated: bool | None, answers: Answe
     return stated if era == "post-879" else None
 
 
+def _bases(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
+    """Where sources of a time rotated with base 10000; the transformers that they pinned tells it."""
+    version = str(summary.config.get("transformers_version"))
+    if version.startswith(("4.54.", "4.55.")):
+        yield from rope_doubt(summary, answers, _BEFORE_270)
+        scaling = summary.nested("rope_scaling")
+        if scaling.get("rope_type", scaling.get("type")) == "llama3":
+            yield untrained_scaling(answers, f"{_BEFORE_270} rotates plainly where the scaling is llama3")
+        if version.startswith("4.55.") and not summary.nested("eagle_config") and not answers.aux_layers:
+            yield Note("warning", "aux layers", _BEFORE_240, "aux-ids-doubted", is_open=True)
+    # its exporter states the base at the top too since August 2026, after the base was read right again
+    elif version.startswith("5.") and "rope_theta" not in summary.config:
+        yield from rope_doubt(summary, answers, _BEFORE_702)
+
+
 def _doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
+    yield from _bases(summary, answers)
     stated = summary.config.get("norm_output")
     era = answers.semantics.get("specforge")
     if era == "pre-879" and stated is False:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from eaglectl.drafter.drafter import Feature, Note
+from eaglectl.drafter.drafter import Choice, Feature, Note, question
 from eaglectl.formats.config_schema import MLA_KEYS, SHAPE_KEYS, TRAINER_KEYS
 from eaglectl.formats.format import (
     ALWAYS,
@@ -34,7 +34,17 @@ _ARCHITECTURES: Mapping[ModelClass, str] = {
 }
 
 
+# the name of its MLA class until 6897040 (6 April 2026), which rotated by halves until d34954b (4 April)
+_BEFORE_61 = "DeepSeekForCausalLMEagle3"
+_PAIRINGS = (
+    Choice("--source-semantics", "rope_interleave=false", "trained before 4 April 2026", is_usual=True),
+    Choice("--source-semantics", "rope_interleave=true", "trained since"),
+)
+
+
 def _torchspec(summary: CheckpointSummary) -> str | None:
+    if summary.architecture == _BEFORE_61:
+        return f"TorchSpec's architecture {_BEFORE_61}"
     if "_torchspec_version" in summary.config:
         return "config has _torchspec_version"
     return "file metadata has torchspec_version" if "torchspec_version" in summary.metadata else None
@@ -67,6 +77,10 @@ def _lightseekorg(summary: CheckpointSummary) -> str | None:
 def _rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
     if summary.has("kv_a_proj_with_mqa", "fused_qkv_a_proj"):
         yield from rope_doubt(summary, answers, "TorchSpec's MLA attention")
+    is_stated = "rope_interleave" in summary.config or "rope_interleave" in answers.semantics
+    if summary.architecture == _BEFORE_61 and not is_stated:
+        why = "TorchSpec's MLA attention paired rotary dimensions by halves before its pull request 58"
+        yield question("rope_interleave", why, "rope-pairing", _PAIRINGS)
 
 
 _KEYS = (*MLA_KEYS, "fc_norm", "norm_output")

@@ -1,0 +1,20 @@
+"""The options of speculation that SGLang's own parser knows are those of the data."""
+
+import argparse
+
+import pytest
+import sglang
+from sglang.srt.server_args import ServerArgs
+
+from eaglectl.engines.data import load
+
+
+def test_the_options_are_those_of_its_parser() -> None:
+    known = load("sglang")["speculative_options"]
+    if sglang.__version__ != known["release"]:
+        pytest.skip(f"the options are those of {known['release']}")
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    names = [text for action in parser._actions for text in action.option_strings]
+    stated = [f"--speculative-{name}" for name in known["names"]]
+    assert sorted(name for name in names if name.startswith("--speculative-")) == stated
