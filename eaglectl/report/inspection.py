@@ -72,12 +72,14 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     served = Section("Served as stored", [Table(SERVED_HEAD, list(_served_rows(inspection)))])
     notes = [Remark(toned(note.level), note.text) for note in urgent_notes(drafter.notes)]
     published = _published_lines(inspection)
+    counting = inspection.coverage.commands if inspection.coverage else ()
+    steps = [("", step) for step in (command, *counting) if step]
     sections = [
         Section("Network", [Pairs(_facts(inspection))], has_heading=False),
         aux_section(inspection),
         *([served] if inspection.verdicts else []),
         *([Section("Notes", [Remarks(notes)])] if notes else []),
-        *([Section("Next", [Commands([("", command)])], next_remark(inspection))] if command else []),
+        *([Section("Next", [Commands(steps)], next_remark(inspection) if command else "")] if steps else []),
         *(
             [Section("Serve", [Commands(commands)], placeholders(inspection.commands.values()))]
             if commands
