@@ -11,20 +11,20 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 485,
-    "commands": 2396,
+    "commands": 2397,
     "comparison": 649,
-    "conversion": 2279,
+    "conversion": 2304,
     "drafter": 652,
     "engines": 1375,
     "files": 3116,
     "formats": 2659,
     "judge": 3455,
     "modules": 1430,
-    "operations": 2018,
+    "operations": 2035,
     "publish": 1455,
     "reference": 1259,
-    "report": 2238,
-    "run": 4781,
+    "report": 2239,
+    "run": 4787,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03

@@ -17,7 +17,16 @@ from eaglectl.run.coverage import (
     pruned_from,
     script_of,
 )
-from tests.builders import HIDDEN, VOCAB, call, drafter_folder, floats
+from tests.builders import (
+    DRAFT,
+    HIDDEN,
+    TARGETS,
+    VOCAB,
+    call,
+    drafter_folder,
+    floats,
+    write_safetensors,
+)
 from tests.tiny import PROMPTS, TARGET, TINY
 
 EVEN = frozenset(range(0, 100, 2))
@@ -113,7 +122,31 @@ def test_the_drafter_before_pruning_is_that_of_the_record(record: Any, wider: An
     [(None, "train with"), (("big", 320), "prune big (of 320 tokens) anew")],
 )
 def test_a_pruned_drafter_needs_no_training(wider: tuple[str, int] | None, words: str) -> None:
-    assert Coverage(10, 1, 1.1, wider=wider, commands=("eaglectl x",)).advice.startswith(words)
+    assert Coverage(10, 1, 1.1, wider=wider).advice.startswith(words)
+
+
+def test_a_head_of_the_targets_rows_gets_others_by_a_printed_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = floats("the target's head", VOCAB, HIDDEN)
+    size = len(head[2]) // VOCAB
+    rows = b"".join(head[2][token * size : (token + 1) * size] for token in TARGETS)
+    drafter = drafter_folder(tmp_path, tensors={"lm_head.weight": ("BF16", (DRAFT, HIDDEN), rows)})
+    target = tmp_path / "target"
+    target.mkdir()
+    config = {"model_type": "llama", "num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB}
+    (target / "config.json").write_text(json.dumps(config))
+    write_safetensors(target / "model.safetensors", {"lm_head.weight": head})
+    lacking = sorted(set(range(VOCAB)) - set(TARGETS))
+    (tmp_path / "counts.txt").write_text("".join(f"{token} 9\n" for token in lacking))
+    given = ("--target", target, "--token-counts", tmp_path / "counts.txt", "--json")
+    monkeypatch.chdir(tmp_path)
+    found = call("inspect", drafter, *given).document["coverage"]
+    assert found["share"] == 0
+    (command,) = found["next"]
+    assert "--materialize-lm-head" in command and command in call("inspect", drafter, *given[:-1]).out
+    assert call(*shlex.split(command)[1:], "-o", "out").code == 0
+    assert call("inspect", "out", *given).document["coverage"]["share"] > 0.5
 
 
 def small(folder: Path) -> Path:
@@ -125,6 +158,7 @@ def small(folder: Path) -> Path:
     return folder / "small"
 
 
+@pytest.mark.slow
 def test_smoke_states_the_coverage_and_counts_for_a_pruning_that_raises_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

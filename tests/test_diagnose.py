@@ -600,8 +600,14 @@ def test_a_vocabulary_without_the_tokens_of_a_set_is_the_cause(healthy: Diagnosi
     report = healthy.evidence.reference
     assert report is not None
     most, least = Coverage(900, 890, 3.9), Coverage(100, 40, 1.5)
-    one_low = replace(report, coverage=Coverage(1000, 930, 3.6, {"english": most, "hindi": least}))
+    low = Coverage(1000, 930, 3.6, {"english": most, "hindi": least}, {"Devanagari": least}, commands=("x",))
+    one_low = replace(report, coverage=low)
     assert ending_of(healthy, reference=one_low) == "draft-vocabulary"
+    shown = TESTS["draft-vocabulary"](replace(healthy.evidence, reference=one_low))
+    assert isinstance(shown, Shown) and shown.commands == ("x",)
+    assert shown.title == 'a draft vocabulary without the tokens of "hindi"'
+    cause = next(cause for cause in CAUSES if cause.id == "draft-vocabulary")
+    assert cause.ending == "vocabulary"
     assert ending_of(healthy, reference=replace(report, coverage=most)) == "healthy"
 
 

@@ -34,8 +34,9 @@ Tensors = dict[str, "torch.Tensor"]
 RUN_HERE = {"no-reference", "other-target", "refused", "not-found"}
 OF_ENGINES = {"engine-refuses", "engine-setting", "engine-unfilled", "engine-lower"}
 # tests/test_diagnose_records.py runs those of engine-fact, tests/test_diagnose.py those of other-layers and
-# other-revision, and tests/test_target_rotation.py those of rotated targets
+# other-revision, tests/test_target_rotation.py those of rotated targets, and tests/test_coverage.py the last
 ELSEWHERE = {"engine-fact", "other-layers", "other-revision", "rotated-target", "marked-rotation"}
+ELSEWHERE |= {"draft-vocabulary"}
 
 
 def shifted(tensors: Tensors) -> None:

@@ -1,6 +1,8 @@
 """A drafter without an lm_head gets its target's: the same bytes and function, and 3.1 by absorption."""
 
 import json
+import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from eaglectl.conversion.request import Pruning
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.operations.converting import ConvertOptions
 from tests.builders import (
+    DRAFT,
     HIDDEN,
+    TARGETS,
     VOCAB,
     Stored,
     call,
@@ -76,6 +80,46 @@ def test_its_rows_may_be_pruned_at_once(tmp_path: Path) -> None:
     found, width = read_safetensors(tmp_path / "out/model.safetensors"), 2 * HIDDEN
     rows = [HEAD[2][token * width : (token + 1) * width] for token in (3, 9, 60)]
     assert found["lm_head.weight"] == ("BF16", (3, HIDDEN), b"".join(rows))
+
+
+def rows_of(head: Stored, tokens: Sequence[int]) -> bytes:
+    size = len(head[2]) // head[1][0]
+    return b"".join(head[2][token * size : (token + 1) * size] for token in tokens)
+
+
+def frozen(folder: Path, tokens: Sequence[int] = TARGETS) -> Path:
+    """A drafter whose lm_head is of these rows of the target's."""
+    return drafter_folder(
+        folder, tensors={"lm_head.weight": ("BF16", (DRAFT, HIDDEN), rows_of(HEAD, tokens))}
+    )
+
+
+def test_a_head_of_some_rows_of_the_targets_gets_all_of_them(tmp_path: Path) -> None:
+    source, whole = frozen(tmp_path), target(tmp_path / "target")
+    eaglectl.convert(str(source), tmp_path / "out", replace(OWN_HEAD, target=whole))
+    found = read_safetensors(tmp_path / "out/model.safetensors")
+    assert found["lm_head.weight"] == HEAD and not {"d2t", "t2d"} & set(found)
+    assert json.loads((tmp_path / "out/config.json").read_text())["draft_vocab_size"] == VOCAB
+
+
+def test_or_those_that_were_counted_with_no_training(tmp_path: Path) -> None:
+    source, whole = frozen(tmp_path), target(tmp_path / "target")
+    new = sorted(set(range(VOCAB)) - set(TARGETS))[:3]
+    (tmp_path / "counts.txt").write_text("".join(f"{token} 9\n" for token in new))
+    options = ConvertOptions(has_target_head=True, pruning=Pruning(3, tmp_path / "counts.txt"))
+    eaglectl.convert(str(source), tmp_path / "out", replace(options, target=whole))
+    found = read_safetensors(tmp_path / "out/model.safetensors")
+    assert found["lm_head.weight"][2] == rows_of(HEAD, new)
+    assert struct.unpack("<3q", found["d2t"][2]) == tuple(token - row for row, token in enumerate(new))
+
+
+@pytest.mark.parametrize("row", [0, DRAFT - 1])
+def test_one_row_of_another_token_is_a_head_of_its_own(row: int, tmp_path: Path) -> None:
+    tokens = list(TARGETS)
+    tokens[row] = next(token for token in range(VOCAB) if token not in TARGETS)
+    source, whole = frozen(tmp_path, tokens), target(tmp_path / "target")
+    with pytest.raises(UsageError, match="not of rows of the target's"):
+        eaglectl.convert(str(source), tmp_path / "out", replace(OWN_HEAD, target=whole))
 
 
 REFUSED: dict[str, tuple[type[EaglectlError], str, dict[str, Any], dict[str, Any] | None]] = {

@@ -15,7 +15,8 @@ from eaglectl.conversion.pruning import pruned
 from eaglectl.conversion.readings import with_readings_fixed
 from eaglectl.conversion.request import DEFAULT_LAYOUT, ConversionRequest, UpgradeRecipe
 from eaglectl.conversion.rotation import with_rotation
-from eaglectl.conversion.target_head import with_head
+from eaglectl.conversion.target_head import NAME as HEAD
+from eaglectl.conversion.target_head import with_head, with_whole_head
 from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
 from eaglectl.conversion.upgrade import at_version
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT
@@ -70,6 +71,11 @@ def make_plan(
     vocabulary = draft_vocabulary(checkpoint, changed.drafter, answers, selected)
     repairs = tuple(_repair_notes(drafter, vocabulary))
     changed = changed.then(TransformedDrafter(changed.drafter, repairs, request.record))
+    if request.head and HEAD in drafter.tensors:
+        own = changed.drafter.tensors[HEAD].stored
+        whole, vocabulary = with_whole_head(checkpoint, changed.drafter, vocabulary, request.head)
+        changed = changed.then(TransformedDrafter(whole))
+        reasons = {**reasons, **dict.fromkeys((*own, "d2t", "t2d"), "of the target's head, now whole")}
     if request.pruning:
         fewer, vocabulary = pruned(changed.drafter, vocabulary, request.pruning)
         changed = changed.then(fewer)
@@ -135,7 +141,7 @@ def _transformed(
         dtype=request.dtype,
     )
     drafter, zero_biases = without_zero_biases(checkpoint, attention.drafter, layout)
-    if request.head:
+    if request.head and HEAD not in drafter.tensors:
         drafter = with_head(drafter, request.head)
     changed = changed.then(replace(attention, drafter=drafter))
     recipe = request.recipe or UpgradeRecipe()

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.conversion.arithmetic import Array, decode
+from eaglectl.conversion.arithmetic import BLOCK, Array, decode, encode, evaluate
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.matrices import EMBEDDINGS, HEADS, matrix
 from eaglectl.drafter.tensors import Computed, Tensor
+from eaglectl.drafter.vocabulary import DraftVocabulary, identity
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.target_files import text_part
@@ -66,16 +67,46 @@ def with_head(drafter: Drafter, head: TargetMatrix, option: str = OPTION) -> Dra
 
     Raises UsageError where it has one, RefusedError where the shapes do not match.
     """
-    dims = drafter.dims
     if NAME in drafter.tensors:
         raise UsageError(f"{option}: this drafter has an lm_head of its own; leave the option out")
-    if head.shape != (dims.draft_vocab, dims.hidden):
-        raise RefusedError(
-            f"{option}: the target's {head.name} is {list(head.shape)}; this drafter needs"
-            f" [{dims.draft_vocab}, {dims.hidden}]"
-        )
+    _check_shape(head, (drafter.dims.draft_vocab, drafter.dims.hidden), option)
     notes = tuple(note for note in drafter.notes if note.about != "lm_head")  # that it has none
     return replace(drafter, tensors={**drafter.tensors, NAME: own_tensor(NAME, head)}, notes=notes)
+
+
+def _check_shape(head: TargetMatrix, shape: tuple[int, int], option: str) -> None:
+    if head.shape != shape:
+        raise RefusedError(
+            f"{option}: the target's {head.name} is {list(head.shape)}; this drafter needs {list(shape)}"
+        )
+
+
+def with_whole_head(
+    checkpoint: Checkpoint, drafter: Drafter, vocabulary: DraftVocabulary, head: TargetMatrix
+) -> tuple[Drafter, DraftVocabulary]:
+    """The drafter with all rows of the target's head, of which it has some: the same function of these.
+
+    Such a head is one that was not trained (speculators 0.9.0 by default). Raises UsageError for another,
+    RefusedError where the shapes do not match.
+    """
+    own, dims = drafter.tensors[NAME], drafter.dims
+    _check_shape(head, (dims.vocab, dims.hidden), OPTION)
+    rows = {target: row for row, target in enumerate(vocabulary.targets)}
+    step = max(1, BLOCK // dims.hidden)
+    for start in range(0, dims.vocab, step):
+        stop = min(start + step, dims.vocab)
+        tokens = [token for token in range(start, stop) if token in rows]
+        theirs = head.read(start, stop)[[token - start for token in tokens]]
+        ours = evaluate(own.with_rows([rows[token] for token in tokens]), checkpoint)
+        if encode(theirs, own.dtype, NAME) != encode(ours, own.dtype, NAME):
+            raise UsageError(
+                f"{OPTION}: this drafter has an lm_head of its own, which is not of rows of the target's"
+                f" {head.name}; leave the option out"
+            )
+    made = replace(own_tensor(NAME, head), dtype=own.dtype)
+    tensors = {name: tensor for name, tensor in drafter.tensors.items() if name not in ("d2t", "t2d")}
+    whole = replace(drafter, tensors={**tensors, NAME: made}, dims=replace(dims, draft_vocab=dims.vocab))
+    return whole, identity(dims.vocab)
 
 
 def own_tensor(name: str, source: TargetMatrix, how: str = "the target's {name}") -> Tensor:

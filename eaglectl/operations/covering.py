@@ -7,13 +7,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.errors import UsageError, check
+from eaglectl.errors import EaglectlError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.files import is_folder
 from eaglectl.files.hub_names import is_repo_name
 from eaglectl.files.opening import on_disk
 from eaglectl.formats.commands import command
-from eaglectl.operations.options import InspectOptions
+from eaglectl.formats.format import Answers
+from eaglectl.operations.options import ConvertOptions, InspectOptions
 from eaglectl.run.coverage import (
     TEXTS,
     Coverage,
@@ -25,6 +26,7 @@ from eaglectl.run.coverage import (
     script_of,
 )
 from eaglectl.shell import as_path
+from eaglectl.target import weights_folder
 
 # draft tokens in a round, as of `smoke`
 K = 3
@@ -60,20 +62,44 @@ def cover_given(
     words = ["--prompts", as_path(str(prompts)), *OUT]
     again = command("inspect", source, *words, target=options.target, answers=options.answers)
     counting = again if counts is None and out is None else None
-    return with_commands(coverage, source, options.target, counting, counts or out or COUNTS)
+    given = counts or out or COUNTS
+    return with_commands(coverage, source, options.target, options.answers, counting, given)
 
 
 def with_commands(
-    coverage: Coverage, source: str, target: str | None, counting: str | None, counts: str = COUNTS
+    coverage: Coverage,
+    source: str,
+    target: str | None,
+    answers: Answers,
+    counting: str | None,
+    counts: str = COUNTS,
 ) -> Coverage:
     """The coverage with the commands that make a low one higher: `counting` writes `counts`, which prune."""
     if not coverage.holds_down:
         return coverage
     commands = [counting] if counting else []
-    if coverage.wider and (place := _place(source, coverage.wider[0])):
-        words = ["--draft-vocab", str(coverage.size), "--token-counts", as_path(counts)]
+    words = ["--draft-vocab", str(coverage.size), "--token-counts", as_path(counts)]
+    is_of_target = _is_of_target(source, target, answers)
+    if is_of_target:
+        words.insert(0, "--materialize-lm-head")
+        commands.append(command("convert", source, *words, target=target, answers=answers))
+    elif coverage.wider and (place := _place(source, coverage.wider[0])):
         commands.append(command("convert", place, *words, target=target))
-    return replace(coverage, commands=tuple(commands))
+    return replace(coverage, commands=tuple(commands), is_of_target=is_of_target)
+
+
+def _is_of_target(source: str, target: str | None, answers: Answers) -> bool:
+    """Whether the drafter's lm_head is of rows of the target's, so that a conversion may take others."""
+    if target is None or weights_folder(target) is None:
+        return False
+    from eaglectl.operations.converting import convert  # late: it inspects
+
+    options = ConvertOptions(target=target, answers=answers, has_target_head=True, dry_run=True, measure=None)
+    try:
+        convert(source, None, options)
+    except EaglectlError:
+        return False
+    return True
 
 
 def _place(source: str, name: str) -> str | None:

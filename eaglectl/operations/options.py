@@ -386,7 +386,8 @@ class ConvertOptions(Options, frozen=True):
     has_target_head: Annotated[
         bool,
         Option(
-            "Give a drafter without an lm_head the target's (--target with weights).",
+            "Give a drafter without an lm_head, or with some rows of the target's, the target's (--target"
+            " with weights).",
             "--materialize-lm-head",
             group=REWRITING,
         ),

@@ -264,8 +264,8 @@ def _with_coverage(
         if value is not None and words[-2] != "--like":  # which has prompts of its own
             words += [option, as_path(value)]
     counting = command("smoke", source, *words, *OUT, target=target, answers=options.answers)
-    coverage = with_commands(report.coverage, source, target, counting)
-    note = f"the draft vocabulary holds {coverage.words}; {coverage.advice}"
+    coverage = with_commands(report.coverage, source, target, options.answers, counting)
+    note = f"the draft vocabulary holds {coverage.words}; {coverage.advice_with_commands}"
     return replace(report, coverage=coverage, notes=(*report.notes, note))
 
 

@@ -81,10 +81,12 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     commands = [
         (engine, text) for engine, text in inspection.commands.items() if _is_shown(inspection, engine)
     ]
+    counting = [("", text) for text in inspection.coverage.commands] if inspection.coverage else []
     notes = [Remark(toned(note.level), note.text) for note in urgent_notes(drafter.notes)]
     head = answer_line(verdicts, drafter.aux.boundaries) or (Words(version, "strong"), producer)
     sections = [
         Section("Drafter", [Pairs(facts[:SHORT]), Lines(_others(inspection))], f"{version}{producer}"),
+        *([Section("To cover more", [Commands(counting)])] if counting else []),
         Section("Tensors", [Table(TENSOR_HEAD, list(_tensor_rows(inspection)) if has_tensors else [])]),
         Section("Network", [Pairs(facts[SHORT:])], evidence.strip(), is_more=True),
         aux_section(inspection),

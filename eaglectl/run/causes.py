@@ -6,8 +6,6 @@ docs/reference/causes.md is made of the table CAUSES. The tests stand above it.
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from msgspec.structs import replace
-
 from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.judge.judgement import changes_serving
@@ -342,8 +340,7 @@ def _draft_vocabulary(evidence: Evidence) -> Shown | str | None:
         return None
     length, low = served.measured.length.value, list(coverage.low_parts)
     return Shown(
-        f"the draft vocabulary holds {coverage.words}, and {length:.2f} was measured:"
-        f" {replace(coverage, commands=()).advice}",
+        f"the draft vocabulary holds {coverage.words}, and {length:.2f} was measured: {coverage.advice}",
         coverage.commands,
         f"a draft vocabulary without the tokens of {listed(low)}" if low else "",
     )

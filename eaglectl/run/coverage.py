@@ -35,8 +35,9 @@ class Coverage(Struct, frozen=True):
     `most_length` is the acceptance length of a drafter that is right wherever it has the token. `sets` has
     the same for each set of prompts, `scripts` for the texts of each script (most of their letters'), where
     there are several. `of` names the tokens, and `size` is the number of draft tokens. `wider` is the name of
-    the drafter that this one was pruned from, and its draft tokens, as eaglectl.json states them. `commands`
-    count such tokens, and prune `wider` anew where it is here.
+    the drafter that this one was pruned from, and its draft tokens, as eaglectl.json states them.
+    `is_of_target`: its lm_head is of rows of the target's. `commands` count such tokens, and take others by
+    the counts, where that needs no training and the files are here.
     """
 
     tokens: int
@@ -47,17 +48,24 @@ class Coverage(Struct, frozen=True):
     of: str = ANSWERS
     size: int = 0
     wider: tuple[str, int] | None = None
+    is_of_target: bool = False
     commands: tuple[str, ...] = ()
 
     @property
     def advice(self) -> str:
         """What makes the share larger."""
-        counted = " and ".join(f"`{line}`" for line in self.commands)
-        how = f": {counted}" if counted else ""
+        if self.is_of_target:
+            return "take other rows of the target's head by counts of such answers, without training"
         if self.wider:
             name, rows = self.wider
-            return f"prune {name} (of {rows} tokens) anew by counts of such answers, without training{how}"
-        return f"train with a draft vocabulary that is counted on such answers{how}"
+            return f"prune {name} (of {rows} tokens) anew by counts of such answers, without training"
+        return "train with a draft vocabulary that is counted on such answers"
+
+    @property
+    def advice_with_commands(self) -> str:
+        """The same with the commands."""
+        commands = " and ".join(f"`{line}`" for line in self.commands)
+        return f"{self.advice}: {commands}" if commands else self.advice
 
     @property
     def share(self) -> float:

@@ -109,6 +109,9 @@ class CoveragePart(ShareOfTokensPart, frozen=True):
     scripts: Annotated[
         Mapping[str, ShareOfTokensPart], Meta(description="By the script of most letters of each text")
     ]
+    commands: Annotated[
+        tuple[str, ...], Meta(description="There where the share is low: count such tokens, take others")
+    ] = field(name="next", default=())
 
 
 class SpreadPart(Part, frozen=True):

@@ -158,7 +158,7 @@ class MatchPart(Part, frozen=True):
     nearest: Annotated[str, Meta(description="The source of the files that it drafts as; empty for none")]
     words: str
     prompts: int
-    alike: Annotated[int, Meta(description="Prompts that the server answers as the target's files do")]
+    alike: Annotated[int, Meta(description="Prompts whose answers begin as the target's files answer")]
     files: tuple[FilesMatchPart, ...]
 
 

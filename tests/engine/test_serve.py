@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.run.report import SmokeReport
 from tests.engine import pairs
 from tests.engine.servers import free_port, running
@@ -121,9 +122,22 @@ def traffic(url: str, model: str, length: int) -> Iterator[None]:
         thread.join()
 
 
-def test_a_server_cannot_be_held_against_a_second_drafter(folder: Path) -> None:
-    with pytest.raises(UsageError, match="--against"):
-        smoke(folder, "http://127.0.0.1:1", against=str(folder / "drafter"))
+def test_a_server_drafts_as_its_files_do_and_not_as_older_ones(folder: Path, served: str) -> None:
+    older, prompts = folder / "older", folder / "more.jsonl"
+    shutil.copytree(folder / "drafter", older)
+    weights = pairs.tensors(older)
+    weights["fc.weight"] = weights["fc.weight"].flip(0)
+    pairs.write(weights, older)
+    prompts.write_text("".join(f"line {number} of some text\n" for number in range(8)))
+    settings = {"prompts": prompts, "max_tokens": 48, "against": str(older)}
+    match = smoke(folder, served, **settings).match
+    assert match is not None and (match.ending, match.nearest) == ("yes", "drafter"), match
+    assert (match.alike, match.files[0].equal) == (8, 8)
+    settings["against"] = str(folder / "drafter")
+    options = eaglectl.SmokeOptions(engine=served, timeout=120.0, **settings)
+    found = eaglectl.smoke(str(older), str(folder / "target"), options)
+    assert found.match is not None and (found.match.ending, found.match.nearest) == ("no", "drafter")
+    assert "does not draft as these files do" in found.failures[-1]
 
 
 # what vLLM 0.32.0 answers, as far as smoke reads it

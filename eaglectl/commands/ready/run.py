@@ -432,7 +432,8 @@ class _Work(Struct, frozen=True):
     def _weakness(self, report: SmokeReport, result: Readiness) -> str:
         """What holds acceptance down: the draft vocabulary, or what the command finds that it ends in."""
         if (coverage := report.coverage) and coverage.holds_down:
-            return f"the draft vocabulary holds {coverage.share:.1%} of {coverage.of}; {coverage.advice}"
+            share = f"the draft vocabulary holds {coverage.share:.1%} of {coverage.of}"
+            return f"{share}; {coverage.advice_with_commands}"
         (first, *later), length = report.measured.per_position, report.measured.length
         second = later[0].value / first.value if later and first.value else 1.0
         others = [one.length for one in (result.published.alike if result.published else ())]

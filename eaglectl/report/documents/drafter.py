@@ -61,4 +61,4 @@ def _shares(parts: Mapping[str, Coverage]) -> dict[str, Any]:
 
 # the keys of coverage in all, and of each set and script
 SHARE = ("tokens", "covered", "share", "most_length")
-COVERAGE: Parts = {Coverage: (*SHARE, ("sets", _sets), ("scripts", _scripts))}
+COVERAGE: Parts = {Coverage: (*SHARE, ("sets", _sets), ("scripts", _scripts), "next=commands?")}
