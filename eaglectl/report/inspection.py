@@ -83,12 +83,13 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     ]
     counting = [("", text) for text in inspection.coverage.commands] if inspection.coverage else []
     notes = [Remark(toned(note.level), note.text) for note in urgent_notes(drafter.notes)]
+    short = SHORT + bool(inspection.coverage)
     head = answer_line(verdicts, drafter.aux.boundaries) or (Words(version, "strong"), producer)
     sections = [
-        Section("Drafter", [Pairs(facts[:SHORT]), Lines(_others(inspection))], f"{version}{producer}"),
+        Section("Drafter", [Pairs(facts[:short]), Lines(_others(inspection))], f"{version}{producer}"),
         *([Section("To cover more", [Commands(counting)])] if counting else []),
         Section("Tensors", [Table(TENSOR_HEAD, list(_tensor_rows(inspection)) if has_tensors else [])]),
-        Section("Network", [Pairs(facts[SHORT:])], evidence.strip(), is_more=True),
+        Section("Network", [Pairs(facts[short:])], evidence.strip(), is_more=True),
         aux_section(inspection),
         Section("Releases", [release_table(inspection.requested or inspection.verdicts)], is_more=True),
         Section("Notes", [Remarks(notes)], is_more=True),

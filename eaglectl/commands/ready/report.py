@@ -84,9 +84,6 @@ def _cause(result: Readiness) -> Iterator[Line]:
     yield from (f"{listed(names)}, as stored: {why}" for why, names in reasons.items() if why not in text)
     if result.best is not None and (doubt := _doubt(result.best)):
         yield f"the prompts {doubt.removeprefix(', which ')}"
-    final = result.best.final if result.best else None
-    if final is not None and final.coverage is not None and final.coverage.holds_down:
-        yield f"the draft vocabulary holds {final.coverage.words}"
 
 
 def _next(result: Readiness) -> str:
