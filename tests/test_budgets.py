@@ -11,7 +11,7 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 426,
-    "commands": 2328,
+    "commands": 2370,
     "comparison": 649,
     "conversion": 2260,
     "drafter": 644,
@@ -23,7 +23,7 @@ BUDGETS = {
     "operations": 1759,
     "publish": 1455,
     "reference": 1246,
-    "report": 2056,
+    "report": 2180,
     "run": 4512,
 }
 # a package that has fallen further below its budget has a new one
