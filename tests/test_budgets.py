@@ -11,7 +11,7 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 485,
-    "commands": 2394,
+    "commands": 2395,
     "comparison": 649,
     "conversion": 2304,
     "drafter": 652,
@@ -23,7 +23,7 @@ BUDGETS = {
     "operations": 2035,
     "publish": 1455,
     "reference": 1259,
-    "report": 2240,
+    "report": 2248,
     "run": 4787,
 }
 # a package that has fallen further below its budget has a new one

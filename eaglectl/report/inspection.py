@@ -87,6 +87,7 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     head = answer_line(verdicts, drafter.aux.boundaries) or (Words(version, "strong"), producer)
     sections = [
         Section("Drafter", [Pairs(facts[:short]), Lines(_others(inspection))], f"{version}{producer}"),
+        *_other_layers(inspection),
         *([Section("To cover more", [Commands(counting)])] if counting else []),
         Section("Tensors", [Table(TENSOR_HEAD, list(_tensor_rows(inspection)) if has_tensors else [])]),
         Section("Network", [Pairs(facts[short:])], evidence.strip(), is_more=True),
@@ -156,6 +157,16 @@ def _others(inspection: Inspection) -> Sequence[Line]:
         if captured.engine not in _runner_labels()
     ]
     return also_line([*outcomes, *unread])
+
+
+def _other_layers(inspection: Inspection) -> Iterator[Section]:
+    """The engines without judged releases that capture other layers than the trained ones, and settings."""
+    engines, aux = _runner_labels(), inspection.drafter.aux
+    others = [each for each in inspection.captured_layers if each.engine not in engines]
+    rows = [_aux_row(each, inspection, engines)[:-1] for each in others if each.same_as(aux) is False]
+    if rows and not inspection.requested:
+        settings = [(name, text) for name, text in inspection.commands.items() if name not in ENGINES]
+        yield Section("On other layers", [Table(AUX_HEAD[:-1], rows), Commands(settings)])
 
 
 def _runner_labels() -> Mapping[str, str]:

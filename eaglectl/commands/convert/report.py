@@ -113,12 +113,9 @@ def _serving(conversion: Conversion, engines: Sequence[str]) -> Iterator[Section
     rest = [] if engines else [row for row in conversion.serving if row not in chosen]
     also = also_line((row.verdict.outcome, engine_names([row.verdict])) for row in rest)
     yield Section("", [Lines(also)], has_heading=False)
-    commands = [(row.verdict.engine, row.command) for row in (*chosen, *rest) if row.is_served]
-    reasons = grouped(
-        (not_served(row, conversion.plan.notes), row.verdict.engine)
-        for row in (*chosen, *rest)
-        if not row.is_served
-    )
+    every, notes = (*chosen, *rest), conversion.plan.notes
+    commands = [(row.verdict.engine, row.command) for row in every if row.is_served]
+    reasons = grouped((not_served(row, notes), row.verdict.engine) for row in every if not row.is_served)
     why = [Words(f"{', '.join(names)}: {why}", "quiet") for why, names in reasons.items()]
     about = placeholders(command for _, command in commands)
     blocks: list[Block] = [Commands(commands), Lines(why, is_list=True, is_unbroken=True)]
