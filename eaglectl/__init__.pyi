@@ -13,6 +13,7 @@ from eaglectl.engines.engine import NetworkReading as NetworkReading
 from eaglectl.engines.engine import Verdict as Verdict
 from eaglectl.engines.layers import CapturedLayers as CapturedLayers
 from eaglectl.errors import EaglectlError as EaglectlError
+from eaglectl.errors import OutdatedError as OutdatedError
 from eaglectl.errors import RefusedError as RefusedError
 from eaglectl.errors import UnreadableError as UnreadableError
 from eaglectl.errors import UsageError as UsageError

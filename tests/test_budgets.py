@@ -10,17 +10,17 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 485,
-    "commands": 2395,
+    "cli": 487,
+    "commands": 2406,
     "comparison": 649,
     "conversion": 2304,
     "drafter": 652,
     "engines": 1375,
-    "files": 3116,
+    "files": 3137,
     "formats": 2659,
     "judge": 3455,
-    "modules": 1430,
-    "operations": 2035,
+    "modules": 1433,
+    "operations": 2047,
     "publish": 1455,
     "reference": 1259,
     "report": 2248,

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 from eaglectl.cli.app import make_app
-from eaglectl.cli.commands import COMMANDS
+from eaglectl.cli.commands import COMMANDS, EXITS
 from eaglectl.cli.help import GroupedCommand
 from eaglectl.cli.shells import SCRIPTS
 from tests.builders import call, on_a_terminal, refusal
@@ -174,3 +174,25 @@ def test_the_first_page_of_help_has_few_options_and_says_where_the_others_are(na
     assert every == own | {"--help"} and len(shown - {"--help"}) <= 12
     assert set(COMMANDS[name].common) <= shown
     assert (f"{len(every - shown)} more options: eaglectl {name} --help-all" in first.out) == (shown != every)
+
+
+def test_help_says_what_exit_codes_mean_and_the_page_what_a_pipeline_does() -> None:
+    shown = " ".join(call("--help").out.split())
+    assert all(f" {code} " in shown for code, _, _ in EXITS if code != "130")
+    assert [code for code, _, _ in EXITS] == ["0", "1", "2", "3", "70", "130"]
+    assert all(f"| {' | '.join(row)} |" in (DOCS / "commands.md").read_text() for row in EXITS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind"),
+    [
+        (("validate", "x", "--engine", "vllm==99"), 3, "outdated"),
+        (("validate", "x", "--engine", "vlm"), 2, "usage"),
+        (("inspect", "nowhere"), 3, "unreadable"),
+    ],
+)
+def test_a_pipeline_tells_an_old_eaglectl_from_a_wrong_call(
+    arguments: tuple[str, ...], code: int, kind: str
+) -> None:
+    document = call(*arguments, "--json").document
+    assert (document["exit_code"], document["kind"]) == (code, kind)

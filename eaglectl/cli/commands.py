@@ -20,6 +20,30 @@ class Command(Struct, frozen=True):
     common: tuple[str, ...] = ()
 
 
+# exit code, what it means, and what a pipeline does
+EXITS = (
+    ("0", "done, and nothing found", "goes on"),
+    ("1", "findings: a rule failed, drafters differ, the gate or the smoke test did not pass", "stops"),
+    (
+        "2",
+        "the call is wrong, or a question has to be answered first; the message names the option",
+        "is mended: no other drafter or release helps",
+    ),
+    (
+        "3",
+        "it could not look: an unreadable file or repository, a missing engine, too few measurements",
+        "tries again, or stops; where the message says `update eaglectl` (`kind` is `outdated` in JSON), this"
+        " eaglectl does not know the engine's release",
+    ),
+    ("70", "an error in eaglectl itself", "reports it"),
+    ("130", "interrupted", "tries again"),
+)
+EXIT_LINE = (
+    "Exit codes: 0 fine, 1 findings, 2 the call is wrong or a question is open, 3 could not look (or `update"
+    " eaglectl`, in its words), 70 a fault of eaglectl."
+)
+
+
 def _flags(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 

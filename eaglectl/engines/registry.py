@@ -18,7 +18,7 @@ from eaglectl.engines.engine import NO_RESULTS, Engine, RuleResults, Verdict
 from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.targets import as_seen, read_captures
 from eaglectl.engines.view import NO_FILES, View, WeightFiles
-from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.errors import OutdatedError, UsageError
 from eaglectl.files.opening import hub_name
 from eaglectl.verdicts import ServedAs
 
@@ -98,7 +98,7 @@ def parse_engine(text: str) -> EngineRequest:
 
         versions = [Version(bound.version.removesuffix(".*")) for bound in requirement.specifier]
         known = f"no known release fits; {_nearest(name, versions)}"
-        raise UnreadableError(f"--engine {text}: {known}; {UPDATE.format(name)}")
+        raise OutdatedError(f"--engine {text}: {known}; {UPDATE.format(name)}")
     return EngineRequest(name, matching)
 
 

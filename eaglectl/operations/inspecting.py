@@ -23,7 +23,7 @@ from eaglectl.engines.registry import (
 )
 from eaglectl.engines.targets import notes_on_pair
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.files.layout import CONFIG, INDEX
+from eaglectl.files.layout import CONFIG, INDEX, STATE, STATE_CONFIG, config_name
 from eaglectl.files.opening import hub_name, open_source
 from eaglectl.files.record import history
 from eaglectl.files.source import FolderSource
@@ -138,14 +138,33 @@ def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> It
     for note in drafter.notes:
         text = with_places_looked_at(note.text, choice) if note.level == "question" else note.text
         yield replace(note, text=text)
+    yield from _state_notes(checkpoint)
     yield from _serving_notes(drafter)
     yield from _massive_notes(checkpoint, drafter)
+
+
+def _state_notes(checkpoint: Checkpoint) -> Iterator[Note]:
+    """What a trainer's own state is, where its config is the json that was given to the trainer."""
+    source = checkpoint.source
+    if config_name(source.names()) == STATE_CONFIG:
+        from eaglectl.files.pickles import training_progress  # late: few sources are pickles
+
+        progress = training_progress(source)
+        state = f"a trainer's state ({progress})" if progress else "a trainer's state"
+        yield Note(
+            "note", "files", f"{STATE} is {state}, read with {STATE_CONFIG}; engines load what convert makes"
+        )
 
 
 def _launch_commands(
     source: str, checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice
 ) -> Mapping[str, str]:
-    """The command of each engine, which takes a folder or a repository, and no file in it."""
+    """The command of each engine, which takes a folder or a repository, and no file in it.
+
+    None takes a trainer's state.
+    """
+    if config_name(checkpoint.source.names()) != CONFIG:
+        return {}
     place, revision = hub_name(source) or (source, None)
     if checkpoint.source.only is not None:
         place = os.path.dirname(source) or "."  # noqa: PTH120
@@ -195,5 +214,6 @@ def _shown_releases() -> Iterator[EngineRequest]:
 
 def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:
     """The files of which bytes were read."""
-    beside = {CONFIG, INDEX, *checkpoint.sidecars} & set(checkpoint.source.names())
+    names = checkpoint.source.names()
+    beside = {config_name(names) or CONFIG, INDEX, *checkpoint.sidecars} & set(names)
     return (*checkpoint.weight_files, *beside)

@@ -49,7 +49,8 @@ def test_what_needs_a_temporary_folder_says_so_in_a_line() -> None:
         "no folder for temporary files can be written to; mount one at /tmp, or set TMPDIR to one"
     )
     report = call("validate", PICKLES, "--json").document
-    assert any("pickles that cannot be copied: no folder" in each["reason"] for each in report["could_not_look"])
+    looked = [each["reason"] for each in report["could_not_look"]]
+    assert any("pickles that cannot be copied: no folder" in reason for reason in looked)
 
 
 def test_without_a_home_no_run_is_kept_and_no_completion_installed() -> None:
