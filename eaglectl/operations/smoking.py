@@ -158,12 +158,19 @@ def smoke_drafts(
     if options.probe is None:
         return report
     with _job(source, folder, prompts, replace(options, engine="reference"), on_progress) as job:
-        if options.probe == "drift":
-            return replace(report, drift_conditions=probe_drift(job))
-        is_reference = report.run.engine == "reference"
-        stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
-        probed = probe_sensitivity(job, stated.results, screens=screens)
-        return with_variants(report, probed, partial(repair_command, given, target, options.answers))
+        repair = partial(repair_command, given, target, options.answers)
+        return _probed(report, job, options.probe, repair, screens=screens)
+
+
+def _probed(
+    report: SmokeReport, job: EngineJob, probe: str, repair: Callable[[Variant], str], *, screens: bool
+) -> SmokeReport:
+    """The report with what a probe of the reference shows; `repair` gives the command of a reading."""
+    if probe == "drift":
+        return replace(report, drift_conditions=probe_drift(job))
+    is_reference = report.run.engine == "reference"
+    stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
+    return with_variants(report, probe_sensitivity(job, stated.results, screens=screens), repair)
 
 
 def _timed(
