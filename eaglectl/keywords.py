@@ -4,7 +4,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import wraps
@@ -68,11 +68,7 @@ def with_keywords(function: F) -> F:
                     keywords[parameter] = made(record, own)
         if given:
             raise _unknown(function.__name__, next(iter(given)), options)
-        is_shown = "on_progress" in signature.parameters and keywords.get("on_progress") is None
-        has_line = is_shown and not CALLER.is_command_line and not INSIDE.get()
-        with notebook_progress() if has_line else nullcontext() as line, _naming_options(names):
-            if line is not None:
-                keywords["on_progress"] = line
+        with _showing_progress(signature, keywords), _naming_options(names):
             return function(*arguments, **keywords)
 
     call = wraps(function)(_without_frames(run))
@@ -94,6 +90,18 @@ def _without_frames(run: Callable[..., Any]) -> Callable[..., Any]:
             raise error.with_traceback(None) from None
 
     return call
+
+
+@contextmanager
+def _showing_progress(signature: inspect.Signature, keywords: dict[str, Any]) -> Iterator[None]:
+    """Give a call its own `on_progress` in a notebook, where it may have one and has none."""
+    is_open = "on_progress" in signature.parameters and keywords.get("on_progress") is None
+    if not is_open or CALLER.is_command_line or INSIDE.get():
+        yield
+        return
+    with notebook_progress() as line:
+        keywords["on_progress"] = line
+        yield
 
 
 def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> inspect.Signature:

@@ -19,7 +19,7 @@ BUDGETS = {
     "files": 3137,
     "formats": 2659,
     "judge": 3455,
-    "modules": 1433,
+    "modules": 1438,
     "operations": 2047,
     "publish": 1455,
     "reference": 1259,

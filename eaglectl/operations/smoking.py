@@ -131,12 +131,11 @@ def smoke_drafts(
     *,
     compares_plain: bool = True,
     times_cpu: bool = True,
-    screens: bool = False,
 ) -> SmokeReport:
-    """`smoke`, which need not decode without the drafter where nobody asks what is lossless.
+    """`smoke`, which need not decode without the drafter where nobody asks what is lossless; a probe is brief
+    then too (`screens`).
 
-    `times_cpu`: --speed measures on a CPU too, which is no measure of serving. `screens`: as in
-    `probe_sensitivity`.
+    `times_cpu`: --speed measures on a CPU too, which is no measure of serving.
     """
     options = as_preset(options)
     _check(options)
@@ -172,7 +171,7 @@ def smoke_drafts(
         return report
     with _job(source, folder, prompts, replace(options, run_in="reference"), on_progress) as job:
         repair = partial(repair_command, given, target, options.answers)
-        return _probed(report, job, options.probe, repair, screens=screens)
+        return _probed(report, job, options.probe, repair, screens=not compares_plain)
 
 
 def compare_files(
