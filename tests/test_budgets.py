@@ -11,7 +11,7 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 426,
-    "commands": 2370,
+    "commands": 2380,
     "comparison": 649,
     "conversion": 2260,
     "drafter": 644,
