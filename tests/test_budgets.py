@@ -23,7 +23,7 @@ BUDGETS = {
     "operations": 1759,
     "publish": 1455,
     "reference": 1246,
-    "report": 2180,
+    "report": 2188,
     "run": 4512,
 }
 # a package that has fallen further below its budget has a new one
