@@ -70,7 +70,7 @@ def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -
     head = (name, " ", Words(report.path, "strong"), f": {worst(report)}")
     if is_quiet:
         failing = [finding for finding in report.findings if finding.fails(report.fail_on)]
-        cause = _causes(report, failing) if report.problem else ()
+        cause = _causes(report, failing) if report.problem or report.skipped else ()
         sections = [*_findings(report, failing), _fixes(failing, "")]
         return Outline("validate", verdict, report.path, "", head, sections, cause=cause)
     changes = (*report.smallest_changes, *(finding.fix for finding in report.findings if _is_worse(finding)))
