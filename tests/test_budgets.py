@@ -11,19 +11,19 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 487,
-    "commands": 2406,
+    "commands": 2416,
     "comparison": 649,
     "conversion": 2304,
     "drafter": 652,
     "engines": 1375,
     "files": 3137,
-    "formats": 2659,
+    "formats": 2668,
     "judge": 3455,
     "modules": 1438,
     "operations": 2047,
     "publish": 1455,
     "reference": 1259,
-    "report": 2248,
+    "report": 2256,
     "run": 4787,
 }
 # a package that has fallen further below its budget has a new one
