@@ -10,8 +10,8 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 472,
-    "commands": 2350,
+    "cli": 484,
+    "commands": 2352,
     "comparison": 649,
     "conversion": 2260,
     "drafter": 644,
@@ -19,7 +19,7 @@ BUDGETS = {
     "files": 3137,
     "formats": 2629,
     "judge": 3198,
-    "modules": 1315,
+    "modules": 1318,
     "operations": 1844,
     "publish": 1455,
     "reference": 1246,

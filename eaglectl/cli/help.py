@@ -80,6 +80,11 @@ class GroupedCommand(TyperCommand):
 
     context_class = _Context
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What the line of usage has after the command: typer's has arguments in braces."""
+        arguments = (each for each in self.get_params(ctx) if isinstance(each, TyperArgument))
+        return ["[OPTIONS]", *(str(argument.metavar) for argument in arguments)]
+
     @property
     def common(self) -> tuple[str, ...]:
         """The flags of the options that --help shows; none: it shows all."""
