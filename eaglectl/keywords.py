@@ -127,7 +127,7 @@ def _documentation(function: Callable[..., Any], options: Mapping[str, Field]) -
 
 
 def _unknown(function: str, name: str, options: Mapping[str, Field]) -> TypeError:
-    near = get_close_matches(name, options, 1)
+    near = get_close_matches(name, [one for one in options if not options[one].option.is_former], 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 

@@ -10,8 +10,8 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 487,
-    "commands": 2416,
+    "cli": 497,
+    "commands": 2418,
     "comparison": 649,
     "conversion": 2304,
     "drafter": 652,

@@ -60,6 +60,7 @@ def run(arguments: list[str]) -> int:
     from eaglectl.cli.app import make_app  # loads typer
 
     before, CALLER.is_command_line = CALLER.is_command_line, True
+    arguments = _as_help(arguments)
     try:
         _check_moved(arguments)
         if _completes(arguments):
@@ -89,6 +90,11 @@ def run(arguments: list[str]) -> int:
     if code == INTERRUPTED:
         _print_end("interrupted")
     return code
+
+
+def _as_help(arguments: list[str]) -> list[str]:
+    """The arguments, with `help COMMAND` as `COMMAND --help`."""
+    return [*arguments[1:2], "--help"] if arguments[:1] == ["help"] else arguments
 
 
 def _refused(error: EaglectlError, arguments: list[str]) -> int:
