@@ -207,7 +207,7 @@ def write_counts() -> None:
         prompts.write_text("".join((TINY / name).read_text() for name in FILES))
         for name in DRAFTERS:
             options = eaglectl.SmokeOptions(
-                engine="reference", device="cpu", prompts=prompts, ignore_eos=True
+                run_in="reference", device="cpu", prompts=prompts, ignore_eos=True
             )
             report = eaglectl.smoke(str(TINY / name), str(TINY / "target"), options)
             counts[name] = [[result.drafts, *result.accepted] for result in report.run.results]

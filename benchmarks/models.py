@@ -39,7 +39,7 @@ def measure_tiny(folder: Path, repeat: int) -> None:
     smoke = [
         "smoke",
         *pair,
-        "--engine",
+        "--run-in",
         "reference",
         "--device",
         "cpu",

@@ -42,7 +42,7 @@ class Settings:
 
 def smoke(drafter: Path, trained: Trained, prompts: Path, settings: Settings) -> SmokeReport:
     options = eaglectl.SmokeOptions(
-        engine="reference",
+        run_in="reference",
         device="cpu",
         prompts=prompts,
         max_tokens=settings.max_tokens,

@@ -141,7 +141,7 @@ def generate(job: Any) -> None:
 
 
 def smoke(job: Any) -> None:
-    """The drafted and the plain pass of `smoke --engine reference`."""
+    """The drafted and the plain pass of `smoke --run-in reference`."""
     from eaglectl.run.stage import run_reference
 
     run = run_reference(job)

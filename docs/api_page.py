@@ -18,7 +18,7 @@ def page(text: str) -> str:
 
 
 def _public() -> dict[str, Any]:
-    return {name: getattr(eaglectl, name) for name in eaglectl.__all__}
+    return {name: getattr(eaglectl, name) for name in sorted(dir(eaglectl)) if name != "__version__"}
 
 
 def _is_error(item: Any) -> bool:

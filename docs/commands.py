@@ -6,6 +6,7 @@ from typing import Any
 import typer.main
 
 from eaglectl.cli.app import make_app
+from eaglectl.cli.commands import EXITS
 from eaglectl.cli.help import GroupedCommand, examples
 
 PAGE = Path(__file__).with_name("commands.md")
@@ -17,14 +18,8 @@ contract: what it names stays, or changes in [CHANGELOG.md](../CHANGELOG.md) wit
 `-q`, `-v`, `--no-color`, `--offline` and `--json` may stand before the command or behind it. Results go to
 stdout; progress, warnings and errors go to stderr.
 
-| exit code | meaning |
-|---|---|
-| 0 | done, and nothing found |
-| 1 | findings: a rule failed, drafters differ, the gate or the smoke test did not pass |
-| 2 | the command line is wrong, or a question has to be answered first; the message names the option |
-| 3 | it could not look: an unreadable file or repository, a missing engine, too few measurements |
-| 70 | an error in eaglectl itself |
-| 130 | interrupted |
+| exit code | meaning | a pipeline |
+|---|---|---|
 """
 
 
@@ -32,7 +27,7 @@ def page() -> str:
     """The whole page."""
     root: Any = typer.main.get_command(make_app(None))
     root.name = "eaglectl"
-    parts = [HEAD]
+    parts = [HEAD + "".join(f"| {' | '.join(row)} |\n" for row in EXITS)]
     with root.make_context("eaglectl", [], resilient_parsing=True) as context:
         for name, command in root.commands.items():
             child = type(context)(command, parent=context, info_name=name)

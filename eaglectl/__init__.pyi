@@ -13,6 +13,7 @@ from eaglectl.engines.engine import NetworkReading as NetworkReading
 from eaglectl.engines.engine import Verdict as Verdict
 from eaglectl.engines.layers import CapturedLayers as CapturedLayers
 from eaglectl.errors import EaglectlError as EaglectlError
+from eaglectl.errors import OutdatedError as OutdatedError
 from eaglectl.errors import RefusedError as RefusedError
 from eaglectl.errors import UnreadableError as UnreadableError
 from eaglectl.errors import UsageError as UsageError
@@ -50,6 +51,7 @@ from eaglectl.publish.upload import Upload as Upload
 from eaglectl.publish.verification import Verification as Verification
 from eaglectl.report.documents.document import render_json as render_json
 from eaglectl.report.outlines import render_page as render_page
+from eaglectl.report.outlines import render_text as render_text
 from eaglectl.results import Conversion as Conversion
 from eaglectl.results import EngineReadiness as EngineReadiness
 from eaglectl.results import FailedSource as FailedSource
@@ -78,4 +80,3 @@ from eaglectl.verdicts import UploadOutcome as UploadOutcome
 from eaglectl.verdicts import VerifyVerdict as VerifyVerdict
 
 __version__: str
-__all__: list[str]

@@ -5,16 +5,17 @@ import os
 from collections.abc import Collection, Mapping
 from html import escape
 from textwrap import fill
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
 import eaglectl
 
+T = TypeVar("T")
 # characters: a line, a text in it, and values that are listed rather than counted
 WIDTH, TEXT, LISTED = 100, 80, 60
-FRAME = '<iframe srcdoc="{}" style="width: 100%; height: 32em; border: 0"></iframe>'
+FRAME = '<strong>{}</strong><iframe srcdoc="{}" style="width: 100%; height: 32em; border: 0"></iframe>'
 
 # kinds of values in documents; bounds and patterns are for readers: no document is refused for them
 Count = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
@@ -43,13 +44,36 @@ class Result(Struct, frozen=True):
             f"{type(self).__name__}({values})", WIDTH, subsequent_indent="    ", break_on_hyphens=False
         )
 
-    def _repr_html_(self) -> str | None:
-        """The page of the result, for a notebook; None for one that has no page."""
+    def __str__(self) -> str:
+        """What the terminal shows of it; the values of a result that the terminal does not show."""
         try:
-            page = eaglectl.render_page(self)
+            return eaglectl.render_text(self)
         except TypeError:
-            return None
-        return FRAME.format(escape(page))
+            return repr(self)
+
+    def _repr_html_(self) -> str | None:
+        return frame(self)
+
+
+class Results(tuple[T, ...]):
+    """Results of several sources, in their order, which are shown together."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return eaglectl.render_text(*self) if self else "()"
+
+    def _repr_html_(self) -> str | None:
+        return frame(*self) if self else None
+
+
+def frame(*results: Any) -> str | None:
+    """The verdict and the page of results, for a notebook; None for those that have no page."""
+    try:
+        page, text = eaglectl.render_page(*results), eaglectl.render_text(*results)
+    except TypeError:
+        return None
+    return FRAME.format(escape(text.partition("\n")[0]), escape(page))
 
 
 def _short(value: Any) -> str:

@@ -54,6 +54,12 @@ class UnreadableError(EaglectlError):
     kind: ClassVar[str] = "unreadable"
 
 
+class OutdatedError(UnreadableError):
+    """This eaglectl knows nothing of what it is to judge for; a newer one may."""
+
+    kind: ClassVar[str] = "outdated"
+
+
 def check(*faults: tuple[object, *tuple[str, ...]], error: Callable[..., EaglectlError] = UsageError) -> None:
     """Raise the first fault that is there: an error with its text, topic and place."""
     for is_there, *words in faults:

@@ -50,8 +50,7 @@ def with_keywords(function: F) -> F:
     for option in options.values():
         names |= _names_by_flag(option)
 
-    @wraps(function)
-    def call(*arguments: Any, **keywords: Any) -> Any:
+    def run(*arguments: Any, **keywords: Any) -> Any:
         given = {name: keywords.pop(name) for name in [*keywords] if name not in signature.parameters}
         bound = signature.bind_partial(*arguments, **keywords).arguments
         for parameter, record in records.items():
@@ -72,6 +71,7 @@ def with_keywords(function: F) -> F:
         with _showing_progress(signature, keywords), _naming_options(names):
             return function(*arguments, **keywords)
 
+    call = wraps(function)(_without_frames(run))
     call.__signature__ = _signature(signature, options)  # type: ignore[attr-defined]
     call.__doc__ = _documentation(function, options)
     return call  # type: ignore[return-value]
@@ -89,6 +89,21 @@ def _showing_progress(signature: inspect.Signature, keywords: dict[str, Any]) ->
         yield
 
 
+def _without_frames(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose errors that are an answer to the caller have none of our frames in their traceback."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        __tracebackhide__ = True  # which IPython and pytest read
+        try:
+            return run(*arguments, **keywords)
+        except EaglectlError as error:
+            if CALLER.is_command_line or INSIDE.get():
+                raise
+            raise error.with_traceback(None) from None
+
+    return call
+
+
 def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> inspect.Signature:
     kept = [one for one in signature.parameters.values() if one.kind != inspect.Parameter.VAR_KEYWORD]
     added = [
@@ -99,13 +114,13 @@ def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> in
             annotation=option.kind if option.shown_default is not None else option.kind | None,
         )
         for name, option in options.items()
-        if name not in signature.parameters
+        if name not in signature.parameters and not option.option.is_former
     ]
     return signature.replace(parameters=[*kept, *added])
 
 
 def _documentation(function: Callable[..., Any], options: Mapping[str, Field]) -> str:
-    rows = [f"    {name}: {option.option.help}" for name, option in options.items()]
+    rows = [f"    {name}: {option.option.help}" for name, option in options.items() if option.option.help]
     return "\n".join(
         [inspect.getdoc(function) or "", "", "Options, in a record or as keyword arguments:", *rows]
     )

@@ -51,7 +51,7 @@ class Option(Struct, frozen=True):
     `value` what --help says that it takes, `group` its panel of --help. A value is one of `choices`, and from
     `least` to `most`. `read` makes it of a text, of each text where there may be several, and raises
     ValueError with what was expected. `complete` names the function of eaglectl.commands.completion that
-    offers values to a shell.
+    offers values to a shell. `is_former`: a spelling of before, which is taken and shown nowhere.
     """
 
     help: str
@@ -63,6 +63,7 @@ class Option(Struct, frozen=True):
     most: float = math.inf
     read: Callable[[Any], Any] | None = None
     complete: str = ""
+    is_former: bool = False
 
 
 # of fields that are none
@@ -161,6 +162,8 @@ class Field(Struct, frozen=True):
         """The value as the record keeps it. Raises ValueError for one that is none, UsageError with why."""
         if value is None and self.is_optional:
             return None
+        if self.option.choices and type(value) in (int, float):  # version=3.1
+            value = f"{value:g}"
         value = _converted(self._read(value), self.kind)
         if self.option.choices and value not in self.option.choices:
             raise ValueError

@@ -280,7 +280,7 @@ def refusal(code: int, *arguments: str | Path) -> str:
     assert is_one_line(outcome), outcome.err
     message = outcome.err.removeprefix("eaglectl: ").removesuffix("\n")
     told = call(*arguments, "--json").document
-    kind = {1: "refused", 2: "usage", 3: "unreadable"}[code]
+    kind = {1: "refused", 2: "usage", 3: "outdated" if "update eaglectl" in message else "unreadable"}[code]
     assert told["schema"] == "eaglectl/error/1"
     assert (told["kind"], told["exit_code"], told["message"]) == (kind, code, message)
     return message

@@ -108,7 +108,8 @@ def _collect_printed() -> None:
     def written(lines: Iterable[str], stream: Any) -> None:
         every = list(lines)
         text = "\n".join(every)
-        if "eaglectl " in text:
+        # help stands line by line, as that of --help, which click prints
+        if "eaglectl " in text and "--help-all" not in RUNNING["arguments"]:
             PRINTED.append((RUNNING["arguments"], text))
         write(every, stream)
 

@@ -19,7 +19,7 @@ from eaglectl.formats.commands import COMMAND
 VERBS = "|".join(COMMANDS)
 # between backticks in a sentence, or alone on a line; what a line break or a table broke is found broken
 BEGIN = rf"eaglectl (?:-\w )?(?:{VERBS})\b"
-ALONE = rf"^[ ]*(?:next: )?({BEGIN}.*)$"
+ALONE = rf"^[ ]*(?:next: +)?({BEGIN}.*)$"
 IN_TEXT = re.compile(rf"{COMMAND.pattern}|`(eaglectl [^`]*)|{ALONE}", re.MULTILINE)
 # what stands for something that the reader must fill in
 PLACEHOLDER = re.compile(r"[A-Z]+|<[\w-]+>|\.\.\.|.*….*")

@@ -69,7 +69,7 @@ def smoke(tmp_path: Path, pages: Mapping[str, Any], seen: list[Any] | None = Non
     (tmp_path / "target/config.json").write_text('{"num_hidden_layers": 8, "model_type": "llama"}')
     (tmp_path / "prompts.txt").write_text("one\ntwo\n")
     with server(pages, [] if seen is None else seen) as url:
-        options = eaglectl.SmokeOptions(engine=url, prompts=tmp_path / "prompts.txt", max_tokens=20)
+        options = eaglectl.SmokeOptions(run_in=url, prompts=tmp_path / "prompts.txt", max_tokens=20)
         return eaglectl.smoke(str(folder), str(tmp_path / "target"), options)
 
 

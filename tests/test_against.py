@@ -122,7 +122,7 @@ def test_the_reference_drafts_from_every_position_and_says_first_what_the_questi
     notices: list[str] = []
     monkeypatch.setattr("eaglectl.run.gate.notify", notices.append)
     options = eaglectl.SmokeOptions(
-        engine="reference",
+        run_in="reference",
         device="cpu",
         prompts=str(TINY / "gate.jsonl"),
         sample=10,

@@ -303,10 +303,10 @@ def test_eaglectl_shows_the_whole_api() -> None:
         if isinstance(node, ast.ImportFrom)
     ]
     names = {alias.name for node in imports for alias in node.names}
-    assert eaglectl.__all__ == sorted(names) and set(dir(eaglectl)) == {*names, "__version__"}
+    assert set(dir(eaglectl)) == {*names, "__version__"}
 
 
-@pytest.mark.parametrize("name", eaglectl.__all__)
+@pytest.mark.parametrize("name", [name for name in dir(eaglectl) if name != "__version__"])
 def test_a_public_name_can_be_looked_up_in_a_notebook(name: str) -> None:
     item = getattr(eaglectl, name)
     inspect.signature(item)
@@ -331,7 +331,8 @@ def test_every_public_function_and_module_is_documented() -> None:
         tree = ast.parse(path.read_text())
         assert ast.get_docstring(tree), path
         for node in tree.body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            is_overload = any(ast.unparse(each) == "overload" for each in getattr(node, "decorator_list", ()))
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_" and not is_overload:
                 assert ast.get_docstring(node), f"{path.name}: {node.name}"
 
 

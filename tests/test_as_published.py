@@ -286,7 +286,7 @@ def test_an_answer_settles_what_convert_wrote(converted: Path) -> None:
 
 def test_what_others_measured_stands_beside_it(tmp_path: Path) -> None:
     folder, target = named(ANGELSLIM, tmp_path)
-    shown = " ".join(call("inspect", folder, "--target", target).out.split())
+    shown = " ".join(call("inspect", "-v", folder, "--target", target).out.split())
     assert "others, as stored: acceptance length 2.387 on sharegpt" in shown
     assert "others, rope base 10000: acceptance length 2.497 on sharegpt" in shown
     assert "(sfllm, 2026-09-09, https://github.com/wejoncy/sfllm/pull/32)" in shown

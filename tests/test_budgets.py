@@ -10,21 +10,21 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 426,
-    "commands": 2328,
+    "cli": 474,
+    "commands": 2412,
     "comparison": 649,
     "conversion": 2260,
     "drafter": 644,
     "engines": 1373,
-    "files": 3106,
+    "files": 3137,
     "formats": 2629,
     "judge": 3198,
-    "modules": 1295,
-    "operations": 1759,
+    "modules": 1429,
+    "operations": 1863,
     "publish": 1455,
-    "reference": 1246,
-    "report": 2056,
-    "run": 4512,
+    "reference": 1256,
+    "report": 2230,
+    "run": 4575,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03

@@ -196,7 +196,7 @@ def test_a_server_gets_messages_as_a_chat(tmp_path: Path) -> None:
     template = {"chat_template_kwargs": {"enable_thinking": False}, "add_generation_prompt": False}
     file = prompts_file(tmp_path, {"messages": [USER], "tools": [TOOL], "set": "a", **template})
     with server({**SGLANG, "/v1/chat/completions": ANSWER}, seen) as url:
-        options = eaglectl.SmokeOptions(engine=url, prompts=file, max_tokens=20, ignore_eos=True)
+        options = eaglectl.SmokeOptions(run_in=url, prompts=file, max_tokens=20, ignore_eos=True)
         report = eaglectl.smoke(str(folder), str(tmp_path / "target"), options)
     assert (seen[0]["messages"], seen[0]["tools"], seen[0]["ignore_eos"]) == ([USER], [TOOL], True)
     assert {key: seen[0][key] for key in template} == template

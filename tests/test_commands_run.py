@@ -107,4 +107,4 @@ def test_what_upload_prints_of_a_drafter_that_fails_says_how_to_mend_it(tmp_path
     lines = commands_in(call("upload", folder, "org/drafter", "--dry-run", "--license", "mit").err)
     (line,) = [line for line in lines if line.startswith("eaglectl validate")]
     done = call(*shlex.split(line)[1:])
-    assert done.code == 1 and "fix: " in done.out
+    assert done.code == 1 and "\n  EGL113: " in done.out

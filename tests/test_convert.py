@@ -558,7 +558,7 @@ def test_for_llamacpp_writes_ids_at_the_top_alone_and_prints_the_commands_that_f
     folder, file = quote(str(out)), quote(f"{out}.gguf")
     made = f"python convert_hf_to_gguf.py {folder} --target-model-dir {target} --outfile {file}"
     served = f"--model-draft {file} --spec-type draft-eagle3 --spec-draft-n-max 3 --metrics\n"
-    assert f"  llama.cpp  {made} && llama-server --model TARGET.gguf {served}" in done.out
+    assert f"next:  {made} && llama-server --model TARGET.gguf {served}" in done.out
 
 
 @pytest.mark.parametrize(
@@ -596,4 +596,4 @@ def test_the_default_name_is_one_that_tells_the_drafter(
 ) -> None:
     shutil.copytree(FIXTURES / "tiny/eagle3", tmp_path / place)
     monkeypatch.chdir(tmp_path)
-    assert call("convert", place).out.startswith(f"wrote {name}:")
+    assert call("convert", place).out.startswith(f"wrote {name};")

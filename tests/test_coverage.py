@@ -51,7 +51,7 @@ def test_smoke_states_the_coverage_of_a_vocabulary_that_was_pruned_on_other_text
     prompts = tmp_path / "prompts.jsonl"
     lines = [{"prompt": f"def {name}(self):", "set": name} for name in ("read", "write", "open", "close")]
     prompts.write_text("\n".join(map(json.dumps, lines)))
-    given = ("--target", TARGET, "--engine", "reference", "--prompts", prompts, "--max-tokens", 16, "--json")
+    given = ("--target", TARGET, "--run-in", "reference", "--prompts", prompts, "--max-tokens", 16, "--json")
     done = call("smoke", small, *given)
     assert done.out, done.err
     found = json.loads(done.out)

@@ -41,8 +41,8 @@ def calls() -> Iterator[tuple[str, ...]]:
     mla = "fixtures/producers/automodel/mla"
     yield "convert", mla, "--aux-layers", "2,4,5", "--dry-run", "-o", "OUT/absorbed"
     yield "inspect", "nowhere"
-    yield "smoke", TINY, "--target", TARGET, "--engine", "reference", *PROMPTS, "--probe", "drift"
-    yield "smoke", TINY, "--target", TARGET, "--engine", "reference", *PROMPTS, "--against", TINY_31
+    yield "smoke", TINY, "--target", TARGET, "--run-in", "reference", *PROMPTS, "--probe", "drift"
+    yield "smoke", TINY, "--target", TARGET, "--run-in", "reference", *PROMPTS, "--against", TINY_31
 
 
 def shape(document: Any, path: str = "") -> Iterator[tuple[str, str]]:

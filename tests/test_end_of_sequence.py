@@ -47,7 +47,7 @@ def test_an_answer_is_kept_up_to_its_end() -> None:
 
 def smoke(target: Path, prompts: Path, *, ignore_eos: bool) -> SmokeReport:
     options = eaglectl.SmokeOptions(
-        engine="reference", device="cpu", prompts=prompts, max_tokens=12, ignore_eos=ignore_eos
+        run_in="reference", device="cpu", prompts=prompts, max_tokens=12, ignore_eos=ignore_eos
     )
     return eaglectl.smoke(str(TINY / "eagle3"), str(target), options)
 

@@ -118,9 +118,9 @@ def test_an_unknown_argument_ends_in_the_engines_words_and_the_nearest_names() -
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["smoke", "--engine", "reference", "--engine-arg", "a=1"], "pass --engine vllm or --engine sglang"),
-        (["smoke", "--engine", "reference", "--tensor-parallel-size", "2"], "pass --engine vllm or"),
-        (["smoke", "--engine", "http://127.0.0.1:1", "--engine-arg", "a=1"], "pass --engine vllm or"),
+        (["smoke", "--run-in", "reference", "--engine-arg", "a=1"], "pass --engine vllm or --engine sglang"),
+        (["smoke", "--run-in", "reference", "--tensor-parallel-size", "2"], "pass --engine vllm or"),
+        (["smoke", "--run-in", "http://127.0.0.1:1", "--engine-arg", "a=1"], "pass --engine vllm or"),
         (["smoke", "--engine", "sglang", "--tensor-parallel-size", "0"], "at least 1"),
         (["smoke", "--engine", "sglang", "--engine-arg", "model=x"], "--engine-arg model: it changes"),
         (["smoke", "--load-only", "--engine", "sglang"], "--load-only is vLLM's"),
@@ -140,6 +140,6 @@ def test_options_that_make_no_sense_are_usage(
 
 def test_the_api_refuses_them_too() -> None:
     for name, value in (("load_format", "dummy"), ("async-scheduling", False)):
-        options = eaglectl.SmokeOptions(engine="sglang", engine_arguments={name: value})
+        options = eaglectl.SmokeOptions(run_in="sglang", engine_arguments={name: value})
         with pytest.raises(UsageError, match=name):
             eaglectl.smoke(PAIR[0], PAIR[2], options)

@@ -279,14 +279,14 @@ def test_what_no_release_serves_is_empty_and_not_left_out() -> None:
 
 
 def test_the_table_of_engines_is_printed_and_fits_its_schema() -> None:
-    done = call("engines")
+    done = call("engines", "-v")
     assert (
         done.code == 0
         and f"0.22.0 - {vllm.ENGINE.releases[-1]}" in done.out
         and "eagle3_layers_to_capture" in done.out
     )
     assert "V1 or V2, by the target's architecture in 0.22.0 - 0.28.0" in done.out
-    document = call("engines", "--json").document
+    document = call("engines", "-v", "--json").document
     jsonschema.validate(document, json.loads((FIXTURES.parent / "schemas/engines.schema.json").read_text()))
     assert {one["engine"] for one in document["engines"]} == {"vllm", "sglang", "llama.cpp"}
     assert [one["engine"] for one in document["not_followed"]] == [
@@ -403,7 +403,7 @@ def test_an_engine_without_releases_states_its_evidence_too(tmp_path: Path) -> N
 
 
 def test_the_table_of_engines_says_what_was_run_and_what_was_read() -> None:
-    out = call("engines").out
+    out = call("engines", "-v").out
     assert (
         "run: 0.32.0 (" in out and "read in their sources, not run, all else: 0.10.0 - 0.31.0, 0.33.0" in out
     )
@@ -412,7 +412,7 @@ def test_the_table_of_engines_says_what_was_run_and_what_was_read() -> None:
         "read in their sources, not run: tensorrt-llm, tokenspeed, atom, max, vllm-ascend, lmdeploy, mlx-vlm"
         in out
     )
-    document = call("engines", "--json").document
+    document = call("engines", "-v", "--json").document
     releases = {row["release"]: row for row in document["engines"][0]["releases"]}
     assert "V1" in releases["0.32.0"]["run"] and releases["0.32.0"]["facts"]["run"] >= 28
     assert releases["0.31.0"]["run"] == [] and releases["0.31.0"]["facts"]["run"] == 0
@@ -439,9 +439,9 @@ def test_rules_shows_the_evidence_of_a_fact() -> None:
 
 
 def test_engines_names_what_is_known_of_parallel_serving() -> None:
-    text = " ".join(call("engines", "vllm").out.split())
+    text = " ".join(call("engines", "-v", "vllm").out.split())
     assert "P-EAGLE with structured output" in text and "pipeline parallel" in text and "SGLang" not in text
-    assert "-sm tensor: stops" in " ".join(call("engines", "llama.cpp").out.split())
+    assert "-sm tensor: stops" in " ".join(call("engines", "-v", "llama.cpp").out.split())
 
 
 @pytest.mark.parametrize("name", ["tensorrt-llm", "max", "vllm-ascend", "lmdeploy", "mlx-vlm"])
@@ -468,16 +468,16 @@ def test_engines_names_the_nearest_of_an_unknown_engine() -> None:
 
 def test_inspect_says_what_is_known_of_p_eagle_with_structured_output() -> None:
     assert eaglectl.inspect(PRODUCERS / "specforge/peagle").drafter.kind == "peagle"
-    text = " ".join(call("inspect", FIXTURES / "producers/specforge/peagle").out.split())
+    text = " ".join(call("inspect", "-v", FIXTURES / "producers/specforge/peagle").out.split())
     assert "P-EAGLE with structured output: users reported" in text
-    plain = call("inspect", FIXTURES / "producers/specforge/gqa").out
+    plain = call("inspect", "-v", FIXTURES / "producers/specforge/gqa").out
     assert "users reported" not in plain and "`eaglectl engines`" not in plain
-    every = " ".join(call("engines", "vllm").out.split())
+    every = " ".join(call("engines", "-v", "vllm").out.split())
     assert "P-EAGLE with structured output: users reported" in every
 
 
 def test_inspect_says_which_targets_split_tensors_stop_for(tmp_path: Path) -> None:
     target = tmp_path / "config.json"
     target.write_text(json.dumps({"model_type": "minimax_m2", "num_hidden_layers": 8}))
-    shown = call("inspect", FIXTURES / "producers/specforge/gqa", "--target", target).out
+    shown = call("inspect", "-v", FIXTURES / "producers/specforge/gqa", "--target", target).out
     assert "-sm tensor: stops" in " ".join(shown.split())

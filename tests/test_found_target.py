@@ -93,16 +93,16 @@ def test_a_cached_target_is_taken_and_told(where: str, cache: Path, tmp_path: Pa
     NAMED[where](drafter)
     cached(cache, "org/target", target_folder(tmp_path / "files"))
     sentence = f"which {where} names"
-    shown = call("inspect", drafter)
+    shown = call("inspect", "-v", drafter)
     assert shown.code == 0 and sentence in flat(shown.out) and "boundaries 2, 4, 5" in shown.out
-    assert sentence in call("convert", drafter, "-o", tmp_path / "out").out
+    assert sentence in call("convert", "-v", drafter, "-o", tmp_path / "out").out
     assert json.loads((tmp_path / "out/config.json").read_text())["eagle_aux_hidden_state_layer_ids"] == [
         2,
         4,
         5,
     ]
-    assert sentence in flat(call("validate", drafter).out)
-    assert sentence in call("validate", drafter, "--json").document["target"]
+    assert sentence in flat(call("validate", "-v", drafter).out)
+    assert sentence in call("validate", "-v", drafter, "--json").document["target"]
     assert eaglectl.inspect(str(drafter)).drafter.target.repo == "org/target"
 
 
@@ -111,7 +111,7 @@ def test_a_target_that_is_given_wins(cache: Path, tmp_path: Path) -> None:
     in_card(drafter)
     cached(cache, "org/target", target_folder(tmp_path / "files"))
     other = target_folder(tmp_path / "other", num_hidden_layers=12)
-    shown = call("inspect", drafter, "--target", other).out
+    shown = call("inspect", "-v", drafter, "--target", other).out
     assert "boundaries 2, 6, 9" in shown and "which base_model" not in shown
 
 
@@ -200,16 +200,16 @@ def test_what_is_not_here_is_not_taken(name: str, cache: Path, tmp_path: Path) -
 
 def test_a_question_names_what_was_looked_for(cache: Path, tmp_path: Path) -> None:
     drafter = drafter_folder(tmp_path, config=ASKED, tensors={"embed_tokens.weight": None})
-    plain = call("convert", drafter, "-o", tmp_path / "out")
+    plain = call("convert", "-v", drafter, "-o", tmp_path / "out")
     assert plain.code == 2
     assert "(none is named: looked at speculators_config.verifier.name_or_path" in plain.err
     in_card(drafter)
-    named = call("convert", drafter, "-o", tmp_path / "out")
+    named = call("convert", "-v", drafter, "-o", tmp_path / "out")
     words = (
         "base_model in README.md names org/target, and it is neither in a folder of that name nor in the Hub"
     )
     assert named.code == 2 and words in named.err
-    assert words in flat(call("inspect", drafter).out)
+    assert words in flat(call("inspect", "-v", drafter).out)
 
 
 def test_a_local_path_is_taken_and_named(cache: Path, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_target_inside_of_the_checkpoint_is_never_taken(place: str, cache: Pat
     (tmp_path / "link").symlink_to(drafter)
     (tmp_path / "elsewhere").symlink_to(inside)
     name_in_card(drafter, str(inside) if place == "absolute" else place)
-    made = call("inspect", drafter)
+    made = call("inspect", "-v", drafter)
     assert "lies in the checkpoint itself" in made.out + made.err
     assert "names; --target takes another" not in made.out
 
@@ -263,7 +263,7 @@ def named_pair(cache: Path, tmp_path: Path) -> Path:
 def test_the_target_is_run_from_the_cache(named_pair: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one two three\n")
-    options = ("--engine", "reference", "--prompts", prompts, "--max-tokens", "4", "--json")
+    options = ("--run-in", "reference", "--prompts", prompts, "--max-tokens", "4", "--json")
     report = call("smoke", named_pair, *options).document
     assert report["prompts"] == 1 and any(
         "which base_model in README.md names" in note for note in report["notes"]
@@ -292,7 +292,7 @@ def test_eagle3_to_31_as_users_type_it(named_pair: Path, tmp_path: Path) -> None
 def printed(outcome: Outcome) -> list[str]:
     """The commands that a run printed, each on one line."""
     text = outcome.out + outcome.err
-    return re.findall(r"^ *(?:next: )?(eaglectl convert [^`\n]*)$", text, re.M) + re.findall(
+    return re.findall(r"^ *(?:next: +)?(eaglectl convert [^`\n]*)$", text, re.M) + re.findall(
         r"`(eaglectl convert [^`\n]*)`", text
     )
 

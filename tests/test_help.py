@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 from eaglectl.cli.app import make_app
-from eaglectl.cli.commands import COMMANDS
+from eaglectl.cli.commands import COMMANDS, EXITS
 from eaglectl.cli.help import GroupedCommand
 from eaglectl.cli.shells import SCRIPTS
 from tests.builders import call, on_a_terminal, refusal
@@ -152,8 +152,8 @@ def test_the_page_of_commands_is_what_make_docs_writes(monkeypatch: pytest.Monke
 def test_inspect_gives_the_same_serving_commands_as_text_and_as_json() -> None:
     for source in ("modelopt/hf-ids", "vllm/native", "speculators/four-aux"):
         place = FIXTURES / "producers" / source
-        commands = call("inspect", place, "--json").document["commands"]
-        sections = re.split(r"\nServe(?:  .*)?\n", call("inspect", place).out)
+        commands = call("inspect", "-v", place, "--json").document["commands"]
+        sections = re.split(r"\nServe(?:  .*)?\n", call("inspect", "-v", place).out)
         assert len(sections) == (2 if commands else 1), source
         shown = sections[1].splitlines() if commands else []
         assert [line.split(maxsplit=1) for line in shown] == [[*item] for item in commands.items()], source
@@ -169,3 +169,38 @@ def test_convert_ends_with_the_command_that_serves_its_output_with_the_target_gi
     assert config.document["commands"]["vllm"].startswith(f"vllm serve {target} --speculative-config")
     start = call("convert", source, "--to", "3.1", "--init-only", "-o", tmp_path / "start", "--json")
     assert start.document["commands"] == {}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_first_page_of_help_has_few_options_and_says_where_the_others_are(name: str) -> None:
+    first, whole = call(name, "--help"), call(name, "--help-all")
+    shown, every = (
+        set(re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", page.out, re.M)) for page in (first, whole)
+    )
+    options = [each for each in all_commands()[name].params if each.param_type_name == "option"]
+    own = {max(each.opts, key=len) for each in options if not each.hidden} - {"--help-all"}
+    assert every == own | {"--help"} and len(shown - {"--help"}) <= 12
+    assert set(COMMANDS[name].common) <= shown
+    assert (f"{len(every - shown)} more options: eaglectl {name} --help-all" in first.out) == (shown != every)
+
+
+def test_help_says_what_exit_codes_mean_and_the_page_what_a_pipeline_does() -> None:
+    shown = " ".join(call("--help").out.split())
+    assert all(f" {code} " in shown for code, _, _ in EXITS if code != "130")
+    assert [code for code, _, _ in EXITS] == ["0", "1", "2", "3", "70", "130"]
+    assert all(f"| {' | '.join(row)} |" in (DOCS / "commands.md").read_text() for row in EXITS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind"),
+    [
+        (("validate", "x", "--engine", "vllm==99"), 3, "outdated"),
+        (("validate", "x", "--engine", "vlm"), 2, "usage"),
+        (("inspect", "nowhere"), 3, "unreadable"),
+    ],
+)
+def test_a_pipeline_tells_an_old_eaglectl_from_a_wrong_call(
+    arguments: tuple[str, ...], code: int, kind: str
+) -> None:
+    document = call(*arguments, "--json").document
+    assert (document["exit_code"], document["kind"]) == (code, kind)

@@ -101,7 +101,7 @@ def test_a_snapshot_that_is_given_by_its_path_is_compared_too(
     changed = change(name)
     first, *options = command
     there = ["org/new"] if first == "upload" else []
-    done = call(first, str(snapshot()), *there, *options)
+    done = call(first, str(snapshot()), *there, *options, "-v")
     if first == "verify":  # which says itself what differs
         assert done.code == 1 and name in done.out, done
         return

@@ -38,7 +38,7 @@ def few(tmp_path: Path) -> Path:
 def smoke(few: Path, *more: str | Path, pair: tuple[str, ...] = PAIR) -> Outcome:
     """smoke with enough tokens for a pass: 76 drafts of `few`."""
     return call(
-        *more, "smoke", *pair, "--engine", "reference", "--prompts", few, "--max-tokens", "32", "--json"
+        *more, "smoke", *pair, "--run-in", "reference", "--prompts", few, "--max-tokens", "32", "--json"
     )
 
 
@@ -238,7 +238,7 @@ def test_what_smoke_measured_is_on_the_hub(hub: LoopbackHub, few: Path, tmp_path
 COMMANDS = pytest.mark.parametrize(
     "command",
     [
-        ("smoke", "--engine", "reference"),
+        ("smoke", "--run-in", "reference"),
         ("calibrate", "-o", "stats"),
         ("convert", "--to", "3.1", "-o", "out"),
     ],

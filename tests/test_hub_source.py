@@ -665,7 +665,9 @@ def test_digests_that_other_hubs_list_for_small_files_are_checked(hub: LoopbackH
 
 
 def test_inspect_says_where_no_digest_covers_what_it_read(big: LoopbackHub, tmp_path: Path) -> None:
-    said_of = {name: call("inspect", name) for name in ("org/big", "org/drafter", str(tmp_path / "big"))}
+    said_of = {
+        name: call("inspect", "-v", name) for name in ("org/big", "org/drafter", str(tmp_path / "big"))
+    }
     assert {name: "no digest covers" in done.out for name, done in said_of.items()} == {
         "org/big": True,
         "org/drafter": False,

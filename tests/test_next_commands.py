@@ -180,7 +180,7 @@ def test_smoke_asks_which_of_two_whole_tables_is_right_unless_it_probes(
     good: Path, prompts: Path, tmp_path: Path
 ) -> None:
     folder = broken(good, tmp_path / "broken", rolled)
-    given = ("smoke", folder, "--target", TARGET, "--engine", "reference", "--prompts", prompts)
+    given = ("smoke", folder, "--target", TARGET, "--run-in", "reference", "--prompts", prompts)
     assert "--fix-reading d2t=from-t2d or" in call(*given).err
     done = call(*given, "--probe", "sensitivity", "--max-tokens", "20")
     assert done.code == 1 and "--fix-reading d2t=from-t2d" in " ".join(done.out.split())

@@ -118,10 +118,19 @@ def test_a_run_folder_names_the_checkpoints_in_it(
     tmp_path: Path, command: str, below: str, named: tuple[str, ...]
 ) -> None:
     run = nemo_run(tmp_path)
-    message = refusal(3, command, run / below)
+    done = call(command, run / below)
+    message = done.err.strip()
     folders = ", ".join(str(run / name / "model/consolidated") for name in named)
-    assert f"has no config.json; give the folder of one checkpoint in it: {folders}" in message
+    assert f"has no config.json; give the folder of one checkpoint in it: {folders}; the newest: `" in message
+    assert message.endswith(f"`eaglectl inspect {run / named[0]}/model/consolidated`")
+    assert done.code == 3 and len(done.err.splitlines()) == 1
+    listed = [line.split("  written ")[0] for line in done.out.splitlines()]
+    assert listed == (folders.split(", ") if command == "inspect" else [])
     assert "draft json" not in message
+
+
+def test_json_of_a_run_folder_is_its_error_alone(tmp_path: Path) -> None:
+    assert call("inspect", nemo_run(tmp_path), "--json").document["kind"] == "unreadable"
 
 
 def test_the_exported_folder_of_a_run_is_read(tmp_path: Path) -> None:
@@ -132,7 +141,7 @@ def test_the_exported_folder_of_a_run_is_read(tmp_path: Path) -> None:
 def test_a_config_above_its_weights_names_the_folder_that_has_both(tmp_path: Path) -> None:
     run = nemo_run(tmp_path)
     shutil.copy(FIXTURES / "producers/automodel/gqa/config.json", run)
-    message = refusal(3, "inspect", run)
+    message = refusal(3, "diff", run, run)
     assert "has no weights" in message
     assert "epoch_10_step_100/model/consolidated" in message
 

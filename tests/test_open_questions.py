@@ -107,7 +107,7 @@ def test_convert_writes_the_measured_answer_with_its_evidence(fact: OpenFact, tm
     assert len(entry["prompts"]["sha256"]) == 64
     (settled,) = record["settled"]
     assert settled["by"] == "measured"
-    inspected = call("inspect", tmp_path / "out", "--target", fact.trained.target)
+    inspected = call("inspect", "-v", tmp_path / "out", "--target", fact.trained.target)
     assert f"{answer} measured (acceptance length" in " ".join(inspected.out.split())
     assert inspected.code == 0
     assert "Measured: " in (tmp_path / "out/README.md").read_text()

@@ -12,7 +12,7 @@ from eaglectl.options import Options, fields, options_of
 from tests.builders import call
 from tests.conftest import FIXTURES
 
-TINY, ROOT = FIXTURES / "tiny/eagle3", FIXTURES.parent
+TINY, TARGET, ROOT = FIXTURES / "tiny/eagle3", FIXTURES / "tiny/target", FIXTURES.parent
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_shell_that_is_none_is_refused(option: str) -> None:
 
 RECORDS = [
     record
-    for record in (getattr(eaglectl, name) for name in eaglectl.__all__)
+    for record in (getattr(eaglectl, name) for name in dir(eaglectl))
     if isinstance(record, type) and issubclass(record, Options)
 ]
 # what other modules put there, of any kind
@@ -149,3 +149,39 @@ def test_no_option_takes_a_value_of_another_kind(record: type[Options]) -> None:
                 record(**dict.fromkeys(required, "org/name") | {one.name: wrong})
             assert refused.value.option == one.name, one.name
             assert str(refused.value).startswith(f"{record.__name__}({one.name}="), one.name
+
+
+@pytest.mark.parametrize(
+    ("words", "moved", "last"),
+    [
+        (("smoke", TINY, "--engine", "tgi"), "tgi", "--run-in tgi: auto"),
+        (("smoke", TINY, "--engine", "http://u:p@h:x"), "URL", "--run-in"),
+        (("diagnose", TINY, "--engine", "http://u:p@h:x"), "URL", ""),
+        (("ready", TINY, "--engine", "http://u:p@h:x"), "URL", ""),
+        (("calibrate", TINY, "-o", "x", "--engine", "tgi"), "tgi", "--run-in tgi: transformers or vllm"),
+        (("smoke", TINY, "--engine", "vllm", "--run-in", "reference"), "vllm", "contradict each other"),
+    ],
+)
+def test_what_runs_may_still_be_spelled_as_an_engine(words: tuple[str, ...], moved: str, last: str) -> None:
+    done = call(*words, "--target", TARGET)
+    assert done.code in (2, 3) and last in done.err.splitlines()[-1] and "p@" not in done.err
+    assert f"eaglectl: --engine {moved} is spelled --run-in {moved} now\n" in done.err
+
+
+def test_what_runs_may_still_be_named_engine_in_python() -> None:
+    assert eaglectl.SmokeOptions(engine="reference") == eaglectl.SmokeOptions(run_in="reference")
+    moved = eaglectl.ReadyOptions(engines=("vllm", "http://h:1"))
+    assert (moved.engines, moved.run_in) == (("vllm",), ("http://h:1",))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--run-in", "tgi"), "--run-in tgi: vllm, sglang, reference or a server's URL was expected"),
+        (("--run-in", "sglang"), "--run-in sglang: no release is installed here"),
+        (("--run-in", "sglang", "--engine", "vllm"), "and --engine is another"),
+    ],
+)
+def test_ready_runs_nothing_else_than_was_said(words: tuple[str, ...], message: str) -> None:
+    done = call("ready", TINY, "--target", TARGET, *words)
+    assert done.code in (2, 3) and message in done.err

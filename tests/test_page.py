@@ -368,7 +368,7 @@ def test_a_command_to_copy_holds_an_odd_name_as_one_word() -> None:
 
 def test_a_run_on_the_reference_writes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
-    pair = [str(FIXTURES / "tiny/eagle3"), "--target", str(FIXTURES / "tiny/target"), "--engine", "reference"]
+    pair = [str(FIXTURES / "tiny/eagle3"), "--target", str(FIXTURES / "tiny/target"), "--run-in", "reference"]
     page, prompts = tmp_path / "page.html", tmp_path / "prompts.txt"
     prompts.write_text("one and two\n17 + 4 =\n")
     more = ["--device", "cpu", "--max-tokens", "6", "--prompts", str(prompts), "--json", "--page", str(page)]

@@ -126,8 +126,8 @@ def test_looking_imports_no_torch(tmp_path: Path, command: str) -> None:
 def test_validate_says_that_it_copied_and_headers_only_does_not(tmp_path: Path) -> None:
     folder = pickled_folder(tmp_path, state())
     before = contents(folder)
-    assert "copied to a temporary folder" in call("validate", folder).out
-    assert "copied to a temporary folder" not in call("validate", folder, "--headers-only").out
+    assert "copied to a temporary folder" in call("validate", "-v", folder).out
+    assert "copied to a temporary folder" not in call("validate", "-v", folder, "--headers-only").out
     assert contents(folder) == before
 
 

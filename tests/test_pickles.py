@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import eaglectl
 from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.opening import open_source
 from tests.builders import (
@@ -541,19 +542,57 @@ def test_a_missing_rank_is_no_crash_and_no_output(tmp_path: Path, file: str) -> 
 # trainers' own files
 
 
-def test_a_specforge_training_state_converts_to_what_it_exports(tmp_path: Path) -> None:
-    source = tmp_path / "training-state"
+def training_state(parent: Path, config: str) -> Path:
+    """SpecForge's checkpoint of a training, whose config has this name."""
+    source = parent / "training-state"
     shutil.copytree(PRODUCERS / "specforge/training-state", source)
-    (source / "draft_config.json").rename(source / "config.json")
+    (source / "draft_config.json").rename(source / config)
+    return source
+
+
+@pytest.mark.parametrize("config", ["config.json", "draft_config.json"])
+def test_a_specforge_training_state_converts_to_what_it_exports(config: str, tmp_path: Path) -> None:
+    source = training_state(tmp_path, config)
     exported = read_safetensors(PRODUCERS / "specforge/gqa/model.safetensors")
     del exported["embed_tokens.weight"]
     assert converted(source, tmp_path / "out", "specforge") == exported
 
 
 def test_a_training_state_without_its_config_says_what_to_copy(tmp_path: Path) -> None:
-    message = refusal(3, "convert", PRODUCERS / "specforge/training-state", "-o", tmp_path / "out")
+    message = refusal(3, "convert", training_state(tmp_path, "other.json"), "-o", tmp_path / "out")
     assert "training-state has no config.json" in message
     assert "draft json" in message
+
+
+def test_a_training_state_is_shown_as_what_it_is(tmp_path: Path) -> None:
+    source = training_state(tmp_path, "draft_config.json")
+    state = "training_state.pt is a trainer's state (step 12, epoch 0), read with draft_config.json"
+    inspection = eaglectl.inspect(source)
+    assert [note.text.partition(";")[0] for note in inspection.drafter.notes if note.about == "files"] == [
+        state
+    ]
+    assert inspection.commands == {}
+    assert {each.outcome for each in inspection.verdicts if each.engine in ("vllm", "sglang")} == {"fails"}
+    assert call("validate", source).code == 1
+    # a config of its own is the drafter's, whatever lies beside it
+    shutil.copy(PRODUCERS / "specforge/gqa/config.json", source)
+    assert not [note for note in eaglectl.inspect(source).drafter.notes if note.about == "files"]
+
+
+def test_a_state_without_counters_is_one_all_the_same(tmp_path: Path) -> None:
+    source = training_state(tmp_path, "draft_config.json")
+    saved = torch.load(source / "training_state.pt", weights_only=True)
+    torch.save(
+        {"draft_state_dict": saved["draft_state_dict"], "global_step": "x"}, source / "training_state.pt"
+    )
+    (note,) = (each for each in eaglectl.inspect(source).drafter.notes if each.about == "files")
+    assert note.text.startswith("training_state.pt is a trainer's state, read with")
+
+
+def test_the_json_of_a_trainer_alone_is_no_config(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    (folder / "config.json").rename(folder / "draft_config.json")
+    assert "has no config.json" in refusal(3, "inspect", folder)
 
 
 def test_a_token_list_beside_the_weights_gives_the_producers_d2t(tmp_path: Path) -> None:

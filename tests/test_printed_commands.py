@@ -19,7 +19,7 @@ PRINTED = re.compile(r"`(eaglectl [^`]+)`|^next: (eaglectl .+)$", re.MULTILINE)
 # what a printed command is given here only to be short; none changes what it does
 SHORT = {
     "convert": ("--device", "cpu", "--prompts", "other.jsonl", "--tolerance", "0.01", "-o", "out"),
-    "smoke": ("--device", "cpu", "--prompts", "few.jsonl", "--max-tokens", "4", "--engine", "reference"),
+    "smoke": ("--device", "cpu", "--prompts", "few.jsonl", "--max-tokens", "4", "--run-in", "reference"),
     "validate": ("--headers-only",),
 }
 

@@ -76,7 +76,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Trained], Path]:
 
 def probe(drafter: Path, prompts: Path, trained: Trained = TINY, **given: Any) -> SmokeReport:
     settings = {"max_tokens": trained.tokens, "probe": "sensitivity", **given}
-    options = eaglectl.SmokeOptions(engine="reference", device="cpu", prompts=prompts, **settings)
+    options = eaglectl.SmokeOptions(run_in="reference", device="cpu", prompts=prompts, **settings)
     return eaglectl.smoke(str(drafter), str(trained.target), options)
 
 

@@ -1,10 +1,13 @@
 """eaglectl from Python: paths, results as sources, short texts of results, and errors in Python's words."""
 
+import html
 import inspect
 import json
 import os
+import pydoc
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +72,9 @@ def test_the_document_is_what_the_command_prints() -> None:
 
 def test_a_notebook_shows_the_page_of_a_result_apart_from_its_own_style(result: Any) -> None:
     frame = result._repr_html_() or ""
-    assert frame.startswith("<iframe srcdoc=") and "<style" not in frame and "&lt;style" in frame
+    first = html.escape(str(result).splitlines()[0])
+    assert frame.startswith(f"<strong>{first}</strong><iframe srcdoc=")
+    assert "<style" not in frame and "&lt;style" in frame
 
 
 def test_a_text_shows_what_failed_before_what_is_long() -> None:
@@ -107,8 +112,8 @@ def test_a_result_is_a_target_and_a_policy_too(tmp_path: Path) -> None:
     [
         (lambda out: eaglectl.convert(TINY, out), "give another out, or force to replace it"),
         (lambda out: eaglectl.convert(ASKS, out / "new"), "pass semantics specforge=pre-879"),
-        (lambda _: eaglectl.smoke(TINY, TARGET, engine="reference", timeout=-1), "timeout -1: more than 0"),
-        (lambda _: eaglectl.smoke(TINY, "nowhere", engine="reference"), "target nowhere: smoke runs"),
+        (lambda _: eaglectl.smoke(TINY, TARGET, run_in="reference", timeout=-1), "timeout -1: more than 0"),
+        (lambda _: eaglectl.smoke(TINY, "nowhere", run_in="reference"), "target nowhere: smoke runs"),
         (lambda _: eaglectl.upgrade(TINY, fc_norm="off", is_norm_output=False), "is_norm_output=False leave"),
         (lambda _: eaglectl.convert(TINY, size=100), "size and counts go together"),
         (lambda _: eaglectl.load_only(TINY, TARGET, timeout=0), "timeout 0: more than 0"),
@@ -167,3 +172,85 @@ def test_a_signature_says_what_may_be_left_out() -> None:
     parameters = inspect.signature(eaglectl.convert).parameters
     assert parameters["layout"].annotation == str | None
     assert parameters["dry_run"].annotation is bool
+
+
+def test_a_result_prints_what_its_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    for words, result in (
+        (("inspect", TINY), eaglectl.inspect(TINY)),
+        (("diff", TINY, TINY), eaglectl.diff(TINY, TINY)),
+        (("validate", TINY), eaglectl.validate(TINY)),
+        (("inspect", TINY, ASKS), eaglectl.inspect([TINY, ASKS])),
+        (("validate", TINY, ASKS), eaglectl.validate([TINY, ASKS])),
+    ):
+        printed = call(*words).out.replace(f"{TINY.parent}/", "").replace(f"{ASKS.parent}/", "")
+        shown = str(result).replace(f"{TINY.parent}/", "").replace(f"{ASKS.parent}/", "")
+        assert [line.split(" in ")[0] for line in shown.splitlines()] == [
+            line.split(" in ")[0] for line in printed.splitlines()
+        ], words
+
+
+def test_what_the_terminal_does_not_show_prints_its_values() -> None:
+    assert (
+        str(eaglectl.LoadResult("0.32.0", (), {})) == "LoadResult(version='0.32.0', unfilled=(), resolved={})"
+    )
+
+
+@pytest.mark.parametrize("sources", [[TINY, "nowhere"], (str(TINY), "nowhere")])
+def test_several_sources_have_a_result_each(sources: Any) -> None:
+    inspected, missing = eaglectl.inspect(sources)
+    assert isinstance(inspected, eaglectl.Inspection) and isinstance(missing, eaglectl.FailedSource)
+    assert (missing.kind, missing.exit_code) == ("unreadable", 3)
+    reports = eaglectl.validate(sources, headers_only=True)
+    assert [report.verdict for report in reports] == ["pass", "could-not-look"]
+    assert (reports._repr_html_() or "").startswith("<strong>")  # type: ignore[attr-defined]
+
+
+def test_no_sources_have_no_results() -> None:
+    assert eaglectl.inspect([]) == () and str(eaglectl.validate([])) == "()"
+
+
+@pytest.mark.parametrize(("version", "kept"), [(3.1, "3.1"), (3, "3"), ("3.1", "3.1"), (3.0, "3")])
+def test_an_eagle_version_may_be_a_number(version: Any, kept: str) -> None:
+    assert eaglectl.ConvertOptions(version=version).version == kept
+
+
+@pytest.mark.parametrize("version", [True, 4, 3.11, (3, 1)])
+def test_another_version_is_refused(version: Any) -> None:
+    with pytest.raises(UsageError, match=r"3 or 3.1 was expected"):
+        eaglectl.ConvertOptions(version=version)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: eaglectl.inspect("nowhere"),
+        lambda: eaglectl.convert(ASKS, dry_run=True),
+        lambda: eaglectl.smoke(TINY, TARGET, run_in="nothing"),
+        lambda: eaglectl.validate(TINY, engines=["nothing"]),
+    ],
+)
+def test_an_error_of_the_user_has_none_of_our_frames(wrong: Any) -> None:
+    with pytest.raises(eaglectl.EaglectlError) as raised:
+        wrong()
+    lines = "".join(traceback.format_exception(raised.value)).splitlines()
+    frames = [line for line in lines if line.startswith("  File") and "/eaglectl/" in line]
+    assert len(frames) == 1 and "keywords.py" in frames[0] and "During handling" not in "".join(lines)
+
+
+def test_a_fault_of_ours_keeps_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eaglectl.operations.inspecting.read_checkpoint", None)
+    with pytest.raises(TypeError) as raised:
+        eaglectl.inspect(TINY)
+    assert "inspect_files" in "".join(traceback.format_exception(raised.value))
+
+
+def test_help_of_the_package_is_a_screen_of_its_functions_and_their_places() -> None:
+    lines = pydoc.plain(pydoc.render_doc(eaglectl)).splitlines()
+    end = next(place for place, line in enumerate(lines) if line == "PACKAGE CONTENTS")
+    assert end <= 24 and len(lines) <= 60 and all(len(line) <= 110 for line in lines)
+    functions = {name for name in dir(eaglectl) if inspect.isfunction(getattr(eaglectl, name))}
+    helpers = {"check_options", "open_target", "parse_answers", "read_policy"}
+    shown = "\n".join(lines[:end])
+    left = {name for name in functions if f"{name}(" not in shown}
+    assert left == {*helpers, "render_json", "render_page", "render_text"}

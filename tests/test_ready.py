@@ -59,7 +59,11 @@ def first(done: Outcome) -> str:
 
 def following(done: Outcome) -> str:
     """The command to run next, whole."""
-    return next(line for line in done.out.splitlines() if line.startswith("next  ")).removeprefix("next  ")
+    return (
+        next(line for line in done.out.splitlines() if line.startswith("next: "))
+        .removeprefix("next: ")
+        .strip()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +114,7 @@ def test_what_an_engine_reads_otherwise_is_measured_as_it_reads_it(misread: Path
     place = tmp_path / "otherwise"
     layers = ("--aux-layers", "3,5,6", "--aux-convention", "boundary")
     assert call("convert", TINY / "eagle3", *layers, "--target", TARGET, "-o", place).code == 0
-    smoked = call("smoke", place, *RUN, "--engine", "reference", "--json").document
+    smoked = call("smoke", place, *RUN, "--run-in", "reference", "--json").document
     assert stored["acceptance"]["acceptance_length"] == smoked["acceptance_length"]
     assert stored["reading"] == "at the layers that SGLang 0.5.23 captures"
     lengths = [part["acceptance"]["acceptance_length"] for part in (stored, converted)]
@@ -324,7 +328,7 @@ def test_python_raises_what_only_the_user_knows() -> None:
 
 
 def test_a_server_alone_is_the_engine_that_was_asked_for_and_a_dead_one_was_not_looked_at() -> None:
-    done = call("ready", TINY / "eagle3", *RUN, "--engine", "http://127.0.0.1:9", "--json")
+    done = call("ready", TINY / "eagle3", *RUN, "--run-in", "http://127.0.0.1:9", "--json")
     assert done.code == 3
     assert [engine["engine"] for engine in done.document["engines"]] == ["http://127.0.0.1:9"]
     assert "cannot be reached" in done.document["line"]
@@ -360,7 +364,7 @@ def test_the_command_writes_the_layout_of_the_engine_and_makes_its_gguf_file(
     assert server.startswith("llama-server ") and f"{place.name}.gguf" in server
     assert server.endswith(" --spec-draft-n-max 2 --metrics")
     again = how.rpartition("is measured where it runs: ")[2]
-    wanted = ("--engine", "http://127.0.0.1:8080", "--prompts", PROMPTS, "--sample", 8, "--max-tokens", 16)
+    wanted = ("--run-in", "http://127.0.0.1:8080", "--prompts", PROMPTS, "--sample", 8, "--max-tokens", 16)
     given = ("eaglectl", "ready", place.name, *wanted, "--target", TARGET)
     assert shlex.split(again) == list(map(str, given))
 
@@ -399,7 +403,7 @@ def test_what_is_for_installed_engines_is_refused_without_one(given: tuple[str, 
 
 def test_an_engine_of_which_the_layers_alone_are_known_cannot_be_asked_for() -> None:
     message = refusal(3, "ready", FIXTURES / "producers/eagle/bin", "--engine", "tokenspeed")
-    assert "read, not judged" in message and "smoke --engine http://" in message
+    assert "read, not judged" in message and "smoke --run-in http://" in message
 
 
 def again(*options: str | Path) -> list[str]:
@@ -557,7 +561,7 @@ def test_layers_that_an_engine_sorts_are_measured_in_its_order(tmp_path: Path) -
         (place / "config.json").write_text(json.dumps(config))
         save_file(tensors, place / "model.safetensors", {"format": "pt"})
     done = call("ready", places[0], *RUN, "--engine", "sglang==0.5.23", "--json").document
-    smoked = call("smoke", places[1], *RUN, "--engine", "reference", "--json").document
+    smoked = call("smoke", places[1], *RUN, "--run-in", "reference", "--json").document
     stored, converted = (done["engines"][0][side]["acceptance"] for side in ("stored", "converted"))
     assert stored["acceptance_length"] == smoked["acceptance_length"] < converted["acceptance_length"] - 0.5
 

@@ -49,5 +49,5 @@ def test_accepted_tokens_stand_in_brackets_where_there_is_no_colour() -> None:
 
 
 def test_an_engine_that_counts_all_drafts_together_shows_nothing() -> None:
-    with pytest.raises(UsageError, match="--engine reference"):
-        smoke("drafter", "target", SmokeOptions(engine="vllm", show=True))
+    with pytest.raises(UsageError, match="--run-in reference"):
+        smoke("drafter", "target", SmokeOptions(run_in="vllm", show=True))

@@ -76,7 +76,7 @@ def smoke(
         str(prompts),
         "--max-tokens",
         "6",
-        "--engine",
+        "--run-in",
         "reference",
         "--device",
         "cpu",
@@ -181,7 +181,7 @@ def test_the_screen_says_the_verdict_first(
         str(prompts),
         "--max-tokens",
         "4",
-        "--engine",
+        "--run-in",
         "reference",
     ]
     assert run(given) == 1
@@ -196,7 +196,7 @@ def test_the_screen_says_the_verdict_first(
         (("--probe", "luck"), 2, "--probe luck"),
         (("--max-tokens", "0"), 2, "at least 1"),
         (("--max-tokens", "600"), 2, "context"),
-        (("--engine", "http://127.0.0.1:9"), 3, "cannot be reached"),
+        (("--run-in", "http://127.0.0.1:9"), 3, "cannot be reached"),
         (("--prompts", "nowhere.jsonl"), 3, "nowhere.jsonl"),
     ],
 )
@@ -220,7 +220,7 @@ def test_an_activation_that_the_reference_does_not_run_is_refused_by_its_name(
     shutil.copytree(pair / "eagle3", source)
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({**config, "hidden_act": "gelu"}))
-    engine = ("--engine", "reference") if command == "smoke" else ("-o", tmp_path / "statistics")
+    engine = ("--run-in", "reference") if command == "smoke" else ("-o", tmp_path / "statistics")
     given = ("--target", pair / "target", "--prompts", pair / "prompts.jsonl", "--device", "cpu")
     message = refusal(1, command, source, *given, *engine)
     assert "runs SiLU alone, and hidden_act is 'gelu'" in message
@@ -236,8 +236,8 @@ def test_a_parallel_drafter_is_not_run_one_token_after_another(tmp_path: Path) -
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({**config, "mask_token_id": 0, "ptd_token_id": 0}))
     given = ("--target", pair / "target", "--prompts", pair / "prompts.jsonl", "--device", "cpu")
-    message = refusal(1, "smoke", source, *given, "--engine", "reference")
-    assert "this drafter drafts in parallel (mask_hidden); use --engine vllm" in message
+    message = refusal(1, "smoke", source, *given, "--run-in", "reference")
+    assert "this drafter drafts in parallel (mask_hidden); use --run-in vllm" in message
 
 
 def test_a_gpu_that_is_not_there_is_never_a_pass(
@@ -298,7 +298,7 @@ def test_plain_lines_and_json_lines_may_be_mixed(prompts: Path) -> None:
 
 def test_the_python_api_may_be_called_more_than_once(target: Path, prompts: Path) -> None:
     for _ in range(2):
-        options = eaglectl.SmokeOptions(engine="reference", prompts=prompts, max_tokens=2)
+        options = eaglectl.SmokeOptions(run_in="reference", prompts=prompts, max_tokens=2)
         report = eaglectl.smoke(DRAFTER, str(target), options)
         assert report.verdict == "fail"
 
@@ -316,7 +316,7 @@ def test_a_batch_is_bounded_by_its_tokens_and_by_its_texts() -> None:
 
 def test_progress_counts_the_prompts_of_a_run(target: Path, prompts: Path) -> None:
     progress: list[Progress] = []
-    options = eaglectl.SmokeOptions(engine="reference", prompts=prompts, max_tokens=2)
+    options = eaglectl.SmokeOptions(run_in="reference", prompts=prompts, max_tokens=2)
     eaglectl.smoke(DRAFTER, str(target), options, on_progress=progress.append)
     assert progress[0] == Progress("loading the target")
     steps = [step for step in progress if step.stage == "measuring"]
@@ -330,7 +330,7 @@ def test_an_unknown_probe_is_refused_before_anything_runs(
 ) -> None:
     monkeypatch.setattr(smoking, "_run", lambda job, engine: pytest.fail("it ran"))
     with pytest.raises(UsageError, match=r"probe='luck'\): sensitivity or drift was expected"):
-        eaglectl.smoke(DRAFTER, str(target), eaglectl.SmokeOptions(engine="reference", probe="luck"))
+        eaglectl.smoke(DRAFTER, str(target), eaglectl.SmokeOptions(run_in="reference", probe="luck"))
 
 
 # what the child process answers to "load" with vLLM 0.32.0

@@ -581,7 +581,7 @@ def test_ready_does_not_time_a_cpu(monkeypatch: pytest.MonkeyPatch, engine: list
         return None, {**common, "results": [result] * len(texts), "resolved": {}}
 
     monkeypatch.setattr(installed, "_answers", answers)
-    options = eaglectl.SmokeOptions(engine="vllm", prompts=str(PROMPTS), sample=8, speed=(1,))
+    options = eaglectl.SmokeOptions(run_in="vllm", prompts=str(PROMPTS), sample=8, speed=(1,))
     report = smoke_drafts(str(TINY / "eagle3"), str(TARGET), options, None, times_cpu=False)
     assert (report.speed, report.speed_gap, report.verdict) == (None, CPU_SKIPPED, "pass")
     assert engine == []
@@ -603,9 +603,9 @@ BAD = {
     ("--speed", "1", "-k", "0"): "at least 1",
     ("-k", "1,3"): "-k with several numbers is for --speed",
     ("-k", "three"): "a whole number, or with --speed several like 1,3,5, was expected",
-    ("--speed", "1", "--engine", "sglang"): "--speed is measured in vLLM, which --engine sglang is not",
-    ("--speed", "1", "--engine", "reference"): "--speed is measured in vLLM, which --engine reference is not",
-    ("--speed", "1", "-k", "1,3", "--engine", "http://127.0.0.1:1"): "a server drafts as many tokens as",
+    ("--speed", "1", "--run-in", "sglang"): "--speed is measured in vLLM, which --run-in sglang is not",
+    ("--speed", "1", "--run-in", "reference"): "--speed is measured in vLLM, which --run-in reference is not",
+    ("--speed", "1", "-k", "1,3", "--run-in", "http://127.0.0.1:1"): "a server drafts as many tokens as",
     ("--speed", "1", "--load-only"): "nothing that could be timed",
     ("-k", "1,3", "--load-only"): "nothing that could be timed",
 }  # fmt: skip
@@ -613,7 +613,7 @@ BAD = {
 
 @pytest.mark.parametrize("words", BAD, ids=" ".join)
 def test_what_cannot_be_timed_is_usage(words: tuple[str, ...]) -> None:
-    engine = () if "--engine" in words else ("--engine", "vllm")
+    engine = () if "--run-in" in words else ("--run-in", "vllm")
     assert BAD[words] in refusal(2, "smoke", TINY / "eagle3", "--target", TARGET, *engine, *words)
 
 
@@ -622,7 +622,7 @@ def test_what_cannot_be_timed_is_usage(words: tuple[str, ...]) -> None:
 )
 def test_numbers_that_do_not_rise_are_refused_in_python(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="in rising order"):
-        eaglectl.smoke(str(TINY / "eagle3"), str(TARGET), eaglectl.SmokeOptions(engine="vllm", **given))
+        eaglectl.smoke(str(TINY / "eagle3"), str(TARGET), eaglectl.SmokeOptions(run_in="vllm", **given))
 
 
 def test_ready_takes_one_k() -> None:
@@ -641,7 +641,7 @@ def smoke_server(tmp_path: Path, pages: Mapping[str, Any], seen: list[Any]) -> S
     (tmp_path / "prompts.txt").write_text("".join(f"prompt {number}\n" for number in range(6)))
     with server(pages, seen) as url:
         options = eaglectl.SmokeOptions(
-            engine=url, prompts=tmp_path / "prompts.txt", max_tokens=20, speed=(1, 3)
+            run_in=url, prompts=tmp_path / "prompts.txt", max_tokens=20, speed=(1, 3)
         )
         return eaglectl.smoke(str(folder), str(tmp_path / "target"), options)
 
@@ -680,7 +680,7 @@ def test_a_server_is_timed_with_what_it_serves(
     assert [line.length for line in found.rows] == [pytest.approx(length)] * 2
     assert all(line.drafted.median > 0 for line in found.rows)
     assert (found.text, found.break_even, found.repeats) == ("", (), REPEATS)
-    assert "there is no ratio: --engine vllm on such a card" in found.how
+    assert "there is no ratio: --run-in vllm on such a card" in found.how
     # acceptance, as many as are in flight to warm up, and repeats of eight and of nine requests
     assert len(seen) == 6 + 4 + REPEATS * (8 + 9)
     assert [request["ignore_eos"] for request in seen] == [False] * 6 + [True] * (len(seen) - 6)

@@ -381,7 +381,7 @@ def original(name: str) -> Path:
 def smoke(drafter: Path, whole: Path, name: str) -> SmokeReport:
     prompts = FIXTURES / name.partition("/")[0] / "prompts.jsonl"
     options = eaglectl.SmokeOptions(
-        engine="reference", device="cpu", k=3, max_tokens=16, prompts=prompts, sample=8
+        run_in="reference", device="cpu", k=3, max_tokens=16, prompts=prompts, sample=8
     )
     return eaglectl.smoke(str(drafter), str(whole), options)
 

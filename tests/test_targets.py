@@ -412,6 +412,6 @@ def test_validate_never_passes_a_target_that_was_not_looked_at(
     drafter = drafter_folder(tmp_path)
     done = call("validate", drafter, "--target", place, "--engine", "sglang==0.5.23", "--select", "EGL11")
     assert done.code == code, done.out
-    shown = call("inspect", drafter, "--target", place, "--engine", "sglang==0.5.23").out
+    shown = call("inspect", "-v", drafter, "--target", place, "--engine", "sglang==0.5.23").out
     assert outcome in shown
     assert ("sglang.launch_server" in shown) is (outcome == ServedAs.AS_TRAINED)

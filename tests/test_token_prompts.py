@@ -81,7 +81,7 @@ def test_a_wrong_line_is_named(line: Any, words: str, tmp_path: Path) -> None:
 
 def smoke(target: Path, prompts: Path, *more: str) -> Outcome:
     pytest.importorskip("transformers")
-    options = ("--target", target, "--prompts", prompts, "--engine", "reference", "--max-tokens", "4")
+    options = ("--target", target, "--prompts", prompts, "--run-in", "reference", "--max-tokens", "4")
     return call("smoke", DRAFTER, *options, *more, "--json")
 
 
@@ -118,7 +118,7 @@ def test_a_target_without_a_vocabulary_cannot_check_them(bare: Path, tmp_path: P
     folder = drafter_folder(tmp_path)
     with server(SGLANG, []) as url:
         file = prompts_file(tmp_path, ids(1, 2))
-        outcome = call("smoke", folder, "--target", target, "--engine", url, "--prompts", file)
+        outcome = call("smoke", folder, "--target", target, "--run-in", url, "--prompts", file)
     assert outcome.code == 3 and "states no vocab_size" in outcome.err
 
 
@@ -136,12 +136,12 @@ def test_a_server_is_sent_token_ids_as_they_are(tmp_path: Path) -> None:
         eaglectl.smoke(
             str(folder),
             str(tmp_path / "target"),
-            eaglectl.SmokeOptions(engine=url, prompts=file, max_tokens=20),
+            eaglectl.SmokeOptions(run_in=url, prompts=file, max_tokens=20),
         )
         wrong = prompts_file(tmp_path, ids(64))
         with pytest.raises(UsageError, match="token id 64, and the target has 64 tokens"):
             eaglectl.smoke(
-                str(folder), str(tmp_path / "target"), eaglectl.SmokeOptions(engine=url, prompts=wrong)
+                str(folder), str(tmp_path / "target"), eaglectl.SmokeOptions(run_in=url, prompts=wrong)
             )
     assert [request["prompt"] for request in seen] == [[1, 63], "text"]
 

@@ -27,7 +27,7 @@ SHORT = {
     "calibrate": ["--device", "cpu", "--answer-tokens", "8", "--force"],
     "convert": ["--device", "cpu", "--no-gate", "--force"],
     "plain convert": ["--force"],
-    "smoke": ["--device", "cpu", "--engine", "reference", "--max-tokens", "4"],
+    "smoke": ["--device", "cpu", "--run-in", "reference", "--max-tokens", "4"],
 }
 
 

@@ -14,6 +14,7 @@ from eaglectl.errors import RefusedError
 from eaglectl.operations.converting import ConvertOptions
 from tests.builders import ABSENT, HIDDEN, Outcome, call, drafter_folder, floats, refusal
 from tests.conftest import FIXTURES
+from tests.printed import text_of_page
 
 TARGET = FIXTURES / "target"  # of 8 layers
 SCHEMAS = FIXTURES.parent / "schemas"
@@ -42,8 +43,9 @@ def four(tmp_path: Path) -> tuple[Path, Path]:
 
 def serving(done: Outcome) -> dict[str, str]:
     """The lines under Serve, by engine."""
-    shown = done.out.partition("\nServe")[2].splitlines()[1:]
-    return dict(line.strip().partition(" ")[::2] for line in shown if line.startswith("  "))
+    shown = done.out.partition("\nServe")[2].partition("\n\n")[0].splitlines()[1:]
+    parts = [line.strip().partition(" ") for line in shown if line.startswith("  ")]
+    return {name.removesuffix(":"): text for name, _, text in parts}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_old_releases_that_are_merely_unknown_do_not_let_a_conversion_through(
 
 
 def test_a_trainer_s_layout_is_no_request_of_an_engine(geglu: Path, tmp_path: Path) -> None:
-    done = call("convert", geglu, "--for", "specforge", "-o", tmp_path / "out")
+    done = call("convert", "-v", geglu, "--for", "specforge", "-o", tmp_path / "out")
     assert done.code == 0
     lines = serving(done)
     assert {name: lines[name].strip()[:10] for name in ENGINES} == dict.fromkeys(ENGINES, "not served")
@@ -102,7 +104,7 @@ def test_every_engine_has_a_line_with_its_command_or_the_reason(
     four: tuple[Path, Path], tmp_path: Path
 ) -> None:
     source, target = four
-    done = call("convert", source, "--target", target, "-o", tmp_path / "out")
+    done = call("convert", "-v", source, "--target", target, "-o", tmp_path / "out")
     lines = serving(done)
     assert done.code == 0 and list(lines)[: len(ENGINES)] == list(ENGINES)
     assert "vllm serve" in lines["vllm"]
@@ -112,7 +114,7 @@ def test_every_engine_has_a_line_with_its_command_or_the_reason(
 
 def test_what_is_not_known_of_an_engine_is_said_and_is_no_refusal(tmp_path: Path) -> None:
     source = drafter_folder(tmp_path, config={"target_model_type": ABSENT})
-    done = call("convert", source, "--for", "llama.cpp", "--engine", "sglang", "-o", tmp_path / "out")
+    done = call("convert", "-v", source, "--for", "llama.cpp", "--engine", "sglang", "-o", tmp_path / "out")
     assert done.code == 0
     assert serving(done)["sglang"].strip().startswith("not known to serve it as trained by 0.5.23: ")
 
@@ -141,7 +143,7 @@ def test_only_the_releases_asked_for_count_and_each_engine_does(
 
 
 def test_what_is_forced_says_so_in_record_and_card(geglu: Path, tmp_path: Path) -> None:
-    done = call("convert", geglu, "--for", "vllm", "--force-unserved", "-o", tmp_path / "out")
+    done = call("convert", "-v", geglu, "--for", "vllm", "--force-unserved", "-o", tmp_path / "out")
     assert done.code == 0 and "not served by 0.33.0: knows silu only" in serving(done)["vllm"]
     record = json.loads((tmp_path / "out/eaglectl.json").read_text())
     (unserved,) = record["unserved"]
@@ -155,13 +157,13 @@ def test_what_is_forced_says_so_in_record_and_card(geglu: Path, tmp_path: Path) 
 
 def test_of_what_is_served_force_says_nothing(tmp_path: Path) -> None:
     source = drafter_folder(tmp_path)
-    assert call("convert", source, "--force-unserved", "-o", tmp_path / "out").code == 0
+    assert call("convert", "-v", source, "--force-unserved", "-o", tmp_path / "out").code == 0
     assert "unserved" not in json.loads((tmp_path / "out/eaglectl.json").read_text())
     assert "library_name: vllm" in (tmp_path / "out/README.md").read_text()
 
 
 def test_the_document_has_every_engine_too(geglu: Path, tmp_path: Path) -> None:
-    document = call("convert", geglu, "--force-unserved", "-o", tmp_path / "out", "--json").document
+    document = call("convert", "-v", geglu, "--force-unserved", "-o", tmp_path / "out", "--json").document
     jsonschema.validate(document, json.loads((SCHEMAS / "convert.schema.json").read_text()))
     outcomes = {part["engine"]: part["outcome"] for part in document["serving"]}
     assert outcomes == {
@@ -174,7 +176,7 @@ def test_the_document_has_every_engine_too(geglu: Path, tmp_path: Path) -> None:
 
 
 def test_a_trainer_s_start_is_for_no_engine(geglu: Path, tmp_path: Path) -> None:
-    done = call("convert", geglu, "--to", "3.1", "--init-only", "-o", tmp_path / "out")
+    done = call("convert", "-v", geglu, "--to", "3.1", "--init-only", "-o", tmp_path / "out")
     assert done.code == 0, done.err
     assert "Serve" not in done.out
 
@@ -184,22 +186,22 @@ ASSUMED = FIXTURES / "producers/automodel/gqa"  # of no stated layers
 
 def test_a_doubt_that_is_printed_as_a_warning_is_not_repeated_for_each_engine(tmp_path: Path) -> None:
     options = ("--target", TARGET, "--no-measure", "--assume-defaults", "-o", tmp_path / "out")
-    lines = serving(call("convert", ASSUMED, *options))
+    lines = serving(call("convert", "-v", ASSUMED, *options))
     assert lines["sglang"].strip() == ("not known to serve it as trained by 0.5.23: see the warning above")
 
 
 def test_engines_without_verdicts_do_not_hide_an_open_doubt(tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = ("--target", TARGET, "--no-measure", "--assume-defaults", "-o", out)
-    assert call("convert", ASSUMED, *options).code == 0
-    shown = call("inspect", out, "--target", TARGET).out
+    assert call("convert", "-v", ASSUMED, *options).code == 0
+    shown = call("inspect", "-v", out, "--target", TARGET).out
     rows = [row for row in shown.splitlines() if row.strip().startswith(("TensorRT-LLM", "tokenspeed"))]
-    assert len(rows) == 2 and all(row.endswith("yes, but what was trained is open") for row in rows)
+    assert len(rows) == 2 and all(row.endswith("yes                not judged") for row in rows), rows
     assert "eagle3_layers_to_capture" not in shown
 
 
 def test_engines_without_verdicts_have_their_line_where_nothing_is_open(tmp_path: Path) -> None:
-    shown = call("inspect", drafter_folder(tmp_path)).out
+    shown = call("inspect", "-v", drafter_folder(tmp_path)).out
     assert "eagle3_layers_to_capture: {" in shown and "is open" not in shown
 
 
@@ -209,35 +211,33 @@ def test_no_command_serves_a_target_that_no_engine_is_known_to_capture(
 ) -> None:
     target = tmp_path / "config.json"
     target.write_text(json.dumps({"model_type": model_type, "num_hidden_layers": 8}))
-    shown = call("inspect", FIXTURES / "producers/specforge/gqa", "--target", target).out
+    shown = call("inspect", "-v", FIXTURES / "producers/specforge/gqa", "--target", target).out
     assert "\nServe\n" not in shown and "\nServe  " not in shown and "layers_to_capture: {" not in shown
 
 
 def test_no_option_serves_a_drafter_whose_files_contradict_each_other(tmp_path: Path) -> None:
-    shown = call("inspect", drafter_folder(tmp_path, config={"draft_vocab_size": 7})).out
+    shown = call("inspect", "-v", drafter_folder(tmp_path, config={"draft_vocab_size": 7})).out
     assert "draft_vocab_size: 7" in shown and "eagle3_layers_to_capture" not in shown
 
 
 def test_layers_of_an_engine_whose_targets_were_not_looked_at_say_so() -> None:
-    done = call("inspect", FIXTURES / "producers/specforge/gqa", "--target", TARGET)
+    done = call("inspect", "-v", FIXTURES / "producers/specforge/gqa", "--target", TARGET)
     rows = [row for row in done.out.splitlines() if row.strip().startswith(("TensorRT-LLM", "tokenspeed"))]
-    assert len(rows) == 2 and all(row.endswith("yes, but its targets were not looked at") for row in rows), (
-        rows
-    )
+    assert len(rows) == 2 and all(row.endswith("yes                not judged") for row in rows), rows
     assert "eagle3_layers_to_capture: {1, 3, 4}  # its targets were not looked at" in done.out
 
 
 def test_a_conversion_has_a_line_for_each_engine_whose_releases_are_not_followed(tmp_path: Path) -> None:
     source = FIXTURES / "producers/specforge/gqa"
-    done = call("convert", source, "--target", TARGET, "-o", tmp_path / "out")
+    done = call("convert", "-v", source, "--target", TARGET, "-o", tmp_path / "out")
     lines = serving(done)
     assert lines["vllm"].strip().startswith("vllm serve ")
     assert lines["tensorrt-llm"].strip() == (
         "unknown: its targets were not looked at; needs eagle3_layers_to_capture: {1, 3, 4}; start it with"
-        " the drafter, and smoke --engine http://127.0.0.1:8080 measures it"
+        " the drafter, and smoke --run-in http://127.0.0.1:8080 measures it"
     )
     assert lines["atom"].strip() == "differs: captures boundaries [1, 3, 4]"
-    others = "tokenspeed, max, vllm-ascend, lmdeploy, mlx-vlm  unknown: read, not judged; start it with the"
+    others = "tokenspeed, max, vllm-ascend, lmdeploy, mlx-vlm: unknown: read, not judged; start it with the"
     assert others in done.out
 
 
@@ -262,23 +262,24 @@ def test_inspect_advises_the_conversion_that_helps() -> None:
 
 
 def test_a_row_of_layers_does_not_read_as_fine_where_the_engine_fails(geglu: Path) -> None:
-    done = call("inspect", geglu)
-    rows = done.out.partition("layers as trained\n")[2].splitlines()
+    done = call("inspect", "-v", geglu)
+    rows = done.out.partition("newest release\n")[2].splitlines()
     assert [row.rpartition("  ")[2] for row in rows[:4]] == [
-        "yes, but 0.33.0 fails",
-        "yes, but 0.33.0 fails",
-        "yes, but 0.5.23 fails",
-        "yes, but 0.3.36 differs",
+        "fails",
+        "fails",
+        "fails",
+        "differs",
     ]
 
 
 def test_a_row_of_layers_of_an_engine_that_serves_it_says_yes(tmp_path: Path) -> None:
-    done = call("inspect", drafter_folder(tmp_path))
-    rows = done.out.partition("layers as trained\n")[2].splitlines()
-    assert [row.rpartition("  ")[2] for row in rows[:4]] == ["yes"] * 4
+    done = call("inspect", "-v", drafter_folder(tmp_path))
+    rows = done.out.partition("newest release\n")[2].splitlines()
+    assert [row.rpartition("  ")[2] for row in rows[:4]] == ["as trained, weights not read"] * 4
 
 
 def test_a_page_marks_such_a_row_too(geglu: Path, tmp_path: Path) -> None:
     assert call("inspect", geglu, "--page", tmp_path / "page.html").code == 0
-    page = (tmp_path / "page.html").read_text()
-    assert "layers as trained" in page and page.count("yes, but 0.33.0 fails") == 2
+    text = text_of_page((tmp_path / "page.html").read_text())
+    rows = [line for line in text.splitlines() if line.startswith("  vLLM, V") and ";" not in line]
+    assert len(rows) == 2 and all(line.rstrip().endswith("fails") for line in rows), rows

@@ -100,7 +100,7 @@ def test_without_lossless_the_target_is_not_run_alone(stand_in: Path, prompts: P
 
 def test_phases_are_reported(stand_in: Path, prompts: Path) -> None:
     steps: list[Progress] = []
-    options = eaglectl.SmokeOptions(engine="vllm", prompts=str(prompts), max_tokens=33)
+    options = eaglectl.SmokeOptions(run_in="vllm", prompts=str(prompts), max_tokens=33)
     eaglectl.smoke(EAGLE3, TARGET, options, on_progress=steps.append)
     stages = dict.fromkeys(step.stage for step in steps)
     assert [stage for stage in stages if stage.startswith("vLLM")] == [
@@ -234,7 +234,7 @@ def test_an_mla_pair_takes_the_cpus_backend_on_cpus_alone(
     config = {"model_type": "deepseek_v3", "kv_lora_rank": 16, "vocab_size": 256, "hidden_size": 32}
     (target / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 8}))
     source = FIXTURES / "producers/vllm/mla"
-    options = eaglectl.SmokeOptions(engine="vllm", prompts=str(prompts), max_tokens=33)
+    options = eaglectl.SmokeOptions(run_in="vllm", prompts=str(prompts), max_tokens=33)
     backends = {}
     for device in ("cpu", "cuda"):
         monkeypatch.setenv("STAND_IN_DEVICE", device)

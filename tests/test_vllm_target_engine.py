@@ -113,7 +113,7 @@ def test_arguments_of_vllm_reach_it_and_are_recorded(stand_in: Path, tmp_path: P
     (tmp_path / "prompts.txt").write_text("def f(x):\n")
     options = eaglectl.CalibrateOptions(
         prompts=tmp_path / "prompts.txt",
-        engine="vllm",
+        run_in="vllm",
         device="cpu",
         engine_arguments={"quantization": "fp8", "kv_cache_memory_bytes": 5},
     )
@@ -196,7 +196,7 @@ def test_without_vllm_it_says_what_to_install(
     monkeypatch.setattr(InstalledEngine, "is_installed", lambda engine: False)
     assert run([*CALL, "--engine", "vllm", "--device", "cpu", "-o", str(tmp_path / "stats")]) == 3
     assert "vLLM is not installed" in (said := capsys.readouterr().err)
-    assert "--engine transformers" in said
+    assert "--run-in transformers" in said
     assert not (tmp_path / "stats").exists()
 
 
@@ -265,7 +265,7 @@ def test_an_embedding_is_found_by_name_and_shape_or_not_at_all(
     if is_found:
         assert torch.equal(load_embedding(target, VOCAB, WIDTH), table)
     else:
-        with pytest.raises(UnreadableError, match=r"shares the target's embedding.*--engine transformers"):
+        with pytest.raises(UnreadableError, match=r"shares the target's embedding.*--run-in transformers"):
             load_embedding(target, VOCAB, WIDTH)
 
 

@@ -31,7 +31,7 @@ def without(packages: str, *arguments: str | Path) -> subprocess.CompletedProces
     [
         ("calibrate", EAGLE3, "--target", TARGET, "-o"),
         ("convert", EAGLE3, "--to", "3.1", "--target", TARGET, "-o"),
-        ("smoke", EAGLE3, "--target", TARGET, "--engine", "reference", "--page"),
+        ("smoke", EAGLE3, "--target", TARGET, "--run-in", "reference", "--page"),
     ],
 )
 def test_a_run_of_the_target_says_what_to_install(arguments: tuple[str | Path, ...], tmp_path: Path) -> None:

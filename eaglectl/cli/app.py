@@ -10,7 +10,8 @@ from typer.completion import get_completion_inspect_parameters
 
 import eaglectl
 from eaglectl.cli.command import command as command_of
-from eaglectl.cli.commands import COMMANDS
+from eaglectl.cli.command import print_help
+from eaglectl.cli.commands import COMMANDS, EXIT_LINE
 from eaglectl.cli.help import COMMON, HELP_OPTIONS, GroupedCommand, Root, terminal_width
 from eaglectl.files.files import current_folder
 from eaglectl.progress import set_notices
@@ -31,6 +32,7 @@ def make_app(name: str | None) -> typer.Typer:
         name="eaglectl",
         cls=Root,
         no_args_is_help=True,
+        epilog=EXIT_LINE,
         add_help_option=False,  # typer loads pydantic for its own, and for completion
         add_completion=False,
         context_settings={**HELP_OPTIONS, "terminal_width": terminal_width()},
@@ -54,9 +56,7 @@ def _not_loaded() -> None:
 
 def _print_help(context: typer.Context, is_asked: bool) -> None:
     if is_asked:
-        for line in context.get_help().splitlines():
-            say(line)
-        raise typer.Exit
+        print_help(context)
 
 
 def _print_version(is_asked: bool) -> None:

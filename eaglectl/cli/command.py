@@ -9,9 +9,30 @@ from typing import Annotated, Any
 import typer
 
 from eaglectl.options import Field, Options, made, options_of
+from eaglectl.terminal import say
 
+HELP_ALL = "--help-all"
 # what --help shows for a number
 VALUES = {int: "N", float: "X"}
+
+
+def _print_all(context: typer.Context, is_all: bool) -> None:
+    """Print the help of a command with all its options."""
+    if is_all:
+        context.meta[HELP_ALL] = True
+        print_help(context)
+
+
+HelpAll = Annotated[
+    bool, typer.Option(HELP_ALL, help="Show all options and exit.", is_eager=True, callback=_print_all)
+]
+
+
+def print_help(context: typer.Context) -> None:
+    """Print the help of a command, and end it."""
+    for line in context.get_help().splitlines():
+        say(line)
+    raise typer.Exit
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -31,8 +52,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             options.setdefault(inner, option)
             shown.setdefault(inner, _parameter(option))
 
+    shown[HELP_ALL] = inspect.Parameter(
+        "is_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll
+    )
+
     @wraps(function)
-    def run(context: typer.Context, **values: Any) -> None:
+    def run(context: typer.Context, *, is_all: bool, **values: Any) -> None:
         others = {name: value for name, value in values.items() if name not in options}
         given = {name: options[name].of_text(values[name]) for name in options if _is_given(context, name)}
         made_of = {name: made(record, others | given) for name, record in records.items()}
@@ -68,6 +93,7 @@ def _parameter(field: Field) -> inspect.Parameter:
         help=option.help,
         metavar=option.value or "|".join(option.choices) or VALUES.get(field.kind),
         rich_help_panel=option.group or None,
+        hidden=option.is_former,
         min=None if math.isinf(option.least) else option.least,
         max=None if math.isinf(option.most) else option.most,
         autocompletion=_completion(field),

@@ -11,19 +11,53 @@ from msgspec import Struct
 class Command(Struct, frozen=True):
     """A command: what `--help` says of it in a line, and the arguments of its examples.
 
-    In examples `my-drafter`, `my-target` and `old-drafter` stand for folders.
+    In examples `my-drafter`, `my-target` and `old-drafter` stand for folders. `common` are the options of
+    `--help`, in that order; the others are behind `--help-all`. None named: all are of `--help`.
     """
 
     summary: str
     examples: tuple[str, ...]
+    common: tuple[str, ...] = ()
+
+
+# exit code, what it means, and what a pipeline does
+EXITS = (
+    ("0", "done, and nothing found", "goes on"),
+    ("1", "findings: a rule failed, drafters differ, the gate or the smoke test did not pass", "stops"),
+    (
+        "2",
+        "the call is wrong, or a question has to be answered first; the message names the option",
+        "is mended: no other drafter or release helps",
+    ),
+    (
+        "3",
+        "it could not look: an unreadable file or repository, a missing engine, too few measurements",
+        "tries again, or stops; where the message says `update eaglectl` (`kind` is `outdated` in JSON), this"
+        " eaglectl does not know the engine's release",
+    ),
+    ("70", "an error in eaglectl itself", "reports it"),
+    ("130", "interrupted", "tries again"),
+)
+EXIT_LINE = (
+    "Exit codes: 0 fine, 1 findings, 2 the call is wrong or a question is open, 3 could not look (or `update"
+    " eaglectl`, in its words), 70 a fault of eaglectl."
+)
+
+
+def _flags(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
 
 
 COMMANDS: Mapping[str, Command] = {
     "ready": Command(
-        "Say whether it can be served: before, converted, and how to start it.",
+        "Say if it can be served: before, converted, and how to start.",
         (
             "my-drafter --target my-target",
             "my-drafter --target my-target --engine vllm -o served",
+        ),
+        _flags(
+            "--target --out --engine --run-in --prompts --sample --max-tokens --assume-defaults "
+            "--markdown --json --page"
         ),
     ),
     "inspect": Command(
@@ -32,12 +66,20 @@ COMMANDS: Mapping[str, Command] = {
             "my-drafter",
             "my-drafter --target my-target --json",
         ),
+        _flags(
+            "--target --engine --tensors --aux-layers --aux-convention --source-semantics "
+            "--assume-defaults --json --page"
+        ),
     ),
     "convert": Command(
         "Rewrite a drafter in another layout, or EAGLE-3 as 3.1.",
         (
             "my-drafter --target my-target -o served",
             "my-drafter --to 3.1 --target my-target -o upgraded",
+        ),
+        _flags(
+            "--out --for --to --target --engine --prompts --aux-layers --source-semantics "
+            "--assume-defaults --dry-run --force --json"
         ),
     ),
     "calibrate": Command(
@@ -46,6 +88,10 @@ COMMANDS: Mapping[str, Command] = {
             "my-drafter --target my-target -o statistics",
             "my-drafter --target my-target --sample 100 -o statistics",
         ),
+        _flags(
+            "--out --target --prompts --run-in --answer-tokens --states --aux-layers "
+            "--source-semantics --assume-defaults --force --json"
+        ),
     ),
     "validate": Command(
         "Check drafters by rules and by engine release.",
@@ -53,12 +99,20 @@ COMMANDS: Mapping[str, Command] = {
             "my-drafter --engine 'vllm>=0.22'",
             "my-drafter --target my-target --output sarif=eaglectl.sarif",
         ),
+        _flags(
+            "--target --engine --no-engines --headers-only --select --ignore --fail-on --policy "
+            "--format --output --json --page"
+        ),
     ),
     "smoke": Command(
         "Run a drafter with its target and measure acceptance.",
         (
-            "my-drafter --target my-target --engine reference",
+            "my-drafter --target my-target --run-in reference",
             "my-drafter --target my-target --against old-drafter",
+        ),
+        _flags(
+            "--target --run-in --num-speculative-tokens --prompts --max-tokens --speed --against "
+            "--min-acceptance-length --probe --show --json --page"
         ),
     ),
     "diagnose": Command(
@@ -66,6 +120,10 @@ COMMANDS: Mapping[str, Command] = {
         (
             "my-drafter --target my-target",
             "my-drafter --target my-target --engine vllm==0.32.0",
+        ),
+        _flags(
+            "--target --engine --run-in --prompts --max-tokens --temperature --expected "
+            "--assume-defaults --json --page"
         ),
     ),
     "diff": Command(
@@ -80,6 +138,10 @@ COMMANDS: Mapping[str, Command] = {
         (
             "my-drafter my-org/my-drafter --dry-run",
             "my-drafter my-org/my-drafter --direct --tag v1",
+        ),
+        _flags(
+            "--dry-run --policy --target --engine --pr --private --tag --yes --smoke --license "
+            "--base-model --json"
         ),
     ),
     "verify": Command(

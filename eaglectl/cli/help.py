@@ -8,6 +8,7 @@ from typing import Any
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
+from eaglectl.cli.command import HELP_ALL
 from eaglectl.cli.commands import COMMANDS
 from eaglectl.cli.defaults import command_defaults
 from eaglectl.text import printable
@@ -16,6 +17,8 @@ from eaglectl.text import printable
 LEAST_WIDTH = 50
 # the longest name that keeps its help beside it below that width
 NARROW_NAME = 12
+# groups that are always shown
+FIRST, MORE = ("Arguments", "Options"), "More options"
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COMMON = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
 
@@ -60,9 +63,16 @@ class _Context(_ClickContext):  # type: ignore[misc]
 
 
 class Root(TyperGroup):
-    """`eaglectl` itself."""
+    """`eaglectl` itself: its commands before its options."""
 
     context_class = _Context
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, then the options."""
+        self.format_commands(ctx, formatter)
+        rows = [parameter.get_help_record(ctx) for parameter in self.get_params(ctx)]
+        with formatter.section("Options"):
+            formatter.write_dl([row for row in rows if row])
 
 
 class GroupedCommand(TyperCommand):
@@ -70,23 +80,45 @@ class GroupedCommand(TyperCommand):
 
     context_class = _Context
 
+    @property
+    def common(self) -> tuple[str, ...]:
+        """The flags of the options that --help shows; none: it shows all."""
+        command = COMMANDS.get(self.name or "")
+        return command.common if command else ()
+
     def sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
-        """By the title of each group: parameters with what they take, and their help."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for parameter in self.get_params(ctx):
+        """By the title of each group: parameters with what they take, and their help.
+
+        The first are the arguments and the common options.
+        """
+        common = self.common
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], MORE: []}
+        for parameter in sorted(self.get_params(ctx), key=lambda each: _place(each, common)):
             record = parameter.get_help_record(ctx)
-            if record is not None:
-                is_argument = isinstance(parameter, TyperArgument)
-                title = getattr(parameter, "rich_help_panel", None) or "Options"
-                name = re.sub(r" <[^>]*>$", "", record[0])  # types of texts say nothing
-                sections.setdefault("Arguments" if is_argument else title, []).append((name, record[1]))
+            if record is None or HELP_ALL in parameter.opts:
+                continue
+            title = getattr(parameter, "rich_help_panel", None) or (MORE if common else "Options")
+            if isinstance(parameter, TyperArgument):
+                title = "Arguments"
+            elif _place(parameter, common) < len(common) or parameter.name == "help":
+                title = "Options"
+            name = re.sub(r" <[^>]*>$", "", record[0])  # types of texts say nothing
+            sections.setdefault(title, []).append((name, record[1]))
         return {title: rows for title, rows in sections.items() if rows}
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, each group of options, and the examples."""
-        for title, rows in self.sections(ctx).items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
+        """Write the arguments, the common options or each group of all, and the examples."""
+        sections = self.sections(ctx)
+        left = [title for title in sections if title not in FIRST]
+        if ctx.meta.get(HELP_ALL) or not self.common:
+            left = []
+        for title in sections:
+            if title not in left:
+                with formatter.section(title):
+                    formatter.write_dl(sections[title])
+        if left:
+            count = sum(len(sections[title]) for title in left)
+            formatter.write(f"\n  {count} more options: {ctx.command_path} {HELP_ALL}\n")
         with formatter.section("Examples"):
             for example in examples(ctx.command_path, self.name or ""):
                 formatter.write(_continued(example, formatter.width))
@@ -117,6 +149,11 @@ class GroupedCommand(TyperCommand):
             ctx.fail(f"Got unexpected extra argument(s) ({' '.join(map(printable, rest))}){hint}")
         ctx.args = rest
         return rest
+
+
+def _place(parameter: Any, common: Sequence[str]) -> int:
+    """Where a parameter stands among the common options; behind them, where it is none."""
+    return next((place for place, flag in enumerate(common) if flag in parameter.opts), len(common))
 
 
 def terminal_width() -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.files.files import home_folder
 from eaglectl.terminal import emit, say
 
 ASK = "env _EAGLECTL_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args"
@@ -144,12 +145,13 @@ def complete(option: str, word: str) -> None:
 def _install(shell: str) -> Path:
     """Write the script of a shell, and once the line that loads it."""
     place, start, line = PLACES[shell]
-    path = Path.home() / place
+    home = home_folder()
+    path = home / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(SCRIPTS[shell], encoding="utf-8")
     line = line.format(shlex.quote(str(path)))
     if start:
-        file = Path.home() / start
+        file = home / start
         before = file.read_text(encoding="utf-8", errors="surrogateescape") if file.exists() else ""
         if line not in before.splitlines():
             separator = "" if before.endswith("\n") or not before else "\n"

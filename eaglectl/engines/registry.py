@@ -18,7 +18,7 @@ from eaglectl.engines.engine import NO_RESULTS, Engine, RuleResults, Verdict
 from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.targets import as_seen, read_captures
 from eaglectl.engines.view import NO_FILES, View, WeightFiles
-from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.errors import OutdatedError, UsageError
 from eaglectl.files.opening import hub_name
 from eaglectl.verdicts import ServedAs
 
@@ -32,9 +32,9 @@ NEWEST, INSTALLED = "newest known", "installed here"
 LONGEST_PATH = 4096
 # of every engine whose releases are not followed: no list of its targets was read
 TARGETS_UNREAD = "its targets were not looked at"
-SETTLED_BY_A_RUN = "start it with the drafter, and smoke --engine http://127.0.0.1:8080 measures it"
+SETTLED_BY_A_RUN = "start it with the drafter, and smoke --run-in http://127.0.0.1:8080 measures it"
 # of a release that no data is of; its place is the engine's name
-UPDATE = "not a known release: update eaglectl, or let smoke --engine {} measure the installed one"
+UPDATE = "not a known release: update eaglectl, or let smoke --run-in {} measure the installed one"
 
 
 class EngineRequest(Struct, frozen=True):
@@ -98,7 +98,7 @@ def parse_engine(text: str) -> EngineRequest:
 
         versions = [Version(bound.version.removesuffix(".*")) for bound in requirement.specifier]
         known = f"no known release fits; {_nearest(name, versions)}"
-        raise UnreadableError(f"--engine {text}: {known}; {UPDATE.format(name)}")
+        raise OutdatedError(f"--engine {text}: {known}; {UPDATE.format(name)}")
     return EngineRequest(name, matching)
 
 

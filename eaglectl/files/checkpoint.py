@@ -29,13 +29,14 @@ from eaglectl.files.layout import (
     RECORD,
     SINGLE,
     WEIGHT_SUFFIXES,
+    config_name,
     export_words,
     folders_with_config,
     pickle_files,
 )
 from eaglectl.files.record import why_claim
 from eaglectl.files.source import FolderSource, Source
-from eaglectl.shell import as_path, quote
+from eaglectl.shell import as_path, join, quote
 from eaglectl.text import listed
 
 # read ahead: one request is enough for nearly every drafter's header
@@ -153,7 +154,8 @@ def read_weight_file(path: Path) -> Checkpoint:
 def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]:
     """config.json of `source`, which must be an object; `is_target` is for the words of the message."""
     names = source.names()
-    if CONFIG not in names and "adapter_config.json" in names:
+    file = config_name(names)
+    if file is None and "adapter_config.json" in names:
         remedy = (
             "give the model that it adapts: engines run the drafter unadapted (sglang 34337)"
             if is_target
@@ -165,7 +167,7 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
             "not-a-drafter",
             "adapter_config.json",
         )
-    if CONFIG not in names and not is_target and (found := [name for name in MISTRAL if name in names]):
+    if file is None and not is_target and (found := [name for name in MISTRAL if name in names]):
         raise RefusedError(
             f"{source.place} is in Mistral's own layout ({' and '.join(found)}, no config.json), in which a"
             " drafter is EAGLE-1 (eagle_linear), which vLLM and SGLang serve; eaglectl reads EAGLE-3 and"
@@ -173,13 +175,12 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
             "not-a-drafter",
             found[0],
         )
-    if CONFIG not in names:
+    if file is None:
         raise UnreadableError(_no_config(source, is_target=is_target), JSON, CONFIG)
     with _naming(source):
-        config = parse_json(CONFIG, source.read(CONFIG), JSON)
+        config = parse_json(file, source.read(file), JSON)
         if not isinstance(config, dict):
-            kind = type(config).__name__
-            raise UnreadableError(f"config.json is a JSON {kind}, not an object", JSON, CONFIG)
+            raise UnreadableError(f"{file} is a JSON {type(config).__name__}, not an object", JSON, file)
         return config
 
 
@@ -197,13 +198,18 @@ def _no_config(source: Source, *, is_target: bool) -> str:
         return f"{about}; {words}"
     if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):
         kind = "target" if is_target else "checkpoint"
-        return f"{about}; give the folder of one {kind} in it: {_paths(source, folders)}"
+        first = "" if is_target else f"; the newest: `{_inspection(source.root / folders[0])}`"
+        return f"{about}; give the folder of one {kind} in it: {_paths(source, folders)}{first}"
     if is_target:
         return f"{about}; a target is known by it: give the folder or Hub repository with the target's own"
     return (
         f"{about}; a drafter is a config.json beside its weights: copy the trainer's draft json there under"
         " that name"
     )
+
+
+def _inspection(folder: Path) -> str:
+    return join(["eaglectl", "inspect", as_path(str(folder))])
 
 
 def _paths(source: FolderSource, folders: Sequence[str]) -> str:
@@ -228,7 +234,8 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
     if not files:
         about = f"{source.place} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
         if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):
-            about += f"; give the folder of one checkpoint in it: {_paths(source, folders)}"
+            about += f"; give the folder of one checkpoint in it: {_paths(source, folders)}; the newest:"
+            about += f" `{_inspection(source.root / folders[0])}`"
     else:
         about = f"{source.place} has {len(files)} .safetensors files and no {INDEX}; name the one to read"
     raise UnreadableError(about, WEIGHTS)

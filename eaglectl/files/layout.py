@@ -11,6 +11,8 @@ from eaglectl.files.source import Source
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+# SpecForge's checkpoint of a training, and the config that was given to it
+STATE, STATE_CONFIG = "training_state.pt", "draft_config.json"
 # what Mistral's own layout has in their places
 MISTRAL = ("params.json", "consolidated.safetensors")
 # published beside the weights
@@ -36,6 +38,16 @@ NOT_WEIGHTS = re.compile(
     r"(optimizer|scheduler|scaler|rng_state|training_args|training_state_rank)|"
     + "|".join(map(re.escape, VOCABULARY_PICKLES))
 )
+
+
+def config_name(names: Collection[str]) -> str | None:
+    """The file that is the config; None where there is none.
+
+    Beside a trainer's state, which no engine loads, it is the json that was given to the trainer.
+    """
+    if CONFIG not in names and STATE in names and STATE_CONFIG in names:
+        return STATE_CONFIG
+    return CONFIG if CONFIG in names else None
 
 
 def pickle_files(source: Source) -> tuple[str, ...]:
@@ -90,13 +102,12 @@ def _folders(parent: Path) -> list[Path]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder has a config.json beside weights."""
+    """Whether a folder has a config beside weights."""
     try:
-        return (folder / CONFIG).is_file() and any(
-            entry.name.endswith(WEIGHT_SUFFIXES) for entry in folder.iterdir()
-        )
+        names = {entry.name for entry in folder.iterdir() if entry.is_file()}
     except OSError:
         return False
+    return config_name(names) is not None and any(name.endswith(WEIGHT_SUFFIXES) for name in names)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

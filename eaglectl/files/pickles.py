@@ -19,7 +19,15 @@ from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.files.distributed import Chunk, DistributedTensor, read_table
 from eaglectl.files.files import naming
 from eaglectl.files.header import LFS_POINTER, POINTER, PULL, UNSAFE, WEIGHTS, StoredTensor
-from eaglectl.files.layout import PICKLES, SINGLE, VOCABULARY_PICKLES, pickle_files
+from eaglectl.files.layout import (
+    CONFIG,
+    PICKLES,
+    SINGLE,
+    STATE,
+    VOCABULARY_PICKLES,
+    config_name,
+    pickle_files,
+)
 from eaglectl.files.opcodes import Dict, ForeignNameError, List, PickleError, Value, shortened
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.torch_file import (
@@ -143,6 +151,17 @@ def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTenso
     return stored, scattered, nested
 
 
+def training_progress(source: Source) -> str:
+    """How far a training had come whose state this is: "step 12, epoch 0"; "" where there is no state."""
+    if STATE not in source.names():
+        return ""
+    with _named(STATE):
+        value = _load(source, STATE, has_places=False).value
+    stated = value.entries if isinstance(value, Dict) else {}
+    counts = ((word, stated.get(key)) for word, key in (("step", "global_step"), ("epoch", "epoch")))
+    return ", ".join(f"{word} {count}" for word, count in counts if type(count) is int)
+
+
 def unpickle(source: Source, folder: Path) -> UnpickledSource:
     """Write the pickled weights of `source` as one safetensors file in `folder`, and copy its other files.
 
@@ -168,11 +187,12 @@ def unpickle(source: Source, folder: Path) -> UnpickledSource:
             raise UnreadableError(
                 f"{folder.parent}: cannot keep the unpickled weights there: {error}"
             ) from None
+        config = config_name(source.names())
         for name in source.names():
             is_weights = name.endswith(WEIGHTS_ENDINGS) and name not in VOCABULARY_PICKLES
             is_beside = not (is_weights or name.startswith(".") or "/" in name)
             if (path := source.path(name)) and is_beside:
-                shutil.copyfile(path, folder / name)
+                shutil.copyfile(path, folder / (CONFIG if name == config else name))
     return UnpickledSource(folder, origin=source.label, origin_place=source.place)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from eaglectl.errors import EaglectlError
+from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.files.files import naming
 from eaglectl.files.signals import register_removal, stopped_by_signals, unregister_removal
 
@@ -61,13 +61,23 @@ class Scratch:
         unregister_removal(self.remove)
 
 
+def temporary_folder() -> Path:
+    """The system's folder of temporary files. Raises UnreadableError where none can be written to."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        raise UnreadableError(
+            "no folder for temporary files can be written to; mount one at /tmp, or set TMPDIR to one"
+        ) from None
+
+
 @contextmanager
 def scratch_folder(near: Path | None = None) -> Iterator[Path]:
     """An empty folder in `near` or the system's temporary folder, removed at the end; SIGTERM ends it too.
 
     Raises UnreadableError where it cannot be made.
     """
-    parent = near or Path(tempfile.gettempdir())
+    parent = near or temporary_folder()
     sweep(parent, "eaglectl")
     with stopped_by_signals():
         with naming(f"{parent}: cannot write there"):

@@ -61,7 +61,7 @@ OF_A_RUN = {
     "--seed": "seed",
     "--answer-tokens": "answer_tokens",
     "--ignore-eos": "ignore_eos",
-    "--engine": "engine",
+    "--run-in": "run_in",
     "--tensor-parallel-size": "tensor_parallel_size",
     "--engine-arg": "engine_arguments",
     "--timeout": "timeout",
@@ -145,7 +145,7 @@ def collect_statistics(
             engine_arguments=options.engine_arguments,
         )
         texts = tokenise(job, read_context_length(pair.target))
-        with _start_engine(options.engine, job, max(map(len, texts)) + options.answer_tokens) as (
+        with _start_engine(options.run_in, job, max(map(len, texts)) + options.answer_tokens) as (
             engine,
             model,
         ):
@@ -271,7 +271,7 @@ def split_prompts(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], tuple[
 def _check(options: CalibrateOptions) -> None:
     """Raise UsageError for options that this engine does not have, or of a run beside states on disk."""
     check_timeout(options.timeout)
-    default, is_vllm = CalibrateOptions(), options.engine == "vllm"
+    default, is_vllm = CalibrateOptions(), options.run_in == "vllm"
     given = [option for option, name in OF_A_RUN.items() if getattr(options, name) != getattr(default, name)]
     verb, them = ("is", "it") if len(given) == 1 else ("are", "them")
     check(
@@ -293,9 +293,9 @@ def _check(options: CalibrateOptions) -> None:
     check(
         (
             options.tensor_parallel_size > 1 and not is_vllm,
-            "--tensor-parallel-size is vLLM's: pass --engine vllm; transformers takes all GPUs it finds",
+            "--tensor-parallel-size is vLLM's: pass --run-in vllm; transformers takes all GPUs it finds",
         ),
-        (options.engine_arguments and not is_vllm, "--engine-arg is for vLLM: pass --engine vllm"),
+        (options.engine_arguments and not is_vllm, "--engine-arg is for vLLM: pass --run-in vllm"),
     )
 
 

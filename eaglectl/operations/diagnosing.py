@@ -15,7 +15,7 @@ from eaglectl import shell
 from eaglectl.conversion.request import parse_reading
 from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 from eaglectl.engines.registry import ENGINES, installed_release, parse_engine
-from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.opening import on_disk
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.target_files import read_target_config, text_part
@@ -29,11 +29,11 @@ from eaglectl.operations.inspecting import inspect
 from eaglectl.operations.open_questions import measured_questions
 from eaglectl.operations.options import (
     INSTALLED,
-    SERVERS,
     ConvertOptions,
     DiagnoseOptions,
     SmokeOptions,
     ValidateOptions,
+    is_server,
 )
 from eaglectl.operations.smoking import as_preset, repair_command, search_aux_layers, smoke_drafts
 from eaglectl.operations.validating import validate
@@ -93,11 +93,19 @@ def _check(options: DiagnoseOptions) -> None:
             " was expected"
         )
     choose_prompts(options.prompts, options.sample, options.seed)
-    engine = options.engine
-    if engine is None or engine.startswith(SERVERS):
-        return
-    if parse_engine(engine).engine not in INSTALLED:
-        raise UsageError(f"--engine {engine}: vllm, sglang or a server's URL was expected")
+    engine, runner = options.engine, options.run_in
+    name = None if engine is None else parse_engine(engine).engine
+    check(
+        (name not in (None, *INSTALLED), f"--engine {engine}: vllm or sglang was expected"),
+        (
+            runner not in (None, "reference", *INSTALLED) and not is_server(str(runner)),
+            f"--run-in {runner}: vllm, sglang, reference or a server's URL was expected",
+        ),
+        (
+            runner not in (None, "reference", name) and name is not None,
+            f"--run-in {runner} is not --engine {engine}; leave one of them out",
+        ),
+    )
 
 
 class Looks(Struct, frozen=True):
@@ -110,10 +118,11 @@ class Looks(Struct, frozen=True):
 
     def start(self) -> Evidence:
         """The evidence of reading the files."""
-        options, name = self.options, self.options.engine
-        if name is not None:
-            name = "server" if name.startswith(SERVERS) else parse_engine(name).engine
-        engines = () if name in (None, "server") else (str(options.engine),)
+        options, runner = self.options, self.options.run_in or ""
+        engine = options.engine or (runner if runner in INSTALLED else None)
+        engines, name = (engine,) if engine else (), "server" if is_server(runner) else None
+        if engine is not None:
+            name = parse_engine(engine).engine
         judging = ValidateOptions(
             target=self.target,
             engines=engines,
@@ -210,14 +219,20 @@ class Looks(Struct, frozen=True):
         return replace(evidence, commands={**evidence.commands, name: line})
 
     def _engine(self, evidence: Evidence) -> Evidence:
-        engine, name = self.options.engine, evidence.engine_name
-        if engine is None or name is None:
+        engine, name, runner = self.options.engine, evidence.engine_name, self.options.run_in
+        if name is None:
             return evidence
         try:
-            if name == "server":
-                return replace(evidence, engine=self._smoke(engine))
+            if runner == "reference":
+                raise UnreadableError(f"--run-in {runner} runs no engine")
+            if runner is not None and name == "server":
+                return replace(evidence, engine=self._smoke(runner))
             installed = installed_release(ENGINES[name])
-            if engine != name and installed is not None and installed not in parse_engine(engine).releases:
+            if (
+                engine not in (None, name)
+                and installed is not None
+                and installed not in parse_engine(str(engine)).releases
+            ):
                 raise UnreadableError(f"{engine} was asked for, and {name} {installed} is installed here")
             return replace(evidence, engine=self._smoke(name))
         except EaglectlError as error:
@@ -254,7 +269,7 @@ class Looks(Struct, frozen=True):
     def _smoke_options(self, engine: str) -> SmokeOptions:
         options = self.options
         return SmokeOptions(
-            engine=engine,
+            run_in=engine,
             device=options.device,
             k=options.k,
             prompts=options.prompts,
@@ -264,7 +279,7 @@ class Looks(Struct, frozen=True):
             seed=options.seed,
             timeout=options.timeout,
             # a server loads the target itself, and takes no such option
-            trust_remote_code=options.trust_remote_code and not engine.startswith(SERVERS),
+            trust_remote_code=options.trust_remote_code and not is_server(engine),
             answers=options.answers,
         )
 
@@ -278,8 +293,9 @@ class Looks(Struct, frozen=True):
             prompts = ["--like", options.like]
         elif options.prompts is not None:
             prompts = ["--prompts", as_path(str(options.prompts))]
-        run = ["--engine", "reference", *prompts]
+        run = ["--run-in", "reference", *prompts]
         engine = [] if options.engine is None else ["--engine", options.engine]
+        engine += [] if options.run_in is None else ["--run-in", options.run_in]
         return {
             "diagnose": self._command("diagnose", *engine, *prompts),
             "validate": self._command("validate"),

@@ -1,13 +1,14 @@
 """What a checkpoint is."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 from msgspec.structs import replace
 
+from eaglectl.base import Results
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.registry import (
     ENGINES,
@@ -21,7 +22,7 @@ from eaglectl.engines.registry import (
 )
 from eaglectl.engines.targets import notes_on_pair
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.files.layout import CONFIG, INDEX
+from eaglectl.files.layout import CONFIG, INDEX, STATE, STATE_CONFIG, config_name
 from eaglectl.files.opening import hub_name, open_source
 from eaglectl.files.record import history
 from eaglectl.files.source import FolderSource
@@ -33,8 +34,9 @@ from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.operations.copies import pickles_copied
 from eaglectl.operations.options import InspectOptions
+from eaglectl.operations.several import inspect_all
 from eaglectl.progress import OnProgress
-from eaglectl.results import Inspection
+from eaglectl.results import FailedSource, Inspection
 from eaglectl.target import (
     TargetChoice,
     choose_target,
@@ -42,15 +44,31 @@ from eaglectl.target import (
     with_places_looked_at,
 )
 
+# of several sources, how many at the same time
+JOBS = 8
 
+
+@overload
+def inspect(source: StrPath, options: InspectOptions | None = None, **fields: Any) -> Inspection: ...
+@overload
+def inspect(
+    source: Sequence[StrPath], options: InspectOptions | None = None, **fields: Any
+) -> tuple[Inspection | FailedSource, ...]: ...
 @with_keywords
-def inspect(source: StrPath, options: InspectOptions | None = None, **fields: Any) -> Inspection:
+def inspect(
+    source: StrPath | Sequence[StrPath], options: InspectOptions | None = None, **fields: Any
+) -> Inspection | tuple[Inspection | FailedSource, ...]:
     """What a checkpoint is and what engines do with it; of its tensors, d2t, t2d and norms alone are read.
 
-    Raises UnreadableError (missing, truncated, pickled), RefusedError (no EAGLE-3 drafter, or contradictory),
+    Of a list of sources, a result for each; one that cannot be inspected is a FailedSource. Raises
+    UnreadableError (missing, truncated, pickled), RefusedError (no EAGLE-3 drafter, or contradictory),
     UsageError.
     """
-    return inspect_files(os.fspath(source), options or InspectOptions())
+    chosen = options or InspectOptions()
+    if isinstance(source, str | os.PathLike):
+        return inspect_files(os.fspath(source), chosen)
+    names = [os.fspath(each) for each in source]
+    return Results(inspect_all(names, lambda name: inspect(name, chosen), jobs=JOBS).reports)
 
 
 def inspect_files(
@@ -109,14 +127,33 @@ def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> It
     for note in drafter.notes:
         text = with_places_looked_at(note.text, choice) if note.level == "question" else note.text
         yield replace(note, text=text)
+    yield from _state_notes(checkpoint)
     yield from _serving_notes(drafter)
     yield from _massive_notes(checkpoint, drafter)
+
+
+def _state_notes(checkpoint: Checkpoint) -> Iterator[Note]:
+    """What a trainer's own state is, where its config is the json that was given to the trainer."""
+    source = checkpoint.source
+    if config_name(source.names()) == STATE_CONFIG:
+        from eaglectl.files.pickles import training_progress  # late: few sources are pickles
+
+        progress = training_progress(source)
+        state = f"a trainer's state ({progress})" if progress else "a trainer's state"
+        yield Note(
+            "note", "files", f"{STATE} is {state}, read with {STATE_CONFIG}; engines load what convert makes"
+        )
 
 
 def _launch_commands(
     source: str, checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice
 ) -> Mapping[str, str]:
-    """The command of each engine, which takes a folder or a repository, and no file in it."""
+    """The command of each engine, which takes a folder or a repository, and no file in it.
+
+    None takes a trainer's state.
+    """
+    if config_name(checkpoint.source.names()) != CONFIG:
+        return {}
     place, revision = hub_name(source) or (source, None)
     if checkpoint.source.only is not None:
         place = os.path.dirname(source) or "."  # noqa: PTH120
@@ -166,5 +203,6 @@ def _shown_releases() -> Iterator[EngineRequest]:
 
 def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:
     """The files of which bytes were read."""
-    beside = {CONFIG, INDEX, *checkpoint.sidecars} & set(checkpoint.source.names())
+    names = checkpoint.source.names()
+    beside = {config_name(names) or CONFIG, INDEX, *checkpoint.sidecars} & set(names)
     return (*checkpoint.weight_files, *beside)

@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from eaglectl.conversion.request import (
     FC_NORM_MODES,
@@ -17,10 +17,12 @@ from eaglectl.conversion.request import (
     UpgradeRecipe,
     parse_reading,
 )
+from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.judge.policy import Policy
 from eaglectl.judge.rule import Severity
-from eaglectl.options import ANSWERS, ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options
+from eaglectl.options import ANSWERS, ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options, options_of
+from eaglectl.progress import notify
 
 if TYPE_CHECKING:
     from eaglectl.engines.registry import EngineRequest
@@ -62,6 +64,37 @@ def read_arguments(texts: Sequence[str]) -> Mapping[str, Any]:
     from eaglectl.run.engine_arguments import parse_engine_arguments  # late: few commands have them
 
     return parse_engine_arguments(texts)
+
+
+# what runs was spelled --engine, which is an engine and release that is judged
+FORMER = Option("", "--engine", is_former=True)
+
+
+def is_server(text: str) -> bool:
+    """Whether what runs is the URL of a server."""
+    return text.startswith(SERVERS)
+
+
+def move_former(options: Options, name: str, is_moved: Callable[[str], bool]) -> None:
+    """Move the values of the field `name` that are what runs to `run_in`, and say how they are spelled now.
+
+    Raises UsageError where `run_in` says otherwise.
+    """
+    given, now = (getattr(options, field) for field in (name, "run_in"))
+    values = given if isinstance(given, tuple) else tuple(filter(None, [given]))
+    moved = tuple(text for text in values if is_moved(text))
+    for text in moved:
+        shown = "URL" if "://" in text else text  # which may have a password
+        notify(f"--engine {shown} is spelled --run-in {shown} now")
+    if moved and isinstance(now, tuple):
+        force_setattr(options, name, tuple(text for text in values if text not in moved))
+        force_setattr(options, "run_in", (*now, *moved))
+    elif moved:
+        field = options_of(type(options))["run_in"]
+        if now not in (field.default, moved[0]):
+            raise UsageError("--engine and --run-in contradict each other; leave --engine out")
+        force_setattr(options, name, None)
+        force_setattr(options, "run_in", field.of_text(moved[0]))
 
 
 ENGINE_ARGUMENTS = Option(
@@ -507,12 +540,10 @@ class CalibrateOptions(Options, frozen=True):
         int, Option("Tokens of the target's own answer to each prompt that count too.", least=1)
     ] = 64
     ignore_eos: Annotated[bool, replace(IGNORE_EOS, group=ADVANCED)] = False
-    engine: Annotated[
+    run_in: Annotated[
         str,
         Option(
             "What runs the target: transformers, or the installed vLLM (vllm).",
-            value="ENGINE",
-            group=ADVANCED,
             choices=("transformers", "vllm"),
         ),
     ] = "transformers"
@@ -548,6 +579,11 @@ class CalibrateOptions(Options, frozen=True):
         ),
     ] = None
     measure: Annotated[bool, MEASURE] = True
+    engine: Annotated[str | None, FORMER] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        move_former(self, "engine", bool)
 
     @property
     def measuring(self) -> MeasureOptions | None:
@@ -568,12 +604,12 @@ class CalibrateOptions(Options, frozen=True):
 class SmokeOptions(Options, frozen=True):
     """Options of `smoke`."""
 
-    engine: Annotated[
+    run_in: Annotated[
         str,
         Option(
-            "auto, vllm, sglang, reference, or the URL of a running vLLM or SGLang server, to which requests"
-            " go directly, without proxies.",
-            value="ENGINE",
+            "What runs it: auto (vLLM where it is installed, else the reference), vllm, sglang, reference, or"
+            " the URL of a running server, to which requests go directly, without proxies.",
+            value="RUNNER",
             complete="runners",
         ),
     ] = "auto"
@@ -596,7 +632,7 @@ class SmokeOptions(Options, frozen=True):
     sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
     max_tokens: Annotated[int, Option("New tokens for each prompt.")] = 64
     show: Annotated[
-        bool, Option("Show the first prompt's answer, its accepted draft tokens marked (--engine reference).")
+        bool, Option("Show the first prompt's answer, its accepted draft tokens marked (--run-in reference).")
     ] = False
     ignore_eos: Annotated[bool, replace(IGNORE_EOS, group=ADVANCED)] = False
     temperature: Annotated[float, Option("0 is greedy.", group=ADVANCED)] = 0.0
@@ -648,6 +684,11 @@ class SmokeOptions(Options, frozen=True):
         default_factory=dict
     )
     answers: Answers = field(default_factory=Answers)
+    engine: Annotated[str | None, FORMER] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        move_former(self, "engine", bool)
 
     @property
     def chains(self) -> tuple[int, ...]:
@@ -661,10 +702,19 @@ class DiagnoseOptions(Options, frozen=True):
     engine: Annotated[
         str | None,
         Option(
-            "The engine where acceptance is low: vllm or sglang (run where it is installed, with ==RELEASE"
-            " read for that one), or the URL of a running server.",
+            "The engine where acceptance is low: vllm, sglang==0.5.23. It is run where that release is"
+            " installed here.",
             value="ENGINE",
             complete="engines",
+        ),
+    ] = None
+    run_in: Annotated[
+        str | None,
+        Option(
+            "What runs it beside the reference: vllm, sglang, or the URL of a running server; reference alone"
+            " runs no engine. Left out, the engine of --engine.",
+            value="RUNNER",
+            complete="runners",
         ),
     ] = None
     prompts: Annotated[str | None, replace(PROMPTS, complete="files")] = None
@@ -684,6 +734,10 @@ class DiagnoseOptions(Options, frozen=True):
     trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
     answers: Answers = field(default_factory=Answers)
     measure: Annotated[bool, MEASURE] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        move_former(self, "engine", is_server)
 
     @property
     def measuring(self) -> MeasureOptions | None:
@@ -706,12 +760,21 @@ class ReadyOptions(Options, frozen=True):
     engines: Annotated[
         tuple[str, ...],
         Option(
-            "An engine that shall serve it: vllm, sglang==0.5.23, llama.cpp, or the URL of a running server;"
-            " without a release the one installed here, else the newest. Left out: those installed here, and"
-            " the newest vLLM and SGLang. May be given several times.",
+            "An engine that shall serve it: vllm, sglang==0.5.23, llama.cpp; without a release the one"
+            " installed here, else the newest. Left out: those installed here, and the newest vLLM and"
+            " SGLang. May be given several times.",
             "--engine",
             value="ENGINE",
             complete="engines",
+        ),
+    ] = ()
+    run_in: Annotated[
+        tuple[str, ...],
+        Option(
+            "What runs it: vllm, sglang, reference, or the URL of a running server. Left out, each engine"
+            " that is installed here, and the reference for the others. May be given several times.",
+            value="RUNNER",
+            complete="runners",
         ),
     ] = ()
     prompts: Annotated[
@@ -749,6 +812,25 @@ class ReadyOptions(Options, frozen=True):
         ),
     ] = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        move_former(self, "engines", is_server)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The URLs of running servers."""
+        return tuple(filter(is_server, self.run_in))
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is said which engines shall serve the drafter, and not all that are known."""
+        return bool(self.engines or (self.servers and not self.runners))
+
+    @property
+    def runners(self) -> tuple[str, ...]:
+        """What alone runs here; none: all that is installed."""
+        return tuple(text for text in self.run_in if not is_server(text))
+
     def smoke_options(self, engine: str, answers: Answers) -> SmokeOptions:
         """The options of one run; a server loads the target itself, and takes no code of it.
 
@@ -756,10 +838,10 @@ class ReadyOptions(Options, frozen=True):
         """
         is_installed = engine in INSTALLED
         return SmokeOptions(
-            engine=engine,
+            run_in=engine,
             device=self.device,
             k=self.k,
-            speed=self.speed if engine in TIMED or engine.startswith(SERVERS) else None,
+            speed=self.speed if engine in TIMED or is_server(engine) else None,
             prompts=self.prompts,
             like=self.like,
             sample=self.sample,
@@ -767,7 +849,7 @@ class ReadyOptions(Options, frozen=True):
             temperature=self.temperature,
             seed=self.seed,
             timeout=self.timeout,
-            trust_remote_code=self.trust_remote_code and not engine.startswith(SERVERS),
+            trust_remote_code=self.trust_remote_code and not is_server(engine),
             tensor_parallel_size=self.tensor_parallel_size if is_installed else 1,
             engine_arguments=self.engine_arguments if is_installed else {},
             answers=answers,

@@ -32,13 +32,13 @@ from eaglectl.operations.inspecting import inspect
 from eaglectl.operations.options import (
     INSTALLED,
     NUMBERS,
-    SERVERS,
     TIMED,
     ConvertOptions,
     DiagnoseOptions,
     ReadyOptions,
     SmokeOptions,
     is_rising,
+    is_server,
 )
 from eaglectl.options import options_of
 from eaglectl.progress import LOADING, OnProgress, report_step
@@ -128,15 +128,11 @@ def smoke_drafts(
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     prompts = chosen.prompts
     choice = runnable_target(source, target, options.answers, "smoke")
-    given, source, folder = source, on_disk(source), Path(on_disk(str(choice.place)))
+    given, source, folder = source, on_disk(source), _runnable_folder(str(choice.place), target)
     against = options.against and on_disk(options.against)
-    if not is_folder(folder):
-        raise UnreadableError(
-            f"--target {target}: smoke runs the target, so it must be a folder with its weights"
-        )
-    engine = _choose_engine(options.engine)
+    engine = _choose_engine(options.run_in)
     if against is not None and engine not in RUNNERS:
-        raise UsageError("--against needs an engine that loads both drafters, and no server: --engine vllm")
+        raise UsageError("--against needs an engine that loads both drafters, and no server: --run-in vllm")
     report = _report(source, folder, prompts, options, on_progress, compares_plain=compares_plain)
     report = replace(
         report,
@@ -156,9 +152,19 @@ def smoke_drafts(
             report = _timed(report, job, engine, chains, options.speed, times_cpu=times_cpu)
     if options.probe is None:
         return report
-    with _job(source, folder, prompts, replace(options, engine="reference"), on_progress) as job:
+    with _job(source, folder, prompts, replace(options, run_in="reference"), on_progress) as job:
         repair = partial(repair_command, given, target, options.answers)
         return _probed(report, job, options.probe, repair, screens=not compares_plain)
+
+
+def _runnable_folder(place: str, target: str | None) -> Path:
+    """The target's folder on disk. Raises UnreadableError for one without weights."""
+    folder = Path(on_disk(place))
+    if not is_folder(folder):
+        raise UnreadableError(
+            f"--target {target}: smoke runs the target, so it must be a folder with its weights"
+        )
+    return folder
 
 
 def _probed(
@@ -227,7 +233,7 @@ def search_aux_layers(
     Raises UnreadableError for too few prompts.
     """
     assert report.choice is not None
-    place, options = Path(on_disk(target)), replace(options, engine="reference")
+    place, options = Path(on_disk(target)), replace(options, run_in="reference")
     with _job(on_disk(source), place, report.choice.prompts, options, on_progress) as job:
         return search_layers(job, report.run.results)
 
@@ -270,20 +276,20 @@ def load_only(
 
 def _check(options: SmokeOptions) -> None:
     """Raise UsageError for values that make no sense."""
-    if options.trust_remote_code and options.engine.startswith(SERVERS) and options.probe is None:
+    if options.trust_remote_code and is_server(options.run_in) and options.probe is None:
         raise UsageError(
             "--trust-remote-code: a server loads the target itself; give the option to the server"
         )
     check_timeout(options.timeout)
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
-    engine, least = _choose_engine(options.engine), options.max_regression
+    engine, least = _choose_engine(options.run_in), options.max_regression
     argument = "--engine-arg" if options.engine_arguments else "--tensor-parallel-size"
     has_argument = options.engine_arguments or options.tensor_parallel_size > 1
     is_number = 0 <= options.temperature < inf and 0 <= options.seed < 1 << 63
     check(
         (
             has_argument and engine not in INSTALLED,
-            f"{argument} is for an installed engine: pass --engine vllm or --engine sglang",
+            f"{argument} is for an installed engine: pass --run-in vllm or --run-in sglang",
         ),
         (not is_number, "--temperature and --seed need to be at least 0, and numbers of 64 bits"),
         (
@@ -296,7 +302,7 @@ def _check(options: SmokeOptions) -> None:
         ),
         (
             options.show and engine != "reference",
-            "--show needs what each draft had accepted, which --engine reference alone tells",
+            "--show needs what each draft had accepted, which --run-in reference alone tells",
         ),
         (
             min(options.chains, default=0) < 1 or options.max_tokens < 1,
@@ -324,8 +330,8 @@ def _check_speed(options: SmokeOptions, engine: str) -> None:
         ),
         (
             options.speed and not is_server and engine not in TIMED,
-            f"--speed is measured in vLLM, which --engine {engine} is not, or in a running server: pass"
-            " --engine vllm where it is installed, or the server's URL",
+            f"--speed is measured in vLLM, which --run-in {engine} is not, or in a running server: pass"
+            " --run-in vllm where it is installed, or the server's URL",
         ),
     )
 
@@ -346,7 +352,7 @@ def _report(
         )
     with _job(source, target, prompts, options, on_progress) as job:
         job = replace(job, compares_plain=compares_plain and options.lossless)
-        run = _run(job, _choose_engine(options.engine))
+        run = _run(job, _choose_engine(options.run_in))
         label = open_folder(source).label
         report = make_report(label, job, run, options.min_acceptance_length, options.min_position_0)
         shown = show_answer(job, run.results) if options.show else None
@@ -371,7 +377,7 @@ def repair_command(source: str, target: str | None, answers: Answers, variant: V
 
 def _diagnose_command(source: str, target: str | None, options: SmokeOptions) -> str:
     """The command that looks for why this run's acceptance is low."""
-    words = [] if options.engine in ("auto", "reference") else ["--engine", options.engine]
+    words = [] if options.run_in in ("auto", "reference") else ["--run-in", options.run_in]
     if options.like is not None:
         words += ["--like", options.like]
     elif options.prompts is not None:
@@ -404,7 +410,7 @@ def _job(
         tensor_parallel_size=options.tensor_parallel_size,
         engine_arguments=options.engine_arguments,
     )
-    engine = _choose_engine(options.engine)
+    engine = _choose_engine(options.run_in)
     if engine != "reference":
         stored = open_folder(source)
         drafter, tokens = _stored_drafter(stored, target, options.answers), None
@@ -451,11 +457,11 @@ def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Dra
 
 
 def _choose_engine(engine: str) -> str:
-    """The value of --engine, with auto resolved."""
+    """The value of --run-in, with auto resolved."""
     if engine == "auto":
         return "vllm" if VLLM.is_installed() else "reference"
-    if engine not in RUNNERS and not engine.startswith(SERVERS):
-        raise UsageError(f"--engine {engine}: auto, {', '.join(RUNNERS)} or a server's URL was expected")
+    if engine not in RUNNERS and not is_server(engine):
+        raise UsageError(f"--run-in {engine}: auto, {', '.join(RUNNERS)} or a server's URL was expected")
     return engine
 
 

@@ -1,11 +1,14 @@
 """Validating checkpoints by rules."""
 
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
 
 from msgspec.structs import replace
 
+from eaglectl.base import Results
 from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import EaglectlError
 from eaglectl.files.checkpoint import read_checkpoint, read_config, why_no_checkpoint
@@ -18,6 +21,7 @@ from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.operations.copies import pickles_copied
 from eaglectl.operations.options import ValidateOptions
+from eaglectl.operations.several import validate_all
 from eaglectl.progress import OnProgress, notify
 from eaglectl.target import choose_target, fitting_target, open_target, target_source
 
@@ -25,22 +29,43 @@ if TYPE_CHECKING:
     from eaglectl.files.hub import HubSource
 
 
-@with_keywords
+@overload
 def validate(
     source: StrPath,
     options: ValidateOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
     **fields: Any,
-) -> Report:
+) -> Report: ...
+@overload
+def validate(
+    source: Sequence[StrPath],
+    options: ValidateOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
+) -> tuple[Report, ...]: ...
+@with_keywords
+def validate(
+    source: StrPath | Sequence[StrPath],
+    options: ValidateOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
+) -> Report | tuple[Report, ...]:
     """Run the rules over one checkpoint, and what the requested engine releases do with it.
 
-    A checkpoint that cannot be read is reported, not raised. Raises UnreadableError where it does not exist,
-    and UsageError for unknown rules and engines. Weights that are pickles are copied to a temporary folder,
-    but with `headers_only`. `on_progress` is called with the bytes read of the weights.
+    A checkpoint that cannot be read is reported, not raised; of a list of them, each has a report. Raises
+    UnreadableError where it does not exist, and UsageError for unknown rules and engines. Weights that are
+    pickles are copied to a temporary folder, but with `headers_only`. `on_progress` is called with the bytes
+    read of the weights.
     """
+    options = options or ValidateOptions()
+    if not isinstance(source, str | os.PathLike):
+        names, judge_one = [os.fspath(each) for each in source], partial(validate, options=options)
+        return Results(validate_all(names, judge_one, jobs=options.jobs, on_progress=on_progress).reports)
     source = os.fspath(source)
-    opened, options = open_source(source), options or ValidateOptions()
+    opened = open_source(source)
     report = judge_source(opened, source, options, on_progress)
     for text in uncompared_weights(opened) if options.headers_only else ():
         notify(text)

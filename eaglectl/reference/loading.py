@@ -37,7 +37,7 @@ def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> 
     from safetensors.torch import load_file
 
     if drafter.quantisation is not None:
-        raise RefusedError("the reference engine runs no quantised drafters; use --engine vllm")
+        raise RefusedError("the reference engine runs no quantised drafters; use --run-in vllm")
     if (activation := drafter.settings["hidden_act"]) != "silu":
         raise RefusedError(f"the reference engine runs SiLU alone, and hidden_act is {activation!r}")
     weights: dict[str, torch.Tensor] = {}
@@ -60,7 +60,7 @@ def load_embedding(target: Checkpoint, vocab: int, hidden: int) -> torch.Tensor:
         stored = "none of plain numbers" if name is None else f"{name} {list(shape)}"
         raise UnreadableError(
             f"the drafter shares the target's embedding, [{vocab} rows or more, {hidden}], and"
-            f" {target.source.place} has {stored}; calibrate with --engine transformers"
+            f" {target.source.place} has {stored}; calibrate with --run-in transformers"
         )
     data = bytearray(target.read(name))
     return torch.frombuffer(data, dtype=FLOATS[target.tensors[name].dtype]).view(shape)

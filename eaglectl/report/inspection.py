@@ -36,6 +36,7 @@ from eaglectl.report.wording import (
     layers,
     placeholders,
     plural,
+    release_outcome,
     release_table,
     remarks,
     size,
@@ -54,7 +55,7 @@ MOST_CAUSES = 2
 LAYERS_ALONE = {True: "not judged", False: "on other layers", None: "not judged"}
 # the most notes that are shown to people
 MOST_NOTES = 20
-AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained")
+AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained", "newest release")
 # a target of more layers is not drawn
 DEEPEST = 512
 TENSOR_HEAD = ("tensor", "dtype", "shape", "bytes", "canonical")
@@ -94,7 +95,9 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     needed = placeholders([command]) if command in inspection.commands.values() else next_remark(inspection)
     cause = [*_causes(inspection, verdicts), *([Words(needed, "quiet")] if needed else [])]
     verdict = Words(f"EAGLE-{drafter.version}", "plain")
-    return Outline("inspect", verdict, subject, head, head, sections, cause=cause, next=command)
+    published = [each for each in verdicts if each.outcome == ServedAs.AS_PUBLISHED]
+    last = [f"{each.outcome}: {each.reasons[0]}" for each in published]
+    return Outline("inspect", verdict, subject, head, head, sections, last, cause=cause, next=command)
 
 
 def _judged(inspection: Inspection) -> Sequence[Verdict]:
@@ -132,7 +135,8 @@ def _next(inspection: Inspection, verdicts: Sequence[Verdict]) -> str:
     newest = [verdict for verdict in verdicts if verdict.engine == engine][-1]
     if newest.outcome.is_served:
         return inspection.commands.get(engine, "")
-    return next_command(inspection, engine)
+    command = next_command(inspection, engine)
+    return f"{command} --engine {engine}" if command == inspection.convert and engine != "vllm" else command
 
 
 def _others(inspection: Inspection) -> Sequence[Line]:
@@ -169,7 +173,7 @@ def aux_section(inspection: Inspection) -> Section:
         if _is_shown(inspection, engines.get(layers.engine, layers.engine))
     ]
     strip = layer_strip(inspection.drafter, captured)
-    table = Table(AUX_HEAD, [_aux_row(layers, inspection.drafter) for layers in captured])
+    table = Table(AUX_HEAD, [_aux_row(layers, inspection, engines) for layers in captured])
     trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
     return Section("Aux layers", [strip, table] if strip else [table], trained, is_more=True)
 
@@ -318,13 +322,17 @@ def _weights(inspection: Inspection) -> str:
     )
 
 
-def _aux_row(captured: CapturedLayers, drafter: Drafter) -> tuple[Line, ...]:
-    """The row under AUX_HEAD: which layers an engine captures, and whether those were trained."""
+def _aux_row(
+    captured: CapturedLayers, inspection: Inspection, engines: Mapping[str, str]
+) -> tuple[Line, ...]:
+    """The row under AUX_HEAD: the layers that an engine captures, as trained or not, and what it does."""
     ids = ", ".join(map(str, captured.ids or ())) or "-"
-    as_trained = AS_TRAINED[captured.same_as(drafter.aux)]
+    as_trained = AS_TRAINED[captured.same_as(inspection.drafter.aux)]
+    verdict = _latest(inspection).get(engines.get(captured.engine, ""))
+    outcome = release_outcome(verdict) if verdict else Words("not judged", "doubt")
     boundaries = layers(captured.boundaries, captured.default)
-    tone = AS_TRAINED_TONES[as_trained]
-    return captured.engine, ids, captured.key, boundaries, Words(as_trained, tone)
+    cells = (captured.engine, ids, captured.key, boundaries)
+    return *cells, Words(as_trained, AS_TRAINED_TONES[as_trained]), outcome
 
 
 def urgent_notes(notes: Sequence[Note]) -> list[Note]:
@@ -355,8 +363,7 @@ def next_command(inspection: Inspection, engine: str = "vllm") -> str:
         return ""
     repair = r"run `(eaglectl convert [^`]+ --fix-reading [^`]+)`"
     repairs = filter(None, (re.match(repair, finding.fix) for finding in inspection.findings))
-    convert = inspection.convert if engine == "vllm" else f"{inspection.convert} --engine {engine}"
-    return next((repair[1] for repair in repairs), convert)
+    return next((repair[1] for repair in repairs), inspection.convert)
 
 
 def _is_beyond_conversion(inspection: Inspection, engine: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import eaglectl
 from eaglectl.report.section import Outline
-from eaglectl.report.terminal.console import Console, as_image, as_page
+from eaglectl.report.terminal.console import Console, as_image, as_page, as_text
 from eaglectl.report.terminal.report import print_outline
 
 # by the name of a result's class: the module below eaglectl, loaded where it is needed, and its function
@@ -49,6 +49,15 @@ def outline(results: Sequence[Any], *, names: Sequence[str] = (), has_tensors: b
         "a page shows what inspect or validate returned, or one value of convert, smoke, diagnose, diff,"
         f" ready, verify or upload; it was given {types}"
     )
+
+
+def render_text(*results: Any, names: Sequence[str] = (), has_tensors: bool = False) -> str:
+    """Return what the terminal shows of results, without colours, as wide as the terminal.
+
+    Takes what `render_page` takes, and raises as it does.
+    """
+    shown = outline(results, names=names, has_tensors=has_tensors)
+    return as_text(lambda console: print_outline(console, shown))
 
 
 def render_page(

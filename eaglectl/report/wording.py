@@ -71,16 +71,21 @@ def remarks(verdict: Verdict) -> tuple[str, ...]:
     return verdict.reasons[first.get(verdict.outcome, slice(None))]
 
 
+def release_outcome(verdict: Verdict) -> Words:
+    """Return what a release does, in its tone."""
+    return Words(verdict.words, OUTCOME_TONES[verdict.outcome])
+
+
 def release_table(verdicts: Iterable[Verdict]) -> Table:
     """Return the releases of each engine by outcome, the newest of vLLM first, with rules and reasons."""
     groups = grouped(((each.engine, each.outcome, remarks(each)), each) for each in reversed([*verdicts]))
     rows = [
         (
             engine_names(group),
-            Words(group[0].words, OUTCOME_TONES[outcome]),
+            release_outcome(group[0]),
             Words(": ".join(filter(None, [", ".join(group[0].rules), "; ".join(group[0].reasons)])), "quiet"),
         )
-        for (_, outcome, _), group in groups.items()
+        for group in groups.values()
     ]
     return Table(("releases", "outcome", "why"), rows, is_whole=True)
 

@@ -31,7 +31,7 @@ from eaglectl.verdicts import DiagnosisEnding, ReadingOutcome, ServedAs
 # between sets: healthy drafters accept twice as much of one as of another (fixtures/real/acceptance.json)
 LEAST_TIMES = 3
 NO_FIGURES = "no figure of a run like this one; --like makes one, --expected states training's"
-NO_ENGINE = "no engine was asked for; give --engine"
+NO_ENGINE = "no engine was asked for; give --engine or --run-in"
 NOT_RUN = "the reference did not run it"
 CONTRADICTION = "d2t-t2d"
 CHOICE = "; the first command takes t2d for the right one, the second d2t"

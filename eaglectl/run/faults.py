@@ -31,7 +31,7 @@ MEMORY = re.compile(
 SETUP: Sequence[tuple[re.Pattern[str], str]] = (
     (
         re.compile(r"CUDA error|CUDA driver|no CUDA|NVML|NCCL|device ordinal|Failed to infer device", re.I),
-        "its device cannot be used; check it with nvidia-smi, or pass --device cpu with --engine reference",
+        "its device cannot be used; check it with nvidia-smi, or pass --device cpu with --run-in reference",
     ),
     (
         re.compile(r"attention.?backend|No valid attention", re.I),
@@ -111,7 +111,7 @@ def _own_fault(release: str, text: str, frames: Sequence[tuple[str, str]]) -> Ea
     module, function = frames[-1]
     return EaglectlError(
         f"this is an error of eaglectl with {release}, and says nothing of the drafter: {text} ({module},"
-        f" {function}); report it, and use --engine reference meanwhile"
+        f" {function}); report it, and use --run-in reference meanwhile"
     )
 
 
@@ -143,7 +143,7 @@ def _run_fault(
     if request["mode"] == "generate" and request.get("has_plain"):
         return UnreadableError(
             f"{release} runs the target, and failed with the drafter outside its code for drafters: {text};"
-            " --engine reference runs without it"
+            " --run-in reference runs without it"
         )
     return UnreadableError(f"{release} does not run the target {request['target']}: {text}")
 

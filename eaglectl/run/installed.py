@@ -39,7 +39,7 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
     absent, hangs, dies, lacks something or does not run the target, RefusedError where it rejects the
     drafter, UsageError for an argument that it does not have, and EaglectlError for an error of ours.
     """
-    engine.require("--engine reference")
+    engine.require("--run-in reference")
     check_measured()
     texts = tokenise(job, read_context_length(job.target))
     plain, drafted = _answers(engine, job, texts)
@@ -179,7 +179,7 @@ def load_only(job: EngineJob) -> LoadResult:
 
     Raises as `run_installed` does.
     """
-    VLLM.require("--engine reference")
+    VLLM.require("--run-in reference")
     check_measured()
     answer = ask(VLLM, job, "load", [])
     fitting = {name for name, fits in _shared_parameters(job.drafter).items() if fits}

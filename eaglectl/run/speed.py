@@ -19,7 +19,7 @@ ON_CPU = "measured on a CPU: no measure of serving"
 GRAPHS = "CUDA graphs as `vllm serve` has them"
 EAGER = "no CUDA graphs, as enforce_eager was given"
 NO_RATIO = (
-    "a server has one configuration, so there is no ratio: --engine vllm on such a card times vLLM with the"
+    "a server has one configuration, so there is no ratio: --run-in vllm on such a card times vLLM with the"
     " drafter and without"
 )
 # vLLM with its engine in a process of its own, as `vllm serve` runs it

@@ -175,7 +175,7 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
     if Feature.PARALLEL in job.drafter.features():
         raise RefusedError(
             "the reference engine drafts one token after another, and this drafter drafts in parallel"
-            " (mask_hidden); use --engine vllm"
+            " (mask_hidden); use --run-in vllm"
         )
     with_plain = job.compares_plain and reading is None
     work = TimedWork(job.on_progress, "measuring", (1 + with_plain) * len(job.prompts))

@@ -42,7 +42,7 @@ class Document(Part, frozen=True, tag_field="schema"):
 class ErrorPart(Part, frozen=True):
     """An error."""
 
-    kind: Literal["refused", "usage", "unreadable", "fault"]
+    kind: Literal["refused", "usage", "unreadable", "outdated", "fault"]
     exit_code: Literal[1, 2, 3, 70]
     message: str
 

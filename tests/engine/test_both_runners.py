@@ -58,7 +58,7 @@ def torchspec(tmp_path: Path) -> Path:
 def test_smoke_measures_what_the_reference_measures(runner: str) -> None:
     done = call("smoke", EAGLE3, *SHORT, "--engine", "vllm", "--json")
     report = json.loads(done.out)
-    reference = json.loads(call("smoke", EAGLE3, *SHORT, "--engine", "reference", "--json").out)
+    reference = json.loads(call("smoke", EAGLE3, *SHORT, "--run-in", "reference", "--json").out)
     assert report["engine"]["resolved"]["runner"] == f"{runner} (CPUModelRunner)"
     assert report["engine"]["resolved"]["aux_layers"] == [2, 4, 5]
     assert (report["lossless"], report["drafts"]) == (True, reference["drafts"])
@@ -137,7 +137,7 @@ def test_an_mla_pair_is_run(runner: str, tmp_path: Path) -> None:
     pairs.write_prompts(tmp_path / "prompts.jsonl")
     case = pairs.case("vllm/mla")
     options = eaglectl.SmokeOptions(
-        engine="vllm",
+        run_in="vllm",
         prompts=str(tmp_path / "prompts.jsonl"),
         max_tokens=8,
         device="cpu",

@@ -59,7 +59,7 @@ def test_the_statistics_are_those_of_transformers_and_an_upgrade_takes_them(
     monkeypatch.setenv("EAGLECTL_TEST", str(tmp_path))
     source = str(TINY / "eagle3")
     progress: list[Progress] = []
-    options = eaglectl.CalibrateOptions(prompts=prompts, engine="vllm", device="cpu", timeout=300)
+    options = eaglectl.CalibrateOptions(prompts=prompts, run_in="vllm", device="cpu", timeout=300)
     eaglectl.calibrate(source, str(TARGET), tmp_path / "stats", options, on_progress=progress.append)
     found = read_statistics(tmp_path / "stats")
     assert_same(found, plain)
@@ -81,7 +81,7 @@ def test_a_target_over_two_ranks_gives_the_same(
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")  # one NUMA node has room for both
     source = str(TINY / "eagle3")
     options = eaglectl.CalibrateOptions(
-        prompts=prompts, engine="vllm", device="cpu", tensor_parallel_size=2, timeout=300
+        prompts=prompts, run_in="vllm", device="cpu", tensor_parallel_size=2, timeout=300
     )
     found = eaglectl.calibrate(source, str(TARGET), options=options)
     assert_same(found, plain)
@@ -100,7 +100,7 @@ def test_an_mla_target_gives_the_same(tmp_path: Path) -> None:
                 prompts=tmp_path / "prompts.jsonl",
                 answer_tokens=8,
                 device="cpu",
-                engine=engine,
+                run_in=engine,
                 timeout=300,
                 answers=case.answered(),
             ),
@@ -142,7 +142,7 @@ def test_a_target_that_vllm_cannot_load_ends_in_one_sentence_and_leaves_no_proce
     case = pairs.case("modelopt/hf")
     options = eaglectl.CalibrateOptions(
         prompts=tmp_path / "prompts.jsonl",
-        engine="vllm",
+        run_in="vllm",
         device="cpu",
         timeout=300,
         answers=case.answered(),

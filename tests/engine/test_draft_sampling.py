@@ -23,6 +23,6 @@ def test_the_release_has_the_setting_that_is_asked_for() -> None:
 def test_the_cpu_build_is_not_measured_at_a_temperature(tmp_path: Path) -> None:
     # 0.32.0 spreads the temperature into a copy: 1.00 tokens a round, and 2.22 once it is mended
     eaglectl.convert(str(TINY / "eagle3"), tmp_path / "drafter", ConvertOptions(target=str(TARGET)))
-    options = eaglectl.SmokeOptions(engine="vllm", prompts=PROMPTS, sample=4, max_tokens=8, temperature=0.7)
+    options = eaglectl.SmokeOptions(run_in="vllm", prompts=PROMPTS, sample=4, max_tokens=8, temperature=0.7)
     with pytest.raises(UnreadableError, match="CPU build loses the temperature where it judges drafts"):
         eaglectl.smoke(str(tmp_path / "drafter"), str(TARGET), options)

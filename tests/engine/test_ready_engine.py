@@ -56,7 +56,7 @@ def test_the_conversion_is_read_as_trained_and_drafts_better(result: Readiness) 
 
 
 def test_the_figures_of_the_last_line_are_those_of_smoke(result: Readiness, out: Path) -> None:
-    smoked = eaglectl.smoke(out, TARGET, engine="vllm", **SETTINGS)
+    smoked = eaglectl.smoke(out, TARGET, run_in="vllm", **SETTINGS)
     (state,) = result.engines
     assert state.stored is not None
     line, lengths = last_line(result), [run.measured.length.value for run in (state.stored, smoked)]

@@ -65,7 +65,7 @@ def smoke(folder: Path, engine: str, **settings: Any) -> SmokeReport:
         "timeout": 120.0,
         **settings,
     }
-    options = eaglectl.SmokeOptions(engine=engine, **given)
+    options = eaglectl.SmokeOptions(run_in=engine, **given)
     return eaglectl.smoke(str(folder / "drafter"), str(folder / "target"), options)
 
 

@@ -41,7 +41,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def smoke(drafter: Path, prompts: Path, engine: str = "vllm", **given: Any) -> SmokeReport:
-    options = eaglectl.SmokeOptions(engine=engine, device="cpu", prompts=prompts, max_tokens=TOKENS, **given)
+    options = eaglectl.SmokeOptions(run_in=engine, device="cpu", prompts=prompts, max_tokens=TOKENS, **given)
     return eaglectl.smoke(str(drafter), str(TARGET), options)
 
 
@@ -66,7 +66,7 @@ def test_answers_end_where_those_of_the_reference_end(
     prompts.write_text("".join(held_out.read_text().splitlines(keepends=True)[:4]))
 
     def run(engine: str, **given: Any) -> SmokeReport:
-        options = eaglectl.SmokeOptions(engine=engine, device="cpu", prompts=prompts, max_tokens=16, **given)
+        options = eaglectl.SmokeOptions(run_in=engine, device="cpu", prompts=prompts, max_tokens=16, **given)
         return eaglectl.smoke(str(good["eagle3"]), str(target), options)
 
     whole = [result.tokens for result in run("reference", ignore_eos=True).run.results]

@@ -87,7 +87,7 @@ CASES: Mapping[str, Case] = {
         ("diff --page", "diff SOURCE TINY --page OUT", is_page, 10),
         (
             "smoke --page",
-            f"smoke TINY {' '.join(RUN)} --max-tokens 4 --engine reference --page OUT",
+            f"smoke TINY {' '.join(RUN)} --max-tokens 4 --run-in reference --page OUT",
             is_page,
             5,
         ),

@@ -123,7 +123,7 @@ def test_ctrl_c_takes_the_bar_away_and_says_what_is_left(name: str, folder: Path
 
 @pytest.mark.slow
 def test_a_bar_counts_the_bytes_of_the_target_while_it_loads(folder: Path) -> None:
-    line = ["eaglectl", "smoke", "my-drafter", "--target", str(TINY / "target"), "--engine", "reference"]
+    line = ["eaglectl", "smoke", "my-drafter", "--target", str(TINY / "target"), "--run-in", "reference"]
     code, text = shown([*line, "--max-tokens", "8"], environment(HOME=str(folder)), folder)
     assert code == 0
     assert "/3.2 MB" in text.partition("measuring")[0]

@@ -27,7 +27,7 @@ def test_calibrate_gives_the_cpus_statistics(device: str, tmp_path: Path) -> Non
 
 
 def test_smoke_with_the_probe_passes_a_good_drafter(device: str) -> None:
-    done = call("smoke", EAGLE3, *RUN, "--engine", "reference", "--probe", "sensitivity", "--device", device)
+    done = call("smoke", EAGLE3, *RUN, "--run-in", "reference", "--probe", "sensitivity", "--device", device)
     assert done.code == 0, done.err or done.out
 
 
@@ -37,7 +37,7 @@ def test_a_wrong_switch_is_seen_by_the_probe(device: str, tmp_path: Path) -> Non
     config = json.loads((out / "config.json").read_text())
     (out / "config.json").write_text(json.dumps({**config, "norm_output": True}))
     (out / "eaglectl.json").unlink()  # which has what the switch was
-    done = call("smoke", out, *RUN, "--engine", "reference", "--probe", "sensitivity", "--device", device)
+    done = call("smoke", out, *RUN, "--run-in", "reference", "--probe", "sensitivity", "--device", device)
     assert done.code == 1 and "norm_output" in done.out
 
 

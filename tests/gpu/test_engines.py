@@ -86,7 +86,7 @@ def part_of_card() -> float:
 
 def length_in_reference(typed: Typed, drafter: Path, *run: object) -> tuple[float, float]:
     """The interval of the acceptance length in the reference."""
-    low, high = typed("smoke", drafter, *run, "--engine", "reference")["interval"]
+    low, high = typed("smoke", drafter, *run, "--run-in", "reference")["interval"]
     return low, high
 
 

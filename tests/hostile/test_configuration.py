@@ -192,7 +192,7 @@ def test_a_name_that_no_file_can_have_is_an_error_in_words(arguments: tuple[str,
             "vllm",
             "-o",
         ),
-        ("smoke", "--target", TINY / "target", "--engine", "reference", "--prompts"),
+        ("smoke", "--target", TINY / "target", "--run-in", "reference", "--prompts"),
     ],
 )
 def test_an_option_that_names_no_file_is_an_error_in_words(

@@ -82,7 +82,7 @@ def commands(tmp_path: Path, target: Path) -> dict[str, list[str]]:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("".join(f"a prompt of number {number}\n" for number in range(9)), encoding="utf-8")
     more = ["--target", str(target), "--prompts", str(prompts), "--device", "cpu"]
-    smoke = ["smoke", DRAFTER, *more, "--engine", "reference", "--max-tokens", "20"]
+    smoke = ["smoke", DRAFTER, *more, "--run-in", "reference", "--max-tokens", "20"]
     convert = ["convert", DRAFTER, "-o", str(tmp_path / "out"), *more, "--to", "3.1"]
     return {
         "smoke": smoke,

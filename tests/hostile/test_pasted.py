@@ -117,9 +117,9 @@ def test_a_command_that_is_broken_over_lines_is_the_same_command(tmp_path: Path)
 
 def test_secrets_of_a_url_are_no_part_of_a_command(tmp_path: Path) -> None:
     url = "http://user:pass'word@host/v1?api_key=a'b&n=1#access_token=c\nd"
-    line = shell.join(["eaglectl", "diagnose", "--engine", url])
+    line = shell.join(["eaglectl", "diagnose", "--run-in", url])
     assert paste([line], tmp_path) == [
-        ["eaglectl", "diagnose", "--engine", "http://***@host/v1?api_key=***&n=1#access_token=***"]
+        ["eaglectl", "diagnose", "--run-in", "http://***@host/v1?api_key=***&n=1#access_token=***"]
     ]
     assert printable(line) == line
 

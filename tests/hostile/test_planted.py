@@ -102,8 +102,8 @@ def server(**pages: Page) -> Iterator[str]:
 def assert_ready_is_silent(url: str, folder: Path) -> None:
     """Every medium of `ready`, with a run that ends well or not, and of its Python function."""
     written = ("--page", "p.svg", "--markdown", "m.md", "-o", "out")
-    done = call("ready", TINY / "eagle3", *RUN, "--engine", url, *written)
-    again = call("-v", "ready", TINY / "eagle3", *RUN, "--engine", url, "--json")
+    done = call("ready", TINY / "eagle3", *RUN, "--run-in", url, *written)
+    again = call("-v", "ready", TINY / "eagle3", *RUN, "--run-in", url, "--json")
     assert done.code in (0, 1, 2, 3), done.err
     texts = {"terminal": done.out + done.err, "document": again.out + again.err}
     try:
@@ -148,7 +148,7 @@ def test_a_run_on_a_server_shows_no_secret_of_its_url(command: str, kind: str, f
 @pytest.mark.parametrize("kind", SOME)
 def test_a_server_that_cannot_be_reached_is_named_without_its_secrets(kind: str) -> None:
     url = place("http://127.0.0.1:9", kind)
-    done = [call("smoke", TINY / "eagle3", *RUN, "--engine", url, *more) for more in ((), ("--json",))]
+    done = [call("smoke", TINY / "eagle3", *RUN, "--run-in", url, *more) for more in ((), ("--json",))]
     assert {outcome.code for outcome in done} <= {2, 3}
     assert_none({str(number): outcome.out + outcome.err for number, outcome in enumerate(done)})
 
@@ -161,7 +161,7 @@ def test_what_a_server_says_of_secrets_is_not_repeated(kind: str, folder: Path) 
     texts = {}
     for name, pages in (("as a model", {MODELS: answer(named)}), ("as an error", {COMPLETIONS: refusal})):
         with server(**pages) as url:
-            arguments = ("smoke", TINY / "eagle3", *RUN, "--engine", url)
+            arguments = ("smoke", TINY / "eagle3", *RUN, "--run-in", url)
             texts[name] = "".join(str(call(*arguments, *more)) for more in ((), ("--json",)))
     assert_none({**texts, **files_below(folder)})
 
@@ -194,7 +194,7 @@ def test_no_way_to_show_a_text_shows_a_secret(kind: str, capsys: pytest.CaptureF
         ("ready", "URL"),
         ("ready", TINY / "eagle3", "--target", "URL"),
         ("smoke", TINY / "eagle3", *RUN, "--prompts", "URL"),
-        ("smoke", TINY / "eagle3", *RUN, "--engine", "reference", "--engine-arg", "api_key=URL"),
+        ("smoke", TINY / "eagle3", *RUN, "--run-in", "reference", "--engine-arg", "api_key=URL"),
         ("smoke", TINY / "eagle3", *RUN, "--against", "URL"),
         ("calibrate", TINY / "eagle3", "--target", "URL", "-o", "stats"),
         ("upload", "URL", "org/name", "--dry-run"),

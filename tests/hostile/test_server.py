@@ -249,7 +249,7 @@ def smoke(url: str, *options: str) -> int:
         str(TINY / "eagle3"),
         "--target",
         str(TARGET),
-        "--engine",
+        "--run-in",
         url,
         "--max-tokens",
         "20",
@@ -589,7 +589,7 @@ def test_a_url_that_is_refused_is_not_repeated_with_its_password(
 ) -> None:
     assert smoke(url) == 2
     printed = capsys.readouterr().err
-    assert printed.startswith("eaglectl: --engine")
+    assert printed.startswith("eaglectl: --run-in")
     assert_no_secret(printed)
 
 

@@ -168,7 +168,7 @@ def test_what_is_no_file_in_a_target_is_one_sentence(
     SPECIAL[kind](target / name)
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("a prompt\n", encoding="utf-8")
-    more = ["--engine", "reference"] if command == "smoke" else ["-o", str(tmp_path / "out")]
+    more = ["--run-in", "reference"] if command == "smoke" else ["-o", str(tmp_path / "out")]
     options = ["--target", str(target), "--prompts", str(prompts), "--device", "cpu"]
     with no_more_than(60):
         assert run([command, str(TINY / "eagle3"), *options, *more]) == 3
@@ -201,7 +201,7 @@ def test_a_target_that_is_no_decoder_could_not_be_looked_at(
     shutil.copytree(TARGET, target)
     (target / "model.safetensors").unlink()
     transformers.BertLMHeadModel(config).save_pretrained(target)
-    options = ["--target", str(target), "--engine", "reference", "--device", "cpu", "--max-tokens", "2"]
+    options = ["--target", str(target), "--run-in", "reference", "--device", "cpu", "--max-tokens", "2"]
     assert run(["smoke", str(TINY / "eagle3"), *options]) == 3
     error = capsys.readouterr().err.splitlines()[-1]
     assert "BertLMHeadModel" in error and "give the language model" in error

@@ -91,7 +91,7 @@ def test_a_broken_target_could_not_be_looked_at(
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "one two three four", "chat": true}\n' * 3, encoding="utf-8")
     more = {
-        "smoke": ["--engine", "reference", "--max-tokens", "4"],
+        "smoke": ["--run-in", "reference", "--max-tokens", "4"],
         "calibrate": ["-o", str(tmp_path / "out")],
     }
     target = ["--target", str(broken), "--prompts", str(prompts), "--device", "cpu"]

@@ -99,7 +99,7 @@ def test_the_command_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (target / "chat_template.jinja").write_text(LOOPS)
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "one two three four", "chat": true}\n' * 3)
-    options = ("--prompts", prompts, "--engine", "reference", "--device", "cpu", "--max-tokens", "4")
+    options = ("--prompts", prompts, "--run-in", "reference", "--device", "cpu", "--max-tokens", "4")
     done = call("smoke", TINY / "eagle3", "--target", target, *options)
     assert done.code == 3 and "fails on prompt 1" in done.err and "it takes more than" in done.err
 

@@ -90,7 +90,7 @@ def test_smoke_prints_its_report(
 def test_against_prints_both(prompts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     arguments = ["smoke", EAGLE3, "--target", str(TARGET), "--prompts", str(prompts), "--max-tokens", "8"]
-    code = run([*arguments, "--engine", "reference", "--device", "cpu", "--against", EAGLE31])
+    code = run([*arguments, "--run-in", "reference", "--device", "cpu", "--against", EAGLE31])
     printed = capsys.readouterr()
     # 3: two prompts, of two sets, are too few for the drafter, and for the ratio on each set
     assert code == 3, printed.err

@@ -204,7 +204,7 @@ COMMANDS: dict[str, list[str]] = {
     "verify json": ["verify", "IT", "--json"],
     "upload": ["upload", "IT", "org/drafter", *ANSWERS, "--dry-run"],
     "upload json": ["upload", "IT", "org/drafter", *ANSWERS, "--dry-run", "--json"],
-    "smoke": ["smoke", "IT", "--target", "IT", "--engine", "http://127.0.0.1:9", "--timeout", "1"],
+    "smoke": ["smoke", "IT", "--target", "IT", "--run-in", "http://127.0.0.1:9", "--timeout", "1"],
     "diagnose": ["diagnose", "IT", "--target", "IT"],
     "diagnose json": ["diagnose", "IT", "--target", "IT", "--json"],
     "calibrate": ["calibrate", "IT", "--target", "IT", "-o", "statistics"],
@@ -220,7 +220,7 @@ def faults(text: str, *, is_github: bool = False) -> Iterator[str]:
         shown = line.lstrip()
         if not shown.isprintable() or INVISIBLE.search(line):
             yield f"not visible: {line!r}"
-        if re.match(r"PASS|forged:|error::", shown):
+        if re.match(r"PASS-forged|forged:|error::", shown):
             yield f"a forged line: {line!r}"
         if re.search(r"##\w*\[", line):
             yield f"a command: {line!r}"
@@ -572,7 +572,7 @@ def test_a_servers_words_reach_no_output_raw(is_json: bool, good: Path, tmp_path
     arguments = ["smoke", str(good), "--target", str(good), "--prompts", str(prompts), "--page", "page.html"]
     arguments += ["--json"] if is_json else []
     with servers.server(pages, []) as url:
-        outcome = call(*arguments, "--engine", url)
+        outcome = call(*arguments, "--run-in", url)
     check_output(outcome, arguments)
     check_files(Path.cwd())
 

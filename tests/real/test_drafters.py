@@ -49,7 +49,7 @@ def test_smoke_counts_what_the_accounting_counts(
     name: str, k: int, real_target: Path, tmp_path: Path
 ) -> None:
     options = eaglectl.SmokeOptions(
-        engine="reference", device="cpu", prompts=few_prompts(tmp_path), max_tokens=NEW, k=k
+        run_in="reference", device="cpu", prompts=few_prompts(tmp_path), max_tokens=NEW, k=k
     )
     report = eaglectl.smoke(str(REAL / name), str(real_target), options)
     counts = accounted(name, real_target, k)

@@ -23,7 +23,7 @@ def test_the_drift_probe_takes_messages_and_a_template_that_is_not_the_targets(
     path = tmp_path / "few.jsonl"
     path.write_text("".join((REAL / "test.jsonl").read_text().splitlines(keepends=True)[:CHATS]))
     options = eaglectl.SmokeOptions(
-        engine="reference", device="cpu", prompts=path, max_tokens=16, probe="drift"
+        run_in="reference", device="cpu", prompts=path, max_tokens=16, probe="drift"
     )
     report = eaglectl.smoke(str(REAL / "specforge"), str(real_target), options)
     lengths = {condition.name: condition.measured.length.value for condition in report.drift_conditions}

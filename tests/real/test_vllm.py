@@ -80,7 +80,7 @@ def test_at_a_temperature_it_accepts_as_much_as_the_reference(
 
 def smoke(drafter: Path, target: Path, prompts: Path, new: int, engine: str, **more: Any) -> SmokeReport:
     options = eaglectl.SmokeOptions(
-        engine=engine, device="cpu", prompts=prompts, max_tokens=new, k=K, timeout=PATIENCE, **more
+        run_in=engine, device="cpu", prompts=prompts, max_tokens=new, k=K, timeout=PATIENCE, **more
     )
     return eaglectl.smoke(str(drafter), str(target), options)
 

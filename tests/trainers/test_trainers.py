@@ -108,7 +108,7 @@ def length(folder: Path, *more: object) -> float:
     """Acceptance length at k=3 on a few prompts, by smoke's reference."""
     prompts = folder.parent / "few.jsonl"
     prompts.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[:6]))
-    arguments = ("--engine", "reference", "--device", "cpu", "--max-tokens", "32", "--prompts", prompts)
+    arguments = ("--run-in", "reference", "--device", "cpu", "--max-tokens", "32", "--prompts", prompts)
     made = call("smoke", folder, "--target", TARGET, *arguments, *more, "--json")
     assert made.code in (0, 1), made.err
     value: float = made.document["acceptance_length"]

@@ -33,7 +33,7 @@ ENTRY: list[str] = shlex.split(HOOK["entry"])[1:]
 
 
 def options() -> set[str]:
-    return set(re.findall(r"--[a-z-]+", call("validate", "--help").out))
+    return set(re.findall(r"--[a-z-]+", call("validate", "--help-all").out))
 
 
 @pytest.mark.parametrize("text", [HOOK["entry"], SCRIPT], ids=["hook", "action"])

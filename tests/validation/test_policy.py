@@ -223,11 +223,11 @@ def test_suppressions_that_count_for_nothing_are_shown(tmp_path: Path) -> None:
         '[[suppress]]\nrule = "EGL006"\nreason = "none"\n'
     )
     (tmp_path / "p.toml").write_text(lines)
-    outcome = call("validate", drafter, "--policy", tmp_path / "p.toml")
+    outcome = call("validate", "-v", drafter, "--policy", tmp_path / "p.toml")
     assert outcome.code == 0
-    assert "unused suppressions\n    EGL006" in outcome.out
-    assert "expired suppressions\n    EGL005" in outcome.out
-    document = call("validate", drafter, "--json", "--policy", tmp_path / "p.toml").document
+    assert "Unused suppressions\n  EGL006" in outcome.out
+    assert "Expired suppressions\n  EGL005" in outcome.out
+    document = call("validate", "-v", drafter, "--json", "--policy", tmp_path / "p.toml").document
     assert [one["rule"] for one in document["unused_suppressions"]] == ["EGL006"]
     assert [one["rule"] for one in document["expired_suppressions"]] == ["EGL005"]
 

@@ -281,16 +281,9 @@ def test_sarif_holds_the_rule_the_level_and_its_page() -> None:
     run = json.loads(sarif([report()]))["runs"][0]
     driver, first = run["tool"]["driver"], run["results"][0]
     assert driver["version"] == eaglectl.__version__
-    assert [entry["id"] for entry in driver["rules"]] == [
-        "EGL110",
-        "EGL201",
-        "EGL203",
-        "EGL204",
-        "EGL301",
-        "EGL701",
-        "EGL702",
-        "EGL1003",
-    ]
+    # of the rules that ran, those with a finding alone
+    fired = {result["ruleId"] for result in run["results"]}
+    assert {entry["id"] for entry in driver["rules"]} == fired == {"EGL110", "EGL201", "EGL203", "EGL1003"}
     # a path is no address
     assert "informationUri" not in driver and not any("helpUri" in entry for entry in driver["rules"])
     assert all(driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"] for result in run["results"])
@@ -504,7 +497,7 @@ def test_the_screen_shows_the_verdict_first_then_errors_and_each_fix_once() -> N
         "  trained",
         "  could not look: d2t cannot be read",
         "  the target's type is not known",
-        "next  eaglectl convert drafter",
+        "next:  eaglectl convert drafter",
         "  error   EGL201 rule-201  tensor:fc.weight",
         "          fc.weight is missing",
         "  error   EGL1003 rule-1003  config.json:fc_norm  vllm 0.22.0 - 0.23.0",
@@ -515,10 +508,10 @@ def test_the_screen_shows_the_verdict_first_then_errors_and_each_fix_once() -> N
         "  EGL1003: do 1003",
         "  EGL110: do 110",
         "",
-        "fail  2 errors, 1 warning, 1 suppressed, 3 rules could not look, 1 passed"
-        "  (fails on error; policy: eaglectl.toml)",
         "more with -v: Releases, Smallest change, Could not look, Suppressed, Unused suppressions,"
         " Expired suppressions",
+        "fail  2 errors, 1 warning, 1 suppressed, 3 rules could not look, 1 passed"
+        "  (fails on error; policy: eaglectl.toml)",
     ]
 
 

@@ -231,7 +231,7 @@ class _Upgrade(Struct, frozen=True):
 
         folder = weights_folder(conversion.target)
         place = str(out or default_place(self.files.original, "3.1"))
-        against = ("--engine", "vllm", "--against", as_path(self.files.original_path))
+        against = ("--run-in", "vllm", "--against", as_path(self.files.original_path))
         line = command("smoke", place, *against, target=self.target_text)
         check(
             (

@@ -1,7 +1,9 @@
 """`eaglectl inspect`."""
 
+import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +11,7 @@ import typer
 from eaglectl.commands.arguments import JSON_VERSION, Json, Page, offered, page_file, show, write_page
 from eaglectl.operations.options import InspectOptions
 from eaglectl.options import Option, Options
-from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
+from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault, say
 
 if TYPE_CHECKING:
     from eaglectl.results import FailedSource, Inspection
@@ -54,6 +56,8 @@ def inspect_command(
     if len(named) > 1:
         code, results = _inspect_several(context.obj, named, options, listing.jobs)
     else:
+        if not json_:
+            _list_checkpoints(Path(named[0]))
         code, results = 0, [inspect(named[0], options)]
     if json_:
         from eaglectl.report.documents.document import render_json
@@ -66,6 +70,16 @@ def inspect_command(
     write_page(file, *results, names=named, has_tensors=listing.tensors)
     if code:
         raise typer.Exit(code)
+
+
+def _list_checkpoints(folder: Path) -> None:
+    """Print the checkpoints in a folder that is none itself, one a line, the newest first."""
+    from eaglectl.files.layout import folders_with_config, is_checkpoint
+
+    if folder.is_dir() and not is_checkpoint(folder):
+        for name in folders_with_config(folder):
+            written = time.localtime((folder / name).stat().st_mtime)
+            say(f"{folder / name}  written {time.strftime('%Y-%m-%d %H:%M', written)}")
 
 
 def _inspect_several(

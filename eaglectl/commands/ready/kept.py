@@ -18,7 +18,7 @@ from msgspec import Struct, field
 import eaglectl
 from eaglectl.engines.registry import ENGINES, installed_release
 from eaglectl.errors import UnreadableError
-from eaglectl.files.files import PART, keep_file, open_regular
+from eaglectl.files.files import PART, home_folder, keep_file, open_regular
 from eaglectl.files.source import FolderSource
 
 MOST_FILES, MOST_BYTES = 100, 64 << 20
@@ -61,8 +61,8 @@ class KeptRuns(Struct, frozen=True):
             return make()
         try:
             path = self.path(place, options)
-        except OSError:
-            return make()  # who runs it says why it cannot be read
+        except (OSError, UnreadableError):
+            return make()  # no home, or files that cannot be read, of which who runs them says why
         # a file that was cut, exchanged or nested deeply is one that was not kept
         with suppress(OSError, UnreadableError, msgspec.DecodeError, ValueError, RecursionError):
             with open_regular(path) as file:
@@ -99,7 +99,7 @@ class KeptRuns(Struct, frozen=True):
 def cache_folder() -> Path:
     """Where runs are kept."""
     home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "eaglectl" / "runs"
+    return (Path(home) if Path(home).is_absolute() else home_folder() / ".cache") / "eaglectl" / "runs"
 
 
 def _stamps(source: FolderSource) -> Stamps:

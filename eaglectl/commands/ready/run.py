@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,13 @@ from eaglectl.operations.inspecting import inspect, inspect_files
 from eaglectl.operations.open_questions import OpenQuestions, measured_questions
 from eaglectl.operations.options import (
     INSTALLED,
-    SERVERS,
     ConvertOptions,
     DiagnoseOptions,
     DiffOptions,
     InspectOptions,
     ReadyOptions,
     ValidateOptions,
+    is_server,
 )
 from eaglectl.operations.smoking import (
     CPU_SKIPPED,
@@ -70,6 +71,7 @@ from eaglectl.run.report import SmokeReport
 from eaglectl.run.stage import loading_once
 from eaglectl.shell import as_path, without_secrets
 from eaglectl.target import choose_target, fitting_target, weights_folder
+from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
 
 REFERENCE = "reference"
@@ -123,7 +125,7 @@ def _ready(
 ) -> Readiness:
     start = time.perf_counter()
     options = as_preset(options or ReadyOptions())
-    requests, servers = _engines(options.engines)
+    requests, servers = _engines(options), options.servers
     _check_arguments(options, requests)
     report_step(on_progress, "reading the files")
     place, weights = _target(source, path_text(target), options.answers)
@@ -133,7 +135,7 @@ def _ready(
     with questions.explaining():
         asked = InspectOptions(target=place, engines=_labels(requests), answers=options.answers)
         inspection = inspect_files(source, asked, on_progress, headers_only=False)
-    runs = _reference_runs(inspection, requests)
+    runs = _reference_runs(inspection, options)
     on_progress = StagedWork(on_progress, "ready", [("measuring", 1.0)] * runs)
     work = _Work(source, place, weights, requests, options, questions, on_progress, kept)
     names = dict.fromkeys(request.engine for request in requests)
@@ -166,12 +168,12 @@ def _explain_no_speed(result: Readiness, options: ReadyOptions) -> str:
     return next((report.speed_gap for report in reports if report.speed_gap), NOTHING_TIMED)
 
 
-def _reference_runs(inspection: Inspection, requests: Sequence[EngineRequest]) -> int:
+def _reference_runs(inspection: Inspection, options: ReadyOptions) -> int:
     """How many runs of the reference are to come: one for each reading of the stored files, and the output's.
 
     Engines that are installed here run by themselves, and say by themselves how long they take.
     """
-    verdicts = [each for each in inspection.requested if _installed(each.engine) != each.release]
+    verdicts = [each for each in inspection.requested if _installed(each.engine, options) != each.release]
     last = {each.engine: each for each in verdicts}
     wrong = [each for each in last.values() if each.outcome.is_known_wrong]
     readings = {each.reading.key for each in wrong if each.outcome == ServedAs.DIFFERS and each.reading}
@@ -179,9 +181,10 @@ def _reference_runs(inspection: Inspection, requests: Sequence[EngineRequest]) -
     return is_stored + len(readings) + bool(wrong)
 
 
-def _installed(engine: str) -> str | None:
-    """The release of an engine that can be run here; None where it cannot."""
-    return installed_release(ENGINES[engine]) if engine in INSTALLED else None
+def _installed(engine: str, options: ReadyOptions) -> str | None:
+    """The release of an engine that is run here; None where it cannot, or shall not."""
+    is_run = engine in INSTALLED and (not options.runners or engine in options.runners)
+    return installed_release(ENGINES[engine]) if is_run else None
 
 
 def _questions(
@@ -202,26 +205,38 @@ def _questions(
     return OpenQuestions(*made)
 
 
-def _engines(names: Sequence[str]) -> tuple[tuple[EngineRequest, ...], tuple[str, ...]]:
-    """The engines that were asked for, else the default ones, and the URLs of servers.
+def _engines(options: ReadyOptions) -> tuple[EngineRequest, ...]:
+    """The engines to judge for: those of --engine, else the default ones, and none for a server alone.
 
-    Raises UnreadableError for one of which nothing is known but the layers that it captures.
+    Raises UnreadableError for one of which nothing is known but the layers that it captures, and for one that
+    shall run and is not here.
     """
-    servers = tuple(name for name in names if name.startswith(SERVERS))
-    requests = tuple(parse_engine(name) for name in names if name not in servers)
+    requests = tuple(map(parse_engine, options.engines))
     for request in requests:
         if request.engine not in ENGINES:
             raise UnreadableError(
                 f"--engine {request.engine}: read, not judged; engines are {', '.join(ENGINES)}; of others"
                 f" {SETTLED_BY_A_RUN}"
             )
-    return requests if names else default_requests(), servers
+    if not options.is_named:
+        requests = default_requests()
+    for name in options.runners:
+        if name not in (REFERENCE, *INSTALLED):
+            raise UsageError(f"--run-in {name}: vllm, sglang, reference or a server's URL was expected")
+        here = name == REFERENCE or installed_release(ENGINES[name])
+        own = [request for request in requests if request.engine == name]
+        if not here or (name != REFERENCE and not any(here in request.releases for request in own)):
+            raise UnreadableError(
+                f"--run-in {name}: {here or 'no release'} is installed here, and --engine is"
+                f" {listed(_labels(own)) or 'another'}; --run-in reference runs what the file means"
+            )
+    return requests
 
 
 def _check_arguments(options: ReadyOptions, requests: Sequence[EngineRequest]) -> None:
     """Raise UsageError for arguments of an engine that is not named, or that change what is measured."""
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
-    here = {request.engine for request in requests if _installed(request.engine)}
+    here = {request.engine for request in requests if _installed(request.engine, options)}
     if options.engine_arguments and not (len(here) == 1 and options.engines):
         raise UsageError(
             "--engine-arg is for one engine that is installed here: name it with --engine vllm or sglang"
@@ -274,7 +289,7 @@ class _Work(Struct, frozen=True):
     @property
     def is_named(self) -> bool:
         """Whether the engines were asked for: each of them has to serve the drafter."""
-        return bool(self.options.engines)
+        return self.options.is_named
 
     def stored(self, engine: str, inspection: Inspection) -> EngineReadiness:
         """What an engine does with the stored files, with acceptance where it can be run."""
@@ -289,7 +304,7 @@ class _Work(Struct, frozen=True):
             command=self._command(inspection.drafter, place, engine, revision),
             measure_command=self._measure_command(engine, self.source),
         )
-        reading = known.reading if known.outcome == ServedAs.DIFFERS and not _is_here(state) else None
+        reading = known.reading if known.outcome == ServedAs.DIFFERS and not self._is_here(state) else None
         report, gap = self._measured(self.source, state, reading)
         state = replace(state, stored=report, stored_gap=gap, stored_reading=reading if report else None)
         if report is None or not report.run.differences:
@@ -316,7 +331,7 @@ class _Work(Struct, frozen=True):
             return ""
         answers = self.options.answers if place == self.source else None
         words, target = self._given_again(), self.target or "TARGET"
-        return command("ready", place, "--engine", SERVED_AT, *words, target=target, answers=answers)
+        return command("ready", place, "--run-in", SERVED_AT, *words, target=target, answers=answers)
 
     def _given_again(self) -> list[str]:
         """The options that another run of the same prompts has too, as they were given."""
@@ -329,7 +344,7 @@ class _Work(Struct, frozen=True):
 
     def converted(self, result: Readiness, out: Path | None) -> Readiness:
         """The result with the conversion, its validation, and its acceptance."""
-        with scratch_folder() as scratch:
+        with nullcontext(out) if out else scratch_folder() as scratch:
             place = out or scratch / "converted"
             try:
                 if not _errors(result.inspection.findings) and not self._is_better(result.engines):
@@ -521,6 +536,10 @@ class _Work(Struct, frozen=True):
         words += [word for label in _labels(self.requests) if self.is_named for word in ("--engine", label)]
         return command("convert", self.source, *words, target=self.target, answers=self.options.answers)
 
+    def _is_here(self, state: EngineReadiness) -> bool:
+        """Whether the engine's release is the one that is installed and run here."""
+        return _installed(state.engine, self.options) == state.release
+
     def _measured(self, place: str, state: EngineReadiness, reading: NetworkReading | None = None) -> Attempt:
         """A run of the files at `place`, in the engine where it is installed, else in the reference.
 
@@ -528,7 +547,7 @@ class _Work(Struct, frozen=True):
         `reading`, it runs the network that the engine makes of them.
         """
         outcome = state.final_outcome
-        if _is_here(state):
+        if self._is_here(state):
             return self._run(place, state.engine, is_timed=not outcome.is_known_wrong)
         if reading is None and not outcome.is_served:
             return None, f"{_title(state)} {NOT_RUN.get(outcome, 'is not installed here')}"
@@ -566,7 +585,7 @@ class _Work(Struct, frozen=True):
                 )
             return smoke_as_read(place, target, reading, asked, on_progress=self.on_progress)
 
-        if engine.startswith(SERVERS):  # what it has loaded is its own
+        if is_server(engine):  # what it has loaded is its own
             return make()
         chosen = choose_prompts(asked.prompts, asked.sample, asked.seed)
         runner = f"in {ENGINES[engine].title}" if engine in ENGINES else "in the reference"
@@ -607,8 +626,3 @@ def _loss(state: EngineReadiness, ratio: Estimate) -> str:
 def _title(state: EngineReadiness) -> str:
     title = ENGINES[state.engine].title if state.engine in ENGINES else state.engine
     return f"{title} {state.release}".strip()
-
-
-def _is_here(state: EngineReadiness) -> bool:
-    """Whether the engine's release is the one that is installed here."""
-    return _installed(state.engine) == state.release

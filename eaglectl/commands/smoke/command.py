@@ -59,9 +59,9 @@ def _check_load_only(options: SmokeOptions, page: str | None) -> None:
         raise UsageError("--load-only measures nothing that a page could show; leave --page out")
     if options.speed or len(options.chains) > 1:
         raise UsageError("--load-only runs nothing that could be timed; leave --speed and a list of -k out")
-    if options.engine not in ("auto", "vllm"):
+    if options.run_in not in ("auto", "vllm"):
         raise UsageError(
-            f"--load-only is vLLM's, and --engine is {options.engine}; smoke --engine sglang without it lists"
+            f"--load-only is vLLM's, and --run-in is {options.run_in}; smoke --run-in sglang without it lists"
             " what nothing fills too"
         )
     if options.engine_arguments or options.tensor_parallel_size != 1:

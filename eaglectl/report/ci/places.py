@@ -1,6 +1,7 @@
 """Places of findings as editors and code hosts show them: file, line and column, or the name of a tensor."""
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -40,7 +41,7 @@ class Places:
     def __init__(self, path: str) -> None:
         given, self.only_file = Path(path), ""
         self.root = given
-        if given.is_file():
+        if os.path.isfile(path):  # noqa: PTH113, as no name is too long for it
             self.root, self.only_file = given.parent, given.name
         self.texts: dict[str, str] = {}
 
@@ -80,7 +81,7 @@ class Places:
         """The files of the checkpoint."""
         try:
             return FolderSource(self.root).names()
-        except (EaglectlError, ValueError):
+        except (EaglectlError, OSError, ValueError):
             return ()
 
     @cached_property
@@ -102,7 +103,7 @@ class Places:
         if file not in self.texts:
             try:
                 self.texts[file] = FolderSource(self.root).read(file).decode("utf-8-sig", "replace")
-            except (EaglectlError, ValueError):
+            except (EaglectlError, OSError, ValueError):
                 self.texts[file] = ""
         return self.texts[file]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import eaglectl
 from eaglectl.judge.judge import Report
-from eaglectl.judge.rule import Rule
+from eaglectl.judge.rule import Finding, Rule
 from eaglectl.publish.project import repository
 from eaglectl.report.ci.places import Place, Places
-from eaglectl.report.findings import fingerprints, rule_url, rules_of, sorted_rules
+from eaglectl.report.findings import fingerprints, rule_url, sorted_rules
 from eaglectl.text import printable
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -17,7 +17,7 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 
 def sarif(reports: Sequence[Report]) -> str:
     """Return a document of one run; rules that could not look are notifications, never results."""
-    rules = sorted_rules(rule for report in reports for rule in rules_of(report))
+    rules = sorted_rules(finding.rule for report in reports for finding in _findings(report))
     index = {rule.id: number for number, rule in enumerate(rules)}
     driver: dict[str, Any] = {
         "name": "eaglectl",
@@ -30,7 +30,7 @@ def sarif(reports: Sequence[Report]) -> str:
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "invocations": [_invocation(reports, index)],
+        "invocations": [_invocation(reports)],
         "results": [result for report in reports for result in _results(report, index)],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
@@ -52,7 +52,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _invocation(reports: Sequence[Report], index: Mapping[str, int]) -> dict[str, Any]:
+def _invocation(reports: Sequence[Report]) -> dict[str, Any]:
     overrides: dict[str, dict[str, object]] = {
         rule: {"enabled": False} for report in reports for rule in report.off
     }
@@ -60,7 +60,7 @@ def _invocation(reports: Sequence[Report], index: Mapping[str, int]) -> dict[str
     return {
         "executionSuccessful": not any(report.problem for report in reports),
         "toolExecutionNotifications": [
-            notification for report in reports for notification in _notifications(report, index)
+            notification for report in reports for notification in _notifications(report)
         ],
         "ruleConfigurationOverrides": [
             {"descriptor": {"id": rule}, "configuration": overrides[rule]} for rule in sorted(overrides)
@@ -68,7 +68,7 @@ def _invocation(reports: Sequence[Report], index: Mapping[str, int]) -> dict[str
     }
 
 
-def _notifications(report: Report, index: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+def _notifications(report: Report) -> Iterator[dict[str, Any]]:
     locations = [_location(Places(report.path).find(""))]
     for unchecked in report.unchecked:
         rule = unchecked.rule
@@ -76,7 +76,7 @@ def _notifications(report: Report, index: Mapping[str, int]) -> Iterator[dict[st
         yield {
             "level": "error" if unchecked.is_required else "note",
             "message": {"text": text},
-            "associatedRule": {"id": rule.id, "index": index[rule.id]},
+            "associatedRule": {"id": rule.id},
             "locations": locations,
         }
     for level, outcome, reason in (
@@ -91,10 +91,15 @@ def _notifications(report: Report, index: Mapping[str, int]) -> Iterator[dict[st
             }
 
 
+def _findings(report: Report) -> list[Finding]:
+    """The findings, then those that the policy lets pass; no other rule is in the document."""
+    return [*report.findings, *(suppressed.finding for suppressed in report.suppressed)]
+
+
 def _results(report: Report, index: Mapping[str, int]) -> Iterator[dict[str, Any]]:
     places = Places(report.path)
     reasons = [*[None] * len(report.findings), *(suppressed.by.reason for suppressed in report.suppressed)]
-    findings = [*report.findings, *(suppressed.finding for suppressed in report.suppressed)]
+    findings = _findings(report)
     for finding, name, reason in zip(findings, fingerprints(findings), reasons, strict=True):
         match = finding.match
         result = {

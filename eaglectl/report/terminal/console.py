@@ -6,6 +6,7 @@ printed as several.
 
 import io
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -266,6 +267,13 @@ def as_plain_text(paint: Callable[[Console], None], width: int = 160) -> str:
 def as_page(paint: Callable[[Console], None]) -> str:
     """Return what `paint` prints as an HTML page that loads and runs nothing."""
     return recorded(paint, PAGE_WIDTH).export_html(code_format=PAGE)
+
+
+def as_text(paint: Callable[[Console], None]) -> str:
+    """Return what `paint` prints as lines without colours, as wide as the terminal."""
+    columns = shutil.get_terminal_size((PAGE_WIDTH, 24)).columns
+    lines = recorded(paint, columns).export_text().splitlines()
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def as_image(paint: Callable[[Console], None]) -> str:

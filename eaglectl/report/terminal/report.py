@@ -64,33 +64,37 @@ def print_outline(console: Console, outline: Outline, *, is_whole: bool = True) 
     Without `is_whole`, what is more than that is named in the last line.
     """
     hidden = dict.fromkeys(_print_parts(console, outline, is_whole=is_whole))
+    if outline.last and outline.sections and not outline.is_dense:
+        console.print()
     if hidden:
         print_sentence(console, f"more with -v: {', '.join(hidden)}", 0, style="dim")
+    for line in outline.last:
+        _print_line(console, line)
 
 
 def _print_parts(console: Console, outline: Outline, *, is_whole: bool) -> list[str]:
-    """Print a result, and return the titles of what is left out."""
-    hidden = []
+    """Print a result but for its last lines, and return the titles of what is left out."""
     if outline.head:
         words = plain(outline.head).split()
         _print_line(console, outline.head, is_whole=max(map(len, words)) > console.width)
     _print_lines(console, Lines(outline.cause), 2)
     if outline.next:
-        _print_commands(console, Commands([("next", outline.next)]), 0)
+        _print_commands(console, Commands([("next:", outline.next)]), 0)
+    hidden = []
     for part in outline.parts:
         hidden += _print_parts(console, part, is_whole=is_whole)
         if not outline.is_dense:
             console.print()
-    every = [section for section in outline.sections if section.only != "markdown" and not is_empty(section)]
-    shown = [section for section in every if is_whole or not section.is_more]
     is_first = not outline.head and not outline.parts
-    for section in shown:
-        print_section(console, section, is_first=is_first and section is shown[0])
-    if outline.last and shown and not outline.is_dense:
-        console.print()
-    for line in outline.last:
-        _print_line(console, line)
-    return hidden + [section.title for section in every if section not in shown]
+    for section in outline.sections:
+        if section.only == "markdown" or is_empty(section):
+            continue
+        if section.is_more and not is_whole:
+            hidden.append(section.title)
+        else:
+            print_section(console, section, is_first=is_first)
+            is_first = False
+    return hidden
 
 
 def as_text(outline: Outline) -> str:
@@ -103,11 +107,7 @@ def print_section(console: Console, section: Section, *, is_first: bool = False)
     blocks = [block for block in section.blocks if not _is_elsewhere(block)]
     if not blocks and not section.about:
         return
-    columns = 2
-    if section.is_compact:
-        console.print(Text(f"  {section.title}", style="bold"))
-        columns = 4
-    elif section.has_heading:
+    if section.has_heading:
         if not is_first:
             console.print()
         heading = [Text(section.title, style="bold")]
@@ -115,7 +115,7 @@ def print_section(console: Console, section: Section, *, is_first: bool = False)
             heading.append(Text(section.about, style="dim"))
         console.print(*heading, sep="  ")
     for block in blocks:
-        PRINTERS[type(block)](console, block, columns)
+        PRINTERS[type(block)](console, block, 2)
 
 
 def _is_elsewhere(block: Block) -> bool:

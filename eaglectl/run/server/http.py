@@ -34,7 +34,7 @@ SHOWN_BYTES = 4 * MAX_TEXT
 # shorter values of a query are no secrets, and would be masked in words
 SECRET_LENGTH = 8
 BREAKS = re.compile(r"(?:\\[nrt]|\s)+")
-CHECK = "check the URL of --engine, and the server's log"
+CHECK = "check the URL of --run-in, and the server's log"
 
 
 class _AnswerError(Exception):
@@ -120,7 +120,7 @@ def open_server(url: str, timeout: float) -> Server:
     # a password with a bare / or ? ends the host before it
     if b"@" in parsed.raw_path:
         raise UsageError(
-            "--engine: the URL has an @ after its host; write / ? # @ in a name or a password as %2F %3F %23"
+            "--run-in: the URL has an @ after its host; write / ? # @ in a name or a password as %2F %3F %23"
             " %40"
         )
     headers = {"Accept": "application/json, text/plain", "Accept-Encoding": "identity"}
@@ -157,7 +157,7 @@ def _parse(url: str) -> httpx2.URL:
         or not parsed.host
         or (parsed.port or 1) not in range(1, 1 << 16)
     ):
-        raise UsageError("--engine: this is no URL of a server; write it as http://HOST:PORT")
+        raise UsageError("--run-in: this is no URL of a server; write it as http://HOST:PORT")
     return parsed
 
 
@@ -223,7 +223,7 @@ def _redirect(server: Server, url: httpx2.URL, response: httpx2.Response, *, has
         place = server.shown(f"{target.scheme}://{target.netloc.decode('ascii', 'replace')}")
         raise _AnswerError(
             f"redirects ({status}) to another server, {place}, to which nothing is sent; if that is yours,"
-            " give it to --engine"
+            " give it to --run-in"
         )
     if has_body and status not in KEEPING:
         raise _AnswerError(f"redirects ({status}) a request that has a body")

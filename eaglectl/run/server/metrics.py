@@ -154,7 +154,7 @@ def _unreadable(server: Server, names: CounterNames, number: int, line: str) -> 
 
 def _fault(server: Server, names: CounterNames, fault: str) -> UnreadableError:
     return UnreadableError(
-        f"{server}{PATH} {fault}; {names.title}'s /metrics was expected: check the URL of --engine"
+        f"{server}{PATH} {fault}; {names.title}'s /metrics was expected: check the URL of --run-in"
     )
 
 

@@ -94,7 +94,7 @@ def start_vllm(job: EngineJob, length: int) -> Iterator[VllmEngine]:
     Loading and each batch may take the job's timeout. Raises UnreadableError where vLLM is absent, too old,
     or fails.
     """
-    VLLM.require("--engine transformers")
+    VLLM.require("--run-in transformers")
     check_files(job.target)
     with VLLM.started(job.timeout) as process:
         base = _base_request(job, length) | {"folder": str(process.folder)}
@@ -108,7 +108,7 @@ def start_vllm(job: EngineJob, length: int) -> Iterator[VllmEngine]:
         if not vllm.extracts_states(release):
             raise UnreadableError(
                 f"vLLM {release} does not give hidden states as calibration asks for them; install vLLM"
-                f" {vllm.ENGINE.data['hidden_states']['releases']}, or use --engine transformers"
+                f" {vllm.ENGINE.data['hidden_states']['releases']}, or use --run-in transformers"
             )
         described = ask({"mode": "open states"})
         engine = {"name": "vllm", "vllm": release, "device": described["device"], "dtype": described["dtype"]}

@@ -77,7 +77,7 @@ def test_before_it_is_started_the_reference_stands_in_and_the_line_says_what_mea
 ) -> None:
     line = last_line(result)
     assert " in the reference (6 prompts, k=3); start it with: python convert_hf_to_gguf.py " in line
-    assert f"; llama.cpp 0.3.36 is measured where it runs: eaglectl ready {root}/out --engine http://" in line
+    assert f"; llama.cpp 0.3.36 is measured where it runs: eaglectl ready {root}/out --run-in http://" in line
 
 
 def test_the_server_counts_the_rounds_of_the_reference(

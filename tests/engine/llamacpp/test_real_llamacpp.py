@@ -79,7 +79,7 @@ def test_a_server_counts_the_rounds_of_the_accounting_but_an_answers_last(
     command += ["--spec-draft-n-max", str(K)]
     with running(command, pair / "server.log", PATIENCE, FRESH_PAGES) as url:
         options = eaglectl.SmokeOptions(
-            engine=url, prompts=few_prompts(tmp_path, FOUR), max_tokens=SHORT, timeout=PATIENCE
+            run_in=url, prompts=few_prompts(tmp_path, FOUR), max_tokens=SHORT, timeout=PATIENCE
         )
         found = eaglectl.smoke(str(pair / "drafter"), str(real_target), options).measured
     expected = accounted("specforge", real_target, K, FOUR, SHORT)

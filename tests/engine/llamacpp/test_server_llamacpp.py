@@ -54,7 +54,7 @@ def drafting(pair: Path) -> tuple[str, ...]:
 def smoke(pair: Path, engine: str) -> SmokeReport:
     prompts = pair / "prompts.jsonl"
     prompts.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[: trained.COUNT]))
-    options = eaglectl.SmokeOptions(engine=engine, prompts=prompts, max_tokens=trained.TOKENS, timeout=60.0)
+    options = eaglectl.SmokeOptions(run_in=engine, prompts=prompts, max_tokens=trained.TOKENS, timeout=60.0)
     return eaglectl.smoke(str(pair / "drafter"), str(TARGET), options)
 
 

@@ -20,7 +20,7 @@ def test_sglang_counts_what_the_accounting_counts(real_target: Path, tmp_path: P
         str(REAL / "specforge"), drafter, ConvertOptions(layout="sglang", target=str(real_target))
     )
     options = eaglectl.SmokeOptions(
-        engine="sglang",
+        run_in="sglang",
         device="cpu",
         prompts=few_prompts(tmp_path),
         max_tokens=NEW,

@@ -50,7 +50,7 @@ def drafter(tmp_path: Path) -> Path:
 
 def smoke(drafter: Path, prompts: Path, engine: str) -> SmokeReport:
     options = eaglectl.SmokeOptions(
-        engine=engine,
+        run_in=engine,
         device="cpu",
         prompts=prompts,
         max_tokens=TOKENS,
@@ -101,7 +101,7 @@ def test_a_drafter_that_sglang_refuses_ends_in_its_own_words(drafter: Path, tmp_
 
 def test_a_run_out_of_time_is_not_a_pass_and_leaves_no_process(drafter: Path, tmp_path: Path) -> None:
     options = eaglectl.SmokeOptions(
-        engine="sglang", device="cpu", prompts=PROMPTS, timeout=1, engine_arguments=ARGUMENTS
+        run_in="sglang", device="cpu", prompts=PROMPTS, timeout=1, engine_arguments=ARGUMENTS
     )
     with pytest.raises(UnreadableError, match="SGLang did not finish within --timeout 1 s"):
         eaglectl.smoke(str(drafter), str(TARGET), options)
