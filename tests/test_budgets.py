@@ -20,7 +20,7 @@ BUDGETS = {
     "formats": 2668,
     "judge": 3455,
     "modules": 1438,
-    "operations": 2047,
+    "operations": 2051,
     "publish": 1455,
     "reference": 1259,
     "report": 2256,

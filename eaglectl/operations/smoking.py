@@ -145,11 +145,7 @@ def smoke_drafts(
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     prompts = chosen.prompts
     choice = runnable_target(source, target, options.answers, "smoke")
-    given, source, folder = source, on_disk(source), Path(on_disk(str(choice.place)))
-    if not is_folder(folder):
-        raise UnreadableError(
-            f"--target {target}: smoke runs the target, so it must be a folder with its weights"
-        )
+    given, source, folder = source, on_disk(source), _runnable_folder(str(choice.place), target)
     engine = _choose_engine(options.run_in)
     report = _report(source, folder, prompts, options, on_progress, compares_plain=compares_plain)
     if counts is not None:
@@ -266,6 +262,16 @@ def _with_coverage(
     coverage = with_commands(report.coverage, source, target, options.answers, counting)
     note = f"the draft vocabulary holds {coverage.words}; {coverage.advice_with_commands}"
     return replace(report, coverage=coverage, notes=(*report.notes, note))
+
+
+def _runnable_folder(place: str, target: str | None) -> Path:
+    """The target's folder on disk. Raises UnreadableError for one without weights."""
+    folder = Path(on_disk(place))
+    if not is_folder(folder):
+        raise UnreadableError(
+            f"--target {target}: smoke runs the target, so it must be a folder with its weights"
+        )
+    return folder
 
 
 def _probed(
