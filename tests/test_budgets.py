@@ -10,21 +10,21 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 426,
+    "cli": 427,
     "commands": 2332,
     "comparison": 649,
     "conversion": 2310,
     "drafter": 650,
     "engines": 1373,
-    "files": 3106,
+    "files": 3122,
     "formats": 2629,
     "judge": 3460,
-    "modules": 1295,
+    "modules": 1300,
     "operations": 1770,
     "publish": 1455,
     "reference": 1246,
-    "report": 2056,
-    "run": 4516,
+    "report": 2068,
+    "run": 4552,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03

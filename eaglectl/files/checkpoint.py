@@ -40,6 +40,8 @@ from eaglectl.text import listed
 
 # read ahead: one request is enough for nearly every drafter's header
 FIRST_READ = 100_000
+# of a drafter's config, with those of the objects in it; published ones have at most a few hundred
+MAX_KEYS = 10_000
 # bytes of a shard's header: the metadata, and for each tensor its dtype, shape and offsets beside its name
 METADATA, ENTRY = 1_000, 200
 
@@ -180,6 +182,9 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
         if not isinstance(config, dict):
             kind = type(config).__name__
             raise UnreadableError(f"config.json is a JSON {kind}, not an object", JSON, CONFIG)
+        count = len(config) + sum(len(value) for value in config.values() if isinstance(value, dict))
+        if count > MAX_KEYS and not is_target:
+            raise UnreadableError(f"config.json has {count} keys; at most {MAX_KEYS} are read", JSON, CONFIG)
         return config
 
 
