@@ -11,7 +11,7 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 427,
-    "commands": 2332,
+    "commands": 2336,
     "comparison": 649,
     "conversion": 2310,
     "drafter": 650,
