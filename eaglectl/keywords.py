@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar, get_args
 
-from eaglectl.errors import EaglectlError, UsageError
+from eaglectl.errors import EaglectlError, UsageError, input_error
 from eaglectl.notebook import notebook_progress
 from eaglectl.options import CALLER, Field, Options, fields, made, options_of
 
@@ -165,6 +165,10 @@ def _naming_options(names: Mapping[str, str]) -> Iterator[None]:
         if is_outermost:
             error.args = (in_python(text, names), *error.args[1:])
         raise
+    except BaseException as error:
+        if (refusal := input_error(error)) is None:
+            raise
+        raise refusal from None
     finally:
         INSIDE.reset(token)
 

@@ -11,20 +11,20 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 497,
-    "commands": 2418,
+    "commands": 2422,
     "comparison": 649,
     "conversion": 2304,
     "drafter": 652,
     "engines": 1375,
-    "files": 3137,
+    "files": 3154,
     "formats": 2668,
-    "judge": 3455,
-    "modules": 1438,
-    "operations": 2051,
+    "judge": 3456,
+    "modules": 1450,
+    "operations": 2053,
     "publish": 1455,
     "reference": 1259,
-    "report": 2256,
-    "run": 4787,
+    "report": 2267,
+    "run": 4823,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03
