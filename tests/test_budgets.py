@@ -17,7 +17,7 @@ BUDGETS = {
     "drafter": 648,
     "engines": 1375,
     "files": 3106,
-    "formats": 2635,
+    "formats": 2671,
     "judge": 3237,
     "modules": 1295,
     "operations": 1759,
