@@ -17,7 +17,7 @@ BUDGETS = {
     "drafter": 652,
     "engines": 1375,
     "files": 3154,
-    "formats": 2668,
+    "formats": 2671,
     "judge": 3456,
     "modules": 1450,
     "operations": 2053,
