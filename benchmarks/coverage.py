@@ -96,7 +96,7 @@ def pairs() -> dict[str, dict[str, Any]]:
             "target": cache_folder() / "target",
             "counted": [*english, *more_french, *more_french],
             "languages": {"English": chats, "French": french},
-            "sizes": (512, 1024, 2048, 4096, 8192),
+            "sizes": (2048, 8192),
             "tokens": 48,
             "options": ["--materialize-lm-head"],
         },
