@@ -11,20 +11,20 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 439,
-    "commands": 2331,
+    "commands": 2332,
     "comparison": 649,
-    "conversion": 2260,
+    "conversion": 2291,
     "drafter": 644,
     "engines": 1373,
     "files": 3106,
     "formats": 2629,
     "judge": 3198,
     "modules": 1297,
-    "operations": 1923,
+    "operations": 1940,
     "publish": 1455,
     "reference": 1250,
-    "report": 2072,
-    "run": 4717,
+    "report": 2074,
+    "run": 4723,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03
