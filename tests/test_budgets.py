@@ -13,7 +13,7 @@ BUDGETS = {
     "cli": 497,
     "commands": 2422,
     "comparison": 649,
-    "conversion": 2304,
+    "conversion": 2310,
     "drafter": 652,
     "engines": 1375,
     "files": 3154,
