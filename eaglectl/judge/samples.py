@@ -68,9 +68,10 @@ def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple
     """
     samples = {}
     for name, tensor in drafter.tensors.items():
-        stored = weights.tensors.get(tensor.stored[0])
+        # no name of one that a step writes, as fc_norm of --to 3.1
         is_whole = isinstance(tensor.origin, tuple) and len(tensor.origin) == 1
-        if stored is None or not is_whole or stored.dtype not in PLAIN:
+        stored = weights.tensors.get(tensor.stored[0]) if is_whole else None
+        if stored is None or stored.dtype not in PLAIN:
             continue
         is_matrix = len(stored.shape) == 2 and stored.shape == tensor.shape
         if (
