@@ -67,7 +67,7 @@ def with_keywords(function: F) -> F:
                 with _naming_options(names):
                     keywords[parameter] = made(record, own)
         if given:
-            raise _unknown(function.__name__, next(iter(given)), options)
+            raise _unknown(function.__name__, next(iter(given)), names, options)
         is_shown = "on_progress" in signature.parameters and keywords.get("on_progress") is None
         has_line = is_shown and not CALLER.is_command_line and not INSIDE.get()
         with notebook_progress() if has_line else nullcontext() as line, _naming_options(names):
@@ -118,8 +118,10 @@ def _documentation(function: Callable[..., Any], options: Mapping[str, Field]) -
     )
 
 
-def _unknown(function: str, name: str, options: Mapping[str, Field]) -> TypeError:
-    near = get_close_matches(name, options, 1)
+def _unknown(function: str, name: str, names: Mapping[str, str], options: Mapping[str, Field]) -> TypeError:
+    """The error, with the keyword of the flag that is spelled so, else the nearest one."""
+    flag = names.get(f"--{name.strip('_').replace('_', '-')}")
+    near = [flag] if flag else get_close_matches(name, options, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
