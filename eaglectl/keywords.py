@@ -67,7 +67,7 @@ def with_keywords(function: F) -> F:
                 with _naming_options(names):
                     keywords[parameter] = made(record, own)
         if given:
-            raise _unknown(function.__name__, next(iter(given)), options)
+            raise _unknown(function.__name__, next(iter(given)), names, options)
         with _showing_progress(signature, keywords), _naming_options(names):
             return function(*arguments, **keywords)
 
@@ -126,8 +126,14 @@ def _documentation(function: Callable[..., Any], options: Mapping[str, Field]) -
     )
 
 
-def _unknown(function: str, name: str, options: Mapping[str, Field]) -> TypeError:
-    near = get_close_matches(name, [one for one in options if not options[one].option.is_former], 1)
+def _unknown(function: str, name: str, names: Mapping[str, str], options: Mapping[str, Field]) -> TypeError:
+    """The error, with the keyword of the flag that is spelled so, else the nearest one."""
+    flag = names.get(f"--{name.strip('_').replace('_', '-')}")
+    near = (
+        [flag]
+        if flag
+        else get_close_matches(name, [one for one in options if not options[one].option.is_former], 1)
+    )
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 

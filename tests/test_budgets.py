@@ -11,19 +11,19 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 497,
-    "commands": 2422,
+    "commands": 2423,
     "comparison": 649,
     "conversion": 2310,
     "drafter": 652,
     "engines": 1375,
-    "files": 3154,
+    "files": 3157,
     "formats": 2671,
-    "judge": 3456,
-    "modules": 1450,
-    "operations": 2053,
+    "judge": 3457,
+    "modules": 1452,
+    "operations": 2064,
     "publish": 1455,
     "reference": 1259,
-    "report": 2267,
+    "report": 2274,
     "run": 4823,
 }
 # a package that has fallen further below its budget has a new one

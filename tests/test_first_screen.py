@@ -153,7 +153,7 @@ def test_a_passing_validate_says_which_engines_run_it() -> None:
 def test_engines_fits_a_matrix_into_14_lines() -> None:
     shown = screen(engines_outline(chosen_engines(None)))
     assert len(shown) <= 14, "\n".join(shown)
-    assert shown[0] == "of 9 kinds of drafter serve vLLM 0.33.0 8, SGLang 0.5.23 5, llama.cpp 0.3.36 1"
+    assert shown[0] == "of 9 kinds of drafter vLLM 0.33.0 serves 8, SGLang 0.5.23 5, llama.cpp 0.3.36 1"
 
 
 @pytest.mark.parametrize("width", [60, 200])

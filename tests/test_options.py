@@ -57,6 +57,12 @@ def test_a_keyword_that_is_none_names_the_near_one() -> None:
         eaglectl.convert(TINY, dry_rn=True)
 
 
+def test_a_keyword_that_is_a_flag_names_the_option_that_it_sets() -> None:
+    for flag, name in (("engine", "engines"), ("for_", "layout")):
+        with pytest.raises(TypeError, match=f"'{flag}'; did you mean '{name}'"):
+            eaglectl.convert(TINY, **{flag: "vllm"})
+
+
 def test_what_is_no_record_in_the_place_of_one_is_named() -> None:
     with pytest.raises(
         TypeError, match=r"inspect\(\) takes InspectOptions as options, not str; give .* by name"

@@ -476,7 +476,7 @@ def test_a_quantised_drafter_takes_the_scales_alone_from_any_drafter_of_its_laye
     for kind, words, options in (
         (RefusedError, "another drafter", asked(tmp_path / "stats")),
         (RefusedError, "another drafter", asked(tmp_path / "stats", fc_norm="calibrated")),
-        (UsageError, "--engine vllm --against", asked(tmp_path / "stats", has_gate=True, **scales)),
+        (UsageError, "--run-in vllm --against", asked(tmp_path / "stats", has_gate=True, **scales)),
         (RefusedError, "is quantised; convert the unquantised one", asked(None)),
     ):
         with pytest.raises(kind, match=words):
@@ -788,6 +788,12 @@ def test_a_drafter_that_is_3_1_already_only_moves(tmp_path: Path) -> None:
     start = call("convert", folder, "--to", "3.1", "--init-only", "-o", tmp_path / "start")
     assert "is EAGLE-3.1 already" in " ".join(start.out.split())
     assert start.code == 0 and "Train it with" not in start.out and "untrained" not in start.out
+
+
+def test_a_plan_with_computed_tensors_is_printed_without_being_written(tmp_path: Path) -> None:
+    words = ("convert", drafter_folder(tmp_path), "--to", "3.1", "--init-only", "--dry-run")
+    done = call(*words, "-o", tmp_path / "out")
+    assert done.code == 0 and "computed" in done.out and not (tmp_path / "out").exists()
 
 
 def test_options_of_the_upgrade_say_nothing_elsewhere(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ LONGEST_PATH = 4096
 # of every engine whose releases are not followed: no list of its targets was read
 TARGETS_UNREAD = "its targets were not looked at"
 SETTLED_BY_A_RUN = "start it with the drafter, and smoke --run-in http://127.0.0.1:8080 measures it"
-# of a release that no data is of; its place is the engine's name
-UPDATE = "not a known release: update eaglectl, or let smoke --run-in {} measure the installed one"
+# for a release that no data is of; its place is the engine's name
+UPDATE = "update eaglectl, or let smoke --run-in {} measure the installed one"
 
 
 class EngineRequest(Struct, frozen=True):

@@ -35,6 +35,11 @@ class HubRequest(Struct, frozen=True):
         return f"{urlsplit(self.endpoint).scheme or 'https'}://{self.host}/{self.repo}"
 
     @property
+    def not_here(self) -> str:
+        """How a message on the repository of a SOURCE begins that may have been meant as a path."""
+        return "" if self.text.startswith("hf://") else f"{self.text}: no such file or folder here, and "
+
+    @property
     def subject(self) -> str:
         """The requested file, or the repository."""
         return f"{self.file} of {self.repo}" if self.file else self.repo
@@ -46,10 +51,10 @@ class NoAnswerError(UnreadableError):
 
 def unreachable(request: HubRequest, how: str) -> NoAnswerError:
     """The error for a request without a response, or with a broken one."""
+    head = ("" if request.file else request.not_here) or f"{request.subject}: "
     return NoAnswerError(
-        f"{request.subject}: the Hub at {request.host} {how}; check the network and HF_ENDPOINT, or use"
-        " --offline to read what"
-        " was downloaded before"
+        f"{head}the Hub at {request.host} {how}; check the network and HF_ENDPOINT, or use --offline to read"
+        " what was downloaded before"
     )
 
 
@@ -105,11 +110,10 @@ def _unknown(request: HubRequest, status: int, code: str) -> str:
             f"the Hub does not accept the token (401) and sends nothing of {request.repo}; {LOGIN}, or unset"
             " HF_TOKEN to read as nobody"
         )
-    local = "" if request.text.startswith("hf://") else f"{request.text}: no such file or folder here, and "
     advice = (
         f"that the token may read it ({ACCOUNT})" if request.has_token else f"and, if it is private, {LOGIN}"
     )
     return (
-        f"{local}{request.repo} is no repository on the Hub that can be seen from here; check its name,"
-        f" {advice}"
+        f"{request.not_here}{request.repo} is no repository on the Hub that can be seen from here; check its"
+        f" name, {advice}"
     )

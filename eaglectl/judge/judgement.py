@@ -168,7 +168,8 @@ def _verdicts(subject: Subject, judgement: Judgement) -> Iterator[Verdict]:
     requests = [request for request in subject.requests if request.engine in judged]
     for request in requests:
         if request.unknown:
-            yield Verdict(request.engine, request.unknown, ServedAs.UNKNOWN, (UPDATE.format(request.engine),))
+            reason = f"not a known release: {UPDATE.format(request.engine)}"
+            yield Verdict(request.engine, request.unknown, ServedAs.UNKNOWN, (reason,))
     places = [(request.engine, release) for request in requests for release in request.releases]
     places += [(request.engine, "") for request in subject.requests if request.engine not in ENGINES]
     for name, release in dict.fromkeys(places):

@@ -253,9 +253,12 @@ def _check_output(judgement: Judgement, source: str, options: ConvertOptions) ->
     if options.force_unserved or not faults:
         return
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    complete = completing(source, options.target, options.answers)
+    fixes = [complete(each.fix) for each in judgement.findings if faults[0].startswith(f"{each.rule.id} ")]
+    repair = next((fix.rstrip(".") for fix in fixes if "`eaglectl convert" in fix), "")
+    advice = repair or f"`{command('validate', source, target=options.target)}` says how to mend it"
     raise RefusedError(
-        f"the output would be broken: {faults[0]}{more}; `{command('validate', source)}` says how to mend it;"
-        " --force-unserved writes it all the same"
+        f"the output would be broken: {faults[0]}{more}; {advice}; --force-unserved writes it all the same"
     )
 
 

@@ -55,6 +55,8 @@ STAGES = (("running the target", 1.0), ("measuring", 1.0), ("probing", 1.0), (TR
 REPAIRS: Mapping[str, Mapping[str, Any]] = {
     "--rope-style interleaved": {"rope_style": "interleaved"},
     "--mla-query-lora": {"has_query_lora": True},
+    "--fix-reading dtype=bfloat16": {"fixes": (parse_reading("dtype=bfloat16"),)},
+    "--fix-reading dtype=float16": {"fixes": (parse_reading("dtype=float16"),)},
     f"--fix-reading {FROM_T2D}": {"fixes": (parse_reading(FROM_T2D),)},
     f"--fix-reading {FROM_D2T}": {"fixes": (parse_reading(FROM_D2T),)},
 }

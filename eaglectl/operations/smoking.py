@@ -76,6 +76,7 @@ from eaglectl.target import (
     target_names,
     weights_folder,
 )
+from eaglectl.text import listed
 from eaglectl.verdicts import MatchEnding
 
 COUNTS = "--write-token-counts"
@@ -113,12 +114,17 @@ def smoke(
         return report
     verdicts = inspect(source, target=target, answers=options.answers).verdicts
     latest = {verdict.engine: verdict for verdict in verdicts}
+    wrong = [verdict for verdict in latest.values() if verdict.outcome.is_known_wrong]
+    engines: dict[str, list[str]] = {}
+    for verdict in wrong:
+        name = f"{ENGINES[verdict.engine].title} {verdict.release}"
+        engines.setdefault("; ".join(verdict.reasons), []).append(name)
     # of these the reference's figure says nothing
+    repair = command("validate", source, target=target, answers=options.answers)
     notes = [
-        f"measured as if the file were read as trained; {ENGINES[engine].title} {verdict.release} does not"
-        f" read it so: {'; '.join(verdict.reasons)}"
-        for engine, verdict in latest.items()
-        if verdict.outcome.is_known_wrong
+        f"measured as if the file were read as trained; {listed(names)}"
+        f" {'does' if len(names) == 1 else 'do'} not read it so: {why}: `{repair}`"
+        for why, names in engines.items()
     ]
     return replace(report, notes=(*report.notes, *notes))
 

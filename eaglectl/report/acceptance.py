@@ -38,13 +38,19 @@ VARIANTS_TITLE = "Other readings of the file"
 
 
 def smoke_outline(report: SmokeReport) -> Outline:
-    """Acceptance and its verdict, the reasons of a failure, what ran; then sets, readings and settings."""
+    """Acceptance and its verdict, the reasons of a failure, what ran; then sets, readings and settings.
+
+    A note that ends in a command, of engines that read the file otherwise, stands with the reasons.
+    """
     verdict, settings, answer = toned(report.verdict), _resolved(report), Words(_answer(report), "strong")
     reasons = [split_command(text) for text in _reasons(report)]
     following = [command for _, command in reasons if command]
     if not following and report.verdict == CheckVerdict.FAIL:
         following = [report.diagnose_command]
-    notes = [Remark(Words("note", "plain"), text) for text in report.notes]
+    warnings = [split_command(text) for text in report.notes if split_command(text)[1]]
+    following += [command for _, command in warnings]
+    others = [text for text in report.notes if not split_command(text)[1]]
+    notes = [Remark(Words("note", "plain"), text) for text in others]
     shown, more = facts(report)
     sections = [
         Section("Run", [Pairs(shown)], has_heading=False),
@@ -66,7 +72,7 @@ def smoke_outline(report: SmokeReport) -> Outline:
         answer,
         (verdict, "  ", answer),
         sections,
-        cause=[text for text, _ in reasons],
+        cause=[text for text, _ in (*reasons, *warnings)],
         next=next(iter(following), ""),
     )
 

@@ -25,7 +25,7 @@ from eaglectl.run.layers import PositionShare
 from eaglectl.run.prompts import Prompt
 from eaglectl.run.report import SmokeReport
 from eaglectl.run.sensitivity import Variant
-from eaglectl.verdicts import DiagnosisEnding
+from eaglectl.verdicts import CheckVerdict, DiagnosisEnding
 
 LOSES_TITLE = "Where it loses"
 LOSES = "the prompts with the lowest acceptance length, of the run that is judged"
@@ -79,7 +79,10 @@ def _title(diagnosis: Diagnosis) -> str:
 
 
 def _measured(diagnosis: Diagnosis) -> Iterator[tuple[str, Line]]:
-    """What was answered first, each run, the readings and layers that were tried, and how many causes."""
+    """What was answered first, each run, the readings and layers that were tried, and how many causes.
+
+    Of a healthy drafter, the warnings of `validate` too.
+    """
     for answer in diagnosis.measured:
         yield "answered", answer.text
     made = runs(diagnosis)
@@ -90,6 +93,9 @@ def _measured(diagnosis: Diagnosis) -> Iterator[tuple[str, Line]]:
     if layers is not None:
         better = f"{layers.found.name} draft x{layers.found.ratio.words}" if layers.found else "none better"
         yield "aux layers", f"{layers.tried} other sets tried, {better}"
+    for finding in diagnosis.evidence.validated.findings:
+        if diagnosis.verdict == CheckVerdict.PASS and finding.severity == "warning":
+            yield "warning", f"{finding.rule.id} {finding.rule.name}: {finding.match.message}"
     looked = f"{len(diagnosis.ruled_out)} ruled out, {len(diagnosis.not_looked)} not looked at"
     yield "causes", looked
 

@@ -16,6 +16,7 @@ from eaglectl.report.section import (
     Tone,
     Words,
     first_lines,
+    grouped,
 )
 from eaglectl.report.wording import plural, shortened, size
 from eaglectl.text import listed
@@ -76,7 +77,8 @@ def _served(comparison: "Comparison") -> Section:
     rows = [
         (fact.name, Words(fact.a, FACT_TONES.get(fact.state, "quiet")), fact.b) for fact in comparison.served
     ]
-    lines = [Words(f"{fact.name}: {fact.why}", "quiet") for fact in comparison.served if fact.why]
+    by_reason = grouped((fact.why, fact.name) for fact in comparison.served if fact.why)
+    lines = [Words(f"{listed(names)}: {why}", "quiet") for why, names in by_reason.items()]
     reasons = Lines(lines, is_list=True, is_unbroken=True)
     return Section("As stored", [Table(("engine", "A", "B"), rows), reasons])
 

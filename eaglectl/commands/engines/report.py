@@ -66,8 +66,12 @@ def engines_outline(chosen: Collection[str]) -> Outline:
         *(_followed(engine, [each for each in served if each.engine == engine.name]) for engine in engines),
         *_unfollowed(unversioned_notes(chosen), is_more=bool(engines)),
     ]
-    counts = [f"{engine.title} {engine.releases[-1]} {_count(engine, served)}" for engine in engines]
-    answer = f"of {len(KINDS)} kinds of drafter serve {', '.join(counts)}"
+    verbs = [" serves", *[""] * len(engines)]
+    counts = [
+        f"{engine.title} {engine.releases[-1]}{verb} {_count(engine, served)}"
+        for engine, verb in zip(engines, verbs, strict=False)
+    ]
+    answer = f"of {len(KINDS)} kinds of drafter {', '.join(counts)}"
     if not engines:
         answer = f"{', '.join(map(engine_title, chosen))}: its releases are not followed"
     command = f"eaglectl validate SOURCE --engine {next(iter(chosen))}"

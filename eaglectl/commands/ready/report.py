@@ -181,7 +181,7 @@ def _acceptance(report: SmokeReport | None, by_reference: str) -> str:
 def _gaps(result: Readiness) -> Iterator[Words]:
     """Why acceptance was not measured where an engine runs the files: each reason, with its engines."""
     gaps = grouped(
-        (gap.removeprefix(f"{name(state)} "), name(state))
+        (gap.replace(f"{name(state)} ", "the engine ", 1), name(state))
         for state in result.engines
         for outcome, gap in (
             (state.stored_outcome, state.stored_gap),
