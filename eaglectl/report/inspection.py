@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -43,8 +44,10 @@ from eaglectl.report.wording import (
     trained_layers,
 )
 from eaglectl.results import FailedSource, Inspection
-from eaglectl.run.coverage import Coverage
 from eaglectl.verdicts import ServedAs
+
+if TYPE_CHECKING:
+    from eaglectl.run.coverage import Coverage
 
 AS_TRAINED = {True: "yes", False: "no", None: "unknown"}
 LEVELS = ("problem", "question", "warning", "note")
@@ -81,14 +84,12 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     commands = [
         (engine, text) for engine, text in inspection.commands.items() if _is_shown(inspection, engine)
     ]
-    counting = [("", text) for text in inspection.coverage.commands] if inspection.coverage else []
     notes = [Remark(toned(note.level), note.text) for note in urgent_notes(drafter.notes)]
     short = SHORT + bool(inspection.coverage)
     head = answer_line(verdicts, drafter.aux.boundaries) or (Words(version, "strong"), producer)
     sections = [
         Section("Drafter", [Pairs(facts[:short]), Lines(_others(inspection))], f"{version}{producer}"),
-        *_other_layers(inspection),
-        *([Section("To cover more", [Commands(counting)])] if counting else []),
+        *_beside(inspection),
         Section("Tensors", [Table(TENSOR_HEAD, list(_tensor_rows(inspection)) if has_tensors else [])]),
         Section("Network", [Pairs(facts[short:])], evidence.strip(), is_more=True),
         aux_section(inspection),
@@ -100,8 +101,9 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     needed = placeholders([command]) if command in inspection.commands.values() else next_remark(inspection)
     cause = [*_causes(inspection, verdicts), *([Words(needed, "quiet")] if needed else [])]
     verdict = Words(f"EAGLE-{drafter.version}", "plain")
-    published = [each for each in verdicts if each.outcome == ServedAs.AS_PUBLISHED]
-    last = [f"{each.outcome}: {each.reasons[0]}" for each in published]
+    last = [
+        f"{each.outcome}: {each.reasons[0]}" for each in verdicts if each.outcome == ServedAs.AS_PUBLISHED
+    ]
     return Outline("inspect", verdict, subject, head, head, sections, last, cause=cause, next=command)
 
 
@@ -160,14 +162,18 @@ def _others(inspection: Inspection) -> Sequence[Line]:
     return also_line([*outcomes, *unread])
 
 
-def _other_layers(inspection: Inspection) -> Iterator[Section]:
-    """The engines without judged releases that capture other layers than the trained ones, and settings."""
+def _beside(inspection: Inspection) -> Iterator[Section]:
+    """The engines without judged releases that capture other layers than the trained ones, and settings;
+    and what raises a coverage.
+    """
     engines, aux = _runner_labels(), inspection.drafter.aux
     others = [each for each in inspection.captured_layers if each.engine not in engines]
     rows = [_aux_row(each, inspection, engines)[:-1] for each in others if each.same_as(aux) is False]
     if rows and not inspection.requested:
         settings = [(name, text) for name, text in inspection.commands.items() if name not in ENGINES]
         yield Section("On other layers", [Table(AUX_HEAD[:-1], rows), Commands(settings)])
+    if inspection.coverage and inspection.coverage.commands:
+        yield Section("To cover more", [Commands([("", text) for text in inspection.coverage.commands])])
 
 
 def _runner_labels() -> Mapping[str, str]:
@@ -311,7 +317,7 @@ def _vocabulary(drafter: Drafter) -> str:
     return f"{dims.draft_vocab} of {dims.vocab} target tokens ({dims.draft_vocab / dims.vocab:.1%}), {maps}"
 
 
-def _coverage(coverage: Coverage) -> str:
+def _coverage(coverage: "Coverage") -> str:
     advice = f": {coverage.advice}" if coverage.holds_down else ""
     return f"{coverage.words}{advice}"
 
