@@ -87,7 +87,7 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     head = answer_line(verdicts, drafter.aux.boundaries) or (Words(version, "strong"), producer)
     sections = [
         Section("Drafter", [Pairs(facts[:short]), Lines(_others(inspection))], f"{version}{producer}"),
-        *_other_layers(inspection),
+        *_other_settings(inspection),
         *([Section("To cover more", [Commands(counting)])] if counting else []),
         Section("Tensors", [Table(TENSOR_HEAD, list(_tensor_rows(inspection)) if has_tensors else [])]),
         Section("Network", [Pairs(facts[short:])], evidence.strip(), is_more=True),
@@ -97,8 +97,13 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
         Section("Serve", [Commands(commands)], placeholders(text for _, text in commands), is_more=True),
     ]
     command, subject = _next(inspection, verdicts), name or inspection.source
-    needed = placeholders([command]) if command in inspection.commands.values() else next_remark(inspection)
-    cause = [*_causes(inspection, verdicts), *([Words(needed, "quiet")] if needed else [])]
+    causes, needed = _causes(inspection, verdicts), ""
+    if command in inspection.commands.values():
+        needed = placeholders([command])
+    elif command and (needed := next_remark(inspection)):
+        questions = _other_questions(inspection, verdicts)
+        causes = [*causes[: MOST_CAUSES - len(questions)], *questions]
+    cause = [*causes, *([Words(needed, "quiet")] if needed else [])]
     verdict = Words(f"EAGLE-{drafter.version}", "plain")
     published = [each for each in verdicts if each.outcome == ServedAs.AS_PUBLISHED]
     last = [f"{each.outcome}: {each.reasons[0]}" for each in published]
@@ -123,13 +128,25 @@ def _causes(inspection: Inspection, verdicts: Sequence[Verdict]) -> list[Line]:
     lines: list[Line] = []
     for reason, group in sorted(reasons.items(), key=lambda item: item[0] not in questions):
         if note := questions.get(reason):
-            lines.append(f"{note.why}; pass {options(note.choices)}" if note.choices else note.text)
+            lines.append(_question(note))
         else:
             lines.append(f"{engine_names(group)}: {reason}")
     if len(lines) > MOST_CAUSES:
         rest = plural(len(lines) - MOST_CAUSES, "more reason")
         lines[MOST_CAUSES:] = [Words(f"and {rest} with -v", "quiet")]
     return lines
+
+
+def _question(note: Note) -> str:
+    """A question about the file, with the options that answer it."""
+    return f"{note.why}; pass {options(note.choices)}" if note.choices else note.text
+
+
+def _other_questions(inspection: Inspection, verdicts: Sequence[Verdict]) -> list[Line]:
+    """The first question that is no reason of these releases."""
+    reasons = {reason for verdict in verdicts for reason in remarks(verdict)}
+    questions = inspection.drafter.notes_at("question")
+    return [] if reasons & {note.reason for note in questions} else [*map(_question, questions[:1])]
 
 
 def _next(inspection: Inspection, verdicts: Sequence[Verdict]) -> str:
@@ -151,22 +168,23 @@ def _others(inspection: Inspection) -> Sequence[Line]:
     outcomes = [
         (verdict.outcome, engine_names([verdict])) for verdict in newest.values() if verdict not in judged
     ]
-    unread = [
-        (LAYERS_ALONE[captured.same_as(inspection.drafter.aux)], captured.engine)
-        for captured in inspection.captured_layers
-        if captured.engine not in _runner_labels()
-    ]
+    unread = []
+    for captured in inspection.captured_layers:
+        if captured.engine not in _runner_labels():
+            text = LAYERS_ALONE[is_same := captured.same_as(inspection.drafter.aux)]
+            if is_same is False:
+                text = f"{text} ({layers(captured.boundaries, captured.default)})"
+            unread.append((text, captured.engine))
     return also_line([*outcomes, *unread])
 
 
-def _other_layers(inspection: Inspection) -> Iterator[Section]:
-    """The engines without judged releases that capture other layers than the trained ones, and settings."""
+def _other_settings(inspection: Inspection) -> Iterator[Section]:
+    """The settings of engines without judged releases, where one captures other layers than the trained."""
     engines, aux = _runner_labels(), inspection.drafter.aux
     others = [each for each in inspection.captured_layers if each.engine not in engines]
-    rows = [_aux_row(each, inspection, engines)[:-1] for each in others if each.same_as(aux) is False]
-    if rows and not inspection.requested:
+    if any(each.same_as(aux) is False for each in others) and not inspection.requested:
         settings = [(name, text) for name, text in inspection.commands.items() if name not in ENGINES]
-        yield Section("On other layers", [Table(AUX_HEAD[:-1], rows), Commands(settings)])
+        yield Section("On other layers", [Commands(settings)], has_heading=False)
 
 
 def _runner_labels() -> Mapping[str, str]:
