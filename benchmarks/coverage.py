@@ -1,13 +1,11 @@
 """Coverage of the draft vocabulary against acceptance, in two languages at five sizes: a table in Markdown.
 
-    python benchmarks/coverage.py tiny|real|head [--scratch DIR]
+    python benchmarks/coverage.py tiny|real [--scratch DIR]
 
 The tokens of the target's answers to prompts of the first language are counted (`smoke
 --write-token-counts`), the drafter is pruned to the most counted of them (`convert --draft-vocab`), and run
 on other prompts of both languages. `tiny` is fixtures/tiny, with Python and with English prose of docs/;
 `real` is fixtures/real/specforge with SmolLM2-135M-Instruct (tools/real/target.py), English and French.
-`head` is fixtures/real/speculators, whose head is of rows of the target's: answers of both languages are
-counted, and other rows are taken by `--materialize-lm-head`.
 """
 
 import argparse
@@ -38,16 +36,6 @@ FRENCH = (
     "Explique ce qu'est un ordinateur à un enfant.",
     "Décris une journée à la plage avec ta famille.",
 )
-FRENCH_COUNTED = (
-    "Présente les métiers de la santé en quelques lignes.",
-    "Que faut-il voir pendant un voyage en Italie ?",
-    "Écris un poème sur la mer et le vent.",
-    "Comment fonctionne un moteur électrique ?",
-    "Donne des idées de cadeaux pour un enfant.",
-    "Résume l'histoire du train en France.",
-    "Pourquoi faut-il manger des fruits ?",
-    "Explique les règles du football à un débutant.",
-)
 PROSE = ("docs/convert.md", "docs/calibrate.md", "docs/questions.md", "docs/speed.md", "docs/ready.md")
 
 
@@ -68,10 +56,7 @@ def pairs() -> dict[str, dict[str, Any]]:
     """The drafter and target of each pair, its languages with their prompts, and the sizes."""
     tiny, real = ROOT / "fixtures/tiny", ROOT / "fixtures/real"
     python = [{"prompt": line["prompt"][:160]} for line in lines(tiny / "prompts.jsonl", 12)]
-    french, more_french = (
-        [{"messages": [{"role": "user", "content": text}]} for text in texts]
-        for texts in (FRENCH, FRENCH_COUNTED)
-    )
+    french = [{"messages": [{"role": "user", "content": text}]} for text in FRENCH]
     english = [{"messages": line["messages"]} for line in lines(real / "calibration.jsonl", 24)]
     chats = [{"messages": line["messages"]} for line in lines(real / "test.jsonl", 12)]
     return {
@@ -90,15 +75,6 @@ def pairs() -> dict[str, dict[str, Any]]:
             "languages": {"English": chats, "French": french},
             "sizes": (256, 512, 1024, 2048, 4096),
             "tokens": 48,
-        },
-        "head": {
-            "drafter": real / "speculators",
-            "target": cache_folder() / "target",
-            "counted": [*english, *more_french, *more_french],
-            "languages": {"English": chats, "French": french},
-            "sizes": (512, 1024, 2048, 4096, 8192),
-            "tokens": 48,
-            "options": ["--materialize-lm-head"],
         },
     }
 
@@ -137,7 +113,7 @@ def measure(pair: Mapping[str, Any], folder: Path) -> None:
         if size is not None:
             drafter = folder / f"pruned-{size}"
             vocabulary = ["--draft-vocab", size, "--token-counts", counts, "-o", drafter]
-            given = [*vocabulary, *pair.get("options", []), "--no-measure"]
+            given = [*vocabulary, "--no-measure"]
             run("convert", pair["drafter"], *given, "--target", pair["target"])
         report = run("smoke", drafter, *smoke, "--prompts", test)
         for name, part in report["sets"].items():
@@ -152,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("pair", choices=("tiny", "real", "head"))
+    parser.add_argument("pair", choices=("tiny", "real"))
     parser.add_argument("--scratch", default=tempfile.gettempdir())
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:

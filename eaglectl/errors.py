@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import ClassVar
 
-from eaglectl.text import printable
+from eaglectl.text import printable, shortened
 
 
 class EaglectlError(Exception):
@@ -23,6 +23,11 @@ class EaglectlError(Exception):
         self.topic = topic
         self.where = where
         self.option = option
+
+
+# of the one exception of Rust (tokenizers, safetensors) that is no Exception: a panic
+PANIC = "pyo3_runtime"
+NO_MEMORY = "not enough memory for this input; free some, or raise the limit (ulimit -v, the container's)"
 
 
 class RefusedError(EaglectlError):
@@ -65,3 +70,12 @@ def check(*faults: tuple[object, *tuple[str, ...]], error: Callable[..., Eaglect
     for is_there, *words in faults:
         if is_there:
             raise error(*words)
+
+
+def input_error(error: BaseException) -> UnreadableError | None:
+    """What memory that is not there, or a panic in a library in Rust, is to the user; None for all others."""
+    if isinstance(error, MemoryError):
+        return UnreadableError(NO_MEMORY)
+    if type(error).__module__ != PANIC:
+        return None
+    return UnreadableError(f"a library (in Rust) gave up on the input: {shortened(str(error))}")

@@ -4,13 +4,13 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar, get_args
 
-from eaglectl.errors import EaglectlError, UsageError
+from eaglectl.errors import EaglectlError, UsageError, input_error
 from eaglectl.notebook import notebook_progress
 from eaglectl.options import CALLER, Field, Options, fields, made, options_of
 
@@ -68,11 +68,7 @@ def with_keywords(function: F) -> F:
                     keywords[parameter] = made(record, own)
         if given:
             raise _unknown(function.__name__, next(iter(given)), names, options)
-        is_shown = "on_progress" in signature.parameters and keywords.get("on_progress") is None
-        has_line = is_shown and not CALLER.is_command_line and not INSIDE.get()
-        with notebook_progress() if has_line else nullcontext() as line, _naming_options(names):
-            if line is not None:
-                keywords["on_progress"] = line
+        with _showing_progress(signature, keywords), _naming_options(names):
             return function(*arguments, **keywords)
 
     call = wraps(function)(_without_frames(run))
@@ -94,6 +90,18 @@ def _without_frames(run: Callable[..., Any]) -> Callable[..., Any]:
             raise error.with_traceback(None) from None
 
     return call
+
+
+@contextmanager
+def _showing_progress(signature: inspect.Signature, keywords: dict[str, Any]) -> Iterator[None]:
+    """Give a call its own `on_progress` in a notebook, where it may have one and has none."""
+    is_open = "on_progress" in signature.parameters and keywords.get("on_progress") is None
+    if not is_open or CALLER.is_command_line or INSIDE.get():
+        yield
+        return
+    with notebook_progress() as line:
+        keywords["on_progress"] = line
+        yield
 
 
 def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> inspect.Signature:
@@ -121,7 +129,11 @@ def _documentation(function: Callable[..., Any], options: Mapping[str, Field]) -
 def _unknown(function: str, name: str, names: Mapping[str, str], options: Mapping[str, Field]) -> TypeError:
     """The error, with the keyword of the flag that is spelled so, else the nearest one."""
     flag = names.get(f"--{name.strip('_').replace('_', '-')}")
-    near = [flag] if flag else get_close_matches(name, options, 1)
+    near = (
+        [flag]
+        if flag
+        else get_close_matches(name, [one for one in options if not options[one].option.is_former], 1)
+    )
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
@@ -159,6 +171,10 @@ def _naming_options(names: Mapping[str, str]) -> Iterator[None]:
         if is_outermost:
             error.args = (in_python(text, names), *error.args[1:])
         raise
+    except BaseException as error:
+        if (refusal := input_error(error)) is None:
+            raise
+        raise refusal from None
     finally:
         INSIDE.reset(token)
 

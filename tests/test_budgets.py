@@ -10,21 +10,21 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 487,
-    "commands": 2406,
+    "cli": 497,
+    "commands": 2423,
     "comparison": 649,
-    "conversion": 2304,
+    "conversion": 2310,
     "drafter": 652,
     "engines": 1375,
-    "files": 3137,
-    "formats": 2659,
-    "judge": 3455,
-    "modules": 1433,
-    "operations": 2047,
+    "files": 3157,
+    "formats": 2671,
+    "judge": 3457,
+    "modules": 1452,
+    "operations": 2064,
     "publish": 1455,
     "reference": 1259,
-    "report": 2248,
-    "run": 4787,
+    "report": 2274,
+    "run": 4823,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03

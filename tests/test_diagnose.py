@@ -7,6 +7,7 @@ import json
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,15 +24,16 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 import eaglectl  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
 from eaglectl.operations import diagnosing  # noqa: E402
+from eaglectl.reference import target as targets  # noqa: E402
 from eaglectl.run.causes import CAUSES  # noqa: E402
 from eaglectl.run.coverage import Coverage  # noqa: E402
 from eaglectl.run.diagnosis import Diagnosis, Shown, find_cause  # noqa: E402
 from eaglectl.run.job import EngineRun  # noqa: E402
-from eaglectl.run.layers import _judged, climb, one_off, starts  # noqa: E402
+from eaglectl.run.layers import _judged, _Scores, climb, one_off, starts  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E402
 from eaglectl.run.published import Published, PublishedLength  # noqa: E402
 from eaglectl.run.report import MAX_REGRESSION  # noqa: E402
-from eaglectl.run.sensitivity import Fall  # noqa: E402
+from eaglectl.run.sensitivity import LEAST_PROMPTS, Fall  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.diagnoses import prompts_file  # noqa: E402
@@ -92,6 +94,31 @@ def test_a_healthy_drafter_ends_in_healthy(healthy: Diagnosis) -> None:
 
 def test_the_repr_of_a_diagnosis_is_without_its_evidence(healthy: Diagnosis) -> None:
     assert "cause='healthy'" in repr(healthy) and "Evidence(" not in repr(healthy)
+
+
+def test_a_reading_that_loses_on_a_few_prompts_is_not_run_on_the_others(healthy: Diagnosis) -> None:
+    assert healthy.evidence.reference is not None
+    prompts = [variant.measured.prompts for variant in healthy.evidence.reference.variants]
+    assert set(prompts) <= {LEAST_PROMPTS, COUNT} and prompts.count(LEAST_PROMPTS) > 0.7 * len(prompts)
+    lost = [variant.ratio.high for variant in healthy.evidence.reference.variants]
+    assert all((high < 1) for high, count in zip(lost, prompts, strict=True) if count == LEAST_PROMPTS)
+
+
+@pytest.mark.slow
+def test_a_healthy_drafter_takes_no_more_than_two_and_a_half_runs(
+    good: dict[str, Path], prompts: Path, healthy: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`healthy`: what both load once in a process is loaded."""
+    loads: list[object] = []
+    load = targets.load_target
+    monkeypatch.setattr(targets, "load_target", lambda *a, **k: (loads.append(a), load(*a, **k))[1])
+    start = time.process_time()
+    given = eaglectl.SmokeOptions(prompts=prompts, max_tokens=TOKENS, device="cpu", run_in="reference")
+    eaglectl.smoke(str(good["eagle3"]), str(TARGET), given)
+    middle = time.process_time()
+    assert diagnose(good["eagle3"], prompts).cause == "healthy"
+    assert time.process_time() - middle < 2.5 * (middle - start)
+    assert len(loads) == 2  # once each
 
 
 @pytest.mark.slow
@@ -171,6 +198,27 @@ def test_boundaries_are_found_one_by_one(trained: tuple[int, ...]) -> None:
     stated = tuple(range(1, 1 + len(trained)))
     assert climb(score, starts(stated, 32), 32) == trained
     assert climb(lambda _: 0, starts(stated, 32), 32) == stated
+
+
+class Counting:
+    """A first pass that counts so many right tokens of 100, and what it was asked for."""
+
+    def __init__(self, right: dict[tuple[int, ...], int]) -> None:
+        self.right, self.counted = right, list[tuple[tuple[int, ...], int]]()
+        self.stage, self.job = SimpleNamespace(drafter=None), SimpleNamespace(on_progress=None)
+
+    def count_first(self, _: object, boundaries: tuple[int, ...], every: int = 1) -> int:
+        self.counted.append((boundaries, every))
+        return self.right[boundaries] // every
+
+
+def test_layers_that_draft_clearly_worse_are_counted_at_a_part_of_the_positions() -> None:
+    first: Any = Counting({(1, 3): 400, (2, 3): 300, (1, 4): 396, (0, 3): 480})
+    scores = _Scores(first, (1, 3), 4)
+    assert [scores(boundaries) for boundaries in first.right] == [400, -1, 396, 480]
+    assert scores((0, 3)) == 480  # counted once
+    near = [((1, 3), 4), ((1, 3), 1), ((2, 3), 4), ((1, 4), 4), ((1, 4), 1), ((0, 3), 4), ((0, 3), 1)]
+    assert first.counted == [((1, 3), 4), *near]
 
 
 def test_one_off_are_possible_boundaries() -> None:
@@ -643,7 +691,7 @@ def test_the_command_prints_the_cause_and_the_next_command(good: dict[str, Path]
     assert done.code == 1
     assert done.out.startswith("cause in the file  ")
     assert "EGL310 d2t-missing" in done.out
-    assert "restore it from the trainer" in done.out and "next  " not in done.out  # no table is left
+    assert "restore it from the trainer" in done.out and "next: " not in done.out  # no table is left
     document = call("diagnose", broken, "--target", TARGET, "--device", "cpu", "--json").document
     assert (document["ending"], document["cause"]) == ("file", "file-rule")
 

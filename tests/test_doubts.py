@@ -348,3 +348,32 @@ def test_halves_of_torchspecs_old_class_are_reordered(tmp_path: Path) -> None:
     after = read_safetensors(tmp_path / "out/model.safetensors")[f"layers.0.{name}"]
     assert before[:2] == after[:2] and before[2] != after[2]
     assert topics(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"rope_theta": 1000000.0}, [ROPE]),
+        ({"rope_theta": 10000.0}, []),
+        ({"rope_theta": None}, []),
+        ({"rope_theta": 500000.0, "rope_scaling": LLAMA3}, []),  # at which its trainer stops
+        ({"rope_theta": 1000000.0, "hidden_act": None}, []),  # SpecJAX's, which reads the base
+    ],
+)
+def test_a_base_that_safeailabs_trainer_does_not_read_is_asked(
+    changes: dict[str, Any], found: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "drafter"
+    shutil.copytree(PRODUCERS / "eagle/safetensors", folder)
+    (folder / "config.json").write_text(json.dumps(changed(folder, **changes)))
+    assert topics(folder) == found
+    assert topics(folder, rope="10000") == []
+
+
+def test_a_base_that_safeailabs_trainer_cannot_run_is_said_where_its_layout_is_written(
+    tmp_path: Path,
+) -> None:
+    options = ConvertOptions(target=TARGET, layout="eagle", dry_run=True)
+    plan = eaglectl.convert(str(PRODUCERS / "specforge/gqa"), str(tmp_path / "out"), options).plan
+    texts = [note.text for note in plan.notes if note.level == "warning"]
+    assert any("SafeAILab EAGLE's own code rotates with base 10000" in text for text in texts)

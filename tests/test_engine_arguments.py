@@ -118,15 +118,15 @@ def test_an_unknown_argument_ends_in_the_engines_words_and_the_nearest_names() -
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["smoke", "--run-in", "reference", "--engine-arg", "a=1"], "pass --engine vllm or --engine sglang"),
-        (["smoke", "--run-in", "reference", "--tensor-parallel-size", "2"], "pass --engine vllm or"),
-        (["smoke", "--run-in", "http://127.0.0.1:1", "--engine-arg", "a=1"], "pass --engine vllm or"),
+        (["smoke", "--run-in", "reference", "--engine-arg", "a=1"], "pass --run-in vllm or --run-in sglang"),
+        (["smoke", "--run-in", "reference", "--tensor-parallel-size", "2"], "pass --run-in vllm or"),
+        (["smoke", "--run-in", "http://127.0.0.1:1", "--engine-arg", "a=1"], "pass --run-in vllm or"),
         (["smoke", "--engine", "sglang", "--tensor-parallel-size", "0"], "at least 1"),
         (["smoke", "--engine", "sglang", "--engine-arg", "model=x"], "--engine-arg model: it changes"),
         (["smoke", "--load-only", "--engine", "sglang"], "--load-only is vLLM's"),
         (["smoke", "--load-only", "--engine-arg", "block_size=16"], "loads the drafter alone"),
         (["smoke", "--load-only", "--tensor-parallel-size", "2"], "loads the drafter alone"),
-        (["calibrate", "-o", "OUT", "--engine-arg", "a=1"], "pass --engine vllm"),
+        (["calibrate", "-o", "OUT", "--engine-arg", "a=1"], "pass --run-in vllm"),
         (["calibrate", "-o", "OUT", "--engine", "vllm", "--engine-arg", "max_num_seqs=1"], "every token"),
     ],
 )

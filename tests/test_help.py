@@ -39,6 +39,12 @@ def test_h_is_help(command: tuple[str, ...]) -> None:
     assert call(*command, "-h").out == call(*command, "--help").out
 
 
+def test_help_may_be_a_word() -> None:
+    assert call("help").out == call("--help").out
+    assert call("help", "convert").out == call("convert", "--help").out
+    assert call("help", "convert").out.startswith("Usage: eaglectl convert [OPTIONS] SOURCE\n")
+
+
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "eaglectl", "-V"], capture_output=True, text=True, check=True

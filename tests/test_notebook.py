@@ -47,7 +47,7 @@ def test_it_stores_the_page_of_a_result() -> None:
         for output in cell
         if "text/html" in output.get("data", {})
     ]
-    assert [page.startswith("<iframe srcdoc=") and "&lt;pre" in page for page in pages] == [True]
+    assert [page.startswith("<strong>") and "&lt;pre" in page for page in pages] == [True]
 
 
 def test_it_is_written_as_make_docs_writes_it() -> None:

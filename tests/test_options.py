@@ -176,6 +176,8 @@ def test_what_runs_may_still_be_spelled_as_an_engine(words: tuple[str, ...], mov
 
 def test_what_runs_may_still_be_named_engine_in_python() -> None:
     assert eaglectl.SmokeOptions(engine="reference") == eaglectl.SmokeOptions(run_in="reference")
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'engin'$"):
+        eaglectl.smoke(TINY, TARGET, engin="vllm")
     moved = eaglectl.ReadyOptions(engines=("vllm", "http://h:1"))
     assert (moved.engines, moved.run_in) == (("vllm",), ("http://h:1",))
 

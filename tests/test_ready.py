@@ -59,7 +59,11 @@ def first(done: Outcome) -> str:
 
 def following(done: Outcome) -> str:
     """The command to run next, whole."""
-    return next(line for line in done.out.splitlines() if line.startswith("next  ")).removeprefix("next  ")
+    return (
+        next(line for line in done.out.splitlines() if line.startswith("next: "))
+        .removeprefix("next: ")
+        .strip()
+    )
 
 
 @pytest.fixture(scope="module")

@@ -144,3 +144,18 @@ def test_a_panic_of_a_library_is_one_line(drafter: Path) -> None:
     assert done.returncode == 3 and len(done.stderr) < 1000
     assert done.stderr.startswith("eaglectl: a library (in Rust) gave up on the input: called")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_panic_of_a_library_is_an_error_of_python_too(
+    drafter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import eaglectl
+    from eaglectl.errors import UnreadableError
+    from eaglectl.operations import inspecting
+
+    def panic(*_: object) -> None:
+        raise type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})("called unwrap()")
+
+    monkeypatch.setattr(inspecting, "open_source", panic)
+    with pytest.raises(UnreadableError, match=r"a library \(in Rust\) gave up on the input: called unwrap"):
+        eaglectl.inspect(drafter)

@@ -204,7 +204,7 @@ def test_without_vllm_it_says_what_to_install(
     ("options", "message"),
     [
         (["--engine", "sglang"], "transformers or vllm was expected"),
-        (["--tensor-parallel-size", "2"], "pass --engine vllm"),
+        (["--tensor-parallel-size", "2"], "pass --run-in vllm"),
         (["--engine", "vllm", "--tensor-parallel-size", "0"], "at least 1"),
         (["--engine", "vllm", "--timeout", "0"], "more than 0"),
     ],

@@ -21,10 +21,10 @@ EAGLECTL = (sys.executable, "-m", "eaglectl")
 # each command, and the exit code that it must have
 THERE = "--target target --engine vllm==0.22.1"
 COMMANDS = (
-    (f"eaglectl validate mine {THERE}", 1),
+    (f"eaglectl -q validate mine {THERE}", 1),
     (f"eaglectl ready mine {THERE} --prompts prompts.jsonl", 0),
     (f"eaglectl convert mine {THERE} -o served", 0),
-    (f"eaglectl validate served {THERE}", 0),
+    (f"eaglectl -q validate served {THERE}", 0),
 )
 
 

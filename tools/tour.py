@@ -25,7 +25,7 @@ class TourCommand(Struct, frozen=True):
 
 # few prompts of few tokens, for a tour of minutes
 SMOKE = (
-    "--target smollm2 --engine reference --device cpu --prompts real/test.jsonl --sample 6 --max-tokens 32"
+    "--target smollm2 --run-in reference --device cpu --prompts real/test.jsonl --sample 6 --max-tokens 32"
 )
 REAL_STEPS = (
     TourCommand(
@@ -84,7 +84,7 @@ STEPS = (
     ),
     TourCommand(
         "A trained drafter with its target: how many draft tokens are accepted?",
-        "smoke tiny/eagle3 --target tiny/target --engine reference --prompts tiny/prompts.jsonl"
+        "smoke tiny/eagle3 --target tiny/target --run-in reference --prompts tiny/prompts.jsonl"
         " --max-tokens 32 --show",
     ),
 )

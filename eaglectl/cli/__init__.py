@@ -11,17 +11,15 @@ import traceback
 import warnings
 from itertools import pairwise
 
-from eaglectl.errors import EaglectlError, UnreadableError, UsageError
+from eaglectl.errors import EaglectlError, UnreadableError, UsageError, input_error
 from eaglectl.files.signals import Terminated, run_removals
 from eaglectl.options import CALLER
 from eaglectl.terminal import discard_stdout, guard_streams, report_fault, say
-from eaglectl.text import printable, shortened
+from eaglectl.text import printable
 
 USAGE = 2
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
-# of the one exception of Rust (tokenizers, safetensors) that is no Exception: a panic
-PANIC = "pyo3_runtime"
 # objects made between two looks for garbage: what loading makes is none, and Python looks every 700
 GARBAGE_EVERY = 100_000
 # set by a shell that asks how a line goes on
@@ -60,6 +58,7 @@ def run(arguments: list[str]) -> int:
     from eaglectl.cli.app import make_app  # loads typer
 
     before, CALLER.is_command_line = CALLER.is_command_line, True
+    arguments = _as_help(arguments)
     try:
         _check_moved(arguments)
         if _completes(arguments):
@@ -80,15 +79,19 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         code = _handle_other(error, arguments)
     except BaseException as error:
-        if type(error).__module__ != PANIC:
+        if (refusal := input_error(error)) is None:
             raise
-        what = shortened(str(error))
-        return _refused(UnreadableError(f"a library (in Rust) gave up on the input: {what}"), arguments)
+        return _refused(refusal, arguments)
     finally:
         CALLER.is_command_line = before
     if code == INTERRUPTED:
         _print_end("interrupted")
     return code
+
+
+def _as_help(arguments: list[str]) -> list[str]:
+    """The arguments, with `help COMMAND` as `COMMAND --help`."""
+    return [*arguments[1:2], "--help"] if arguments[:1] == ["help"] else arguments
 
 
 def _refused(error: EaglectlError, arguments: list[str]) -> int:
@@ -152,6 +155,8 @@ def _print_error(error: EaglectlError, arguments: list[str]) -> None:
 
 def _handle_other(error: Exception, arguments: list[str]) -> int:
     """Print a usage error of click, or the traceback of an error in eaglectl; return the exit code."""
+    if (refusal := input_error(error)) is not None:
+        return _refused(refusal, arguments)
     # click's errors are known by their methods, as typer may ship click under another name
     show = getattr(error, "show", None)
     if callable(show) and hasattr(error, "exit_code"):

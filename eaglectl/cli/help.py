@@ -80,6 +80,11 @@ class GroupedCommand(TyperCommand):
 
     context_class = _Context
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What the line of usage has after the command: typer's has arguments in braces."""
+        arguments = (each for each in self.get_params(ctx) if isinstance(each, TyperArgument))
+        return ["[OPTIONS]", *(str(argument.metavar) for argument in arguments)]
+
     @property
     def common(self) -> tuple[str, ...]:
         """The flags of the options that --help shows; none: it shows all."""
@@ -118,7 +123,9 @@ class GroupedCommand(TyperCommand):
                     formatter.write_dl(sections[title])
         if left:
             count = sum(len(sections[title]) for title in left)
-            formatter.write(f"\n  {count} more options: {ctx.command_path} {HELP_ALL}\n")
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"{count} more options: {ctx.command_path} {HELP_ALL}")
         with formatter.section("Examples"):
             for example in examples(ctx.command_path, self.name or ""):
                 formatter.write(_continued(example, formatter.width))

@@ -71,14 +71,8 @@ def make_plan(
     vocabulary = draft_vocabulary(checkpoint, changed.drafter, answers, selected)
     repairs = tuple(_repair_notes(drafter, vocabulary))
     changed = changed.then(TransformedDrafter(changed.drafter, repairs, request.record))
-    if request.head and HEAD in drafter.tensors:
-        own = changed.drafter.tensors[HEAD].stored
-        whole, vocabulary = with_whole_head(checkpoint, changed.drafter, vocabulary, request.head)
-        changed = changed.then(TransformedDrafter(whole))
-        reasons = {**reasons, **dict.fromkeys((*own, "d2t", "t2d"), "of the target's head, now whole")}
-    if request.pruning:
-        fewer, vocabulary = pruned(changed.drafter, vocabulary, request.pruning)
-        changed = changed.then(fewer)
+    changed, vocabulary, given_up = _with_other_tokens(checkpoint, changed, vocabulary, request)
+    reasons = {**reasons, **given_up}
     drafter, record = changed.drafter, dict(changed.record)
     ids, id_notes = _ids(drafter, format, request.engines)
     layout_notes = _layout_notes(drafter, format, layout, is_for_training=is_for_training)
@@ -106,6 +100,28 @@ def make_plan(
         record=record,
     )
     return replace(plan, output=read_back(plan, checkpoint.source))
+
+
+def _with_other_tokens(
+    checkpoint: Checkpoint,
+    changed: TransformedDrafter,
+    vocabulary: DraftVocabulary,
+    request: ConversionRequest,
+) -> tuple[TransformedDrafter, DraftVocabulary, Mapping[str, str]]:
+    """The drafter with the target's whole head and the most counted tokens of it, where these are asked for.
+
+    Last come the stored tensors that are left behind, with the reason.
+    """
+    given_up: Mapping[str, str] = {}
+    if request.head and changed.drafter.tensors[HEAD].stored:
+        own = changed.drafter.tensors[HEAD].stored
+        whole, vocabulary = with_whole_head(checkpoint, changed.drafter, vocabulary, request.head)
+        changed = changed.then(TransformedDrafter(whole))
+        given_up = dict.fromkeys((*own, "d2t", "t2d"), "of the target's head, now whole")
+    if request.pruning:
+        fewer, vocabulary = pruned(changed.drafter, vocabulary, request.pruning)
+        changed = changed.then(fewer)
+    return changed, vocabulary, given_up
 
 
 def _repair_notes(drafter: Drafter, vocabulary: DraftVocabulary) -> Iterator[Note]:

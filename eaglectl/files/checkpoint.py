@@ -41,6 +41,8 @@ from eaglectl.text import listed
 
 # read ahead: one request is enough for nearly every drafter's header
 FIRST_READ = 100_000
+# of a drafter's config, with those of the objects in it; published ones have at most a few hundred
+MAX_KEYS = 10_000
 # bytes of a shard's header: the metadata, and for each tensor its dtype, shape and offsets beside its name
 METADATA, ENTRY = 1_000, 200
 
@@ -180,7 +182,11 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
     with _naming(source):
         config = parse_json(file, source.read(file), JSON)
         if not isinstance(config, dict):
-            raise UnreadableError(f"{file} is a JSON {type(config).__name__}, not an object", JSON, file)
+            kind = type(config).__name__
+            raise UnreadableError(f"{file} is a JSON {kind}, not an object", JSON, file)
+        count = len(config) + sum(len(value) for value in config.values() if isinstance(value, dict))
+        if count > MAX_KEYS and not is_target:
+            raise UnreadableError(f"{file} has {count} keys; at most {MAX_KEYS} are read", JSON, file)
         return config
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 from msgspec import Struct
 
@@ -104,21 +105,36 @@ def read_small_file(
 ) -> bytes:
     """The bytes of a regular file of at most `limit` bytes. Raises as `open_regular` does."""
     with open_regular(path, what, error) as file, naming(f"{what} {path}".strip(), error):
-        data = file.read(limit + 1)
-    if len(data) > limit:
+        parts = list(pieces(file, limit + 1))
+    if sum(map(len, parts)) > limit:
         raise error(f"{what} {path} has more than {limit} bytes, the most that is read of it".strip())
-    return data
+    return b"".join(parts)
 
 
-def decoded(path: Path, raw: bytes, what: str = "", error: type[EaglectlError] = UnreadableError) -> str:
-    """The UTF-8 text of such a file, without a byte order mark, its lines ended by "\n".
+def pieces(file: BinaryIO, count: int) -> Iterator[bytes]:
+    """Up to `count` bytes of an open file, in pieces: one read takes as much memory as it asks for."""
+    while count and (piece := file.read(min(count, MIB))):
+        count -= len(piece)
+        yield piece
 
-    Raises `error` where it is no UTF-8.
+
+def decoded(
+    path: Path,
+    raw: bytes,
+    what: str = "",
+    error: type[EaglectlError] = UnreadableError,
+    *,
+    place: int = 0,
+) -> str:
+    """The UTF-8 text of such a file, or of its bytes from `place` on, its lines ended by "\n".
+
+    Without a byte order mark. Raises `error` where it is no UTF-8.
     """
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.decode("utf-8" if place else "utf-8-sig")
     except UnicodeDecodeError as failure:
-        raise error(f"{what} {path}: byte {failure.start} is not UTF-8; save it as UTF-8".strip()) from None
+        byte = place + failure.start
+        raise error(f"{what} {path}: byte {byte} is not UTF-8; save it as UTF-8".strip()) from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -20,6 +20,8 @@ from eaglectl.files.files import naming
 from eaglectl.files.signals import register_removal, stopped_by_signals, unregister_removal
 
 NAME, OLD = "files", ".old"
+# files that listing a folder in a folder opens
+SPARE = 3
 
 
 class Scratch:
@@ -31,8 +33,11 @@ class Scratch:
     def __init__(self, parent: Path, stem: str, name: str = NAME) -> None:
         self.folder: Path | None = None
         self.descriptor: int | None = None
+        # closed before removing, which lists folders, also where no more files can be opened
+        self.spare: list[int] = []
         register_removal(self.remove)
         try:
+            self.spare += [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(SPARE)]
             while self.descriptor is None:  # another run may take a new folder for what a killed one left
                 # named before it is made: a signal may come in between
                 self.folder = parent / f".{stem}.{os.urandom(4).hex()}.partial"
@@ -51,6 +56,8 @@ class Scratch:
 
     def remove(self) -> None:
         """Remove the folder but for OLD, as far as that is possible, and give the lock back."""
+        while self.spare:
+            os.close(self.spare.pop())
         if self.descriptor is not None and self.folder is not None:
             _remove(self.folder)
         elif self.folder is not None:  # it may be another's, of the same name

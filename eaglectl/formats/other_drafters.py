@@ -375,13 +375,7 @@ def _by_shape(config: Mapping[str, Any], shapes: Shapes) -> str | None:
         return None
     query = next((shape for name, shape in shapes.items() if _QUERY.fullmatch(name)), ())
     if (fc := shapes.get("fc.weight")) is not None:
-        if len(fc) != 2 or (fc[1] != 2 * fc[0] and query[1:] != fc[:1]):
-            return None
-        takes = "two inputs wide" if fc[1] == 2 * fc[0] else "and its layer takes one state"
-        return (
-            f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, {takes}, and there is no hidden_norm), which"
-            " vLLM (method eagle) and SGLang (EAGLE) serve where they have its class"
-        )
+        return _eagle_1(fc, query)
     if Keys(config).at("eagle_config.use_aux_hidden_state") is False:
         return (
             "a head on the target's last hidden state (use_aux_hidden_state: false, no fc, no hidden_norm),"
@@ -392,6 +386,17 @@ def _by_shape(config: Mapping[str, Any], shapes: Shapes) -> str | None:
     if not query and not any("self_attn" in name for name in shapes):
         return "not a drafter that eaglectl knows (no attention layer under any known name)"
     return None
+
+
+def _eagle_1(fc: tuple[int, ...], query: tuple[int, ...]) -> str | None:
+    """What a head with an fc is whose layer has no hidden_norm."""
+    if len(fc) != 2 or (fc[1] != 2 * fc[0] and query[1:] != fc[:1]):
+        return None
+    takes = "two inputs wide" if fc[1] == 2 * fc[0] else "and its layer takes one state"
+    return (
+        f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, {takes}, and there is no hidden_norm), which"
+        " vLLM (method eagle) and SGLang (EAGLE) serve where they have its class"
+    )
 
 
 def _later_wide_layer(shapes: Shapes) -> str | None:

@@ -68,17 +68,13 @@ def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple
     """
     samples = {}
     for name, tensor in drafter.tensors.items():
-        # no name of one that a step writes, as fc_norm of --to 3.1
-        is_whole = isinstance(tensor.origin, tuple) and len(tensor.origin) == 1
-        stored = weights.tensors.get(tensor.stored[0]) if is_whole else None
-        if stored is None or stored.dtype not in PLAIN:
+        if not isinstance(tensor.origin, tuple) or len(tensor.origin) != 1:
             continue
-        is_matrix = len(stored.shape) == 2 and stored.shape == tensor.shape
-        if (
-            name == "embed_tokens.weight"
-            or not is_matrix
-            or tensor.shape[0] * tensor.shape[1] < LEAST_NUMBERS
-        ):
+        stored = weights.tensors.get(tensor.stored[0])
+        is_matrix = stored is not None and len(stored.shape) == 2 and stored.shape == tensor.shape
+        if stored is None or not is_matrix or stored.dtype not in PLAIN or name == "embed_tokens.weight":
+            continue
+        if stored.shape[0] * stored.shape[1] < LEAST_NUMBERS:
             continue
         blocks = drafter.dims.aux if name == "fc.weight" else 1
         if name.startswith("layers.0.self_attn.") and tensor.shape[1] == 2 * drafter.dims.hidden:

@@ -50,7 +50,7 @@ from eaglectl.shell import as_path
 from eaglectl.target import runnable_target
 
 # how long each stage of a healthy drafter takes, in runs: on the real pair and the tiny one, one core
-STAGES = (("running the target", 1.0), ("measuring", 1.0), ("probing", 0.5), (TRYING, 0.5))
+STAGES = (("running the target", 1.0), ("measuring", 1.0), ("probing", 1.0), (TRYING, 0.6))
 # options of `convert` that a refusal names and that need no other file
 REPAIRS: Mapping[str, Mapping[str, Any]] = {
     "--rope-style interleaved": {"rope_style": "interleaved"},
@@ -266,9 +266,7 @@ class Looks(Struct, frozen=True):
         asked = replace(self._smoke_options(engine), temperature=temperature, **given)
         if given.get("prompts") or temperature != self.options.temperature:
             asked = replace(asked, like=None)  # no longer the run of its preset
-        return smoke_drafts(
-            self.source, self.target, asked, self.on_progress, compares_plain=False, screens=True
-        )
+        return smoke_drafts(self.source, self.target, asked, self.on_progress, compares_plain=False)
 
     def _smoke_options(self, engine: str) -> SmokeOptions:
         options = self.options

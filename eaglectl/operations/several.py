@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import Struct, field
 
-from eaglectl.errors import EaglectlError
+from eaglectl.errors import EaglectlError, input_error
 from eaglectl.files.hub_sharing import shared_repositories
 from eaglectl.progress import OnProgress, Progress
 from eaglectl.results import FailedSource, Inspection
@@ -71,7 +71,9 @@ def _run_all(
     def run(source: str) -> T:
         try:
             result = act(source)
-        except EaglectlError as error:
+        except (EaglectlError, MemoryError) as raised:
+            error = raised if isinstance(raised, EaglectlError) else input_error(raised)
+            assert error is not None
             result = report_failure(FailedSource(source, error.kind, error.exit_code, str(error)))
         except Exception as error:
             results.crashes.append(traceback.format_exc())

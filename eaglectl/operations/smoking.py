@@ -137,12 +137,11 @@ def smoke_drafts(
     *,
     compares_plain: bool = True,
     times_cpu: bool = True,
-    screens: bool = False,
 ) -> SmokeReport:
-    """`smoke`, which need not decode without the drafter where nobody asks what is lossless.
+    """`smoke`, which need not decode without the drafter where nobody asks what is lossless; a probe is brief
+    then too (`screens`).
 
-    `times_cpu`: --speed measures on a CPU too, which is no measure of serving. `screens`: as in
-    `probe_sensitivity`.
+    `times_cpu`: --speed measures on a CPU too, which is no measure of serving.
     """
     options = as_preset(options)
     _check(options)
@@ -152,11 +151,7 @@ def smoke_drafts(
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     prompts = chosen.prompts
     choice = runnable_target(source, target, options.answers, "smoke")
-    given, source, folder = source, on_disk(source), Path(on_disk(str(choice.place)))
-    if not is_folder(folder):
-        raise UnreadableError(
-            f"--target {target}: smoke runs the target, so it must be a folder with its weights"
-        )
+    given, source, folder = source, on_disk(source), _runnable_folder(str(choice.place), target)
     engine = _choose_engine(options.run_in)
     report = _report(source, folder, prompts, options, on_progress, compares_plain=compares_plain)
     if counts is not None:
@@ -178,7 +173,7 @@ def smoke_drafts(
         return report
     with _job(source, folder, prompts, replace(options, run_in="reference"), on_progress) as job:
         repair = partial(repair_command, given, target, options.answers)
-        return _probed(report, job, options.probe, repair, screens=screens)
+        return _probed(report, job, options.probe, repair, screens=not compares_plain)
 
 
 def compare_files(
@@ -273,6 +268,16 @@ def _with_coverage(
     coverage = with_commands(report.coverage, source, target, options.answers, counting)
     note = f"the draft vocabulary holds {coverage.words}; {coverage.advice_with_commands}"
     return replace(report, coverage=coverage, notes=(*report.notes, note))
+
+
+def _runnable_folder(place: str, target: str | None) -> Path:
+    """The target's folder on disk. Raises UnreadableError for one without weights."""
+    folder = Path(on_disk(place))
+    if not is_folder(folder):
+        raise UnreadableError(
+            f"--target {target}: smoke runs the target, so it must be a folder with its weights"
+        )
+    return folder
 
 
 def _probed(

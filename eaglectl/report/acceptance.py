@@ -58,7 +58,7 @@ def smoke_outline(report: SmokeReport) -> Outline:
         *([_shown(report.shown)] if report.shown else []),
         *([_against(report.against)] if report.against else []),
         *([_drift(report)] if report.drift_conditions else []),
-        Section("Notes", [Remarks(notes)] if notes else [], has_heading=False, is_more=bool(reasons)),
+        Section("Notes", [Remarks(notes)], has_heading=False, is_more=bool(report.variants)),
         Section("Acceptance", [_acceptance(report)], DEFINITION, is_more=True),
         *([readings_section(report.variants)] if report.variants else []),
         Section(

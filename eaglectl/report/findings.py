@@ -66,47 +66,60 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
 def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -> Outline:
     """One checkpoint; `common` is what no rule could look at in any of them."""
     verdict = toned(report.verdict)
-    changes = (*report.smallest_changes, *(finding.fix for finding in report.findings if _is_worse(finding)))
-    command = "" if is_quiet else next(filter(None, map(_command, changes)), "")
-    about = {"no drafter: ": report.skipped, "target: ": report.target}
-    lines = [Words(f"{label}{text}", "quiet") for label, text in about.items() if text]
-    lines += [Words(COPIED, "quiet")] if report.is_of_copy else []
-    findings = [each for each in report.findings if not is_quiet or each.fails(report.fail_on)]
-    first = findings if is_quiet else _first(report)
-    rest = [finding for finding in findings if finding not in first]
-    sections = [*_findings(report, first), _fixes(filter(_is_worse, first), command)]
-    if not is_quiet and not is_unreadable(report):
-        unchecked = [group for group in unchecked_groups(report) if group not in common]
-        notes = [finding for finding in findings if finding in rest or not _is_worse(finding)]
-        more = [*_findings(report, rest, "More findings"), _fixes(notes, command)]
-        more.append(Section("Releases", [release_table(report.releases)], default_engines_line([report])))
-        more.append(Section("Smallest change", [Lines(report.smallest_changes)], "that makes all pass"))
-        more += _unchecked("Could not look", unchecked)
-        more += [
-            Section(title.capitalize(), [Table(("rule", "reason"), _quiet(rows), is_bare=True)])
-            for title, rows in suppression_rows(report)
-        ]
-        sections += [replace(section, is_more=True) for section in [*more, Section("Target", [Lines(lines)])]]
     name = Words(verdict.text.replace("-", " ").upper(), verdict.tone)
     head = (name, " ", Words(report.path, "strong"), f": {worst(report)}")
-    cause = () if is_quiet else _causes(report, first)
+    if is_quiet:
+        failing = [finding for finding in report.findings if finding.fails(report.fail_on)]
+        cause = _causes(report, failing) if report.problem or report.skipped else ()
+        sections = [*_findings(report, failing), _fixes(failing, "")]
+        return Outline("validate", verdict, report.path, "", head, sections, cause=cause)
+    changes = (*report.smallest_changes, *(finding.fix for finding in report.findings if _is_worse(finding)))
+    command = next(filter(None, map(_command, changes)), "")
+    first = _first(report)
+    sections = [*_findings(report, first), _fixes(filter(_is_worse, first), command)]
+    if not is_unreadable(report):
+        more = _more(report, first, command, common)
+        sections += [replace(section, is_more=True) for section in more]
+    cause = _causes(report, first)
     return Outline("validate", verdict, report.path, "", head, sections, cause=cause, next=command)
 
 
-def _causes(report: Report, shown: Sequence[Finding]) -> Sequence[Line]:
-    """What the engine releases do, and why what is needed could not be looked at, once."""
-    line = () if is_unreadable(report) else answer_line(report.releases)
-    causes: list[Line] = [line] if line else []
-    texts = [report.problem and f"could not be read: {report.problem}", report.skipped]
-    texts += [f"could not look: {each.reason}" for each in report.unchecked if each.is_required and line]
-    ruleless = [verdict for verdict in report.releases if line and not verdict.rules]
-    texts += [reason for verdict in ruleless for reason in verdict.faults]
-    said = [finding.match.message for finding in shown]
-    kept: list[str] = []
-    for text in filter(None, texts):
-        if not any(text in other or (other in text and other in said) for other in (*said, *kept)):
-            kept.append(text)
-    return [*causes, *kept[:MOST_CAUSES]]
+def _more(
+    report: Report, first: Sequence[Finding], command: str, common: Sequence[UncheckedGroup]
+) -> Iterator[Section]:
+    """What is not shown of one checkpoint without -v."""
+    rest = [finding for finding in report.findings if finding not in first]
+    yield from _findings(report, rest, "More findings")
+    yield _fixes((each for each in report.findings if each in rest or not _is_worse(each)), command)
+    yield Section("Releases", [release_table(report.releases)], default_engines_line([report]))
+    yield Section("Smallest change", [Lines(report.smallest_changes)], "that makes all pass")
+    groups = [group for group in unchecked_groups(report) if group not in common]
+    yield from _unchecked("Could not look", groups)
+    for title, rows in suppression_rows(report):
+        yield Section(title.capitalize(), [Table(("rule", "reason"), _quiet(rows), is_bare=True)])
+    target = Words(f"target: {report.target}" if report.target else "", "quiet")
+    lines = [line for line in (target, Words(COPIED if report.is_of_copy else "", "quiet")) if line.text]
+    yield Section("Target", [Lines(lines)])
+
+
+def _causes(report: Report, shown: Sequence[Finding]) -> list[Line]:
+    """What the engine releases do, and what is not known, where no finding that is `shown` says so."""
+    if is_unreadable(report) or report.skipped:
+        problem = report.problem and f"could not be read: {report.problem}"
+        return [text for text in (problem, report.skipped) if text]
+    texts = [finding.match.message for finding in shown]
+    for gap in _gaps(report):
+        if not any(gap in text or text in gap for text in texts):
+            texts.append(gap)
+    causes: list[Line] = [answer_line(report.releases)] if report.releases else []
+    return [*causes, *texts[len(shown) :][:MOST_CAUSES]]
+
+
+def _gaps(report: Report) -> Iterator[str]:
+    """Why required rules could not look, and what leaves open what a release does."""
+    yield from (f"could not look: {each.reason}" for each in report.unchecked if each.is_required)
+    for verdict in report.releases:
+        yield from () if verdict.rules else verdict.faults
 
 
 def _first(report: Report) -> list[Finding]:

@@ -157,7 +157,8 @@ def _next(inspection: Inspection, verdicts: Sequence[Verdict]) -> str:
     newest = [verdict for verdict in verdicts if verdict.engine == engine][-1]
     if newest.outcome.is_served:
         return inspection.commands.get(engine, "")
-    return next_command(inspection, engine)
+    command = next_command(inspection, engine)
+    return f"{command} --engine {engine}" if command == inspection.convert and engine != "vllm" else command
 
 
 def _others(inspection: Inspection) -> Sequence[Line]:
@@ -401,8 +402,7 @@ def next_command(inspection: Inspection, engine: str = "vllm") -> str:
         return ""
     repair = r"run `(eaglectl convert [^`]+ --fix-reading [^`]+)`"
     repairs = filter(None, (re.match(repair, finding.fix) for finding in inspection.findings))
-    convert = inspection.convert if engine == "vllm" else f"{inspection.convert} --engine {engine}"
-    return next((repair[1] for repair in repairs), convert)
+    return next((repair[1] for repair in repairs), inspection.convert)
 
 
 def _is_beyond_conversion(inspection: Inspection, engine: str) -> bool:

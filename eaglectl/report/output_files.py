@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.files.layout import CONFIG, WEIGHT_SUFFIXES
 from eaglectl.files.scratch import write_file
 from eaglectl.text import is_url
 
@@ -39,12 +40,27 @@ def check_file(option: str, path: Path, kind: str) -> None:
         if not os.access(path.parent, os.W_OK):
             raise UsageError(f"{option}: {path.parent} is not writable")
         is_other = path.is_file() and not _begins_like(path, kind)
+        model = _model_above(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"{option}: {getattr(error, 'strerror', None) or error}") from None
     if is_other:
         raise UsageError(
             f"{option}: {path} is there and is no {kind}; it is not written over, give another name"
         )
+    if model is not None:
+        text = f"{option}: {model} is a model's folder, which a report is not written into"
+        raise UsageError(f"{text}; give a name outside it")
+
+
+def _model_above(path: Path) -> Path | None:
+    """The folder of a checkpoint, or of a target, that the file would be in; None where it is in none."""
+    for folder in path.resolve().parents:
+        if (folder / CONFIG).is_file() and any(
+            name.endswith(WEIGHT_SUFFIXES)
+            for name in os.listdir(folder)  # noqa: PTH208
+        ):
+            return folder
+    return None
 
 
 def _begins_like(path: Path, kind: str) -> bool:

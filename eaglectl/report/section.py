@@ -189,8 +189,8 @@ Block = Pairs | Table | Remarks | Lines | Marked | Commands | Entries | LayerStr
 class Section(Struct, frozen=True):
     """Blocks under a title, and what they are about.
 
-    `has_heading`: False where the terminal shows the blocks right below what stands before them;
-    `is_compact`: it does so with the title. `is_more`: the terminal shows it with -v alone.
+    `has_heading`: False where the terminal shows the blocks right below what stands before them. `is_more`:
+    it shows them with -v alone.
     """
 
     title: str
@@ -198,7 +198,6 @@ class Section(Struct, frozen=True):
     about: str = ""
     only: Medium = ""
     has_heading: bool = True
-    is_compact: bool = False
     is_more: bool = False
 
 

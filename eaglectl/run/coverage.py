@@ -55,7 +55,10 @@ class Coverage(Struct, frozen=True):
     def advice(self) -> str:
         """What makes the share larger."""
         if self.is_of_target:
-            return "take other rows of the target's head by counts of such answers, without training"
+            return (
+                "train with a draft vocabulary counted on such answers, or take other rows of the target's"
+                " head by these counts, without training, and measure: it was not trained to draft them"
+            )
         if self.wider:
             name, rows = self.wider
             return f"prune {name} (of {rows} tokens) anew by counts of such answers, without training"

@@ -7,6 +7,7 @@ cached.
 
 import gzip
 import hashlib
+import heapq
 import json
 import os
 import time
@@ -24,7 +25,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.files.files import MIB, decoded, keep_file, open_regular, read_small_file
+from eaglectl.files.files import MIB, decoded, keep_file, naming, open_regular
 from eaglectl.files.hub import is_offline
 from eaglectl.files.hub_retries import TransferError
 from eaglectl.files.hub_session import hub_calls, load_client
@@ -162,19 +163,56 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
     elif not os.path.lexists(path) and (named := _named(str(path))) is not None:
         choice = named
     else:
-        raw = read_small_file(Path(path), MAX_PROMPTS, "--prompts")
-        # not splitlines: JSON strings may hold U+2028 and the like
-        lines = tuple(decoded(Path(path), raw, "--prompts").split("\n"))
-        prompts = tuple(
-            _prompt(str(path), number, line) for number, line in enumerate(lines, 1) if line.strip()
-        )
-        choice = PromptChoice(prompts, Path(path).name, hashlib.sha256(raw).hexdigest())
+        return _read_choice(Path(path), sample, seed)
     choice = _sampled(choice, path, sample, seed)
-    if sum(map(_length, choice.prompts)) > MAX_RUN:
+    _check_length(path, sum(map(_length, choice.prompts)))
+    return choice
+
+
+def _read_choice(path: Path, sample: int | None, seed: int) -> PromptChoice:
+    """The prompts of a file, of which no more is in memory than what is run."""
+    digest, kept, length, total = hashlib.sha256(), list[tuple[int, int, Prompt]](), 0, 0
+    for number, line in _read_lines(path, digest):
+        prompt = _prompt(str(path), number, line)
+        # the largest number is the first that a smaller sample drops
+        entry = (-_draw(seed, total), number, prompt)
+        total += 1
+        length += _length(prompt)
+        if sample is None or len(kept) < sample:
+            heapq.heappush(kept, entry)
+        else:
+            length -= _length(heapq.heappushpop(kept, entry)[2])
+        _check_length(path, length)
+    _check_sample(path, sample, total)
+    prompts = tuple(prompt for _, _, prompt in sorted(kept, key=lambda entry: entry[1]))
+    sampled = PromptChoice(prompts, path.name, digest.hexdigest(), total)
+    return sampled if sample is None else replace(sampled, sample=sample, seed=seed)
+
+
+def _read_lines(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, str]]:
+    """The lines of a file that are not empty, with their numbers; `digest` takes all bytes."""
+    read = number = 0
+    with open_regular(path, "--prompts") as file, naming(f"--prompts {path}"):
+        # a character has up to four bytes
+        while raw := file.readline(4 * MAX_LINE + 1):
+            digest.update(raw)
+            read += len(raw)
+            if read > MAX_PROMPTS or len(raw) > 4 * MAX_LINE:
+                most = f"{MAX_PROMPTS} bytes, and {MAX_LINE:,} characters in a line, are the most"
+                raise UnreadableError(f"--prompts {path}: {most} that is read of it")
+            text = decoded(path, raw, "--prompts", place=read - len(raw))
+            # not splitlines: JSON strings may hold U+2028 and the like
+            for line in text.removesuffix("\n").split("\n"):
+                number += 1
+                if line.strip():
+                    yield number, line
+
+
+def _check_length(path: str | Path | None, length: int) -> None:
+    if length > MAX_RUN:
         raise UsageError(
             f"--prompts {path}: more than {MAX_RUN:,} characters to run; take fewer with --sample"
         )
-    return choice
 
 
 def _length(prompt: Prompt) -> int:
@@ -185,18 +223,27 @@ def _length(prompt: Prompt) -> int:
 
 def _sampled(choice: PromptChoice, path: str | Path | None, sample: int | None, seed: int) -> PromptChoice:
     total = len(choice.prompts)
-    if not total:
-        raise UsageError(f"--prompts {path} holds no prompts")
+    _check_sample(path, sample, total)
     if sample is None:
         return replace(choice, total=total)
-    if not 1 <= sample <= total:
+    drawn = sorted(range(total), key=lambda index: _draw(seed, index))
+    prompts = tuple(choice.prompts[index] for index in sorted(drawn[:sample]))
+    return replace(choice, prompts=prompts, total=total, sample=sample, seed=seed)
+
+
+def _check_sample(path: str | Path | None, sample: int | None, total: int) -> None:
+    if not total:
+        raise UsageError(f"--prompts {path} holds no prompts")
+    if sample is not None and not 1 <= sample <= total:
         raise UsageError(
             f"--sample {sample}: {path or 'the built-in file'} holds {total} prompts; a number from 1 to"
             f" {total} was expected"
         )
-    drawn = sorted(range(total), key=lambda index: hashlib.sha256(f"{seed}:{index}".encode()).digest())
-    prompts = tuple(choice.prompts[index] for index in sorted(drawn[:sample]))
-    return replace(choice, prompts=prompts, total=total, sample=sample, seed=seed)
+
+
+def _draw(seed: int, index: int) -> int:
+    """The number that a prompt draws; those of the least are the sample."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest(), "big")
 
 
 def _named(name: str) -> PromptChoice | None:

@@ -132,7 +132,8 @@ def test_a_server_drafts_as_its_files_do_and_not_as_older_ones(folder: Path, ser
     settings = {"prompts": prompts, "max_tokens": 48, "against": str(older)}
     match = smoke(folder, served, **settings).match
     assert match is not None and (match.ending, match.nearest) == ("yes", "drafter"), match
-    assert (match.alike, match.files[0].equal) == (8, 8)
+    # a drafter that was not trained has near ties, which rounding decides
+    assert match.alike == 8 and match.files[0].equal > 4 > match.files[1].equal
     settings["against"] = str(folder / "drafter")
     options = eaglectl.SmokeOptions(engine=served, timeout=120.0, **settings)
     found = eaglectl.smoke(str(older), str(folder / "target"), options)

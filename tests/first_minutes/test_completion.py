@@ -29,8 +29,10 @@ COMPLETED = [
     ("eaglectl convert x --source-semantics specforge=pr", "specforge=pre-879"),
     ("eaglectl inspect ~/some", "HOME/some-drafter"),
     ("eaglectl rules missing-ten", "missing-tensor"),
+    ("eaglectl smoke x --run-in ref", "reference"),
 ]
 MORE = [
+    ("eaglectl smoke x --help-a", "--help-all"),
     ("eaglectl rules tens", "tensor-"),  # of several
     ("eaglectl validate x --engine=sgl", "--engine=sglang"),
     ("eaglectl validate x --engine=sglang==0.5.22", "--engine=sglang==0.5.22"),

@@ -18,7 +18,7 @@ from tests.tiny import PROMPTS, TARGET, TINY
 
 FEW = ("--prompts", PROMPTS, "--sample", "8", "--max-tokens", "16", "--device", "cpu")
 MANY = ("--prompts", PROMPTS, "--max-tokens", "24", "--device", "cpu")
-RUN = {"ready": (), "smoke": ("--engine", "reference"), "diagnose": ()}
+RUN = {"ready": (), "smoke": ("--run-in", "reference"), "diagnose": ()}
 # lines that each command may have: its answer is seen without scrolling
 MOST = {"ready": 16, "smoke": 14, "diagnose": 20}
 

@@ -82,7 +82,7 @@ def test_the_hook_skips_what_is_no_drafters(name: str, tmp_path: Path) -> None:
     config, why = OTHERS[name]
     (tmp_path / "config.json").write_text(config)
     done = call(*ENTRY, tmp_path / "config.json")
-    assert done.code == 0 and f"{tmp_path}  skipped" in done.out
+    assert done.code == 0 and f"SKIPPED {tmp_path}: not judged" in done.out
     assert why in " ".join(done.out.split()) and "skipped  not judged" in done.out
 
 
@@ -93,7 +93,7 @@ def test_the_hook_skips_a_target_and_its_index(source: str, tmp_path: Path) -> N
     index = {"metadata": {}, "weight_map": {"model.layers.0.self_attn.q_proj.weight": "a.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     done = call(*ENTRY, folder / "config.json", folder / "model.safetensors.index.json")
-    assert done.code == 0 and done.out.count("  skipped\n") == 1
+    assert done.code == 0 and done.out.count("SKIPPED ") == 1
     (folder / "config.json").unlink()
     assert call(*ENTRY, folder / "model.safetensors.index.json").code == 0
 

@@ -20,7 +20,7 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.rules import rules
 from eaglectl.judge.samples import RANGES, sample_matrices
 from eaglectl.judge.vectors import read_vectors
-from tests.builders import Stored, read_safetensors, write_safetensors
+from tests.builders import STATED, Stored, call, read_safetensors, write_safetensors
 from tests.conftest import FIXTURES
 from tests.tiny import PROMPTS, TARGET, TINY
 from tests.validation.patches import Patch, check
@@ -186,6 +186,16 @@ def test_a_warning_on_numbers_is_a_note_of_inspect_and_of_convert(tmp_path: Path
         assert ("fc.weight", "boundary 4 is not read at all by fc.weight") in [
             (n.about, n.text) for n in each
         ]
+
+
+def test_a_warning_on_numbers_is_in_what_ready_and_upload_say(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    eaglectl.convert(BAD[0].build(tmp_path), out, target=str(TARGET))
+    done = call("ready", out)
+    assert done.code == 0 and "boundary 4 is not read at all by fc.weight" in done.out.splitlines()[-1]
+    (out / "README.md").write_text(STATED)
+    done = call("upload", out, "org/name", "--dry-run")
+    assert "warning: boundary 4 is not read at all by fc.weight" in done.err
 
 
 @pytest.mark.parametrize("why", ["a fresh head", "bfloat16 as float16"])

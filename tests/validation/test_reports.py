@@ -497,7 +497,7 @@ def test_the_screen_shows_the_verdict_first_then_errors_and_each_fix_once() -> N
         "  trained",
         "  could not look: d2t cannot be read",
         "  the target's type is not known",
-        "next  eaglectl convert drafter",
+        "next:  eaglectl convert drafter",
         "  error   EGL201 rule-201  tensor:fc.weight",
         "          fc.weight is missing",
         "  error   EGL1003 rule-1003  config.json:fc_norm  vllm 0.22.0 - 0.23.0",
@@ -508,10 +508,10 @@ def test_the_screen_shows_the_verdict_first_then_errors_and_each_fix_once() -> N
         "  EGL1003: do 1003",
         "  EGL110: do 110",
         "",
-        "fail  2 errors, 1 warning, 1 suppressed, 3 rules could not look, 1 passed"
-        "  (fails on error; policy: eaglectl.toml)",
         "more with -v: Releases, Smallest change, Could not look, Suppressed, Unused suppressions,"
         " Expired suppressions",
+        "fail  2 errors, 1 warning, 1 suppressed, 3 rules could not look, 1 passed"
+        "  (fails on error; policy: eaglectl.toml)",
     ]
 
 

@@ -161,7 +161,12 @@ BAD = (
     ),
 )
 GOOD = (
-    Patch("no target", (), given=FAMILY, blind=("EGL701", "EGL702", "EGL706", "EGL707", "EGL708", "EGL712")),
+    Patch(
+        "no target",
+        (),
+        given=FAMILY,
+        blind=("EGL701", "EGL702", "EGL706", "EGL707", "EGL708", "EGL712", "EGL713"),
+    ),
     Patch(
         "a target that may be split as the drafter",
         (),

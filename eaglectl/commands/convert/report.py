@@ -57,37 +57,46 @@ def conversion_outline(
     `engines` are those of --engine, by default the layout's own, or vLLM and SGLang. `is_quiet` leaves
     warnings out, and how to serve it.
     """
-    plan, out, gate = conversion.plan, conversion.out, conversion.gate
-    warnings, others = _notes(plan, is_quiet=is_quiet)
+    plan, gate, is_plan = conversion.plan, conversion.gate, conversion.out is None
     serving = [] if is_quiet else _chosen(conversion, engines)
     command = next((row.command for row in serving if row.is_served), "")
-    answer = answer_line([row.verdict for row in serving], plan.drafter.aux.boundaries)
-    cause: list[Line] = [answer.text for answer in conversion.measured]
-    unserved = (row for row in serving if not row.is_served)
-    cause += [f"{engine_title(row.verdict.engine)}: {not_served(row, plan.notes)}" for row in unserved]
-    cause += [Words(text, "quiet") for text in filter(None, [placeholders([command])])]
+    warnings, others = _notes(plan, is_quiet=is_quiet)
     is_start = plan.record.get("upgrade", {}).get("needs_finetune") and gate is None
     sections = [
         Section("", [Lines(_written(conversion), is_unbroken=True)], has_heading=False),
         warnings,
         *([_gate(gate)] if gate else []),
         *([_trainers(plan)] if is_start else []),
-        replace(others, is_more=out is not None),
+        replace(others, is_more=not is_plan),
         *([] if is_quiet else _serving(conversion, engines)),
-        *(replace(section, is_more=out is not None) for section in _changes(plan)),
+        *(replace(section, is_more=not is_plan) for section in _changes(plan)),
     ]
-    if out is None:
-        why = ": " if gate else " (--dry-run): "
-        text = plain(next(_ending(gate))) if gate else f"EAGLE-{plan.drafter.version} {_way(plan)}"
-        head: Line = (Words("nothing was written", "bad" if gate else "plain"), f"{why}{text}")
-    else:
-        head = (Words("wrote ", "good"), Words(str(out), "strong"), "; " if answer else "", *answer)
-    verdict, subject = Words("nothing was written" if out is None else "written"), str(out or plan.source)
-    return Outline("convert", verdict, subject, head, head, sections, cause=cause, next=command)
+    head, subject = _head(conversion, serving), str(conversion.out or plan.source)
+    cause, verdict = _causes(conversion, serving, command), "nothing was written" if is_plan else "written"
+    return Outline("convert", Words(verdict), subject, head, head, sections, cause=cause, next=command)
 
 
-def _way(plan: ConversionPlan) -> str:
-    return f"from {by_name(plan.drafter.producer).title} to {by_name(plan.layout).title}"
+def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
+    """Where it was written and what these engines do with it, or why it was not."""
+    plan, gate = conversion.plan, conversion.gate
+    if conversion.out is None and gate is not None:
+        return Words("nothing was written", "bad"), f": {plain(next(_ending(gate)))}"
+    if conversion.out is None:
+        producer, layout = by_name(plan.drafter.producer).title, by_name(plan.layout).title
+        return f"nothing was written (--dry-run): EAGLE-{plan.drafter.version} from {producer} to {layout}"
+    answer = answer_line([row.verdict for row in serving], plan.drafter.aux.boundaries)
+    out = Words(str(conversion.out), "strong")
+    return Words("wrote ", "good"), out, "; " if answer else "", *answer
+
+
+def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: str) -> list[Line]:
+    """What was measured, why engines do not run it as trained, and what stands for a file in the command."""
+    lines: list[Line] = [answer.text for answer in conversion.measured]
+    for row in serving:
+        if not row.is_served:
+            lines.append(f"{engine_title(row.verdict.engine)}: {not_served(row, conversion.plan.notes)}")
+    needed = placeholders([command])
+    return [*lines, Words(needed, "quiet")] if needed else lines
 
 
 def _chosen(conversion: Conversion, engines: Sequence[str]) -> list[OutputServing]:

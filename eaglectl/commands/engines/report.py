@@ -61,17 +61,10 @@ def engines_outline(chosen: Collection[str]) -> Outline:
     """How many kinds of drafter are served, from which release each, and all that is known of the engines."""
     engines = [engine for engine in ENGINES.values() if engine.name in chosen]
     served = [service for service in services() if service.engine in chosen]
-    notes_by_name = unversioned_notes(chosen)
-    lines = [f"{name}: {note}" for name, notes in notes_by_name.items() for note in notes]
-    if known := [name for name in notes_by_name if unversioned_evidence(name) == "read"]:
-        lines.append(f"read in their sources, not run: {', '.join(known)}")
-    head = ("drafter", *(engine.title for engine in engines))
-    rows = list(_matrix(engines, served)) if engines else []
-    title, about = ", ".join(notes_by_name), "releases not followed"
     sections = [
-        Section("Releases", [Table(head, rows)], has_heading=False),
+        Section("Releases", [_matrix(engines, served)], has_heading=False),
         *(_followed(engine, [each for each in served if each.engine == engine.name]) for engine in engines),
-        *([Section(title, [_quiet(lines)], about, is_more=bool(engines))] if lines else []),
+        *_unfollowed(unversioned_notes(chosen), is_more=bool(engines)),
     ]
     verbs = [" serves", *[""] * len(engines)]
     counts = [
@@ -85,6 +78,15 @@ def engines_outline(chosen: Collection[str]) -> Outline:
     return Outline("engines", Words("what is known", "plain"), "", answer, answer, sections, next=command)
 
 
+def _unfollowed(notes_by_name: Mapping[str, Sequence[str]], *, is_more: bool) -> Iterator[Section]:
+    """What is known of engines whose releases are not followed."""
+    lines = [f"{name}: {note}" for name, notes in notes_by_name.items() for note in notes]
+    if known := [name for name in notes_by_name if unversioned_evidence(name) == "read"]:
+        lines.append(f"read in their sources, not run: {', '.join(known)}")
+    if lines:
+        yield Section(", ".join(notes_by_name), [_quiet(lines)], "releases not followed", is_more=is_more)
+
+
 def _serving(engine: Engine, kind: tuple[str, str], served: Sequence[Service]) -> set[str]:
     """The releases that serve a kind of drafter from some layout."""
     rows = [row for row in served if row.engine == engine.name and (row.version, row.attention) == kind]
@@ -96,11 +98,13 @@ def _count(engine: Engine, served: Sequence[Service]) -> int:
     return sum(engine.releases[-1] in _serving(engine, kind, served) for kind in KINDS)
 
 
-def _matrix(engines: Sequence[Engine], served: Sequence[Service]) -> Iterator[tuple[str, ...]]:
+def _matrix(engines: Sequence[Engine], served: Sequence[Service]) -> Table:
     """The releases of each engine that serve each kind of drafter, "none" where no release does."""
-    for kind in KINDS:
+    rows = []
+    for kind in KINDS if engines else ():
         cells = (ranges(_serving(engine, kind, served), engine.releases) for engine in engines)
-        yield f"EAGLE-{kind[0]}, {KIND_WORDS[kind[1]]}", *(cell or "none" for cell in cells)
+        rows.append((f"EAGLE-{kind[0]}, {KIND_WORDS[kind[1]]}", *(cell or "none" for cell in cells)))
+    return Table(("drafter", *(engine.title for engine in engines)), rows)
 
 
 def _quiet(lines: Sequence[str]) -> Lines:

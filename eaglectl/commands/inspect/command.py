@@ -74,10 +74,12 @@ def inspect_command(
 
 def _list_checkpoints(folder: Path) -> None:
     """Print the checkpoints in a folder that is none itself, one a line, the newest first."""
+    from eaglectl.files.files import is_folder, naming
     from eaglectl.files.layout import folders_with_config, is_checkpoint
 
-    if folder.is_dir() and not is_checkpoint(folder):
-        for name in folders_with_config(folder):
+    with naming(folder):
+        names = folders_with_config(folder) if is_folder(folder) and not is_checkpoint(folder) else ()
+        for name in names:
             written = time.localtime((folder / name).stat().st_mtime)
             say(f"{folder / name}  written {time.strftime('%Y-%m-%d %H:%M', written)}")
 

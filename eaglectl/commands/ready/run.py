@@ -31,7 +31,7 @@ from eaglectl.files.scratch import scratch_folder
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
-from eaglectl.judge.outputs import judge_plan
+from eaglectl.judge.outputs import judge_plan, notes_of
 from eaglectl.judge.policy import Policy
 from eaglectl.judge.rule import Finding
 from eaglectl.keywords import StrPath, path_text, with_keywords
@@ -426,7 +426,8 @@ class _Work(Struct, frozen=True):
         ]
         verdict = CheckVerdict.COULD_NOT_LOOK if gaps else CheckVerdict.PASS
         if not gaps:
-            gaps = [doubt for report in reports if (doubt := self._weakness(report, result))]
+            gaps = [note.text for note in notes_of(result.inspection.findings)]
+            gaps += [doubt for report in reports if (doubt := self._weakness(report, result))]
         return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(gaps)))
 
     def _weakness(self, report: SmokeReport, result: Readiness) -> str:

@@ -70,9 +70,7 @@ def upload_plan_outline(plan: UploadPlan) -> Outline:
 def card_outline(plan: UploadPlan) -> Outline:
     """The card that is published, as it is written."""
     lines = Lines(plan.card.splitlines(), is_unbroken=True)
-    return Outline(
-        "upload", Words("the card", "plain"), CARD, "", "", [Section(CARD, [lines], is_compact=True)]
-    )
+    return Outline("upload", Words("the card", "plain"), CARD, "", "", [Section(CARD, [lines])])
 
 
 def upload_outline(done: Upload) -> Outline:

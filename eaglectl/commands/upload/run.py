@@ -30,6 +30,7 @@ from eaglectl.files.layout import RECORD
 from eaglectl.files.opening import open_local_folder
 from eaglectl.formats.commands import completing, whole_commands
 from eaglectl.formats.reader import read_drafter
+from eaglectl.judge.outputs import notes_of
 from eaglectl.judge.policy import Policy
 from eaglectl.judge.policy_file import read_policy
 from eaglectl.keywords import StrPath, with_keywords
@@ -94,6 +95,8 @@ def _upload(
     report = judge_source(frozen, folder, rules)
     frozen.check_unchanged()
     check_report(report, folder)
+    for note in notes_of(report.findings):
+        report_step(on_progress, f"warning: {note.text}")
     if smoke is not None:
         check_measured(smoke, files)
     checkpoint = read_checkpoint(frozen)

@@ -1,8 +1,21 @@
 """SafeAILab EAGLE, and nebius in its spelling: midlayer names, no flags, fixed aux layers."""
 
-from eaglectl.drafter.drafter import Feature
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from eaglectl.drafter.drafter import Feature, Note
 from eaglectl.formats.config_schema import SHAPE_KEYS
-from eaglectl.formats.format import ALWAYS, CheckpointSummary, ConfigSchema, Format, Layout
+from eaglectl.formats.format import (
+    ALWAYS,
+    Answers,
+    CheckpointSummary,
+    ConfigSchema,
+    Format,
+    Layout,
+    RopeLimits,
+    rope_doubt,
+)
 
 
 def _eagle(summary: CheckpointSummary) -> str | None:
@@ -14,6 +27,17 @@ def _nebius(summary: CheckpointSummary) -> str | None:
     return "config has truncated_vocab_size" if "truncated_vocab_size" in summary.config else None
 
 
+def _doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
+    """Its trainer's attention asks for no base and stops at other scalings (traineagle3/cnets.py:207-224).
+
+    SpecJAX, which writes its spelling without hidden_act, reads the base.
+    """
+    scaling = summary.nested("rope_scaling") or summary.nested("rope_parameters")
+    is_scaled = scaling.get("rope_type", scaling.get("type")) not in (None, "default")
+    is_exempt = is_scaled or "hidden_act" not in summary.config
+    yield from rope_doubt(summary, answers, "SafeAILab's trainer", is_exempt=is_exempt)
+
+
 _LAYOUT = Layout(
     architectures={"llama": "LlamaForCausalLM"},
     model_types={"llama": "llama"},
@@ -21,7 +45,11 @@ _LAYOUT = Layout(
     layer="midlayer",
 )
 
-EAGLE = Format("eagle", "SafeAILab EAGLE", _eagle, priority=100, layout=_LAYOUT)
+_RUNS = RopeLimits(base=10000.0, scalings=("linear", "dynamic", "default"))
+
+EAGLE = Format(
+    "eagle", "SafeAILab EAGLE", _eagle, priority=100, doubts=_doubts, layout=replace(_LAYOUT, rope=_RUNS)
+)
 NEBIUS = Format(
     "nebius",
     "nebius",

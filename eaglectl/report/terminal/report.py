@@ -85,12 +85,16 @@ def _print_parts(console: Console, outline: Outline, *, is_whole: bool) -> list[
         hidden += _print_parts(console, part, is_whole=is_whole)
         if not outline.is_dense:
             console.print()
-    every = [section for section in outline.sections if section.only != "markdown" and not is_empty(section)]
-    shown = [section for section in every if is_whole or not section.is_more]
     is_first = not outline.head and not outline.parts
-    for section in shown:
-        print_section(console, section, is_first=is_first and section is shown[0])
-    return hidden + [section.title for section in every if section not in shown]
+    for section in outline.sections:
+        if section.only == "markdown" or is_empty(section):
+            continue
+        if section.is_more and not is_whole:
+            hidden.append(section.title)
+        else:
+            print_section(console, section, is_first=is_first)
+            is_first = False
+    return hidden
 
 
 def as_text(outline: Outline) -> str:
@@ -103,11 +107,7 @@ def print_section(console: Console, section: Section, *, is_first: bool = False)
     blocks = [block for block in section.blocks if not _is_elsewhere(block)]
     if not blocks and not section.about:
         return
-    columns = 2
-    if section.is_compact:
-        console.print(Text(f"  {section.title}", style="bold"))
-        columns = 4
-    elif section.has_heading:
+    if section.has_heading:
         if not is_first:
             console.print()
         heading = [Text(section.title, style="bold")]
@@ -115,7 +115,7 @@ def print_section(console: Console, section: Section, *, is_first: bool = False)
             heading.append(Text(section.about, style="dim"))
         console.print(*heading, sep="  ")
     for block in blocks:
-        PRINTERS[type(block)](console, block, columns)
+        PRINTERS[type(block)](console, block, 2)
 
 
 def _is_elsewhere(block: Block) -> bool:
