@@ -43,14 +43,10 @@ def smoke_outline(report: SmokeReport) -> Outline:
     A note that ends in a command, of engines that read the file otherwise, stands with the reasons.
     """
     verdict, settings, answer = toned(report.verdict), _resolved(report), Words(_answer(report), "strong")
-    reasons = [split_command(text) for text in _reasons(report)]
-    following = [command for _, command in reasons if command]
-    if not following and report.verdict == CheckVerdict.FAIL:
-        following = [report.diagnose_command]
-    warnings = [split_command(text) for text in report.notes if split_command(text)[1]]
-    following += [command for _, command in warnings]
-    others = [text for text in report.notes if not split_command(text)[1]]
-    notes = [Remark(Words("note", "plain"), text) for text in others]
+    split = [*map(split_command, report.notes)]
+    reasons, warnings = [*map(split_command, _reasons(report))], [note for note in split if note[1]]
+    following = _following(report, reasons) or _following(report, warnings)
+    notes = [Remark(Words("note", "plain"), text) for text, command in split if not command]
     shown, more = facts(report)
     sections = [
         Section("Run", [Pairs(shown)], has_heading=False),
@@ -73,8 +69,14 @@ def smoke_outline(report: SmokeReport) -> Outline:
         (verdict, "  ", answer),
         sections,
         cause=[text for text, _ in (*reasons, *warnings)],
-        next=next(iter(following), ""),
+        next=following,
     )
+
+
+def _following(report: SmokeReport, reasons: Sequence[tuple[str, str]]) -> str:
+    """The first command of these reasons, else the diagnosis of a run that failed."""
+    otherwise = report.diagnose_command if report.verdict == CheckVerdict.FAIL else ""
+    return next((command for _, command in reasons if command), otherwise)
 
 
 def _answer(report: SmokeReport) -> str:

@@ -97,13 +97,7 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
         Section("Serve", [Commands(commands)], placeholders(text for _, text in commands), is_more=True),
     ]
     command, subject = _next(inspection, verdicts), name or inspection.source
-    causes, needed = _causes(inspection, verdicts), ""
-    if command in inspection.commands.values():
-        needed = placeholders([command])
-    elif command and (needed := next_remark(inspection)):
-        questions = _other_questions(inspection, verdicts)
-        causes = [*causes[: MOST_CAUSES - len(questions)], *questions]
-    cause = [*causes, *([Words(needed, "quiet")] if needed else [])]
+    cause = _causes_and_needs(inspection, verdicts, command)
     verdict = Words(f"EAGLE-{drafter.version}", "plain")
     published = [each for each in verdicts if each.outcome == ServedAs.AS_PUBLISHED]
     last = [f"{each.outcome}: {each.reasons[0]}" for each in published]
@@ -135,6 +129,17 @@ def _causes(inspection: Inspection, verdicts: Sequence[Verdict]) -> list[Line]:
         rest = plural(len(lines) - MOST_CAUSES, "more reason")
         lines[MOST_CAUSES:] = [Words(f"and {rest} with -v", "quiet")]
     return lines
+
+
+def _causes_and_needs(inspection: Inspection, verdicts: Sequence[Verdict], command: str) -> list[Line]:
+    """The causes, and what the command to run next still needs."""
+    causes, needed = _causes(inspection, verdicts), ""
+    if command in inspection.commands.values():
+        needed = placeholders([command])
+    elif command and (needed := next_remark(inspection)):
+        questions = _other_questions(inspection, verdicts)
+        causes = [*causes[: MOST_CAUSES - len(questions)], *questions]
+    return [*causes, *([Words(needed, "quiet")] if needed else [])]
 
 
 def _question(note: Note) -> str:
