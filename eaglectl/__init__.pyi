@@ -58,6 +58,7 @@ from eaglectl.results import FailedSource as FailedSource
 from eaglectl.results import Inspection as Inspection
 from eaglectl.results import Readiness as Readiness
 from eaglectl.run.answering import MeasuredAnswer as MeasuredAnswer
+from eaglectl.run.coverage import Coverage as Coverage
 from eaglectl.run.diagnosis import Diagnosis as Diagnosis
 from eaglectl.run.gate import Gate as Gate
 from eaglectl.run.job import LoadResult as LoadResult

@@ -8,7 +8,6 @@ from msgspec import Struct
 import eaglectl
 from eaglectl.base import Result
 from eaglectl.errors import UsageError
-from eaglectl.run.coverage import Coverage
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
 
@@ -35,7 +34,7 @@ class Inspection(Result, frozen=True):
     target: str = ""
     target_digest: str = ""
     findings: "tuple[eaglectl.Finding, ...]" = ()
-    coverage: Coverage | None = None
+    coverage: "eaglectl.Coverage | None" = None
 
     def __fspath__(self) -> str:
         return self.checkpoint.source.place

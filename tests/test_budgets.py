@@ -11,7 +11,7 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 497,
-    "commands": 2423,
+    "commands": 2428,
     "comparison": 649,
     "conversion": 2310,
     "drafter": 652,
@@ -19,11 +19,11 @@ BUDGETS = {
     "files": 3157,
     "formats": 2671,
     "judge": 3457,
-    "modules": 1452,
+    "modules": 1451,
     "operations": 2064,
     "publish": 1455,
     "reference": 1259,
-    "report": 2295,
+    "report": 2304,
     "run": 4823,
 }
 # a package that has fallen further below its budget has a new one

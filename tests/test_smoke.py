@@ -141,6 +141,10 @@ def test_the_sensitivity_probe_tries_every_doubtful_setting(
         "query heads 2,3,0,1",
         "query heads 3,0,1,2",
         "query heads 0,2,1,3",
+        "heads of 16",
+        "heads of 64",
+        "norm weights less-one",
+        "norm weights plus-one",
     ]
 
 
@@ -191,7 +195,7 @@ def test_the_screen_says_the_verdict_first(
 @pytest.mark.parametrize(
     ("more", "code", "word"),
     [
-        (("--engine", "llamacpp"), 2, "--engine llamacpp"),
+        (("--run-in", "llamacpp"), 2, "--run-in llamacpp"),
         (("--device", "tpu"), 2, "--device tpu"),
         (("--probe", "luck"), 2, "--probe luck"),
         (("--max-tokens", "0"), 2, "at least 1"),

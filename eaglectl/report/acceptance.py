@@ -20,6 +20,7 @@ from eaglectl.report.section import (
 )
 from eaglectl.report.speed import speed_section
 from eaglectl.report.wording import plural
+from eaglectl.run.job import EngineRun
 from eaglectl.run.measurement import Estimate, p_words
 from eaglectl.run.process import INSTALLED
 from eaglectl.run.report import DrafterComparison, SmokeReport
@@ -43,10 +44,8 @@ def smoke_outline(report: SmokeReport) -> Outline:
     A note that ends in a command, of engines that read the file otherwise, stands with the reasons.
     """
     verdict, settings, answer = toned(report.verdict), _resolved(report), Words(_answer(report), "strong")
-    split = [*map(split_command, report.notes)]
-    reasons, warnings = [*map(split_command, _reasons(report))], [note for note in split if note[1]]
-    following = _following(report, reasons) or _following(report, warnings)
-    notes = [Remark(Words("note", "plain"), text) for text, command in split if not command]
+    cause, following, others = _causes(report)
+    notes = [Remark(Words("note", "plain"), text) for text in others]
     shown, more = facts(report)
     sections = [
         Section("Run", [Pairs(shown)], has_heading=False),
@@ -68,15 +67,21 @@ def smoke_outline(report: SmokeReport) -> Outline:
         answer,
         (verdict, "  ", answer),
         sections,
-        cause=[text for text, _ in (*reasons, *warnings)],
+        cause=cause,
         next=following,
     )
 
 
-def _following(report: SmokeReport, reasons: Sequence[tuple[str, str]]) -> str:
-    """The first command of these reasons, else the diagnosis of a run that failed."""
-    otherwise = report.diagnose_command if report.verdict == CheckVerdict.FAIL else ""
-    return next((command for _, command in reasons if command), otherwise)
+def _causes(report: SmokeReport) -> tuple[list[Line], str, list[str]]:
+    """Why it fails and what warns, the command to run next, and the other notes."""
+    reasons = [split_command(text) for text in _reasons(report)]
+    warnings = [split_command(text) for text in report.notes if split_command(text)[1]]
+    commands = [command for _, command in reasons if command]
+    if not commands and report.verdict == CheckVerdict.FAIL:
+        commands = [report.diagnose_command]
+    commands += [command for _, command in warnings]
+    others = [text for text in report.notes if not split_command(text)[1]]
+    return [text for text, _ in (*reasons, *warnings)], next(iter(commands), ""), others
 
 
 def _answer(report: SmokeReport) -> str:
@@ -212,9 +217,7 @@ def facts(report: SmokeReport) -> tuple[list[tuple[str, Line]], list[tuple[str, 
         False: f"{run.equal_outputs} of {len(run.results)} outputs equal plain decoding",
         None: "not measured",
     }
-    times = f"{run.seconds:.1f} s with the drafter" if run.seconds else ""
-    if run.plain and run.plain_seconds:
-        times += f", {run.plain_seconds:.1f} s without"
+    times = _times(run)
     given = [f"{name}={json.dumps(value)}" for name, value in run.arguments.items()]
     others = report.published.lines if report.published else ()
     trust = [("trust", "the target's own code was allowed to run (--trust-remote-code)")]
@@ -238,6 +241,12 @@ def facts(report: SmokeReport) -> tuple[list[tuple[str, Line]], list[tuple[str, 
         *([("others", "; ".join(others))] if others else []),
     ]
     return shown, more
+
+
+def _times(run: EngineRun) -> str:
+    """How long the prompts took; "" where no time was taken."""
+    times = f"{run.seconds:.1f} s with the drafter" if run.seconds else ""
+    return f"{times}, {run.plain_seconds:.1f} s without" if run.plain and run.plain_seconds else times
 
 
 def speed_meaning(report: SmokeReport) -> str:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -43,8 +44,10 @@ from eaglectl.report.wording import (
     trained_layers,
 )
 from eaglectl.results import FailedSource, Inspection
-from eaglectl.run.coverage import Coverage
 from eaglectl.verdicts import ServedAs
+
+if TYPE_CHECKING:
+    from eaglectl.run.coverage import Coverage
 
 AS_TRAINED = {True: "yes", False: "no", None: "unknown"}
 LEVELS = ("problem", "question", "warning", "note")
@@ -81,14 +84,12 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     commands = [
         (engine, text) for engine, text in inspection.commands.items() if _is_shown(inspection, engine)
     ]
-    counting = [("", text) for text in inspection.coverage.commands] if inspection.coverage else []
     notes = [Remark(toned(note.level), note.text) for note in urgent_notes(drafter.notes)]
     short = SHORT + bool(inspection.coverage)
     head = answer_line(verdicts, drafter.aux.boundaries) or (Words(version, "strong"), producer)
     sections = [
         Section("Drafter", [Pairs(facts[:short]), Lines(_others(inspection))], f"{version}{producer}"),
-        *_other_settings(inspection),
-        *([Section("To cover more", [Commands(counting)])] if counting else []),
+        *_beside(inspection),
         Section("Tensors", [Table(TENSOR_HEAD, list(_tensor_rows(inspection)) if has_tensors else [])]),
         Section("Network", [Pairs(facts[short:])], evidence.strip(), is_more=True),
         aux_section(inspection),
@@ -99,8 +100,9 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     command, subject = _next(inspection, verdicts), name or inspection.source
     cause = _causes_and_needs(inspection, verdicts, command)
     verdict = Words(f"EAGLE-{drafter.version}", "plain")
-    published = [each for each in verdicts if each.outcome == ServedAs.AS_PUBLISHED]
-    last = [f"{each.outcome}: {each.reasons[0]}" for each in published]
+    last = [
+        f"{each.outcome}: {each.reasons[0]}" for each in verdicts if each.outcome == ServedAs.AS_PUBLISHED
+    ]
     return Outline("inspect", verdict, subject, head, head, sections, last, cause=cause, next=command)
 
 
@@ -184,13 +186,15 @@ def _others(inspection: Inspection) -> Sequence[Line]:
     return also_line([*outcomes, *unread])
 
 
-def _other_settings(inspection: Inspection) -> Iterator[Section]:
-    """The settings of engines without judged releases, where one captures other layers than the trained."""
+def _beside(inspection: Inspection) -> Iterator[Section]:
+    """Settings of engines without judged releases that capture other layers; what raises a coverage."""
     engines, aux = _runner_labels(), inspection.drafter.aux
     others = [each for each in inspection.captured_layers if each.engine not in engines]
     if any(each.same_as(aux) is False for each in others) and not inspection.requested:
         settings = [(name, text) for name, text in inspection.commands.items() if name not in ENGINES]
         yield Section("On other layers", [Commands(settings)], has_heading=False)
+    if inspection.coverage and inspection.coverage.commands:
+        yield Section("To cover more", [Commands([("", text) for text in inspection.coverage.commands])])
 
 
 def _runner_labels() -> Mapping[str, str]:
@@ -334,7 +338,7 @@ def _vocabulary(drafter: Drafter) -> str:
     return f"{dims.draft_vocab} of {dims.vocab} target tokens ({dims.draft_vocab / dims.vocab:.1%}), {maps}"
 
 
-def _coverage(coverage: Coverage) -> str:
+def _coverage(coverage: "Coverage") -> str:
     advice = f": {coverage.advice}" if coverage.holds_down else ""
     return f"{coverage.words}{advice}"
 

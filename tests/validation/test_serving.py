@@ -115,6 +115,7 @@ PLAIN = {"rope_scaling": None}
 NESTED_NORM = {"norm_before_fc": ABSENT, **nested(norm_before_fc=True)}
 MODELOPT = json.loads((PRODUCERS / "modelopt/hf-ids/config.json").read_text())
 FAMILIES = {"vllm": "serving: vLLM", "sglang": "serving: SGLang", "llama.cpp": "serving: llama.cpp"}
+HALF_ROTATED = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
 SLIDING = {"layer_types": ["sliding_attention"], "sliding_window": 512}
 QWEN3 = {"architectures": ["Eagle3Qwen3ForCausalLM"], "model_type": "qwen3"}
 OWN_IDS = {IDS: [1, 3, 6], "eagle_config": ABSENT}
@@ -540,7 +541,8 @@ BAD = (
         FC_NORM,
     ),
     Bad("sglang-norm-before-fc", "sglang", config={"norm_before_fc": ABSENT}, tensors=INPUT_NORM),
-    Bad("sglang-sliding-window", "sglang", "window 512", SLIDING),
+    Bad("sglang-sliding-window", "sglang", "window-size 512", SLIDING),
+    Bad("sglang-partial-rotary", "sglang", config=HALF_ROTATED),
     Bad("sglang-aux-layers", "sglang", "other layers", {IDS: [1, 4, 6], "eagle_config": ABSENT}),
     Bad("sglang-aux-unknown", "sglang", config={"eagle_config": {IDS: [2, 4, 5]}}, is_blind=True),
     Bad(
@@ -683,6 +685,7 @@ BAD = (
     ),
     Bad("llama.cpp-parallel", "llama.cpp", config={"mask_token_id": 3}, tensors=MASK),
     Bad("llama.cpp-sliding-window", "llama.cpp", config=SLIDING),
+    Bad("llama.cpp-partial-rotary", "llama.cpp", config=HALF_ROTATED),
     Bad("llama.cpp-hidden-act", "llama.cpp", "hidden_act is gelu", {"hidden_act": "gelu"}),
     Bad(
         "llama.cpp-rope-type",

@@ -421,14 +421,15 @@ class _Work(Struct, frozen=True):
         if loss := _find_loss(states):
             return replace(result, verdict=CheckVerdict.FAIL, reason=loss)
         gaps = [gap for report in reports for gap in report.gaps]
-        gaps += [
-            state.final_gap for state in states if state.final is None and state.final_gap in self.failed
-        ]
+        gaps += [state.final_gap for state in states if not state.final and state.final_gap in self.failed]
         verdict = CheckVerdict.COULD_NOT_LOOK if gaps else CheckVerdict.PASS
-        if not gaps:
-            gaps = [note.text for note in notes_of(result.inspection.findings)]
-            gaps += [doubt for report in reports if (doubt := self._weakness(report, result))]
-        return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(gaps)))
+        texts = gaps or self._doubts(reports, result)
+        return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(texts)))
+
+    def _doubts(self, reports: Sequence[SmokeReport], result: Readiness) -> list[str]:
+        """What stands out of the numbers of the files, and of the runs."""
+        weak = [self._weakness(report, result) for report in reports]
+        return [*(note.text for note in notes_of(result.inspection.findings)), *filter(None, weak)]
 
     def _weakness(self, report: SmokeReport, result: Readiness) -> str:
         """What holds acceptance down: the draft vocabulary, or what the command finds that it ends in."""

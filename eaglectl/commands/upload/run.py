@@ -85,8 +85,7 @@ def _upload(
     options.card.check()
     source = open_local_folder(folder)
     smoke = None if options.smoke is None else read_smoke(options.smoke)
-    if is_offline() and not options.dry_run:
-        raise UnreadableError(f"{to.repo}: nothing can be published offline; --dry-run shows what would be")
+    check_online(to, options)
     rules, answers = _rules(options), options.answers
     frozen, files, left_out = freeze(source, rules.read_policy().allowed.get("files", ()), on_progress)
     report_step(on_progress, f"validating {folder}")
@@ -119,6 +118,12 @@ def _upload(
     if options.dry_run or remote is None:
         return Upload(plan, UploadOutcome.PLANNED, remote.page if remote else "")
     return carry_out(plan, remote, frozen.check_unchanged, on_progress)
+
+
+def check_online(to: Destination, options: UploadOptions) -> None:
+    """Raise UnreadableError where something is to be published offline."""
+    if is_offline() and not options.dry_run:
+        raise UnreadableError(f"{to.repo}: nothing can be published offline; --dry-run shows what would be")
 
 
 def _rules(options: UploadOptions) -> ValidateOptions:
