@@ -114,7 +114,7 @@ def test_the_screen_answers_the_four_questions(capsys: pytest.CaptureFixture[str
         "vLLM 0.33.0 runs it as trained, weights not read; FAILS: SGLang 0.5.23 does not start with it"
     )
     assert others[0] == "  SGLang 0.5.23: does not read the speculators format"
-    assert others[1].startswith("next  vllm serve example/tiny-llama --speculative-config ")
+    assert others[1].startswith("next:  vllm serve example/tiny-llama --speculative-config ")
     assert "Drafter  EAGLE-3.1 drafter from speculators" in others
     assert "  layers      trained on 2, 4, 5 " in out
 

@@ -98,8 +98,7 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
         Section("Serve", [Commands(commands)], placeholders(text for _, text in commands), is_more=True),
     ]
     command, subject = _next(inspection, verdicts), name or inspection.source
-    needed = placeholders([command]) if command in inspection.commands.values() else next_remark(inspection)
-    cause = [*_causes(inspection, verdicts), *([Words(needed, "quiet")] if needed else [])]
+    cause = _causes_and_needs(inspection, verdicts, command)
     verdict = Words(f"EAGLE-{drafter.version}", "plain")
     last = [
         f"{each.outcome}: {each.reasons[0]}" for each in verdicts if each.outcome == ServedAs.AS_PUBLISHED
@@ -125,13 +124,36 @@ def _causes(inspection: Inspection, verdicts: Sequence[Verdict]) -> list[Line]:
     lines: list[Line] = []
     for reason, group in sorted(reasons.items(), key=lambda item: item[0] not in questions):
         if note := questions.get(reason):
-            lines.append(f"{note.why}; pass {options(note.choices)}" if note.choices else note.text)
+            lines.append(_question(note))
         else:
             lines.append(f"{engine_names(group)}: {reason}")
     if len(lines) > MOST_CAUSES:
         rest = plural(len(lines) - MOST_CAUSES, "more reason")
         lines[MOST_CAUSES:] = [Words(f"and {rest} with -v", "quiet")]
     return lines
+
+
+def _causes_and_needs(inspection: Inspection, verdicts: Sequence[Verdict], command: str) -> list[Line]:
+    """The causes, and what the command to run next still needs."""
+    causes, needed = _causes(inspection, verdicts), ""
+    if command in inspection.commands.values():
+        needed = placeholders([command])
+    elif command and (needed := next_remark(inspection)):
+        questions = _other_questions(inspection, verdicts)
+        causes = [*causes[: MOST_CAUSES - len(questions)], *questions]
+    return [*causes, *([Words(needed, "quiet")] if needed else [])]
+
+
+def _question(note: Note) -> str:
+    """A question about the file, with the options that answer it."""
+    return f"{note.why}; pass {options(note.choices)}" if note.choices else note.text
+
+
+def _other_questions(inspection: Inspection, verdicts: Sequence[Verdict]) -> list[Line]:
+    """The first question that is no reason of these releases."""
+    reasons = {reason for verdict in verdicts for reason in remarks(verdict)}
+    questions = inspection.drafter.notes_at("question")
+    return [] if reasons & {note.reason for note in questions} else [*map(_question, questions[:1])]
 
 
 def _next(inspection: Inspection, verdicts: Sequence[Verdict]) -> str:
@@ -154,24 +176,23 @@ def _others(inspection: Inspection) -> Sequence[Line]:
     outcomes = [
         (verdict.outcome, engine_names([verdict])) for verdict in newest.values() if verdict not in judged
     ]
-    unread = [
-        (LAYERS_ALONE[captured.same_as(inspection.drafter.aux)], captured.engine)
-        for captured in inspection.captured_layers
-        if captured.engine not in _runner_labels()
-    ]
+    unread = []
+    for captured in inspection.captured_layers:
+        if captured.engine not in _runner_labels():
+            text = LAYERS_ALONE[is_same := captured.same_as(inspection.drafter.aux)]
+            if is_same is False:
+                text = f"{text} ({layers(captured.boundaries, captured.default)})"
+            unread.append((text, captured.engine))
     return also_line([*outcomes, *unread])
 
 
 def _beside(inspection: Inspection) -> Iterator[Section]:
-    """The engines without judged releases that capture other layers than the trained ones, and settings;
-    and what raises a coverage.
-    """
+    """Settings of engines without judged releases that capture other layers; what raises a coverage."""
     engines, aux = _runner_labels(), inspection.drafter.aux
     others = [each for each in inspection.captured_layers if each.engine not in engines]
-    rows = [_aux_row(each, inspection, engines)[:-1] for each in others if each.same_as(aux) is False]
-    if rows and not inspection.requested:
+    if any(each.same_as(aux) is False for each in others) and not inspection.requested:
         settings = [(name, text) for name, text in inspection.commands.items() if name not in ENGINES]
-        yield Section("On other layers", [Table(AUX_HEAD[:-1], rows), Commands(settings)])
+        yield Section("On other layers", [Commands(settings)], has_heading=False)
     if inspection.coverage and inspection.coverage.commands:
         yield Section("To cover more", [Commands([("", text) for text in inspection.coverage.commands])])
 
