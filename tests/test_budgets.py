@@ -23,7 +23,7 @@ BUDGETS = {
     "operations": 2064,
     "publish": 1455,
     "reference": 1259,
-    "report": 2304,
+    "report": 2305,
     "run": 4823,
 }
 # a package that has fallen further below its budget has a new one

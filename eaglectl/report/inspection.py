@@ -176,23 +176,30 @@ def _others(inspection: Inspection) -> Sequence[Line]:
     outcomes = [
         (verdict.outcome, engine_names([verdict])) for verdict in newest.values() if verdict not in judged
     ]
-    unread = []
-    for captured in inspection.captured_layers:
-        if captured.engine not in _runner_labels():
-            text = LAYERS_ALONE[is_same := captured.same_as(inspection.drafter.aux)]
-            if is_same is False:
-                text = f"{text} ({layers(captured.boundaries, captured.default)})"
-            unread.append((text, captured.engine))
+    shown = _on_other_layers(inspection)
+    unread = [
+        (LAYERS_ALONE[captured.same_as(inspection.drafter.aux)], captured.engine)
+        for captured in inspection.captured_layers
+        if captured.engine not in _runner_labels() and captured not in shown
+    ]
     return also_line([*outcomes, *unread])
 
 
-def _beside(inspection: Inspection) -> Iterator[Section]:
-    """Settings of engines without judged releases that capture other layers; what raises a coverage."""
+def _on_other_layers(inspection: Inspection) -> list[CapturedLayers]:
+    """What engines without judged releases capture that was not trained, where the judged ones serve it."""
+    if inspection.requested or not all(verdict.outcome.is_served for verdict in _judged(inspection)):
+        return []
     engines, aux = _runner_labels(), inspection.drafter.aux
-    others = [each for each in inspection.captured_layers if each.engine not in engines]
-    if any(each.same_as(aux) is False for each in others) and not inspection.requested:
+    captured = [each for each in inspection.captured_layers if each.engine not in engines]
+    return [each for each in captured if each.same_as(aux) is False]
+
+
+def _beside(inspection: Inspection) -> Iterator[Section]:
+    """The engines that capture other layers, with their settings, and what raises a coverage."""
+    if captured := _on_other_layers(inspection):
+        rows = [_aux_row(each, inspection, _runner_labels())[:-1] for each in captured]
         settings = [(name, text) for name, text in inspection.commands.items() if name not in ENGINES]
-        yield Section("On other layers", [Commands(settings)], has_heading=False)
+        yield Section("On other layers", [Table(AUX_HEAD[:-1], rows), Commands(settings)], has_heading=False)
     if inspection.coverage and inspection.coverage.commands:
         yield Section("To cover more", [Commands([("", text) for text in inspection.coverage.commands])])
 
