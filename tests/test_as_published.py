@@ -308,7 +308,7 @@ def test_ready_starts_it_as_published_and_converts_nothing(
     folder, target = named(KIMI, tmp_path)
     done = call("ready", folder, "--target", target, "--engine", "vllm")
     assert done.code == 0, done
-    assert f"as published ({FIGURE}); acceptance not measured" in " ".join(done.out.split())
+    assert f"as published ({FIGURE})" in " ".join(done.out.split())
     assert "vllm serve" in done.out and "eaglectl convert" not in done.out
 
 

@@ -10,8 +10,8 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 497,
-    "commands": 2428,
+    "cli": 496,
+    "commands": 2430,
     "comparison": 649,
     "conversion": 2310,
     "drafter": 652,
@@ -23,7 +23,7 @@ BUDGETS = {
     "operations": 2064,
     "publish": 1455,
     "reference": 1259,
-    "report": 2305,
+    "report": 2307,
     "run": 4823,
 }
 # a package that has fallen further below its budget has a new one

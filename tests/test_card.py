@@ -636,7 +636,7 @@ def test_a_plan_shows_the_card_where_it_is_asked_for(options: tuple[str, ...], f
     done = call(*options, folder, "org/drafter", *stated)
     assert done.code == 0, done.err
     text = card(folder, card=eaglectl.CardAnswers("mit", "example/target-8b"))
-    assert "".join(f"    {line}".rstrip() + "\n" for line in text.splitlines()) in done.out
+    assert "".join(f"  {line}".rstrip() + "\n" for line in text.splitlines()) in done.out
     assert "## Overview" not in call("upload", folder, "org/drafter", *stated).out
 
 

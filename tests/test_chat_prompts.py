@@ -209,7 +209,7 @@ def test_a_report_names_its_file_and_sample(tmp_path: Path) -> None:
     from eaglectl.report.acceptance import facts
     from tests.pages import smoke_report
 
-    document = json.dumps(dict(facts(smoke_report())))
+    document = json.dumps(facts(smoke_report()))
     assert "a sample of 99, x (SHA-256 bbbbbbbbbbbb)" in document
 
 

@@ -65,16 +65,23 @@ def test_a_repair_writes_what_the_probe_ran(tmp_path: Path) -> None:
         for number, reading in enumerate(tried):
             asked = moves(drafter, reading.key, reading.value)
             probed = moved_weights(
-                stated.weights, {move.name: (move.source, move.rows, move.blocks) for move in asked}
+                stated.weights,
+                {move.name: (move.source, move.rows, move.blocks, move.added) for move in asked},
             )
             folder = tmp_path / f"{source.name}-{number}"
-            _, repaired = converted(source, folder, (reading.key, reading.value))
+            other, repaired = converted(source, folder, (reading.key, reading.value))
             assert repaired.weights.keys() == probed.keys()
-            different = [name for name in probed if not torch.equal(probed[name], repaired.weights[name])]
+            # a sum is rounded to the written dtype
+            rounding = 2**-7 if any(move.added for move in asked) else 0.0
+            different = [
+                name
+                for name in probed
+                if not torch.allclose(probed[name], repaired.weights[name], rtol=0, atol=rounding)
+            ]
             assert not different, (reading.text, different)
             changed = [name for name in probed if not torch.equal(probed[name], stated.weights[name])]
             assert set(changed) <= {move.name for move in asked}
-            assert changed
+            assert changed or other.dims != drafter.dims
 
 
 def test_readings_stay_with_the_names_that_a_class_has(tmp_path: Path) -> None:

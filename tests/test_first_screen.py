@@ -114,8 +114,11 @@ def test_each_of_several_sources_has_its_verdict_under_its_name() -> None:
     assert len(shown) <= 16
 
 
-def test_convert_takes_at_most_12_lines_and_prints_one_command(tmp_path: Path) -> None:
-    shown = convert(TINY[0], tmp_path / "o", target=TINY[1])
+def test_convert_takes_at_most_12_lines_and_prints_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = convert(TINY[0], Path("o"), target=TINY[1])
     assert shown[0].startswith("wrote ") and len(shown) <= 12, "\n".join(shown)
     assert [line for line in shown if "vllm serve" in line or "launch_server" in line] == [
         line for line in shown if line.startswith("next:  vllm serve ")

@@ -44,7 +44,7 @@ def test_an_engine_whose_rows_were_skipped_did_not_run(tmp_path: Path) -> None:
 
 
 def test_engines_says_what_ran_on_which_card_and_what_did_not() -> None:
-    lines = re.findall(r"run on a GPU: (.*)", call("engines").out)
+    lines = re.findall(r"run on a GPU: (.*)", call("-v", "engines").out)
     assert lines[0].startswith(
         "0.26.0 on NVIDIA H200 by eaglectl d8b71ce (2026-11-26), 0 of 5 commands passed"
     )

@@ -64,8 +64,8 @@ def test_the_screens_stand_under_their_names(good: Path, broken: Path) -> None:
     assert lines[0] == f"== {good}" and lines[1].startswith("  vLLM 0.33.0 and SGLang 0.5.23 run it")
     place = lines.index(f"== {broken}")
     assert lines[place + 1].startswith("  not inspected: fc.weight is missing")
-    assert "lm_head.weight" in done.out and lines[-2] == "1 of 2 checkpoints inspected"
-    assert lines[-1].startswith("more with -v: Drafter, ")
+    assert "lm_head.weight" in done.out and lines[-1] == "1 of 2 checkpoints inspected"
+    assert lines[-2].startswith("more with -v: Drafter, ")
 
 
 def test_the_same_source_twice_is_one(good: Path) -> None:

@@ -235,7 +235,7 @@ def test_arguments_of_the_engine_are_on_the_screen_and_in_the_document(
         "not as the checkpoint means: d2t: SGLang uses 3 draft tokens, the checkpoint has 320"
     ]
     assert "draft_tokens" not in document["engine"]["resolved"]
-    assert run(call) == 1
+    assert run(["-v", *call]) == 1
     screen = capsys.readouterr().out
     assert 'given tensor_parallel_size=2, quantization="fp8"' in " ".join(screen.split())
     assert "sglang used LlamaForCausalLMEagle3, aux layers [2, 4, 5]; parameters that nothing fills" in screen

@@ -37,6 +37,7 @@ KEYS = {
     "FileChange": [("upload", "change")],
     "FileState": [("verify", "judgement")],
     "GateEnding": [("convert", "ending")],
+    "MatchEnding": [("smoke", "ending")],
     "ReadingOutcome": [("smoke", "outcome"), ("diagnose", "outcome")],
     "AnswerOutcome": [("convert", "outcome")],
     "ServedAs": [("inspect", "outcome")],

@@ -56,9 +56,9 @@ def marked(mark: str) -> list[int]:
     return processes
 
 
-def smoke(prompts: Path, *options: Any) -> Any:
+def smoke(prompts: Path, *options: Any, is_verbose: bool = False) -> Any:
     run = ("--target", TARGET, "--prompts", prompts, "--max-tokens", 33, "--engine", "vllm")
-    return call("smoke", EAGLE3, *run, *options)
+    return call(*["-v"] * is_verbose, "smoke", EAGLE3, *run, *options)
 
 
 @pytest.mark.parametrize("runner", ["V1", "V2"])
@@ -66,7 +66,7 @@ def test_smoke_measures_in_either_runner(
     runner: str, stand_in: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN_RUNNER", runner)
-    done = smoke(prompts)
+    done = smoke(prompts, is_verbose=True)
     assert done.code == 0, done.err
     assert f"aux layers [2, 4, 5], runner {runner} (GPUModelRunner)" in done.out
 
@@ -285,7 +285,7 @@ def test_every_process_has_ended_before_the_message(
 ) -> None:
     monkeypatch.setenv("STAND_IN", "leaves a worker")
     monkeypatch.setenv("EAGLECTL_TEST", str(stand_in))
-    command = ["smoke", EAGLE3, "--target", TARGET, "--prompts", prompts, "--engine", "vllm"]
+    command = ["smoke", EAGLE3, "--target", TARGET, "--prompts", prompts, "--run-in", "vllm"]
     script = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from eaglectl.cli import main; main()"

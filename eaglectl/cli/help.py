@@ -124,8 +124,7 @@ class GroupedCommand(TyperCommand):
         if left:
             count = sum(len(sections[title]) for title in left)
             formatter.write_paragraph()
-            with formatter.indentation():
-                formatter.write_text(f"{count} more options: {ctx.command_path} {HELP_ALL}")
+            formatter.write(f"  {count} more options: {ctx.command_path} {HELP_ALL}")
         with formatter.section("Examples"):
             for example in examples(ctx.command_path, self.name or ""):
                 formatter.write(_continued(example, formatter.width))

@@ -192,10 +192,10 @@ def _drift(report: SmokeReport) -> Section:
 
 
 def _resolved(report: SmokeReport) -> str:
-    """The settings that vLLM or SGLang used, or "" for other engines."""
+    """The settings that vLLM or SGLang used; "" for other engines, and where they were not seen."""
     run = report.run
     if not run.resolved.get("class"):
-        return f"what {run.engine} resolved could not be seen" if run.engine in INSTALLED else ""
+        return ""
     text = f"{run.engine} used {run.resolved['class']}, aux layers {run.resolved.get('aux_layers')}"
     if "runner" in run.resolved:
         text += f", runner {run.resolved['runner']}"
@@ -220,6 +220,8 @@ def facts(report: SmokeReport) -> tuple[list[tuple[str, Line]], list[tuple[str, 
     times = _times(run)
     given = [f"{name}={json.dumps(value)}" for name, value in run.arguments.items()]
     others = report.published.lines if report.published else ()
+    is_unseen = run.engine in INSTALLED and not run.resolved.get("class")
+    unseen = [("settings", f"what {run.engine} resolved could not be seen")]
     trust = [("trust", "the target's own code was allowed to run (--trust-remote-code)")]
     sets = sorted(report.by_set.items(), key=lambda part: -part[1].length.value)
     by_set = listed((f"{name} {measured.length.value:.2f}" for name, measured in sets), ", ", MOST_SETS)
@@ -229,6 +231,7 @@ def facts(report: SmokeReport) -> tuple[list[tuple[str, Line]], list[tuple[str, 
         ("lossless", lossless[report.is_lossless]),
         ("measured by", f"{run.engine} on {run.device}, {run.dtype}: {run.proves}"),
         *([("readings", readings_line(report.variants))] if report.variants else []),
+        *(unseen if is_unseen else []),
         *(trust if report.trust_remote_code else []),
     ]
     more: list[tuple[str, Line]] = [

@@ -57,7 +57,7 @@ def render_text(*results: Any, names: Sequence[str] = (), has_tensors: bool = Fa
     Takes what `render_page` takes, and raises as it does.
     """
     shown = outline(results, names=names, has_tensors=has_tensors)
-    return as_text(lambda console: print_outline(console, shown))
+    return as_text(lambda console: print_outline(console, shown, is_whole=False))
 
 
 def render_page(

@@ -166,7 +166,7 @@ def test_vllm_is_given_the_choice_and_nothing_to_read(
 ) -> None:
     put_on_path(monkeypatch, tmp_path)
     monkeypatch.setenv("STAND_IN", "asks for code")
-    arguments = [*commands(tmp_path, TARGET)[command], "--engine", "vllm"]
+    arguments = [*commands(tmp_path, TARGET)[command], "--run-in", "vllm"]
     assert run(arguments + ["--trust-remote-code"] * trust) == 3
     name = "given.json" if command == "calibrate" else "given.json.plain"
     given = json.loads((tmp_path / name).read_text(encoding="utf-8"))

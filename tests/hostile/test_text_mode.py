@@ -94,7 +94,7 @@ def test_against_prints_both(prompts: Path, capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr()
     # 3: two prompts, of two sets, are too few for the drafter, and for the ratio on each set
     assert code == 3, printed.err
-    assert printed.out.startswith("could-not-look  eagle3: acceptance length ")
+    assert printed.out.startswith("could-not-look  acceptance length ")
     assert "against eagle3.1\n  too few prompts: ratio " in printed.out
     assert 'set "a": ratio ' in printed.out and 'set "b": ratio ' in printed.out
 

@@ -152,7 +152,7 @@ def test_inspect_shows_what_the_newest_release_captures(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("new_release")
 def test_the_table_of_engines_has_the_release() -> None:
-    text = call("engines").out
+    text = call("-v", "engines").out
     assert "vLLM  0.10.0 - 0.99.0" in text and "V2 in 0.99.0" in text and "0.22.0 - 0.99.0" in text
     document = call("engines", "--json").document
     assert document["engines"][0]["releases"][-1]["runners"] == ["V2"]
@@ -161,7 +161,7 @@ def test_the_table_of_engines_has_the_release() -> None:
 
 @pytest.mark.usefixtures("new_release")
 def test_what_engines_prints_of_layers_without_ids_is_the_data_s() -> None:
-    text = call("engines").out
+    text = call("-v", "engines").out
     defaults = "(2, n//2, n-3) in 0.10.0 - 0.33.0; (1, n//2, n-2) in 0.99.0"
     assert f"boundaries without layer ids: {defaults}" in " ".join(text.split())
 

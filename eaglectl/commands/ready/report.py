@@ -80,6 +80,8 @@ def _cause(result: Readiness) -> Iterator[Line]:
     if text:
         yield text
     states = [state for state in result.engines if state.stored_outcome.is_known_wrong]
+    if result.best is not None and result.best.stored_outcome == ServedAs.AS_PUBLISHED:
+        yield _as_stored(result.best)
     reasons = grouped(("; ".join(state.stored_reasons), name(state)) for state in states)
     yield from (f"{listed(names)}, as stored: {why}" for why, names in reasons.items() if why not in text)
     if result.best is not None and (doubt := _doubt(result.best)):
