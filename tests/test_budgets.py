@@ -20,7 +20,7 @@ BUDGETS = {
     "formats": 2671,
     "judge": 3457,
     "modules": 1451,
-    "operations": 2064,
+    "operations": 2065,
     "publish": 1455,
     "reference": 1259,
     "report": 2307,

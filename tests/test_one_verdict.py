@@ -285,7 +285,7 @@ def test_a_reference_s_figure_is_not_an_engine_s(tmp_path: Path) -> None:
     assert call("convert", TINY / "eagle3", "--for", "automodel", "--target", TARGET, "-o", place).code == 0
     run = ("--target", TARGET, "--prompts", PROMPTS, "--sample", "3", "--max-tokens", "4", "--device", "cpu")
     done = call("smoke", place, *run, "--run-in", "reference")
-    assert "measured as if the file were read as trained; vLLM 0.33.0 does not read it so" in done.out
+    assert "measured as if the file were read as trained; vLLM 0.33.0" in " ".join(done.out.split())
 
 
 # every case with every command

@@ -86,7 +86,7 @@ def timeless(text: str, *, has_figures: bool) -> list[str]:
 
 # commands of eaglectl that the tests parse and do not run, each with the reason
 PARSED = {
-    r"--engine (vllm|sglang)\b": "an engine, and mostly several GPUs",
+    r"--run-in (vllm|sglang)\b": "an engine, and mostly several GPUs",
     r"--run-in http:": "a running server; tests/engine/test_serve.py measures one",
     r"^eaglectl upload (?!.*--dry-run)": "writes to the Hub; tests/test_upload.py does, on loopback",
     r"^eaglectl verify \S+@": "reads from the Hub; tests/test_verify_hub.py does, on loopback",

@@ -115,18 +115,18 @@ def smoke(
     verdicts = inspect(source, target=target, answers=options.answers).verdicts
     latest = {verdict.engine: verdict for verdict in verdicts}
     wrong = [verdict for verdict in latest.values() if verdict.outcome.is_known_wrong]
-    engines: dict[str, list[str]] = {}
-    for verdict in wrong:
-        name = f"{ENGINES[verdict.engine].title} {verdict.release}"
-        engines.setdefault("; ".join(verdict.reasons), []).append(name)
+    if not wrong:
+        return report
     # of these the reference's figure says nothing
+    names = [f"{ENGINES[verdict.engine].title} {verdict.release}" for verdict in wrong]
+    reasons = {"; ".join(verdict.reasons) for verdict in wrong}
+    why = f" ({reasons.pop()})" if len(reasons) == 1 else ""
     repair = command("validate", source, target=target, answers=options.answers)
-    notes = [
+    note = (
         f"measured as if the file were read as trained; {listed(names)}"
-        f" {'does' if len(names) == 1 else 'do'} not read it so: {why}: `{repair}`"
-        for why, names in engines.items()
-    ]
-    return replace(report, notes=(*report.notes, *notes))
+        f" {'does' if len(names) == 1 else 'do'} not read it so{why}: `{repair}`"
+    )
+    return replace(report, notes=(*report.notes, note))
 
 
 def smoke_drafts(

@@ -118,8 +118,16 @@ def _is_shown(inspection: Inspection, engine: str) -> bool:
 
 
 def _causes(inspection: Inspection, verdicts: Sequence[Verdict]) -> list[Line]:
-    """Why these releases do not run it as trained: the first reasons, each once."""
-    reasons = grouped((reason, verdict) for verdict in verdicts for reason in remarks(verdict))
+    """Why these releases do not run it as trained: the first reasons, each once.
+
+    Layers that are read otherwise stand in the first line already.
+    """
+    reasons = grouped(
+        (reason, verdict)
+        for verdict in verdicts
+        for reason in remarks(verdict)
+        if not verdict.reading or f"boundaries {list(verdict.reading.boundaries or ())}" not in reason
+    )
     questions = {note.reason: note for note in inspection.drafter.notes_at("question")}
     lines: list[Line] = []
     for reason, group in sorted(reasons.items(), key=lambda item: item[0] not in questions):
