@@ -168,7 +168,7 @@ def readings_line(variants: Sequence[Variant]) -> str:
     better = sum(variant.is_better for variant in variants)
     best = max(variants, key=lambda variant: variant.ratio.value)
     close = f"best: {best.name}, x{best.ratio.words}"
-    return f"{len(variants)} others tried, better: {better or 'none'}; {close}"
+    return f"{len(variants)} tried, better: {better or 'none'}; {close}"
 
 
 def _drift(report: SmokeReport) -> Section:
