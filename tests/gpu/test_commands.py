@@ -53,4 +53,4 @@ def test_ready_measures_and_prints_the_command(device: str, tmp_path: Path) -> N
     run = (*RUN, "--max-tokens", "16", "--device", device, "-o", tmp_path / "out")
     done = call("ready", EAGLE3, *run)
     assert done.code == 0, done.err
-    assert done.out.splitlines()[-1].startswith("ready  ")
+    assert done.out.splitlines()[0].startswith("ready  ")
