@@ -21,7 +21,7 @@ from eaglectl.verdicts import GateEnding
 
 Paint = Callable[[Console], None]
 TAGS = {"html", "head", "meta", "title", "style", "body", "pre", "span"}
-ATTRIBUTES = {"lang", "charset", "http-equiv", "content", "class"}
+ATTRIBUTES = {"lang", "charset", "http-equiv", "name", "content", "class"}
 SVG = "{http://www.w3.org/2000/svg}"
 SVG_TAGS = {f"{SVG}{tag}" for tag in ("svg", "title", "style", "defs", "clipPath", "rect", "g", "text")}
 LOADS = re.compile(r"@import|url\((?!#)|(?:src|href)\s*=", re.IGNORECASE)

@@ -36,11 +36,13 @@ PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>eaglectl</title>
 <style>
 body {{ color: {foreground}; background: {background}; }}
-pre {{ font: 14px/1.4 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }}
+pre {{ font: 14px/1.4 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; overflow-x: auto; }}
+@media (max-width: 600px) {{ pre {{ font-size: 12px; white-space: pre-wrap; overflow-wrap: anywhere; }} }}
 {stylesheet}
 </style>
 </head>
