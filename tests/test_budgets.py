@@ -10,7 +10,7 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 496,
+    "cli": 497,
     "commands": 2430,
     "comparison": 649,
     "conversion": 2310,

@@ -124,7 +124,10 @@ class GroupedCommand(TyperCommand):
         if left:
             count = sum(len(sections[title]) for title in left)
             formatter.write_paragraph()
-            formatter.write(f"  {count} more options: {ctx.command_path} {HELP_ALL}")
+            text = f"{count} more options: {ctx.command_path} {HELP_ALL}"
+            formatter.write(
+                textwrap.fill(text, formatter.width, initial_indent="  ", subsequent_indent="  ") + "\n"
+            )
         with formatter.section("Examples"):
             for example in examples(ctx.command_path, self.name or ""):
                 formatter.write(_continued(example, formatter.width))

@@ -358,7 +358,7 @@ class Folder:
         aside = scratch / OLD
         if not os.path.lexists(aside):
             return
-        if not os.path.lexists(self.out):
+        with suppress(FileExistsError):  # another run may publish at any time
             rename_new(aside, self.out)
             return
         if not self.kind.obstacle(aside):
