@@ -23,7 +23,7 @@ BUDGETS = {
     "operations": 2065,
     "publish": 1455,
     "reference": 1259,
-    "report": 2307,
+    "report": 2310,
     "run": 4823,
 }
 # a package that has fallen further below its budget has a new one

@@ -96,9 +96,12 @@ def length(report: SmokeReport) -> str:
 
 
 def split_command(text: str) -> tuple[str, str]:
-    """A sentence without the command that it ends in, and the command, or ""."""
+    """A sentence without the command that it ends in, and the command, or ""; of several, the first."""
     sentence, _, command = text.removesuffix("`").rpartition(": `")
-    return (sentence, command) if sentence and text.endswith("`") else (text, "")
+    if not sentence or not text.endswith("`"):
+        return text, ""
+    first, _, others = command.partition("`")
+    return (text if others else sentence), first
 
 
 def _acceptance(report: SmokeReport) -> Table:
