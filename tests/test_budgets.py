@@ -18,12 +18,12 @@ BUDGETS = {
     "engines": 1375,
     "files": 3157,
     "formats": 2671,
-    "judge": 3457,
+    "judge": 3458,
     "modules": 1451,
     "operations": 2065,
     "publish": 1455,
     "reference": 1259,
-    "report": 2310,
+    "report": 2311,
     "run": 4823,
 }
 # a package that has fallen further below its budget has a new one

@@ -22,9 +22,9 @@ def matrix(tensors: Mapping[str, StoredTensor], endings: Sequence[str]) -> str |
     return None
 
 
-def spread_over(count: int) -> list[int]:
-    """Up to SAMPLED_ROWS row numbers, evenly from the first to the last."""
-    most = min(count, SAMPLED_ROWS)
+def spread_over(count: int, most: int = SAMPLED_ROWS) -> list[int]:
+    """Up to `most` row numbers, evenly from the first to the last."""
+    most = min(count, most)
     return sorted({(count - 1) * i // max(most - 1, 1) for i in range(most)})
 
 

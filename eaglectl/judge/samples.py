@@ -10,7 +10,7 @@ from struct import unpack
 from msgspec import Struct
 
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.drafter.matrices import PLAIN
+from eaglectl.drafter.matrices import PLAIN, spread_over
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.judge.vectors import CODES, FLOAT_FORMATS, as_numbers
 
@@ -108,7 +108,7 @@ def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample |
 def _rows(count: int, *, is_head: bool) -> Iterator[int]:
     """Row numbers spread over the matrix, each once."""
     if not is_head or count < 4:
-        yield from sorted({(count - 1) * i // (ROWS - 1) for i in range(ROWS)})
+        yield from spread_over(count, ROWS)
         return
     half = count // 2
     firsts = {(half - 2) * i // (HEAD_ROWS - 1) for i in range(HEAD_ROWS)}

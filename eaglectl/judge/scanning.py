@@ -18,6 +18,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from eaglectl.conversion.arithmetic import decode
+from eaglectl.drafter.matrices import spread_over
 from eaglectl.errors import UnreadableError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import StoredTensor
@@ -150,8 +151,7 @@ def is_noise(checkpoint: Checkpoint, name: str) -> bool:
     Training adds directions that all rows share, which stand out of the values of noise (Marchenko and
     Pastur, 1967) long before the spread of single numbers changes.
     """
-    count = checkpoint.tensors[name].shape[0]
-    rows = sorted({(count - 1) * i // (NOISE_ROWS - 1) for i in range(NOISE_ROWS)})
+    rows = spread_over(checkpoint.tensors[name].shape[0], NOISE_ROWS)
     part = read_rows(checkpoint, name, rows)[:, :NOISE_COLUMNS]
     largest = float(np.linalg.eigvalsh(part @ part.T)[-1]) ** 0.5
     edge = float(part.std()) * (len(part) ** 0.5 + part.shape[1] ** 0.5)

@@ -725,6 +725,11 @@ class SmokeOptions(Options, frozen=True):
         move_former(self, "engine", bool)
 
     @property
+    def needs_match(self) -> bool:
+        """Whether a server has to be compared with files, so that not being able to is no note."""
+        return self.against is not None or self.compare_files is True
+
+    @property
     def chains(self) -> tuple[int, ...]:
         """The numbers of draft tokens in a round, in rising order; acceptance is of the last of them."""
         return self.k if isinstance(self.k, tuple) else (self.k,)

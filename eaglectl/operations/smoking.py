@@ -188,16 +188,15 @@ def compare_files(
     Where neither is asked for, files are run where that is a small part of what the server does; what keeps
     them from running is then a note, and else raised.
     """
-    is_asked = options.against is not None or options.compare_files is True
     if options.compare_files is False:
         return report
     place = runnable_target(source, target, options.answers, "smoke").place
-    gap = "" if is_asked else _why_not_compared(str(place), options)
+    gap = "" if options.needs_match else _why_not_compared(str(place), options)
     if not gap:
         try:
             return _matched(report, source, Path(on_disk(str(place))), options, on_progress)
         except (RefusedError, UnreadableError, UsageError) as error:
-            if is_asked:
+            if options.needs_match:
                 raise
             gap = str(error)
     note = f"whether the server drafts as these files do was not looked at: {gap}"
@@ -235,8 +234,7 @@ def _matched(
     if match.ending == MatchEnding.NO:
         failure = f"the server does not draft as these files do: {match.words}"
         return replace(report, failures=(*report.failures, failure))
-    is_asked = options.against is not None or options.compare_files is True
-    if match.ending == MatchEnding.COULD_NOT_TELL and is_asked:
+    if match.ending == MatchEnding.COULD_NOT_TELL and options.needs_match:
         return replace(report, gaps=(*report.gaps, f"the server beside these files: {match.words}"))
     return report
 
@@ -428,15 +426,14 @@ def _check(options: SmokeOptions) -> None:
 
 def _check_server(options: SmokeOptions, *, is_server: bool) -> None:
     """Raise UsageError for what a server cannot do, and for what is of servers alone."""
-    is_compared = options.against is not None or options.compare_files is True
     check(
         (
             is_server and options.write_token_counts is not None,
             f"{COUNTS}: a server tells the number of the tokens of its answers and not which; run it with"
-            " --engine reference",
+            " --run-in reference",
         ),
         (
-            is_server and is_compared and options.temperature > 0,
+            is_server and options.needs_match and options.temperature > 0,
             f"--temperature {options.temperature:g}: a server is compared with files by greedy answers; leave"
             " it out",
         ),
@@ -446,7 +443,7 @@ def _check_server(options: SmokeOptions, *, is_server: bool) -> None:
         ),
         (
             not is_server and options.compare_files is not None,
-            "--compare-files is of a running server; name it with --engine http://HOST:PORT",
+            "--compare-files is of a running server; name it with --run-in http://HOST:PORT",
         ),
         (
             options.against is not None and options.compare_files is False,

@@ -74,13 +74,13 @@ def smoke_outline(report: SmokeReport) -> Outline:
 
 def _causes(report: SmokeReport) -> tuple[list[Line], str, list[str]]:
     """Why it fails and what warns, the command to run next, and the other notes."""
-    reasons = [split_command(text) for text in _reasons(report)]
-    warnings = [split_command(text) for text in report.notes if split_command(text)[1]]
+    reasons, notes = (list(map(command_at_end, texts)) for texts in (_reasons(report), report.notes))
+    warnings = [(text, command) for text, command in notes if command]
     commands = [command for _, command in reasons if command]
     if not commands and report.verdict == CheckVerdict.FAIL:
         commands = [report.diagnose_command]
     commands += [command for _, command in warnings]
-    others = [text for text in report.notes if not split_command(text)[1]]
+    others = [text for text, command in notes if not command]
     return [text for text, _ in (*reasons, *warnings)], next(iter(commands), ""), others
 
 
@@ -95,7 +95,7 @@ def length(report: SmokeReport) -> str:
     return f"acceptance length {report.measured.length.words} at k={report.k}"
 
 
-def split_command(text: str) -> tuple[str, str]:
+def command_at_end(text: str) -> tuple[str, str]:
     """A sentence without the command that it ends in, and the command, or ""; of several, the first."""
     sentence, _, command = text.removesuffix("`").rpartition(": `")
     if not sentence or not text.endswith("`"):

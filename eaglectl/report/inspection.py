@@ -184,11 +184,11 @@ def _others(inspection: Inspection) -> Sequence[Line]:
     outcomes = [
         (verdict.outcome, engine_names([verdict])) for verdict in newest.values() if verdict not in judged
     ]
-    shown = _on_other_layers(inspection)
+    engines, shown = _runner_labels(), _on_other_layers(inspection)
     unread = [
         (LAYERS_ALONE[captured.same_as(inspection.drafter.aux)], captured.engine)
         for captured in inspection.captured_layers
-        if captured.engine not in _runner_labels() and captured not in shown
+        if captured.engine not in engines and captured not in shown
     ]
     return also_line([*outcomes, *unread])
 
@@ -205,7 +205,8 @@ def _on_other_layers(inspection: Inspection) -> list[CapturedLayers]:
 def _beside(inspection: Inspection) -> Iterator[Section]:
     """The engines that capture other layers, with their settings, and what raises a coverage."""
     if captured := _on_other_layers(inspection):
-        rows = [_aux_row(each, inspection, _runner_labels())[:-1] for each in captured]
+        engines = _runner_labels()
+        rows = [_aux_row(each, inspection, engines)[:-1] for each in captured]
         settings = [(name, text) for name, text in inspection.commands.items() if name not in ENGINES]
         yield Section("On other layers", [Table(AUX_HEAD[:-1], rows), Commands(settings)], has_heading=False)
     if inspection.coverage and inspection.coverage.commands:

@@ -4,6 +4,7 @@ matrices and norms that were never trained, a dtype or a norm that means other n
 
 from collections.abc import Iterator, Mapping
 
+from eaglectl.conversion.readings import WORDS
 from eaglectl.drafter.tensors import LAYER, is_norm
 from eaglectl.files.target_files import text_part
 from eaglectl.judge.rule import CannotLook, Match, rule
@@ -11,8 +12,6 @@ from eaglectl.judge.rules.weights import HALF, distributions
 from eaglectl.judge.samples import LEAST_WIDTH, RANGES, Sample
 from eaglectl.judge.subject import Subject, key_place
 
-# as safetensors names a 16-bit dtype -> the other, and as --fix-reading names it
-OTHER = {"F16": ("BF16", "bfloat16"), "BF16": ("F16", "float16")}
 # a matrix that nothing else reads the states of, or writes the drafts of
 ALONE = ("fc.weight", "lm_head.weight")
 FRESH = 0.1  # how far a spread may be from one of a framework's before it is computed exactly
@@ -20,16 +19,16 @@ FRESH = 0.1  # how far a spread may be from one of a framework's before it is co
 
 def misread(subject: Subject) -> Mapping[str, str]:
     """The matrices whose numbers are those of the other 16-bit dtype: stored name -> what shows it."""
-    limits, found = RANGES, dict[str, str]()
+    shown = dict[str, str]()
     for canonical, (name, sample) in subject.samples.items():
         dtype = subject.drafter.tensors[canonical].dtype
         # a bfloat16's exponent has three bits more: read as float16, its numbers lie between 1/16 and 4
-        is_narrow = sample.small < (limits["small"].below or 0) and 1 / 16 < sample.rms < 4
+        is_narrow = sample.small < (RANGES["small"].below or 0) and 1 / 16 < sample.rms < 4
         if dtype == "F16" and is_narrow:
-            found[name] = f"none of its numbers is below a tenth of their RMS, {sample.rms:.2f}"
-        elif dtype == "BF16" and sample.rms < (limits["scale"].below or 0):
-            found[name] = f"the RMS of its numbers is {sample.rms:.1g}"
-    return found
+            shown[name] = f"none of its numbers is below a tenth of their RMS, {sample.rms:.2f}"
+        elif dtype == "BF16" and sample.rms < (RANGES["scale"].below or 0):
+            shown[name] = f"the RMS of its numbers is {sample.rms:.1g}"
+    return shown
 
 
 def _plausible(subject: Subject) -> Iterator[tuple[str, str, Sample]]:
@@ -164,9 +163,10 @@ def misread_dtype(subject: Subject) -> Iterator[Match]:
     others = misread(subject)
     for stored, words in list(others.items())[:1]:
         dtype = subject.checkpoint.tensors[stored].dtype
+        reading, other = next(names for names in WORDS.items() if names[1] != dtype)
         more = f" and {len(others) - 1} others" if len(others) > 1 else ""
-        fix = f"run `eaglectl convert SOURCE --fix-reading dtype={OTHER[dtype][1]}`, which keeps the bytes."
-        text = f"{stored}{more}, stated as {dtype}, {'hold' if more else 'holds'} {OTHER[dtype][0]}"
+        fix = f"run `eaglectl convert SOURCE --fix-reading dtype={reading}`, which keeps the bytes."
+        text = f"{stored}{more}, stated as {dtype}, {'hold' if more else 'holds'} {other}"
         yield Match(f"{text}: read as {dtype}, {words}", f"tensor:{stored}", fix)
 
 
