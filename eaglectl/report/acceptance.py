@@ -234,6 +234,7 @@ def facts(report: SmokeReport) -> tuple[list[tuple[str, Line]], list[tuple[str, 
         ("lossless", lossless[report.is_lossless]),
         ("measured by", f"{run.engine} on {run.device}, {run.dtype}: {run.proves}"),
         *([("readings", readings_line(report.variants))] if report.variants else []),
+        *([("as these files", report.match.words)] if report.match else []),
         *(unseen if is_unseen else []),
         *(trust if report.trust_remote_code else []),
     ]
@@ -243,7 +244,6 @@ def facts(report: SmokeReport) -> tuple[list[tuple[str, Line]], list[tuple[str, 
         *([("time", f"{times}; {speed_meaning(report)}")] if times else []),
         ("prompts", _prompts(report)),
         *([("vocabulary", f"holds {report.coverage.words}")] if report.coverage else []),
-        *([("as these files", report.match.words)] if report.match else []),
         *([("others", "; ".join(others))] if others else []),
     ]
     return shown, more
