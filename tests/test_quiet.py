@@ -65,7 +65,7 @@ def test_it_is_shown_where_it_is_asked_for(
 def test_a_run_of_the_target_writes_nothing_but_its_own(option: tuple[str, ...], tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "prompts.txt").write_text("def a\ndef b\ndef c\ndef d\n")
-    given = ("--target", str(TARGET), "--engine", "reference", "--prompts", str(tmp_path / "prompts.txt"))
+    given = ("--target", str(TARGET), "--run-in", "reference", "--prompts", str(tmp_path / "prompts.txt"))
     text = err(tmp_path, *option, "smoke", str(TINY / "eagle3"), *given)
     assert ("planted log" in text) == ("planted warning" in text) == bool(option)
     assert option or text == ""

@@ -303,9 +303,14 @@ def _facts(inspection: Inspection) -> list[tuple[str, str]]:
     ]
 
 
+GIVEN = "given by --target"
+
+
 def _target(drafter: Drafter, given: str) -> str:
     target = drafter.target
-    parts = [target.name or given or "not named"]
+    # a path that was given is known, and can be longer than a line
+    how = GIVEN if given.endswith(GIVEN) else given
+    parts = [target.name or how or "not named"]
     if target.depth:
         parts.append(f"{target.depth} layers")
     if target.model_type:
