@@ -181,7 +181,7 @@ class Grid(RichTable):
 
 
 # what may be printed; of anything else it is not known how to make it safe
-Content = str | RichText | Grid | Padding
+Content = str | RichText | RichTable | Padding
 
 
 class Console:
@@ -203,7 +203,7 @@ class Console:
         self._console.print(*shown, style=style or None, sep=sep, soft_wrap=is_unbroken)
 
 
-def safe(content: object) -> RichText | Grid | Padding:
+def safe(content: object) -> RichText | RichTable | Padding:
     """Return the content with all of its text safe to show. Raises TypeError for what it cannot look into."""
     match content:
         case str():
@@ -317,7 +317,7 @@ def _indented(content: Content) -> Content:
     return Padding(safe(content), (0, 0, 0, INDENT))
 
 
-def _pair_grid() -> Grid:
+def _pair_grid() -> RichTable:
     """A table without a head: names, and values that may take several lines."""
     grid = Grid.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
