@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from eaglectl.files.record import RECORD_SCHEMA
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import CheckpointSummary
 from eaglectl.formats.settling import doubt_entries, fact_record
+from eaglectl.publish.card import measurement_lines
 from eaglectl.publish.upload_files import UploadFile
 from eaglectl.verdicts import CheckVerdict
 
@@ -42,7 +42,6 @@ SMOKE_KEYS = (
 )
 # and those that documents of older releases do not have
 LATER_KEYS = ("temperature", "tokens", "sets", "seconds", "speed")
-SPEED_TEXTS = ("text", "how", "device", "card")
 ENGINE_KEYS = ("name", "version", "device", "dtype")
 
 
@@ -128,53 +127,14 @@ def _is_measured(name: str) -> bool:
 
 
 def _check_smoke(document: Mapping[str, Any], where: str) -> None:
-    """Raise UnreadableError for a document that `smoke` did not write; every published value is checked."""
+    """Raise UnreadableError for a document that `smoke` did not write: what a card shows of it is made."""
     if missing := [key for key in (*SMOKE_KEYS, "engine") if key not in document]:
         raise UnreadableError(f"{where} has no {missing[0]}; write it again by {MEASURE}")
     try:
-        is_good = _has_good_values(document)
+        measurement_lines(document)
+        json.dumps(document, allow_nan=False)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        is_good = False
-    if not is_good:
-        raise UnreadableError(f"{where} is not as smoke writes it; write it again by {MEASURE}")
-
-
-def _has_good_values(document: Mapping[str, Any]) -> bool:
-    """Whether the published values have their types. Raises what a lookup in another document raises."""
-    sets = (document.get("sets") or {}).values()
-    numbers = [number for measured in (document, *sets) for number in _estimated(measured)]
-    numbers.append(document.get("temperature") or 0.0)
-    counts = [document[key] for key in ("k", "drafts", "max_tokens")]
-    counts += [measured["prompts"] for measured in (document, *sets)]
-    texts = [document["engine"][key] for key in (*ENGINE_KEYS, "proves")]
-    texts.append(document["prompts_digest"])
-    if seconds := document.get("seconds"):
-        numbers += [seconds["drafted"], seconds["plain"] or 0.0]
-        counts.append(document["tokens"])
-        texts.append(seconds["meaning"])
-    texts += _speed_texts(document.get("speed"))
-    return (
-        all(map(_is_finite, numbers))
-        and {type(count) for count in counts} == {int}
-        and {type(text) for text in texts} == {str}
-        and document["lossless"] in (True, False, None)
-    )
-
-
-def _speed_texts(speed: Mapping[str, Any] | None) -> list[Any]:
-    """What a card shows of --speed, as texts."""
-    return [*(speed[key] for key in SPEED_TEXTS), f"{speed['repeats']:d}"] if speed else []
-
-
-def _estimated(measured: Mapping[str, Any]) -> list[Any]:
-    """The numbers of a measurement: its length and positions, with their intervals."""
-    estimates = [(measured["acceptance_length"], measured["interval"])]
-    estimates += [(position["value"], position["interval"]) for position in measured["per_position"]]
-    return [number for value, (low, high) in estimates for number in (value, low, high)]
-
-
-def _is_finite(number: object) -> bool:
-    return isinstance(number, int | float) and type(number) is not bool and isfinite(number)
+        raise UnreadableError(f"{where} is not as smoke writes it; write it again by {MEASURE}") from None
 
 
 def check_measured(smoke: Mapping[str, Any], files: Sequence[UploadFile]) -> None:

@@ -26,8 +26,7 @@ from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.operations.comparing import compare_headers
 from eaglectl.operations.options import ValidateOptions
 from eaglectl.operations.validating import judge_source
-from eaglectl.publish.card import make_card
-from eaglectl.publish.card_block import CardFacts
+from eaglectl.publish.card import CardFacts, make_card
 from eaglectl.publish.plan import Changes, UploadPlan
 from eaglectl.publish.provenance import digest_of, make_record, make_sums
 from eaglectl.publish.remote import Remote

@@ -1,11 +1,13 @@
-"""An upload as sections: the plan, the card, and what came of it."""
+"""An upload as sections (the plan, the card, and what came of it) and as a JSON document."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from eaglectl.files.layout import CARD
 from eaglectl.publish.plan import Changes, UploadPlan
 from eaglectl.publish.upload import Upload
 from eaglectl.report.differences import change_sentence, fact_values, fact_why, shown_facts
+from eaglectl.report.documents.document import Parts
 from eaglectl.report.findings import total
 from eaglectl.report.section import (
     TONES,
@@ -171,3 +173,65 @@ def _checked(done: Upload) -> Iterator[Line]:
     elif done.outcome == UploadOutcome.MISMATCH and done.sent:
         yield f"commit {done.sent.shown}"
     yield from first_lines([f"{mismatch.name}: {mismatch.how}" for mismatch in done.mismatches])
+
+
+def _changed_facts(changes: Changes) -> list[dict[str, str]]:
+    facts = changes.comparison.facts if changes.comparison else ()
+    sides = ((fact.name, *fact_values(fact)) for fact in facts if fact.state == FactState.DIFFERS)
+    return [{"name": name, "there": there, "here": here} for name, there, here in sides]
+
+
+def _tensors(changes: Changes) -> list[str]:
+    return [pair.name for pair in (changes.comparison.tensors if changes.comparison else ()) if pair.differs]
+
+
+def _files(done: Upload) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": file.name,
+            "size": file.size,
+            "sha256": file.sha256,
+            "change": done.plan.change(file),
+            "is_written": file.is_written,
+        }
+        for file in done.plan.files
+    ]
+
+
+TAG = "eaglectl/upload/1"
+PARTS: Parts = {
+    Upload: (
+        "repo=plan.repo",
+        "outcome",
+        "revision=plan.revision",
+        "head=plan.state.head",
+        "is_seen=plan.is_seen",
+        ("is_new", lambda done: done.plan.state is None and done.plan.is_seen),
+        "is_private=plan.is_private",
+        "is_pull_request=plan.is_pull",
+        "message=plan.title",
+        "target=plan.target",
+        "is_target_seen=plan.is_target_seen",
+        "verdict=plan.report.verdict",
+        "doubts=plan.doubts",
+        "changes=plan.changes",
+        ("files", _files),
+        "not_sent=plan.left_out",
+        "only_there=plan.extra",
+        "bytes=plan.nbytes",
+        "commit=sent",
+        "proposed=plan.proposed",
+        "is_recovered",
+        "tag",
+        "mismatches",
+        ("download", lambda done: done.download if done.oid else None),
+    ),
+    Changes: (
+        "verdict=comparison.verdict",
+        ("summary", change_sentence),
+        ("facts", _changed_facts),
+        ("tensors", _tensors),
+        "weights",
+        "diff=command",
+    ),
+}

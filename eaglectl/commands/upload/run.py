@@ -37,8 +37,7 @@ from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.operations.options import ValidateOptions
 from eaglectl.operations.validating import judge_source
 from eaglectl.progress import OnProgress, report_step
-from eaglectl.publish.card import with_answers
-from eaglectl.publish.card_block import CardFacts, few_prompts
+from eaglectl.publish.card import CardFacts, few_prompts, with_answers
 from eaglectl.publish.leaks import check_leaks, check_message
 from eaglectl.publish.plan import UploadPlan, check_plan
 from eaglectl.publish.provenance import check_measured, kept_smoke, read_smoke

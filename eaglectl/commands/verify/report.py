@@ -1,13 +1,19 @@
-"""What `verify` found as sections: what the files were compared by, those that differ."""
+"""What `verify` found as sections and as a JSON document."""
 
 from collections.abc import Iterator
 
 from eaglectl.files.layout import SIGNATURE
-from eaglectl.publish.verification import Verification
+from eaglectl.publish.verification import CheckedFile, Verification
+from eaglectl.report.documents.document import Parts
 from eaglectl.report.section import Line, Lines, Outline, Section, Words, first_lines, toned
 from eaglectl.text import listed
 from eaglectl.verdicts import FileState
 
+TAG = "eaglectl/verify/1"
+PARTS: Parts = {
+    Verification: ("folder", "verdict", "lists", "files", "others", "has_signature", "evidence"),
+    CheckedFile: ("name", "judgement", "lists", "how", "by", "tensors"),
+}
 # what files were compared by
 BY = {
     "sha256": "by SHA-256",

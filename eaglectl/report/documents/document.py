@@ -35,12 +35,12 @@ MODULES = {
     "FailedSource": "commands.inspect.document",
     "Inspection": "commands.inspect.document",
     "LoadResult": "report.documents.load",
-    "Readiness": "commands.ready.document",
+    "Readiness": "commands.ready.report",
     "Report": "report.documents.validate",
     "SmokeReport": "commands.smoke.document",
     "Statistics": "commands.calibrate.document",
-    "Upload": "commands.upload.document",
-    "Verification": "commands.verify.document",
+    "Upload": "commands.upload.report",
+    "Verification": "commands.verify.report",
 }
 # whose results can share a document, and the function that makes it
 SHARED = {
