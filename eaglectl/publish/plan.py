@@ -35,18 +35,14 @@ class RemoteFile(Struct, frozen=True):
     sha256: str | None
     git_sha1: str
 
-    def equals(self, file: UploadFile) -> bool:
-        """Whether this is the file, byte for byte."""
-        is_same = self.git_sha1 == file.git_sha1 if self.sha256 is None else self.sha256 == file.sha256
-        return is_same and self.size == file.size
-
     def difference(self, file: UploadFile) -> str:
-        """How this differs from the file that was sent."""
+        """How this differs from the file that is sent; "" where both are the same, byte for byte."""
         if self.size != file.size:
             return f"{self.size} bytes there, {file.size} here"
-        if self.sha256 is None:
-            return f"git sha1 {self.git_sha1[:12]}... there, {file.git_sha1[:12]}... here"
-        return f"SHA-256 {self.sha256[:12]}... there, {file.sha256[:12]}... here"
+        kind, there, here = "git sha1", self.git_sha1, file.git_sha1
+        if self.sha256 is not None:
+            kind, there, here = "SHA-256", self.sha256, file.sha256
+        return "" if there == here else f"{kind} {there[:12]}... there, {here[:12]}... here"
 
 
 class RepositoryState(Struct, frozen=True):
@@ -101,7 +97,7 @@ class UploadPlan(Struct, frozen=True):
         remote = self.state.files.get(file.name)
         if remote is None:
             return FileChange.NEW
-        return FileChange.UNCHANGED if remote.equals(file) else FileChange.CHANGED
+        return FileChange.CHANGED if remote.difference(file) else FileChange.UNCHANGED
 
     @property
     def changed(self) -> tuple[UploadFile, ...]:
@@ -137,7 +133,10 @@ def check_plan(plan: UploadPlan) -> None:
             " run the"
             f" command with --tag {plan.tag} again; or give --direct"
         )
-    if _breaks_signature(plan):
+    changed = {file.name for file in plan.changed}
+    # a signature that stays in the repository; of what upload writes itself it signs none
+    is_kept = plan.state is not None and SIGNATURE in plan.state.files and SIGNATURE not in changed
+    if is_kept and changed - ({CARD, RECORD, SUMS} if SIGNATURE not in plan.extra else set()):
         raise RefusedError(
             f"{plan.repo} has a {SIGNATURE} over the files before, which these would break: sign them with"
             f" `model_signing sign`, or first run `hf repos delete-files {plan.repo} {SIGNATURE}`"
@@ -146,18 +145,6 @@ def check_plan(plan: UploadPlan) -> None:
         commit = plan.state.tags.get(plan.tag)
         if commit is not None and (plan.changed or commit != plan.state.head):
             raise RefusedError(moved_tag(plan.repo, plan.tag, commit))
-
-
-def _breaks_signature(plan: UploadPlan) -> bool:
-    """Whether a model.sig that stays in the repository is of other files.
-
-    What upload writes is not among the files that it signs.
-    """
-    changed = {file.name for file in plan.changed}
-    if SIGNATURE in plan.extra:
-        return bool(changed)
-    is_kept = plan.state is not None and SIGNATURE in plan.state.files and SIGNATURE not in changed
-    return is_kept and not changed <= {CARD, RECORD, SUMS}
 
 
 def moved_tag(repo: str, tag: str, commit: str) -> str:

@@ -1,26 +1,32 @@
 """The files of a folder that `upload` sends, each hashed once, and the folder as it was then.
 
-Those bytes are judged and published, or it is an error.
+Those bytes are judged, searched for secrets (keys, the token in use, home folders) and published, or it is an
+error.
 """
 
 import hashlib
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from io import BufferedReader
 from os import fstat
 from pathlib import Path
 
 from msgspec import Struct
 
-from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
-from eaglectl.files.files import Stamp
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.files.files import Stamp, naming
 from eaglectl.files.layout import NOT_WEIGHTS
 from eaglectl.files.source import FolderSource, read_open
 from eaglectl.judge.rules.files import CODE, KNOWN, PICKLE_SUFFIXES
+from eaglectl.judge.rules.release import PATH, first_home
+from eaglectl.judge.secrets import Read, scan_file, scan_text
 from eaglectl.progress import ByteCounter, OnProgress
 
+IMAGES = (".png", ".jpg", ".safetensors")
+# rules of validate check paths in the first; the others hold words of a vocabulary
+NOT_TEXT = ("config.json", "tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "tiktoken.model")
 # files up to this size are kept in memory once they are hashed; what the Hub keeps outside of LFS is smaller
 MAX_KEPT = 16 << 20
 BLOCK = 8 << 20
@@ -59,39 +65,36 @@ def written_file(name: str, data: bytes) -> UploadFile:
 
 def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
     """Why a file is not sent; empty where it is."""
-    if NOT_WEIGHTS.match(name):
-        return "a trainer's state"
-    if name.endswith(PICKLE_SUFFIXES):
-        return "a pickle"
-    if name.endswith(CODE):
-        return "code"
-    if name.startswith("."):
-        return "a hidden file"
-    if any(fnmatchcase(name, pattern) for pattern in (*KNOWN, *allowed)):
-        return ""
-    return "no file that a drafter's folder has a use for"
+    reasons = {
+        "a trainer's state": NOT_WEIGHTS.match(name) is not None,
+        "a pickle": name.endswith(PICKLE_SUFFIXES),
+        "code": name.endswith(CODE),
+        "a hidden file": name.startswith("."),
+        "no file that a drafter's folder has a use for": not any(
+            fnmatchcase(name, pattern) for pattern in (*KNOWN, *allowed)
+        ),
+    }
+    return next((reason for reason, is_so in reasons.items() if is_so), "")
 
 
 def _read_file(source: FolderSource, name: str, path: Path, on_bytes: Callable[[int], None]) -> UploadFile:
     source.check_cached([name])
-    with source.open_file(name) as file:
-        stamp = Stamp.of(os.fstat(file.fileno()))
-        if stamp.size <= MAX_KEPT:
-            data = read_open(source.place, name, file.fileno(), 0, stamp.size)
-            on_bytes(len(data))
-            return UploadFile(name, len(data), hashlib.sha256(data).hexdigest(), _git_sha1(data), data, stamp)
-        digest, size = hashlib.sha256(), 0
-        try:
-            while block := file.read(BLOCK):
-                digest.update(block)
-                size += len(block)
-                on_bytes(len(block))
-        except OSError as error:
-            raise UnreadableError(f"{name} in {source.place}: {error.strerror}") from None
+    digest, size, kept = hashlib.sha256(), 0, bytearray()
+    with source.open_file(name) as file, naming(f"{name} in {source.place}"):
+        stamp = Stamp.of(fstat(file.fileno()))
+        is_kept = stamp.size <= MAX_KEPT
+        while block := file.read(BLOCK):
+            digest.update(block)
+            size += len(block)
+            if is_kept:
+                kept += block
+            on_bytes(len(block))
     if stamp_of(path) != stamp or size != stamp.size:
         raise RefusedError(
             f"{name} changed while it was hashed; run the command again when nothing writes to the folder"
         )
+    if is_kept:
+        return UploadFile(name, size, digest.hexdigest(), _git_sha1(kept), bytes(kept), stamp)
     return UploadFile(name, size, digest.hexdigest(), "", path, stamp)
 
 
@@ -103,7 +106,7 @@ def stamp_of(path: Path) -> Stamp | None:
         return None
 
 
-def _git_sha1(data: bytes) -> str:
+def _git_sha1(data: bytes | bytearray) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
@@ -192,3 +195,49 @@ def changed(name: str, how: str = "changed") -> RefusedError:
         f"{name} {how} after the files were hashed: what was judged is not what lies there now, and nothing"
         " was committed. Run the command again when nothing writes to the folder"
     )
+
+
+def check_leaks(
+    frozen: FrozenSource, files: Sequence[UploadFile], metadata: Mapping[str, str], token: str | None
+) -> None:
+    """Raise RefusedError where a file, or the metadata of the weights, holds a secret or a local path."""
+    published = frozen.published(files)
+    leaks = set(_metadata_leaks(metadata, token))
+    for file in files:
+        read = partial(published.read, file.name)
+        for leak in scan_file(file.name, file.size, read, token):
+            leaks.add(f"{file.name} holds {leak.kind} ({leak.place})")
+        is_text = file.name not in NOT_TEXT and not file.name.endswith(IMAGES)
+        if is_text and (home := first_home(file.size, read)):
+            leaks.add(f"{file.name} names {home}, somebody's home folder")
+    if leaks:
+        more = f" and {len(leaks) - 5} more" if len(leaks) > 5 else ""
+        raise RefusedError(
+            f"{'; '.join(sorted(leaks)[:5])}{more}. Remove it and run the command again; a key that was shown"
+            " to anybody is to be withdrawn"
+        )
+
+
+def _metadata_leaks(metadata: Mapping[str, str], token: str | None) -> Iterator[str]:
+    for leak in scan_text("\n".join((*metadata, *metadata.values())), token):
+        yield f"the metadata of the weights holds {leak.kind}"
+    for key, value in metadata.items():
+        data = value.encode("utf-8", "replace")
+        if PATH.fullmatch(value) or first_home(len(data), _reader(data)):
+            yield f"the metadata of the weights says {key}: a path of one machine"
+
+
+def _reader(data: bytes) -> Read:
+    return lambda start, stop: data[start:stop]
+
+
+def check_message(message: str | None, token: str | None) -> None:
+    """Raise RefusedError where a commit's message holds a secret, UsageError where it is no message."""
+    if message is None:
+        return
+    if not message.strip() or any(not line.isprintable() for line in message.splitlines()):
+        raise UsageError(
+            "--message: a text of printable characters was expected, its first line as the title"
+        )
+    for leak in scan_text(message, token):
+        raise RefusedError(f"--message holds {leak.kind}; leave it out, and withdraw a key that was shown")

@@ -29,9 +29,8 @@ from eaglectl.operations.validating import judge_source
 from eaglectl.publish.card import CardFacts, make_card
 from eaglectl.publish.plan import Changes, UploadPlan
 from eaglectl.publish.provenance import digest_of, make_record, make_sums
-from eaglectl.publish.remote import Remote
 from eaglectl.publish.request import Destination
-from eaglectl.publish.upload import find_proposal
+from eaglectl.publish.upload import Remote
 from eaglectl.publish.upload_files import FrozenSource, LeftOut, UploadFile, written_file
 from eaglectl.report.documents.validate import validate_document
 from eaglectl.target import NONE_NAMED, TargetChoice, base_models, named_choices, open_target
@@ -227,7 +226,7 @@ def with_repository(plan: UploadPlan, to: Destination, remote: Remote) -> Upload
     is_pull = to.is_pull is not False
     plan = replace(plan, state=state, is_seen=True, is_pull=is_pull, is_private=state.is_private)
     if is_pull and plan.changed:
-        return replace(plan, proposed=find_proposal(remote, state, plan.files))
+        return replace(plan, proposed=remote.proposal(state, plan.files))
     return plan
 
 

@@ -38,13 +38,11 @@ from eaglectl.operations.options import ValidateOptions
 from eaglectl.operations.validating import judge_source
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publish.card import CardFacts, few_prompts, with_answers
-from eaglectl.publish.leaks import check_leaks, check_message
 from eaglectl.publish.plan import UploadPlan, check_plan
 from eaglectl.publish.provenance import check_measured, kept_smoke, read_smoke
-from eaglectl.publish.remote import Remote
 from eaglectl.publish.request import Destination, UploadOptions
-from eaglectl.publish.upload import Upload, carry_out
-from eaglectl.publish.upload_files import FrozenSource, UploadFile, freeze
+from eaglectl.publish.upload import Remote, Upload, carry_out
+from eaglectl.publish.upload_files import FrozenSource, UploadFile, check_leaks, check_message, freeze
 from eaglectl.target import open_target
 from eaglectl.verdicts import UploadOutcome
 
@@ -104,7 +102,7 @@ def _upload(
     written = write(replace(facts, revision=to.tag))
     check_published(frozen, written, folder, rules)
     remote = None if is_offline() else Remote(to.repo, to.revision, needs_token=not options.dry_run)
-    check_leaks(written, checkpoint.metadata, remote.token if remote else None)
+    check_leaks(frozen, written, checkpoint.metadata, remote.token if remote else None)
     check_message(options.message, remote.token if remote else None)
     plan = make_plan(to, written, left_out, report, target, options.message)
     plan = _with_repository(plan, to, remote, is_dry_run=options.dry_run)
