@@ -266,7 +266,6 @@ def _with_tags(inner: str, tags: Sequence[str], newline: str) -> str:
 
 
 def _block(facts: CardFacts) -> list[str]:
-    """The lines of the block, without its marks."""
     target = _model(facts.base_model) if facts.base_model else "its target model"
     acceptance = [*(measurement_lines(facts.smoke) if facts.smoke else []), *gate_lines(facts.record)]
     papers = " and ".join(f"[{title}](https://arxiv.org/abs/{number})" for number, title in facts.papers)
@@ -377,7 +376,6 @@ def _training(facts: CardFacts) -> list[str]:
 
 
 def _training_rows(training: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The facts of the file as rows of a table in Markdown."""
     rows = []
     if datasets := training.get("datasets"):
         rows.append(("data", ", ".join(map(_dataset, datasets))))
@@ -473,7 +471,6 @@ def _row(name: str, measured: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _speed(smoke: Mapping[str, Any]) -> list[str]:
-    """The ratios of tokens per second, where they were timed on a device that drafters are served on."""
     speed = smoke.get("speed")
     if not speed or speed["device"] == "cpu" or not speed["text"]:
         return []
@@ -508,7 +505,6 @@ def _download(facts: CardFacts) -> list[str]:
 
 
 def _eaglectl() -> str:
-    """eaglectl with its version, and with its address where that is known."""
     name = f"eaglectl {eaglectl.__version__}"
     return f"[{name}]({repository()})" if repository() else name
 

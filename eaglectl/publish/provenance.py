@@ -1,6 +1,5 @@
 """eaglectl.json with the digests of the published files, and SHA256SUMS, so that others can verify them."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -148,13 +147,7 @@ def check_measured(smoke: Mapping[str, Any], files: Sequence[UploadFile]) -> Non
         )
 
 
-def digest_of(document: Mapping[str, Any]) -> str:
-    """SHA-256 of a JSON document, independent of its order and spacing."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
 def _new_record(checkpoint: Checkpoint, drafter: Drafter, listed: Mapping[str, Any]) -> dict[str, Any]:
-    """A record for a drafter that is published as its trainer wrote it."""
     config = by_name(drafter.producer).flat(checkpoint.config)
     summary = CheckpointSummary(config, tuple(checkpoint.tensors), checkpoint.metadata)
     return {

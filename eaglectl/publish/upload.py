@@ -419,7 +419,6 @@ def _naming(sent: Commit, state: str, on_progress: OnProgress | None) -> Iterato
 
 
 def _create(plan: UploadPlan, remote: Remote) -> RepositoryState:
-    """Create the repository, and read it."""
     remote.create(is_private=plan.is_private)
     for number in range(TRIES):
         if (state := remote.state()) is not None:
@@ -448,7 +447,6 @@ def _commit(
     operations: Sequence[object],
     on_progress: OnProgress | None,
 ) -> tuple[Commit, bool]:
-    """The commit, and whether its response was lost."""
     try:
         commit = remote.commit(operations, plan, state.head)
     except TransferError as error:
@@ -496,7 +494,6 @@ def _recover(plan: UploadPlan, state: RepositoryState, remote: Remote, call_erro
 
 
 def _not_made(plan: UploadPlan, remote: Remote, call_error: TransferError, what: str) -> EaglectlError:
-    """The error for a call before the commit, or the commit, that the Hub refused."""
     if call_error.status == 501 and plan.is_pull:
         return UsageError(
             f"{plan.repo}: the Hub at {remote.request.host} has no pull requests (501); nothing was"
@@ -521,7 +518,6 @@ def _find_commit(plan: UploadPlan, state: RepositoryState, remote: Remote) -> Co
 
 
 def _with_tag(done: Upload, remote: Remote) -> Upload:
-    """The result with the plan's tag set on its commit."""
     tag = done.plan.tag
     if tag is None or done.oid is None:
         return done

@@ -64,7 +64,6 @@ def written_file(name: str, data: bytes) -> UploadFile:
 
 
 def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
-    """Why a file is not sent; empty where it is."""
     reasons = {
         "a trainer's state": NOT_WEIGHTS.match(name) is not None,
         "a pickle": name.endswith(PICKLE_SUFFIXES),

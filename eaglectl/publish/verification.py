@@ -347,7 +347,6 @@ def _verify(files: FolderFiles | HubFiles, shown: str, lists: Lists, *, needs_re
 
 
 def _check_file(files: FolderFiles | HubFiles, name: str, lists: Lists) -> CheckedFile:
-    """A file compared with what each list states of it."""
     stated = {each: lists[each][name] for each in lists if name in lists[each]}
     if name in files.irregular:
         return CheckedFile(name, FileState.DIFFERS, tuple(stated), files.irregular[name])
@@ -362,7 +361,6 @@ def _check_file(files: FolderFiles | HubFiles, name: str, lists: Lists) -> Check
 
 
 def _compare(files: FolderFiles | HubFiles, name: str, list_name: str, stated: StatedFile) -> CheckedFile:
-    """A file compared with what one list states of it."""
     if stated.size is not None and stated.size != (size := files.size(name)):
         how = f"has {size} bytes and {list_name} says {stated.size}"
         return CheckedFile(name, FileState.DIFFERS, how=how)

@@ -274,7 +274,6 @@ def headline(drafter: Drafter) -> tuple[str, str, str]:
 
 
 def _facts(inspection: Inspection) -> list[tuple[str, str]]:
-    """Facts about the drafter, each a name and a value."""
     drafter, dims, checkpoint = inspection.drafter, inspection.drafter.dims, inspection.checkpoint
     coverage, network = inspection.coverage, [plural(dims.layers, "layer"), _attention(dims)]
     network += [f"hidden {dims.hidden}", f"MLP {dims.intermediate}"]
@@ -351,7 +350,6 @@ def _rope(rope: Rope) -> str:
 
 
 def _aux_row(captured: CapturedLayers, inspection: Inspection) -> tuple[Line, ...]:
-    """The row under AUX_HEAD: the layers that an engine captures, as trained or not, and what it does."""
     ids = ", ".join(map(str, captured.ids or ())) or "-"
     as_trained = AS_TRAINED[captured.same_as(inspection.drafter.aux)]
     verdict = _latest(inspection).get(_runner_labels().get(captured.engine, ""))
@@ -416,7 +414,6 @@ def _problems(inspection: Inspection) -> tuple[Note, ...]:
 
 
 def _tensor_rows(inspection: Inspection) -> list[tuple[Line, ...]]:
-    """The rows under TENSOR_HEAD: every stored tensor and the canonical tensor that it is part of."""
     names = {stored: name for name, tensor in inspection.drafter.tensors.items() for stored in tensor.stored}
     return [
         (

@@ -140,7 +140,6 @@ class Grid(RichTable):
     """
 
     def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
-        """Render it at the width of the console."""
         if not self.show_header or not self.columns or self._set_widths(console, options):
             yield from super().__rich_console__(console, options)
             return

@@ -73,7 +73,6 @@ def inspect_command(
 
 
 def _list_checkpoints(folder: Path) -> None:
-    """Print the checkpoints in a folder that is none itself, one a line, the newest first."""
     from eaglectl.files.files import is_folder, naming
     from eaglectl.files.layout import folders_with_config, is_checkpoint
 

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.commands.ready.kept import KeptRuns
-from eaglectl.commands.ready.report import engine_gain
-from eaglectl.drafter.drafter import Drafter
+from eaglectl.commands.ready.report import engine_gain, release_name
 from eaglectl.engines.engine import NetworkReading
 from eaglectl.engines.registry import (
     ENGINES,
@@ -64,7 +63,6 @@ from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness
 from eaglectl.run.answering import MeasuredAnswer
 from eaglectl.run.diagnosis import LOOK_POSITION_0
 from eaglectl.run.engine_arguments import check_engine_arguments
-from eaglectl.run.measurement import Estimate
 from eaglectl.run.process import has_torch
 from eaglectl.run.prompts import choose_prompts, digest_prompts
 from eaglectl.run.report import SmokeReport
@@ -127,8 +125,7 @@ def _ready(
 ) -> Readiness:
     start = time.perf_counter()
     options = as_preset(options or ReadyOptions())
-    requests, servers = _engines(options), options.servers
-    _check_arguments(options, requests)
+    requests = _engines(options)
     report_step(on_progress, "reading the files")
     place, weights = _target(source, path_text(target), options.answers)
     kept = KeptRuns(weights or Path(), options.reuse and weights is not None and has_torch())
@@ -137,37 +134,24 @@ def _ready(
     with questions.explaining():
         asked = InspectOptions(target=place, engines=_labels(requests), answers=options.answers)
         inspection = inspect_files(source, asked, on_progress, headers_only=False)
-    runs = _reference_runs(inspection, options)
-    on_progress = StagedWork(on_progress, "ready", [("measuring", 1.0)] * runs)
+    on_progress = StagedWork(
+        on_progress, "ready", [("measuring", 1.0)] * _reference_runs(inspection, options)
+    )
     work = _Work(source, place, weights, requests, options, questions, on_progress, kept)
     names = dict.fromkeys(request.engine for request in requests)
-    states = (*(work.stored(name, inspection) for name in names), *map(work.server, servers))
-    result = Readiness(source, inspection, states, questions.measured, is_named=work.is_named)
-    if _may_need_conversion(result):
+    states = (*(work.stored(engine, inspection) for engine in names), *map(work.server, options.servers))
+    result = Readiness(source, inspection, states, questions.measured, is_named=options.is_named)
+    outcomes = {state.stored_outcome for state in states if state.engine in ENGINES}
+    is_wrong = any(outcome.is_known_wrong for outcome in outcomes) or _errors(inspection.findings)
+    if outcomes and (is_wrong or not any(outcome.is_served for outcome in outcomes)):
         result = work.converted(result, None if out is None else Path(out))
     result = work.judged(replace(result, published=published_beside(source, place, options)))
-    return replace(
-        result,
-        speed_gap=_explain_no_speed(result, options),
-        reused=tuple(kept.reused),
-        seconds=time.perf_counter() - start,
-    )
-
-
-def _may_need_conversion(result: Readiness) -> bool:
-    """Whether the files have errors, an engine does not run them as trained, or none is known to."""
-    outcomes = {state.stored_outcome for state in result.engines if state.engine in ENGINES}
-    if _errors(result.inspection.findings) or any(outcome.is_known_wrong for outcome in outcomes):
-        return bool(outcomes)
-    return bool(outcomes) and not any(outcome.is_served for outcome in outcomes)
-
-
-def _explain_no_speed(result: Readiness, options: ReadyOptions) -> str:
-    """Why --speed has measured nothing; "" where it has, or was not asked for."""
+    # why --speed has measured nothing
     reports = [state.final for state in result.engines if state.final is not None]
-    if options.speed is None or any(report.speed for report in reports):
-        return ""
-    return next((report.speed_gap for report in reports if report.speed_gap), NOTHING_TIMED)
+    gap = next((report.speed_gap for report in reports if report.speed_gap), NOTHING_TIMED)
+    is_timed = options.speed is None or any(report.speed for report in reports)
+    seconds = time.perf_counter() - start
+    return replace(result, speed_gap="" if is_timed else gap, reused=tuple(kept.reused), seconds=seconds)
 
 
 def _reference_runs(inspection: Inspection, options: ReadyOptions) -> int:
@@ -176,11 +160,10 @@ def _reference_runs(inspection: Inspection, options: ReadyOptions) -> int:
     Engines that are installed here run by themselves, and say by themselves how long they take.
     """
     verdicts = [each for each in inspection.requested if _installed(each.engine, options) != each.release]
-    last = {each.engine: each for each in verdicts}
-    wrong = [each for each in last.values() if each.outcome.is_known_wrong]
-    readings = {each.reading.key for each in wrong if each.outcome == ServedAs.DIFFERS and each.reading}
-    is_stored = any(each.outcome.is_served for each in last.values())
-    return is_stored + len(readings) + bool(wrong)
+    last = {each.engine: each for each in verdicts}.values()
+    readings = {each.reading.key for each in last if each.outcome == ServedAs.DIFFERS and each.reading}
+    is_wrong = any(each.outcome.is_known_wrong for each in last)
+    return any(each.outcome.is_served for each in last) + len(readings) + is_wrong
 
 
 def _installed(engine: str, options: ReadyOptions) -> str | None:
@@ -211,7 +194,8 @@ def _engines(options: ReadyOptions) -> tuple[EngineRequest, ...]:
     """The engines to judge for: those of --engine, else the default ones, and none for a server alone.
 
     Raises UnreadableError for one of which nothing is known but the layers that it captures, and for one that
-    shall run and is not here.
+    shall run and is not here; UsageError for arguments of an engine that is not named, or that change what is
+    measured.
     """
     requests = tuple(map(parse_engine, options.engines))
     for request in requests:
@@ -232,19 +216,15 @@ def _engines(options: ReadyOptions) -> tuple[EngineRequest, ...]:
                 f"--run-in {name}: {here or 'no release'} is installed here, and --engine is"
                 f" {listed(_labels(own)) or 'another'}; --run-in reference runs what the file means"
             )
-    return requests
-
-
-def _check_arguments(options: ReadyOptions, requests: Sequence[EngineRequest]) -> None:
-    """Raise UsageError for arguments of an engine that is not named, or that change what is measured."""
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
-    here = {request.engine for request in requests if _installed(request.engine, options)}
-    if options.engine_arguments and not (len(here) == 1 and options.engines):
+    installed = {request.engine for request in requests if _installed(request.engine, options)}
+    if options.engine_arguments and not (len(installed) == 1 and options.engines):
         raise UsageError(
             "--engine-arg is for one engine that is installed here: name it with --engine vllm or sglang"
         )
-    if options.tensor_parallel_size > 1 and not here:
+    if options.tensor_parallel_size > 1 and not installed:
         raise UsageError("--tensor-parallel-size is for an installed vLLM or SGLang, and neither is here")
+    return requests
 
 
 def _target(source: str, target: str | None, answers: Answers) -> tuple[str | None, Path | None]:
@@ -271,7 +251,7 @@ def _errors(findings: Sequence[Finding]) -> list[Finding]:
 
 
 class _Work(Struct, frozen=True):
-    """The steps of one call: what is judged, run and written.
+    """What the steps of one call share.
 
     `runs` are those that were made, by place, engine and reading: the reference stands for several. `failed`
     are the gaps of those that were tried and could not be made.
@@ -288,25 +268,24 @@ class _Work(Struct, frozen=True):
     runs: dict[object, Attempt] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
-    @property
-    def is_named(self) -> bool:
-        """Whether the engines were asked for: each of them has to serve the drafter."""
-        return self.options.is_named
-
     def stored(self, engine: str, inspection: Inspection) -> EngineReadiness:
         """What an engine does with the stored files, with acceptance where it can be run."""
         verdicts = {each.release: each for each in inspection.requested if each.engine == engine}
         known = verdicts.get(installed_release(ENGINES[engine]) or "") or list(verdicts.values())[-1]
         place, revision = hub_name(self.source) or (self.source, None)
+        commands = output_commands(
+            inspection.drafter, place, self.target, tokens=self.options.k, revision=revision
+        )
         state = EngineReadiness(
             engine,
             known.release,
             known.outcome,
             known.reasons,
-            command=self._command(inspection.drafter, place, engine, revision),
+            command=commands[engine],
             measure_command=self._measure_command(engine, self.source),
         )
-        reading = known.reading if known.outcome == ServedAs.DIFFERS and not self._is_here(state) else None
+        is_here = _installed(engine, self.options) == known.release
+        reading = known.reading if known.outcome == ServedAs.DIFFERS and not is_here else None
         report, gap = self._measured(self.source, state, reading)
         state = replace(state, stored=report, stored_gap=gap, stored_reading=reading if report else None)
         if report is None or not report.run.differences:
@@ -323,10 +302,6 @@ class _Work(Struct, frozen=True):
         reasons = tuple(report.failures or report.gaps)
         return EngineReadiness(label, "", OUTCOMES[report.verdict], reasons, stored=report)
 
-    def _command(self, drafter: Drafter, place: str, engine: str, revision: str | None = None) -> str:
-        """What starts an engine with the files at `place`; llama.cpp needs a GGUF file of them first."""
-        return output_commands(drafter, place, self.target, tokens=self.options.k, revision=revision)[engine]
-
     def _measure_command(self, engine: str, place: str) -> str:
         """What measures an engine that is not run here, once it serves the files at `place`."""
         if engine in INSTALLED:
@@ -337,12 +312,9 @@ class _Work(Struct, frozen=True):
 
     def _given_again(self) -> list[str]:
         """The options that another run of the same prompts has too, as they were given."""
-        words: list[str] = []
-        for name in GIVEN_AGAIN:
-            option, value = options_of(ReadyOptions)[name], getattr(self.options, name)
-            if value != option.default:
-                words += [option.flag, as_path(str(value))]
-        return words
+        options = [(options_of(ReadyOptions)[name], getattr(self.options, name)) for name in GIVEN_AGAIN]
+        given = [(option.flag, as_path(str(value))) for option, value in options if value != option.default]
+        return [word for words in given for word in words]
 
     def converted(self, result: Readiness, out: Path | None) -> Readiness:
         """The result with the conversion, its validation, and its acceptance."""
@@ -380,11 +352,12 @@ class _Work(Struct, frozen=True):
         verdict = verdicts.get((state.engine, state.release))
         if verdict is None:
             return state
+        commands = output_commands(inspected.drafter, shown, self.target, tokens=self.options.k)
         state = replace(
             state,
             converted_outcome=verdict.outcome,
             converted_reasons=verdict.reasons,
-            command=self._command(inspected.drafter, shown, state.engine),
+            command=commands[state.engine],
             measure_command=self._measure_command(state.engine, shown),
         )
         if not verdict.outcome.is_served:
@@ -396,18 +369,23 @@ class _Work(Struct, frozen=True):
         """The result with its verdict, the reason, and why acceptance is low where it is."""
         if result.reason:
             return replace(result, verdict=CheckVerdict.FAIL)
+        is_named, report = self.options.is_named, result.report
         serving = [state for state in result.engines if state.is_serving]
-        if not serving or (self.is_named and len(serving) < len(result.engines)):
-            return self._unserved(result)
-        report = result.report
+        if not serving or (is_named and len(serving) < len(result.engines)):
+            # no engine, or not each that was asked for, is known to serve it
+            other = next(state for state in result.engines if not state.is_serving)
+            failures = tuple(other.stored.failures) if other.stored else ()
+            why = "; ".join(other.converted_reasons or other.stored_reasons or failures) or other.stored_gap
+            is_open = other.final_outcome == ServedAs.UNKNOWN
+            verdict = CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.FAIL
+            return replace(result, verdict=verdict, reason=f"{release_name(other)}: {why}")
         findings = _errors(result.inspection.findings if report is None else report.findings)
         if findings or (report is not None and report.verdict == CheckVerdict.FAIL):
             problem = "" if report is None else report.problem
             reason = f"{findings[0].rule.id} {findings[0].match.message}" if findings else problem
             return replace(result, verdict=CheckVerdict.FAIL, reason=reason)
-        if not self.is_named and result.best is not None:
-            serving = [result.best]
-        return self._run_verdict(result, serving)
+        best = [result.best] if result.best is not None and not is_named else serving
+        return self._run_verdict(result, best)
 
     def _run_verdict(self, result: Readiness, states: Sequence[EngineReadiness]) -> Readiness:
         """The verdict of the runs of what is served: the worst of them.
@@ -418,18 +396,16 @@ class _Work(Struct, frozen=True):
         for report in reports:
             if report.verdict == CheckVerdict.FAIL:
                 return self._diagnosed(result, report)
-        if loss := _find_loss(states):
-            return replace(result, verdict=CheckVerdict.FAIL, reason=loss)
+        for state in states:
+            if loss := _loss(state):
+                return replace(result, verdict=CheckVerdict.FAIL, reason=loss)
         gaps = [gap for report in reports for gap in report.gaps]
         gaps += [state.final_gap for state in states if not state.final and state.final_gap in self.failed]
         verdict = CheckVerdict.COULD_NOT_LOOK if gaps else CheckVerdict.PASS
-        texts = gaps or self._doubts(reports, result)
-        return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(texts)))
-
-    def _doubts(self, reports: Sequence[SmokeReport], result: Readiness) -> list[str]:
-        """What stands out of the numbers of the files, and of the runs."""
+        # what stands out of the numbers of the files, and of the runs
         weak = [self._weakness(report, result) for report in reports]
-        return [*(note.text for note in notes_of(result.inspection.findings)), *filter(None, weak)]
+        doubts = [*(note.text for note in notes_of(result.inspection.findings)), *filter(None, weak)]
+        return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(gaps or doubts)))
 
     def _weakness(self, report: SmokeReport, result: Readiness) -> str:
         """What holds acceptance down: the draft vocabulary, or what the command finds that it ends in."""
@@ -450,18 +426,9 @@ class _Work(Struct, frozen=True):
             )
         else:
             return ""
-        words, answers = self._given_again(), self.options.answers
-        look = command("diagnose", self.source, *words, target=self.target, answers=answers)
+        answers = self.options.answers
+        look = command("diagnose", self.source, *self._given_again(), target=self.target, answers=answers)
         return f"{weak}: look for the cause with {look}"
-
-    def _unserved(self, result: Readiness) -> Readiness:
-        """The result where no engine, or not each that was asked for, is known to serve the drafter."""
-        other = next(state for state in result.engines if not state.is_serving)
-        failures = tuple(other.stored.failures) if other.stored else ()
-        why = "; ".join(other.converted_reasons or other.stored_reasons or failures) or other.stored_gap
-        is_open = other.final_outcome == ServedAs.UNKNOWN
-        verdict = CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.FAIL
-        return replace(result, verdict=verdict, reason=f"{_title(other)}: {why}")
 
     def _diagnosed(self, result: Readiness, failed: SmokeReport) -> Readiness:
         """The result of a run that failed, with `diagnose`'s ending where that can look."""
@@ -502,55 +469,36 @@ class _Work(Struct, frozen=True):
     def _layout(self) -> str | None:
         """The layout of the engines that were asked for, where one is for all of them; else the default."""
         layouts = {layout_for(request.engine) for request in self.requests if request.engine in ENGINES}
-        return layouts.pop() if self.is_named and len(layouts) == 1 else None
+        return layouts.pop() if self.options.is_named and len(layouts) == 1 else None
 
     @property
     def _conversion(self) -> ConvertOptions:
-        engines = _labels(self.requests) if self.is_named else ()
+        engines = _labels(self.requests) if self.options.is_named else ()
         asked = ConvertOptions(layout=self._layout, engines=engines, target=self.target, measure=None)
         return asked.answered(self.questions.answers, self.questions.record)
 
     def _written(self, place: Path) -> Conversion | None:
-        """The conversion; None where `place` holds one of this source already, or does meanwhile."""
-        if self._is_same(place):
-            return None
-        taken = UsageError(
-            f"{place} is there already, and is no conversion of {self.source}; give another -o"
-        )
+        """The conversion; None where `place` holds one already that is equal by meaning and tensors."""
         if os.path.lexists(place):
-            raise taken
-        report_step(self.on_progress, "converting")
-        try:
-            with self.questions.explaining():
-                return convert(self.source, place, self._conversion, on_progress=self.on_progress)
-        except UsageError:
-            if self._is_same(place):  # another call wrote it meanwhile
-                return None
-            if os.path.lexists(place):
-                raise taken from None
-            raise
-
-    def _is_same(self, place: Path) -> bool:
-        """Whether `place` holds a conversion of the source, equal to it by meaning and tensors."""
-        asked = DiffOptions(target=self.target, answers=self.options.answers)
-        try:
-            return (
-                os.path.lexists(place / RECORD)
-                and diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL
+            asked = DiffOptions(target=self.target, answers=self.options.answers)
+            with suppress(EaglectlError):
+                is_conversion = os.path.lexists(place / RECORD)
+                if is_conversion and diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL:
+                    return None
+            raise UsageError(
+                f"{place} is there already, and is no conversion of {self.source}; give another -o"
             )
-        except EaglectlError:
-            return False
+        report_step(self.on_progress, "converting")
+        with self.questions.explaining():
+            return convert(self.source, place, self._conversion, on_progress=self.on_progress)
 
     def _convert_command(self, place: str) -> str:
         words = ["-o", as_path(place)]
         if self._layout not in (None, default_format().name):
             words += ["--for", str(self._layout)]
-        words += [word for label in _labels(self.requests) if self.is_named for word in ("--engine", label)]
+        for label in _labels(self.requests) if self.options.is_named else ():
+            words += ["--engine", label]
         return command("convert", self.source, *words, target=self.target, answers=self.options.answers)
-
-    def _is_here(self, state: EngineReadiness) -> bool:
-        """Whether the engine's release is the one that is installed and run here."""
-        return _installed(state.engine, self.options) == state.release
 
     def _measured(self, place: str, state: EngineReadiness, reading: NetworkReading | None = None) -> Attempt:
         """A run of the files at `place`, in the engine where it is installed, else in the reference.
@@ -559,10 +507,10 @@ class _Work(Struct, frozen=True):
         `reading`, it runs the network that the engine makes of them.
         """
         outcome = state.final_outcome
-        if self._is_here(state):
+        if _installed(state.engine, self.options) == state.release:
             return self._run(place, state.engine, is_timed=not outcome.is_known_wrong)
         if reading is None and not outcome.is_served:
-            return None, f"{_title(state)} {NOT_RUN.get(outcome, 'is not installed here')}"
+            return None, f"{release_name(state)} {NOT_RUN.get(outcome, 'is not installed here')}"
         return self._run(place, REFERENCE, reading)
 
     def _run(
@@ -616,25 +564,14 @@ class _Work(Struct, frozen=True):
         return replace(report, choice=chosen)
 
 
-def _find_loss(states: Sequence[EngineReadiness]) -> str:
-    """What a conversion loses in the first engine where it does; "" where it loses in none."""
-    for state in states:
-        change = engine_gain(state)
-        if change is not None and change.ratio.high < 1:
-            return _loss(state, change.ratio)
-    return ""
-
-
-def _loss(state: EngineReadiness, ratio: Estimate) -> str:
-    """That a conversion drafts worse than the stored files."""
-    assert state.stored and state.converted, "both ran"
+def _loss(state: EngineReadiness) -> str:
+    """That a conversion drafts worse than the stored files in an engine; "" where it does not."""
+    change = engine_gain(state)
+    if change is None or change.ratio.high >= 1 or not state.stored or not state.converted:
+        return ""
     before, after = state.stored.measured.length.value, state.converted.measured.length.value
+    ratio = change.ratio
     return (
-        f"the conversion drafts worse in {_title(state)}: {before:.2f} as stored, {after:.2f} converted (gain"
-        f" {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]); keep the stored files there"
+        f"the conversion drafts worse in {release_name(state)}: {before:.2f} as stored, {after:.2f} converted"
+        f" (gain {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]); keep the stored files there"
     )
-
-
-def _title(state: EngineReadiness) -> str:
-    title = ENGINES[state.engine].title if state.engine in ENGINES else state.engine
-    return f"{title} {state.release}".strip()

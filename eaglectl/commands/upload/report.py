@@ -86,7 +86,6 @@ def upload_outline(done: Upload) -> Outline:
 
 
 def _judged(plan: UploadPlan) -> Iterator[Remark]:
-    """The target, the verdict on the files, what is open, and what changes in the drafter."""
     unseen = "" if plan.is_target_seen else "not compared: "
     yield Remark(Words("target", "doubt" if unseen else "quiet"), f"{unseen}{plan.target}")
     if plan.report is not None:
@@ -99,7 +98,6 @@ def _judged(plan: UploadPlan) -> Iterator[Remark]:
 
 
 def _changes(changes: Changes) -> Iterator[Section]:
-    """The facts and tensors that differ from the repository's drafter, by config and headers."""
     compared = changes.comparison
     if compared is None:
         return
@@ -124,7 +122,6 @@ def _changes(changes: Changes) -> Iterator[Section]:
 
 
 def _unsent(plan: UploadPlan) -> Iterator[Remark]:
-    """Files that are not sent, and those that only the repository has."""
     for text in first_lines([f"{left.name}: {left.why}" for left in plan.left_out]):
         yield Remark(Words("not sent", "doubt"), plain(text))
     if plan.extra:
@@ -165,7 +162,6 @@ def _lead(done: Upload) -> tuple[str | Words, ...]:
 
 
 def _checked(done: Upload) -> Iterator[Line]:
-    """What the commit was found to hold."""
     if done.is_recovered:
         yield "the Hub's answer was lost; the repository was looked at, and holds the commit"
     if done.outcome == UploadOutcome.PUBLISHED:
