@@ -71,8 +71,11 @@ def inspect(
     chosen = options or InspectOptions()
     if isinstance(source, str | os.PathLike):
         return inspect_files(os.fspath(source), chosen)
-    names = [os.fspath(each) for each in source]
-    return Results(inspect_all(names, lambda name: inspect(name, chosen), jobs=JOBS).reports)
+    return Results(
+        inspect_all(
+            [os.fspath(each) for each in source], lambda name: inspect(name, chosen), jobs=JOBS
+        ).reports
+    )
 
 
 def inspect_files(
@@ -102,8 +105,9 @@ def inspect_files(
             takes_samples=isinstance(opened, FolderSource),
         )
         judgement = judge_drafter(subject, None if headers_only else rules())
-    numbers = (note.completed(complete) for note in notes_of(judgement.findings))
-    drafter = replace(drafter, notes=(*drafter.notes, *numbers))
+    drafter = replace(
+        drafter, notes=(*drafter.notes, *(note.completed(complete) for note in notes_of(judgement.findings)))
+    )
     verdicts = {(each.engine, each.release): each.completed(complete) for each in judgement.releases}
     shown = [verdicts[place] for request in shown_requests for place in request.places]
     commands = _launch_commands(source, checkpoint, drafter, choice)
@@ -112,7 +116,6 @@ def inspect_files(
     flat = {**subject.flat, "eagle_config": None} if is_nested else subject.flat
     names = checkpoint.source.names()
     beside = {config_name(names) or CONFIG, INDEX, *checkpoint.sidecars} & set(names)
-    read_files = [*checkpoint.weight_files, *beside]
     return Inspection(
         checkpoint.source.label,
         drafter,
@@ -122,7 +125,9 @@ def inspect_files(
         tuple(verdicts[place] for request in requests for place in request.places),
         as_served(commands, shown, is_sound=not judgement.errors),
         command("convert", source, target=choice.text, answers=answers),
-        opened.uncompared(read_files) if isinstance(opened, FolderSource) else opened.unchecked,
+        opened.uncompared([*checkpoint.weight_files, *beside])
+        if isinstance(opened, FolderSource)
+        else opened.unchecked,
         target.words,
         target.digest,
         tuple(finding.completed(complete) for finding in judgement.findings),

@@ -1,6 +1,6 @@
-"""The card: README.md with a block and front matter that eaglectl manages; all other text stays as it is.
+"""What `upload` writes: the card, the record with the digests of the files (eaglectl.json), and SHA256SUMS.
 
-The block states what the drafter is, how to serve it, how it was trained and what was measured.
+The card is README.md with a block and front matter that eaglectl manages; all other text stays as it is.
 """
 
 import json
@@ -27,19 +27,24 @@ from eaglectl.conversion.card import (
 )
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.registry import ENGINES, launch_commands, llama_server
-from eaglectl.errors import RefusedError, UsageError
-from eaglectl.files.files import read_small_file
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.files import MIB, read_small_file
 from eaglectl.files.front_matter import MATTER, front_matter
 from eaglectl.files.header import parse_json
 from eaglectl.files.hub_names import is_repo_name
-from eaglectl.files.layout import CARD
-from eaglectl.files.record import history
-from eaglectl.formats.catalogue import known_formats
+from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
+from eaglectl.files.record import RECORD_SCHEMA, history
+from eaglectl.formats.catalogue import by_name, known_formats
+from eaglectl.formats.format import CheckpointSummary
+from eaglectl.formats.settling import doubt_entries, fact_record
 from eaglectl.judge.rules.config import schema_file, violations
+from eaglectl.publish.plan import UploadFile
 from eaglectl.publish.project import install_command, repository
 from eaglectl.publish.request import CardAnswers
 from eaglectl.run.measurement import DEAD_LENGTH, ENOUGH_PROMPTS
 from eaglectl.text import as_markdown, printable
+from eaglectl.verdicts import CheckVerdict
 
 BEGIN = "<!-- eaglectl: begin. The command upload writes this block again; text outside of it is kept. -->"
 END = "<!-- eaglectl: end -->"
@@ -147,12 +152,12 @@ def read_training(path: str | Path) -> Mapping[str, Any]:
 
     Raises UnreadableError for a file that cannot be read, UsageError for one that does not keep the schema.
     """
-    raw = read_small_file(Path(path), MAX_TRAINING, "--training")
-    document = parse_json(f"--training {path}", raw)
+    document = parse_json(f"--training {path}", read_small_file(Path(path), MAX_TRAINING, "--training"))
     if not isinstance(document, dict) or document.get("schema") != TRAINING:
         raise UsageError(f'--training {path} has no "schema": "{TRAINING}"; see schemas/{SCHEMA_FILE}')
-    schema = json.loads(schema_file(SCHEMA_FILE).read_text(encoding="utf-8"))
-    for place, message in violations(schema, document, is_strict=True):
+    for place, message in violations(
+        json.loads(schema_file(SCHEMA_FILE).read_text(encoding="utf-8")), document, is_strict=True
+    ):
         raise UsageError(f"--training {path}: {place}: {message} (schemas/{SCHEMA_FILE})")
     return document
 
@@ -466,8 +471,12 @@ def _others(published: Mapping[str, Any] | None) -> list[str]:
 def _row(name: str, measured: Mapping[str, Any]) -> tuple[str, ...]:
     low, high = measured["interval"]
     positions = ", ".join(f"{position['value']:.1%}" for position in measured["per_position"])
-    length = f"{measured['acceptance_length']:.3f} [{low:.3f}, {high:.3f}]"
-    return name, f"{measured['prompts']:d}", length, positions
+    return (
+        name,
+        f"{measured['prompts']:d}",
+        f"{measured['acceptance_length']:.3f} [{low:.3f}, {high:.3f}]",
+        positions,
+    )
 
 
 def _speed(smoke: Mapping[str, Any]) -> list[str]:
@@ -512,3 +521,153 @@ def _eaglectl() -> str:
 def _download_command(facts: CardFacts) -> str:
     pin = ["--revision", facts.revision] if facts.revision else []
     return shell.join(["hf", "download", facts.repo, *pin, "--local-dir", "drafter"])
+
+
+MAX_SMOKE = 64 * MIB
+# how a measurement for a card is made
+MEASURE = "`eaglectl smoke SOURCE --json --target TARGET > smoke.json`"
+# files that the record does not list: itself, and what is written after it
+UNLISTED = (RECORD, SUMS, SIGNATURE)
+# keys of a smoke document that are published: no names of folders
+SMOKE_KEYS = (
+    "version",
+    "verdict",
+    "acceptance_length",
+    "interval",
+    "per_position",
+    "drafts",
+    "prompts",
+    "lossless",
+    "k",
+    "max_tokens",
+    "seed",
+    "prompts_digest",
+)
+# and those that documents of older releases do not have
+LATER_KEYS = ("temperature", "tokens", "sets", "seconds", "speed")
+ENGINE_KEYS = ("name", "version", "device", "dtype")
+
+
+def make_record(
+    checkpoint: Checkpoint,
+    drafter: Drafter,
+    files: Sequence[UploadFile],
+    validation: Mapping[str, Any],
+    smoke: Mapping[str, Any] | None,
+) -> bytes:
+    """eaglectl.json: the record that is there, or one of the drafter's origin, with the digests of `files`.
+
+    `validation` is the outcome of `validate`, `smoke` a document of `eaglectl smoke --json`, or what an
+    earlier record keeps of one.
+    """
+    listed = {
+        file.name: {"size": file.size, "sha256": file.sha256}
+        for file in sorted(files, key=lambda file: file.name)
+        if file.name not in UNLISTED
+    }
+    before = checkpoint.sidecars.get(RECORD)
+    record = dict(before) if before else _new_record(checkpoint, drafter, listed)
+    published: dict[str, Any] = {
+        "eaglectl": eaglectl.__version__,
+        "files": listed,
+        "validation": dict(validation),
+    }
+    if smoke is not None:
+        keys = (*SMOKE_KEYS, *(key for key in LATER_KEYS if key in smoke))
+        engine = {key: smoke["engine"][key] for key in (*ENGINE_KEYS, "proves")}
+        published["smoke"] = {**{key: smoke[key] for key in keys}, "engine": engine}
+    return (json.dumps({**record, "published": published}, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def make_sums(files: Sequence[UploadFile]) -> bytes:
+    """SHA256SUMS over every file but itself and what is made after it, as `sha256sum` writes it."""
+    lines = sorted((file.name, file.sha256) for file in files if file.name not in (SUMS, SIGNATURE))
+    return "".join(f"{digest}  {name}\n" for name, digest in lines).encode()
+
+
+def read_smoke(path: str | Path) -> Mapping[str, Any]:
+    """Read a document of `eaglectl smoke --json`.
+
+    Raises UnreadableError, and UsageError for another document or a failed measurement.
+    """
+    try:
+        document = json.loads(read_small_file(Path(path), MAX_SMOKE, "--smoke"))
+    except (ValueError, RecursionError):
+        raise UnreadableError(f"--smoke {path} is not JSON; write it by {MEASURE}") from None
+    if not isinstance(document, dict) or document.get("schema") != "eaglectl/smoke/1":
+        raise UsageError(f"--smoke {path} is no document of smoke; write one by {MEASURE}")
+    _check_smoke(document, f"--smoke {path}")
+    if not isinstance(document.get("files"), dict):
+        raise UnreadableError(
+            f"--smoke {path} does not say which files were measured; write it again by {MEASURE}"
+        )
+    if document["verdict"] != CheckVerdict.PASS:
+        raise UsageError(
+            f"--smoke {path}: the verdict is {document['verdict']}, and a card that says so helps nobody;"
+            " find out why first"
+        )
+    return document
+
+
+def kept_smoke(record: Mapping[str, Any], files: Sequence[UploadFile]) -> Mapping[str, Any] | None:
+    """The measurement in the record, if it is of these weights and this config. Raises UnreadableError."""
+    match record:
+        case {"published": {"smoke": Mapping() as smoke, "files": Mapping() as listed}}:
+            named = ((name, file) for name, file in listed.items() if isinstance(file, Mapping))
+            if {name: file.get("sha256") for name, file in named if _is_measured(name)} == _measured(files):
+                _check_smoke(smoke, f"what {RECORD} says was measured")
+                return smoke
+    return None
+
+
+def _measured(files: Sequence[UploadFile]) -> Mapping[str, str]:
+    return {file.name: file.sha256 for file in files if _is_measured(file.name)}
+
+
+def _is_measured(name: str) -> bool:
+    return name == "config.json" or name.endswith(".safetensors")
+
+
+def _check_smoke(document: Mapping[str, Any], where: str) -> None:
+    """Raise UnreadableError for a document that `smoke` did not write: what a card shows of it is made."""
+    if missing := [key for key in (*SMOKE_KEYS, "engine") if key not in document]:
+        raise UnreadableError(f"{where} has no {missing[0]}; write it again by {MEASURE}")
+    try:
+        measurement_lines(document)
+        json.dumps(document, allow_nan=False)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise UnreadableError(f"{where} is not as smoke writes it; write it again by {MEASURE}") from None
+
+
+def check_measured(smoke: Mapping[str, Any], files: Sequence[UploadFile]) -> None:
+    """Raise RefusedError where a document of `read_smoke` is about other files than `files`."""
+    sent, measured = _measured(files), smoke["files"]
+    different = sorted(name for name in {*sent, *measured} if sent.get(name) != measured.get(name))
+    if different:
+        raise RefusedError(
+            f"--smoke: what was measured had another {different[0]} than the folder that is uploaded; run"
+            f" {MEASURE}"
+        )
+
+
+def _new_record(checkpoint: Checkpoint, drafter: Drafter, listed: Mapping[str, Any]) -> dict[str, Any]:
+    config = by_name(drafter.producer).flat(checkpoint.config)
+    summary = CheckpointSummary(config, tuple(checkpoint.tensors), checkpoint.metadata)
+    return {
+        "schema": RECORD_SCHEMA,
+        "eaglectl": eaglectl.__version__,
+        "source": {
+            "name": checkpoint.source.label,
+            "producer": drafter.producer,
+            "evidence": drafter.evidence,
+            "files": {name: listed[name] for name in checkpoint.weight_files if name in listed},
+        },
+        "previous": None,
+        "eagle": drafter.version,
+        "layout": drafter.producer,
+        **fact_record(drafter),
+        "doubts": doubt_entries(drafter.doubts, summary),
+        "tensors": [],
+        "left": [],
+        "notes": [],
+    }

@@ -28,8 +28,7 @@ from eaglectl.files.hub_errors import ACCOUNT, LOGIN, HubRequest, refusal, unrea
 from eaglectl.files.hub_retries import XET_CODE, TransferError
 from eaglectl.files.hub_session import failure_in, hub_calls
 from eaglectl.progress import OnProgress, report_step
-from eaglectl.publish.plan import RemoteFile, RepositoryState, UploadPlan, moved_tag
-from eaglectl.publish.upload_files import UploadFile, changed
+from eaglectl.publish.plan import RemoteFile, RepositoryState, UploadFile, UploadPlan, changed, moved_tag
 from eaglectl.text import listed
 from eaglectl.verdicts import UploadOutcome
 
@@ -150,10 +149,9 @@ class Remote:
 
         if not names:
             return {}
-        entries = self._read(lambda: self.api.get_paths_info(self.repo, list(names), revision=oid))
         return {
             entry.path: RemoteFile(entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
-            for entry in entries
+            for entry in self._read(lambda: self.api.get_paths_info(self.repo, list(names), revision=oid))
             if isinstance(entry, RepoFile)
         }
 
@@ -258,8 +256,10 @@ class Remote:
 
     def commits(self) -> list[str]:
         """The commits of the revision, newest first."""
-        commits = self._read(lambda: self.api.list_repo_commits(self.repo, revision=self.revision))
-        return [commit.commit_id for commit in commits]
+        return [
+            commit.commit_id
+            for commit in self._read(lambda: self.api.list_repo_commits(self.repo, revision=self.revision))
+        ]
 
     def tag(self, name: str, oid: str) -> None:
         """Tag a commit. Raises RefusedError where the tag is at another commit: it is never moved."""

@@ -182,11 +182,14 @@ class FolderFiles:
         with open_regular(self.source.path(name)) as file:
             size = os.fstat(file.fileno()).st_size
             if stated.kind == "git-id":
-                is_same = has_digest(stated.digests[""], size, blocks_of(file.fileno()))
-                return "git-id", stated.digests if is_same else {}
+                return "git-id", stated.digests if has_digest(
+                    stated.digests[""], size, blocks_of(file.fileno())
+                ) else {}
             length = header_length(name, file.read(8), size)
-            header = parse_header(name, file.read(length), size)
-            ranges = {**tensor_ranges(header.tensors, name), HEADER_KEY: (0, 8 + length)}
+            ranges = {
+                **tensor_ranges(parse_header(name, file.read(length), size).tensors, name),
+                HEADER_KEY: (0, 8 + length),
+            }
             return "tensors", self.threads.of_ranges(name, file.fileno(), ranges, stated.algorithm).result()
 
 
@@ -194,8 +197,9 @@ def _files_below(root: Path) -> Iterator[Path]:
     """Everything below a folder but plain folders, without following links."""
 
     def refuse(error: OSError) -> None:
-        where = error.filename or root
-        raise UnreadableError(f"{where}: {error.strerror}; what is in it cannot be compared") from None
+        raise UnreadableError(
+            f"{(error.filename or root)}: {error.strerror}; what is in it cannot be compared"
+        ) from None
 
     for folder, folders, names in os.walk(root, onerror=refuse):
         paths = sorted(Path(folder, name) for name in (*folders, *names))
@@ -342,8 +346,9 @@ def _verify(files: FolderFiles | HubFiles, shown: str, lists: Lists, *, needs_re
             faults.append(CheckedFile(name, FileState.UNLISTED, stating, how))
     irregular = sorted(set(files.irregular) - set(names))
     faults += [CheckedFile(name, FileState.UNLISTED, (), files.irregular[name]) for name in irregular]
-    others = tuple(sorted(files.bookkeeping))
-    return Verification(shown, tuple(lists), (*checked, *faults), others, SIGNATURE in files.names)
+    return Verification(
+        shown, tuple(lists), (*checked, *faults), tuple(sorted(files.bookkeeping)), SIGNATURE in files.names
+    )
 
 
 def _check_file(files: FolderFiles | HubFiles, name: str, lists: Lists) -> CheckedFile:
@@ -356,8 +361,9 @@ def _check_file(files: FolderFiles | HubFiles, name: str, lists: Lists) -> Check
     by = tuple(dict.fromkeys(kind for result in results for kind in result.by))
     if by:  # a list without a digest is settled by another one
         results = [result for result in results if result.judgement != FileState.NOT_LOOKED]
-    worst = min(results, key=lambda result: WORST_FIRST.index(result.judgement))
-    return replace(worst, lists=tuple(stated), by=by)
+    return replace(
+        min(results, key=lambda result: WORST_FIRST.index(result.judgement)), lists=tuple(stated), by=by
+    )
 
 
 def _compare(files: FolderFiles | HubFiles, name: str, list_name: str, stated: StatedFile) -> CheckedFile:
@@ -372,8 +378,9 @@ def _compare(files: FolderFiles | HubFiles, name: str, list_name: str, stated: S
         if stated.kind != "tensors":
             raise
         return CheckedFile(name, FileState.DIFFERS, how=f"has no header that can be read: {error}")
-    keys = sorted({*stated.digests, *digests})
-    differing = [key for key in keys if stated.digests.get(key) != digests.get(key)]
+    differing = [
+        key for key in sorted({*stated.digests, *digests}) if stated.digests.get(key) != digests.get(key)
+    ]
     tensors = tuple(key for key in differing if key != HEADER_KEY) if kind == "tensors" else ()
     if tensors:
         how = f"has other bytes than {list_name} says in {listed(tensors)}"

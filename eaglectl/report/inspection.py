@@ -243,8 +243,9 @@ def inspections_outline(
         parts.append(part)
     failed = sum(isinstance(result, FailedSource) for _, result in results)
     counted = f"{len(results) - failed} of {len(results)} checkpoints inspected"
-    verdict = Words(counted, "doubt" if failed else "plain")
-    return Outline("inspect", verdict, "", "", "", [], [counted], parts)
+    return Outline(
+        "inspect", Words(counted, "doubt" if failed else "plain"), "", "", "", [], [counted], parts
+    )
 
 
 def layer_strip(drafter: Drafter, readings: Sequence[CapturedLayers]) -> LayerStrip | None:
@@ -394,12 +395,11 @@ def _is_beyond_conversion(inspection: Inspection, engine: str) -> bool:
     drafter, checkpoint = inspection.drafter, inspection.checkpoint
     flat = by_name(drafter.producer).flat(checkpoint.config)
     view = view_for(engine, drafter, checkpoint.config, flat, tuple(checkpoint.tensors))
-    applied = ENGINES[engine].applied(view, _latest(inspection)[engine].release)
     return any(
         each.fact.remedy in ("restore", "upgrade")
         and each.fact.id not in ANSWERED
         and "eaglectl convert" not in each.fact.fix
-        for each in applied
+        for each in ENGINES[engine].applied(view, _latest(inspection)[engine].release)
     )
 
 

@@ -77,11 +77,10 @@ def _block(block: Block) -> list[str]:
         case Remarks():
             lines = [f"* **{row.word.text}** {_prose(row.text)}" for row in block.rows]
         case Table() if block.rows:
-            rows = [_row([_line(cell, is_cell=True) for cell in row]) for row in block.rows]
             lines = [
                 _row([as_markdown(title) for title in block.head]),
                 f"|{'---|' * len(block.head)}",
-                *rows,
+                *[_row([_line(cell, is_cell=True) for cell in row]) for row in block.rows],
             ]
         case Entries():
             head = ["| severity | rule | where | finding | fix |", "|---|---|---|---|---|"]

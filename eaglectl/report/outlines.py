@@ -17,7 +17,7 @@ OUTLINES = {
     "Readiness": "commands.ready.report.readiness_outline",
     "SmokeReport": "report.acceptance.smoke_outline",
     "Upload": "commands.upload.report.upload_outline",
-    "Verification": "commands.verify.report.verification_outline",
+    "Verification": "commands.verify.run.verification_outline",
 }
 
 

@@ -212,8 +212,9 @@ def safe(content: object) -> RichText | RichTable | Padding:
         case Grid():
             return content  # its cells were made safe as they were added
         case Padding():
-            space = (content.top, content.right, content.bottom, content.left)
-            return Padding(safe(content.renderable), space)
+            return Padding(
+                safe(content.renderable), (content.top, content.right, content.bottom, content.left)
+            )
     raise TypeError(f"{type(content).__name__} is not printed: its text cannot be made safe")
 
 
@@ -236,8 +237,9 @@ def split_command(command: str, width: int) -> Iterator[str]:
 
 def recorded(paint: Callable[[Console], None], width: int, *, is_folded: bool = False) -> RichConsole:
     """Return a console of rich that `paint` printed to, and that can export it as text, HTML or SVG."""
-    stream = io.StringIO()
-    console = RichConsole(file=stream, record=True, width=width, highlight=False, emoji=False, markup=False)
+    console = RichConsole(
+        file=io.StringIO(), record=True, width=width, highlight=False, emoji=False, markup=False
+    )
     paint(Console(console, is_folded=is_folded))
     return console
 
@@ -401,8 +403,7 @@ def styled(line: Line, *, is_bold: bool = False) -> Text:
 def _print_remarks(console: Console, block: Remarks) -> None:
     width = max([8, *(len(row.word.text) for row in block.rows)]) + 2
     for row in block.rows:
-        label = (f"{row.word.text:<{width}}", STYLES[row.word.tone])
-        print_sentence(console, row.text, INDENT, label)
+        print_sentence(console, row.text, INDENT, (f"{row.word.text:<{width}}", STYLES[row.word.tone]))
 
 
 def _print_marked(console: Console, block: Marked) -> None:

@@ -16,8 +16,8 @@ import pytest
 from eaglectl.errors import RefusedError
 from eaglectl.files.source import FolderSource
 from eaglectl.judge import secrets as scan
-from eaglectl.publish import upload_files as publishing_files
-from eaglectl.publish.upload_files import check_leaks, freeze
+from eaglectl.publish import plan as publishing_files
+from eaglectl.publish.plan import check_leaks, freeze
 from tests.builders import call, drafter_folder, drafter_tensors, write_safetensors
 
 DICE = random.Random(12)

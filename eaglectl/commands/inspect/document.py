@@ -67,8 +67,12 @@ def inspect_document(
     entries: list[dict[str, Any]] = []
     for result, name in zip_longest(results, names):
         if isinstance(result, FailedSource):
-            error = error_part(result.kind, result.exit_code, result.message)
-            entries.append({"path": name or result.source, "error": error})
+            entries.append(
+                {
+                    "path": name or result.source,
+                    "error": error_part(result.kind, result.exit_code, result.message),
+                }
+            )
         else:
             entries.append({"path": name or os.fspath(result), **part(result, PARTS)})
     tag = "eaglectl/inspect/1" if version == 1 else "eaglectl/inspect/2"

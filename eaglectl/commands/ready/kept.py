@@ -120,8 +120,11 @@ def folder_digest(source: FolderSource) -> str:
 @cache
 def _versions() -> tuple[Any, ...]:
     """All that runs depend on beside their inputs: the machine, eaglectl's own files, and what runs them."""
-    package = Path(eaglectl.__file__).parent
-    own = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".json", ".jsonl"))
+    own = sorted(
+        path
+        for path in Path(eaglectl.__file__).parent.rglob("*")
+        if path.suffix in (".py", ".json", ".jsonl")
+    )
     stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in own]
     engines = [installed_release(engine) for engine in ENGINES.values()]
     return platform.node(), eaglectl.__version__, stamps, engines, *map(_version, ("torch", "transformers"))
@@ -142,5 +145,6 @@ def _seal(path: Path, data: bytes) -> bytes:
 def _surplus(folder: Path) -> Iterator[Path]:
     own = [path for path in folder.iterdir() if NAMES.fullmatch(path.name)]
     yield from (path for path in own if path.suffix == PART and time.time() - path.stat().st_mtime > OLD)
-    kept = sorted((path for path in own if path.suffix != PART), key=lambda path: path.stat().st_mtime)
-    yield from kept[:-MOST_FILES]
+    yield from sorted((path for path in own if path.suffix != PART), key=lambda path: path.stat().st_mtime)[
+        :-MOST_FILES
+    ]

@@ -110,8 +110,9 @@ def _serving(result: Readiness) -> list[EngineReadiness]:
     best = result.best
     if best is None or not result.is_named:
         return [] if best is None else [best]
-    serving = [state for state in result.engines if state.is_serving]
-    return sorted(serving, key=lambda state: state is not best)
+    return sorted(
+        [state for state in result.engines if state.is_serving], key=lambda state: state is not best
+    )
 
 
 def _speed(result: Readiness) -> Iterator[Section]:
@@ -127,8 +128,12 @@ def _measuring(result: Readiness) -> Section:
     is_ready = result.verdict == CheckVerdict.PASS
     states = [state for state in _serving(result) if state.measure_command and is_ready]
     rows = [(release_name(state), state.measure_command) for state in states]
-    about = placeholders(state.command for state in states)
-    return Section("Measure it where it runs", [Commands(rows)], about, is_more=True)
+    return Section(
+        "Measure it where it runs",
+        [Commands(rows)],
+        placeholders(state.command for state in states),
+        is_more=True,
+    )
 
 
 def _engines(result: Readiness) -> Section:

@@ -150,8 +150,12 @@ def _ready(
     reports = [state.final for state in result.engines if state.final is not None]
     gap = next((report.speed_gap for report in reports if report.speed_gap), NOTHING_TIMED)
     is_timed = options.speed is None or any(report.speed for report in reports)
-    seconds = time.perf_counter() - start
-    return replace(result, speed_gap="" if is_timed else gap, reused=tuple(kept.reused), seconds=seconds)
+    return replace(
+        result,
+        speed_gap="" if is_timed else gap,
+        reused=tuple(kept.reused),
+        seconds=time.perf_counter() - start,
+    )
 
 
 def _reference_runs(inspection: Inspection, options: ReadyOptions) -> int:
@@ -162,8 +166,11 @@ def _reference_runs(inspection: Inspection, options: ReadyOptions) -> int:
     verdicts = [each for each in inspection.requested if _installed(each.engine, options) != each.release]
     last = {each.engine: each for each in verdicts}.values()
     readings = {each.reading.key for each in last if each.outcome == ServedAs.DIFFERS and each.reading}
-    is_wrong = any(each.outcome.is_known_wrong for each in last)
-    return any(each.outcome.is_served for each in last) + len(readings) + is_wrong
+    return (
+        any(each.outcome.is_served for each in last)
+        + len(readings)
+        + any(each.outcome.is_known_wrong for each in last)
+    )
 
 
 def _installed(engine: str, options: ReadyOptions) -> str | None:
@@ -299,8 +306,9 @@ class _Work(Struct, frozen=True):
         label = without_secrets(url)
         if report is None:
             return EngineReadiness(label, "", ServedAs.UNKNOWN, (), stored_gap=gap)
-        reasons = tuple(report.failures or report.gaps)
-        return EngineReadiness(label, "", OUTCOMES[report.verdict], reasons, stored=report)
+        return EngineReadiness(
+            label, "", OUTCOMES[report.verdict], tuple(report.failures or report.gaps), stored=report
+        )
 
     def _measure_command(self, engine: str, place: str) -> str:
         """What measures an engine that is not run here, once it serves the files at `place`."""
@@ -348,16 +356,18 @@ class _Work(Struct, frozen=True):
     ) -> EngineReadiness:
         if state.engine not in ENGINES:
             return replace(state, converted_gap=OWN_DRAFTER)
-        verdicts = {(each.engine, each.release): each for each in inspected.requested}
-        verdict = verdicts.get((state.engine, state.release))
+        verdict = {(each.engine, each.release): each for each in inspected.requested}.get(
+            (state.engine, state.release)
+        )
         if verdict is None:
             return state
-        commands = output_commands(inspected.drafter, shown, self.target, tokens=self.options.k)
         state = replace(
             state,
             converted_outcome=verdict.outcome,
             converted_reasons=verdict.reasons,
-            command=commands[state.engine],
+            command=output_commands(inspected.drafter, shown, self.target, tokens=self.options.k)[
+                state.engine
+            ],
             measure_command=self._measure_command(state.engine, shown),
         )
         if not verdict.outcome.is_served:
@@ -426,8 +436,9 @@ class _Work(Struct, frozen=True):
             )
         else:
             return ""
-        answers = self.options.answers
-        look = command("diagnose", self.source, *self._given_again(), target=self.target, answers=answers)
+        look = command(
+            "diagnose", self.source, *self._given_again(), target=self.target, answers=self.options.answers
+        )
         return f"{weak}: look for the cause with {look}"
 
     def _diagnosed(self, result: Readiness, failed: SmokeReport) -> Readiness:
@@ -448,16 +459,18 @@ class _Work(Struct, frozen=True):
             trust_remote_code=options.trust_remote_code,
             answers=options.answers,
         )
-        diagnosis = diagnose(self.source, str(self.weights), asked, on_progress=self.on_progress)
-        return replace(result, diagnosis=diagnosis)
+        return replace(
+            result, diagnosis=diagnose(self.source, str(self.weights), asked, on_progress=self.on_progress)
+        )
 
     def _is_better(self, states: Sequence[EngineReadiness]) -> bool:
         """Whether a conversion helps an engine that does not serve the stored files, or none serves them."""
         if not any(state.is_serving for state in states):
             return True
         with self.questions.explaining():
-            asked = replace(self._conversion, dry_run=True)
-            plan = convert(self.source, None, asked, on_progress=self.on_progress).plan
+            plan = convert(
+                self.source, None, replace(self._conversion, dry_run=True), on_progress=self.on_progress
+            ).plan
         return any(
             verdict.outcome.is_served
             for state in states
@@ -482,8 +495,10 @@ class _Work(Struct, frozen=True):
         if os.path.lexists(place):
             asked = DiffOptions(target=self.target, answers=self.options.answers)
             with suppress(EaglectlError):
-                is_conversion = os.path.lexists(place / RECORD)
-                if is_conversion and diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL:
+                if (
+                    os.path.lexists(place / RECORD)
+                    and diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL
+                ):
                     return None
             raise UsageError(
                 f"{place} is there already, and is no conversion of {self.source}; give another -o"
@@ -551,12 +566,10 @@ class _Work(Struct, frozen=True):
         runner = f"in {ENGINES[engine].title}" if engine in ENGINES else "in the reference"
         if reading:
             runner += f", {reading.words}"
-        name = f"{'as stored' if place == self.source else 'converted'}, {runner}"
-        key = asked, digest_prompts(chosen.prompts), reading and reading.key
         report = self.kept.get(
-            name,
+            f"{'as stored' if place == self.source else 'converted'}, {runner}",
             Path(on_disk(place)),
-            key,
+            (asked, digest_prompts(chosen.prompts), reading and reading.key),
             make,
             SmokeReport,
             lambda made: made.speed_gap in ("", CPU_SKIPPED),

@@ -65,8 +65,14 @@ def upload_plan_outline(plan: UploadPlan) -> Outline:
             has_heading=False,
         ),
     ]
-    head = (Words(plan.repo, "strong"), f"  {where}")
-    return Outline("upload", Words("a plan", "plain"), plan.repo, where, head, sections)
+    return Outline(
+        "upload",
+        Words("a plan", "plain"),
+        plan.repo,
+        where,
+        (Words(plan.repo, "strong"), f"  {where}"),
+        sections,
+    )
 
 
 def card_outline(plan: UploadPlan) -> Outline:

@@ -37,20 +37,31 @@ from eaglectl.operations.comparing import compare_headers
 from eaglectl.operations.options import ValidateOptions
 from eaglectl.operations.validating import judge_source
 from eaglectl.progress import OnProgress, report_step
-from eaglectl.publish.card import CardFacts, few_prompts, make_card, with_answers
-from eaglectl.publish.plan import Changes, UploadPlan, check_plan
-from eaglectl.publish.provenance import check_measured, kept_smoke, make_record, make_sums, read_smoke
-from eaglectl.publish.request import Destination, UploadOptions
-from eaglectl.publish.upload import Remote, Upload, carry_out
-from eaglectl.publish.upload_files import (
+from eaglectl.publish.card import (
+    CardFacts,
+    check_measured,
+    few_prompts,
+    kept_smoke,
+    make_card,
+    make_record,
+    make_sums,
+    read_smoke,
+    with_answers,
+)
+from eaglectl.publish.plan import (
+    Changes,
     FrozenSource,
     LeftOut,
     UploadFile,
+    UploadPlan,
     check_leaks,
     check_message,
+    check_plan,
     freeze,
     written_file,
 )
+from eaglectl.publish.request import Destination, UploadOptions
+from eaglectl.publish.upload import Remote, Upload, carry_out
 from eaglectl.target import NONE_NAMED, TargetChoice, base_models, named_choices, open_target
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, UploadOutcome
@@ -201,17 +212,17 @@ def release_target(
 
 def _check_fits(source: FrozenSource, folder: str, choice: TargetChoice, options: ValidateOptions) -> None:
     """Raise RefusedError for a target of other width or vocabulary, or that is a drafter."""
-    policy = replace(options.read_policy(), required=frozenset())
     narrow = ValidateOptions(
         choice.place,
         select=RULES,
-        policy=policy,
+        policy=replace(options.read_policy(), required=frozenset()),
         headers_only=True,
         answers=options.answers,
         has_engines=False,
     )
-    report = judge_source(source, folder, narrow)
-    if errors := [finding for finding in report.findings if finding.severity == "error"]:
+    if errors := [
+        finding for finding in judge_source(source, folder, narrow).findings if finding.severity == "error"
+    ]:
         raise RefusedError(
             f"{folder} must not be published: {_error_text(errors)}. The target is"
             f" {choice.how.removesuffix(OTHER)}: name the one that it was trained on there, or give it by"

@@ -40,7 +40,7 @@ MODULES = {
     "SmokeReport": "commands.smoke.document",
     "Statistics": "commands.calibrate.document",
     "Upload": "commands.upload.report",
-    "Verification": "commands.verify.report",
+    "Verification": "commands.verify.run",
 }
 # whose results can share a document, and the function that makes it
 SHARED = {
