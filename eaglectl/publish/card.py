@@ -42,7 +42,7 @@ from eaglectl.judge.rules.config import schema_file, violations
 from eaglectl.publish.plan import UploadFile
 from eaglectl.publish.project import install_command, repository
 from eaglectl.publish.request import CardAnswers
-from eaglectl.run.measurement import DEAD_LENGTH, ENOUGH_PROMPTS
+from eaglectl.run.measurement import ENOUGH_PROMPTS
 from eaglectl.text import as_markdown, printable
 from eaglectl.verdicts import CheckVerdict
 
@@ -441,30 +441,10 @@ def measurement_lines(smoke: Mapping[str, Any]) -> list[str]:
         *([f"> **Few prompts:** {warning}.", ""] if warning else []),
         *table(head, [*rows, _row("all", smoke)]),
         "",
-        *_others(smoke.get("published")),
         f"This shows {as_markdown(smoke['engine']['proves'])}. Acceptance differs with prompts, their"
         " language and sampling: measure your own traffic with eaglectl's `smoke --prompts`.",
         "",
         *_speed(smoke),
-    ]
-
-
-def _others(published: Mapping[str, Any] | None) -> list[str]:
-    """What others reach, where they measured the same target on the same run; else that they did not."""
-    if not published or not published["target"]:
-        return []
-    target = as_markdown(published["target"])
-    figures = [
-        f"{as_markdown(length['drafter'])} {length['length']:.2f}"
-        f"{' (dead)' if length['length'] < DEAD_LENGTH else ''}"
-        for length in published["alike"]
-    ]
-    if figures:
-        run = as_markdown(published["like"])
-        return [f"Others reach on this run ({run}) with {target}: {', '.join(figures)}.", ""]
-    return [
-        f"The {published['otherwise']} lengths that others published for {target} were measured otherwise.",
-        "",
     ]
 
 

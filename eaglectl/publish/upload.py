@@ -37,8 +37,6 @@ Value = TypeVar("Value")
 CARD_CODE = "card"
 # what a Hub answers to a request that it does not know
 NO_SUCH_REQUEST = (404, 405, 501)
-# the first release of the client that exchanges a job's identity for a token (trusted publishers)
-OIDC_CLIENT = (1, 19)
 # open pull requests that are searched for the same files, and commits newer than the plan
 MAX_PULLS, MAX_COMMITS = 20, 20
 # how often the repository is read after a lost response, and the pause between, which grows
@@ -337,13 +335,8 @@ class Remote:
 
 
 def _token(repo: str) -> str | None:
-    from huggingface_hub import __version__, get_token
+    from huggingface_hub import get_token
 
-    if "HF_OIDC_RESOURCE" in os.environ and tuple(map(int, __version__.split(".")[:2])) < OIDC_CLIENT:
-        raise UnreadableError(
-            f"{repo}: HF_OIDC_RESOURCE asks for a token by the job's identity, which huggingface-hub 1.19 and"
-            f" newer can exchange, and this is {__version__}; run `pip install 'huggingface-hub>=1.19'`"
-        )
     try:
         token = get_token()
     except Exception as error:  # of the exchange with a trusted publisher; its text may hold a secret
@@ -374,15 +367,16 @@ def carry_out(
     """
     check_unchanged()
     if plan.state is None:
-        kind = "private" if plan.is_private else "public"
-        report_step(on_progress, f"making {plan.repo} ({kind})")
+        report_step(on_progress, f"making {plan.repo} ({'private' if plan.is_private else 'public'})")
         plan = replace(plan, state=_create(plan, remote))
     state = plan.state
     assert state is not None
     if plan.proposed:
         return Upload(plan, UploadOutcome.NOTHING_TO_DO, remote.page, state.pulls[plan.proposed])
     if not plan.changed:
-        return _with_tag(Upload(plan, UploadOutcome.NOTHING_TO_DO, remote.page, state.head), remote)
+        return _with_tag(
+            Upload(plan, UploadOutcome.NOTHING_TO_DO, remote.page, state.head), state.head, remote
+        )
     if not plan.is_pull or plan.tag:
         remote.check_write()
     report_step(on_progress, f"sending {len(plan.changed)} files")
@@ -402,7 +396,7 @@ def carry_out(
     if mismatches:
         return done
     with _naming(sent, "is there and holds what was sent", on_progress):
-        return _with_tag(done, remote)
+        return _with_tag(done, sent.oid, remote)
 
 
 @contextmanager
@@ -452,8 +446,10 @@ def _commit(
     except TransferError as error:
         return _recover(plan, state, remote, error), True
     except KeyboardInterrupt:
-        unknown = "whether the commit took effect is not known"
-        report_step(on_progress, f"interrupted; {unknown}, look at {remote.page}")
+        report_step(
+            on_progress,
+            f"interrupted; whether the commit took effect is not known, look at {remote.page}",
+        )
         raise
     if commit.oid == state.head:
         raise RefusedError(
@@ -517,12 +513,10 @@ def _find_commit(plan: UploadPlan, state: RepositoryState, remote: Remote) -> Co
     return None
 
 
-def _with_tag(done: Upload, remote: Remote) -> Upload:
-    tag = done.plan.tag
-    if tag is None or done.oid is None:
-        return done
-    remote.tag(tag, done.oid)
-    return replace(done, tag=tag)
+def _with_tag(done: Upload, oid: str, remote: Remote) -> Upload:
+    if done.plan.tag:
+        remote.tag(done.plan.tag, oid)
+    return replace(done, tag=done.plan.tag)
 
 
 def _moved(plan: UploadPlan, state: RepositoryState, head: str) -> RefusedError:

@@ -632,7 +632,7 @@ KEPT = {
 
 def read_kept(data: bytes) -> object:
     """A run in `ready`'s cache, as it is and under a right first line."""
-    from eaglectl.commands.ready.kept import KeptRuns, _seal
+    from eaglectl.commands.ready.run import KeptRuns, _seal
     from eaglectl.run.report import SmokeReport
 
     class NotKeptError(LookupError):

@@ -153,18 +153,17 @@ def _where(plan: UploadPlan) -> str:
 
 
 def _lead(done: Upload) -> tuple[str | Words, ...]:
-    match done.outcome:
-        case UploadOutcome.PLANNED:
-            return ("nothing was sent (--dry-run)",)
-        case UploadOutcome.NOTHING_TO_DO:
-            where = f"{done.plan.revision} at {(done.oid or '')[:12]} has"
-            if done.plan.proposed:
-                where = f"pull request {done.plan.proposed} holds"
-            return (f"{where} these files already",)
-        case UploadOutcome.PUBLISHED:
-            assert done.sent is not None
-            return (Words(done.sent.pull_url or done.sent.url, "strong"),)
-    return ("the commit does not hold what was sent; do not merge or serve it",)
+    if done.outcome == UploadOutcome.PUBLISHED and done.sent is not None:
+        return (Words(done.sent.pull_url or done.sent.url, "strong"),)
+    where = f"{done.plan.revision} at {(done.oid or '')[:12]} has"
+    if done.plan.proposed:
+        where = f"pull request {done.plan.proposed} holds"
+    texts = {
+        UploadOutcome.PLANNED: "nothing was sent (--dry-run)",
+        UploadOutcome.NOTHING_TO_DO: f"{where} these files already",
+        UploadOutcome.MISMATCH: "the commit does not hold what was sent; do not merge or serve it",
+    }
+    return (texts[done.outcome],)
 
 
 def _checked(done: Upload) -> Iterator[Line]:
