@@ -4,8 +4,7 @@ from pathlib import Path
 
 import eaglectl
 from eaglectl.report.inspection import aux_section
-from eaglectl.report.terminal.console import IMAGE, IMAGE_THEME, recorded
-from eaglectl.report.terminal.report import print_section
+from eaglectl.report.terminal import IMAGE, IMAGE_THEME, print_section, recorded
 
 PAGE = Path(__file__).with_name("aux-layers.svg")
 FIXTURES = Path(__file__).parent.parent / "fixtures"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import ProgressColumn, TaskID
 
-    from eaglectl.report.terminal.console import Console
+    from eaglectl.report.terminal import Console
 
 # columns of output that goes to a file or a pipe
 FIXED_WIDTH = 160
@@ -70,7 +70,7 @@ class OutputSettings(Struct):
         self._show(lambda console: console.print(f"warning: {text}", style="yellow"), sys.stderr)
 
     def _show(self, paint: "Callable[[Console], None]", stream: IO[str]) -> None:
-        from eaglectl.report.terminal.console import Console
+        from eaglectl.report.terminal import Console
 
         console = self.rich_console(stream)
         with console.capture() as capture:

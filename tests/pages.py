@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 from msgspec.structs import replace
 
 from eaglectl.report.outlines import outline
-from eaglectl.report.terminal.console import Console
-from eaglectl.report.terminal.report import print_outline
+from eaglectl.report.terminal import Console, print_outline
 from eaglectl.run.job import EngineRun
 from eaglectl.run.measurement import PromptResult, measure, ratio
 from eaglectl.run.probe import DriftCondition

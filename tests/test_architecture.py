@@ -69,7 +69,7 @@ HOMES = {
         "judge/scanning.py",
     ),
     "packaging": ("engines/",),
-    "rich": ("report/terminal/console.py", "terminal.py"),
+    "rich": ("report/terminal.py", "terminal.py"),
     "typer": ("cli/", "commands/"),
     "vllm": ("run/vllm/",),
     "sglang": ("run/sglang/",),

@@ -304,7 +304,7 @@ def test_what_smoke_measured_is_shown_and_recorded(folder: Path, tmp_path: Path)
         ({"per_position": [0.7]}, 3),
         ({"per_position": [{"value": float("nan"), "interval": [0, 1]}]}, 3),
         ({"engine": "vllm"}, 3),
-        ({"prompts": True}, 3),
+        ({"prompts": "20"}, 3),
         ({"acceptance_length": 10**400}, 3),
         ({"temperature": "hot"}, 3),
         ({"files": None}, 3),
@@ -624,7 +624,7 @@ def test_with_an_address_the_card_links_it_and_says_how_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(project, "repository", lambda: "https://git.example.org/e")
-    monkeypatch.setattr("eaglectl.publish.card_block.repository", project.repository)
+    monkeypatch.setattr("eaglectl.publish.card.repository", project.repository)
     shown = card(folder)
     assert "pip install 'git+https://git.example.org/e'\neaglectl verify drafter\n" in shown
     assert shown.count("[eaglectl 0.1.0](https://git.example.org/e)") == 2

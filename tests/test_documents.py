@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.conversion.calibration import Statistics, write_statistics
-from eaglectl.publish.training import read_training
+from eaglectl.publish.card import read_training
 from eaglectl.report.documents.document import Parts, part
 from eaglectl.run.job import LoadResult
 from tests.builders import STATED, call, drafter_folder

@@ -13,8 +13,7 @@ from eaglectl.commands.convert.report import conversion_outline
 from eaglectl.commands.engines.report import chosen_engines, engines_outline
 from eaglectl.report.outlines import outline
 from eaglectl.report.section import Outline
-from eaglectl.report.terminal.console import Console
-from eaglectl.report.terminal.report import print_outline
+from eaglectl.report.terminal import Console, print_outline
 from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES, sampled
 

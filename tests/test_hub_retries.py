@@ -215,7 +215,7 @@ def test_a_post_that_changes_nothing_is_repeated_after_one_that_may_not_be(
 def test_a_blob_is_whole_after_it_was_sent_in_vain(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eaglectl.publish import upload_files
+    from eaglectl.publish import plan as upload_files
 
     monkeypatch.setattr(upload_files, "MAX_KEPT", 1000)  # sent as a file, which is read again
     hub.faults.append(once(lambda request, proceed: Reply(503) if request.is_blob else None, 3))

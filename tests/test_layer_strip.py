@@ -9,7 +9,7 @@ from rich.console import Console as RichConsole
 
 import eaglectl
 from eaglectl.report.inspection import DEEPEST, layer_strip
-from eaglectl.report.terminal.console import Console
+from eaglectl.report.terminal import Console
 from tests.conftest import FIXTURES
 from tests.pages import terminal_output
 

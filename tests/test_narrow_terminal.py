@@ -11,8 +11,7 @@ from rich.console import Console as RichConsole
 import eaglectl
 from eaglectl import DiffOptions
 from eaglectl.commands.engines.report import chosen_engines, engines_outline
-from eaglectl.report.terminal.console import LONGEST_UNBROKEN, Console
-from eaglectl.report.terminal.report import filled_table, print_outline
+from eaglectl.report.terminal import LONGEST_UNBROKEN, Console, filled_table, print_outline
 from tests.conftest import FIXTURES
 from tests.pages import smoke_report, terminal_output
 

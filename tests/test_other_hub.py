@@ -196,9 +196,8 @@ FAULTS = {
     "a proxy refuses the answer": Case(lost("/commit/", 403), 0, "the Hub's answer was lost", OURS, True),
     "somebody commits before": Case(theirs("/preupload/"), 1, "nothing was committed", ("first", "theirs")),
     "somebody commits in between": Case(
-        theirs("/commit/"), 1, "moved while the commit was made", ("first", "theirs", OURS[1])
+        theirs("/commit/"), 0, "tag v1 is at", ("first", "theirs", OURS[1]), True
     ),
-    "the parent cannot be read": Case(after("/commits/", 500), 3, "is there and holds what was sent", OURS),
     "the commit cannot be compared": Case(after("/paths-info/", 500), 3, "is not verified; run the", OURS),
     "the commit holds other bytes": Case(spoiled, 1, "does not hold what was sent; do not merge", OURS),
     "the tag is refused": Case(before("/tag/", 403), 3, "is there and holds what was sent", OURS),

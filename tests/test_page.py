@@ -22,7 +22,7 @@ from eaglectl.judge.judge import Report, Suppressed, unopened_report
 from eaglectl.judge.judgement import Unchecked
 from eaglectl.judge.policy import Suppression
 from eaglectl.judge.rule import Finding, Match, Rule
-from eaglectl.report.terminal.console import PAGE_WIDTH, as_plain_text
+from eaglectl.report.terminal import PAGE_WIDTH, as_plain_text
 from eaglectl.results import FailedSource
 from eaglectl.text import printable
 from eaglectl.verdicts import ServedAs

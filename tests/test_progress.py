@@ -16,7 +16,7 @@ from eaglectl.files import digests
 from eaglectl.files.checkpoint import read_weight_file
 from eaglectl.operations.diagnosing import STAGES
 from eaglectl.progress import Progress, StagedWork, TimedWork, notify, set_notices
-from eaglectl.publish import upload_files
+from eaglectl.publish import plan as upload_files
 from eaglectl.run.layers import TRYING
 from eaglectl.terminal import OutputSettings, ProgressBar
 from tests.builders import STATED, call, drafter_folder

@@ -20,8 +20,8 @@ transformers = pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
 from eaglectl.commands.ready import run as readying  # noqa: E402
-from eaglectl.commands.ready.kept import KeptRuns  # noqa: E402
 from eaglectl.commands.ready.report import last_line  # noqa: E402
+from eaglectl.commands.ready.run import KeptRuns  # noqa: E402
 from eaglectl.engines import registry  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.operations.open_questions import OpenQuestions  # noqa: E402
@@ -119,9 +119,9 @@ def test_what_an_engine_reads_otherwise_is_measured_as_it_reads_it(misread: Path
     assert stored["reading"] == "at the layers that SGLang 0.5.23 captures"
     lengths = [part["acceptance"]["acceptance_length"] for part in (stored, converted)]
     assert done["line"].startswith(
-        f"ready  as stored {lengths[0]:.2f} (in the reference, at the layers that SGLang 0.5.23 captures),"
-        f" converted {lengths[1]:.2f} in the reference (8 prompts, k=3); start it with: eaglectl convert "
+        f"ready  as stored {lengths[0]:.2f}, converted {lengths[1]:.2f} tokens per target step (8 prompts,"
     )
+    assert "; start it with: eaglectl convert " in done["line"]
     assert lengths[0] < lengths[1]
     gain = done["engines"][0]["gain"]
     assert gain["value"] == pytest.approx(lengths[1] / lengths[0]) and gain["interval"][0] > 1
@@ -131,9 +131,9 @@ def test_what_an_engine_reads_otherwise_is_measured_as_it_reads_it(misread: Path
 @pytest.mark.parametrize(
     ("stored", "words"),
     [
-        (worse(EAGLE3[:24], 0.5), "(24 prompts, k=3);"),
-        (EAGLE3[72:96], "(24 prompts, k=3, which do not tell the two apart; about 71 would);"),
-        (EAGLE3[:24], "(24 prompts, k=3, which do not tell the two apart);"),
+        (worse(EAGLE3[:24], 0.5), "(24 prompts, k=3); start it"),
+        (EAGLE3[72:96], "k=3); the prompts do not tell the two apart; about 71 would; start it"),
+        (EAGLE3[:24], "k=3); the prompts do not tell the two apart; start it"),
     ],
     ids=["worse", "near", "equal"],
 )
@@ -361,15 +361,15 @@ def test_the_command_writes_the_layout_of_the_engine_and_makes_its_gguf_file(
     automodel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    line, _, how = sentence(automodel, *RUN, "--engine", "llama.cpp", "-k", "2").partition("; TARGET")
-    convert, made, server = line.partition("start it with: ")[2].split(" && ")
+    document = call("ready", automodel, *RUN, "--engine", "llama.cpp", "-k", "2", "--json").document
+    convert, made, server = document["line"].partition("start it with: ")[2].split(" && ")
     assert call(*shlex.split(convert)[1:]).code == 0
     place = tmp_path / "automodel-eagle3"
     assert json.loads((place / "eaglectl.json").read_text())["layout"] == "llama.cpp"
     assert made.startswith(f"python convert_hf_to_gguf.py {place.name} --target-model-dir {TARGET} ")
     assert server.startswith("llama-server ") and f"{place.name}.gguf" in server
     assert server.endswith(" --spec-draft-n-max 2 --metrics")
-    again = how.rpartition("is measured where it runs: ")[2]
+    again = document["engines"][0]["measure"]
     wanted = ("--run-in", "http://127.0.0.1:8080", "--prompts", PROMPTS, "--sample", 8, "--max-tokens", 16)
     given = ("eaglectl", "ready", place.name, *wanted, "--target", TARGET)
     assert shlex.split(again) == list(map(str, given))
@@ -472,13 +472,12 @@ def test_the_cache_keeps_the_runs_that_were_used_last(cache: Path) -> None:
     for number in range(120):
         (cache / f"{number:064}.json").write_text("{}")
         os.utime(cache / f"{number:064}.json", (number, number))
-    for other in (".01234567.part", "mine.json", "mine.part"):
+    for other in ("mine.json", "mine.part"):
         (cache / other).write_text("")
         os.utime(cache / other, (0, 0))
     again(TINY / "eagle3", *RUN)
     names = sorted(path.name for path in cache.iterdir())
     assert len(names) == 102 and {"mine.json", "mine.part"} <= set(names)
-    assert ".01234567.part" not in names
     assert f"{20:064}.json" not in names and f"{21:064}.json" in names
 
 

@@ -7,8 +7,7 @@ import pytest
 from eaglectl import SmokeOptions, smoke
 from eaglectl.errors import UsageError
 from eaglectl.report.acceptance import _shown
-from eaglectl.report.terminal.console import as_plain_text
-from eaglectl.report.terminal.report import print_section
+from eaglectl.report.terminal import as_plain_text, print_section
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.showing import AnswerToken, ShownAnswer, _texts, positions_of
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from eaglectl.commands.upload import run as publishing
-from eaglectl.publish import upload_files
+from eaglectl.publish import plan as upload_files
 from tests.builders import STATED, Outcome, call, drafter_folder
 from tests.hub import PUBLISHER as TOKEN
 from tests.hub import (

@@ -77,7 +77,7 @@ def print_trust(trust_remote_code: bool) -> None:
 
 def show(settings: OutputSettings, outline: "Outline") -> None:
     """Print a result to stdout; with -v all of it."""
-    from eaglectl.report.terminal.report import print_outline
+    from eaglectl.report.terminal import print_outline
 
     settings.show(lambda console: print_outline(console, outline, is_whole=settings.verbose))
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from eaglectl.base import Results
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.registry import (
     ENGINES,
     EngineRequest,
@@ -72,8 +71,11 @@ def inspect(
     chosen = options or InspectOptions()
     if isinstance(source, str | os.PathLike):
         return inspect_files(os.fspath(source), chosen)
-    names = [os.fspath(each) for each in source]
-    return Results(inspect_all(names, lambda name: inspect(name, chosen), jobs=JOBS).reports)
+    return Results(
+        inspect_all(
+            [os.fspath(each) for each in source], lambda name: inspect(name, chosen), jobs=JOBS
+        ).reports
+    )
 
 
 def inspect_files(
@@ -87,14 +89,14 @@ def inspect_files(
     known, files, target_config = choice.read()
     drafter = read_drafter(checkpoint, answers, known)
     complete = completing(source, choice.text, answers)
-    notes = tuple(_notes(checkpoint, drafter, choice))
-    drafter = replace(drafter, notes=notes).completed(complete)
+    drafter = replace(drafter, notes=tuple(_notes(checkpoint, drafter, choice))).completed(complete)
     target = GivenTarget(known, files, target_config, choice.text)
+    shown_requests = tuple(_shown_releases())
     with nullcontext() if headers_only else pickles_copied(opened) as copied:
         subject = Subject(
             opened,
-            GivenTarget(known, None, target_config, choice.text) if headers_only else target,
-            (*_shown_releases(), *requests),
+            replace(target, source=None) if headers_only else target,
+            (*shown_requests, *requests),
             answers,
             headers_only=headers_only,
             on_progress=on_progress,
@@ -103,57 +105,34 @@ def inspect_files(
             takes_samples=isinstance(opened, FolderSource),
         )
         judgement = judge_drafter(subject, None if headers_only else rules())
-    numbers = (note.completed(complete) for note in notes_of(judgement.findings))
-    drafter = replace(drafter, notes=(*drafter.notes, *numbers))
+    drafter = replace(
+        drafter, notes=(*drafter.notes, *(note.completed(complete) for note in notes_of(judgement.findings)))
+    )
     verdicts = {(each.engine, each.release): each.completed(complete) for each in judgement.releases}
-    shown = [verdicts[place] for request in _shown_releases() for place in request.places]
+    shown = [verdicts[place] for request in shown_requests for place in request.places]
+    commands = _launch_commands(source, checkpoint, drafter, choice)
+    # which aux layers engines read of a config that is nested
+    is_nested = "speculators_model_type" in subject.config
+    flat = {**subject.flat, "eagle_config": None} if is_nested else subject.flat
+    names = checkpoint.source.names()
+    beside = {config_name(names) or CONFIG, INDEX, *checkpoint.sidecars} & set(names)
     return Inspection(
         checkpoint.source.label,
         drafter,
         checkpoint,
-        _readings(subject),
+        tuple(aux_readings(flat, drafter.target).values()),
         tuple(shown),
         tuple(verdicts[place] for request in requests for place in request.places),
-        as_served(
-            _launch_commands(source, checkpoint, drafter, choice), shown, is_sound=not judgement.errors
-        ),
+        as_served(commands, shown, is_sound=not judgement.errors),
         command("convert", source, target=choice.text, answers=answers),
-        opened.uncompared(_read_files(checkpoint)) if isinstance(opened, FolderSource) else opened.unchecked,
+        opened.uncompared([*checkpoint.weight_files, *beside])
+        if isinstance(opened, FolderSource)
+        else opened.unchecked,
         target.words,
         target.digest,
         tuple(finding.completed(complete) for finding in judgement.findings),
         cover_given(checkpoint, drafter, options, source, choice.place),
     )
-
-
-def _readings(subject: Subject) -> tuple[CapturedLayers, ...]:
-    """Which aux layers each engine reads."""
-    is_nested = "speculators_model_type" in subject.config
-    flat = {**subject.flat, "eagle_config": None} if is_nested else subject.flat
-    return tuple(aux_readings(flat, subject.drafter.target).values())
-
-
-def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> Iterator[Note]:
-    """The notes of reading, questions with where a target was looked for, and those on serving the pair."""
-    for note in drafter.notes:
-        text = with_places_looked_at(note.text, choice) if note.level == "question" else note.text
-        yield replace(note, text=text)
-    yield from _state_notes(checkpoint)
-    yield from _serving_notes(drafter)
-    yield from _massive_notes(checkpoint, drafter)
-
-
-def _state_notes(checkpoint: Checkpoint) -> Iterator[Note]:
-    """What a trainer's own state is, where its config is the json that was given to the trainer."""
-    source = checkpoint.source
-    if config_name(source.names()) == STATE_CONFIG:
-        from eaglectl.files.pickles import training_progress  # late: few sources are pickles
-
-        progress = training_progress(source)
-        state = f"a trainer's state ({progress})" if progress else "a trainer's state"
-        yield Note(
-            "note", "files", f"{STATE} is {state}, read with {STATE_CONFIG}; engines load what convert makes"
-        )
 
 
 def _launch_commands(
@@ -171,23 +150,28 @@ def _launch_commands(
     return launch_commands(drafter, place, revision=revision, target_text=choice.text)
 
 
-def _serving_notes(drafter: Drafter) -> Iterator[Note]:
-    """What is known of serving such a drafter, or such a target, in parallel or with structured output."""
+def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> Iterator[Note]:
+    """The notes of reading, questions with where a target was looked for, and those on serving the pair."""
+    for note in drafter.notes:
+        text = with_places_looked_at(note.text, choice) if note.level == "question" else note.text
+        yield replace(note, text=text)
+    if config_name(checkpoint.source.names()) == STATE_CONFIG:
+        from eaglectl.files.pickles import training_progress  # late: few sources are pickles
+
+        progress = training_progress(checkpoint.source)
+        state = f"a trainer's state ({progress})" if progress else "a trainer's state"
+        yield Note(
+            "note", "files", f"{STATE} is {state}, read with {STATE_CONFIG}; engines load what convert makes"
+        )
+    # of serving such a drafter, or such a target, in parallel or with structured output
     for name, engine in ENGINES.items():
         for known in notes_on_pair(name, engine.releases[-1], drafter):
             yield Note("note", engine.title, f"{engine.title}, {known.text} ({known.source})")
-
-
-def _massive_notes(checkpoint: Checkpoint, drafter: Drafter) -> Iterator[Note]:
-    """The target's massive tokens and channels, where the drafter was converted with statistics of a run.
-
-    No file of a target states them, and nothing is run here.
-    """
+    # no file of a target states its massive tokens, and nothing is run here
     for entry in history(checkpoint.record):
         match entry:
             case {"upgrade": {"calibration": {"massive": {"tokens": int(count)} as stated}}} if count:
-                text = _massive_words(stated, drafter.aux.boundaries or ())
-                if text:
+                if text := _massive_words(stated, drafter.aux.boundaries or ()):
                     yield Note("note", "target", f"{text} (as calibrate saw them)")
                 return
 
@@ -210,10 +194,3 @@ def _shown_releases() -> Iterator[EngineRequest]:
         installed = [release for request in default if request.engine == name for release in request.releases]
         releases = tuple(dict.fromkeys([*installed, engine.releases[-1]]))
         yield every_release(name) if engine.is_shown_whole else EngineRequest(name, releases)
-
-
-def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """The files of which bytes were read."""
-    names = checkpoint.source.names()
-    beside = {config_name(names) or CONFIG, INDEX, *checkpoint.sidecars} & set(names)
-    return (*checkpoint.weight_files, *beside)

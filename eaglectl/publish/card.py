@@ -1,18 +1,50 @@
-"""The card: README.md with a block and front matter that eaglectl manages; all other text stays as it is."""
+"""What `upload` writes: the card, the record with the digests of the files (eaglectl.json), and SHA256SUMS.
 
+The card is README.md with a block and front matter that eaglectl manages; all other text stays as it is.
+"""
+
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl.errors import RefusedError, UsageError
+import eaglectl
+from eaglectl import shell
+from eaglectl.conversion.card import (
+    DEFINITION,
+    doubt_lines,
+    format_title,
+    gate_lines,
+    measured_lines,
+    table,
+    unserved_lines,
+    upgrade_lines,
+)
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.engines.registry import ENGINES, launch_commands, llama_server
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.files import MIB, read_small_file
 from eaglectl.files.front_matter import MATTER, front_matter
+from eaglectl.files.header import parse_json
 from eaglectl.files.hub_names import is_repo_name
-from eaglectl.files.layout import CARD
-from eaglectl.publish.card_block import CardFacts, card_block
+from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
+from eaglectl.files.record import RECORD_SCHEMA, history
+from eaglectl.formats.catalogue import by_name, known_formats
+from eaglectl.formats.format import CheckpointSummary
+from eaglectl.formats.settling import doubt_entries, fact_record
+from eaglectl.judge.rules.config import schema_file, violations
+from eaglectl.publish.plan import UploadFile
+from eaglectl.publish.project import install_command, repository
 from eaglectl.publish.request import CardAnswers
-from eaglectl.publish.training import hub_datasets, read_training
+from eaglectl.run.measurement import ENOUGH_PROMPTS
+from eaglectl.text import as_markdown, printable
+from eaglectl.verdicts import CheckVerdict
 
 BEGIN = "<!-- eaglectl: begin. The command upload writes this block again; text outside of it is kept. -->"
 END = "<!-- eaglectl: end -->"
@@ -21,11 +53,68 @@ FIRST, LAST = "<!-- eaglectl: begin", "<!-- eaglectl: end -->"
 OLD_RESULTS = re.compile(r"^# eaglectl: begin.*?^# eaglectl: end[^\n]*(\n|\Z)", re.DOTALL | re.MULTILINE)
 LIBRARIES = ("vllm", "sglang")
 # a list in brackets on one line, without brackets in it
-FLOW = re.compile(r"\[[^\[\]]*\][ \t]*(?:#.*)?")
+FLOW = re.compile(r"^tags:[ \t]*\[([^\[\]\r\n]*)\][ \t]*(?:#.*)?\r?$", re.MULTILINE)
 KEY = re.compile(r"^([A-Za-z_][\w-]*):", re.MULTILINE)
 # line breaks to YAML, and not to those who split at line feeds
 ODD_BREAK = re.compile("\r(?!\n)|[\x85\u2028\u2029]")
 TAGS = re.compile(r"^tags:[ \t]*(?:#[^\n]*)?\r?\n((?:[ \t]*-[ \t][^\n]*\n)+)", re.MULTILINE)
+# of each launch command
+DRAFT_TOKENS = 3
+WORDS = {True: "yes", False: "no", None: "unknown"}
+# the papers: EAGLE-3, and what EAGLE-3.1 changes
+PAPERS = {"3": ("2503.01840", "EAGLE-3"), "3.1": ("2605.09992", "EAGLE-3.1")}
+TRAINING = "eaglectl/training/1"
+SCHEMA_FILE = "training.schema.json"
+MAX_TRAINING = 1 << 20
+RESPONSES = {
+    "target": "written by the target for the prompts of the data",
+    "dataset": "those of the data",
+}
+# keys that a table shows as they are, and what they are called there
+ROWS = {
+    "framework": "trained with",
+    "epochs": "epochs",
+    "steps": "steps",
+    "tokens": "tokens",
+    "global_batch_size": "global batch size",
+    "learning_rate": "learning rate",
+    "max_length": "longest sample, in tokens",
+    "ttt_length": "draft steps unrolled (training-time test)",
+    "hardware": "hardware",
+}
+
+
+class CardFacts(Struct, frozen=True):
+    """The contents of a card.
+
+    `served`: engine -> the releases that serve the drafter as it was trained, in words. `record` is
+    eaglectl.json, `smoke` a document of `eaglectl smoke --json`. `licence` and `training` are
+    what the caller states, `revision` is a tag that commands pin. `target_gap` states what was not compared
+    with a target; empty where nothing was left open.
+    """
+
+    repo: str
+    drafter: Drafter
+    parameters: int
+    nbytes: int
+    served: Mapping[str, str]
+    record: Mapping[str, Any] = field(default_factory=dict)
+    smoke: Mapping[str, Any] | None = None
+    licence: str | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+    revision: str | None = None
+    target_gap: str = ""
+
+    @property
+    def base_model(self) -> str | None:
+        """The target's name, where it is a repository on the Hub."""
+        name = self.drafter.target.name
+        return name if name and is_repo_name(name) else None
+
+    @property
+    def papers(self) -> tuple[tuple[str, str], ...]:
+        """The arXiv numbers of the drafter's papers, with their titles in short."""
+        return tuple(PAPERS[key] for key in ("3", "3.1") if self.drafter.version.startswith(key))
 
 
 def with_answers(facts: CardFacts, text: str, answers: CardAnswers) -> CardFacts:
@@ -36,22 +125,19 @@ def with_answers(facts: CardFacts, text: str, answers: CardAnswers) -> CardFacts
     """
     known = front_matter(text)
     # comments below a key are read as more values of it
-    licences, models = (
-        known.get("license", [])[:1],
-        [name for name in known.get("base_model", []) if is_repo_name(name)],
-    )
+    licences = known.get("license", [])[:1]
+    models = [name for name in known.get("base_model", []) if is_repo_name(name)]
     for option, answer, stated in (
         ("--license", answers.licence, licences),
         ("--base-model", answers.base_model, models),
     ):
         if answer is not None and stated and answer not in stated:
-            stated_names = ", ".join(stated)
-            raise UsageError(f"{option} {answer} and {CARD} ({stated_names}) differ; leave one of them out")
-    base_model = answers.base_model or facts.base_model
-    if base_model is None and len(models) == 1:
-        base_model = models[0]
+            raise UsageError(
+                f"{option} {answer} and {CARD} ({', '.join(stated)}) differ; leave one of them out"
+            )
+    only = models[0] if len(models) == 1 else None
     drafter = facts.drafter
-    if base_model is not None:
+    if base_model := answers.base_model or facts.base_model or only:
         drafter = replace(drafter, target=replace(drafter.target, name=base_model))
     return replace(
         facts,
@@ -59,6 +145,21 @@ def with_answers(facts: CardFacts, text: str, answers: CardAnswers) -> CardFacts
         licence=answers.licence or next(iter(licences), None),
         training=read_training(answers.training) if answers.training is not None else {},
     )
+
+
+def read_training(path: str | Path) -> Mapping[str, Any]:
+    """Read a file of schemas/training.schema.json: how the trainer states that the drafter was trained.
+
+    Raises UnreadableError for a file that cannot be read, UsageError for one that does not keep the schema.
+    """
+    document = parse_json(f"--training {path}", read_small_file(Path(path), MAX_TRAINING, "--training"))
+    if not isinstance(document, dict) or document.get("schema") != TRAINING:
+        raise UsageError(f'--training {path} has no "schema": "{TRAINING}"; see schemas/{SCHEMA_FILE}')
+    for place, message in violations(
+        json.loads(schema_file(SCHEMA_FILE).read_text(encoding="utf-8")), document, is_strict=True
+    ):
+        raise UsageError(f"--training {path}: {place}: {message} (schemas/{SCHEMA_FILE})")
+    return document
 
 
 def make_card(text: str, facts: CardFacts) -> str:
@@ -69,12 +170,7 @@ def make_card(text: str, facts: CardFacts) -> str:
     newline = "\r\n" if text.partition("\n")[0].endswith("\r") and "\n" in text else "\n"
     if not text.strip():
         text = f"# {facts.repo.rpartition('/')[2]}\n"
-    return _with_front_matter(_with_block(text, facts, newline), facts, newline)
-
-
-def _with_block(text: str, facts: CardFacts, newline: str) -> str:
-    """The text with its block replaced, or with the block added at the end."""
-    block = newline.join([BEGIN, *card_block(facts), END])
+    block = newline.join([BEGIN, *_block(facts), END])
     start, end = text.find(FIRST), text.find(LAST)
     if text.count(FIRST) > 1 or text.count(LAST) > 1 or (start < 0) != (end < 0) or end < start:
         raise RefusedError(
@@ -83,13 +179,12 @@ def _with_block(text: str, facts: CardFacts, newline: str) -> str:
             " at the end"
         )
     if start >= 0:
-        return text[:start] + block + text[end + len(LAST) :]
-    # one empty line before the block
-    if not text.endswith("\n"):
-        text += newline
-    if not text.endswith(newline * 2):
-        text += newline
-    return text + block + newline
+        text = text[:start] + block + text[end + len(LAST) :]
+    else:  # behind one empty line
+        text += "" if text.endswith("\n") else newline
+        text += "" if text.endswith(newline * 2) else newline
+        text += block + newline
+    return _with_front_matter(text, facts, newline)
 
 
 def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
@@ -108,14 +203,16 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
             f"{CARD}: its front matter has a line break that only some readers take for one (a lone carriage"
             " return, or Unicode's); end its lines with a line feed"
         )
-    _check_keys(match[2])
-    known = front_matter(text)
+    inner, known = match[2], front_matter(text)
+    for key, count in Counter(KEY.findall(inner)).items():
+        if count > 1:  # which of the two counts, no reader agrees on
+            raise RefusedError(f"{CARD}: its front matter has {key} {count} times; keep one of them")
     _check_stated(known, facts)
-    inner = match[2]
+    names = [dataset["name"] for dataset in facts.training.get("datasets", [])]
     values: dict[str, str | Sequence[str] | None] = {
         "license": facts.licence,
         "base_model": facts.base_model,
-        "datasets": hub_datasets(facts.training),
+        "datasets": list(dict.fromkeys(name for name in names if is_repo_name(name))),
         # in quotes: YAML reads Norwegian as "false"
         "language": [f'"{code}"' for code in facts.training.get("language", ())],
         "library_name": next((library for library in LIBRARIES if library in facts.served), None),
@@ -123,16 +220,9 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
     }
     for key, value in values.items():
         if key not in known and value:
-            inner += _yaml(key, value, newline)
+            inner += f"{key}: {value}{newline}" if isinstance(value, str) else _list(key, value, newline)
     inner = _with_tags(inner, _tags(facts), newline)
     return text[: match.start(2)] + OLD_RESULTS.sub("", inner) + text[match.start(3) :]
-
-
-def _yaml(key: str, value: str | Sequence[str], newline: str) -> str:
-    """A key of the front matter with its value: a plain word, or a list of such."""
-    if isinstance(value, str):
-        return f"{key}: {value}{newline}"
-    return f"{key}:{newline}" + "".join(f"- {item}{newline}" for item in value)
 
 
 def _check_stated(known: Mapping[str, Sequence[str]], facts: CardFacts) -> None:
@@ -148,11 +238,8 @@ def _check_stated(known: Mapping[str, Sequence[str]], facts: CardFacts) -> None:
         raise UsageError(f"the card needs {', and '.join(missing)}; or state it in {CARD}.{about}")
 
 
-def _check_keys(inner: str) -> None:
-    """Raise RefusedError for a top key that is there twice: which of the two counts, no reader agrees on."""
-    for key, count in Counter(KEY.findall(inner)).items():
-        if count > 1:
-            raise RefusedError(f"{CARD}: its front matter has {key} {count} times; keep one of them")
+def _list(key: str, items: Sequence[str], newline: str) -> str:
+    return f"{key}:{newline}" + "".join(f"- {item}{newline}" for item in items)
 
 
 def _tags(facts: CardFacts) -> list[str]:
@@ -172,25 +259,395 @@ def _with_tags(inner: str, tags: Sequence[str], newline: str) -> str:
     """The front matter with its missing tags added, in the notation of its list."""
     old = front_matter(f"---\n{inner}---\n").get("tags", [])
     missing = [tag for tag in tags if tag not in old]
-    if not missing:
-        return inner
-    top = re.search(r"^tags:[ \t]*(.*?)[ \t]*$", inner.replace("\r", ""), re.MULTILINE)
-    if top is None:
-        return inner + f"tags:{newline}" + "".join(f"- {tag}{newline}" for tag in missing)
-    if FLOW.fullmatch(top[1]):
-        return _with_flow_tags(inner, missing)
-    items = TAGS.search(inner)
-    if items is None:
-        return inner  # a scalar or nothing, which is not rewritten
-    indent = items[1][: len(items[1]) - len(items[1].lstrip(" \t"))]
-    added = "".join(f"{indent}- {tag}{newline}" for tag in missing)
-    return inner[: items.end(1)] + added + inner[items.end(1) :]
+    if missing and (flow := FLOW.search(inner)):
+        body = flow[1].rstrip().rstrip(",")
+        return inner[: flow.start(1)] + ", ".join(filter(None, [body, *missing])) + inner[flow.end(1) :]
+    if missing and (items := TAGS.search(inner)):
+        indent = items[1][: len(items[1]) - len(items[1].lstrip(" \t"))]
+        added = "".join(f"{indent}- {tag}{newline}" for tag in missing)
+        return inner[: items.end(1)] + added + inner[items.end(1) :]
+    # a scalar or nothing is not rewritten
+    return inner if not missing or "tags" in KEY.findall(inner) else inner + _list("tags", missing, newline)
 
 
-def _with_flow_tags(inner: str, missing: Sequence[str]) -> str:
-    """The front matter with tags added to a list in brackets."""
-    start = re.search(r"^tags:[ \t]*\[", inner, re.MULTILINE)
-    assert start is not None
-    end = inner.index("]", start.end())
-    body = inner[start.end() : end].rstrip().rstrip(",")
-    return inner[: start.end()] + ", ".join([body, *missing] if body else missing) + inner[end:]
+def _block(facts: CardFacts) -> list[str]:
+    target = _model(facts.base_model) if facts.base_model else "its target model"
+    acceptance = [*(measurement_lines(facts.smoke) if facts.smoke else []), *gate_lines(facts.record)]
+    papers = " and ".join(f"[{title}](https://arxiv.org/abs/{number})" for number, title in facts.papers)
+    return [
+        "## Overview",
+        "",
+        f"A draft model for speculative decoding with {target}, of the design of {papers}: it"
+        " proposes tokens and the target verifies them, so the output is the target's own. It does not run"
+        " alone, nor with another target.",
+        "",
+        *([facts.target_gap, ""] if facts.target_gap else []),
+        *table(("", ""), _facts(facts)),
+        "",
+        *unserved_lines(facts.record),
+        *doubt_lines(facts.drafter),
+        *measured_lines(facts.drafter),
+        *upgrade_lines(facts.record),
+        *_serving(facts),
+        *_training(facts),
+        *(["## Acceptance", "", DEFINITION, "", *acceptance] if acceptance else []),
+        *_download(facts),
+    ]
+
+
+def _model(name: str) -> str:
+    return f"[{name}](https://huggingface.co/{name})"
+
+
+def _facts(facts: CardFacts) -> list[tuple[str, str]]:
+    drafter, dims = facts.drafter, facts.drafter.dims
+    boundaries, converted = drafter.aux.boundaries, []
+    *_, first = history(facts.record)
+    match first.get("source"):
+        case {"producer": str(producer)} if producer != drafter.producer and producer in known_formats():
+            converted = [("converted from", f"{format_title(producer)}, by eaglectl")]
+    aux = "the engines' default" if boundaries is None else ", ".join(map(str, boundaries))
+    tokens = f"all {dims.vocab:,} tokens of the target"
+    if drafter.has_reduced_vocabulary:
+        tokens = f"{dims.draft_vocab:,} of the target's {dims.vocab:,} tokens"
+    return [
+        *([("target model", _model(facts.base_model))] if facts.base_model else []),
+        ("algorithm", f"EAGLE-{drafter.version}"),
+        *([("licence", facts.licence)] if facts.licence else []),
+        (
+            "network",
+            f"{dims.layers} layer{'s' * (dims.layers > 1)}, {dims.attention}, hidden size {dims.hidden:,}",
+        ),
+        ("parameters", f"{facts.parameters:,} ({facts.nbytes:,} bytes, {', '.join(drafter.dtypes)})"),
+        ("draft vocabulary", tokens),
+        (
+            "aux layers",
+            f"{aux} (boundary b is the target's residual stream as it enters layer b, counted from 0)",
+        ),
+        ("norms", f"fc_norm {WORDS[drafter.norms.fc_norm]}, norm_output {WORDS[drafter.norms.norm_output]}"),
+        ("file format", format_title(drafter.producer)),
+        *converted,
+    ]
+
+
+def _serving(facts: CardFacts) -> list[str]:
+    if not facts.served:
+        return []
+    commands = dict(launch_commands(facts.drafter, facts.repo, DRAFT_TOKENS, facts.revision))
+    # what makes both GGUF files, in a checkout of llama.cpp, and serves them
+    convert = "python convert_hf_to_gguf.py"
+    commands["llama.cpp"] = "\n".join(
+        [
+            shell.join(["hf", "download", facts.base_model or "TARGET", "--local-dir", "target"]),
+            _download_command(facts),
+            f"{convert} target --outfile target.gguf",
+            f"{convert} drafter --target-model-dir target --outfile drafter.gguf",
+            llama_server("drafter.gguf", DRAFT_TOKENS, "target.gguf"),
+        ]
+    )
+    lines = [
+        "## Serving",
+        "",
+        f"By the rules of {_eaglectl()}, these releases serve it as it was trained:",
+        "",
+    ]
+    for engine, releases in facts.served.items():
+        lines += [
+            f"{ENGINES[engine].title} {releases}:",
+            "",
+            "```bash",
+            *commands[engine].split("\n"),
+            "```",
+            "",
+        ]
+    if facts.revision is None:
+        lines += ["These commands take the newest revision; add the one of a commit to stay with it.", ""]
+    return lines
+
+
+def _training(facts: CardFacts) -> list[str]:
+    if not facts.training:
+        return []
+    method = facts.training.get("method")
+    return [
+        "## Training",
+        "",
+        "As its trainer states it:",
+        "",
+        *([as_markdown(method), ""] if method else []),
+        *table(("", ""), _training_rows(facts.training)),
+        "",
+    ]
+
+
+def _training_rows(training: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    if datasets := training.get("datasets"):
+        rows.append(("data", ", ".join(map(_dataset, datasets))))
+    if responses := training.get("responses"):
+        rows.append(("answers", RESPONSES[responses]))
+    if languages := training.get("language"):
+        rows.append(("language", ", ".join(languages)))
+    for key, title in ROWS.items():
+        value = training.get(key)
+        if isinstance(value, str):
+            rows.append((title, as_markdown(value)))
+        elif value is not None:
+            rows.append((title, f"{value:,}" if isinstance(value, int) else f"{value:g}"))
+    return rows
+
+
+def _dataset(dataset: Mapping[str, Any]) -> str:
+    name = as_markdown(dataset["name"])
+    if is_repo_name(dataset["name"]):
+        name = f"[{dataset['name']}](https://huggingface.co/datasets/{dataset['name']})"
+    about = [
+        *([f"split {as_markdown(dataset['split'])}"] if "split" in dataset else []),
+        *([f"revision {as_markdown(dataset['revision'])}"] if "revision" in dataset else []),
+        *([f"{dataset['samples']:,} samples"] if "samples" in dataset else []),
+    ]
+    return f"{name} ({', '.join(about)})" if about else name
+
+
+def few_prompts(smoke: Mapping[str, Any]) -> str:
+    """A warning where a measurement is of too few prompts to say much of others; empty where it is not."""
+    if (prompts := smoke["prompts"]) >= ENOUGH_PROMPTS:
+        return ""
+    return (
+        f"only {prompts} prompts were measured: under {ENOUGH_PROMPTS}, an interval says little about other"
+        " prompts"
+    )
+
+
+def measurement_lines(smoke: Mapping[str, Any]) -> list[str]:
+    """What a document of `smoke` measured; of another, raises what a lookup or a bad value raises."""
+    engine, sampling, lossless = smoke["engine"], "", ""
+    if (temperature := smoke.get("temperature")) is not None:
+        sampling = f", temperature {temperature:g}" if temperature else ", greedy"
+    if smoke.get("lossless") is not None:
+        lossless = f" {'Every' if smoke['lossless'] else 'Not every'} output equals plain decoding."
+    device = printable(f"{engine['name']} {engine['version']} on {engine['device']} in {engine['dtype']}")
+    about = (
+        f"Measured with {as_markdown(device)}, {smoke['prompts']:d} prompts, {smoke['drafts']:,d} drafts of"
+        f" k={smoke['k']:d} tokens{sampling}.{lossless}"
+    )
+    sets = smoke.get("sets") or {}
+    rows = [_row(as_markdown(name), measured) for name, measured in sets.items()] if len(sets) > 1 else []
+    head = ("prompts", "number", "acceptance length", "accepted at each position")
+    warning = few_prompts(smoke)
+    return [
+        about,
+        "",
+        *([f"> **Few prompts:** {warning}.", ""] if warning else []),
+        *table(head, [*rows, _row("all", smoke)]),
+        "",
+        f"This shows {as_markdown(smoke['engine']['proves'])}. Acceptance differs with prompts, their"
+        " language and sampling: measure your own traffic with eaglectl's `smoke --prompts`.",
+        "",
+        *_speed(smoke),
+    ]
+
+
+def _row(name: str, measured: Mapping[str, Any]) -> tuple[str, ...]:
+    low, high = measured["interval"]
+    positions = ", ".join(f"{position['value']:.1%}" for position in measured["per_position"])
+    return (
+        name,
+        f"{measured['prompts']:d}",
+        f"{measured['acceptance_length']:.3f} [{low:.3f}, {high:.3f}]",
+        positions,
+    )
+
+
+def _speed(smoke: Mapping[str, Any]) -> list[str]:
+    speed = smoke.get("speed")
+    if not speed or speed["device"] == "cpu" or not speed["text"]:
+        return []
+    where = as_markdown(speed["card"] or speed["device"])
+    return [
+        "Tokens/s with the drafter over those without, by requests at a time:"
+        f" **{as_markdown(speed['text'])}** (median of {speed['repeats']:d} repeats, {where};"
+        f" {as_markdown(speed['how'])}).",
+        "",
+    ]
+
+
+def _download(facts: CardFacts) -> list[str]:
+    """How to check a download: by eaglectl where it can be got, else by the list of digests alone."""
+    commands, about = ["(cd drafter && sha256sum -c SHA256SUMS)"], "compares every file with its SHA-256."
+    if install := install_command():
+        commands = [install, "eaglectl verify drafter"]
+        about = (
+            "compares every file with `SHA256SUMS` and `eaglectl.json`, which also record how the files were"
+            " made and checked."
+        )
+    return [
+        "## Check a download",
+        "",
+        "```bash",
+        _download_command(facts),
+        *commands,
+        "```",
+        "",
+        f"{about} Published with {_eaglectl()}.",
+    ]
+
+
+def _eaglectl() -> str:
+    name = f"eaglectl {eaglectl.__version__}"
+    return f"[{name}]({repository()})" if repository() else name
+
+
+def _download_command(facts: CardFacts) -> str:
+    pin = ["--revision", facts.revision] if facts.revision else []
+    return shell.join(["hf", "download", facts.repo, *pin, "--local-dir", "drafter"])
+
+
+MAX_SMOKE = 64 * MIB
+# how a measurement for a card is made
+MEASURE = "`eaglectl smoke SOURCE --json --target TARGET > smoke.json`"
+# files that the record does not list: itself, and what is written after it
+UNLISTED = (RECORD, SUMS, SIGNATURE)
+# keys of a smoke document that are published: no names of folders
+SMOKE_KEYS = (
+    "version",
+    "verdict",
+    "acceptance_length",
+    "interval",
+    "per_position",
+    "drafts",
+    "prompts",
+    "lossless",
+    "k",
+    "max_tokens",
+    "seed",
+    "prompts_digest",
+)
+# and those that documents of older releases do not have
+LATER_KEYS = ("temperature", "tokens", "sets", "seconds", "speed")
+ENGINE_KEYS = ("name", "version", "device", "dtype")
+
+
+def make_record(
+    checkpoint: Checkpoint,
+    drafter: Drafter,
+    files: Sequence[UploadFile],
+    validation: Mapping[str, Any],
+    smoke: Mapping[str, Any] | None,
+) -> bytes:
+    """eaglectl.json: the record that is there, or one of the drafter's origin, with the digests of `files`.
+
+    `validation` is the outcome of `validate`, `smoke` a document of `eaglectl smoke --json`, or what an
+    earlier record keeps of one.
+    """
+    listed = {
+        file.name: {"size": file.size, "sha256": file.sha256}
+        for file in sorted(files, key=lambda file: file.name)
+        if file.name not in UNLISTED
+    }
+    before = checkpoint.sidecars.get(RECORD)
+    record = dict(before) if before else _new_record(checkpoint, drafter, listed)
+    published: dict[str, Any] = {
+        "eaglectl": eaglectl.__version__,
+        "files": listed,
+        "validation": dict(validation),
+    }
+    if smoke is not None:
+        keys = (*SMOKE_KEYS, *(key for key in LATER_KEYS if key in smoke))
+        engine = {key: smoke["engine"][key] for key in (*ENGINE_KEYS, "proves")}
+        published["smoke"] = {**{key: smoke[key] for key in keys}, "engine": engine}
+    return (json.dumps({**record, "published": published}, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def make_sums(files: Sequence[UploadFile]) -> bytes:
+    """SHA256SUMS over every file but itself and what is made after it, as `sha256sum` writes it."""
+    lines = sorted((file.name, file.sha256) for file in files if file.name not in (SUMS, SIGNATURE))
+    return "".join(f"{digest}  {name}\n" for name, digest in lines).encode()
+
+
+def read_smoke(path: str | Path) -> Mapping[str, Any]:
+    """Read a document of `eaglectl smoke --json`.
+
+    Raises UnreadableError, and UsageError for another document or a failed measurement.
+    """
+    try:
+        document = json.loads(read_small_file(Path(path), MAX_SMOKE, "--smoke"))
+    except (ValueError, RecursionError):
+        raise UnreadableError(f"--smoke {path} is not JSON; write it by {MEASURE}") from None
+    if not isinstance(document, dict) or document.get("schema") != "eaglectl/smoke/1":
+        raise UsageError(f"--smoke {path} is no document of smoke; write one by {MEASURE}")
+    _check_smoke(document, f"--smoke {path}")
+    if not isinstance(document.get("files"), dict):
+        raise UnreadableError(
+            f"--smoke {path} does not say which files were measured; write it again by {MEASURE}"
+        )
+    if document["verdict"] != CheckVerdict.PASS:
+        raise UsageError(
+            f"--smoke {path}: the verdict is {document['verdict']}, and a card that says so helps nobody;"
+            " find out why first"
+        )
+    return document
+
+
+def kept_smoke(record: Mapping[str, Any], files: Sequence[UploadFile]) -> Mapping[str, Any] | None:
+    """The measurement in the record, if it is of these weights and this config. Raises UnreadableError."""
+    match record:
+        case {"published": {"smoke": Mapping() as smoke, "files": Mapping() as listed}}:
+            named = ((name, file) for name, file in listed.items() if isinstance(file, Mapping))
+            if {name: file.get("sha256") for name, file in named if _is_measured(name)} == _measured(files):
+                _check_smoke(smoke, f"what {RECORD} says was measured")
+                return smoke
+    return None
+
+
+def _measured(files: Sequence[UploadFile]) -> Mapping[str, str]:
+    return {file.name: file.sha256 for file in files if _is_measured(file.name)}
+
+
+def _is_measured(name: str) -> bool:
+    return name == "config.json" or name.endswith(".safetensors")
+
+
+def _check_smoke(document: Mapping[str, Any], where: str) -> None:
+    """Raise UnreadableError for a document that `smoke` did not write: what a card shows of it is made."""
+    if missing := [key for key in (*SMOKE_KEYS, "engine") if key not in document]:
+        raise UnreadableError(f"{where} has no {missing[0]}; write it again by {MEASURE}")
+    try:
+        measurement_lines(document)
+        json.dumps(document, allow_nan=False)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise UnreadableError(f"{where} is not as smoke writes it; write it again by {MEASURE}") from None
+
+
+def check_measured(smoke: Mapping[str, Any], files: Sequence[UploadFile]) -> None:
+    """Raise RefusedError where a document of `read_smoke` is about other files than `files`."""
+    sent, measured = _measured(files), smoke["files"]
+    different = sorted(name for name in {*sent, *measured} if sent.get(name) != measured.get(name))
+    if different:
+        raise RefusedError(
+            f"--smoke: what was measured had another {different[0]} than the folder that is uploaded; run"
+            f" {MEASURE}"
+        )
+
+
+def _new_record(checkpoint: Checkpoint, drafter: Drafter, listed: Mapping[str, Any]) -> dict[str, Any]:
+    config = by_name(drafter.producer).flat(checkpoint.config)
+    summary = CheckpointSummary(config, tuple(checkpoint.tensors), checkpoint.metadata)
+    return {
+        "schema": RECORD_SCHEMA,
+        "eaglectl": eaglectl.__version__,
+        "source": {
+            "name": checkpoint.source.label,
+            "producer": drafter.producer,
+            "evidence": drafter.evidence,
+            "files": {name: listed[name] for name in checkpoint.weight_files if name in listed},
+        },
+        "previous": None,
+        "eagle": drafter.version,
+        "layout": drafter.producer,
+        **fact_record(drafter),
+        "doubts": doubt_entries(drafter.doubts, summary),
+        "tensors": [],
+        "left": [],
+        "notes": [],
+    }

@@ -7,9 +7,9 @@ is listed, or is a difference.
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace as replace_fields
-from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ from eaglectl.files.source import FolderSource, read_open
 from eaglectl.formats.commands import command
 from eaglectl.judge.rules.release import read_sums
 from eaglectl.progress import ByteCounter, OnProgress
-from eaglectl.text import listed as names_listed
+from eaglectl.text import listed
 from eaglectl.verdicts import FileState, VerifyVerdict
 
 # .gitattributes is written by the Hub when a repository is created, and `hf download` brings it. The Hub's
@@ -55,18 +55,16 @@ DigestKind = Literal["sha256", "lfs-sha256", "git-id", "tensors"]
 
 
 class StatedFile(Struct, frozen=True):
-    """A file as a list states it: size, and digest of the kind; None where the list does not state it.
+    """A file as a list states it: size, and digests of the kind; None where the list does not state it.
 
-    `tensors` are the digests of a file of the kind "tensors", by name, with that of the header, and
-    `algorithm` made them. `fault` states why no file can be as the list says.
+    `digests` has the one of the file under "", or, of the kind "tensors", those of the header and of each
+    tensor, which `algorithm` made. No file is as a list says that has more than one digest of it.
     """
 
     size: int | None = None
     kind: DigestKind | None = None
-    digest: str = ""
-    tensors: Mapping[str, str] = {}
+    digests: Mapping[str, str] = {}
     algorithm: Algorithm = "sha256"
-    fault: str = ""
 
 
 Lists = dict[str, Mapping[str, StatedFile]]
@@ -129,14 +127,14 @@ class Verification(Result, frozen=True):
 
 
 class FolderFiles:
-    """The files below a folder; `digests` are threads that hash them.
+    """The files below a folder; `threads` hash them.
 
     `irregular` are links, pipes and devices, each with what it is; `bookkeeping` is what no list names. Links
     are not followed. Raises UnreadableError for a folder that cannot be listed.
     """
 
-    def __init__(self, source: FolderSource, digests: Digests, counter: ByteCounter) -> None:
-        self.source, self.digests, self.counter = source, digests, counter
+    def __init__(self, source: FolderSource, threads: Digests) -> None:
+        self.source, self.threads = source, threads
         self.started: dict[str, RangeDigests] = {}
         self.names: set[str] = set()
         self.bookkeeping: list[str] = []
@@ -160,54 +158,48 @@ class FolderFiles:
     def start(self, lists: Lists) -> None:
         """Have the threads begin with the SHA-256 of the files that `lists` state it of."""
         stated = [(name, file.kind) for files in lists.values() for name, file in files.items()]
-        self.counter.total = sum(map(self.size, self.names & {name for name, _ in stated}))
-        hashed = {name for name, kind in stated if kind in ("sha256", "lfs-sha256")}
-        for name in sorted(self.names & hashed):
-            with self.open_file(name) as file:
-                size = os.fstat(file.fileno()).st_size
-                self.started[name] = self.digests.of_ranges(name, file.fileno(), {name: (0, size)}, "sha256")
-
-    def open_file(self, name: str) -> BufferedReader:
-        """A file as it is: what it should be is for the lists to state."""
-        return open_regular(self.source.path(name))
+        for name in self.names & {name for name, kind in stated if kind in ("sha256", "lfs-sha256")}:
+            with open_regular(self.source.path(name)) as file:
+                whole = {"": (0, os.fstat(file.fileno()).st_size)}
+                self.started[name] = self.threads.of_ranges(name, file.fileno(), whole, "sha256")
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
         return self.source.size(name)
 
     def read(self, name: str) -> bytes:
-        """A small file."""
-        with self.open_file(name) as file:
+        """A small file, as it is: what it should be is for the lists to state."""
+        with open_regular(self.source.path(name)) as file:
             return read_open(self.source.place, name, file.fileno(), 0, None)
 
-    def sha256(self, name: str) -> tuple[DigestKind, str]:
-        """The SHA-256 of a file that was started."""
-        return "sha256", self.started[name].result()[name]
+    def digests(self, name: str, stated: StatedFile) -> tuple[DigestKind, Mapping[str, str]]:
+        """The digests of a file, of the kind that is stated.
 
-    def has_git_id(self, name: str, stated: str) -> bool:
-        """Whether git's name of a file is this one."""
-        with self.open_file(name) as file:
-            return has_digest(stated, os.fstat(file.fileno()).st_size, blocks_of(file.fileno()))
-
-    def tensors(self, name: str, algorithm: Algorithm) -> Mapping[str, str]:
-        """The digests of a weight file's header and tensors.
-
-        Raises UnreadableError for a file that is no safetensors file.
+        Raises UnreadableError for one that is to be compared by tensors and is no safetensors file.
         """
-        with self.open_file(name) as file:
+        if stated.kind in ("sha256", "lfs-sha256"):
+            return stated.kind, self.started[name].result()
+        with open_regular(self.source.path(name)) as file:
             size = os.fstat(file.fileno()).st_size
+            if stated.kind == "git-id":
+                return "git-id", stated.digests if has_digest(
+                    stated.digests[""], size, blocks_of(file.fileno())
+                ) else {}
             length = header_length(name, file.read(8), size)
-            header = parse_header(name, file.read(length), size)
-            ranges = {**tensor_ranges(header.tensors, name), HEADER_KEY: (0, 8 + length)}
-            return self.digests.of_ranges(name, file.fileno(), ranges, algorithm).result()
+            ranges = {
+                **tensor_ranges(parse_header(name, file.read(length), size).tensors, name),
+                HEADER_KEY: (0, 8 + length),
+            }
+            return "tensors", self.threads.of_ranges(name, file.fileno(), ranges, stated.algorithm).result()
 
 
-def _files_below(root: Path) -> Iterable[Path]:
+def _files_below(root: Path) -> Iterator[Path]:
     """Everything below a folder but plain folders, without following links."""
 
     def refuse(error: OSError) -> None:
-        where = error.filename or root
-        raise UnreadableError(f"{where}: {error.strerror}; what is in it cannot be compared") from None
+        raise UnreadableError(
+            f"{(error.filename or root)}: {error.strerror}; what is in it cannot be compared"
+        ) from None
 
     for folder, folders, names in os.walk(root, onerror=refuse):
         paths = sorted(Path(folder, name) for name in (*folders, *names))
@@ -223,20 +215,14 @@ class HubFiles:
         self.bookkeeping = [name for name in sizes if BOOKKEEPING.fullmatch(name)]
         self.names = set(sizes) - set(self.bookkeeping)
         self.irregular: dict[str, str] = {}
+        # both raise UnreadableError for a file that is not as the Hub lists it
+        self.size, self.read = self.source.size, self.source.read
 
-    def size(self, name: str) -> int:
-        """Bytes of a file, as the Hub lists them."""
-        return self.source.sizes[name]
-
-    def read(self, name: str) -> bytes:
-        """A small file. Raises UnreadableError where it is not as the Hub lists it."""
-        return self.source.read(name)
-
-    def sha256(self, name: str) -> tuple[DigestKind, str]:
+    def digests(self, name: str, _: StatedFile) -> tuple[DigestKind, Mapping[str, str]]:
         """The Hub's SHA-256 of a file in LFS, else that of what it sends."""
         if name in self.source.listed.sha256:
-            return "lfs-sha256", self.source.listed.sha256[name]
-        return "sha256", hashlib.sha256(self.read(name)).hexdigest()
+            return "lfs-sha256", {"": self.source.listed.sha256[name]}
+        return "sha256", {"": hashlib.sha256(self.read(name)).hexdigest()}
 
 
 def verify_folder(
@@ -253,11 +239,12 @@ def verify_folder(
     must be as. Raises UnreadableError where no list is there or required, or a list or file cannot be read.
     """
     counter = ByteCounter(on_progress, "hashing", 0)
-    with Digests(counter.add) as digests:
-        files = FolderFiles(source, digests, counter)
+    with Digests(counter.add) as threads:
+        files = FolderFiles(source, threads)
         lists = read_lists(files)
         if against is not None:
             lists[f"{against.label}@{against.commit[:12]}"] = _read_listing(against)
+        counter.total = sum(files.size(name) for name in files.names & {*chain(*lists.values())})
         files.start(lists)
         return _verify(files, shown, lists, needs_record=needs_record)
 
@@ -286,11 +273,10 @@ def _read_sums(data: bytes) -> Mapping[str, StatedFile]:
     if sums.broken or not sums.digests:
         where = f"line {sums.broken[0]} is no digest and name" if sums.broken else "it is empty"
         raise UnreadableError(f"{SUMS} cannot be used: {where}; fetch it again")
-    stated = {}
-    for name, digests in sums.digests.items():
-        fault = f"has {len(digests)} digests in {SUMS}, and a file has one" if len(digests) > 1 else ""
-        stated[name] = StatedFile(kind="sha256", digest=digests[0], fault=fault)
-    return stated
+    return {
+        name: StatedFile(kind="sha256", digests={"": first, **dict.fromkeys(others, "")})
+        for name, (first, *others) in sums.digests.items()
+    }
 
 
 def _read_record(data: bytes) -> Mapping[str, StatedFile] | None:
@@ -315,72 +301,58 @@ def _recorded(file: Mapping[str, Any]) -> StatedFile:
         tensors = {str(name): str(digest) for name, digest in file["tensors"].items()}
         if (algorithm := file.get("digest", "sha256")) not in ALGORITHMS:
             raise ValueError(algorithm)
-        tensors[HEADER_KEY] = str(file["header"])
-        return StatedFile(size, "tensors", tensors=tensors, algorithm=algorithm)
+        return StatedFile(size, "tensors", {**tensors, HEADER_KEY: str(file["header"])}, algorithm)
     digest = file["sha256"]
-    return StatedFile(size) if digest is None else StatedFile(size, "sha256", str(digest))
+    return StatedFile(size) if digest is None else StatedFile(size, "sha256", {"": str(digest)})
 
 
 def _read_listing(source: HubSource) -> Mapping[str, StatedFile]:
-    """The listing of a repository."""
-    digests: dict[str, tuple[DigestKind, str]] = {
-        **{name: ("git-id", digest) for name, digest in source.listed.git_ids.items()},
-        **{name: ("lfs-sha256", digest) for name, digest in source.listed.sha256.items()},
+    kinds: dict[DigestKind, Mapping[str, str]] = {
+        "lfs-sha256": source.listed.sha256,
+        "git-id": source.listed.git_ids,
     }
-    sizes = {**source.sizes, **source.below}
-    return {
-        name: StatedFile(size, *digests.get(name, (None, "")))
-        for name, size in sizes.items()
-        if not BOOKKEEPING.fullmatch(name)
-    }
+    stated = {}
+    for name, size in {**source.sizes, **source.below}.items():
+        kind = next((kind for kind, digests in kinds.items() if name in digests), None)
+        if not BOOKKEEPING.fullmatch(name):
+            stated[name] = StatedFile(size, kind, {"": kinds[kind][name]} if kind else {})
+    return stated
 
 
 def _verify(files: FolderFiles | HubFiles, shown: str, lists: Lists, *, needs_record: bool) -> Verification:
     if not lists and not needs_record:
-        raise _nothing_stated(files, shown)
-    stated: dict[str, dict[str, StatedFile]] = {}
-    for list_name, entries in lists.items():
-        for name, file in entries.items():
-            stated.setdefault(name, {})[list_name] = file
+        advice = ""
+        if isinstance(files, FolderFiles):
+            advice = (
+                f" `{command('verify', shown)}` with --against and its repository on the Hub"
+                " (org/name@revision) compares it with what the Hub lists."
+            )
+        raise UnreadableError(
+            f"{shown} has no {SUMS} and no {RECORD} that lists its files: there is nothing to compare"
+            f" with.{advice}"
+        )
+    names = dict.fromkeys(chain(*lists.values()))
     faults = []
     if needs_record and RECORD not in lists:
         how = "is required, and is not there or lists no files; fetch it again from who published the drafter"
         faults.append(CheckedFile(RECORD, FileState.MISSING, (), how))
-    names = [name for name in stated if name != RECORD or not faults]
-    checked = [_check_file(files, name, stated[name]) for name in names]
-    faults += _unlisted(files, lists)
-    irregular = sorted(set(files.irregular) - set(stated))
-    faults += [CheckedFile(name, FileState.UNLISTED, (), files.irregular[name]) for name in irregular]
-    others = tuple(sorted(files.bookkeeping))
-    return Verification(shown, tuple(lists), (*checked, *faults), others, SIGNATURE in files.names)
-
-
-def _nothing_stated(files: FolderFiles | HubFiles, shown: str) -> UnreadableError:
-    """The error for files that no list names."""
-    advice = ""
-    if isinstance(files, FolderFiles):
-        advice = (
-            f" `{command('verify', shown)}` with --against and its repository on the Hub"
-            " (org/name@revision) compares it with what the Hub lists."
-        )
-    return UnreadableError(
-        f"{shown} has no {SUMS} and no {RECORD} that lists its files: there is nothing to compare with."
-        f"{advice}"
-    )
-
-
-def _unlisted(files: FolderFiles | HubFiles, lists: Lists) -> Iterator[CheckedFile]:
-    """The files that are not in every list that can name them."""
-    for name in sorted(files.names):
+        names.pop(RECORD, None)
+    checked = [_check_file(files, name, lists) for name in names]
+    for name in sorted(files.names):  # those that are not in every list that can name them
         silent = [each for each in lists if name not in lists[each] and name not in AFTER.get(each, ())]
         if silent:
             stating = tuple(each for each in lists if name in lists[each])
             how = f"is not in {' and not in '.join(silent)}: it was added, or the list is of other files"
-            yield CheckedFile(name, FileState.UNLISTED, stating, how)
+            faults.append(CheckedFile(name, FileState.UNLISTED, stating, how))
+    irregular = sorted(set(files.irregular) - set(names))
+    faults += [CheckedFile(name, FileState.UNLISTED, (), files.irregular[name]) for name in irregular]
+    return Verification(
+        shown, tuple(lists), (*checked, *faults), tuple(sorted(files.bookkeeping)), SIGNATURE in files.names
+    )
 
 
-def _check_file(files: FolderFiles | HubFiles, name: str, stated: Mapping[str, StatedFile]) -> CheckedFile:
-    """A file compared with what each list states of it."""
+def _check_file(files: FolderFiles | HubFiles, name: str, lists: Lists) -> CheckedFile:
+    stated = {each: lists[each][name] for each in lists if name in lists[each]}
     if name in files.irregular:
         return CheckedFile(name, FileState.DIFFERS, tuple(stated), files.irregular[name])
     if name not in files.names:
@@ -389,55 +361,55 @@ def _check_file(files: FolderFiles | HubFiles, name: str, stated: Mapping[str, S
     by = tuple(dict.fromkeys(kind for result in results for kind in result.by))
     if by:  # a list without a digest is settled by another one
         results = [result for result in results if result.judgement != FileState.NOT_LOOKED]
-    worst = min(results, key=lambda result: WORST_FIRST.index(result.judgement))
-    return replace(worst, lists=tuple(stated), by=by)
+    return replace(
+        min(results, key=lambda result: WORST_FIRST.index(result.judgement)), lists=tuple(stated), by=by
+    )
 
 
 def _compare(files: FolderFiles | HubFiles, name: str, list_name: str, stated: StatedFile) -> CheckedFile:
-    """A file compared with what one list states of it."""
-    how, kind = stated.fault, stated.kind
-    if not how and stated.size is not None and stated.size != (size := files.size(name)):
+    if stated.size is not None and stated.size != (size := files.size(name)):
         how = f"has {size} bytes and {list_name} says {stated.size}"
-    if how:
         return CheckedFile(name, FileState.DIFFERS, how=how)
-    if kind is None:
-        how = f"has its size, and {list_name} has no digest of it"
-        if list_name == RECORD:
-            how += ": it was linked by `convert --link`, which reads no data; convert without --link"
-        return CheckedFile(name, FileState.NOT_LOOKED, how=how)
-    if kind in ("sha256", "lfs-sha256"):
-        computed, digest = files.sha256(name)
-        kind = computed if computed == "lfs-sha256" else kind
-        if digest != stated.digest:
-            how = f"has SHA-256 {digest[:12]}... and {list_name} says {stated.digest[:12]}..."
-    elif isinstance(files, HubFiles):
-        how = (
-            f"was not downloaded, and {list_name} has digests of its tensors alone: download the repository,"
-            " and verify that folder"
-        )
-        return CheckedFile(name, FileState.NOT_LOOKED, how=how)
-    elif kind == "tensors":
-        return _compare_tensors(files, name, list_name, stated)
-    elif not files.has_git_id(name, stated.digest):
-        how = f"has not the git id {stated.digest[:12]}... that {list_name} says"
-    return CheckedFile(name, FileState.DIFFERS if how else FileState.SAME, how=how, by=(kind,))
-
-
-def _compare_tensors(files: FolderFiles, name: str, list_name: str, stated: StatedFile) -> CheckedFile:
-    """A weight file compared with digests of its header and of each tensor."""
+    if gap := _gap(files, list_name, stated):
+        return CheckedFile(name, FileState.NOT_LOOKED, how=gap)
     try:
-        tensors = files.tensors(name, stated.algorithm)
+        kind, digests = files.digests(name, stated)
     except UnreadableError as error:
-        how = f"has no header that can be read: {error}"
-        return CheckedFile(name, FileState.DIFFERS, how=how)
-    every = sorted({*stated.tensors, *tensors})
-    differing = [each for each in every if stated.tensors.get(each) != tensors.get(each)]
-    named, how = tuple(each for each in differing if each != HEADER_KEY), ""
-    if named:
-        how = f"has other bytes than {list_name} says in {names_listed(named)}"
-    elif differing:
+        if stated.kind != "tensors":
+            raise
+        return CheckedFile(name, FileState.DIFFERS, how=f"has no header that can be read: {error}")
+    differing = [
+        key for key in sorted({*stated.digests, *digests}) if stated.digests.get(key) != digests.get(key)
+    ]
+    tensors = tuple(key for key in differing if key != HEADER_KEY) if kind == "tensors" else ()
+    if tensors:
+        how = f"has other bytes than {list_name} says in {listed(tensors)}"
+    elif kind == "tensors":
         how = (
             f"has another header than {list_name} says: its metadata, or dtypes, shapes and order of tensors"
         )
-    state = FileState.DIFFERS if how else FileState.SAME
-    return CheckedFile(name, state, (), how, ("tensors",), named, len(stated.tensors) - 1)
+    elif kind == "git-id":
+        how = f"has not the git id {stated.digests[''][:12]}... that {list_name} says"
+    elif len(stated.digests) > 1:
+        how = f"has {len(stated.digests)} digests in {list_name}, and a file has one"
+    else:
+        how = f"has SHA-256 {digests[''][:12]}... and {list_name} says {stated.digests[''][:12]}..."
+    compared = len(stated.digests) - 1
+    if not differing:
+        return CheckedFile(name, FileState.SAME, by=(kind,), compared=compared)
+    return CheckedFile(name, FileState.DIFFERS, (), how, (kind,), tensors, compared)
+
+
+def _gap(files: FolderFiles | HubFiles, list_name: str, stated: StatedFile) -> str:
+    """Why a file cannot be compared with what a list states of it; "" where it can."""
+    if stated.kind == "tensors" and isinstance(files, HubFiles):
+        return (
+            f"was not downloaded, and {list_name} has digests of its tensors alone: download the repository,"
+            " and verify that folder"
+        )
+    if stated.kind is not None:
+        return ""
+    gap = f"has its size, and {list_name} has no digest of it"
+    if list_name == RECORD:
+        gap += ": it was linked by `convert --link`, which reads no data; convert without --link"
+    return gap

@@ -3,11 +3,10 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import Drafter, Feature, Note, options
+from eaglectl.drafter.drafter import Drafter, Feature, Note, Rope, options
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.layers import CapturedLayers
@@ -46,9 +45,6 @@ from eaglectl.report.wording import (
 from eaglectl.results import FailedSource, Inspection
 from eaglectl.verdicts import ServedAs
 
-if TYPE_CHECKING:
-    from eaglectl.run.coverage import Coverage
-
 AS_TRAINED = {True: "yes", False: "no", None: "unknown"}
 LEVELS = ("problem", "question", "warning", "note")
 # of the facts on a drafter, those that are always shown
@@ -70,6 +66,7 @@ ANSWERED = ("aux-unknown", "mask-token")
 # only parts of files were read
 HEADERS_READ = "; headers read from the Hub or its cache, which no digest covers"
 FROM_TARGET = "the target's (none in the file)"
+GIVEN = "given by --target"
 
 AS_TRAINED_TONES: Mapping[str, Tone] = {"yes": "good", "no": "bad", "unknown": "doubt"}
 
@@ -90,7 +87,7 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
     sections = [
         Section("Drafter", [Pairs(facts[:short]), Lines(_others(inspection))], f"{version}{producer}"),
         *_beside(inspection),
-        Section("Tensors", [Table(TENSOR_HEAD, list(_tensor_rows(inspection)) if has_tensors else [])]),
+        Section("Tensors", [Table(TENSOR_HEAD, _tensor_rows(inspection) if has_tensors else [])]),
         Section("Network", [Pairs(facts[short:])], evidence.strip(), is_more=True),
         aux_section(inspection),
         Section("Releases", [release_table(inspection.requested or inspection.verdicts)], is_more=True),
@@ -98,12 +95,16 @@ def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: b
         Section("Serve", [Commands(commands)], placeholders(text for _, text in commands), is_more=True),
     ]
     command, subject = _next(inspection, verdicts), name or inspection.source
-    cause = _causes_and_needs(inspection, verdicts, command)
+    cause = _cause(inspection, verdicts, command)
     verdict = Words(f"EAGLE-{drafter.version}", "plain")
     last = [
         f"{each.outcome}: {each.reasons[0]}" for each in verdicts if each.outcome == ServedAs.AS_PUBLISHED
     ]
     return Outline("inspect", verdict, subject, head, head, sections, last, cause=cause, next=command)
+
+
+def _latest(inspection: Inspection) -> dict[str, Verdict]:
+    return {verdict.engine: verdict for verdict in inspection.verdicts}
 
 
 def _judged(inspection: Inspection) -> Sequence[Verdict]:
@@ -117,10 +118,10 @@ def _is_shown(inspection: Inspection, engine: str) -> bool:
     return not inspection.requested or any(verdict.engine == engine for verdict in inspection.requested)
 
 
-def _causes(inspection: Inspection, verdicts: Sequence[Verdict]) -> list[Line]:
-    """Why these releases do not run it as trained: the first reasons, each once.
+def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) -> list[Line]:
+    """Why these releases do not run it as trained, each reason once, and what the next command still needs.
 
-    Layers that are read otherwise stand in the first line already.
+    Questions come first. Layers that are read otherwise stand in the first line already.
     """
     reasons = grouped(
         (reason, verdict)
@@ -128,40 +129,28 @@ def _causes(inspection: Inspection, verdicts: Sequence[Verdict]) -> list[Line]:
         for reason in remarks(verdict)
         if not verdict.reading or f"boundaries {list(verdict.reading.boundaries or ())}" not in reason
     )
-    questions = {note.reason: note for note in inspection.drafter.notes_at("question")}
-    lines: list[Line] = []
-    for reason, group in sorted(reasons.items(), key=lambda item: item[0] not in questions):
-        if note := questions.get(reason):
-            lines.append(_question(note))
-        else:
-            lines.append(f"{engine_names(group)}: {reason}")
+    notes = inspection.drafter.notes_at("question")
+    # with the options that answer them
+    questions = {
+        note.reason: f"{note.why}; pass {options(note.choices)}" if note.choices else note.text
+        for note in notes
+    }
+    asked = [questions[reason] for reason in reasons if reason in questions]
+    others = [
+        f"{engine_names(group)}: {reason}" for reason, group in reasons.items() if reason not in questions
+    ]
+    lines: list[Line] = [*asked, *others]
     if len(lines) > MOST_CAUSES:
         rest = plural(len(lines) - MOST_CAUSES, "more reason")
         lines[MOST_CAUSES:] = [Words(f"and {rest} with -v", "quiet")]
-    return lines
-
-
-def _causes_and_needs(inspection: Inspection, verdicts: Sequence[Verdict], command: str) -> list[Line]:
-    """The causes, and what the command to run next still needs."""
-    causes, needed = _causes(inspection, verdicts), ""
+    needed = ""
     if command in inspection.commands.values():
         needed = placeholders([command])
-    elif command and (needed := next_remark(inspection)):
-        questions = _other_questions(inspection, verdicts)
-        causes = [*causes[: MOST_CAUSES - len(questions)], *questions]
-    return [*causes, *([Words(needed, "quiet")] if needed else [])]
-
-
-def _question(note: Note) -> str:
-    """A question about the file, with the options that answer it."""
-    return f"{note.why}; pass {options(note.choices)}" if note.choices else note.text
-
-
-def _other_questions(inspection: Inspection, verdicts: Sequence[Verdict]) -> list[Line]:
-    """The first question that is no reason of these releases."""
-    reasons = {reason for verdict in verdicts for reason in remarks(verdict)}
-    questions = inspection.drafter.notes_at("question")
-    return [] if reasons & {note.reason for note in questions} else [*map(_question, questions[:1])]
+    elif command and (notes or _problems(inspection)):
+        needed = "the next command needs the answer to this"
+        first = [] if asked else list(questions.values())[:1]
+        lines = [*lines[: MOST_CAUSES - len(first)], *first]
+    return [*lines, *([Words(needed, "quiet")] if needed else [])]
 
 
 def _next(inspection: Inspection, verdicts: Sequence[Verdict]) -> str:
@@ -169,8 +158,7 @@ def _next(inspection: Inspection, verdicts: Sequence[Verdict]) -> str:
     if not verdicts:
         return ""
     engine = verdicts[0].engine
-    newest = [verdict for verdict in verdicts if verdict.engine == engine][-1]
-    if newest.outcome.is_served:
+    if [verdict for verdict in verdicts if verdict.engine == engine][-1].outcome.is_served:
         return inspection.commands.get(engine, "")
     command = next_command(inspection, engine)
     return f"{command} --engine {engine}" if command == inspection.convert and engine != "vllm" else command
@@ -180,9 +168,11 @@ def _others(inspection: Inspection) -> Sequence[Line]:
     """What the engines do that are not asked for, in a line; none where some are."""
     if inspection.requested:
         return []
-    newest, judged = _latest(inspection), _judged(inspection)
+    judged = _judged(inspection)
     outcomes = [
-        (verdict.outcome, engine_names([verdict])) for verdict in newest.values() if verdict not in judged
+        (verdict.outcome, engine_names([verdict]))
+        for verdict in _latest(inspection).values()
+        if verdict not in judged
     ]
     engines, shown = _runner_labels(), _on_other_layers(inspection)
     unread = [
@@ -205,8 +195,7 @@ def _on_other_layers(inspection: Inspection) -> list[CapturedLayers]:
 def _beside(inspection: Inspection) -> Iterator[Section]:
     """The engines that capture other layers, with their settings, and what raises a coverage."""
     if captured := _on_other_layers(inspection):
-        engines = _runner_labels()
-        rows = [_aux_row(each, inspection, engines)[:-1] for each in captured]
+        rows = [_aux_row(each, inspection)[:-1] for each in captured]
         settings = [(name, text) for name, text in inspection.commands.items() if name not in ENGINES]
         yield Section("On other layers", [Table(AUX_HEAD[:-1], rows), Commands(settings)], has_heading=False)
     if inspection.coverage and inspection.coverage.commands:
@@ -231,7 +220,7 @@ def aux_section(inspection: Inspection) -> Section:
         if _is_shown(inspection, engines.get(layers.engine, layers.engine))
     ]
     strip = layer_strip(inspection.drafter, captured)
-    table = Table(AUX_HEAD, [_aux_row(layers, inspection, engines) for layers in captured])
+    table = Table(AUX_HEAD, [_aux_row(layers, inspection) for layers in captured])
     trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
     return Section("Aux layers", [strip, table] if strip else [table], trained, is_more=True)
 
@@ -254,8 +243,9 @@ def inspections_outline(
         parts.append(part)
     failed = sum(isinstance(result, FailedSource) for _, result in results)
     counted = f"{len(results) - failed} of {len(results)} checkpoints inspected"
-    verdict = Words(counted, "doubt" if failed else "plain")
-    return Outline("inspect", verdict, "", "", "", [], [counted], parts)
+    return Outline(
+        "inspect", Words(counted, "doubt" if failed else "plain"), "", "", "", [], [counted], parts
+    )
 
 
 def layer_strip(drafter: Drafter, readings: Sequence[CapturedLayers]) -> LayerStrip | None:
@@ -285,50 +275,43 @@ def headline(drafter: Drafter) -> tuple[str, str, str]:
 
 
 def _facts(inspection: Inspection) -> list[tuple[str, str]]:
-    """Return facts about the drafter, each a name and a value."""
-    drafter, dims = inspection.drafter, inspection.drafter.dims
+    drafter, dims, checkpoint = inspection.drafter, inspection.drafter.dims, inspection.checkpoint
+    coverage, network = inspection.coverage, [plural(dims.layers, "layer"), _attention(dims)]
+    network += [f"hidden {dims.hidden}", f"MLP {dims.intermediate}"]
+    if Feature.QK_NORM in drafter.features():
+        network.append("q/k norms")
+    covered = []
+    if coverage:
+        covered = [("coverage", f"{coverage.words}{f': {coverage.advice}' if coverage.holds_down else ''}")]
+    parameters = sum(
+        math.prod(tensor.shape) for name, tensor in drafter.tensors.items() if name not in VOCABULARY_MAPS
+    )
+    weights = (
+        f"{parameters:,} parameters, {size(checkpoint.nbytes)} in {len(checkpoint.weight_files)} file(s),"
+        f" {', '.join(drafter.dtypes)}{HEADERS_READ if inspection.unchecked else ''}"
+    )
     return [
         ("target", _target(drafter, inspection.target)),
-        ("network", _network(drafter)),
+        ("network", ", ".join(network)),
         ("layers", f"trained on {trained_layers(drafter.aux)}"),
         ("norms", _norms(drafter)),
         ("vocabulary", _vocabulary(drafter)),
-        *([("coverage", _coverage(inspection.coverage))] if inspection.coverage else []),
+        *covered,
         ("aux input", f"{dims.aux} states of width {dims.target_hidden} into fc"),
-        ("rope", _rope(drafter)),
-        ("embedding", _owner(drafter, "embed_tokens.weight")),
-        ("head", _owner(drafter, "lm_head.weight")),
-        ("weights", _weights(inspection)),
+        ("rope", _rope(drafter.rope)),
+        ("embedding", "its own" if "embed_tokens.weight" in drafter.tensors else FROM_TARGET),
+        ("head", "its own" if "lm_head.weight" in drafter.tensors else FROM_TARGET),
+        ("weights", weights),
         ("quantised", "no" if drafter.quantisation is None else "yes, passed through unchanged"),
     ]
-
-
-GIVEN = "given by --target"
 
 
 def _target(drafter: Drafter, given: str) -> str:
     target = drafter.target
     # a path that was given is known, and can be longer than a line
     how = GIVEN if given.endswith(GIVEN) else given
-    parts = [target.name or how or "not named"]
-    if target.depth:
-        parts.append(f"{target.depth} layers")
-    if target.model_type:
-        parts.append(target.model_type)
-    return ", ".join(parts)
-
-
-def _network(drafter: Drafter) -> str:
-    dims = drafter.dims
-    parts = [
-        plural(dims.layers, "layer"),
-        _attention(dims),
-        f"hidden {dims.hidden}",
-        f"MLP {dims.intermediate}",
-    ]
-    if Feature.QK_NORM in drafter.features():
-        parts.append("q/k norms")
-    return ", ".join(parts)
+    depth = f"{target.depth} layers" if target.depth else None
+    return ", ".join(filter(None, (target.name or how or "not named", depth, target.model_type)))
 
 
 def _attention(dims: Dimensions) -> str:
@@ -359,48 +342,20 @@ def _vocabulary(drafter: Drafter) -> str:
     return f"{dims.draft_vocab} of {dims.vocab} target tokens ({dims.draft_vocab / dims.vocab:.1%}), {maps}"
 
 
-def _coverage(coverage: "Coverage") -> str:
-    advice = f": {coverage.advice}" if coverage.holds_down else ""
-    return f"{coverage.words}{advice}"
-
-
-def _rope(drafter: Drafter) -> str:
-    rope, scaling = drafter.rope, drafter.rope.scaling
+def _rope(rope: Rope) -> str:
     text = f"base {rope.theta:g}"
-    if scaling:
-        text += f", {scaling.get('rope_type')} scaling"
-    if scaling and "factor" in scaling:
-        text += f" x{scaling['factor']:g}"
-    if rope.is_interleaved:
-        text += ", interleaved"
-    return text
+    if rope.scaling:
+        text += f", {rope.scaling.get('rope_type')} scaling"
+        text += f" x{rope.scaling['factor']:g}" if "factor" in rope.scaling else ""
+    return f"{text}, interleaved" if rope.is_interleaved else text
 
 
-def _owner(drafter: Drafter, name: str) -> str:
-    return "its own" if name in drafter.tensors else FROM_TARGET
-
-
-def _weights(inspection: Inspection) -> str:
-    drafter, checkpoint = inspection.drafter, inspection.checkpoint
-    parameters = sum(
-        math.prod(tensor.shape) for name, tensor in drafter.tensors.items() if name not in VOCABULARY_MAPS
-    )
-    return (
-        f"{parameters:,} parameters, {size(checkpoint.nbytes)} in {len(checkpoint.weight_files)} file(s),"
-        f" {', '.join(drafter.dtypes)}{HEADERS_READ if inspection.unchecked else ''}"
-    )
-
-
-def _aux_row(
-    captured: CapturedLayers, inspection: Inspection, engines: Mapping[str, str]
-) -> tuple[Line, ...]:
-    """The row under AUX_HEAD: the layers that an engine captures, as trained or not, and what it does."""
+def _aux_row(captured: CapturedLayers, inspection: Inspection) -> tuple[Line, ...]:
     ids = ", ".join(map(str, captured.ids or ())) or "-"
     as_trained = AS_TRAINED[captured.same_as(inspection.drafter.aux)]
-    verdict = _latest(inspection).get(engines.get(captured.engine, ""))
+    verdict = _latest(inspection).get(_runner_labels().get(captured.engine, ""))
     outcome = release_outcome(verdict) if verdict else Words("not judged", "doubt")
-    boundaries = layers(captured.boundaries, captured.default)
-    cells = (captured.engine, ids, captured.key, boundaries)
+    cells = (captured.engine, ids, captured.key, layers(captured.boundaries, captured.default))
     return *cells, Words(as_trained, AS_TRAINED_TONES[as_trained]), outcome
 
 
@@ -440,12 +395,11 @@ def _is_beyond_conversion(inspection: Inspection, engine: str) -> bool:
     drafter, checkpoint = inspection.drafter, inspection.checkpoint
     flat = by_name(drafter.producer).flat(checkpoint.config)
     view = view_for(engine, drafter, checkpoint.config, flat, tuple(checkpoint.tensors))
-    applied = ENGINES[engine].applied(view, _latest(inspection)[engine].release)
     return any(
         each.fact.remedy in ("restore", "upgrade")
         and each.fact.id not in ANSWERED
         and "eaglectl convert" not in each.fact.fix
-        for each in applied
+        for each in ENGINES[engine].applied(view, _latest(inspection)[engine].release)
     )
 
 
@@ -459,19 +413,12 @@ def _problems(inspection: Inspection) -> tuple[Note, ...]:
     return without_solved_problems(inspection.drafter).notes_at("problem")
 
 
-def next_remark(inspection: Inspection) -> str:
-    """Return what `next_command` still needs, or ""."""
-    has_questions = inspection.drafter.notes_at("question") or _problems(inspection)
-    return "the next command needs the answer to this" if has_questions else ""
-
-
-def _latest(inspection: Inspection) -> dict[str, Verdict]:
-    return {verdict.engine: verdict for verdict in inspection.verdicts}
-
-
-def _tensor_rows(inspection: Inspection) -> Iterator[tuple[Line, ...]]:
-    """Yield the rows under TENSOR_HEAD: every stored tensor and the canonical tensor that it is part of."""
+def _tensor_rows(inspection: Inspection) -> list[tuple[Line, ...]]:
     names = {stored: name for name, tensor in inspection.drafter.tensors.items() for stored in tensor.stored}
-    for name, tensor in inspection.checkpoint.tensors.items():
-        cells = (tensor.dtype, str(list(tensor.shape)), str(tensor.nbytes))
-        yield Words(name, is_code=True), *cells, Words(names.get(name, "-"), is_code=True)
+    return [
+        (
+            *(Words(name, is_code=True), tensor.dtype, str(list(tensor.shape)), str(tensor.nbytes)),
+            Words(names.get(name, "-"), is_code=True),
+        )
+        for name, tensor in inspection.checkpoint.tensors.items()
+    ]

@@ -1,13 +1,12 @@
 """A result as Markdown, for comments and cards: text from files is harmless, and code stays code."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from eaglectl.report.section import (
+    Block,
     Commands,
     Entries,
     Entry,
-    LayerStrip,
     Line,
     Lines,
     Marked,
@@ -30,14 +29,11 @@ STROKE = "\\|"
 
 def markdown(outline: Outline, limit: int = LIMIT) -> str:
     """Return a result with a heading for each part; lines beyond `limit` characters are cut off."""
-    lines: list[str] = []
-    size = -1
-    every = list(_lines(outline, 2))
-    for number, line in enumerate(every):
+    lines, size = list(_lines(outline, 2)), -1
+    for number, line in enumerate(lines):
         size += len(line) + 1
         if size > limit:
-            return "\n".join([*lines, "", f"*{len(every) - number} more lines were cut off.*"])
-        lines.append(line)
+            return "\n".join([*lines[:number], "", f"*{len(lines) - number} more lines were cut off.*"])
     return "\n".join(lines)
 
 
@@ -52,12 +48,12 @@ def _lines(outline: Outline, level: int) -> Iterator[str]:
         yield from _block(Commands([("next", outline.next)]))
     own = [section for section in outline.sections if section.only != "terminal"]
     # of several, the overview stands first, and what is said of all of them last
-    for section in own[:1] if outline.parts else own:
+    for section in own[:1]:
         yield from _section(section, level + 1)
     for part in outline.parts:
         yield ""
         yield from _lines(part, level + 1)
-    for section in own[1:] if outline.parts else ():
+    for section in own[1:]:
         yield from _section(section, level + 1)
 
 
@@ -72,59 +68,40 @@ def _section(section: Section, level: int) -> Iterator[str]:
     yield from blocks
 
 
-def _block(block: Any) -> list[str]:
+def _block(block: Block) -> list[str]:
     """The lines of a block after an empty one; none of one that is for the terminal."""
-    if isinstance(block, LayerStrip) or getattr(block, "only", "") == "terminal":
-        return []
-    lines = list(WRITERS[type(block)](block))
+    lines: list[str] = []
+    match block:
+        case Pairs():
+            lines = [f"* **{as_markdown(name)}** {_line(value)}" for name, value in block.rows]
+        case Remarks():
+            lines = [f"* **{row.word.text}** {_prose(row.text)}" for row in block.rows]
+        case Table() if block.rows:
+            lines = [
+                _row([as_markdown(title) for title in block.head]),
+                f"|{'---|' * len(block.head)}",
+                *[_row([_line(cell, is_cell=True) for cell in row]) for row in block.rows],
+            ]
+        case Entries():
+            head = ["| severity | rule | where | finding | fix |", "|---|---|---|---|---|"]
+            lines = [*head, *map(_entry, block.rows)]
+        case Marked():
+            text = "".join(f"[{text}]" if is_marked else text for text, is_marked in block.parts)
+            lines = [f"    {printable(line)}" for line in text.split("\n")]
+        case Lines() if block.lines and block.only != "terminal":
+            # two line breaks end a paragraph
+            start, end = ("* ", "\n") if block.is_list else ("", "\n\n")
+            lines = end.join(f"{start}{_line(line)}" for line in block.lines).split("\n")
+        case Commands():
+            for label, command in block.rows:
+                lines += ["", f"{as_markdown(label)}:"] if label else []
+                lines += ["", f"    {printable(command)}"]
+            lines = lines[1:]
     return ["", *lines] if lines else []
 
 
-def _pairs(block: Pairs) -> Iterator[str]:
-    return (f"* **{as_markdown(name)}** {_line(value)}" for name, value in block.rows)
-
-
-def _table(block: Table) -> Iterator[str]:
-    if block.rows:
-        yield _row(map(as_markdown, block.head))
-        yield f"|{'---|' * len(block.head)}"
-    for row in block.rows:
-        yield _row(_line(cell, is_cell=True) for cell in row)
-
-
-def _row(cells: Iterable[str]) -> str:
+def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _remarks(block: Remarks) -> Iterator[str]:
-    return (f"* **{row.word.text}** {_prose(row.text)}" for row in block.rows)
-
-
-def _list(block: Lines) -> Iterator[str]:
-    for number, line in enumerate(block.lines):
-        if block.is_list:
-            yield f"* {_line(line)}"
-        else:
-            yield from ("", _line(line)) if number else (_line(line),)
-
-
-def _marked(block: Marked) -> Iterator[str]:
-    text = "".join(f"[{text}]" if is_marked else text for text, is_marked in block.parts)
-    return (f"    {printable(line)}" for line in text.split("\n"))
-
-
-def _commands(block: Commands) -> Iterator[str]:
-    for number, (label, command) in enumerate(block.rows):
-        if number:
-            yield ""
-        if label:
-            yield from (f"{as_markdown(label)}:", "")
-        yield f"    {printable(command)}"
-
-
-def _entries(block: Entries) -> Iterator[str]:
-    yield from ("| severity | rule | where | finding | fix |", "|---|---|---|---|---|")
-    yield from map(_entry, block.rows)
 
 
 def _entry(entry: Entry) -> str:
@@ -167,14 +144,3 @@ def _code(text: str, *, is_cell: bool = False) -> str:
         return as_markdown(text)
     shown = printable(text)
     return f"`{shown.replace('|', STROKE) if is_cell else shown}`"
-
-
-WRITERS: Mapping[type, Callable[[Any], Iterator[str]]] = {
-    Pairs: _pairs,
-    Table: _table,
-    Remarks: _remarks,
-    Lines: _list,
-    Marked: _marked,
-    Commands: _commands,
-    Entries: _entries,
-}

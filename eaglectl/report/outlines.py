@@ -1,13 +1,13 @@
 """The outline of any result, and its page; the modules of other commands are not loaded."""
 
+import shutil
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import eaglectl
 from eaglectl.report.section import Outline
-from eaglectl.report.terminal.console import Console, as_image, as_page, as_text
-from eaglectl.report.terminal.report import print_outline
+from eaglectl.report.terminal import IMAGE, IMAGE_THEME, PAGE, PAGE_WIDTH, Console, print_outline, recorded
 
 # by the name of a result's class: the module below eaglectl, loaded where it is needed, and its function
 OUTLINES = {
@@ -17,7 +17,7 @@ OUTLINES = {
     "Readiness": "commands.ready.report.readiness_outline",
     "SmokeReport": "report.acceptance.smoke_outline",
     "Upload": "commands.upload.report.upload_outline",
-    "Verification": "commands.verify.report.verification_outline",
+    "Verification": "commands.verify.run.verification_outline",
 }
 
 
@@ -57,7 +57,9 @@ def render_text(*results: Any, names: Sequence[str] = (), has_tensors: bool = Fa
     Takes what `render_page` takes, and raises as it does.
     """
     shown = outline(results, names=names, has_tensors=has_tensors)
-    return as_text(lambda console: print_outline(console, shown, is_whole=False))
+    columns = shutil.get_terminal_size((PAGE_WIDTH, 24)).columns
+    console = recorded(lambda console: print_outline(console, shown, is_whole=False), columns)
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines())
 
 
 def render_page(
@@ -78,4 +80,7 @@ def render_page(
         console.print(title, style="dim", soft_wrap=True)
         print_outline(console, shown)
 
-    return as_image(paint) if is_svg else as_page(paint)
+    console = recorded(paint, PAGE_WIDTH, is_folded=is_svg)
+    if is_svg:
+        return console.export_svg(title="", theme=IMAGE_THEME, code_format=IMAGE)
+    return console.export_html(code_format=PAGE)

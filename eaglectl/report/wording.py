@@ -78,14 +78,15 @@ def release_outcome(verdict: Verdict) -> Words:
 
 def release_table(verdicts: Iterable[Verdict]) -> Table:
     """Return the releases of each engine by outcome, the newest of vLLM first, with rules and reasons."""
-    groups = grouped(((each.engine, each.outcome, remarks(each)), each) for each in reversed([*verdicts]))
     rows = [
         (
             engine_names(group),
             release_outcome(group[0]),
             Words(": ".join(filter(None, [", ".join(group[0].rules), "; ".join(group[0].reasons)])), "quiet"),
         )
-        for group in groups.values()
+        for group in grouped(
+            ((each.engine, each.outcome, remarks(each)), each) for each in reversed([*verdicts])
+        ).values()
     ]
     return Table(("releases", "outcome", "why"), rows, is_whole=True)
 
@@ -96,10 +97,9 @@ def _layers_read(verdict: Verdict) -> tuple[int, ...] | None:
 
 def engine_names(verdicts: Sequence[Verdict]) -> str:
     """Return engines with their releases in words: "vLLM 0.22.0 - 0.33.0 and SGLang 0.5.23"."""
-    by_engine = grouped((verdict.engine, verdict.release) for verdict in verdicts)
     names = [
         f"{engine_title(name)} {ranges(releases, _known(name, releases))}".strip()
-        for name, releases in by_engine.items()
+        for name, releases in grouped((verdict.engine, verdict.release) for verdict in verdicts).items()
     ]
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 

@@ -60,5 +60,7 @@ def test_the_figures_of_the_last_line_are_those_of_smoke(result: Readiness, out:
     (state,) = result.engines
     assert state.stored is not None
     line, lengths = last_line(result), [run.measured.length.value for run in (state.stored, smoked)]
-    assert line.startswith(f"ready  as stored {lengths[0]:.2f}, converted {lengths[1]:.2f} in vLLM ")
+    assert line.startswith(
+        f"ready  as stored {lengths[0]:.2f}, converted {lengths[1]:.2f} tokens per target step ("
+    )
     assert json.dumps(str(out)) in line.partition("start it with: vllm serve ")[2]

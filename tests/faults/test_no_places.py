@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.commands.ready.kept import KeptRuns
+from eaglectl.commands.ready.run import KeptRuns
 from tests.builders import call, refusal
 from tests.conftest import FIXTURES
 

@@ -44,8 +44,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter, read_target
 from eaglectl.judge.policy_file import read_policy
 from eaglectl.judge.secrets import scan_file
-from eaglectl.publish.card import CardFacts, make_card
-from eaglectl.publish.provenance import read_smoke
+from eaglectl.publish.card import CardFacts, make_card, read_smoke
 from eaglectl.publish.verification import verify_folder
 from eaglectl.report.outlines import render_page
 from eaglectl.run.prompts import choose_prompts
@@ -633,7 +632,7 @@ KEPT = {
 
 def read_kept(data: bytes) -> object:
     """A run in `ready`'s cache, as it is and under a right first line."""
-    from eaglectl.commands.ready.kept import KeptRuns, _seal
+    from eaglectl.commands.ready.run import KeptRuns, _seal
     from eaglectl.run.report import SmokeReport
 
     class NotKeptError(LookupError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.commands.ready.kept import KeptRuns, cache_folder
+from eaglectl.commands.ready.run import KeptRuns, cache_folder
 from eaglectl.errors import UnreadableError
 from eaglectl.run import prompts
 from eaglectl.run.prompts import choose_prompts, lines_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eaglectl import shell
-from eaglectl.report.terminal.console import split_command
+from eaglectl.report.terminal import split_command
 from eaglectl.text import masked, printable
 from tests import test_upload
 from tests.builders import Outcome, call, drafter_folder

@@ -16,9 +16,8 @@ import pytest
 from eaglectl.errors import RefusedError
 from eaglectl.files.source import FolderSource
 from eaglectl.judge import secrets as scan
-from eaglectl.publish import upload_files as publishing_files
-from eaglectl.publish.leaks import check_leaks
-from eaglectl.publish.upload_files import freeze
+from eaglectl.publish import plan as publishing_files
+from eaglectl.publish.plan import check_leaks, freeze
 from tests.builders import call, drafter_folder, drafter_tensors, write_safetensors
 
 DICE = random.Random(12)
@@ -107,10 +106,10 @@ def test_a_secret_across_two_blocks_is_seen(monkeypatch: pytest.MonkeyPatch, dis
 def check_end_of(folder: Path, size: int) -> None:
     """A secret after `size` bytes is refused."""
     (folder / "README.md").write_bytes(b"a word and more\n" * (size >> 4) + SECRETS["GitLab"].encode())
-    _, sent, _ = freeze(FolderSource(folder))
+    frozen, sent, _ = freeze(FolderSource(folder))
     assert any(isinstance(file.content, Path) for file in sent if file.name == "README.md")
     with pytest.raises(RefusedError, match=r"README\.md holds a GitLab token"):
-        check_leaks(sent, {}, None)
+        check_leaks(frozen, sent, {}, None)
 
 
 def test_a_secret_at_the_end_of_a_streamed_file_is_seen(

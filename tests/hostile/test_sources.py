@@ -12,8 +12,8 @@ from eaglectl.files import hub_session
 from eaglectl.files import source as sources
 from eaglectl.files.source import MAX_WHOLE_FILE, FolderSource, PinnedSource
 from eaglectl.files.target_files import MAX_READ_WHOLE, check_files
-from eaglectl.publish import upload_files
-from eaglectl.publish.upload_files import freeze
+from eaglectl.publish import plan as upload_files
+from eaglectl.publish.plan import freeze
 from tests.builders import call, drafter_folder, sharded_folder
 from tests.hostile.side_files import KINDS, no_more_than
 from tests.hub import client_hub

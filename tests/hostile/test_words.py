@@ -507,7 +507,7 @@ def test_an_output_stays_small(
 
 ROOT = Path(eaglectl.__file__).parent
 # besides the terminal, modules of a child process, whose streams are pipes to eaglectl
-PRINTERS = ("terminal.py", "report/terminal/console.py", "run/vllm/", "__main__.py")
+PRINTERS = ("terminal.py", "report/terminal.py", "run/vllm/", "__main__.py")
 PRINTS = re.compile(
     r"(builtins\.)?print|(sys\.)?(stdout|stderr|__stdout__|__stderr__)\.(write|writelines|buffer\.write)"
     r"|(typer|click)\.(echo|secho)|traceback\.print_\w+|logging\.(basicConfig|StreamHandler)"

@@ -32,8 +32,7 @@ from eaglectl.report.ci.places import Places, key_offset
 from eaglectl.report.ci.sarif import sarif
 from eaglectl.report.documents.validate import validate_document
 from eaglectl.report.findings import fingerprints, reports_outline
-from eaglectl.report.terminal.console import Console
-from eaglectl.report.terminal.report import as_text, print_outline
+from eaglectl.report.terminal import Console, as_text, print_outline
 from eaglectl.text import as_markdown
 from eaglectl.verdicts import ServedAs
 from tests.builders import drafter_folder

@@ -73,7 +73,6 @@ def inspect_command(
 
 
 def _list_checkpoints(folder: Path) -> None:
-    """Print the checkpoints in a folder that is none itself, one a line, the newest first."""
     from eaglectl.files.files import is_folder, naming
     from eaglectl.files.layout import folders_with_config, is_checkpoint
 
@@ -97,8 +96,7 @@ def _inspect_several(
 
     with shared_repositories(), ProgressBar(settings, is_on=not settings.quiet) as bar:
         check_options(ValidateOptions(options.target, options.engines))
-        look = partial(inspect, options=options)
-        results = inspect_all(sources, look, jobs=jobs, on_progress=bar)
+        results = inspect_all(sources, partial(inspect, options=options), jobs=jobs, on_progress=bar)
     for crash in results.crashes:
         report_fault(crash)
     codes = [report.exit_code for report in results.reports if isinstance(report, FailedSource)]

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from eaglectl.files.header import StoredTensor
@@ -11,18 +12,7 @@ from eaglectl.report.inspection import next_command
 from eaglectl.results import FailedSource, Inspection
 
 
-def _weights(inspection: Inspection) -> dict[str, Any]:
-    checkpoint = inspection.checkpoint
-    return {
-        "files": checkpoint.weight_files,
-        "bytes": checkpoint.nbytes,
-        "dtypes": inspection.drafter.dtypes,
-        "unchecked": inspection.unchecked,
-    }
-
-
 def _aux_readings(inspection: Inspection) -> list[dict[str, Any]]:
-    aux = inspection.drafter.aux
     return [
         {
             "engine": layers.engine,
@@ -30,18 +20,19 @@ def _aux_readings(inspection: Inspection) -> list[dict[str, Any]]:
             "ids": layers.ids,
             "boundaries": layers.boundaries,
             "is_default": layers.is_default,
-            "as_trained": layers.same_as(aux),
+            "as_trained": layers.same_as(inspection.drafter.aux),
         }
         for layers in inspection.captured_layers
     ]
 
 
-def _engines(inspection: Inspection) -> Any:
-    return inspection.requested or inspection.verdicts
-
-
-def _tensors(inspection: Inspection) -> list[StoredTensor]:
-    return list(inspection.checkpoint.tensors.values())
+def _weights(inspection: Inspection) -> dict[str, Any]:
+    return {
+        "files": inspection.checkpoint.weight_files,
+        "bytes": inspection.checkpoint.nbytes,
+        "dtypes": inspection.drafter.dtypes,
+        "unchecked": inspection.unchecked,
+    }
 
 
 PARTS: Parts = {
@@ -54,10 +45,10 @@ PARTS: Parts = {
         "drafter",
         ("weights", _weights),
         ("aux_readings", _aux_readings),
-        ("engines", _engines),
+        ("engines", lambda inspection: inspection.requested or inspection.verdicts),
         "commands",
         ("next", next_command),
-        ("tensors", _tensors),
+        ("tensors", lambda inspection: list(inspection.checkpoint.tensors.values())),
         "coverage?",
     ),
     StoredTensor: ("name", "dtype", "shape", "bytes=nbytes", "file"),
@@ -73,15 +64,16 @@ def inspect_document(
     """
     if version == 1 and len(results) == 1 and isinstance(results[0], Inspection):
         return document("eaglectl/inspect/1", part(results[0], PARTS))
-    entries = [_entry(result) for result in results]
-    if names:
-        entries = [entry | {"path": name} for entry, name in zip(entries, names, strict=True)]
+    entries: list[dict[str, Any]] = []
+    for result, name in zip_longest(results, names):
+        if isinstance(result, FailedSource):
+            entries.append(
+                {
+                    "path": name or result.source,
+                    "error": error_part(result.kind, result.exit_code, result.message),
+                }
+            )
+        else:
+            entries.append({"path": name or os.fspath(result), **part(result, PARTS)})
     tag = "eaglectl/inspect/1" if version == 1 else "eaglectl/inspect/2"
     return document(tag, {"inspections": entries})
-
-
-def _entry(result: Inspection | FailedSource) -> dict[str, Any]:
-    if isinstance(result, FailedSource):
-        error = error_part(result.kind, result.exit_code, result.message)
-        return {"path": result.source, "error": error}
-    return {"path": os.fspath(result), **part(result, PARTS)}

@@ -37,7 +37,6 @@ def inspected(arguments: list[str]) -> list[str]:
 
 
 def _speculative(options: list[str]) -> tuple[Mapping[str, Any], list[str]]:
-    """The object of --speculative-config, and the other options."""
     words = [word for option in options for word in _split(option)]
     at = next((at for at, word in enumerate(words[:-1]) if word in SPECULATIVE), None)
     if at is None:
@@ -52,6 +51,5 @@ def _speculative(options: list[str]) -> tuple[Mapping[str, Any], list[str]]:
 
 
 def _split(option: str) -> list[str]:
-    """An option and its value, where "=" joins them."""
     name, joined, value = option.partition("=")
     return [name, value] if joined and name in SPECULATIVE else [option]

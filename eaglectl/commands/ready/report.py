@@ -1,10 +1,24 @@
-"""What `ready` found, as sections."""
+"""What `ready` found, as sections and as a JSON document."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 from eaglectl.engines.registry import ENGINES
+from eaglectl.report.documents.document import Parts
+from eaglectl.report.documents.measurement import MEASUREMENT, measured
 from eaglectl.report.inspection import headline, layer_strip
-from eaglectl.report.section import TONES, Commands, Line, Lines, Outline, Section, Table, Words, grouped
+from eaglectl.report.section import (
+    TONES,
+    Commands,
+    Line,
+    Lines,
+    Outline,
+    Section,
+    Table,
+    Words,
+    grouped,
+    plain,
+)
 from eaglectl.report.speed import TITLE, speed_section
 from eaglectl.report.wording import OUTCOME_TONES, placeholders, trained_layers
 from eaglectl.results import EngineReadiness, Readiness
@@ -12,8 +26,7 @@ from eaglectl.run.report import Gain, SmokeReport, gain
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
-STORED_HEAD = ("engine", "as stored", "acceptance")
-HEAD = (*STORED_HEAD, "converted", "acceptance")
+HEAD = ("engine", "as stored", "acceptance", "converted", "acceptance")
 SOURCES = "docs/reference/acceptance.md has the sources"
 WORDS = {
     CheckVerdict.PASS: "ready",
@@ -24,39 +37,31 @@ WORDS = {
 
 def readiness_outline(result: Readiness) -> Outline:
     """The verdict with both acceptance lengths, why, what to run next, the engines; then the drafter."""
-    inspection, others = result.inspection, _published_lines(result)
+    inspection, published = result.inspection, result.published
     word, lengths = Words(WORDS[result.verdict], TONES[result.verdict]), Words(_lengths(result), "strong")
     version, producer, evidence = headline(inspection.drafter)
     what = (Words(version, "strong"), producer, Words(evidence, "quiet"))
     strip = layer_strip(inspection.drafter, inspection.captured_layers)
     commands = _commands(result)
-    starts = [row for row in commands if row[1] != _next(result)]
+    following = result.diagnosis.commands if result.diagnosis else ()
+    command = next(iter([*following, *(text for _, text in commands)]), "")
+    is_measured = result.best is not None and result.best.final is not None
+    others = list(published.lines) if is_measured and published else []
+    starts = [row for row in commands if row[1] != command]
     answers = [answer.text for answer in result.measured]
+    trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
     sections = [
-        Section("Engines", [_engine_table(result), Lines(list(_gaps(result)))], _remark(result)),
-        *([Section("Start it", [Commands(starts)])] if starts else []),
+        _engines(result),
+        Section("Start it", [Commands(starts)]),
         *_speed(result),
-        *([Section("Measured first", [Lines(answers)], is_more=True)] if answers else []),
+        Section("Measured first", [Lines(answers)], is_more=True),
         Section("What it is", [Lines([what])], is_more=True),
-        Section(
-            "Aux layers",
-            [strip] if strip else [],
-            f"trained on boundaries {trained_layers(inspection.drafter.aux)}",
-            is_more=True,
-        ),
-        *_measuring_section(result),
-        *([Section("What others reach", [Lines(others)], SOURCES, is_more=True)] if others else []),
+        Section("Aux layers", [strip] if strip else [], trained, is_more=True),
+        _measuring(result),
+        Section("What others reach", [Lines(others)], SOURCES, is_more=True),
     ]
-    return Outline(
-        "ready",
-        word,
-        result.source,
-        lengths,
-        (word, "  ", lengths),
-        sections,
-        cause=list(_cause(result)),
-        next=_next(result),
-    )
+    head, cause = (word, "  ", lengths), list(_cause(result))
+    return Outline("ready", word, result.source, lengths, head, sections, cause=cause, next=command)
 
 
 def _lengths(result: Readiness) -> str:
@@ -76,23 +81,18 @@ def _lengths(result: Readiness) -> str:
 
 def _cause(result: Readiness) -> Iterator[Line]:
     """Why it is not ready, or what to look into; which engines read the stored files otherwise, and how."""
-    text = result.diagnosis.title if result.diagnosis else result.reason
+    text, best = result.diagnosis.title if result.diagnosis else result.reason, result.best
     if text:
         yield text
+    if best is not None and best.stored_outcome == ServedAs.AS_PUBLISHED:
+        yield f"{best.stored_outcome} ({best.stored_reasons[0]})"
     states = [state for state in result.engines if state.stored_outcome.is_known_wrong]
-    if result.best is not None and result.best.stored_outcome == ServedAs.AS_PUBLISHED:
-        yield _as_stored(result.best)
-    reasons = grouped(("; ".join(state.stored_reasons), name(state)) for state in states)
+    reasons = grouped(("; ".join(state.stored_reasons), release_name(state)) for state in states)
     yield from (f"{listed(names)}, as stored: {why}" for why, names in reasons.items() if why not in text)
-    if result.best is not None and (doubt := _doubt(result.best)):
-        yield f"the prompts {doubt.removeprefix(', which ')}"
-
-
-def _next(result: Readiness) -> str:
-    """The command to run next: of the diagnosis, else what writes or starts what is served."""
-    if result.diagnosis and result.diagnosis.commands:
-        return result.diagnosis.commands[0]
-    return next((command for _, command in _commands(result)), "")
+    change = None if best is None or best.is_right_twice else engine_gain(best)
+    if change is not None and not change.is_shown:
+        needed = f"; about {change.prompts_needed} would" if change.prompts_needed else ""
+        yield f"the prompts do not tell the two apart{needed}"
 
 
 def _commands(result: Readiness) -> list[tuple[str, str]]:
@@ -101,7 +101,7 @@ def _commands(result: Readiness) -> list[tuple[str, str]]:
         return []
     is_unwritten = result.best.converted_outcome is not None and result.out is None
     written = [("", result.plan_command)] if is_unwritten else []
-    starts = [(name(state), state.command) for state in _serving(result) if state.command]
+    starts = [(release_name(state), state.command) for state in _serving(result) if state.command]
     return [*written, *(starts if len(starts) > 1 else [("", command) for _, command in starts])]
 
 
@@ -110,80 +110,72 @@ def _serving(result: Readiness) -> list[EngineReadiness]:
     best = result.best
     if best is None or not result.is_named:
         return [] if best is None else [best]
-    serving = [state for state in result.engines if state.is_serving]
-    return sorted(serving, key=lambda state: state is not best)
+    return sorted(
+        [state for state in result.engines if state.is_serving], key=lambda state: state is not best
+    )
 
 
 def _speed(result: Readiness) -> Iterator[Section]:
-    """What --speed measured of what is served, or why it did not."""
     for state in result.engines:
         if state.final is not None and state.final.speed:
-            yield speed_section(state.final.speed, name(state))
+            yield speed_section(state.final.speed, release_name(state))
     if result.speed_gap:
         yield Section(TITLE, [Lines([Words(f"not measured: {result.speed_gap}", "doubt")])])
 
 
-def _measuring_section(result: Readiness) -> Iterator[Section]:
+def _measuring(result: Readiness) -> Section:
     """How engines that `ready` cannot run are measured once they are started."""
-    states = [state for state in _serving(result) if state.measure_command]
-    if result.verdict == CheckVerdict.PASS and states:
-        rows = [(name(state), state.measure_command) for state in states]
-        about = placeholders(state.command for state in states)
-        yield Section("Measure it where it runs", [Commands(rows)], about, is_more=True)
+    is_ready = result.verdict == CheckVerdict.PASS
+    states = [state for state in _serving(result) if state.measure_command and is_ready]
+    rows = [(release_name(state), state.measure_command) for state in states]
+    return Section(
+        "Measure it where it runs",
+        [Commands(rows)],
+        placeholders(state.command for state in states),
+        is_more=True,
+    )
 
 
-def _engine_table(result: Readiness) -> Table:
-    """A row for each engine: what it does as stored and converted, and acceptance."""
-    by_reference = " (reference)" if _is_mixed(result) else ""
-    rows: list[tuple[Line, ...]] = []
-    is_converted = any(state.converted_outcome is not None for state in result.engines)
-    for state in result.engines:
-        stored = (_outcome(state.stored_outcome), _acceptance(state.stored, by_reference))
-        after: tuple[Line, ...] = ()
-        if is_converted:
-            after = (_outcome(state.converted_outcome), _acceptance(state.converted, by_reference))
-        rows.append((name(state), *stored, *after))
-    return Table(HEAD if is_converted else STORED_HEAD, rows)
+def _engines(result: Readiness) -> Section:
+    runs = [run for state in result.engines for run in (state.stored, state.converted) if run]
+    by_reference = {run.run.engine == "reference" for run in runs}
+    suffix = " (reference)" if len(by_reference) > 1 else ""
+    rows: list[tuple[Line, ...]] = [
+        (
+            release_name(state),
+            *_cells(state.stored_outcome, state.stored, suffix),
+            *_cells(state.converted_outcome, state.converted, suffix),
+        )
+        for state in result.engines
+    ]
+    width = len(HEAD) if any(state.converted_outcome is not None for state in result.engines) else 3
+    table = Table(HEAD[:width], [row[:width] for row in rows])
+    about = "acceptance length [95 %]"
+    if True in by_reference:
+        about += ", by eaglectl's own torch reference"
+    if result.reused:
+        about += f"; kept of an earlier call: {len(result.reused)}"
+    return Section("Engines", [table, Lines(list(_gaps(result)))], about)
 
 
-def _outcome(outcome: ServedAs | None) -> Words:
-    return Words(outcome, OUTCOME_TONES[outcome]) if outcome else Words("-")
+def _cells(outcome: ServedAs | None, report: SmokeReport | None, suffix: str) -> tuple[Words, str]:
+    """An outcome, and the acceptance length with its interval; `suffix` is for those of the reference."""
+    word = Words(outcome, OUTCOME_TONES[outcome]) if outcome else Words("-")
+    if report is None:
+        return word, "-"
+    return word, f"{report.measured.length.words}{suffix if report.run.engine == 'reference' else ''}"
 
 
-def _runs(result: Readiness) -> list[SmokeReport]:
-    return [run for state in result.engines for run in (state.stored, state.converted) if run]
-
-
-def _is_mixed(result: Readiness) -> bool:
-    """Whether some runs are of the reference and others of engines."""
-    return len({run.run.engine == "reference" for run in _runs(result)}) > 1
-
-
-def _remark(result: Readiness) -> str:
-    """What the figures are."""
-    text = "acceptance length [95 %]"
-    if any(run.run.engine == "reference" for run in _runs(result)):
-        text += ", by eaglectl's own torch reference"
-    return f"{text}; kept of an earlier call: {len(result.reused)}" if result.reused else text
-
-
-def name(state: EngineReadiness) -> str:
+def release_name(state: EngineReadiness) -> str:
     """The engine and its release in words."""
     title = ENGINES[state.engine].title if state.engine in ENGINES else state.engine
     return f"{title} {state.release}".strip()
 
 
-def _acceptance(report: SmokeReport | None, by_reference: str) -> str:
-    """The acceptance length with its interval, if it was measured."""
-    if report is None:
-        return "-"
-    return f"{report.measured.length.words}{by_reference if report.run.engine == 'reference' else ''}"
-
-
 def _gaps(result: Readiness) -> Iterator[Words]:
     """Why acceptance was not measured where an engine runs the files: each reason, with its engines."""
     gaps = grouped(
-        (gap.replace(f"{name(state)} ", "the engine ", 1), name(state))
+        (gap.replace(f"{release_name(state)} ", "the engine ", 1), release_name(state))
         for state in result.engines
         for outcome, gap in (
             (state.stored_outcome, state.stored_gap),
@@ -196,96 +188,81 @@ def _gaps(result: Readiness) -> Iterator[Words]:
         yield Words(f"not measured{of}: {gap}", "quiet")
 
 
-def ran(report: SmokeReport) -> str:
-    """What ran the drafter, in words."""
-    if report.run.engine == "reference":
-        return "in the reference"
-    if report.run.engine not in ENGINES:
-        return f"in {report.run.version}, by its own counters"
-    return f"in {ENGINES[report.run.engine].title} {report.run.version}".strip()
-
-
 def engine_gain(state: EngineReadiness) -> Gain | None:
     """What the conversion changes in an engine; None where it did not run both."""
     return gain(state.converted, state.stored) if state.converted and state.stored else None
 
 
 def last_line(result: Readiness) -> str:
-    """The line that says it all."""
-    return f"{WORDS[result.verdict]}  {_end(result)}"
+    """The line that says it all: the verdict with both lengths, why, and what writes and starts it."""
+    commands = [command for _, command in _commands(result)]
+    if commands and commands[0] == result.plan_command:
+        commands[:2] = [" && ".join(commands[:2])]
+    start = [f"start it with: {'; or '.join(commands)}"] if commands else []
+    return f"{WORDS[result.verdict]}  {'; '.join([_lengths(result), *map(plain, _cause(result)), *start])}"
 
 
-def _end(result: Readiness) -> str:
-    """The figures and how to start it, or why it is not ready."""
-    best = result.best
-    if result.verdict != CheckVerdict.PASS or best is None:
-        return _summary(result)
-    doubt = f"; {result.reason}" if result.reason else ""
-    return f"{_figures(best)}{doubt}; {_start(result, best)}"
+def _stored(state: EngineReadiness) -> dict[str, Any]:
+    """What the engine does with the files as stored; `reading`: as what the reference ran them."""
+    return {
+        "outcome": state.stored_outcome,
+        "reasons": state.stored_reasons,
+        "acceptance": state.stored,
+        "gap": state.stored_gap,
+        "reading": state.stored_reading and state.stored_reading.words,
+    }
 
 
-def _summary(result: Readiness) -> str:
-    """The figures, or why it is not ready."""
-    best = result.best
-    if result.verdict != CheckVerdict.PASS or best is None:
-        return result.diagnosis.title if result.diagnosis else result.reason
-    return _figures(best)
+def _converted(state: EngineReadiness) -> dict[str, Any] | None:
+    if state.converted_outcome is None:
+        return None
+    return {
+        "outcome": state.converted_outcome,
+        "reasons": state.converted_reasons,
+        "acceptance": state.converted,
+        "gap": state.converted_gap,
+        "reading": None,
+    }
 
 
-def _figures(best: EngineReadiness) -> str:
-    """Both acceptance lengths, and what they were measured with."""
-    final = best.final
-    if final is None:
-        what = "converted" if best.converted_outcome else _as_stored(best)
-        return f"{what}; acceptance not measured ({best.final_gap})"
-    measured = f"{final.measured.length.value:.2f} {ran(final)}"
-    if best.converted_outcome is None:
-        # a server does not say which files it has loaded
-        figures = f"{_as_stored(best)}, {measured}" if best.engine in ENGINES else f"served, {measured}"
-    elif best.stored is not None:
-        how = f" ({ran(best.stored)}, {best.stored_reading.words})" if best.stored_reading else ""
-        figures = f"as stored {best.stored.measured.length.value:.2f}{how}, converted {measured}"
-    else:
-        figures = f"converted {measured}"
-    return f"{figures} ({final.measured.prompts} prompts, k={final.k}{_doubt(best)})"
-
-
-def _as_stored(state: EngineReadiness) -> str:
-    """What the stored files are for an engine that serves them."""
-    if state.stored_outcome == ServedAs.AS_PUBLISHED:
-        return f"{state.stored_outcome} ({state.stored_reasons[0]})"
-    return "right as stored"
-
-
-def _doubt(state: EngineReadiness) -> str:
-    """That the prompts do not tell the two figures apart, and how many would."""
-    change = None if state.is_right_twice else engine_gain(state)
-    if change is None or change.is_shown:
-        return ""
-    needed = f"; about {change.prompts_needed} would" if change.prompts_needed else ""
-    return f", which do not tell the two apart{needed}"
-
-
-def _start(result: Readiness, best: EngineReadiness) -> str:
-    """What starts it, one line to paste; of several engines that were asked for, each."""
-    serving = _serving(result)
-    lines = [state.command for state in serving if state.command]
-    if not lines:
-        return f"it is served at {best.engine}"
-    is_written = best.converted_outcome is None or result.out is not None
-    first = lines[0] if is_written else f"{result.plan_command} && {lines[0]}"
-    return f"start it with: {'; or '.join([first, *lines[1:]])}{_measuring(serving)}"
-
-
-def _measuring(states: Sequence[EngineReadiness]) -> str:
-    """How engines that `ready` cannot run are measured once they are started, and what is started with."""
-    others = [state for state in states if state.measure_command]
-    parts = [f"{name(state)} is measured where it runs: {state.measure_command}" for state in others]
-    named = placeholders(state.command for state in others)
-    return "".join(f"; {part}" for part in (named, *parts) if part)
-
-
-def _published_lines(result: Readiness) -> list[str]:
-    """What others reached: lengths of runs like this one, else how many were measured otherwise."""
-    is_measured = result.best is not None and result.best.final is not None
-    return list(result.published.lines) if is_measured and result.published else []
+TAG = "eaglectl/ready/1"
+PARTS: Parts = {
+    **MEASUREMENT,
+    Readiness: (
+        "source",
+        "verdict",
+        "reason",
+        ("line", last_line),
+        "out",
+        ("is_converted", lambda result: result.plan_command != ""),
+        ("convert", lambda result: result.plan_command or None),
+        ("measured", measured),
+        "engines",
+        "cause=diagnosis.cause",
+        ("next", lambda result: result.diagnosis.commands if result.diagnosis else ()),
+        ("published", lambda result: result.published.alike if result.published else ()),
+        "reused",
+        ("seconds", lambda result: round(result.seconds, 3)),
+        "speed_gap?",
+    ),
+    EngineReadiness: (
+        "engine",
+        "release",
+        ("stored", _stored),
+        ("converted", _converted),
+        ("gain", engine_gain),
+        ("command", lambda state: state.command if state.is_serving else None),
+        ("measure", lambda state: (state.is_serving and state.measure_command) or None),
+        "speed=final.speed?",
+    ),
+    SmokeReport: (
+        "engine=run.engine",
+        "version=run.version",
+        "verdict",
+        "k",
+        "prompts_digest",
+        "*measured",
+        "coverage?",
+    ),
+    Gain: ("*ratio", "prompts_needed"),
+}

@@ -1,18 +1,26 @@
-"""`ready`: from a trainer's folder to a serving command, with acceptance before and after."""
+"""`ready`: from a trainer's folder to a serving command, with acceptance before and after.
 
+What was measured is kept below the user's cache folder, by what it is of, for a call that is repeated.
+"""
+
+import hashlib
 import os
+import platform
+import re
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl.commands.ready.kept import KeptRuns
-from eaglectl.commands.ready.report import engine_gain
-from eaglectl.drafter.drafter import Drafter
+import eaglectl
+from eaglectl.commands.ready.report import engine_gain, release_name
 from eaglectl.engines.engine import NetworkReading
 from eaglectl.engines.registry import (
     ENGINES,
@@ -25,9 +33,11 @@ from eaglectl.engines.registry import (
 )
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.files import home_folder, keep_file, open_regular
 from eaglectl.files.layout import RECORD
 from eaglectl.files.opening import hub_name, on_disk, open_folder
 from eaglectl.files.scratch import scratch_folder
+from eaglectl.files.source import FolderSource
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
@@ -64,7 +74,6 @@ from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness
 from eaglectl.run.answering import MeasuredAnswer
 from eaglectl.run.diagnosis import LOOK_POSITION_0
 from eaglectl.run.engine_arguments import check_engine_arguments
-from eaglectl.run.measurement import Estimate
 from eaglectl.run.process import has_torch
 from eaglectl.run.prompts import choose_prompts, digest_prompts
 from eaglectl.run.report import SmokeReport
@@ -73,6 +82,116 @@ from eaglectl.shell import as_path, without_secrets
 from eaglectl.target import choose_target, fitting_target, weights_folder
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
+
+MOST_FILES, MOST_BYTES = 100, 64 << 20
+# bytes of a kept file's first line
+SEAL = 65
+NAMES = re.compile(r"[0-9a-f]{64}\.json")
+Value = TypeVar("Value")
+Stamps = tuple[tuple[int, ...], ...]
+
+
+class KeptRuns(Struct, frozen=True):
+    """The measurements of one target, by what they are of; `is_on` false: none is read, and none is kept.
+
+    `reused` are the names of those that were read, `digests` those of the folders that were read, with the
+    state of their files then.
+    """
+
+    target: Path
+    is_on: bool = True
+    reused: list[str] = field(default_factory=list)
+    digests: dict[Path, tuple[Stamps, str]] = field(default_factory=dict)
+
+    def get(
+        self,
+        name: str,
+        place: Path,
+        options: object,
+        make: Callable[[], Value],
+        kind: Any,
+        may_keep: Callable[[Value], bool] = lambda value: True,
+    ) -> Value:
+        """What was kept of a run of the files at `place` with the `options`, of the type `kind`.
+
+        Else it is made, and kept where that may be and its folders can be read. `name` is what reports call
+        it.
+        """
+        if not self.is_on:
+            return make()
+        try:
+            path = self.path(place, options)
+        except (OSError, UnreadableError):
+            return make()  # no home, or files that cannot be read, of which who runs them says why
+        # a file that was cut, exchanged or nested deeply is one that was not kept
+        with suppress(OSError, UnreadableError, msgspec.DecodeError, ValueError, RecursionError):
+            with open_regular(path) as file:
+                seal, data = file.readline(SEAL), file.read(MOST_BYTES)
+            if seal == _seal(path, data):
+                kept: Value = msgspec.json.decode(data, type=kind)
+                os.utime(path)  # the oldest are removed first
+                self.reused.append(name)
+                return kept
+        before = dict(self.digests)
+        value = make()
+        with suppress(OSError):  # files that are gone, or a cache that cannot be written
+            # where files changed meanwhile, the run may have read others than those of the digests
+            if may_keep(value) and path == self.path(place, options) and self.digests == before:
+                data = msgspec.json.encode(value)
+                keep_file(path, _seal(path, data) + data)
+                # a cache folder may be linked to another
+                own = [each for each in path.parent.iterdir() if NAMES.fullmatch(each.name)]
+                for other in sorted(own, key=lambda each: each.stat().st_mtime)[:-MOST_FILES]:
+                    other.unlink(missing_ok=True)
+        return value
+
+    def path(self, place: Path, options: object) -> Path:
+        """Where a run of these files with these options is kept. Raises OSError where they cannot be read."""
+        parts = (self._digest(place), self._digest(self.target), repr(options), *_versions())
+        return cache_folder() / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.json"
+
+    def _digest(self, folder: Path) -> str:
+        source = FolderSource(folder)
+        # but for hard links to files, as runs make
+        states = [(folder / name).stat() for name in (".", *source.names())]
+        stamps = tuple((state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
+        if self.digests.get(folder, ((), ""))[0] != stamps:
+            self.digests[folder] = stamps, folder_digest(source)
+        return self.digests[folder][1]
+
+
+def cache_folder() -> Path:
+    """Where runs are kept."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(home) if Path(home).is_absolute() else home_folder() / ".cache") / "eaglectl" / "runs"
+
+
+def folder_digest(source: FolderSource) -> str:
+    """SHA-256 of the names and the bytes of all files of a folder. Raises OSError."""
+    digest = hashlib.sha256()
+    for name in sorted(source.names()):
+        with (source.root / name).open("rb") as file:
+            digest.update(f"{name}\n{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+@cache
+def _versions() -> tuple[Any, ...]:
+    """All that runs depend on beside their inputs: the machine, eaglectl's own files, and what runs them."""
+    own = sorted(
+        path
+        for path in Path(eaglectl.__file__).parent.rglob("*")
+        if path.suffix in (".py", ".json", ".jsonl")
+    )
+    stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in own]
+    engines = [installed_release(engine) for engine in ENGINES.values()]
+    return platform.node(), eaglectl.__version__, stamps, engines, *map(version, ("torch", "transformers"))
+
+
+def _seal(path: Path, data: bytes) -> bytes:
+    """The first line of a file: a digest of its name and of what follows."""
+    return hashlib.sha256(path.name.encode() + data).hexdigest().encode() + b"\n"
+
 
 REFERENCE = "reference"
 # where llama-server listens by itself, and the options of the call that measure it alike
@@ -127,8 +246,7 @@ def _ready(
 ) -> Readiness:
     start = time.perf_counter()
     options = as_preset(options or ReadyOptions())
-    requests, servers = _engines(options), options.servers
-    _check_arguments(options, requests)
+    requests = _engines(options)
     report_step(on_progress, "reading the files")
     place, weights = _target(source, path_text(target), options.answers)
     kept = KeptRuns(weights or Path(), options.reuse and weights is not None and has_torch())
@@ -137,37 +255,28 @@ def _ready(
     with questions.explaining():
         asked = InspectOptions(target=place, engines=_labels(requests), answers=options.answers)
         inspection = inspect_files(source, asked, on_progress, headers_only=False)
-    runs = _reference_runs(inspection, options)
-    on_progress = StagedWork(on_progress, "ready", [("measuring", 1.0)] * runs)
+    on_progress = StagedWork(
+        on_progress, "ready", [("measuring", 1.0)] * _reference_runs(inspection, options)
+    )
     work = _Work(source, place, weights, requests, options, questions, on_progress, kept)
     names = dict.fromkeys(request.engine for request in requests)
-    states = (*(work.stored(name, inspection) for name in names), *map(work.server, servers))
-    result = Readiness(source, inspection, states, questions.measured, is_named=work.is_named)
-    if _may_need_conversion(result):
+    states = (*(work.stored(engine, inspection) for engine in names), *map(work.server, options.servers))
+    result = Readiness(source, inspection, states, questions.measured, is_named=options.is_named)
+    outcomes = {state.stored_outcome for state in states if state.engine in ENGINES}
+    is_wrong = any(outcome.is_known_wrong for outcome in outcomes) or _errors(inspection.findings)
+    if outcomes and (is_wrong or not any(outcome.is_served for outcome in outcomes)):
         result = work.converted(result, None if out is None else Path(out))
     result = work.judged(replace(result, published=published_beside(source, place, options)))
+    # why --speed has measured nothing
+    reports = [state.final for state in result.engines if state.final is not None]
+    gap = next((report.speed_gap for report in reports if report.speed_gap), NOTHING_TIMED)
+    is_timed = options.speed is None or any(report.speed for report in reports)
     return replace(
         result,
-        speed_gap=_explain_no_speed(result, options),
+        speed_gap="" if is_timed else gap,
         reused=tuple(kept.reused),
         seconds=time.perf_counter() - start,
     )
-
-
-def _may_need_conversion(result: Readiness) -> bool:
-    """Whether the files have errors, an engine does not run them as trained, or none is known to."""
-    outcomes = {state.stored_outcome for state in result.engines if state.engine in ENGINES}
-    if _errors(result.inspection.findings) or any(outcome.is_known_wrong for outcome in outcomes):
-        return bool(outcomes)
-    return bool(outcomes) and not any(outcome.is_served for outcome in outcomes)
-
-
-def _explain_no_speed(result: Readiness, options: ReadyOptions) -> str:
-    """Why --speed has measured nothing; "" where it has, or was not asked for."""
-    reports = [state.final for state in result.engines if state.final is not None]
-    if options.speed is None or any(report.speed for report in reports):
-        return ""
-    return next((report.speed_gap for report in reports if report.speed_gap), NOTHING_TIMED)
 
 
 def _reference_runs(inspection: Inspection, options: ReadyOptions) -> int:
@@ -176,11 +285,13 @@ def _reference_runs(inspection: Inspection, options: ReadyOptions) -> int:
     Engines that are installed here run by themselves, and say by themselves how long they take.
     """
     verdicts = [each for each in inspection.requested if _installed(each.engine, options) != each.release]
-    last = {each.engine: each for each in verdicts}
-    wrong = [each for each in last.values() if each.outcome.is_known_wrong]
-    readings = {each.reading.key for each in wrong if each.outcome == ServedAs.DIFFERS and each.reading}
-    is_stored = any(each.outcome.is_served for each in last.values())
-    return is_stored + len(readings) + bool(wrong)
+    last = {each.engine: each for each in verdicts}.values()
+    readings = {each.reading.key for each in last if each.outcome == ServedAs.DIFFERS and each.reading}
+    return (
+        any(each.outcome.is_served for each in last)
+        + len(readings)
+        + any(each.outcome.is_known_wrong for each in last)
+    )
 
 
 def _installed(engine: str, options: ReadyOptions) -> str | None:
@@ -211,7 +322,8 @@ def _engines(options: ReadyOptions) -> tuple[EngineRequest, ...]:
     """The engines to judge for: those of --engine, else the default ones, and none for a server alone.
 
     Raises UnreadableError for one of which nothing is known but the layers that it captures, and for one that
-    shall run and is not here.
+    shall run and is not here; UsageError for arguments of an engine that is not named, or that change what is
+    measured.
     """
     requests = tuple(map(parse_engine, options.engines))
     for request in requests:
@@ -232,19 +344,15 @@ def _engines(options: ReadyOptions) -> tuple[EngineRequest, ...]:
                 f"--run-in {name}: {here or 'no release'} is installed here, and --engine is"
                 f" {listed(_labels(own)) or 'another'}; --run-in reference runs what the file means"
             )
-    return requests
-
-
-def _check_arguments(options: ReadyOptions, requests: Sequence[EngineRequest]) -> None:
-    """Raise UsageError for arguments of an engine that is not named, or that change what is measured."""
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
-    here = {request.engine for request in requests if _installed(request.engine, options)}
-    if options.engine_arguments and not (len(here) == 1 and options.engines):
+    installed = {request.engine for request in requests if _installed(request.engine, options)}
+    if options.engine_arguments and not (len(installed) == 1 and options.engines):
         raise UsageError(
             "--engine-arg is for one engine that is installed here: name it with --engine vllm or sglang"
         )
-    if options.tensor_parallel_size > 1 and not here:
+    if options.tensor_parallel_size > 1 and not installed:
         raise UsageError("--tensor-parallel-size is for an installed vLLM or SGLang, and neither is here")
+    return requests
 
 
 def _target(source: str, target: str | None, answers: Answers) -> tuple[str | None, Path | None]:
@@ -271,7 +379,7 @@ def _errors(findings: Sequence[Finding]) -> list[Finding]:
 
 
 class _Work(Struct, frozen=True):
-    """The steps of one call: what is judged, run and written.
+    """What the steps of one call share.
 
     `runs` are those that were made, by place, engine and reading: the reference stands for several. `failed`
     are the gaps of those that were tried and could not be made.
@@ -288,25 +396,24 @@ class _Work(Struct, frozen=True):
     runs: dict[object, Attempt] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
-    @property
-    def is_named(self) -> bool:
-        """Whether the engines were asked for: each of them has to serve the drafter."""
-        return self.options.is_named
-
     def stored(self, engine: str, inspection: Inspection) -> EngineReadiness:
         """What an engine does with the stored files, with acceptance where it can be run."""
         verdicts = {each.release: each for each in inspection.requested if each.engine == engine}
         known = verdicts.get(installed_release(ENGINES[engine]) or "") or list(verdicts.values())[-1]
         place, revision = hub_name(self.source) or (self.source, None)
+        commands = output_commands(
+            inspection.drafter, place, self.target, tokens=self.options.k, revision=revision
+        )
         state = EngineReadiness(
             engine,
             known.release,
             known.outcome,
             known.reasons,
-            command=self._command(inspection.drafter, place, engine, revision),
+            command=commands[engine],
             measure_command=self._measure_command(engine, self.source),
         )
-        reading = known.reading if known.outcome == ServedAs.DIFFERS and not self._is_here(state) else None
+        is_here = _installed(engine, self.options) == known.release
+        reading = known.reading if known.outcome == ServedAs.DIFFERS and not is_here else None
         report, gap = self._measured(self.source, state, reading)
         state = replace(state, stored=report, stored_gap=gap, stored_reading=reading if report else None)
         if report is None or not report.run.differences:
@@ -320,12 +427,9 @@ class _Work(Struct, frozen=True):
         label = without_secrets(url)
         if report is None:
             return EngineReadiness(label, "", ServedAs.UNKNOWN, (), stored_gap=gap)
-        reasons = tuple(report.failures or report.gaps)
-        return EngineReadiness(label, "", OUTCOMES[report.verdict], reasons, stored=report)
-
-    def _command(self, drafter: Drafter, place: str, engine: str, revision: str | None = None) -> str:
-        """What starts an engine with the files at `place`; llama.cpp needs a GGUF file of them first."""
-        return output_commands(drafter, place, self.target, tokens=self.options.k, revision=revision)[engine]
+        return EngineReadiness(
+            label, "", OUTCOMES[report.verdict], tuple(report.failures or report.gaps), stored=report
+        )
 
     def _measure_command(self, engine: str, place: str) -> str:
         """What measures an engine that is not run here, once it serves the files at `place`."""
@@ -337,12 +441,9 @@ class _Work(Struct, frozen=True):
 
     def _given_again(self) -> list[str]:
         """The options that another run of the same prompts has too, as they were given."""
-        words: list[str] = []
-        for name in GIVEN_AGAIN:
-            option, value = options_of(ReadyOptions)[name], getattr(self.options, name)
-            if value != option.default:
-                words += [option.flag, as_path(str(value))]
-        return words
+        options = [(options_of(ReadyOptions)[name], getattr(self.options, name)) for name in GIVEN_AGAIN]
+        given = [(option.flag, as_path(str(value))) for option, value in options if value != option.default]
+        return [word for words in given for word in words]
 
     def converted(self, result: Readiness, out: Path | None) -> Readiness:
         """The result with the conversion, its validation, and its acceptance."""
@@ -376,15 +477,18 @@ class _Work(Struct, frozen=True):
     ) -> EngineReadiness:
         if state.engine not in ENGINES:
             return replace(state, converted_gap=OWN_DRAFTER)
-        verdicts = {(each.engine, each.release): each for each in inspected.requested}
-        verdict = verdicts.get((state.engine, state.release))
+        verdict = {(each.engine, each.release): each for each in inspected.requested}.get(
+            (state.engine, state.release)
+        )
         if verdict is None:
             return state
         state = replace(
             state,
             converted_outcome=verdict.outcome,
             converted_reasons=verdict.reasons,
-            command=self._command(inspected.drafter, shown, state.engine),
+            command=output_commands(inspected.drafter, shown, self.target, tokens=self.options.k)[
+                state.engine
+            ],
             measure_command=self._measure_command(state.engine, shown),
         )
         if not verdict.outcome.is_served:
@@ -396,18 +500,23 @@ class _Work(Struct, frozen=True):
         """The result with its verdict, the reason, and why acceptance is low where it is."""
         if result.reason:
             return replace(result, verdict=CheckVerdict.FAIL)
+        is_named, report = self.options.is_named, result.report
         serving = [state for state in result.engines if state.is_serving]
-        if not serving or (self.is_named and len(serving) < len(result.engines)):
-            return self._unserved(result)
-        report = result.report
+        if not serving or (is_named and len(serving) < len(result.engines)):
+            # no engine, or not each that was asked for, is known to serve it
+            other = next(state for state in result.engines if not state.is_serving)
+            failures = tuple(other.stored.failures) if other.stored else ()
+            why = "; ".join(other.converted_reasons or other.stored_reasons or failures) or other.stored_gap
+            is_open = other.final_outcome == ServedAs.UNKNOWN
+            verdict = CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.FAIL
+            return replace(result, verdict=verdict, reason=f"{release_name(other)}: {why}")
         findings = _errors(result.inspection.findings if report is None else report.findings)
         if findings or (report is not None and report.verdict == CheckVerdict.FAIL):
             problem = "" if report is None else report.problem
             reason = f"{findings[0].rule.id} {findings[0].match.message}" if findings else problem
             return replace(result, verdict=CheckVerdict.FAIL, reason=reason)
-        if not self.is_named and result.best is not None:
-            serving = [result.best]
-        return self._run_verdict(result, serving)
+        best = [result.best] if result.best is not None and not is_named else serving
+        return self._run_verdict(result, best)
 
     def _run_verdict(self, result: Readiness, states: Sequence[EngineReadiness]) -> Readiness:
         """The verdict of the runs of what is served: the worst of them.
@@ -418,18 +527,16 @@ class _Work(Struct, frozen=True):
         for report in reports:
             if report.verdict == CheckVerdict.FAIL:
                 return self._diagnosed(result, report)
-        if loss := _find_loss(states):
-            return replace(result, verdict=CheckVerdict.FAIL, reason=loss)
+        for state in states:
+            if loss := _loss(state):
+                return replace(result, verdict=CheckVerdict.FAIL, reason=loss)
         gaps = [gap for report in reports for gap in report.gaps]
         gaps += [state.final_gap for state in states if not state.final and state.final_gap in self.failed]
         verdict = CheckVerdict.COULD_NOT_LOOK if gaps else CheckVerdict.PASS
-        texts = gaps or self._doubts(reports, result)
-        return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(texts)))
-
-    def _doubts(self, reports: Sequence[SmokeReport], result: Readiness) -> list[str]:
-        """What stands out of the numbers of the files, and of the runs."""
+        # what stands out of the numbers of the files, and of the runs
         weak = [self._weakness(report, result) for report in reports]
-        return [*(note.text for note in notes_of(result.inspection.findings)), *filter(None, weak)]
+        doubts = [*(note.text for note in notes_of(result.inspection.findings)), *filter(None, weak)]
+        return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(gaps or doubts)))
 
     def _weakness(self, report: SmokeReport, result: Readiness) -> str:
         """What holds acceptance down: the draft vocabulary, or what the command finds that it ends in."""
@@ -450,18 +557,10 @@ class _Work(Struct, frozen=True):
             )
         else:
             return ""
-        words, answers = self._given_again(), self.options.answers
-        look = command("diagnose", self.source, *words, target=self.target, answers=answers)
+        look = command(
+            "diagnose", self.source, *self._given_again(), target=self.target, answers=self.options.answers
+        )
         return f"{weak}: look for the cause with {look}"
-
-    def _unserved(self, result: Readiness) -> Readiness:
-        """The result where no engine, or not each that was asked for, is known to serve the drafter."""
-        other = next(state for state in result.engines if not state.is_serving)
-        failures = tuple(other.stored.failures) if other.stored else ()
-        why = "; ".join(other.converted_reasons or other.stored_reasons or failures) or other.stored_gap
-        is_open = other.final_outcome == ServedAs.UNKNOWN
-        verdict = CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.FAIL
-        return replace(result, verdict=verdict, reason=f"{_title(other)}: {why}")
 
     def _diagnosed(self, result: Readiness, failed: SmokeReport) -> Readiness:
         """The result of a run that failed, with `diagnose`'s ending where that can look."""
@@ -481,16 +580,18 @@ class _Work(Struct, frozen=True):
             trust_remote_code=options.trust_remote_code,
             answers=options.answers,
         )
-        diagnosis = diagnose(self.source, str(self.weights), asked, on_progress=self.on_progress)
-        return replace(result, diagnosis=diagnosis)
+        return replace(
+            result, diagnosis=diagnose(self.source, str(self.weights), asked, on_progress=self.on_progress)
+        )
 
     def _is_better(self, states: Sequence[EngineReadiness]) -> bool:
         """Whether a conversion helps an engine that does not serve the stored files, or none serves them."""
         if not any(state.is_serving for state in states):
             return True
         with self.questions.explaining():
-            asked = replace(self._conversion, dry_run=True)
-            plan = convert(self.source, None, asked, on_progress=self.on_progress).plan
+            plan = convert(
+                self.source, None, replace(self._conversion, dry_run=True), on_progress=self.on_progress
+            ).plan
         return any(
             verdict.outcome.is_served
             for state in states
@@ -502,55 +603,38 @@ class _Work(Struct, frozen=True):
     def _layout(self) -> str | None:
         """The layout of the engines that were asked for, where one is for all of them; else the default."""
         layouts = {layout_for(request.engine) for request in self.requests if request.engine in ENGINES}
-        return layouts.pop() if self.is_named and len(layouts) == 1 else None
+        return layouts.pop() if self.options.is_named and len(layouts) == 1 else None
 
     @property
     def _conversion(self) -> ConvertOptions:
-        engines = _labels(self.requests) if self.is_named else ()
+        engines = _labels(self.requests) if self.options.is_named else ()
         asked = ConvertOptions(layout=self._layout, engines=engines, target=self.target, measure=None)
         return asked.answered(self.questions.answers, self.questions.record)
 
     def _written(self, place: Path) -> Conversion | None:
-        """The conversion; None where `place` holds one of this source already, or does meanwhile."""
-        if self._is_same(place):
-            return None
-        taken = UsageError(
-            f"{place} is there already, and is no conversion of {self.source}; give another -o"
-        )
+        """The conversion; None where `place` holds one already that is equal by meaning and tensors."""
         if os.path.lexists(place):
-            raise taken
-        report_step(self.on_progress, "converting")
-        try:
-            with self.questions.explaining():
-                return convert(self.source, place, self._conversion, on_progress=self.on_progress)
-        except UsageError:
-            if self._is_same(place):  # another call wrote it meanwhile
-                return None
-            if os.path.lexists(place):
-                raise taken from None
-            raise
-
-    def _is_same(self, place: Path) -> bool:
-        """Whether `place` holds a conversion of the source, equal to it by meaning and tensors."""
-        asked = DiffOptions(target=self.target, answers=self.options.answers)
-        try:
-            return (
-                os.path.lexists(place / RECORD)
-                and diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL
+            asked = DiffOptions(target=self.target, answers=self.options.answers)
+            with suppress(EaglectlError):
+                if (
+                    os.path.lexists(place / RECORD)
+                    and diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL
+                ):
+                    return None
+            raise UsageError(
+                f"{place} is there already, and is no conversion of {self.source}; give another -o"
             )
-        except EaglectlError:
-            return False
+        report_step(self.on_progress, "converting")
+        with self.questions.explaining():
+            return convert(self.source, place, self._conversion, on_progress=self.on_progress)
 
     def _convert_command(self, place: str) -> str:
         words = ["-o", as_path(place)]
         if self._layout not in (None, default_format().name):
             words += ["--for", str(self._layout)]
-        words += [word for label in _labels(self.requests) if self.is_named for word in ("--engine", label)]
+        for label in _labels(self.requests) if self.options.is_named else ():
+            words += ["--engine", label]
         return command("convert", self.source, *words, target=self.target, answers=self.options.answers)
-
-    def _is_here(self, state: EngineReadiness) -> bool:
-        """Whether the engine's release is the one that is installed and run here."""
-        return _installed(state.engine, self.options) == state.release
 
     def _measured(self, place: str, state: EngineReadiness, reading: NetworkReading | None = None) -> Attempt:
         """A run of the files at `place`, in the engine where it is installed, else in the reference.
@@ -559,10 +643,10 @@ class _Work(Struct, frozen=True):
         `reading`, it runs the network that the engine makes of them.
         """
         outcome = state.final_outcome
-        if self._is_here(state):
+        if _installed(state.engine, self.options) == state.release:
             return self._run(place, state.engine, is_timed=not outcome.is_known_wrong)
         if reading is None and not outcome.is_served:
-            return None, f"{_title(state)} {NOT_RUN.get(outcome, 'is not installed here')}"
+            return None, f"{release_name(state)} {NOT_RUN.get(outcome, 'is not installed here')}"
         return self._run(place, REFERENCE, reading)
 
     def _run(
@@ -603,12 +687,10 @@ class _Work(Struct, frozen=True):
         runner = f"in {ENGINES[engine].title}" if engine in ENGINES else "in the reference"
         if reading:
             runner += f", {reading.words}"
-        name = f"{'as stored' if place == self.source else 'converted'}, {runner}"
-        key = asked, digest_prompts(chosen.prompts), reading and reading.key
         report = self.kept.get(
-            name,
+            f"{'as stored' if place == self.source else 'converted'}, {runner}",
             Path(on_disk(place)),
-            key,
+            (asked, digest_prompts(chosen.prompts), reading and reading.key),
             make,
             SmokeReport,
             lambda made: made.speed_gap in ("", CPU_SKIPPED),
@@ -616,25 +698,14 @@ class _Work(Struct, frozen=True):
         return replace(report, choice=chosen)
 
 
-def _find_loss(states: Sequence[EngineReadiness]) -> str:
-    """What a conversion loses in the first engine where it does; "" where it loses in none."""
-    for state in states:
-        change = engine_gain(state)
-        if change is not None and change.ratio.high < 1:
-            return _loss(state, change.ratio)
-    return ""
-
-
-def _loss(state: EngineReadiness, ratio: Estimate) -> str:
-    """That a conversion drafts worse than the stored files."""
-    assert state.stored and state.converted, "both ran"
+def _loss(state: EngineReadiness) -> str:
+    """That a conversion drafts worse than the stored files in an engine; "" where it does not."""
+    change = engine_gain(state)
+    if change is None or change.ratio.high >= 1 or not state.stored or not state.converted:
+        return ""
     before, after = state.stored.measured.length.value, state.converted.measured.length.value
+    ratio = change.ratio
     return (
-        f"the conversion drafts worse in {_title(state)}: {before:.2f} as stored, {after:.2f} converted (gain"
-        f" {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]); keep the stored files there"
+        f"the conversion drafts worse in {release_name(state)}: {before:.2f} as stored, {after:.2f} converted"
+        f" (gain {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]); keep the stored files there"
     )
-
-
-def _title(state: EngineReadiness) -> str:
-    title = ENGINES[state.engine].title if state.engine in ENGINES else state.engine
-    return f"{title} {state.release}".strip()

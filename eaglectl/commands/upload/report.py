@@ -1,11 +1,13 @@
-"""An upload as sections: the plan, the card, and what came of it."""
+"""An upload as sections (the plan, the card, and what came of it) and as a JSON document."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from eaglectl.files.layout import CARD
 from eaglectl.publish.plan import Changes, UploadPlan
 from eaglectl.publish.upload import Upload
 from eaglectl.report.differences import change_sentence, fact_values, fact_why, shown_facts
+from eaglectl.report.documents.document import Parts
 from eaglectl.report.findings import total
 from eaglectl.report.section import (
     TONES,
@@ -63,8 +65,14 @@ def upload_plan_outline(plan: UploadPlan) -> Outline:
             has_heading=False,
         ),
     ]
-    head = (Words(plan.repo, "strong"), f"  {where}")
-    return Outline("upload", Words("a plan", "plain"), plan.repo, where, head, sections)
+    return Outline(
+        "upload",
+        Words("a plan", "plain"),
+        plan.repo,
+        where,
+        (Words(plan.repo, "strong"), f"  {where}"),
+        sections,
+    )
 
 
 def card_outline(plan: UploadPlan) -> Outline:
@@ -84,7 +92,6 @@ def upload_outline(done: Upload) -> Outline:
 
 
 def _judged(plan: UploadPlan) -> Iterator[Remark]:
-    """The target, the verdict on the files, what is open, and what changes in the drafter."""
     unseen = "" if plan.is_target_seen else "not compared: "
     yield Remark(Words("target", "doubt" if unseen else "quiet"), f"{unseen}{plan.target}")
     if plan.report is not None:
@@ -97,7 +104,6 @@ def _judged(plan: UploadPlan) -> Iterator[Remark]:
 
 
 def _changes(changes: Changes) -> Iterator[Section]:
-    """The facts and tensors that differ from the repository's drafter, by config and headers."""
     compared = changes.comparison
     if compared is None:
         return
@@ -122,7 +128,6 @@ def _changes(changes: Changes) -> Iterator[Section]:
 
 
 def _unsent(plan: UploadPlan) -> Iterator[Remark]:
-    """Files that are not sent, and those that only the repository has."""
     for text in first_lines([f"{left.name}: {left.why}" for left in plan.left_out]):
         yield Remark(Words("not sent", "doubt"), plain(text))
     if plan.extra:
@@ -148,22 +153,20 @@ def _where(plan: UploadPlan) -> str:
 
 
 def _lead(done: Upload) -> tuple[str | Words, ...]:
-    match done.outcome:
-        case UploadOutcome.PLANNED:
-            return ("nothing was sent (--dry-run)",)
-        case UploadOutcome.NOTHING_TO_DO:
-            where = f"{done.plan.revision} at {(done.oid or '')[:12]} has"
-            if done.plan.proposed:
-                where = f"pull request {done.plan.proposed} holds"
-            return (f"{where} these files already",)
-        case UploadOutcome.PUBLISHED:
-            assert done.sent is not None
-            return (Words(done.sent.pull_url or done.sent.url, "strong"),)
-    return ("the commit does not hold what was sent; do not merge or serve it",)
+    if done.outcome == UploadOutcome.PUBLISHED and done.sent is not None:
+        return (Words(done.sent.pull_url or done.sent.url, "strong"),)
+    where = f"{done.plan.revision} at {(done.oid or '')[:12]} has"
+    if done.plan.proposed:
+        where = f"pull request {done.plan.proposed} holds"
+    texts = {
+        UploadOutcome.PLANNED: "nothing was sent (--dry-run)",
+        UploadOutcome.NOTHING_TO_DO: f"{where} these files already",
+        UploadOutcome.MISMATCH: "the commit does not hold what was sent; do not merge or serve it",
+    }
+    return (texts[done.outcome],)
 
 
 def _checked(done: Upload) -> Iterator[Line]:
-    """What the commit was found to hold."""
     if done.is_recovered:
         yield "the Hub's answer was lost; the repository was looked at, and holds the commit"
     if done.outcome == UploadOutcome.PUBLISHED:
@@ -171,3 +174,65 @@ def _checked(done: Upload) -> Iterator[Line]:
     elif done.outcome == UploadOutcome.MISMATCH and done.sent:
         yield f"commit {done.sent.shown}"
     yield from first_lines([f"{mismatch.name}: {mismatch.how}" for mismatch in done.mismatches])
+
+
+def _changed_facts(changes: Changes) -> list[dict[str, str]]:
+    facts = changes.comparison.facts if changes.comparison else ()
+    sides = ((fact.name, *fact_values(fact)) for fact in facts if fact.state == FactState.DIFFERS)
+    return [{"name": name, "there": there, "here": here} for name, there, here in sides]
+
+
+def _tensors(changes: Changes) -> list[str]:
+    return [pair.name for pair in (changes.comparison.tensors if changes.comparison else ()) if pair.differs]
+
+
+def _files(done: Upload) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": file.name,
+            "size": file.size,
+            "sha256": file.sha256,
+            "change": done.plan.change(file),
+            "is_written": file.is_written,
+        }
+        for file in done.plan.files
+    ]
+
+
+TAG = "eaglectl/upload/1"
+PARTS: Parts = {
+    Upload: (
+        "repo=plan.repo",
+        "outcome",
+        "revision=plan.revision",
+        "head=plan.state.head",
+        "is_seen=plan.is_seen",
+        ("is_new", lambda done: done.plan.state is None and done.plan.is_seen),
+        "is_private=plan.is_private",
+        "is_pull_request=plan.is_pull",
+        "message=plan.title",
+        "target=plan.target",
+        "is_target_seen=plan.is_target_seen",
+        "verdict=plan.report.verdict",
+        "doubts=plan.doubts",
+        "changes=plan.changes",
+        ("files", _files),
+        "not_sent=plan.left_out",
+        "only_there=plan.extra",
+        "bytes=plan.nbytes",
+        "commit=sent",
+        "proposed=plan.proposed",
+        "is_recovered",
+        "tag",
+        "mismatches",
+        ("download", lambda done: done.download if done.oid else None),
+    ),
+    Changes: (
+        "verdict=comparison.verdict",
+        ("summary", change_sentence),
+        ("facts", _changed_facts),
+        ("tensors", _tensors),
+        "weights",
+        "diff=command",
+    ),
+}

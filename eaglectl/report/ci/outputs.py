@@ -22,7 +22,7 @@ def render(name: str, reports: Sequence[Report], json_version: int = 1) -> str:
     """Return the reports in one format."""
     if name == "text":
         from eaglectl.report.findings import reports_outline
-        from eaglectl.report.terminal.report import as_text
+        from eaglectl.report.terminal import as_text
 
         return as_text(reports_outline(reports))
     if name == "markdown":

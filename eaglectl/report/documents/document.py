@@ -3,7 +3,7 @@
 A table of keys (`Parts`) states for each type of record what its document has of it, in order:
 
 * `"name"`: the attribute of that name; `"key=attribute"` where the key is another one, and `attribute` may be
-  a path (`"verdict=outcome.check"`);
+  a path (`"verdict=outcome.check"`), whose value is None behind a None;
 * `"*attribute"`: the keys of that record, in this place;
 * `("name", function)`: what the function makes of the record.
 
@@ -15,7 +15,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from operator import attrgetter
 from typing import Any
 
 from msgspec import to_builtins
@@ -36,12 +35,12 @@ MODULES = {
     "FailedSource": "commands.inspect.document",
     "Inspection": "commands.inspect.document",
     "LoadResult": "report.documents.load",
-    "Readiness": "commands.ready.document",
+    "Readiness": "commands.ready.report",
     "Report": "report.documents.validate",
     "SmokeReport": "commands.smoke.document",
     "Statistics": "commands.calibrate.document",
-    "Upload": "commands.upload.document",
-    "Verification": "commands.verify.document",
+    "Upload": "commands.upload.report",
+    "Verification": "commands.verify.run",
 }
 # whose results can share a document, and the function that makes it
 SHARED = {
@@ -61,12 +60,18 @@ def part(record: Any, parts: Parts) -> dict[str, Any]:
     for entry in parts[type(record)]:
         name, make = entry if isinstance(entry, tuple) else (entry, None)
         key, _, attribute = name.partition("=")
-        value = make(record) if make else attrgetter((attribute or key).strip("*?"))(record)
+        value = make(record) if make else _at(record, (attribute or key).strip("*?"))
         if key.startswith("*"):
             keys |= part(value, parts)
         elif value or not name.endswith("?"):
             keys[key.rstrip("?")] = plain(value, parts)
     return keys
+
+
+def _at(record: Any, path: str) -> Any:
+    for name in path.split("."):
+        record = None if record is None else getattr(record, name)
+    return record
 
 
 def plain(value: Any, parts: Parts) -> Any:

@@ -16,14 +16,6 @@ def _dimensions(drafter: Drafter) -> dict[str, int]:
     return {key: number for key, number in asdict(drafter.dims).items() if number}
 
 
-def _features(drafter: Drafter) -> list[str]:
-    return sorted(feature.name.lower() for feature in drafter.features())
-
-
-def _is_quantised(drafter: Drafter) -> bool:
-    return drafter.quantisation is not None
-
-
 DRAFTER: Parts = {
     Drafter: (
         "producer",
@@ -35,8 +27,8 @@ DRAFTER: Parts = {
         "aux",
         "rope",
         "target",
-        ("features", _features),
-        ("is_quantised", _is_quantised),
+        ("features", lambda drafter: sorted(feature.name.lower() for feature in drafter.features())),
+        ("is_quantised", lambda drafter: drafter.quantisation is not None),
         "notes",
     ),
     AuxLayers: ("count", "boundaries", "is_default", "how", "ids", "convention"),
@@ -47,18 +39,19 @@ DRAFTER: Parts = {
 }
 
 
-def _sets(coverage: Coverage) -> dict[str, Any]:
-    return _shares(coverage.sets)
-
-
-def _scripts(coverage: Coverage) -> dict[str, Any]:
-    return _shares(coverage.scripts)
+# the keys of coverage in all, and of each set and script
+SHARE = ("tokens", "covered", "share", "most_length")
 
 
 def _shares(parts: Mapping[str, Coverage]) -> dict[str, Any]:
     return {name: {key: getattr(part, key) for key in SHARE} for name, part in parts.items()}
 
 
-# the keys of coverage in all, and of each set and script
-SHARE = ("tokens", "covered", "share", "most_length")
-COVERAGE: Parts = {Coverage: (*SHARE, ("sets", _sets), ("scripts", _scripts), "next=commands?")}
+COVERAGE: Parts = {
+    Coverage: (
+        *SHARE,
+        ("sets", lambda coverage: _shares(coverage.sets)),
+        ("scripts", lambda coverage: _shares(coverage.scripts)),
+        "next=commands?",
+    )
+}

@@ -72,12 +72,13 @@ def measured(root: Path, result: Readiness) -> dict[str, object]:
     return dict(done.document)
 
 
-def test_before_it_is_started_the_reference_stands_in_and_the_line_says_what_measures_it(
+def test_before_it_is_started_the_reference_stands_in_and_the_result_says_what_measures_it(
     result: Readiness, root: Path
 ) -> None:
     line = last_line(result)
-    assert " in the reference (6 prompts, k=3); start it with: python convert_hf_to_gguf.py " in line
-    assert f"; llama.cpp 0.3.36 is measured where it runs: eaglectl ready {root}/out --run-in http://" in line
+    assert " (6 prompts, k=3)" in line and "; start it with: python convert_hf_to_gguf.py " in line
+    (state,) = result.engines
+    assert state.measure_command.startswith(f"eaglectl ready {root}/out --run-in http://")
 
 
 def test_the_server_counts_the_rounds_of_the_reference(
@@ -90,4 +91,6 @@ def test_the_server_counts_the_rounds_of_the_reference(
     assert reference is not None
     assert 0 <= reference.measured.drafts - own["drafts"] <= trained.COUNT
     assert own["acceptance_length"] == pytest.approx(reference.measured.length.value, abs=0.15)
-    assert str(measured["line"]).startswith(f"ready  served, {own['acceptance_length']:.2f} in llama.cpp b")
+    assert str(measured["line"]).startswith(
+        f"ready  served {own['acceptance_length']:.2f} tokens per target step"
+    )

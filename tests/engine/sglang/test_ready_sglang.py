@@ -51,5 +51,7 @@ def test_the_conversion_is_read_as_trained_and_drafts_better(result: Readiness) 
     stored, converted = (run.measured.length.value for run in (state.stored, state.converted))
     assert converted > stored
     line = last_line(result)
-    assert line.startswith(f"ready  as stored {stored:.2f}, converted {converted:.2f} in SGLang 0.5.23 (")
+    assert line.startswith(
+        f"ready  as stored {stored:.2f}, converted {converted:.2f} tokens per target step ("
+    )
     assert "start it with: python -m sglang.launch_server " in line
