@@ -40,7 +40,7 @@ from eaglectl.run.engine_arguments import check_engine_arguments
 from eaglectl.run.job import EngineJob
 from eaglectl.run.process import require_torch
 from eaglectl.run.prompts import Prompt, batches_by_length, choose_prompts, prompt_digest
-from eaglectl.run.tokens import read_context_length, stop_tokens, tokenise
+from eaglectl.run.tokens import stop_tokens, tokenise
 from eaglectl.run.vllm.target_engine import start_vllm
 from eaglectl.target import check_timeout, open_target, runnable_target
 from eaglectl.text import listed
@@ -144,7 +144,7 @@ def collect_statistics(
             tensor_parallel_size=options.tensor_parallel_size,
             engine_arguments=options.engine_arguments,
         )
-        texts = tokenise(job, read_context_length(pair.target))
+        texts = tokenise(job)
         with _start_engine(options.run_in, job, max(map(len, texts)) + options.answer_tokens) as (
             engine,
             model,

@@ -11,12 +11,9 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.reference.model import Cache, DraftModel, Weights, causal_mask, without_gradients
+from eaglectl.reference.model import Cache, DraftModel, causal_mask, without_gradients
 from eaglectl.reference.speculation import pad_left
 from eaglectl.reference.target import TargetModel
-
-# a move of readings: the tensor's source, the order of its rows, the order of its blocks of columns
-TensorMove = tuple[str, Sequence[int] | None, Sequence[int] | None, int]
 
 
 class ForcedBatch(Struct, frozen=True):
@@ -80,8 +77,7 @@ class ForcedDrafter:
     def __init__(self, drafter: DraftModel, target: TargetModel, boundaries: Sequence[int], k: int) -> None:
         self.drafter, self.target, self.boundaries, self.k = drafter, target, boundaries, k
         head = drafter.weights.get("lm_head.weight", target.head)
-        self.dtype = drafter.weights["fc.weight"].dtype
-        self.head = head.to(drafter.device, self.dtype)
+        self.head = head.to(drafter.device, drafter.dtype)
 
     @without_gradients
     def first_matches(self, batch: ForcedBatch, every: int = 1) -> torch.Tensor:
@@ -94,61 +90,31 @@ class ForcedDrafter:
         drafted = self.drafter.tokens(self._first_step(batch, kept)[0], self.head)
         return (drafted == batch.choices[:, 1 + slots]) & batch.valid[:, slots]
 
-    def _first_step(
-        self, batch: ForcedBatch, kept: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, list[Cache], torch.Tensor]:
-        """The stream at `kept` slots, or at all but the last; the caches; which slots are no padding."""
+    def _first_step(self, batch: ForcedBatch, kept: torch.Tensor | None) -> tuple[torch.Tensor, list[Cache]]:
+        """The stream at `kept` slots, or at all but the last; and the caches."""
         aux = torch.cat([batch.states[boundary] for boundary in self.boundaries], -1)[:, :-1]
-        state = self.drafter.combine_hidden_states(aux.to(self.drafter.device, self.dtype))
-        valid = batch.valid[:, :-1]
+        state = self.drafter.combine_hidden_states(aux.to(self.drafter.device, self.drafter.dtype))
+        valid, caches = batch.valid[:, :-1], self.drafter.new_caches()
         mask = causal_mask(valid, torch.arange(valid.shape[1], device=valid.device)[:, None])
-        caches = self.drafter.new_caches()
         embeddings = self.drafter.embeddings(batch.tokens[:, 1:], self.target)
-        stream = self.drafter.forward(embeddings, state, batch.positions[:, :-1], caches, mask, kept)
-        return stream, caches, valid
+        return self.drafter.forward(embeddings, state, batch.positions[:, :-1], caches, mask, kept), caches
 
     @without_gradients
     def matches(self, batch: ForcedBatch) -> torch.Tensor:
         """How many leading tokens of each draft are those of the text, [batch, starts]; 0 for filling."""
-        stream, caches, valid = self._first_step(batch, batch.starts)
-        rows = torch.arange(len(stream), device=stream.device)[:, None]
-        starts, time = batch.starts, batch.tokens.shape[1]
-        mask = causal_mask(valid, starts[..., None])
-        own = torch.eye(starts.shape[1], dtype=torch.bool, device=valid.device).expand(len(stream), -1, -1)
-        positions = batch.positions[rows, starts]
-        alive = batch.is_start.clone()
-        count = torch.zeros_like(starts)
+        stream, caches = self._first_step(batch, batch.starts)
+        starts, last = batch.starts, batch.tokens.shape[1] - 1
+        mask = causal_mask(batch.valid[:, :-1], starts[..., None])
+        own = torch.eye(starts.shape[1], dtype=torch.bool, device=mask.device).expand(len(stream), -1, -1)
+        positions = batch.positions.gather(1, starts)
+        alive, count = batch.is_start.clone(), torch.zeros_like(starts)
         for step in range(self.k):
             place = starts + step + 2
-            truth = batch.tokens[rows, place.clamp(max=time - 1)]
-            alive &= (self.drafter.tokens(stream, self.head) == truth) & (place < time)
+            truth = batch.tokens.gather(1, place.clamp(max=last))
+            alive &= (self.drafter.tokens(stream, self.head) == truth) & (place <= last)
             count += alive
-            if step == self.k - 1:
-                break
-            mask = torch.cat((mask, own), -1)
-            embeddings, state = self.drafter.embeddings(truth, self.target), self.drafter.feedback(stream)
-            stream = self.drafter.forward(embeddings, state, positions + step + 1, caches, mask)
+            if step < self.k - 1:
+                mask = torch.cat((mask, own), -1)
+                embeddings, state = self.drafter.embeddings(truth, self.target), self.drafter.feedback(stream)
+                stream = self.drafter.forward(embeddings, state, positions + step + 1, caches, mask)
         return count
-
-
-def with_draft_tokens(weights: Weights, tokens: Sequence[int]) -> Weights:
-    """The weights with the d2t of these target tokens, one for each draft token."""
-    stored = weights["d2t"]
-    targets = torch.tensor(tokens, dtype=stored.dtype, device=stored.device)
-    return {**weights, "d2t": targets - torch.arange(len(tokens), device=stored.device)}
-
-
-def moved_weights(weights: Weights, moves: Mapping[str, TensorMove]) -> Weights:
-    """The weights with each named tensor made of its source, its rows and blocks of columns moved.
-
-    A number is added to each.
-    """
-    moved = {}
-    for name, (source, rows, blocks, added) in moves.items():
-        tensor = weights[source] + added if added else weights[source]
-        if rows is not None:
-            tensor = tensor[list(rows)]
-        if blocks is not None:
-            tensor = tensor.unflatten(-1, (len(blocks), -1))[..., list(blocks), :].flatten(-2)
-        moved[name] = tensor
-    return {**weights, **moved}

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-KEPT_LINES = 2  # of an error message; pydantic names the fault in the second line
+from eaglectl.errors import error_text
+
 UNKNOWN_ARGUMENT = re.compile(r"[Uu]nexpected keyword argument:? '(\w+)'")
 NEAREST = 3
 REQUEST, ANSWER = "request.json", "answer.json"
@@ -147,12 +148,6 @@ def _tensor(error: BaseException) -> str:
             if is_passed and isinstance(name, str):
                 return name
     return ""
-
-
-def error_text(error: Exception) -> str:
-    """The class and message of an exception in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' | '.join(lines[:KEPT_LINES])[:400] or '(no message)'}"
 
 
 def machine_memory() -> dict[str, int]:

@@ -41,7 +41,7 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
     """
     engine.require("--run-in reference")
     check_measured()
-    texts = tokenise(job, read_context_length(job.target))
+    texts = tokenise(job)
     plain, drafted = _answers(engine, job, texts)
     results = tuple(
         PromptResult(prompt.set, result["drafts"], tuple(result["accepted"]), tuple(result["tokens"]))

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.errors import UnreadableError, UsageError, error_text
 from eaglectl.files.target_files import (
     read_end_tokens,
     read_target_config,
@@ -36,14 +36,14 @@ MAX_TEXT = 16 << 20
 MAX_MEMORY = 2 << 30
 
 
-def tokenise(job: EngineJob, context_length: int | None) -> list[list[int]]:
+def tokenise(job: EngineJob) -> list[list[int]]:
     """Token ids of each prompt of `job`; the tokenizer is loaded if a prompt is a text.
 
     Raises UnreadableError where tokenizer or chat template fail, UsageError for a prompt that is empty, has
     ids beyond the target's vocabulary, or with its new and draft tokens is longer than the context.
     """
     check_token_ids(job)
-    tokenizer = None
+    context_length, tokenizer = read_context_length(job.target), None
     if job.needs_tokenizer:
         from eaglectl.reference.target import load_tokenizer
 
@@ -90,8 +90,6 @@ def _name(number: int, prompt: Prompt) -> str:
 
 
 def _tokenised(job: EngineJob, tokenizer: Any, number: int, prompt: Prompt) -> list[int]:
-    from eaglectl.reference.target import first_lines
-
     try:
         return token_ids(tokenizer, prompt)
     except UsageError as error:
@@ -99,7 +97,7 @@ def _tokenised(job: EngineJob, tokenizer: Any, number: int, prompt: Prompt) -> l
     except Exception as error:  # a chat template is a program
         raise UnreadableError(
             f"the tokenizer or chat template of the target {job.target} fails on"
-            f" {_name(number, prompt)}: {first_lines(error)}; take the target's own, or leave the prompt out"
+            f" {_name(number, prompt)}: {error_text(error)}; take the target's own, or leave the prompt out"
         ) from None
 
 

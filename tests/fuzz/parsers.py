@@ -685,7 +685,7 @@ def apply_template(data: bytes) -> object:
     target = target_with_template()
     (target / "chat_template.jinja").write_bytes(data)
     prompt = Prompt("one", messages=({"role": "user", "content": "two"},))
-    return tokenise(EngineJob(target, card_facts().drafter, target, (prompt,)), 512)
+    return tokenise(EngineJob(target, card_facts().drafter, target, (prompt,)))
 
 
 TEMPLATE = (
