@@ -74,7 +74,7 @@ def test_states_come_in_the_drafters_order_padded_on_the_left_and_leave_no_file(
     by_layer = seen.aux.unflatten(-1, (3, WIDTH))[..., 0]
     assert by_layer[1].tolist() == [[5000.0 + t, 2000.0 + t, 4000.0 + t] for t in (11, 12, 13)]
     assert by_layer[0].tolist() == [[0, 0, 0], [0, 0, 0], [5007.0, 2007.0, 4007.0]]
-    assert left == [".json", ".json", ".txt"]  # no states, no locks
+    assert left == [".txt"]  # no states, no locks
     assert not list(tmp_path.joinpath("temporary").iterdir())
 
 

@@ -167,7 +167,7 @@ def collect_stored(
     """Statistics over the sequences in the folder `options.states`. Raises as `calibrate` does."""
     require_torch("calibrating on stored states runs the drafter and needs", runs_target=False)
     from eaglectl.reference.loading import load_drafter, load_embedding
-    from eaglectl.reference.stored_states import StatesLayers, StoredStates
+    from eaglectl.reference.stored_states import StoredStates
     from eaglectl.reference.target import choose_device, drafter_device
 
     device = drafter_device(choose_device(options.device)[0])
@@ -180,16 +180,17 @@ def collect_stored(
                 " --states-layers with their boundaries in the order of the files"
                 f" ({wanted} are the drafter's)"
             )
-        layers = StatesLayers(options.states_layers, pair.boundaries, dims.target_hidden, dims.vocab)
         states = StoredStates(
             Path(str(options.states)),
-            layers,
+            options.states_layers,
+            pair.boundaries,
+            dims,
             device,
             lambda: load_embedding(
                 read_checkpoint(FolderSource(pair.target)), dims.vocab, dims.target_hidden
             ).to(device),
         )
-        sequences = [tokens for tokens in states.sequences if len(tokens) >= MIN_TOKENS]
+        sequences = [tokens for tokens in states.files if len(tokens) >= MIN_TOKENS]
         prompts = [Prompt("", "states", token_ids=tuple(tokens)) for tokens in sequences]
         work = TimedWork(on_progress, "calibrating", (PASSES - 1) * len(sequences))
         model = load_drafter(pair.place, pair.drafter, dtype="float32", device=device)
@@ -216,12 +217,13 @@ class _Pair(Struct, frozen=True):
             "target": target_digest(FolderSource(self.target)),
             "prompts": hashlib.sha256("".join(map(prompt_digest, prompts)).encode()).hexdigest(),
         }
+        import torch
+
         massive = moments.massive
         matrices = Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy())
-        if massive.tokens and massive.normed is not None and massive.output is not None:
-            matrices = replace(
-                matrices, massive_states=massive.normed.numpy(), massive_outputs=massive.output.numpy()
-            )
+        if massive.tokens and massive.parts:
+            states, outputs = (torch.cat(parts).numpy() for parts in zip(*massive.parts, strict=True))
+            matrices = replace(matrices, massive_states=states, massive_outputs=outputs)
         return Statistics(
             digests=digests,
             prompts=tuple(prompt_digest(prompt) for prompt in prompts),
@@ -235,7 +237,10 @@ class _Pair(Struct, frozen=True):
             is_direction=self.drafter.norms.norm_before_residual,
             matrices=matrices,
             massive=MassiveTokens(
-                massive.tokens, massive.positions[:MOST_POSITIONS], massive.channels, massive.times
+                massive.tokens,
+                tuple(sorted(massive.positions)[:MOST_POSITIONS]),
+                tuple(tuple(sorted(channels)) for channels in massive.channels),
+                tuple(massive.times),
             ),
             engine=source.engine,
         )

@@ -48,12 +48,12 @@ from eaglectl.run.coverage import TokenText, counts_text
 from eaglectl.run.engine_arguments import check_engine_arguments
 from eaglectl.run.gate import compare_positions
 from eaglectl.run.installed import load_only as load
-from eaglectl.run.installed import run_installed, run_sglang
+from eaglectl.run.installed import run_installed
 from eaglectl.run.job import EngineJob, EngineRun
 from eaglectl.run.layers import LayerSearch, search_layers
 from eaglectl.run.matching import match_server
 from eaglectl.run.probe import probe_drift
-from eaglectl.run.process import VLLM, has_torch, require_torch
+from eaglectl.run.process import SGLANG, VLLM, has_torch, require_torch
 from eaglectl.run.prompts import Prompt, choose_prompts
 from eaglectl.run.published import Published, Settings, preset, published_for
 from eaglectl.run.report import (
@@ -86,7 +86,7 @@ CPU_SKIPPED = "this ran on a CPU, which is no measure of serving; smoke --speed 
 RunOptions = TypeVar("RunOptions", SmokeOptions, DiagnoseOptions, ReadyOptions)
 RUNNERS: Mapping[str, Callable[[EngineJob], EngineRun]] = {
     "vllm": partial(run_installed, VLLM),
-    "sglang": run_sglang,
+    "sglang": partial(run_installed, SGLANG),
     "reference": run_reference,
 }
 

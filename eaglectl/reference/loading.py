@@ -1,21 +1,21 @@
 """Loads tensors from files: a drafter's weights, a target's embedding, and a target's hidden states."""
 
 import gzip
-import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.matrices import EMBEDDINGS, matrix
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.files import MIB, open_regular
-from eaglectl.files.header import header_length, parse_header
-from eaglectl.files.pickles import DTYPES, read_tensors
+from eaglectl.files.pickles import read_tensors
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource
 from eaglectl.reference.model import DraftModel
@@ -23,9 +23,6 @@ from eaglectl.reference.model import DraftModel
 # bytes of one gzipped file: 100,000 tokens of 5 layers of 8,192 in 16 bits; and bytes of one that is packed:
 # hidden states shrink by a third
 MAX_UNPACKED, MAX_RATIO = 8 << 30, 50
-# times the size of a batch of states that must be free for it: engines write their own to the same disk
-ROOM = 4
-TORCH_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 
 
@@ -34,8 +31,6 @@ def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> 
 
     Raises RefusedError for a quantised drafter, and for an activation other than SiLU.
     """
-    from safetensors.torch import load_file
-
     if drafter.quantisation is not None:
         raise RefusedError("the reference engine runs no quantised drafters; use --run-in vllm")
     if (activation := drafter.settings["hidden_act"]) != "silu":
@@ -71,16 +66,12 @@ def load_states(path: Path, tokens: Sequence[int], layers: int, width: int) -> t
 
     Raises UnreadableError where the file cannot be read, or is not of these tokens.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
-        tensors = load_file(path)
+        tensors = load_tensors(path)
         states, ids = tensors["hidden_states"], tensors["token_ids"].tolist()
-    except (OSError, KeyError, SafetensorError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except (KeyError, UnreadableError) as error:
         raise UnreadableError(
-            f"vLLM's hidden states {path.name} cannot be read: {reason}; if {path.parent} is full, set TMPDIR"
+            f"vLLM's hidden states {path.name} cannot be read: {error}; if {path.parent} is full, set TMPDIR"
             " to a larger place"
         ) from None
     if ids != list(tokens) or states.shape != (len(tokens), layers, width):
@@ -97,44 +88,17 @@ def load_tensors(path: Path) -> Mapping[str, torch.Tensor]:
     Pickles are read opcode by opcode and never unpickled. Raises UnreadableError.
     """
     try:
+        if path.suffix == ".safetensors":
+            open_regular(path).close()
+            return load_file(path)
         with _unpacked(path) as unpacked:
             file = unpacked.resolve()
-            read = _read_safetensors if path.suffix == ".safetensors" else read_tensors
-            return read(FolderSource(file.parent), file.name)
-    except EOFError:
-        raise UnreadableError(f"{path} cannot be read: it is truncated") from None
+            return read_tensors(FolderSource(file.parent), file.name)
+    except (EOFError, SafetensorError) as error:
+        reason: object = f"it is truncated, or of another kind ({error})"
     except (OSError, zlib.error, EaglectlError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UnreadableError(f"{path} cannot be read: {reason}") from None
-
-
-def save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> bool:
-    """Write a safetensors file; false where it cannot be written, or less than ROOM of its sizes are free."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    try:
-        if shutil.disk_usage(path.parent).free < ROOM * size:
-            return False
-        save_file(tensors, path)
-    except (OSError, SafetensorError):
-        return False
-    return True
-
-
-def _read_safetensors(source: FolderSource, name: str) -> Mapping[str, torch.Tensor]:
-    size = source.size(name)
-    length = header_length(name, source.read(name, 0, min(8, size)), size)
-    tensors: dict[str, torch.Tensor] = {}
-    for stored in parse_header(name, source.read(name, 8, 8 + length), size).tensors:
-        if stored.dtype not in TORCH_NAMES:
-            raise UnreadableError(f"{stored.name} is {stored.dtype}, which no hidden states are")
-        dtype = getattr(torch, TORCH_NAMES[stored.dtype])
-        data = bytearray(source.read(name, stored.start, stored.stop))
-        flat = torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0, dtype=dtype)
-        tensors[stored.name] = flat.view(stored.shape)
-    return tensors
+    raise UnreadableError(f"{path} cannot be read: {reason}")
 
 
 @contextmanager
@@ -144,12 +108,11 @@ def _unpacked(path: Path) -> Iterator[Path]:
         yield path
         return
     with scratch_folder() as folder, open_regular(path) as raw:
-        limit = min(MAX_UNPACKED, MAX_RATIO * path.stat().st_size + MIB)
-        file, size = folder / path.stem, 0
+        left = min(MAX_UNPACKED, MAX_RATIO * path.stat().st_size + MIB)
+        file = folder / path.stem
         with gzip.open(raw, "rb") as packed, file.open("wb") as unpacked:
             while piece := packed.read(MIB):
-                size += len(piece)
-                if size > limit:
-                    raise UnreadableError(f"it unpacks to more than {limit} bytes")
-                unpacked.write(piece)
+                left -= unpacked.write(piece)
+                if left < 0:
+                    raise UnreadableError("it unpacks to more than any states take")
         yield file

@@ -1,6 +1,6 @@
 """Hidden states of a target that a trainer has on disk, one file a sequence, in the place of a run.
 
-Two records are read (STACKED, JOINED below), from safetensors files and from those of torch.save, gzipped or
+Two records are read (RECORDS below), from safetensors files and from those of torch.save, gzipped or
 not. No record names the layers that its states are of: the caller states them.
 """
 
@@ -8,10 +8,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from msgspec import Struct
 
+from eaglectl.drafter.tensors import Dimensions
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.files.files import is_folder, open_regular
 from eaglectl.reference.loading import load_tensors
@@ -24,7 +25,7 @@ SUFFIXES = (".safetensors", ".ckpt", ".ckpt.gz", ".pt")
 VOCABULARY = "vocab_mapping/vocab_mapping.pt"
 
 
-class Record(Struct, frozen=True):
+class Record(NamedTuple):
     """The keys of a record: token ids [time], and states [time, layers, width] or [time, layers*width].
 
     Where those that are not joined have one layer more than was stated, it is the target's last and left out.
@@ -35,56 +36,48 @@ class Record(Struct, frozen=True):
     is_joined: bool
 
 
-STACKED = Record("token_ids", "hidden_states", is_joined=False)
-JOINED = Record("input_ids", "aux_hidden_state", is_joined=True)
-RECORDS = (STACKED, JOINED)
-
-
-class StatesLayers(Struct, frozen=True):
-    """What the files should hold: the boundaries `stored`, in the files' order, of `width` channels each.
-
-    `wanted` are the drafter's boundaries; `vocab` is the target's, below which token ids are.
-    """
-
-    stored: tuple[int, ...]
-    wanted: tuple[int, ...]
-    width: int
-    vocab: int
-
-    @property
-    def columns(self) -> list[int]:
-        """The place of each wanted boundary. Raises RefusedError where one is not stored."""
-        if missing := sorted(set(self.wanted) - set(self.stored)):
-            raise RefusedError(
-                f"--states-layers {','.join(map(str, self.stored))}: the drafter takes boundaries"
-                f" {list(self.wanted)}, and the files have none of {missing}; give states that were captured"
-                " for this drafter"
-            )
-        return [self.stored.index(boundary) for boundary in self.wanted]
+RECORDS = (
+    Record("token_ids", "hidden_states", is_joined=False),
+    Record("input_ids", "aux_hidden_state", is_joined=True),
+)
 
 
 class StoredStates:
-    """States on disk as a `StateSource`; each file is read again for each pass, none is kept in memory."""
+    """States on disk as a `StateSource`; each file is read again for each pass, none is kept in memory.
+
+    The files hold the boundaries `stored`, in this order; `wanted` are the drafter's.
+    """
 
     def __init__(
-        self, folder: Path, layers: StatesLayers, device: str, load_embedding: Callable[[], torch.Tensor]
+        self,
+        folder: Path,
+        stored: Sequence[int],
+        wanted: Sequence[int],
+        dims: Dimensions,
+        device: str,
+        load_embedding: Callable[[], torch.Tensor],
     ) -> None:
         """Read and check every file. Raises UsageError, UnreadableError or RefusedError."""
-        self.layers, self.columns, self.device = layers, layers.columns, device
+        if missing := sorted(set(wanted) - set(stored)):
+            raise RefusedError(
+                f"--states-layers {','.join(map(str, stored))}: the drafter takes boundaries"
+                f" {list(wanted)}, and the files have none of {missing}; give states that were captured"
+                " for this drafter"
+            )
+        self.layers, self.dims, self.device = len(stored), dims, device
+        self.columns = [stored.index(boundary) for boundary in wanted]
         self._load_embedding = load_embedding
         self.files: dict[tuple[int, ...], Path] = {}
-        record: Record | None = None
+        records = set()
         for path in state_files(folder):
-            found, tensors = _read_record(path)
-            if record not in (None, found):
+            record, tokens, _ = self._read(path)
+            records.add(record)
+            if len(records) > 1:
                 raise RefusedError(
-                    f"--states {folder}: {path.name} is a record of {found.tokens} and {found.states}, and"
+                    f"--states {folder}: {path.name} is a record of {record.tokens} and {record.states}, and"
                     " files before it are of another kind; give the folder of one trainer's run"
                 )
-            record = found
-            tokens, _ = self._checked(path, found, tensors)
-            self.files[tuple(tokens.tolist())] = path
-        assert record is not None
+            self.files[tuple(tokens)] = path
         self.engine: Mapping[str, str] = {
             "name": "states",
             "record": f"{record.tokens}, {record.states}",
@@ -98,29 +91,30 @@ class StoredStates:
         """The target's input embedding [vocab, hidden] from its files, for drafters that share it."""
         return self._load_embedding()
 
-    @property
-    def sequences(self) -> list[list[int]]:
-        """The token ids of each file, without those of files that repeat another's."""
-        return [list(tokens) for tokens in self.files]
-
     def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
         """Aux hidden states of these sequences, in float32."""
         aux = []
         for tokens in batch:
             path = self.files[tuple(tokens)]
-            record, tensors = _read_record(path)
-            stored, states = self._checked(path, record, tensors)
-            if stored.tolist() != list(tokens):
+            _, stored, states = self._read(path)
+            if stored != list(tokens):
                 raise UnreadableError(
                     f"{path} changed while it was read; calibrate when nothing writes to it"
                 )
             aux.append(states[:, self.columns].flatten(1).to(self.device))
         return join_states(batch, aux)
 
-    def _checked(
-        self, path: Path, record: Record, tensors: Mapping[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids [time] and finite states [time, layers, width] in float32."""
+    def _read(self, path: Path) -> tuple[Record, list[int], torch.Tensor]:
+        """The kind of a file, its token ids, and its finite states [time, layers, width] in float32."""
+        tensors = load_tensors(path)
+        is_tensor = {name for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+        record = next((record for record in RECORDS if {record.tokens, record.states} <= is_tensor), None)
+        if record is None:
+            keys = listed(sorted(map(str, tensors)), most=6)
+            needed = " or ".join(f"{record.tokens} and {record.states}" for record in RECORDS)
+            raise RefusedError(
+                f"{path} has {keys or 'nothing'}, and {needed} were expected: no hidden states"
+            )
         tokens, states = tensors[record.tokens], tensors[record.states]
         if tokens.dtype not in (torch.int64, torch.int32) or tokens.numel() == 0:
             raise RefusedError(
@@ -131,30 +125,27 @@ class StoredStates:
                 f"{path}: {record.states} are {states.dtype}; bfloat16, float16 or float32 was expected"
                 " (states in 8 bits are scaled, and their scales are not read here)"
             )
-        tokens = tokens.flatten()
-        if tokens.min() < 0 or tokens.max() >= self.layers.vocab:
-            raise RefusedError(f"{path}: token ids outside of the target's vocabulary of {self.layers.vocab}")
-        states = self._by_layer(path, record, states, len(tokens)).float()
+        if tokens.min() < 0 or tokens.max() >= self.dims.vocab:
+            raise RefusedError(f"{path}: token ids outside of the target's vocabulary of {self.dims.vocab}")
+        states = self._by_layer(path, record, states, tokens.numel()).float()
         if not bool(states.isfinite().all()):
             raise RefusedError(f"{path}: {record.states} have NaN or infinite values; leave the file out")
-        return tokens, states
+        return record, tokens.flatten().tolist(), states
 
     def _by_layer(self, path: Path, record: Record, states: torch.Tensor, time: int) -> torch.Tensor:
         """States [time, layers, width], without the target's last layer."""
-        count, width = len(self.layers.stored), self.layers.width
-        if record.is_joined:
-            states = states.squeeze(0) if states.dim() == 3 else states
-            if states.shape == (time, count * width):
-                return states.unflatten(-1, (count, width))
-            needed = f"[{time}, {count * width}]"
-        else:
-            if states.shape == (time, count + 1, width):
-                return states[:, :count]
-            if states.shape == (time, count, width):
-                return states
-            needed = f"[{time}, {count}, {width}] (and one layer more, the target's last)"
+        count, width, shape = self.layers, self.dims.target_hidden, list(states.shape)
+        if record.is_joined and shape in ([time, count * width], [1, time, count * width]):
+            return states.reshape(time, count, width)
+        if not record.is_joined and shape in ([time, count, width], [time, count + 1, width]):
+            return states[:, :count]
+        needed = (
+            f"[{time}, {count * width}]"
+            if record.is_joined
+            else f"[{time}, {count}, {width}] (and one layer more, the target's last)"
+        )
         raise RefusedError(
-            f"{path}: {record.states} are {list(states.shape)}, and {needed} was expected: {time} tokens,"
+            f"{path}: {record.states} are {shape}, and {needed} was expected: {time} tokens,"
             f" {count} layers (--states-layers), {width} channels of the target"
         )
 
@@ -185,15 +176,3 @@ def state_files(folder: Path) -> list[Path]:
 
 def _refuse_folder(error: OSError) -> None:
     raise UnreadableError(f"--states {error.filename}: {error.strerror}") from None
-
-
-def _read_record(path: Path) -> tuple[Record, Mapping[str, torch.Tensor]]:
-    """The record in a file. Raises UnreadableError for a broken file, RefusedError for another kind."""
-    tensors = load_tensors(path)
-    for record in RECORDS:
-        values = [tensors.get(record.tokens), tensors.get(record.states)]
-        if all(isinstance(value, torch.Tensor) for value in values):
-            return record, tensors
-    keys = listed(sorted(map(str, tensors)), most=6)
-    needed = " or ".join(f"{record.tokens} and {record.states}" for record in RECORDS)
-    raise RefusedError(f"{path} has {keys or 'nothing'}, and {needed} were expected: no hidden states")

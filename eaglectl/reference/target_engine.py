@@ -1,16 +1,23 @@
 """What calibration needs of an engine that runs the target; transformers as that engine."""
 
+import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from msgspec import Struct, structs
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
-from eaglectl.reference.loading import load_tensors, save_tensors
-from eaglectl.reference.model import without_gradients
+from eaglectl.reference.loading import load_tensors
+from eaglectl.reference.model import HasEmbedding, without_gradients
 from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder, pad_left
 from eaglectl.reference.target import TargetModel, package_versions
+
+# times the size of a batch of states that must be free for it: engines write their own to the same disk
+ROOM = 4
 
 
 class AuxStates(Struct, frozen=True):
@@ -25,17 +32,12 @@ class AuxStates(Struct, frozen=True):
     aux: torch.Tensor
 
 
-class StateSource(Protocol):
+class StateSource(HasEmbedding, Protocol):
     """What gives a target's aux hidden states: an engine, or files."""
 
     @property
     def engine(self) -> Mapping[str, str]:
         """Name, versions, device and dtype."""
-        ...
-
-    @property
-    def embedding(self) -> torch.Tensor:
-        """The target's input embedding [vocab, hidden], for drafters that share it."""
         ...
 
     def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
@@ -101,8 +103,12 @@ class KeptStates:
             file, device = self.files[key]
             return AuxStates(**{name: tensor.to(device) for name, tensor in load_tensors(file).items()})
         states, file = self.source.states(batch), self.folder / f"states-{len(self.files)}.safetensors"
-        if save_tensors(structs.asdict(states), file):
-            self.files[key] = file, states.aux.device
+        tensors = structs.asdict(states)
+        with suppress(OSError, SafetensorError):
+            free = shutil.disk_usage(self.folder).free
+            if free >= ROOM * sum(tensor.nbytes for tensor in tensors.values()):
+                save_file(tensors, file)
+                self.files[key] = file, states.aux.device
         return states
 
 

@@ -5,6 +5,7 @@ they had where nothing filled them, so that the engine runs as it does without t
 """
 
 import inspect
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from eaglectl.run.child import error_answer, write_error, write_json
+from eaglectl.run.child import error_answer
 
 # variables that name the file of the child's answer, for an error, and that of the report
 ANSWER, REPORT = "EAGLECTL_ANSWER", "EAGLECTL_SCHEDULER_REPORT"
@@ -35,7 +36,7 @@ def watch(cls: Any) -> None:
     def reporting_init(self: Any, *arguments: Any, **named: Any) -> None:
         with reported():
             initialise(self, *arguments, **named)
-        write_json(Path(os.environ[REPORT]), describe(self, drafter))
+        _write(REPORT, describe(self, drafter))
 
     def reporting_run(self: Any, *arguments: Any, **named: Any) -> Any:
         with reported():
@@ -52,8 +53,17 @@ def reported() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        write_error(Path(os.environ[ANSWER]), {"version": str(sglang.__version__), **error_answer(error)})
+        if not Path(os.environ[ANSWER]).exists():  # what follows from an error is not the cause
+            _write(ANSWER, {"version": str(sglang.__version__), **error_answer(error)})
         raise
+
+
+def _write(variable: str, document: dict[str, Any]) -> None:
+    """Write the file that the variable names, which is there whole or not at all."""
+    path = Path(os.environ[variable])
+    whole = path.with_name(f"{path.name}.{os.getpid()}")
+    whole.write_text(json.dumps(document), encoding="utf-8")
+    whole.replace(path)
 
 
 def watch_loading(drafter: dict[str, Any]) -> None:

@@ -14,8 +14,8 @@ from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.source import FolderSource
 from eaglectl.files.target_files import check_files, read_target_config, text_part
 from eaglectl.run.faults import receive_answer
+from eaglectl.run.installed import ENGINE_BYTES, activation_bytes, weight_bytes
 from eaglectl.run.job import EngineJob
-from eaglectl.run.memory import ENGINE_BYTES, activation_bytes, weight_bytes
 from eaglectl.run.process import VLLM
 from eaglectl.run.prompts import BATCH
 from eaglectl.run.tokens import read_context_length
