@@ -223,13 +223,13 @@ def written(path: Path, **tensors: Any) -> Path:
 
 
 def test_states_of_other_tokens_layers_or_widths_are_refused(tmp_path: Path) -> None:
-    good = written(tmp_path / "good")
+    good = written(tmp_path / "good.safetensors")
     assert load_states(good, [5, 6], 3, 4).shape == (2, 3, 4)
     for asked in (([5, 7], 3, 4), ([5, 6, 7], 3, 4), ([5, 6], 2, 4), ([5, 6], 3, 8)):
         with pytest.raises(UnreadableError, match=r"vLLM wrote hidden states \[2, 3, 4\]"):
             load_states(good, *asked)
     with pytest.raises(UnreadableError, match="vLLM wrote hidden states"):
-        load_states(written(tmp_path / "short", hidden_states=torch.zeros(1, 3, 4)), [5, 6], 3, 4)
+        load_states(written(tmp_path / "short.safetensors", hidden_states=torch.zeros(1, 3, 4)), [5, 6], 3, 4)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x08\0\0\0\0\0\0\0{}      ", b"no safetensors at all"])

@@ -25,7 +25,6 @@ NO_RATIO = (
 # vLLM with its engine in a process of its own, as `vllm serve` runs it
 SERVED = replace(
     VLLM,
-    child="eaglectl.run.vllm.speed_child",
     environment={
         name: value for name, value in VLLM.environment.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"
     },

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from eaglectl.run.vllm.starting import speculative_config, start_engine
+from eaglectl.run.vllm.child import llm_arguments, speculative_config, start_engine
 from tests.tiny import TARGET
 from tools.scan.interface import names
 
@@ -28,7 +28,9 @@ def main() -> None:
         "device": "cpu",
     }
     request |= {"is_mla": False, "is_mla_target": False}
-    llm = start_engine(request, 64, {"speculative_config": speculative_config(request)})
+    llm = start_engine(
+        request, llm_arguments(request, 64) | {"speculative_config": speculative_config(request)}
+    )
     params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     output = llm.generate([{"prompt_token_ids": [5, 6, 7]}], params, use_tqdm=False)[0]
     Path(sys.argv[2]).write_text(json.dumps(dict(answers(owners(llm, output)))))

@@ -25,7 +25,7 @@ from tests.tiny import PROMPTS, TARGET, TINY
 EAGLE3 = TINY / "eagle3"
 SHORT = ("--target", TARGET, "--prompts", PROMPTS, "--sample", 8, "--max-tokens", 12, "--device", "cpu")
 CHILDREN = Path(child.__file__).parent
-CHILD_MODULES = ("child.py", "connector.py", "starting.py", "states.py")
+CHILD_MODULES = ("child.py", "connector.py")
 
 
 @pytest.fixture(scope="module")

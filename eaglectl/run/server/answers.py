@@ -38,8 +38,8 @@ def get(server: Server, path: str, kind: str, body: bytes | None = None) -> Mapp
 
 def get_optional(server: Server, path: str, kind: str) -> Mapping[str, Any]:
     """The JSON object at `path`; empty where the server has none there. Raises UnreadableError."""
-    raw = server.read_optional(path)
-    return {} if raw is None else parse_answer(server, path, kind, raw)
+    raw = server.read(path, may_lack=True)
+    return parse_answer(server, path, kind, raw) if raw else {}
 
 
 def parse_answer(server: Server, path: str, kind: str, raw: bytes) -> Mapping[str, Any]:
@@ -57,37 +57,26 @@ def hold(server: Server, path: str, kind: str, value: object) -> None:
     """Raise UnreadableError where `value` is no answer of `kind`."""
     try:
         error = next(iter(_validator(kind).iter_errors(value)), None)
+        fault = error and _fault(server, error)
     except RecursionError:
         fault = "is nested too deeply"
-    else:
-        if error is None:
-            return
-        fault = _fault(server, error)
-    raise UnreadableError(f"{server}{path} {fault}; {_schema()['$defs'][kind]['title']}")
+    if fault:
+        raise UnreadableError(f"{server}{path} {fault}; {_schema()['$defs'][kind]['title']}")
 
 
 def _fault(server: Server, error: Any) -> str:
     """What is wrong, and where, in words that hold little of the answer."""
-    names = [str(name) for name in error.absolute_path]
+    names, value = [str(name) for name in error.absolute_path], error.instance
     if error.validator == "required":
-        missing = next(name for name in error.validator_value if name not in error.instance)
+        missing = next(name for name in error.validator_value if name not in value)
         return f"has no {'.'.join([*names, missing])}"
-    shown, needed = server.shown(_short(error.instance)), error.schema["description"]
+    if isinstance(value, dict | list):
+        shown = "an object" if isinstance(value, dict) else f"a list of {len(value)}"
+    else:
+        text = json.dumps(value)
+        shown = server.shown(text if len(text) <= 40 else f"{text[:40]}...")
     what = f"has {'.'.join(names)} = {shown}" if names else f"answered with {shown}"
-    return f"{what}, where {needed} was expected"
-
-
-def _short(value: object) -> str:
-    """A value in few characters: an object or a list by its kind."""
-    match value:
-        case dict():
-            return "an object"
-        case list():
-            return f"a list of {len(value)}"
-        case str():
-            return json.dumps(value[:40]) + ("..." if len(value) > 40 else "")
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    return f"{what}, where {error.schema['description']} was expected"
 
 
 @cache
@@ -102,13 +91,8 @@ def _validator(kind: str) -> Any:
     return Strict({**_schema(), "$ref": f"#/$defs/{kind}"})
 
 
-def first_model(server: Server) -> str:
-    """The id of the first model of /v1/models. Raises UnreadableError for another kind of server."""
-    return str(get(server, "/v1/models", "models")["data"][0]["id"])
-
-
 def complete(
-    server: Server, model: str, prompt: Prompt, job: EngineJob, extra: Mapping[str, Any] | None = None
+    server: Server, model: str, prompt: Prompt, job: EngineJob, extra: Mapping[str, Any]
 ) -> Completion:
     """The number of new tokens for `prompt`, the path, and the answer; `extra` are more keys of the request.
 
@@ -132,7 +116,7 @@ def complete(
         "temperature": job.temperature,
         "seed": job.seed,
         "ignore_eos": job.ignores_eos,
-        **(extra or {}),
+        **extra,
     }
     answer = get(server, path, "completion", json.dumps(request).encode())
     tokens: int = answer["usage"]["completion_tokens"]

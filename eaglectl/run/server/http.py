@@ -10,7 +10,6 @@ import base64
 import re
 import ssl
 from collections.abc import Mapping
-from typing import NoReturn
 
 import anyio
 import httpx2
@@ -41,13 +40,6 @@ class _AnswerError(Exception):
     """Why an answer is not read; the text goes after the URL."""
 
 
-class Answer(Struct, frozen=True):
-    """The status and the body of an answer; of an answer that is no success, the beginning of its body."""
-
-    status: int
-    body: bytes
-
-
 class Server(Struct, frozen=True):
     """A server: its URL without name and password, which are in `headers`, and seconds for a completion.
 
@@ -64,19 +56,18 @@ class Server(Struct, frozen=True):
     def __str__(self) -> str:
         return self.label
 
-    def read(self, path: str, body: bytes | None = None) -> bytes:
-        """The bytes at `path`, by POST where there is a body. Raises UnreadableError."""
-        answer = self._answer(path, body)
-        if answer.status != 200:
-            self._refuse(path, answer)
-        return answer.body
+    def read(self, path: str, body: bytes | None = None, *, may_lack: bool = False) -> bytes:
+        """The bytes at `path`, by POST where there is a body. Raises UnreadableError.
 
-    def read_optional(self, path: str) -> bytes | None:
-        """The bytes at `path`; None where the server says that it has none there (4xx)."""
-        answer = self._answer(path)
-        if answer.status != 200 and not 400 <= answer.status < 500:
-            self._refuse(path, answer)
-        return answer.body if answer.status == 200 else None
+        With `may_lack`, none where the server says that it has nothing there (4xx).
+        """
+        status, answer = self._answer(path, body)
+        if status == 200:
+            return answer
+        if may_lack and 400 <= status < 500:
+            return b""
+        text = self.shown(answer.decode("utf-8", "replace")).strip()
+        raise UnreadableError(f"{self}{path} answered {status}{f' ({text})' if text else ''}; {CHECK}")
 
     def shown(self, text: str) -> str:
         """A text of the server as messages and reports may show it: short, and without secrets."""
@@ -86,12 +77,8 @@ class Server(Struct, frozen=True):
         text = BREAKS.sub(" ", masked(escaped(text)))
         return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
 
-    def _refuse(self, path: str, answer: Answer) -> NoReturn:
-        text = self.shown(answer.body.decode("utf-8", "replace")).strip()
-        reason = f" ({text})" if text else ""
-        raise UnreadableError(f"{self}{path} answered {answer.status}{reason}; {CHECK}")
-
-    def _answer(self, path: str, body: bytes | None = None) -> Answer:
+    def _answer(self, path: str, body: bytes | None) -> tuple[int, bytes]:
+        """Status and body; of an answer that is no success, the beginning of its body."""
         seconds = self.timeout if body is not None else min(self.timeout, PAGE_TIMEOUT)
         try:
             # a loop of its own, as the caller may run in one; an interrupt here cancels what runs there
@@ -116,7 +103,14 @@ def open_server(url: str, timeout: float) -> Server:
 
     `timeout` is in seconds, for each request. Raises UsageError.
     """
-    parsed = _parse(url)
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        parsed = httpx2.URL()
+    is_url = parsed.scheme in ("http", "https") and parsed.host
+    if not is_url or (parsed.port or 1) not in range(1, 1 << 16):
+        # not repeated: what cannot be parsed cannot be masked
+        raise UsageError("--run-in: this is no URL of a server; write it as http://HOST:PORT")
     # a password with a bare / or ? ends the host before it
     if b"@" in parsed.raw_path:
         raise UsageError(
@@ -146,56 +140,28 @@ def open_server(url: str, timeout: float) -> Server:
     )
 
 
-def _parse(url: str) -> httpx2.URL:
-    """The URL. Raises UsageError, which does not repeat it: what cannot be parsed cannot be masked."""
-    try:
-        parsed = httpx2.URL(url)
-    except httpx2.InvalidURL:
-        parsed = httpx2.URL()
-    if (
-        parsed.scheme not in ("http", "https")
-        or not parsed.host
-        or (parsed.port or 1) not in range(1, 1 << 16)
-    ):
-        raise UsageError("--run-in: this is no URL of a server; write it as http://HOST:PORT")
-    return parsed
-
-
-def _page(server: Server, path: str) -> httpx2.URL:
-    """The URL of a page: its path after the server's own, its query before the server's own."""
+async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) -> tuple[int, bytes]:
+    """The answer at `path`, after redirects on the server itself. Raises TimeoutError after `seconds`."""
+    # the path goes after the server's own, its query before the server's own
     base, _, own = server.url.raw_path.partition(b"?")
     page, _, query = path.encode().partition(b"?")
     both = b"&".join(part for part in (query, own) if part)
-    return server.url.copy_with(raw_path=base.rstrip(b"/") + page + (b"?" + both if both else b""))
-
-
-async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) -> Answer:
-    """The answer at `path`, after redirects on the server itself. Raises TimeoutError after `seconds`."""
-    url = _page(server, path)
+    url = server.url.copy_with(raw_path=base.rstrip(b"/") + page + (b"?" + both if both else b""))
+    method, headers = "GET", dict(server.headers)
+    if body is not None:
+        method, headers["Content-Type"] = "POST", "application/json"
     with anyio.fail_after(seconds):
         async with httpx2.AsyncHTTPTransport(verify=server.context) as transport:
             for _ in range(MAX_REDIRECTS + 1):
-                answer = await _once(transport, server, url, body)
-                if isinstance(answer, Answer):
-                    return answer
-                url = answer
+                request = httpx2.Request(method, url, headers=headers, content=body)
+                response = await transport.handle_async_request(request)
+                try:
+                    if response.status_code not in REDIRECTS:
+                        return response.status_code, await _body(response)
+                    url = _redirect(server, url, response, has_body=body is not None)
+                finally:
+                    await response.aclose()
     raise _AnswerError(f"redirects more than {MAX_REDIRECTS} times")
-
-
-async def _once(
-    transport: httpx2.AsyncHTTPTransport, server: Server, url: httpx2.URL, body: bytes | None
-) -> Answer | httpx2.URL:
-    """The answer at `url`, or where it redirects to."""
-    kind = {} if body is None else {"Content-Type": "application/json"}
-    method = "GET" if body is None else "POST"
-    request = httpx2.Request(method, url, headers={**server.headers, **kind}, content=body)
-    response = await transport.handle_async_request(request)
-    try:
-        if response.status_code in REDIRECTS:
-            return _redirect(server, url, response, has_body=body is not None)
-        return Answer(response.status_code, await _body(response))
-    finally:
-        await response.aclose()
 
 
 async def _body(response: httpx2.Response) -> bytes:
@@ -219,7 +185,7 @@ def _redirect(server: Server, url: httpx2.URL, response: httpx2.Response, *, has
         target = url.join(response.headers["location"])
     except (KeyError, httpx2.InvalidURL, ValueError):
         raise _AnswerError(f"redirects ({status}) to no URL") from None
-    if _origin(target) != _origin(url):
+    if (target.scheme, target.host, target.port) != (url.scheme, url.host, url.port):
         place = server.shown(f"{target.scheme}://{target.netloc.decode('ascii', 'replace')}")
         raise _AnswerError(
             f"redirects ({status}) to another server, {place}, to which nothing is sent; if that is yours,"
@@ -228,7 +194,3 @@ def _redirect(server: Server, url: httpx2.URL, response: httpx2.Response, *, has
     if has_body and status not in KEEPING:
         raise _AnswerError(f"redirects ({status}) a request that has a body")
     return target.copy_with(username=None, password=None, fragment=None)
-
-
-def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port

@@ -6,16 +6,11 @@ Prometheus' text format is read strictly for the four counters that are used.
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from eaglectl.errors import RefusedError, UnreadableError
-from eaglectl.run.job import EngineJob
-from eaglectl.run.measurement import PromptResult
-from eaglectl.run.prompts import Prompt
-from eaglectl.run.server.answers import MAX_STEPS, Completion, answer_text, complete, most_tokens
+from eaglectl.run.server.answers import MAX_STEPS, Completion
 from eaglectl.run.server.http import Server
 
 PATH = "/metrics"
@@ -68,9 +63,26 @@ COUNT = re.compile(r"[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+?[0-9]{1,2})?", re.IGNOR
 MOST = 2.0**53
 
 Counters = Mapping[str, int]
+Send = Callable[[], Sequence[Completion]]
 
 
-def read_counters(server: Server, names: CounterNames = VLLM) -> Counters:
+class Counted(Struct, frozen=True):
+    """Requests that were sent together: their answers, the seconds, the drafts, and those with each position
+    accepted.
+    """
+
+    answers: Sequence[Completion]
+    seconds: float
+    drafts: int
+    accepted: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """The new tokens."""
+        return sum(count for count, _, _ in self.answers)
+
+
+def read_counters(server: Server, names: CounterNames) -> Counters:
     """Values of a server's counters. Raises UnreadableError."""
     return parse_counters(server, server.read(PATH), names)
 
@@ -80,185 +92,105 @@ def parse_counters(server: Server, raw: bytes, names: CounterNames = VLLM) -> Co
 
     Raises UnreadableError for a sample that cannot be read, or positions with gaps.
     """
+
+    def fault(text: str) -> UnreadableError:
+        expected = f"{names.title}'s /metrics was expected: check the URL of --run-in"
+        return UnreadableError(f"{server}{PATH} {text}; {expected}")
+
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _fault(server, names, f"is not UTF-8 text (byte {error.start})") from None
-    samples = _samples(server, text, names)
+        raise fault(f"is not UTF-8 text (byte {error.start})") from None
+    # how a sample of the four begins, whatever follows
+    begins = tuple(f"{name}{end}" for name in names.every for end in "{ \t")
     counters: dict[str, int] = {}
-    for key, value in samples.values():
-        counters[key] = counters.get(key, 0) + value
+    labelled: set[str] = set()
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.startswith(begins):
+            continue
+        sample = _sample(server, names, line)
+        # the format has each sample once, and a sum would count it twice
+        if sample is None or sample[0] in labelled:
+            shown = server.shown(line[:80])
+            raise fault(f"has a line {number} that is no counter, or that repeats one: {shown}")
+        labelled.add(sample[0])
+        counters[sample[1]] = counters.get(sample[1], 0) + sample[2]
     positions = count_positions(counters, names)
-    if positions > MAX_STEPS or any(
-        f"{names.accepted}[{position}]" not in counters for position in range(positions)
-    ):
-        raise _fault(server, names, f"counts by positions that are not 0, 1, 2 ... up to {MAX_STEPS - 1}")
+    if positions > MAX_STEPS or {f"{names.accepted}[{n}]" for n in range(positions)} - counters.keys():
+        raise fault(f"counts by positions that are not 0, 1, 2 ... up to {MAX_STEPS - 1}")
     return counters
 
 
-def _samples(server: Server, text: str, names: CounterNames) -> dict[str, tuple[str, int]]:
-    """Key and value of each sample of the four, by its name and labels."""
-    # how a sample of them begins, whatever follows
-    begins = tuple(f"{name}{end}" for name in names.every for end in "{ \t")
-    samples: dict[str, tuple[str, int]] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        match = SAMPLE.fullmatch(line) if line.startswith(names.every) else None
-        if match is None or match[1] not in names.every:
-            if line.startswith(begins):
-                raise _unreadable(server, names, number, line)
-            continue
-        _check_exact(server, names, match)
-        key, value = _key(match[1], match[2] or "", names), _value(match[3])
-        labelled = f"{match[1]}{match[2]}"
-        # the format has each sample once, and a sum would count it twice
-        if key is None or value is None or labelled in samples:
-            raise _unreadable(server, names, number, line)
-        samples[labelled] = key, value
-    return samples
-
-
-def _check_exact(server: Server, names: CounterNames, match: re.Match[str]) -> None:
-    """Raise UnreadableError for a count that the server rounded."""
-    if names.is_rounded and "e" in match[3].lower():
+def _sample(server: Server, names: CounterNames, line: str) -> tuple[str, str, int] | None:
+    """Name with labels, key and value of a sample; None where it is no count. Raises for a rounded one."""
+    match = SAMPLE.fullmatch(line)
+    if match is None:
+        return None
+    key, labels, text = match[1], match[2] or "", match[3]
+    if names.is_rounded and "e" in text.lower():
         raise UnreadableError(
-            f"{server}{PATH} has {match[1]} {server.shown(match[3])}: {names.title} rounds large counts;"
+            f"{server}{PATH} has {key} {server.shown(text)}: {names.title} rounds large counts;"
             " restart the server"
         )
+    if key == names.accepted:
+        position = POSITION.search(labels)
+        key += f"[{int(position[1])}]" if position else ""
+    value = float(text) if COUNT.fullmatch(text) and key != names.accepted else -1.0
+    is_count = 0 <= value <= MOST and value.is_integer()
+    return (f"{match[1]}{labels}", key, int(value)) if is_count else None
 
 
-def count_positions(counters: Counters, names: CounterNames = VLLM) -> int:
+def count_positions(counters: Counters, names: CounterNames) -> int:
     """The number of positions that are counted."""
     return sum(key.startswith(f"{names.accepted}[") for key in counters)
 
 
-def _key(name: str, labels: str, names: CounterNames) -> str | None:
-    """The key of a sample; None where its position cannot be read."""
-    if name != names.accepted:
-        return name
-    position = POSITION.search(labels)
-    return f"{name}[{int(position[1])}]" if position else None
+def count_requests(server: Server, names: CounterNames, send: Send, most: int) -> Counted:
+    """What `send` sent, and the growth of the counters over it, with at most `most` drafts.
 
-
-def _value(text: str) -> int | None:
-    """The count that `text` is; None where it is none."""
-    value = float(text) if COUNT.fullmatch(text) else -1.0
-    return int(value) if 0 <= value <= MOST and value.is_integer() else None
-
-
-def _unreadable(server: Server, names: CounterNames, number: int, line: str) -> UnreadableError:
-    return _fault(
-        server,
-        names,
-        f"has a line {number} that is no counter, or that repeats one: {server.shown(line[:80])}",
-    )
-
-
-def _fault(server: Server, names: CounterNames, fault: str) -> UnreadableError:
-    return UnreadableError(
-        f"{server}{PATH} {fault}; {names.title}'s /metrics was expected: check the URL of --run-in"
-    )
-
-
-def measured(
-    job: EngineJob,
-    server: Server,
-    model: str,
-    names: CounterNames,
-    positions: int | None = None,
-    extra: Mapping[str, Any] | None = None,
-) -> tuple[tuple[PromptResult, ...], float]:
-    """The rounds of each prompt of `job`, and the seconds that the requests took.
-
-    `positions` is the number of positions that the server counts; None where it counts none before its first
-    draft. `extra` are more keys of each request. Raises UnreadableError for counters that contradict
-    themselves, RefusedError for other traffic.
+    Raises UnreadableError for counters that contradict themselves, RefusedError for other traffic.
     """
-    results: list[PromptResult] = []
-    seconds = 0.0
-    for prompt in job.prompts:
-        sent: list[Completion] = []
-
-        def send(prompt: Prompt = prompt, sent: list[Completion] = sent) -> list[Completion]:
-            sent.append(complete(server, model, prompt, job, extra))
-            return sent
-
-        tokens, took, drafts, accepted = count_requests(server, names, send, most_tokens(job), positions)
-        seconds += took
-        text = answer_text(sent[0][2])
-        results.append(PromptResult(prompt.set, drafts, accepted, (0,) * tokens, text=text))
-        job.report_progress(len(results))
-    most = max((len(result.accepted) for result in results), default=0)
-    padded = (
-        replace(result, accepted=(*result.accepted, *[0] * (most - len(result.accepted))))
-        for result in results
-    )
-    return tuple(padded), seconds
-
-
-def count_requests(
-    server: Server,
-    names: CounterNames,
-    send: Callable[[], Sequence[Completion]],
-    most: int,
-    positions: int | None = None,
-) -> tuple[int, float, int, tuple[int, ...]]:
-    """Of requests: the new tokens, the seconds, the drafts, and how many had each position accepted.
-
-    There are at most `most` drafts. Raises as `measured` does.
-    """
-    before, begin = read_idle_counters(server, names), time.perf_counter()
-    answers = send()
-    seconds = time.perf_counter() - begin
-    tokens = sum(count for count, _, _ in answers)
-    after = read_counters_after(server, names, before, tokens)
-    counted = count_positions(after, names) if positions is None else positions
-    return tokens, seconds, *count_growth(server, names, (before, after), counted, most)
-
-
-def read_idle_counters(server: Server, names: CounterNames) -> Counters:
-    """Values of the counters of a server that serves nobody else. Raises RefusedError where it does."""
-    counters = read_counters(server, names)
-    if counters.get(names.running, 0) > 0:
+    before = read_counters(server, names)
+    if before.get(names.running, 0) > 0:
         raise RefusedError(
             f"{server} is serving other requests, whose drafts would be counted as ours; run against a"
             " server without traffic"
         )
-    return counters
+    begin = time.perf_counter()
+    answers = send()
+    seconds = time.perf_counter() - begin
+    tokens = sum(count for count, _, _ in answers)
+    after = _read_after(server, names, before.get(names.generated, 0), tokens)
+    positions = count_positions(after, names)
+    keys = [names.drafts, *(f"{names.accepted}[{position}]" for position in range(positions))]
+    growth = [after.get(key, 0) - before.get(key, 0) for key in keys]
+    is_possible = all(0 <= count <= bound for count, bound in zip(growth, [most, *growth], strict=False))
+    # llama.cpp counts no position before its first draft
+    if not is_possible or count_positions(before, names) not in (0, positions):
+        raise UnreadableError(
+            f"{server}/metrics contradicts itself: our requests grew {names.drafts} by {growth[0]} and"
+            f" {names.accepted} by {growth[1:]}, of which none may exceed the one before, or {most};"
+            " see the server's log, and run against one without traffic"
+        )
+    return Counted(answers, seconds, growth[0], tuple(growth[1:]))
 
 
-def read_counters_after(server: Server, names: CounterNames, before: Counters, tokens: int) -> Counters:
+def _read_after(server: Server, names: CounterNames, generated: int, tokens: int) -> Counters:
     """Counters once they hold the `tokens` of our requests. Raises RefusedError for other traffic."""
     deadline = time.monotonic() + METRICS_TIMEOUT
     while True:
         after = read_counters(server, names)
-        grown = after.get(names.generated, 0) - before.get(names.generated, 0)
+        grown = after.get(names.generated, 0) - generated
+        if grown == tokens:
+            return after
         if grown > tokens:
             raise RefusedError(
                 f"{server} generated {grown} tokens while ours were {tokens}; other traffic shows in its"
                 " counters: run against a server of your own"
             )
-        if grown == tokens:
-            return after
         if time.monotonic() > deadline:
             raise UnreadableError(
                 f"{server}/metrics shows {grown} of the {tokens} tokens that the server sent; its counters"
                 " stand still: see the server's log"
             )
         time.sleep(METRICS_INTERVAL)
-
-
-def count_growth(
-    server: Server, names: CounterNames, counters: tuple[Counters, Counters], positions: int, most: int
-) -> tuple[int, tuple[int, ...]]:
-    """Drafts of our requests, at most `most`, and how many of them had each position accepted."""
-    before, after = counters
-    keys = [names.drafts, *(f"{names.accepted}[{position}]" for position in range(positions))]
-    growth = [after.get(key, 0) - before.get(key, 0) for key in keys]
-    is_possible = all(0 <= count <= bound for count, bound in zip(growth, [most, *growth], strict=False))
-    if not is_possible or count_positions(after, names) != positions:
-        raise UnreadableError(
-            f"{server}/metrics contradicts itself: our requests grew {names.drafts} by {growth[0]} and"
-            f" {names.accepted} by {growth[1:]}, of which none may exceed the one before, or {most};"
-            " see the server's log, and run against one without traffic"
-        )
-    return growth[0], tuple(growth[1:])
