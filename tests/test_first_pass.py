@@ -17,11 +17,9 @@ from eaglectl.files.opening import open_folder  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reader import read_drafter  # noqa: E402
 from eaglectl.operations.converting import ConvertOptions  # noqa: E402
-from eaglectl.reference.loading import load_drafter  # noqa: E402
-from eaglectl.reference.model import DraftModel  # noqa: E402
-from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder  # noqa: E402
+from eaglectl.reference.model import DraftModel, load_drafter  # noqa: E402
+from eaglectl.reference.speculation import DecodingSettings, ForcedDrafter, SpeculativeDecoder, run_target  # noqa: E402
 from eaglectl.reference.target import load_target  # noqa: E402
-from eaglectl.reference.teacher_forcing import ForcedDrafter, run_target  # noqa: E402
 from eaglectl.run.layers import _by_position, halves  # noqa: E402
 from eaglectl.run.measurement import PromptResult  # noqa: E402
 from eaglectl.run.sensitivity import FirstPass, _rounds  # noqa: E402

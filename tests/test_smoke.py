@@ -285,7 +285,7 @@ def test_a_prompt_may_hold_any_character_and_a_file_a_mark_at_its_head(tmp_path:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (r'{"prompt": "\ud800"}', "lone surrogate"),
+        (r'{"prompt": "\ud800"}', "is not JSON"),
         ('{"prompt": "x", "chat": "true"}', r"line 2: Expected `bool`, got `str` - at `\$\.chat`"),
         ('{"prompt": ' + "[" * 100000, "line 2 is not JSON"),
     ],

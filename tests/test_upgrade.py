@@ -37,7 +37,7 @@ from eaglectl.progress import Progress  # noqa: E402
 from eaglectl.reference import collecting  # noqa: E402
 from eaglectl.reference.collecting import solve_ridge  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
-from eaglectl.reference.target_engine import AuxStates, join_states  # noqa: E402
+from eaglectl.reference.states import AuxStates, join_states  # noqa: E402
 from tests.builders import call, drafter_folder, drafter_tensors, floats, read_safetensors  # noqa: E402
 from tests.cases import CASES, digests, true_answers  # noqa: E402
 
@@ -337,7 +337,7 @@ def test_massive_tokens_are_counted_with_their_positions_and_channels() -> None:
 def test_the_residual_is_told_with_massive_tokens_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     drafter = made("vllm/native")
     sizes, moments = collected(Sinking(drafter), drafter)
-    states = [torch.cat(parts).numpy() for parts in zip(*moments.massive.parts, strict=True)]
+    states = [rows.numpy() for rows in moments.massive.rows()]
     matrices = Matrices(moments.gram.numpy(), moments.cross.numpy(), *states)
     known = statistics(drafter, sizes.rms, tokens=moments.tokens, matrices=matrices)
     monkeypatch.setattr("eaglectl.conversion.upgrade.TOKENS_PER_INPUT", 0)

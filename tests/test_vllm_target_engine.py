@@ -23,7 +23,7 @@ from eaglectl.engines import vllm  # noqa: E402
 from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
 from eaglectl.files.checkpoint import read_checkpoint  # noqa: E402
 from eaglectl.files.source import FolderSource  # noqa: E402
-from eaglectl.reference.loading import load_embedding, load_states  # noqa: E402
+from eaglectl.reference.states import load_embedding, load_states  # noqa: E402
 from eaglectl.run.job import EngineJob  # noqa: E402
 from eaglectl.run.process import InstalledEngine  # noqa: E402
 from eaglectl.run.vllm.target_engine import (  # noqa: E402

@@ -48,7 +48,7 @@ from eaglectl.text import listed
 if TYPE_CHECKING:
     from eaglectl.reference.collecting import Batch, Moments, Sizes
     from eaglectl.reference.model import DraftModel
-    from eaglectl.reference.target_engine import StateSource, TargetEngine
+    from eaglectl.reference.states import StateSource, TargetEngine
 
 GATE_SHARE = 3  # one prompt of so many is kept for the gate
 MIN_TOKENS = (
@@ -125,7 +125,7 @@ def collect_statistics(
 ) -> Statistics:
     """Statistics over `prompts`; `options.prompts` is not read. Raises as `calibrate` does."""
     require_torch("calibrating runs the target and needs")
-    from eaglectl.reference.target_engine import KeptStates
+    from eaglectl.reference.states import KeptStates
 
     work = TimedWork(on_progress, "calibrating", PASSES * len(prompts))
     with _opened_pair(source, target, options) as pair:
@@ -166,8 +166,8 @@ def collect_stored(
 ) -> Statistics:
     """Statistics over the sequences in the folder `options.states`. Raises as `calibrate` does."""
     require_torch("calibrating on stored states runs the drafter and needs", runs_target=False)
-    from eaglectl.reference.loading import load_drafter, load_embedding
-    from eaglectl.reference.stored_states import StoredStates
+    from eaglectl.reference.model import load_drafter
+    from eaglectl.reference.states import StoredStates, load_embedding
     from eaglectl.reference.target import choose_device, drafter_device
 
     device = drafter_device(choose_device(options.device)[0])
@@ -217,13 +217,11 @@ class _Pair(Struct, frozen=True):
             "target": target_digest(FolderSource(self.target)),
             "prompts": hashlib.sha256("".join(map(prompt_digest, prompts)).encode()).hexdigest(),
         }
-        import torch
-
         massive = moments.massive
         matrices = Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy())
         if massive.tokens and massive.parts:
-            states, outputs = (torch.cat(parts).numpy() for parts in zip(*massive.parts, strict=True))
-            matrices = replace(matrices, massive_states=states, massive_outputs=outputs)
+            states, outputs = massive.rows()
+            matrices = replace(matrices, massive_states=states.numpy(), massive_outputs=outputs.numpy())
         return Statistics(
             digests=digests,
             prompts=tuple(prompt_digest(prompt) for prompt in prompts),
@@ -386,9 +384,9 @@ def _start_engine(
     engine_name: str, job: EngineJob, length: int
 ) -> Iterator[tuple["TargetEngine", "DraftModel"]]:
     """The target in its engine, for sequences of at most `length` tokens, and the reference model."""
-    from eaglectl.reference.loading import load_drafter
+    from eaglectl.reference.model import load_drafter
+    from eaglectl.reference.states import TransformersEngine
     from eaglectl.reference.target import choose_device, drafter_device, load_target
-    from eaglectl.reference.target_engine import TransformersEngine
 
     device, dtype = choose_device(job.device)
     if engine_name == "vllm":

@@ -154,7 +154,8 @@ def smoke_drafts(
         raise UnreadableError(
             f"--target {target}: smoke runs the target, so it must be a folder with its weights"
         )
-    runs = _Runs(folder, chosen.prompts, options, on_progress, compares_plain)
+    engine = _choose_engine(options.run_in)
+    runs = _Runs(engine, folder, chosen.prompts, options, on_progress, compares_plain)
     report = runs.report(source)
     if counts is not None:
         write_new(COUNTS, counts, counts_text(TokenText("", result.tokens) for result in report.run.results))
@@ -167,12 +168,12 @@ def smoke_drafts(
         notes=(*([f"target: {choice.how}"] if choice.how else []), *report.notes),
     )
     report = _with_coverage(report, given, target, options)
-    if options.against is not None and runs.engine in RUNNERS:
+    if options.against is not None and engine in RUNNERS:
         report = _compared(report, runs, source)
     if options.speed:
         report = _timed(report, runs, source, times_cpu=times_cpu)
     if options.probe is not None:
-        report = _probed(report, runs.of("reference"), source, given, target)
+        report = _probed(report, replace(runs, engine="reference"), source, given, target)
     return report
 
 
@@ -221,7 +222,7 @@ def _matched(
     assert report.choice is not None
     asked = replace(options, k=report.k, lossless=False, trust_remote_code=False)
     require_torch("comparing a server with files needs")
-    reference = _Runs(target, report.choice.prompts, asked, on_progress).of("reference")
+    reference = _Runs("reference", target, report.choice.prompts, asked, on_progress)
     runs = [reference.report(on_disk(place)) for place in filter(None, (source, options.against))]
     from eaglectl.reference.target import load_tokenizer
 
@@ -320,7 +321,7 @@ def search_aux_layers(
     Raises UnreadableError for too few prompts.
     """
     assert report.choice is not None
-    runs = _Runs(Path(on_disk(target)), report.choice.prompts, options, on_progress).of("reference")
+    runs = _Runs("reference", Path(on_disk(target)), report.choice.prompts, options, on_progress)
     with runs.job(on_disk(source)) as job:
         return search_layers(job, report.run.results)
 
@@ -341,7 +342,8 @@ def smoke_as_read(
     report_step(on_progress, LOADING)
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     source = on_disk(source)
-    with _Runs(Path(on_disk(target)), chosen.prompts, options, on_progress).job(source) as job:
+    engine = _choose_engine(options.run_in)
+    with _Runs(engine, Path(on_disk(target)), chosen.prompts, options, on_progress).job(source) as job:
         report = make_report(open_folder(source).label, job, run_reference(job, reading), None, None)
         return replace(report, choice=chosen, files=_digests(open_folder(source)))
 
@@ -453,25 +455,17 @@ def _check_speed(options: SmokeOptions, engine: str) -> None:
 
 
 class _Runs(Struct, frozen=True):
-    """What drafters are run on: the folder of a target, prompts and options.
+    """What drafters are run on: an engine or a server's URL, the folder of a target, prompts and options.
 
     `compares_plain`: the target decodes without them too, where the options ask for that.
     """
 
+    engine: str
     target: Path
     prompts: tuple[Prompt, ...]
     options: SmokeOptions
     on_progress: OnProgress | None = None
     compares_plain: bool = True
-
-    @property
-    def engine(self) -> str:
-        """The value of --run-in, with auto resolved."""
-        return _choose_engine(self.options.run_in)
-
-    def of(self, engine: str) -> "_Runs":
-        """The same in another engine."""
-        return replace(self, options=replace(self.options, run_in=engine))
 
     def report(self, source: str) -> SmokeReport:
         """The report of one drafter, without probes."""
@@ -490,7 +484,7 @@ class _Runs(Struct, frozen=True):
     @contextmanager
     def job(self, source: str) -> Iterator[EngineJob]:
         """The engine's job: the folder as stored, or for the reference engine with canonical names."""
-        options, engine = self.options, self.engine
+        options = self.options
         job = partial(
             EngineJob,
             target=self.target,
@@ -507,7 +501,7 @@ class _Runs(Struct, frozen=True):
             tensor_parallel_size=options.tensor_parallel_size,
             engine_arguments=options.engine_arguments,
         )
-        if engine == "reference":
+        if self.engine == "reference":
             with scratch_folder() as scratch:
                 folder, marked = scratch / "drafter", _marked_tokens(source, self.target, options)
                 drafter, tokens = _canonical(source, folder, self.target, options.answers, marked)
@@ -515,9 +509,10 @@ class _Runs(Struct, frozen=True):
             return
         stored, tokens = open_folder(source), None
         drafter = _stored_drafter(stored, self.target, options.answers)
-        if engine == "sglang" or (engine in RUNNERS and drafter.has_reduced_vocabulary):
+        is_sglang = self.engine == "sglang"
+        if is_sglang or (self.engine in RUNNERS and drafter.has_reduced_vocabulary):
             # tables that contradict each other run in vLLM, and not in SGLang, whose map is compared
-            with nullcontext() if engine == "sglang" else suppress(EaglectlError):
+            with nullcontext() if is_sglang else suppress(EaglectlError):
                 vocabulary = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None)
                 tokens = vocabulary.targets
         yield job(stored.root, drafter, draft_tokens=tokens)

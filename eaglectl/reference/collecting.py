@@ -10,7 +10,7 @@ import torch
 from msgspec import Struct
 
 from eaglectl.reference.model import DraftModel, causal_mask, without_gradients
-from eaglectl.reference.target_engine import AuxStates, StateSource
+from eaglectl.reference.states import AuxStates, StateSource
 
 CHUNK = 1024  # tokens whose products are summed in one matrix multiplication
 COLUMNS = 2048  # columns of gram in one multiplication; blocks below the diagonal are mirrored, not computed
@@ -75,6 +75,10 @@ class Massive:
         self.parts.append((normed[rows].double().cpu(), output[rows].double().cpu()))
         if self.tokens > MOST_MASSIVE:
             self.parts.clear()
+
+    def rows(self) -> list[torch.Tensor]:
+        """The normed states and the outputs of all parts."""
+        return [torch.cat(parts) for parts in zip(*self.parts, strict=True)]
 
 
 class Moments(Struct, frozen=True):

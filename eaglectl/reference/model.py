@@ -8,19 +8,96 @@ One step (vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek_eagle3.py, 0.33.0):
     r  = hidden_norm(g) if norm_before_residual else g
     y  = r + attention(a);  y = y + mlp(post_attention_layernorm(y))
     logits = lm_head(norm(y));  fed back: norm(y) if norm_output else y
+
+Rotary position embedding as engines compute it: default, linear, llama3 and yarn. Sources: transformers
+modeling_rope_utils.py (5.19), vLLM rotary_embedding/{base,linear_scaling_rope,llama3_rope,yarn_scaling_rope,
+deepseek_scaling_rope}.py (0.33.0).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from msgspec import Struct
+from safetensors.torch import load_file
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
-from eaglectl.drafter.drafter import Norms, Rope
+from eaglectl.drafter.drafter import Drafter, Norms, Rope, yarn_scale
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.errors import RefusedError
-from eaglectl.reference.rope import Rotary
+
+
+class Rotary:
+    """Rotates queries and keys by position; angles are float32, and states keep their dtype."""
+
+    def __init__(self, rope: Rope, dim: int, *, is_mla: bool, device: torch.device) -> None:
+        frequencies, self.scale = _frequencies(rope, int(dim * rope.rotated_part))
+        if is_mla:
+            self.scale = rope.mla_factors[0]
+        self.frequencies = frequencies.to(device)
+        self.is_interleaved = rope.is_interleaved
+
+    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Rotate x [batch, heads, time, dim] at positions [batch, time]; a partial rotary, its first part."""
+        if (size := 2 * len(self.frequencies)) < x.shape[-1]:
+            return torch.cat((self.rotate(x[..., :size], positions), x[..., size:]), -1)
+        angles = positions[:, None, :, None].float() * self.frequencies
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        cos, sin = (wave(angles).to(wide.dtype) * self.scale for wave in (torch.cos, torch.sin))
+        is_interleaved = self.is_interleaved
+        first, second = (wide[..., ::2], wide[..., 1::2]) if is_interleaved else wide.chunk(2, dim=-1)
+        pair = (first * cos - second * sin, second * cos + first * sin)
+        turned = torch.stack(pair, -1).flatten(-2) if is_interleaved else torch.cat(pair, -1)
+        return turned.to(x.dtype)
+
+
+def _frequencies(rope: Rope, dim: int) -> tuple[torch.Tensor, float]:
+    """Inverse frequencies [dim/2], and the factor on cos and sin of attention other than MLA."""
+    base = 1.0 / rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+    scaling = rope.scaling or {}
+    match scaling.get("rope_type", "default"):
+        case "default" | "mrope":  # text positions are the same on all three axes of mrope
+            return base, 1.0
+        case "linear":
+            return base / float(scaling["factor"]), 1.0
+        case "llama3":
+            return _llama3(base, scaling), 1.0
+        case "yarn":
+            return _yarn(base, rope.theta, dim, scaling), _yarn_scale(scaling)
+        case kind:
+            raise RefusedError(
+                f"the reference engine has no rope_type {kind}; it has default, linear, llama3 and yarn"
+            )
+
+
+def _llama3(base: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:
+    factor, low, high = (float(scaling[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    original = float(scaling["original_max_position_embeddings"])
+    smooth = ((original * base / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+    return (1 - smooth) * base / factor + smooth * base
+
+
+def _yarn(base: torch.Tensor, theta: float, dim: int, scaling: Mapping[str, Any]) -> torch.Tensor:
+    original = float(scaling["original_max_position_embeddings"])
+
+    def dimension(rotations: float) -> float:
+        return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(dimension(float(scaling.get("beta_fast") or 32))), 0)
+    high = min(math.ceil(dimension(float(scaling.get("beta_slow") or 1))), dim - 1)
+    ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / max(high - low, 0.001)).clamp(0, 1)
+    return base / float(scaling["factor"]) * ramp + base * (1 - ramp)
+
+
+def _yarn_scale(scaling: Mapping[str, Any]) -> float:
+    factor, mscale, all_dim = float(scaling["factor"]), scaling.get("mscale"), scaling.get("mscale_all_dim")
+    if (stated := scaling.get("attention_factor")) is not None:
+        return float(stated)
+    both = (float(mscale), float(all_dim)) if mscale and all_dim else (1.0, 0.0)
+    return yarn_scale(factor, both[0]) / yarn_scale(factor, both[1])
+
 
 Weights = Mapping[str, torch.Tensor]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -250,3 +327,20 @@ class DraftModel:
             query, key, value, attn_mask=mask[:, None], scale=self.softmax_scale
         )
         return mixed.transpose(1, 2).flatten(2)
+
+
+def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> DraftModel:
+    """The reference model of `drafter`, from safetensors files in `folder` with canonical tensor names.
+
+    Raises RefusedError for a quantised drafter, and for an activation other than SiLU.
+    """
+    if drafter.quantisation is not None:
+        raise RefusedError("the reference engine runs no quantised drafters; use --run-in vllm")
+    if (activation := drafter.settings["hidden_act"]) != "silu":
+        raise RefusedError(f"the reference engine runs SiLU alone, and hidden_act is {activation!r}")
+    weights: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, tensor in load_file(path, device=device).items():
+            weights[name] = tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+    eps = float(drafter.settings["rms_norm_eps"])
+    return DraftModel(weights, drafter.dims, drafter.norms, drafter.rope, eps, drafter.windows)

@@ -64,7 +64,10 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
         plain_seconds=plain["seconds"] if plain else 0.0,
         resolved=resolved,
         differences=different,
-        arguments=shown_arguments(job.arguments),
+        arguments=shown_arguments(
+            ({"tensor_parallel_size": job.tensor_parallel_size} if job.tensor_parallel_size > 1 else {})
+            | dict(job.engine_arguments)
+        ),
     )
 
 

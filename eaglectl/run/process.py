@@ -201,7 +201,7 @@ def require_torch(work: str, *, runs_target: bool = True) -> None:
     """Raise UnreadableError where the reference cannot be loaded; `work` is what needs it, and a verb."""
     packages = "torch and transformers" if runs_target else "torch"
     with contextlib.suppress(ImportError):
-        import eaglectl.reference.loading  # noqa: F401
+        import eaglectl.reference.model  # noqa: F401
 
         if has_torch() or not runs_target:
             return

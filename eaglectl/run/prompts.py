@@ -273,20 +273,29 @@ def _prompt(file: str, number: int, line: str) -> Prompt:
         raise UsageError(f"{place}: {error}") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{place} is not JSON: {error}") from None
+    return _as_prompt(place, value, read)
+
+
+def _as_prompt(place: str, value: Mapping[str, Any], line: _Line) -> Prompt:
     kinds = [key for key in KINDS if value.get(key) is not None]
-    kinds += ["chat"] if read.chat and kinds != [TEXT] else []
+    kinds += ["chat"] if line.chat and kinds != [TEXT] else []
     if len(kinds) > 1:
         raise UsageError(f"{place} has {listed(map(json.dumps, kinds))}; each is a whole prompt: leave one")
-    arguments = _template_arguments(place, read)
-    if read.prompt_token_ids:
-        return Prompt("", read.set, token_ids=read.prompt_token_ids, place=place)
-    if read.messages:
-        messages, tools = _messages(place, value, read.messages), read.tools or ()
-        return Prompt("", read.set, messages=messages, tools=tools, template_arguments=arguments, place=place)
-    if read.prompt is None or not read.prompt.strip():
+    arguments = line.chat_template_kwargs or {}
+    if own := sorted(OF_TEMPLATE & set(arguments)):
+        raise UsageError(
+            f'{place}: "chat_template_kwargs" has "{own[0]}", which is no variable of a template'
+        )
+    arguments |= {GENERATION_PROMPT: False} if line.add_generation_prompt is False else {}
+    if line.prompt_token_ids:
+        return Prompt("", line.set, token_ids=line.prompt_token_ids, place=place)
+    if line.messages:
+        messages, tools = _messages(place, value, line.messages), line.tools or ()
+        return Prompt("", line.set, messages=messages, tools=tools, template_arguments=arguments, place=place)
+    if line.prompt is None or not line.prompt.strip():
         raise UsageError(f'{place} needs a non-empty "{TEXT}", or "{MESSAGES}", or "{TOKEN_IDS}"')
-    arguments = arguments if read.chat else {}
-    return Prompt(read.prompt, read.set, read.chat, template_arguments=arguments, place=place)
+    arguments = arguments if line.chat else {}
+    return Prompt(line.prompt, line.set, line.chat, template_arguments=arguments, place=place)
 
 
 def _messages(
@@ -327,16 +336,6 @@ def _part(place: str, part: Any) -> str:
         case {"type": str() as kind}:
             raise UsageError(f"{place} has a content part of type {json.dumps(kind)[:40]}; only text is run")
     raise UsageError(f'{place} has a content part that is no {{"type": "text", "text": ...}}')
-
-
-def _template_arguments(place: str, line: _Line) -> Mapping[str, Any]:
-    """What a request gives the chat template beyond its messages; its own keys are not among them."""
-    arguments = line.chat_template_kwargs or {}
-    if own := sorted(OF_TEMPLATE & set(arguments)):
-        raise UsageError(
-            f'{place}: "chat_template_kwargs" has "{own[0]}", which is no variable of a template'
-        )
-    return arguments | ({GENERATION_PROMPT: False} if line.add_generation_prompt is False else {})
 
 
 class PromptSet(Struct, frozen=True, forbid_unknown_fields=True):

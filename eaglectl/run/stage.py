@@ -73,7 +73,7 @@ class Stage:
 
     def load(self, folder: "Path", drafter: Drafter) -> "DraftModel":
         """The model of a drafter in vLLM's layout, on the device of this one."""
-        from eaglectl.reference.loading import load_drafter
+        from eaglectl.reference.model import load_drafter
         from eaglectl.reference.target import drafter_device
 
         return load_drafter(folder, drafter, dtype=self.dtype, device=drafter_device(self.device))

@@ -43,14 +43,18 @@ def tokenise(job: EngineJob) -> list[list[int]]:
     ids beyond the target's vocabulary, or with its new and draft tokens is longer than the context.
     """
     check_token_ids(job)
-    context_length, tokenizer = read_context_length(job.target), None
-    if job.needs_tokenizer:
-        from eaglectl.reference.target import load_tokenizer
-
-        tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
+    context_length, tokenizer = read_context_length(job.target), _tokenizer(job)
     texts = []
     for number, prompt in enumerate(job.prompts, 1):
-        ids = list(prompt.token_ids) or _tokenised(job, tokenizer, number, prompt)
+        try:
+            ids = list(prompt.token_ids) or token_ids(tokenizer, prompt)
+        except UsageError as error:
+            raise UsageError(f"{_name(number, prompt)}: {error}") from None
+        except Exception as error:  # a chat template is a program
+            raise UnreadableError(
+                f"the tokenizer or chat template of the target {job.target} fails on {_name(number, prompt)}:"
+                f" {error_text(error)}; take the target's own, or leave the prompt out"
+            ) from None
         if not ids:
             raise UsageError(f'a prompt of set "{prompt.set}" is empty once tokenised; leave it out')
         if context_length is not None and len(ids) + job.max_tokens + job.k > context_length:
@@ -61,6 +65,15 @@ def tokenise(job: EngineJob) -> list[list[int]]:
             )
         texts.append(ids)
     return texts
+
+
+def _tokenizer(job: EngineJob) -> Any:
+    """The target's; None where no prompt is a text."""
+    if not job.needs_tokenizer:
+        return None
+    from eaglectl.reference.target import load_tokenizer
+
+    return load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
 
 
 def check_token_ids(job: EngineJob) -> None:
@@ -87,18 +100,6 @@ def check_token_ids(job: EngineJob) -> None:
 
 def _name(number: int, prompt: Prompt) -> str:
     return f"prompt {number}" + (f" ({prompt.place})" if prompt.place else "")
-
-
-def _tokenised(job: EngineJob, tokenizer: Any, number: int, prompt: Prompt) -> list[int]:
-    try:
-        return token_ids(tokenizer, prompt)
-    except UsageError as error:
-        raise UsageError(f"{_name(number, prompt)}: {error}") from None
-    except Exception as error:  # a chat template is a program
-        raise UnreadableError(
-            f"the tokenizer or chat template of the target {job.target} fails on"
-            f" {_name(number, prompt)}: {error_text(error)}; take the target's own, or leave the prompt out"
-        ) from None
 
 
 def token_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
@@ -131,14 +132,8 @@ def stop_tokens(job: EngineJob) -> frozenset[int]:
     """
     if job.ignores_eos:
         return frozenset()
-    tokens = set(read_end_tokens(job.target))
-    if job.needs_tokenizer:
-        from eaglectl.reference.target import load_tokenizer
-
-        tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
-        if isinstance(token := getattr(tokenizer, "eos_token_id", None), int):
-            tokens.add(token)
-    return frozenset(tokens)
+    token = getattr(_tokenizer(job), "eos_token_id", None)
+    return frozenset([*read_end_tokens(job.target), *([token] if isinstance(token, int) else ())])
 
 
 def chat_messages(prompt: Prompt) -> tuple[Mapping[str, Any], ...]:
@@ -157,9 +152,7 @@ def _with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
     vLLM 0.32.0 parses them too before the template (entrypoints/chat_utils.py).
     """
     calls = message.get("tool_calls")
-    if not isinstance(calls, list):
-        return dict(message)
-    return {**message, "tool_calls": [_parsed(call) for call in calls]}
+    return {**message, "tool_calls": [*map(_parsed, calls)]} if isinstance(calls, list) else dict(message)
 
 
 def _parsed(call: Any) -> Any:

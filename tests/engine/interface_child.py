@@ -51,7 +51,6 @@ def owners(llm: Any, output: Any) -> dict[str, list[Any]]:
     import vllm
     from vllm.config import speculative
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.model_executor.model_loader import base_loader
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
     from vllm.platforms import current_platform
     from vllm.v1.worker import cpu_model_runner
@@ -65,7 +64,6 @@ def owners(llm: Any, output: Any) -> dict[str, list[Any]]:
     return {
         "vllm": [vllm],
         "speculative": [speculative],
-        "base_loader": [base_loader],
         "DefaultModelLoader": [DefaultModelLoader],
         "cpu_model_runner": [cpu_model_runner],
         "EngineArgs": [EngineArgs],

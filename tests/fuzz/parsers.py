@@ -49,9 +49,8 @@ from eaglectl.publish.provenance import read_smoke
 from eaglectl.publish.verification import verify_folder
 from eaglectl.report.outlines import render_page
 from eaglectl.run.prompts import choose_prompts
-from eaglectl.run.server.answers import parse_answer
-from eaglectl.run.server.http import Server, open_server
-from eaglectl.run.server.metrics import parse_counters
+from eaglectl.run.server.client import Server, open_server, parse_answer
+from eaglectl.run.server.run import parse_counters
 from eaglectl.run.tokens import read_context_length
 from tests.builders import (
     DRAFT,
@@ -582,7 +581,7 @@ def read_states(suffix: str) -> Callable[[bytes], object]:
     """A trainer's file of hidden states."""
 
     def read(data: bytes) -> object:
-        from eaglectl.reference.loading import load_tensors
+        from eaglectl.reference.states import load_tensors
 
         return load_tensors(written(data, f"states{suffix}", "states"))
 

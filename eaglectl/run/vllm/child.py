@@ -7,15 +7,20 @@ as `vllm serve` starts it; loads the drafter alone; or runs the target for its h
 import dataclasses
 import fcntl
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
 from msgspec import to_builtins
 
-from eaglectl.run.child import OldReleaseError, machine_memory, report_phase, serve_requests
+from eaglectl.run.child import (
+    OldReleaseError,
+    load_over_nan,
+    machine_memory,
+    report_phase,
+    serve_requests,
+)
 from eaglectl.run.timing import Batch, time_repeats
 
 COUNTERS = {
@@ -54,31 +59,29 @@ class _Target:
 def main() -> None:
     """Answer requests until the parent has no more."""
     modes = {
-        "memory": memory,
+        "memory": _memory,
         "generate": generate,
         "plain": generate,
-        "load": load,
-        "open states": open_target,
-        "states": run_target,
+        "load": _load,
+        "open states": _open_target,
+        "states": _run_target,
     }
-    serve_requests(modes, version, argument_names)
+    serve_requests(modes, _version, _argument_names)
 
 
-def version() -> str:
-    """vLLM's release."""
+def _version() -> str:
     import vllm
 
     return str(vllm.__version__)
 
 
-def argument_names() -> list[str]:
-    """The arguments of vLLM's engine."""
+def _argument_names() -> list[str]:
     from vllm.engine.arg_utils import EngineArgs
 
     return [field.name for field in dataclasses.fields(EngineArgs)]
 
 
-def memory(request: dict[str, Any]) -> dict[str, int]:
+def _memory(request: dict[str, Any]) -> dict[str, int]:
     """Bytes that are free, and all, of the device; nothing where that is not known."""
     return machine_memory() if is_cpu() else gpu_memory()
 
@@ -95,7 +98,7 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
     prompts: list[list[int]] = request["prompts"]
     is_plain, k = request["mode"] == "plain", request["k"]
     arguments: dict[str, Any] = {} if is_plain else {"speculative_config": speculative_config(request)}
-    llm = start_engine(request, llm_arguments(request, sequence_length(request)) | arguments)
+    llm = start_engine(request, llm_arguments(request, _sequence_length(request)) | arguments)
     if request["temperature"] > 0 and not all(llm.collective_rpc(keeps_temperature)):
         raise OldReleaseError(LOST_TEMPERATURE, KEPT_TEMPERATURE)
     params = SamplingParams(
@@ -127,10 +130,10 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
     if resolved and request["temperature"] > 0:
         config = llm.llm_engine.vllm_config.speculative_config
         resolved[DRAFTING] = getattr(config, DRAFTING, "greedy")
-    return {"results": results, "seconds": seconds, "resolved": resolved, **describe(llm)}
+    return {"results": results, "seconds": seconds, "resolved": resolved, **_describe(llm)}
 
 
-def sequence_length(request: dict[str, Any]) -> int:
+def _sequence_length(request: dict[str, Any]) -> int:
     """Tokens of the longest prompt with its answer and drafts, within the target's context."""
     longest: int = max(map(len, request["prompts"])) + request["max_tokens"] + request["k"] + MARGIN
     return min(longest, request["context"] or longest)
@@ -157,7 +160,7 @@ def keeps_temperature(worker: Any) -> bool:
     return is_kept(0.25) and is_kept(0.75)
 
 
-def load(request: dict[str, Any]) -> dict[str, Any]:
+def _load(request: dict[str, Any]) -> dict[str, Any]:
     """Load the drafter alone, over parameters that are NaN, and list those that the files do not fill.
 
     What the engine takes from the target instead is no such parameter, and "shared" lists it.
@@ -166,8 +169,9 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
     from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
     from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.model_loader import get_model
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-    check_device(request)
+    _check_device(request)
     if is_cpu():
         from vllm.v1.worker import cpu_model_runner
 
@@ -181,7 +185,13 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
     config = replace(
         config, attention_config=attention, load_config=draft.draft_load_config or config.load_config
     )
-    with loaded_over_nan() as unfilled, set_current_vllm_config(config):
+    load_weights, unfilled = DefaultModelLoader.load_weights, list[str]()
+
+    def load_and_list(loader: Any, model: Any, model_config: Any) -> None:
+        unfilled.extend(load_over_nan(model, lambda: load_weights(loader, model, model_config)))
+
+    DefaultModelLoader.load_weights = load_and_list  # this process loads nothing else
+    with set_current_vllm_config(config):
         group = Path(request["folder"]) / "group"
         init_distributed_environment(1, 0, f"file://{group}", 0, "gloo")
         initialize_model_parallel(1, 1)
@@ -192,40 +202,6 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
         "shared": [name for name in unfilled if name in shared],
         "resolved": resolved_flags(model),
     }
-
-
-@contextmanager
-def loaded_over_nan() -> Iterator[list[str]]:
-    """While a model is made: its parameters are NaN before its files are read; gives those that stay NaN."""
-    import torch
-    from vllm.model_executor.model_loader import base_loader
-    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-
-    initialize, load_weights = base_loader.initialize_model, DefaultModelLoader.load_weights
-    unfilled: list[str] = []
-
-    def initialize_with_nan(*arguments: Any, **named: Any) -> Any:
-        model = initialize(*arguments, **named)
-        for parameter in model.parameters():
-            if parameter.dtype.is_floating_point:
-                parameter.data.copy_(torch.full_like(parameter.data, float("nan"), dtype=torch.float32))
-        return model
-
-    def load_and_list_nan(loader: Any, model: Any, model_config: Any) -> Any:
-        result = load_weights(loader, model, model_config)
-        unfilled[:] = [
-            name
-            for name, parameter in model.named_parameters()
-            if parameter.dtype.is_floating_point and bool(torch.isnan(parameter.float()).any())
-        ]
-        return result
-
-    base_loader.initialize_model = initialize_with_nan
-    DefaultModelLoader.load_weights = load_and_list_nan
-    try:
-        yield unfilled
-    finally:
-        base_loader.initialize_model, DefaultModelLoader.load_weights = initialize, load_weights
 
 
 def resolved_flags(model: Any) -> dict[str, Any]:
@@ -280,7 +256,7 @@ def start_engine(request: dict[str, Any], arguments: dict[str, Any]) -> Any:
     """vLLM's LLM with these arguments."""
     from vllm import LLM
 
-    check_device(request)
+    _check_device(request)
     report_phase("loading")
     return LLM(**arguments, disable_log_stats=False)
 
@@ -292,7 +268,7 @@ def is_cpu() -> bool:
     return bool(current_platform.is_cpu())
 
 
-def check_device(request: dict[str, Any]) -> None:
+def _check_device(request: dict[str, Any]) -> None:
     """Raise OldReleaseError where this build of vLLM does not run on the device that is asked for."""
     wanted, has_cpu = request["device"], is_cpu()
     if wanted == "cpu" and not has_cpu:
@@ -303,8 +279,7 @@ def check_device(request: dict[str, Any]) -> None:
         )
 
 
-def describe(llm: Any) -> dict[str, str]:
-    """The device and dtype of the target."""
+def _describe(llm: Any) -> dict[str, str]:
     config = llm.llm_engine.vllm_config
     return {
         "device": str(config.device_config.device_type),
@@ -326,16 +301,22 @@ def llm_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
         "seed": request["seed"],
         "skip_tokenizer_init": not request.get("needs_tokenizer", True),
     }
-    arguments |= cpu_arguments(request, length) if is_cpu() else gpu_arguments(request)
+    if not is_cpu():
+        arguments["dtype"] = "auto"
+        if "memory_bytes" in request and (known := gpu_memory()):
+            arguments["gpu_memory_utilization"] = memory_share(request["memory_bytes"], **known)
+    else:
+        arguments |= {"dtype": "float32", "max_num_batched_tokens": max(length, BATCH_TOKENS)}
+        if request["is_mla_target"]:
+            # the wheel's rotary op is wrong for MLA's layout on CPUs, and AMX hosts pick a bfloat16-only
+            # backend
+            arguments |= {
+                "block_size": 16,
+                "attention_config": {"backend": "CPU_MLA"},
+                "compilation_config": {"custom_ops": ["-rotary_embedding"]},
+            }
     given: dict[str, Any] = request.get("engine_arguments", {})
     return arguments | given
-
-
-def gpu_arguments(request: dict[str, Any]) -> dict[str, Any]:
-    """The part of them that is for GPUs: the target's own dtype, and a share of the memory that is needed."""
-    known = gpu_memory()
-    share = memory_share(request["memory_bytes"], **known) if known and "memory_bytes" in request else None
-    return {"dtype": "auto"} | ({} if share is None else {"gpu_memory_utilization": share})
 
 
 def gpu_memory() -> dict[str, int]:
@@ -352,22 +333,6 @@ def gpu_memory() -> dict[str, int]:
 def memory_share(needed: int, free_bytes: int, total_bytes: int) -> float:
     """gpu_memory_utilization for a run that needs so many bytes, never more than is free."""
     return round(min(needed, MOST_OF_FREE * free_bytes) / total_bytes, 4)
-
-
-def cpu_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
-    """The part of them that is for vLLM's CPU build."""
-    arguments: dict[str, Any] = {
-        "dtype": "float32",
-        "max_num_batched_tokens": max(length, BATCH_TOKENS),
-    }
-    if request["is_mla_target"]:
-        # the wheel's rotary op is wrong for MLA's layout on CPUs, and AMX hosts pick a bfloat16-only backend
-        arguments |= {
-            "block_size": 16,
-            "attention_config": {"backend": "CPU_MLA"},
-            "compilation_config": {"custom_ops": ["-rotary_embedding"]},
-        }
-    return arguments
 
 
 def speculative_config(request: dict[str, Any]) -> dict[str, Any]:
@@ -396,7 +361,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     from vllm import SamplingParams
 
     prompts: list[list[int]] = request["prompts"]
-    arguments = serving_arguments(request, sequence_length(request))
+    arguments = serving_arguments(request, _sequence_length(request))
     if request["mode"] != "plain":
         arguments["speculative_config"] = speculative_config(request)
     llm = start_engine(request, arguments)
@@ -410,10 +375,10 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     numbers = count()
 
     def run(concurrency: int, indices: Sequence[int]) -> Batch:
-        before, begin = count_drafts(llm), time.perf_counter()
+        before, begin = _count_drafts(llm), time.perf_counter()
         requests = [(str(next(numbers)), prompts[index]) for index in indices]
         tokens = run_requests(llm.llm_engine, requests, params, concurrency)
-        seconds, after = time.perf_counter() - begin, count_drafts(llm)
+        seconds, after = time.perf_counter() - begin, _count_drafts(llm)
         return Batch(tokens, seconds, after[0] - before[0], after[1] - before[1])
 
     report_phase("timing")
@@ -449,7 +414,7 @@ def run_requests(
     return tokens
 
 
-def count_drafts(llm: Any) -> tuple[int, int]:
+def _count_drafts(llm: Any) -> tuple[int, int]:
     """Drafts and accepted draft tokens so far; 0 where vLLM does not count them."""
     metrics = {metric.name: metric for metric in llm.get_metrics()}
     drafts, accepted = (getattr(metrics.get(name), "value", 0) for name in (DRAFTS, ACCEPTED))
@@ -475,7 +440,7 @@ def serving_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
     return arguments | {"max_num_batched_tokens": tokens} | given
 
 
-def open_target(request: dict[str, Any]) -> dict[str, Any]:
+def _open_target(request: dict[str, Any]) -> dict[str, Any]:
     """Load the target with the speculation method that proposes nothing and keeps hidden states."""
     arguments: dict[str, Any] = llm_arguments(request, request["length"]) | {
         "enable_prefix_caching": False,  # else tokens of a cached prefix have no states
@@ -492,10 +457,10 @@ def open_target(request: dict[str, Any]) -> dict[str, Any]:
         },
     }
     _Target.llm = start_engine(request, arguments)
-    return describe(_Target.llm)
+    return _describe(_Target.llm)
 
 
-def run_target(request: dict[str, Any]) -> dict[str, Any]:
+def _run_target(request: dict[str, Any]) -> dict[str, Any]:
     """Greedy answers of `tokens` tokens; where that is 0, the files with the states of each sequence.
 
     The parent removes those.

@@ -23,7 +23,7 @@ from eaglectl.run.tokens import read_context_length
 if TYPE_CHECKING:
     import torch
 
-    from eaglectl.reference.target_engine import AuxStates
+    from eaglectl.reference.states import AuxStates
 
 MARGIN = 16  # tokens of context beyond the longest sequence
 FLOAT32_BYTES = 4
@@ -31,7 +31,7 @@ CACHE_BYTES = 256 << 20  # the least of vLLM's cache
 
 
 class VllmEngine:
-    """The target in vLLM; a `TargetEngine` (reference/target_engine.py)."""
+    """The target in vLLM; a `TargetEngine` (reference/states.py)."""
 
     def __init__(
         self,
@@ -40,13 +40,16 @@ class VllmEngine:
         ask: Callable[[Mapping[str, Any]], dict[str, Any]],
     ) -> None:
         self.engine, self.ask = engine, ask
-        self.target, self.dims, self.boundaries = job.target, job.drafter.dims, boundaries_of(job)
-        self.layers = captured_layers(self.boundaries)
+        self.target, self.dims = job.target, job.drafter.dims
+        boundaries = job.drafter.aux.boundaries or ()
+        # vLLM's ids are boundaries, and it captures each once, in order
+        self.layers = sorted(set(boundaries))
+        self.columns = [self.layers.index(boundary) for boundary in boundaries]
 
     @functools.cached_property
     def embedding(self) -> "torch.Tensor":
         """The target's input embedding [vocab, hidden] from its files, for drafters that share it."""
-        from eaglectl.reference.loading import load_embedding
+        from eaglectl.reference.states import load_embedding
 
         target = read_checkpoint(FolderSource(self.target))
         return load_embedding(target, self.dims.vocab, self.dims.target_hidden)
@@ -61,30 +64,18 @@ class VllmEngine:
 
     def states(self, batch: Sequence[Sequence[int]]) -> "AuxStates":
         """Aux hidden states of all tokens of these sequences; vLLM's files are removed."""
-        from eaglectl.reference.loading import load_states
-        from eaglectl.reference.target_engine import join_states
+        from eaglectl.reference.states import join_states, load_states
 
         files = [Path(file) for file in self._run(batch, 0)["files"]]
-        columns = [self.layers.index(boundary) for boundary in self.boundaries]
         aux = []
         for ids, file in zip(batch, files, strict=True):
             states = load_states(file, ids, len(self.layers), self.dims.target_hidden)
-            aux.append(states[:, columns].flatten(1))
+            aux.append(states[:, self.columns].flatten(1))
             file.unlink()
         return join_states(batch, aux)
 
     def _run(self, batch: Sequence[Sequence[int]], tokens: int) -> dict[str, Any]:
         return self.ask({"mode": "states", "sequences": [list(ids) for ids in batch], "tokens": tokens})
-
-
-def captured_layers(boundaries: Sequence[int]) -> tuple[int, ...]:
-    """The layer ids for vLLM: its ids are boundaries, and it captures each once, in order."""
-    return tuple(sorted(set(boundaries)))
-
-
-def boundaries_of(job: EngineJob) -> tuple[int, ...]:
-    """The trained aux boundaries of a job's drafter, which are known where its states are collected."""
-    return job.drafter.aux.boundaries or ()
 
 
 @contextlib.contextmanager
@@ -123,12 +114,13 @@ def _base_request(job: EngineJob, longest: int) -> dict[str, Any]:
     text_config = text_part(read_target_config(job.target))
     length = min(longest + MARGIN, read_context_length(job.target) or math.inf)
     # twice the cache of one sequence whose keys and values are as wide as its residual stream
-    layers = 2 * text_config["num_hidden_layers"] + len(boundaries_of(job))
+    boundaries = job.drafter.aux.boundaries or ()
+    layers = 2 * text_config["num_hidden_layers"] + len(boundaries)
     cache = 2 * length * layers * job.drafter.dims.target_hidden * FLOAT32_BYTES
     weights = weight_bytes(job.target) // job.tensor_parallel_size
     return {
         "target": str(job.target.resolve()),
-        "boundaries": captured_layers(boundaries_of(job)),
+        "boundaries": sorted(set(boundaries)),
         "length": length,
         "batch": BATCH,
         "device": job.device,
