@@ -15,7 +15,7 @@ import pytest
 
 import eaglectl
 from eaglectl.errors import UnreadableError
-from tests.builders import call, contents, floats, integers, safetensors_bytes
+from tests.builders import call, contents, floats, safetensors_bytes
 from tests.hostile.test_pickles import AS_KEY, REFUSED, archive
 from tests.tiny import TARGET, TINY
 
@@ -34,11 +34,6 @@ def saved(**tensors: Any) -> bytes:
 
 def cut(raw: bytes, count: int) -> bytes:
     return raw[: len(raw) - count]
-
-
-def safetensors(dtype: str) -> bytes:
-    shape = (8, 4)
-    return safetensors_bytes({"token_ids": integers(*range(8)), "hidden_states": (dtype, shape, bytes(16))})
 
 
 # file name: its bytes, and what the refusal says
