@@ -55,6 +55,7 @@ HOMES = {
     "torch": (
         "run/sglang/",
         "run/vllm/",
+        "run/installed.py",
         "files/pickles.py",
         "conversion/upgrade.py",
         "reference/",

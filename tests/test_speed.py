@@ -302,9 +302,13 @@ class LLM:
         self.llm_engine = VllmEngine(config)
 
     def get_metrics(self) -> list[object]:
-        counts = {"drafts": 3, "accepted_tokens": 6} if self.is_drafting else {}
+        counts = {"drafts": 3, "accepted_tokens_per_pos": 3} if self.is_drafting else {}
         return [
-            SimpleNamespace(name=f"vllm:spec_decode_num_{name}", value=count * self.llm_engine.ended)
+            SimpleNamespace(
+                name=f"vllm:spec_decode_num_{name}",
+                value=count * self.llm_engine.ended,
+                values=[count * self.llm_engine.ended] * 2,
+            )
             for name, count in counts.items()
         ]
 

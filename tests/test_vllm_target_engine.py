@@ -24,13 +24,9 @@ from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
 from eaglectl.files.checkpoint import read_checkpoint  # noqa: E402
 from eaglectl.files.source import FolderSource  # noqa: E402
 from eaglectl.reference.states import load_embedding, load_states  # noqa: E402
+from eaglectl.run.installed import VllmEngine, _base_request, start_vllm  # noqa: E402
 from eaglectl.run.job import EngineJob  # noqa: E402
 from eaglectl.run.process import InstalledEngine  # noqa: E402
-from eaglectl.run.vllm.target_engine import (  # noqa: E402
-    VllmEngine,
-    _base_request,
-    start_vllm,
-)
 from tests.stand_in import put_on_path  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
 

@@ -37,11 +37,11 @@ from eaglectl.operations.open_questions import measured_questions
 from eaglectl.operations.options import CalibrateOptions, ConvertOptions
 from eaglectl.progress import OnProgress, TimedWork
 from eaglectl.run.engine_arguments import check_engine_arguments
+from eaglectl.run.installed import start_vllm
 from eaglectl.run.job import EngineJob
 from eaglectl.run.process import require_torch
 from eaglectl.run.prompts import Prompt, batches_by_length, choose_prompts, prompt_digest
 from eaglectl.run.tokens import stop_tokens, tokenise
-from eaglectl.run.vllm.target_engine import start_vllm
 from eaglectl.target import check_timeout, open_target, runnable_target
 from eaglectl.text import listed
 

@@ -218,7 +218,6 @@ def _why_not_compared(target: str, options: SmokeOptions) -> str:
 def _matched(
     report: SmokeReport, source: str, target: Path, options: SmokeOptions, on_progress: OnProgress | None
 ) -> SmokeReport:
-    """The report with the server's rounds beside those of each drafter's files in the reference."""
     assert report.choice is not None
     asked = replace(options, k=report.k, lossless=False, trust_remote_code=False)
     require_torch("comparing a server with files needs")
@@ -258,7 +257,6 @@ def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
 def _with_prompts(
     name: str, words: Sequence[str], source: str, target: str | None, options: SmokeOptions
 ) -> str:
-    """A command on the same prompts."""
     if options.like is not None:  # which has prompts of its own
         words = (*words, "--like", options.like)
     elif options.prompts is not None:
@@ -270,7 +268,6 @@ def _with_prompts(
 def _with_coverage(
     report: SmokeReport, source: str, target: str | None, options: SmokeOptions
 ) -> SmokeReport:
-    """The report with what to do about a draft vocabulary that holds acceptance down."""
     if report.coverage is None or not report.coverage.holds_down:
         return report
     counting = _with_prompts("smoke", ("--run-in", report.run.engine), source, target, options)
@@ -280,7 +277,6 @@ def _with_coverage(
 
 
 def _probed(report: SmokeReport, runs: "_Runs", source: str, given: str, target: str | None) -> SmokeReport:
-    """The report with what a probe of the reference shows; `given` and `target` are those of commands."""
     repair = partial(repair_command, given, target, runs.options.answers)
     with runs.job(source) as job:
         if runs.options.probe == "drift":
@@ -292,7 +288,6 @@ def _probed(report: SmokeReport, runs: "_Runs", source: str, given: str, target:
 
 
 def _timed(report: SmokeReport, runs: "_Runs", source: str, *, times_cpu: bool) -> SmokeReport:
-    """The report with the speed at each concurrency, or with why there is none, which is a gap."""
     if report.run.device == "cpu" and not times_cpu:
         return replace(report, speed_gap=CPU_SKIPPED)
     concurrencies = runs.options.speed or ()
@@ -364,7 +359,6 @@ def load_only(
 
 
 def _check(options: SmokeOptions) -> None:
-    """Raise UsageError for values that make no sense."""
     if options.trust_remote_code and is_server(options.run_in) and options.probe is None:
         raise UsageError(
             "--trust-remote-code: a server loads the target itself; give the option to the server"
@@ -403,7 +397,6 @@ def _check(options: SmokeOptions) -> None:
 
 
 def _check_server(options: SmokeOptions, *, is_server: bool) -> None:
-    """Raise UsageError for what a server cannot do, and for what is of servers alone."""
     check(
         (
             is_server and options.write_token_counts is not None,
@@ -431,7 +424,6 @@ def _check_server(options: SmokeOptions, *, is_server: bool) -> None:
 
 
 def _check_speed(options: SmokeOptions, engine: str) -> None:
-    """Raise UsageError for what cannot be timed."""
     is_server, several = engine not in RUNNERS, len(options.chains) > 1
     for flag, numbers in (("--speed", options.speed), ("-k", options.chains if several else None)):
         if numbers is not None and not is_rising(numbers):
@@ -536,7 +528,6 @@ def _canonical(
 
 
 def _digests(source: FolderSource) -> Mapping[str, str]:
-    """SHA-256 of the config and the weights, which show whether figures are of this drafter."""
     digests = {}
     for name in source.names():
         is_weights = name == source.only if source.only else name.endswith(".safetensors")
@@ -552,7 +543,6 @@ def repair_command(source: str, target: str | None, answers: Answers, variant: V
 
 
 def _marked_tokens(source: str, target: Path, options: SmokeOptions) -> tuple[int, ...]:
-    """The tokens that t2d marks otherwise than d2t, where the probe tries both."""
     if options.probe != "sensitivity":
         return ()
     with opened(open_folder(source), None, is_looked_at=True) as files:
@@ -570,7 +560,6 @@ def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Dra
 
 
 def _choose_engine(engine: str) -> str:
-    """The value of --run-in, with auto resolved."""
     if engine == "auto":
         return "vllm" if VLLM.is_installed() else "reference"
     if engine not in RUNNERS and not is_server(engine):

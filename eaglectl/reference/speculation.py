@@ -325,7 +325,6 @@ class ForcedDrafter:
         return (drafted == batch.choices[:, 1 + slots]) & batch.valid[:, slots]
 
     def _first_step(self, batch: ForcedBatch, kept: torch.Tensor | None) -> tuple[torch.Tensor, list[Cache]]:
-        """The stream at `kept` slots, or at all but the last; and the caches."""
         aux = torch.cat([batch.states[boundary] for boundary in self.boundaries], -1)[:, :-1]
         state = self.drafter.combine_hidden_states(aux.to(self.drafter.device, self.drafter.dtype))
         valid, caches = batch.valid[:, :-1], self.drafter.new_caches()

@@ -145,19 +145,17 @@ def machine_memory() -> dict[str, int]:
 
 def load_over_nan(model: Any, load: Callable[[], object]) -> dict[str, Any]:
     """The parameters by name that `load` leaves NaN, wholly or in part; they get back what they had."""
-    import torch
-
     before = {}
     for name, parameter in model.named_parameters():
         if parameter.dtype.is_floating_point:
-            before[name] = (parameter, parameter.detach().float().clone())
+            before[name] = (parameter, former := parameter.detach().float().clone())
             # a number of 8 bits is not filled otherwise
-            parameter.data.copy_(torch.full_like(parameter.data, float("nan"), dtype=torch.float32))
+            parameter.data.copy_(former.new_full(former.shape, float("nan")))
     load()
     holes = {}
     for name, (parameter, former) in before.items():
         values = parameter.detach().float()
         if values.shape == former.shape and bool((is_hole := values.isnan()).any()):
-            parameter.data.copy_(torch.where(is_hole, former, values))
+            parameter.data.copy_(former.where(is_hole, values))
             holes[name] = parameter
     return holes

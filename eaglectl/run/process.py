@@ -115,9 +115,10 @@ class EngineProcess:
             while not answer and self._is_ready():
                 # json writes surrogates, inf and nan, which msgspec does not read
                 message = json.loads(self._pipe.recv_bytes())
-                answer = message.get("answer", {})
-                if not answer:
-                    self._report(message)
+                answer, self.phase = message.get("answer", {}), message.get("phase", self.phase)
+                if self.on_phase and not answer:
+                    unit, stage = "prompts" if message["total"] else "", f"{self.engine.title}: {self.phase}"
+                    self.on_phase(Progress(stage, message["done"], message["total"], unit))
         # what another process of the engine wrote is the cause of what the child says
         written = self.folder / ANSWER
         if answer or written.exists():
@@ -130,15 +131,7 @@ class EngineProcess:
             f" {' | '.join(lines[-KEPT_LINES:]) or 'it said nothing'}"
         )
 
-    def _report(self, message: Mapping[str, Any]) -> None:
-        self.phase = message["phase"]
-        if self.on_phase:
-            unit = "prompts" if message["total"] else ""
-            stage = f"{self.engine.title}: {self.phase}"
-            self.on_phase(Progress(stage, message["done"], message["total"], unit))
-
     def _is_ready(self) -> bool:
-        """Whether the child has sent something, for which this waits; false where it has ended."""
         while not self._pipe.poll(POLL):
             # a process that the child started may hold its end of the pipe open
             if self._process.poll() is not None:
@@ -234,7 +227,6 @@ def end_processes(process: "subprocess.Popen[Any]", mark: str) -> None:
 
 
 def _marked(mark: str) -> set[int]:
-    """The processes that carry the mark in their environment."""
     members = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # another user's, or gone

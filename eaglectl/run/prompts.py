@@ -188,7 +188,6 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
 
 
 def _read_lines(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, str]]:
-    """The lines of a file that are not empty, with their numbers; `digest` takes all bytes."""
     read = number = 0
     with open_regular(path, "--prompts") as file, naming(f"--prompts {path}"):
         # a character has up to four bytes
@@ -205,7 +204,6 @@ def _read_lines(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, str]
 
 
 def _length(prompt: Prompt) -> int:
-    """Characters of a text or of messages; a token id counts as one."""
     contents = (str(message.get("content")) for message in prompt.messages)
     return len(prompt.text) + len(prompt.token_ids) + sum(map(len, contents))
 

@@ -68,7 +68,6 @@ def tokenise(job: EngineJob) -> list[list[int]]:
 
 
 def _tokenizer(job: EngineJob) -> Any:
-    """The target's; None where no prompt is a text."""
     if not job.needs_tokenizer:
         return None
     from eaglectl.reference.target import load_tokenizer
@@ -242,7 +241,6 @@ def _within_timer() -> Iterator[None]:
 
 @contextmanager
 def _within_memory() -> Iterator[None]:
-    """Bound the address space of the process, where the system tells how much there is."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])

@@ -19,8 +19,8 @@ from eaglectl.operations.converting import ConvertOptions
 from eaglectl.progress import Progress
 from eaglectl.reference.states import TransformersEngine
 from eaglectl.reference.target import load_target
+from eaglectl.run.installed import start_vllm
 from eaglectl.run.job import EngineJob
-from eaglectl.run.vllm.target_engine import start_vllm
 from tests.engine import pairs
 from tests.tiny import TARGET, TINY
 

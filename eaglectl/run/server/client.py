@@ -194,7 +194,6 @@ async def _body(response: httpx2.Response) -> bytes:
 
 
 def _redirect(server: Server, url: httpx2.URL, response: httpx2.Response, *, has_body: bool) -> httpx2.URL:
-    """The URL of a redirect on the same server."""
     status = response.status_code
     try:
         target = url.join(response.headers["location"])

