@@ -116,7 +116,7 @@ def load(job: Any) -> Any:
 
 def load_pair(job: Any) -> Any:
     """Target and drafter."""
-    from eaglectl.reference.loading import load_drafter
+    from eaglectl.reference.model import load_drafter
 
     return load(job), load_drafter(job.folder, job.drafter, dtype="float32", device="cpu")
 
@@ -151,7 +151,7 @@ def smoke(job: Any) -> None:
 def calibrate(job: Any) -> None:
     """The target's answers, then the two passes of `calibrate`."""
     from eaglectl.reference.collecting import Batch, collect_moments, collect_sizes
-    from eaglectl.reference.target_engine import KeptStates, TransformersEngine
+    from eaglectl.reference.states import KeptStates, TransformersEngine
     from eaglectl.run.prompts import batches_by_length
 
     target, model = load_pair(job)

@@ -27,10 +27,10 @@ ANSWER, LENGTH = 128, 256
 import eaglectl  # noqa: E402
 from eaglectl.commands.convert.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.operations.converting import ConvertOptions  # noqa: E402
-from eaglectl.reference.loading import load_drafter  # noqa: E402
+from eaglectl.reference.model import load_drafter  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings  # noqa: E402
+from eaglectl.reference.states import TransformersEngine  # noqa: E402
 from eaglectl.reference.target import load_target, load_tokenizer  # noqa: E402
-from eaglectl.reference.target_engine import TransformersEngine  # noqa: E402
 from eaglectl.run.gate import DEPTHS  # noqa: E402
 from eaglectl.run.prompts import read_prompts  # noqa: E402
 from eaglectl.run.stage import decode_prompts  # noqa: E402

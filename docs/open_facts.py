@@ -83,7 +83,7 @@ def answered_kinds() -> frozenset[tuple[str, bool]]:
 
 def is_measured(drafter: Drafter) -> bool:
     """Whether the reference runs the drafter, and every question is of a kind that measuring answers."""
-    from eaglectl.reference.rope import Rotary
+    from eaglectl.reference.model import Rotary
 
     questions = drafter.notes_at("question")
     try:

@@ -25,6 +25,15 @@ class EaglectlError(Exception):
         self.option = option
 
 
+KEPT_LINES = 2  # of a foreign error's text; pydantic names the fault in the second line
+
+
+def error_text(error: Exception) -> str:
+    """The class and message of a foreign exception in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' | '.join(lines[:KEPT_LINES])[:400] or '(no message)'}"
+
+
 # of the one exception of Rust (tokenizers, safetensors) that is no Exception: a panic
 PANIC = "pyo3_runtime"
 NO_MEMORY = "not enough memory for this input; free some, or raise the limit (ulimit -v, the container's)"

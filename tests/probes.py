@@ -12,7 +12,7 @@ def largest_error(file: Path, folder: Path, drafter: Drafter) -> float:
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file
 
-    from eaglectl.reference.loading import load_drafter
+    from eaglectl.reference.model import load_drafter
 
     probe = load_file(file)
     model = load_drafter(folder, drafter, dtype="float32", device="cpu")

@@ -55,11 +55,12 @@ HOMES = {
     "torch": (
         "run/sglang/",
         "run/vllm/",
+        "run/installed.py",
         "files/pickles.py",
         "conversion/upgrade.py",
         "reference/",
     ),
-    "safetensors": ("run/vllm/connector.py", "files/pickles.py", "reference/loading.py"),
+    "safetensors": ("run/vllm/connector.py", "files/pickles.py", "reference/"),
     "numpy": (
         "run/measurement.py",
         "run/sensitivity.py",
@@ -73,9 +74,9 @@ HOMES = {
     "typer": ("cli/", "commands/"),
     "vllm": ("run/vllm/",),
     "sglang": ("run/sglang/",),
-    "jsonschema": ("run/server/answers.py", "judge/rules/config.py"),
-    "httpx2": ("run/server/http.py",),
-    "anyio": ("run/server/http.py",),
+    "jsonschema": ("run/server/client.py", "judge/rules/config.py"),
+    "httpx2": ("run/server/client.py",),
+    "anyio": ("run/server/client.py",),
     "huggingface_hub": (
         "files/hub.py",
         "files/hub_client.py",

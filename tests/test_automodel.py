@@ -30,7 +30,7 @@ def largest_error(case: str, folder: Path, drafter: Drafter) -> float:
     """Of the reference's logits against those of Automodel's own forward: a prompt, then two draft steps."""
     from safetensors.torch import load_file
 
-    from eaglectl.reference.loading import load_drafter
+    from eaglectl.reference.model import load_drafter
 
     stored = load_file(PRODUCER / "probe.safetensors").items()
     probe = {name.removeprefix(f"{case}."): value for name, value in stored if name.startswith(f"{case}.")}

@@ -138,7 +138,7 @@ def target_with(template: str | None, folder: Path) -> Path:
 def tokens(target: Path, *prompts: Prompt) -> list[list[int]]:
     pytest.importorskip("transformers")
     drafter = eaglectl.inspect(str(TINY / "eagle3"), target=str(TARGET)).drafter
-    return tokenise(EngineJob(TINY / "eagle3", drafter, target, prompts), None)
+    return tokenise(EngineJob(TINY / "eagle3", drafter, target, prompts))
 
 
 ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {

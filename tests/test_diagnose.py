@@ -307,7 +307,7 @@ def test_three_prompts_are_too_few_even_for_a_broken_drafter(good: dict[str, Pat
 def test_without_torch_the_next_command_is_the_same_again(
     good: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "eaglectl.reference.loading", None)
+    monkeypatch.setitem(sys.modules, "eaglectl.reference.model", None)
     server, prompts = "http://127.0.0.1:9", str(prompts_file(tmp_path, count=3))
     options = eaglectl.DiagnoseOptions(engine=server, prompts=prompts)
     diagnosis = eaglectl.diagnose(str(good["eagle3"]), str(TARGET), options)

@@ -197,7 +197,7 @@ def test_an_assumption_is_carried_and_cannot_be_answered_otherwise(tmp_path: Pat
 
 def test_one_joined_norm_is_two_but_for_a_factor_of_each_state(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from eaglectl.reference.loading import load_drafter
+    from eaglectl.reference.model import load_drafter
 
     _, record = converted(HF, tmp_path / "out")
     shutil.copytree(HF, tmp_path / "source")

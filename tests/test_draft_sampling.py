@@ -12,6 +12,7 @@ from eaglectl.run.job import EngineJob, EngineRun
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.report import make_report
 from eaglectl.run.vllm import child
+from tests import servers
 from tests.builders import drafter_folder
 
 REQUEST = {"drafter": "d", "k": 3, "is_mla": False, "is_mla_target": False}
@@ -113,11 +114,13 @@ def test_an_engine_that_has_no_such_setting_is_not_said_to_draft_greedily(tmp_pa
         ({}, "not known"),
     ],
 )
-def test_a_server_states_it_in_development_mode(config: dict[str, Any], method: str) -> None:
-    from eaglectl.run.server.run import _drafting
-
-    class Server:
-        def shown(self, text: str) -> str:
-            return text
-
-    assert _drafting(Server(), config) == method  # type: ignore[arg-type]
+def test_a_server_states_it_in_development_mode(config: dict[str, Any], method: str, tmp_path: Path) -> None:
+    pages = {
+        "/v1/models": servers.MODELS,
+        "/metrics": lambda sent: servers.METRICS.format(
+            tokens=20 * sent, drafts=10 * sent, first=6 * sent, second=4 * sent
+        ),
+        "/server_info?config_format=json": {"vllm_config": {"speculative_config": config}},
+        "/v1/completions": servers.ANSWER,
+    }
+    assert servers.smoke(tmp_path, pages).run.resolved["draft_sample_method"] == method

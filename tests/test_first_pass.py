@@ -17,14 +17,13 @@ from eaglectl.files.opening import open_folder  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reader import read_drafter  # noqa: E402
 from eaglectl.operations.converting import ConvertOptions  # noqa: E402
-from eaglectl.reference.loading import load_drafter  # noqa: E402
-from eaglectl.reference.model import DraftModel  # noqa: E402
-from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder  # noqa: E402
+from eaglectl.reference.model import DraftModel, load_drafter  # noqa: E402
+from eaglectl.reference.speculation import DecodingSettings, ForcedDrafter, SpeculativeDecoder, run_target  # noqa: E402
 from eaglectl.reference.target import load_target  # noqa: E402
-from eaglectl.reference.teacher_forcing import ForcedDrafter, moved_weights, run_target  # noqa: E402
 from eaglectl.run.layers import _by_position, halves  # noqa: E402
 from eaglectl.run.measurement import PromptResult  # noqa: E402
 from eaglectl.run.sensitivity import FirstPass, _rounds  # noqa: E402
+from eaglectl.run.stage import moved_weights  # noqa: E402
 from tests.mla import mla_folder  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
 
@@ -64,10 +63,7 @@ def test_a_repair_writes_what_the_probe_ran(tmp_path: Path) -> None:
         assert len(tried) >= 10
         for number, reading in enumerate(tried):
             asked = moves(drafter, reading.key, reading.value)
-            probed = moved_weights(
-                stated.weights,
-                {move.name: (move.source, move.rows, move.blocks, move.added) for move in asked},
-            )
+            probed = moved_weights(stated.weights, asked)
             folder = tmp_path / f"{source.name}-{number}"
             other, repaired = converted(source, folder, (reading.key, reading.value))
             assert repaired.weights.keys() == probed.keys()

@@ -172,7 +172,7 @@ def test_two_whole_tables_that_few_prompts_cannot_tell_are_a_choice(good: Path, 
 def test_without_torch_two_whole_tables_are_a_choice_too(
     good: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "eaglectl.reference.loading", None)
+    monkeypatch.setitem(sys.modules, "eaglectl.reference.model", None)
     diagnosis = diagnose(broken(good, tmp_path / "broken", rolled), prompts)
     assert (diagnosis.cause, len(diagnosis.commands)) == ("tables", 2)
     assert "was not measured" in diagnosis.words
@@ -301,7 +301,7 @@ def test_with_torch_the_same_command_again_measures(
     good: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "eaglectl.reference.loading", None)
+        patch.setitem(sys.modules, "eaglectl.reference.model", None)
         diagnosis = diagnose(good, prompts)
     assert diagnosis.cause == "no-reference"
     done = run_printed(diagnosis.commands)

@@ -17,7 +17,7 @@ from eaglectl.operations.open_questions import measured_questions  # noqa: E402
 from eaglectl.operations.options import MeasureOptions  # noqa: E402
 from eaglectl.run.answering import MeasuredAnswer, _judged, is_measurable  # noqa: E402
 from eaglectl.run.measurement import PromptResult  # noqa: E402
-from eaglectl.run.prompts import builtin_prompts, more_prompts  # noqa: E402
+from eaglectl.run.prompts import choose_prompts, more_prompts  # noqa: E402
 from eaglectl.run.sensitivity import Drafts  # noqa: E402
 from tests.builders import Outcome, call, read_safetensors, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
@@ -192,7 +192,7 @@ def test_prompts_of_the_user_are_not_added_to(tmp_path: Path) -> None:
 
 
 def test_further_built_in_prompts_are_others_of_the_same_kinds() -> None:
-    first, more = builtin_prompts(), more_prompts()
+    first, more = choose_prompts(None).prompts, more_prompts()
     assert (len(first), len(more)) == (24, 96)
     assert len({prompt.text for prompt in first + more}) == 120
     assert {prompt.set for prompt in more} == {prompt.set for prompt in first}

@@ -13,8 +13,7 @@ from safetensors.torch import load_file  # noqa: E402
 import eaglectl  # noqa: E402
 from eaglectl.drafter.drafter import Rope  # noqa: E402
 from eaglectl.errors import RefusedError  # noqa: E402
-from eaglectl.reference.model import DraftModel  # noqa: E402
-from eaglectl.reference.rope import Rotary, _frequencies  # noqa: E402
+from eaglectl.reference.model import DraftModel, Rotary, _frequencies  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings, GeneratedSequence, SpeculativeDecoder  # noqa: E402
 from eaglectl.reference.target import TargetModel  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402

@@ -17,9 +17,9 @@ import eaglectl
 from eaglectl.cli import run
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.formats.format import Answers
-from eaglectl.run.installed import SGLANG, ask, run_sglang
+from eaglectl.run.installed import ask, run_installed
 from eaglectl.run.job import EngineJob
-from eaglectl.run.process import InstalledEngine
+from eaglectl.run.process import SGLANG, InstalledEngine
 from eaglectl.run.prompts import Prompt
 from eaglectl.run.sglang.scheduler import describe, load_over_nan
 from tests.conftest import FIXTURES
@@ -146,7 +146,7 @@ def job(target: Path = TARGET, **settings: Any) -> EngineJob:
 
 
 def test_rounds_are_counted_by_position_and_tokens_compared(stand_in: Path) -> None:
-    found = run_sglang(job(tensor_parallel_size=2, engine_arguments={"quantization": "fp8"}))
+    found = run_installed(SGLANG, job(tensor_parallel_size=2, engine_arguments={"quantization": "fp8"}))
     assert [(result.drafts, result.accepted) for result in found.results] == [(6, (3, 3, 1))] * 2
     assert found.plain == ((7, 8, 9, 10), (8, 9, 10, 11))
     assert found.equal_outputs == 2
@@ -172,7 +172,7 @@ def test_answers_are_compared_through_their_end(
     how: str, equal: int, ending: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN", how)
-    found = run_sglang(job(ending))
+    found = run_installed(SGLANG, job(ending))
     assert found.plain == ((7, 8, 9), (8, 9))
     assert found.equal_outputs == equal
     assert [result.tokens[:-1] for result in found.results] == [(7, 8), (8,)]
@@ -182,7 +182,7 @@ def test_answers_are_compared_through_their_end(
 def test_it_is_asked_to_stop_at_the_end_of_the_sequence_unless_that_is_ignored(
     ignores_eos: bool, ending: Path, stand_in: Path
 ) -> None:
-    found = run_sglang(job(ending, ignores_eos=ignores_eos))
+    found = run_installed(SGLANG, job(ending, ignores_eos=ignores_eos))
     asked = [json.loads(line) for line in stand_in.with_name("asked.jsonl").read_text().splitlines()]
     stop = {"ignore_eos": ignores_eos, "stop_token_ids": [] if ignores_eos else [9]}
     assert asked == [{"temperature": 0.0, "max_new_tokens": 4, **stop}] * 6  # two warm-ups among them
@@ -204,7 +204,7 @@ def test_what_it_resolved_is_compared_with_what_the_checkpoint_means(
     changes: dict[str, Any], difference: str, stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN_RESOLVED", json.dumps(RESOLVED | changes))
-    (found,) = run_sglang(job()).differences
+    (found,) = run_installed(SGLANG, job()).differences
     assert re.match(difference, found), found
 
 
@@ -302,7 +302,7 @@ def test_without_sglang_it_says_what_to_install(
 def test_simulated_acceptance_is_refused(name: str, stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "1")
     with pytest.raises(RefusedError, match="made up, not measured"):
-        run_sglang(job())
+        run_installed(SGLANG, job())
 
 
 def drafter_model() -> Any:

@@ -18,7 +18,7 @@ from eaglectl.operations import smoking  # noqa: E402
 from eaglectl.progress import Progress  # noqa: E402
 from eaglectl.run import installed  # noqa: E402
 from eaglectl.run.process import InstalledEngine  # noqa: E402
-from eaglectl.run.prompts import batches_by_length, builtin_prompts, read_prompts  # noqa: E402
+from eaglectl.run.prompts import batches_by_length, choose_prompts, read_prompts  # noqa: E402
 from tests.builders import floats, read_safetensors, refusal, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 
@@ -271,7 +271,7 @@ def test_a_broken_prompt_names_its_line(
 
 
 def test_the_built_in_prompts_are_of_several_sets() -> None:
-    found = builtin_prompts()
+    found = choose_prompts(None).prompts
     assert len(found) >= 20 and len({prompt.set for prompt in found}) >= 5
 
 
@@ -285,7 +285,7 @@ def test_a_prompt_may_hold_any_character_and_a_file_a_mark_at_its_head(tmp_path:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (r'{"prompt": "\ud800"}', "lone surrogate"),
+        (r'{"prompt": "\ud800"}', "is not JSON"),
         ('{"prompt": "x", "chat": "true"}', r"line 2: Expected `bool`, got `str` - at `\$\.chat`"),
         ('{"prompt": ' + "[" * 100000, "line 2 is not JSON"),
     ],

@@ -44,7 +44,7 @@ from eaglectl.run.timing import (  # noqa: E402
     choose_requests,
     time_repeats,
 )
-from eaglectl.run.vllm import speed_child  # noqa: E402
+from eaglectl.run.vllm import child  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.pages import smoke_report  # noqa: E402
@@ -302,9 +302,13 @@ class LLM:
         self.llm_engine = VllmEngine(config)
 
     def get_metrics(self) -> list[object]:
-        counts = {"drafts": 3, "accepted_tokens": 6} if self.is_drafting else {}
+        counts = {"drafts": 3, "accepted_tokens_per_pos": 3} if self.is_drafting else {}
         return [
-            SimpleNamespace(name=f"vllm:spec_decode_num_{name}", value=count * self.llm_engine.ended)
+            SimpleNamespace(
+                name=f"vllm:spec_decode_num_{name}",
+                value=count * self.llm_engine.ended,
+                values=[count * self.llm_engine.ended] * 2,
+            )
             for name, count in counts.items()
         ]
 
@@ -328,8 +332,8 @@ def gpu(vllm: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("gpu")
 def test_on_a_gpu_vllm_starts_as_vllm_serve_starts_it() -> None:
-    answer = speed_child.measure(REQUEST)
-    assert {*speed_child.SHORT_RUN} & {*LLM.arguments} == {"gpu_memory_utilization"}
+    answer = child.measure(REQUEST)
+    assert {*child.SHORT_RUN} & {*LLM.arguments} == {"gpu_memory_utilization"}
     assert LLM.arguments["gpu_memory_utilization"] == 0.7875  # 0.9 of what is free
     assert LLM.arguments["max_num_seqs"] == 256 and LLM.arguments["enable_prefix_caching"] is False
     assert LLM.arguments["speculative_config"]["num_speculative_tokens"] == 2
@@ -338,20 +342,20 @@ def test_on_a_gpu_vllm_starts_as_vllm_serve_starts_it() -> None:
 
 @pytest.mark.usefixtures("gpu")
 def test_more_requests_than_vllm_serve_has_room_for_get_room() -> None:
-    assert speed_child.serving_arguments(REQUEST | {"concurrencies": [1, 300]}, 64)["max_num_seqs"] == 300
+    assert child.serving_arguments(REQUEST | {"concurrencies": [1, 300]}, 64)["max_num_seqs"] == 300
 
 
 @pytest.mark.usefixtures("gpu")
 def test_an_argument_of_the_users_goes_last() -> None:
     given = {"enforce_eager": True, "max_num_seqs": 8, "gpu_memory_utilization": 0.4}
-    arguments = speed_child.serving_arguments(REQUEST | {"engine_arguments": given}, 64)
+    arguments = child.serving_arguments(REQUEST | {"engine_arguments": given}, 64)
     assert {name: arguments[name] for name in given} == given
-    assert speed_child.measure(REQUEST | {"engine_arguments": given})["is_eager"] is True
+    assert child.measure(REQUEST | {"engine_arguments": given})["is_eager"] is True
 
 
 @pytest.mark.usefixtures("vllm")
 def test_on_a_cpu_all_drafts_of_all_requests_fit_a_step() -> None:
-    arguments = speed_child.serving_arguments(REQUEST | {"concurrencies": [1, 300], "device": "cpu"}, 64)
+    arguments = child.serving_arguments(REQUEST | {"concurrencies": [1, 300], "device": "cpu"}, 64)
     assert (arguments["max_num_seqs"], arguments["max_num_batched_tokens"]) == (300, 900)
     assert arguments["enforce_eager"] is True
 
@@ -362,20 +366,20 @@ PARAMS = {"ignore_eos": True}
 def test_as_a_request_ends_the_next_begins() -> None:
     engine = VllmEngine(None)
     requests = [(str(number), [0] * length) for number, length in enumerate((3, 1, 1, 2, 1))]
-    assert speed_child.run_requests(engine, requests, PARAMS, 2) == 5 * 9
+    assert child.run_requests(engine, requests, PARAMS, 2) == 5 * 9
     # 3 beside 1, 1 and the first step of 2, which then runs beside the last 1
     assert engine.sizes == [2, 2, 2, 2]
 
 
 def test_fewer_requests_than_may_run_run_together() -> None:
     engine = VllmEngine(None)
-    assert speed_child.run_requests(engine, [("0", [1]), ("1", [1])], PARAMS, 8) == 18
+    assert child.run_requests(engine, [("0", [1]), ("1", [1])], PARAMS, 8) == 18
     assert engine.sizes == [2]
 
 
 @pytest.mark.usefixtures("gpu")
 def test_each_repeat_counts_its_own_tokens_and_drafts() -> None:
-    timings = speed_child.measure(REQUEST)["timings"]
+    timings = child.measure(REQUEST)["timings"]
     assert [found["concurrency"] for found in timings] == [1, 2]
     counts = {
         (one["tokens"], one["drafts"], one["accepted"]) for found in timings for one in found["batches"]
@@ -385,7 +389,7 @@ def test_each_repeat_counts_its_own_tokens_and_drafts() -> None:
 
 @pytest.mark.usefixtures("gpu")
 def test_nothing_drafts_where_nothing_is_given_to_draft_with() -> None:
-    timings = speed_child.measure(REQUEST | {"mode": "plain"})["timings"]
+    timings = child.measure(REQUEST | {"mode": "plain"})["timings"]
     assert "speculative_config" not in LLM.arguments
     assert {one["drafts"] for found in timings for one in found["batches"]} == {0}
 

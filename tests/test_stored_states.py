@@ -20,14 +20,8 @@ from safetensors.torch import save_file  # noqa: E402
 import eaglectl  # noqa: E402
 from eaglectl.conversion.calibration import Statistics, read_statistics  # noqa: E402
 from eaglectl.errors import EaglectlError, UnreadableError  # noqa: E402
-from eaglectl.reference.stored_states import state_files  # noqa: E402
+from eaglectl.reference.states import AuxStates, KeptStates, TransformersEngine, join_states, state_files  # noqa: E402
 from eaglectl.reference.target import load_target  # noqa: E402
-from eaglectl.reference.target_engine import (  # noqa: E402
-    AuxStates,
-    KeptStates,
-    TransformersEngine,
-    join_states,
-)
 from tests.builders import call  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
 

@@ -96,7 +96,7 @@ def test_calibrate_shows_that_it_loads_and_counts_three_passes_over_each_prompt(
     )
     eaglectl.calibrate(EAGLE3, str(TARGET), options=options, on_progress=progress.append)
     counted = [Progress("calibrating", done, 9, "prompts") for done in (0, 3, 4, 5, 6, 7, 8, 9)]
-    loading, told = progress[0], [step for step in progress[1:] if step.unit != "bytes"]
+    loading, told = progress[0], [step for step in progress[1:] if step.unit != "weights"]
     assert (loading, told) == (Progress("loading the target"), counted)
 
 
@@ -411,15 +411,16 @@ def test_layers_of_other_sizes_convert_to_the_same_acceptance(
     eaglectl.convert(EAGLE3, tmp_path / "wide", ConvertOptions(dtype="F32", **ARGUMENTS))
     same = Fault("scaled", "", tensors={"fc.weight": undone}).apply(tmp_path / "wide", tmp_path / "same")
     some = short_prompts(tmp_path, prompts, "calibration.jsonl")
-    plain = TargetModel._take_states
+    plain = TargetModel._run
 
-    def larger(self: TargetModel, device: torch.device) -> dict[int, torch.Tensor]:
-        states = plain(self, device).items()
-        return {boundary: state * size for (boundary, state), size in zip(states, sizes, strict=True)}
+    def larger(self: TargetModel, *given: Any, **named: Any) -> Any:
+        logits, states, inputs = plain(self, *given, **named)
+        scaled = zip(states.items(), sizes, strict=True)
+        return logits, {boundary: state * size for (boundary, state), size in scaled}, inputs
 
     gates = []
-    for source, take_states in ((tmp_path / "wide", plain), (same, larger)):
-        monkeypatch.setattr(TargetModel, "_take_states", take_states)
+    for source, pass_ in ((tmp_path / "wide", plain), (same, larger)):
+        monkeypatch.setattr(TargetModel, "_run", pass_)
         options = asked(root, statistics=None, prompts=some, tolerance=0.01)
         done = eaglectl.upgrade(
             str(source), tmp_path / f"out{len(gates)}", options, conversion=ConvertOptions(**ARGUMENTS)

@@ -37,7 +37,7 @@ from eaglectl.progress import Progress  # noqa: E402
 from eaglectl.reference import collecting  # noqa: E402
 from eaglectl.reference.collecting import solve_ridge  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
-from eaglectl.reference.target_engine import AuxStates, join_states  # noqa: E402
+from eaglectl.reference.states import AuxStates, join_states  # noqa: E402
 from tests.builders import call, drafter_folder, drafter_tensors, floats, read_safetensors  # noqa: E402
 from tests.cases import CASES, digests, true_answers  # noqa: E402
 
@@ -318,13 +318,14 @@ def test_massive_tokens_are_counted_with_their_positions_and_channels() -> None:
     drafter = made("vllm/native")
     _, moments = collected(Sinking(drafter), drafter)
     massive = moments.massive
-    assert (massive.tokens, massive.positions, massive.channels) == (6, (0, 5), ((), (3,), ()))
+    channels = tuple(map(tuple, massive.channels))
+    assert (massive.tokens, massive.positions, channels) == (6, {0, 5}, ((), (3,), ()))
     assert massive.times == pytest.approx((0, 100, 0), rel=0.1)
-    assert MassiveTokens(6, (0, 5), massive.channels).described((2, 4, 5)) == (
+    assert MassiveTokens(6, (0, 5), channels).described((2, 4, 5)) == (
         "massive tokens: 6, at positions 0, 5; channels 3 at boundary 4"
     )
     assert (
-        MassiveTokens(6, (0, 5), massive.channels, massive.times)
+        MassiveTokens(6, (0, 5), channels, tuple(massive.times))
         .described((2, 4, 5))
         .endswith(f"channels 3 at boundary 4 (up to {massive.times[1]:.3g} times the median RMS)")
     )
@@ -336,11 +337,8 @@ def test_massive_tokens_are_counted_with_their_positions_and_channels() -> None:
 def test_the_residual_is_told_with_massive_tokens_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     drafter = made("vllm/native")
     sizes, moments = collected(Sinking(drafter), drafter)
-    massive = moments.massive
-    assert massive.normed is not None and massive.output is not None
-    matrices = Matrices(
-        moments.gram.numpy(), moments.cross.numpy(), massive.normed.numpy(), massive.output.numpy()
-    )
+    states = [rows.numpy() for rows in moments.massive.rows()]
+    matrices = Matrices(moments.gram.numpy(), moments.cross.numpy(), *states)
     known = statistics(drafter, sizes.rms, tokens=moments.tokens, matrices=matrices)
     monkeypatch.setattr("eaglectl.conversion.upgrade.TOKENS_PER_INPUT", 0)
     refit = upgrade(NOWHERE, drafter, UpgradeRecipe("refit", False, known)).record["upgrade"]["refit"]

@@ -18,9 +18,9 @@ from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageE
 from eaglectl.progress import Progress
 from eaglectl.run.child import error_answer
 from eaglectl.run.faults import fault
-from eaglectl.run.memory import ENGINE_BYTES, activation_bytes, needed_memory, weight_bytes
+from eaglectl.run.installed import ENGINE_BYTES, activation_bytes, needed_memory, weight_bytes
 from eaglectl.run.process import SGLANG, VLLM
-from eaglectl.run.vllm.starting import memory_share
+from eaglectl.run.vllm.child import memory_share
 from tests.builders import call
 from tests.conftest import FIXTURES
 from tests.stand_in import put_on_path

@@ -23,14 +23,10 @@ from eaglectl.engines import vllm  # noqa: E402
 from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
 from eaglectl.files.checkpoint import read_checkpoint  # noqa: E402
 from eaglectl.files.source import FolderSource  # noqa: E402
-from eaglectl.reference.loading import load_embedding, load_states  # noqa: E402
+from eaglectl.reference.states import load_embedding, load_states  # noqa: E402
+from eaglectl.run.installed import VllmEngine, _base_request, start_vllm  # noqa: E402
 from eaglectl.run.job import EngineJob  # noqa: E402
 from eaglectl.run.process import InstalledEngine  # noqa: E402
-from eaglectl.run.vllm.target_engine import (  # noqa: E402
-    VllmEngine,
-    _base_request,
-    start_vllm,
-)
 from tests.stand_in import put_on_path  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
 
@@ -74,7 +70,7 @@ def test_states_come_in_the_drafters_order_padded_on_the_left_and_leave_no_file(
     by_layer = seen.aux.unflatten(-1, (3, WIDTH))[..., 0]
     assert by_layer[1].tolist() == [[5000.0 + t, 2000.0 + t, 4000.0 + t] for t in (11, 12, 13)]
     assert by_layer[0].tolist() == [[0, 0, 0], [0, 0, 0], [5007.0, 2007.0, 4007.0]]
-    assert left == [".json", ".json", ".txt"]  # no states, no locks
+    assert left == [".txt"]  # no states, no locks
     assert not list(tmp_path.joinpath("temporary").iterdir())
 
 
@@ -223,13 +219,13 @@ def written(path: Path, **tensors: Any) -> Path:
 
 
 def test_states_of_other_tokens_layers_or_widths_are_refused(tmp_path: Path) -> None:
-    good = written(tmp_path / "good")
+    good = written(tmp_path / "good.safetensors")
     assert load_states(good, [5, 6], 3, 4).shape == (2, 3, 4)
     for asked in (([5, 7], 3, 4), ([5, 6, 7], 3, 4), ([5, 6], 2, 4), ([5, 6], 3, 8)):
         with pytest.raises(UnreadableError, match=r"vLLM wrote hidden states \[2, 3, 4\]"):
             load_states(good, *asked)
     with pytest.raises(UnreadableError, match="vLLM wrote hidden states"):
-        load_states(written(tmp_path / "short", hidden_states=torch.zeros(1, 3, 4)), [5, 6], 3, 4)
+        load_states(written(tmp_path / "short.safetensors", hidden_states=torch.zeros(1, 3, 4)), [5, 6], 3, 4)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x08\0\0\0\0\0\0\0{}      ", b"no safetensors at all"])

@@ -55,12 +55,14 @@ def test_an_answer_with_what_json_alone_writes_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (tmp_path / "answer.json").write_text(r'{"error": "\udcff", "loss": Infinity}')
+    (tmp_path / "answer.json").write_text(r'{"answer": {"error": "\udcff", "loss": Infinity}}')
     (tmp_path / "child.py").write_text(
-        "import shutil, sys\n"
-        "sys.stdin.readline()\n"
-        f"shutil.copy({str(tmp_path / 'answer.json')!r}, sys.argv[1])\n"
-        "print('{}', flush=True)\n"
+        "import sys\n"
+        "from multiprocessing.connection import Connection\n"
+        "pipe = Connection(int(sys.argv[2]))\n"
+        "pipe.recv_bytes()\n"
+        f"pipe.send_bytes(open({str(tmp_path / 'answer.json')!r}, 'rb').read())\n"
     )
     with replace(VLLM, child="child").started(10.0) as process:
-        assert process.request({}) == {"error": "\udcff", "loss": float("inf")}
+        process.send({})
+        assert process.receive() == {"error": "\udcff", "loss": float("inf")}

@@ -37,18 +37,18 @@ from eaglectl.operations.open_questions import measured_questions
 from eaglectl.operations.options import CalibrateOptions, ConvertOptions
 from eaglectl.progress import OnProgress, TimedWork
 from eaglectl.run.engine_arguments import check_engine_arguments
+from eaglectl.run.installed import start_vllm
 from eaglectl.run.job import EngineJob
 from eaglectl.run.process import require_torch
 from eaglectl.run.prompts import Prompt, batches_by_length, choose_prompts, prompt_digest
-from eaglectl.run.tokens import read_context_length, stop_tokens, tokenise
-from eaglectl.run.vllm.target_engine import start_vllm
+from eaglectl.run.tokens import stop_tokens, tokenise
 from eaglectl.target import check_timeout, open_target, runnable_target
 from eaglectl.text import listed
 
 if TYPE_CHECKING:
     from eaglectl.reference.collecting import Batch, Moments, Sizes
     from eaglectl.reference.model import DraftModel
-    from eaglectl.reference.target_engine import StateSource, TargetEngine
+    from eaglectl.reference.states import StateSource, TargetEngine
 
 GATE_SHARE = 3  # one prompt of so many is kept for the gate
 MIN_TOKENS = (
@@ -125,7 +125,7 @@ def collect_statistics(
 ) -> Statistics:
     """Statistics over `prompts`; `options.prompts` is not read. Raises as `calibrate` does."""
     require_torch("calibrating runs the target and needs")
-    from eaglectl.reference.target_engine import KeptStates
+    from eaglectl.reference.states import KeptStates
 
     work = TimedWork(on_progress, "calibrating", PASSES * len(prompts))
     with _opened_pair(source, target, options) as pair:
@@ -144,7 +144,7 @@ def collect_statistics(
             tensor_parallel_size=options.tensor_parallel_size,
             engine_arguments=options.engine_arguments,
         )
-        texts = tokenise(job, read_context_length(pair.target))
+        texts = tokenise(job)
         with _start_engine(options.run_in, job, max(map(len, texts)) + options.answer_tokens) as (
             engine,
             model,
@@ -166,8 +166,8 @@ def collect_stored(
 ) -> Statistics:
     """Statistics over the sequences in the folder `options.states`. Raises as `calibrate` does."""
     require_torch("calibrating on stored states runs the drafter and needs", runs_target=False)
-    from eaglectl.reference.loading import load_drafter, load_embedding
-    from eaglectl.reference.stored_states import StatesLayers, StoredStates
+    from eaglectl.reference.model import load_drafter
+    from eaglectl.reference.states import StoredStates, load_embedding
     from eaglectl.reference.target import choose_device, drafter_device
 
     device = drafter_device(choose_device(options.device)[0])
@@ -180,16 +180,17 @@ def collect_stored(
                 " --states-layers with their boundaries in the order of the files"
                 f" ({wanted} are the drafter's)"
             )
-        layers = StatesLayers(options.states_layers, pair.boundaries, dims.target_hidden, dims.vocab)
         states = StoredStates(
             Path(str(options.states)),
-            layers,
+            options.states_layers,
+            pair.boundaries,
+            dims,
             device,
             lambda: load_embedding(
                 read_checkpoint(FolderSource(pair.target)), dims.vocab, dims.target_hidden
             ).to(device),
         )
-        sequences = [tokens for tokens in states.sequences if len(tokens) >= MIN_TOKENS]
+        sequences = [tokens for tokens in states.files if len(tokens) >= MIN_TOKENS]
         prompts = [Prompt("", "states", token_ids=tuple(tokens)) for tokens in sequences]
         work = TimedWork(on_progress, "calibrating", (PASSES - 1) * len(sequences))
         model = load_drafter(pair.place, pair.drafter, dtype="float32", device=device)
@@ -218,10 +219,9 @@ class _Pair(Struct, frozen=True):
         }
         massive = moments.massive
         matrices = Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy())
-        if massive.tokens and massive.normed is not None and massive.output is not None:
-            matrices = replace(
-                matrices, massive_states=massive.normed.numpy(), massive_outputs=massive.output.numpy()
-            )
+        if massive.tokens and massive.parts:
+            states, outputs = massive.rows()
+            matrices = replace(matrices, massive_states=states.numpy(), massive_outputs=outputs.numpy())
         return Statistics(
             digests=digests,
             prompts=tuple(prompt_digest(prompt) for prompt in prompts),
@@ -235,7 +235,10 @@ class _Pair(Struct, frozen=True):
             is_direction=self.drafter.norms.norm_before_residual,
             matrices=matrices,
             massive=MassiveTokens(
-                massive.tokens, massive.positions[:MOST_POSITIONS], massive.channels, massive.times
+                massive.tokens,
+                tuple(sorted(massive.positions)[:MOST_POSITIONS]),
+                tuple(tuple(sorted(channels)) for channels in massive.channels),
+                tuple(massive.times),
             ),
             engine=source.engine,
         )
@@ -381,9 +384,9 @@ def _start_engine(
     engine_name: str, job: EngineJob, length: int
 ) -> Iterator[tuple["TargetEngine", "DraftModel"]]:
     """The target in its engine, for sequences of at most `length` tokens, and the reference model."""
-    from eaglectl.reference.loading import load_drafter
+    from eaglectl.reference.model import load_drafter
+    from eaglectl.reference.states import TransformersEngine
     from eaglectl.reference.target import choose_device, drafter_device, load_target
-    from eaglectl.reference.target_engine import TransformersEngine
 
     device, dtype = choose_device(job.device)
     if engine_name == "vllm":

@@ -282,8 +282,7 @@ class _Pair(Struct, frozen=True):
 
         One whose tensors are written as those of the `first` shares its weights.
         """
-        from eaglectl.reference.loading import load_drafter
-        from eaglectl.reference.model import DraftModel
+        from eaglectl.reference.model import DraftModel, load_drafter
         from eaglectl.run.answering import LoadedReading
 
         try:

@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
@@ -48,17 +49,16 @@ from eaglectl.run.coverage import TokenText, counts_text
 from eaglectl.run.engine_arguments import check_engine_arguments
 from eaglectl.run.gate import compare_positions
 from eaglectl.run.installed import load_only as load
-from eaglectl.run.installed import run_installed, run_sglang
+from eaglectl.run.installed import run_installed
 from eaglectl.run.job import EngineJob, EngineRun
 from eaglectl.run.layers import LayerSearch, search_layers
 from eaglectl.run.matching import match_server
 from eaglectl.run.probe import probe_drift
-from eaglectl.run.process import VLLM, has_torch, require_torch
+from eaglectl.run.process import SGLANG, VLLM, has_torch, require_torch
 from eaglectl.run.prompts import Prompt, choose_prompts
 from eaglectl.run.published import Published, Settings, preset, published_for
 from eaglectl.run.report import (
     MAX_REGRESSION,
-    Pair,
     SmokeReport,
     compare_drafters,
     make_report,
@@ -86,7 +86,7 @@ CPU_SKIPPED = "this ran on a CPU, which is no measure of serving; smoke --speed 
 RunOptions = TypeVar("RunOptions", SmokeOptions, DiagnoseOptions, ReadyOptions)
 RUNNERS: Mapping[str, Callable[[EngineJob], EngineRun]] = {
     "vllm": partial(run_installed, VLLM),
-    "sglang": run_sglang,
+    "sglang": partial(run_installed, SGLANG),
     "reference": run_reference,
 }
 
@@ -145,35 +145,36 @@ def smoke_drafts(
     """
     options = as_preset(options)
     _check(options)
-    chains, options = options.chains, replace(options, k=options.chains[-1])
     counts = parse_new(COUNTS, options.write_token_counts)
     report_step(on_progress, LOADING)
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
-    prompts = chosen.prompts
     choice = runnable_target(source, target, options.answers, "smoke")
-    given, source, folder = source, on_disk(source), _runnable_folder(str(choice.place), target)
+    given, source, folder = source, on_disk(source), Path(on_disk(str(choice.place)))
+    if not is_folder(folder):
+        raise UnreadableError(
+            f"--target {target}: smoke runs the target, so it must be a folder with its weights"
+        )
     engine = _choose_engine(options.run_in)
-    report = _report(source, folder, prompts, options, on_progress, compares_plain=compares_plain)
+    runs = _Runs(engine, folder, chosen.prompts, options, on_progress, compares_plain)
+    report = runs.report(source)
     if counts is not None:
         write_new(COUNTS, counts, counts_text(TokenText("", result.tokens) for result in report.run.results))
+    diagnosis = () if options.run_in in ("auto", "reference") else ("--run-in", options.run_in)
     report = replace(
         report,
         choice=chosen,
         published=published_beside(given, str(choice.place), options, report.k),
-        diagnose_command=_diagnose_command(given, target, options),
+        diagnose_command=_with_prompts("diagnose", diagnosis, given, target, options),
         notes=(*([f"target: {choice.how}"] if choice.how else []), *report.notes),
     )
     report = _with_coverage(report, given, target, options)
     if options.against is not None and engine in RUNNERS:
-        report = _compared(report, source, folder, options, on_progress)
+        report = _compared(report, runs, source)
     if options.speed:
-        with _job(source, folder, prompts, options, on_progress) as job:
-            report = _timed(report, job, engine, chains, options.speed, times_cpu=times_cpu)
-    if options.probe is None:
-        return report
-    with _job(source, folder, prompts, replace(options, run_in="reference"), on_progress) as job:
-        repair = partial(repair_command, given, target, options.answers)
-        return _probed(report, job, options.probe, repair, screens=not compares_plain)
+        report = _timed(report, runs, source, times_cpu=times_cpu)
+    if options.probe is not None:
+        report = _probed(report, replace(runs, engine="reference"), source, given, target)
+    return report
 
 
 def compare_files(
@@ -190,15 +191,15 @@ def compare_files(
     """
     if options.compare_files is False:
         return report
-    place = runnable_target(source, target, options.answers, "smoke").place
-    gap = "" if options.needs_match else _why_not_compared(str(place), options)
-    if not gap:
-        try:
-            return _matched(report, source, Path(on_disk(str(place))), options, on_progress)
-        except (RefusedError, UnreadableError, UsageError) as error:
-            if options.needs_match:
-                raise
-            gap = str(error)
+    place = str(runnable_target(source, target, options.answers, "smoke").place)
+    gap = "" if options.needs_match else _why_not_compared(place, options)
+    try:
+        if not gap:
+            return _matched(report, source, Path(on_disk(place)), options, on_progress)
+    except (RefusedError, UnreadableError, UsageError) as error:
+        if options.needs_match:
+            raise
+        gap = str(error)
     note = f"whether the server drafts as these files do was not looked at: {gap}"
     return replace(report, notes=(*report.notes, note))
 
@@ -217,14 +218,11 @@ def _why_not_compared(target: str, options: SmokeOptions) -> str:
 def _matched(
     report: SmokeReport, source: str, target: Path, options: SmokeOptions, on_progress: OnProgress | None
 ) -> SmokeReport:
-    """The report with the server's rounds beside those of each drafter's files in the reference."""
     assert report.choice is not None
-    asked = replace(options, run_in="reference", k=report.k, lossless=False, trust_remote_code=False)
+    asked = replace(options, k=report.k, lossless=False, trust_remote_code=False)
     require_torch("comparing a server with files needs")
-    runs = [
-        _report(on_disk(place), target, report.choice.prompts, asked, on_progress)
-        for place in filter(None, (source, options.against))
-    ]
+    reference = _Runs("reference", target, report.choice.prompts, asked, on_progress)
+    runs = [reference.report(on_disk(place)) for place in filter(None, (source, options.against))]
     from eaglectl.reference.target import load_tokenizer
 
     tokenizer = load_tokenizer(target)
@@ -239,96 +237,70 @@ def _matched(
     return report
 
 
-def _compared(
-    report: SmokeReport, source: str, target: Path, options: SmokeOptions, on_progress: OnProgress | None
-) -> SmokeReport:
-    """The report with the drafter of --against on the same prompts."""
-    assert report.choice is not None
-    against, least = on_disk(str(options.against)), options.max_regression
-    least = MAX_REGRESSION if least is None else least
-    positions = _positions(report, (source, against), target, options, least, on_progress)
-    report_step(on_progress, LOADING)
-    other = _report(against, target, report.choice.prompts, options, on_progress)
-    return replace(report, against=compare_drafters(report, other, least, positions))
+def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
+    """The report with the drafter of --against on the same prompts.
+
+    With greedy answers in the reference, both draft from every position of these too.
+    """
+    options, positions = runs.options, None
+    against = on_disk(str(options.against))
+    least = MAX_REGRESSION if options.max_regression is None else options.max_regression
+    if report.run.engine == "reference" and options.temperature == 0:
+        report_step(runs.on_progress, "drafting from every position")
+        quiet = replace(runs, on_progress=None)
+        with quiet.job(source) as job, quiet.job(against) as baseline:
+            positions = compare_positions(job, baseline, report.run.results, least)
+    report_step(runs.on_progress, LOADING)
+    return replace(report, against=compare_drafters(report, runs.report(against), least, positions))
+
+
+def _with_prompts(
+    name: str, words: Sequence[str], source: str, target: str | None, options: SmokeOptions
+) -> str:
+    if options.like is not None:  # which has prompts of its own
+        words = (*words, "--like", options.like)
+    elif options.prompts is not None:
+        words = (*words, "--prompts", as_path(str(options.prompts)))
+    extra = OUT if name == "smoke" else ()
+    return command(name, source, *words, *extra, target=target, answers=options.answers)
 
 
 def _with_coverage(
     report: SmokeReport, source: str, target: str | None, options: SmokeOptions
 ) -> SmokeReport:
-    """The report with what to do about a draft vocabulary that holds acceptance down."""
     if report.coverage is None or not report.coverage.holds_down:
         return report
-    words = ["--run-in", report.run.engine]
-    for option, value in (("--like", options.like), ("--prompts", options.prompts)):
-        if value is not None and words[-2] != "--like":  # which has prompts of its own
-            words += [option, as_path(value)]
-    counting = command("smoke", source, *words, *OUT, target=target, answers=options.answers)
+    counting = _with_prompts("smoke", ("--run-in", report.run.engine), source, target, options)
     coverage = with_commands(report.coverage, source, target, options.answers, counting)
     note = f"the draft vocabulary holds {coverage.words}; {coverage.advice_with_commands}"
     return replace(report, coverage=coverage, notes=(*report.notes, note))
 
 
-def _runnable_folder(place: str, target: str | None) -> Path:
-    """The target's folder on disk. Raises UnreadableError for one without weights."""
-    folder = Path(on_disk(place))
-    if not is_folder(folder):
-        raise UnreadableError(
-            f"--target {target}: smoke runs the target, so it must be a folder with its weights"
-        )
-    return folder
+def _probed(report: SmokeReport, runs: "_Runs", source: str, given: str, target: str | None) -> SmokeReport:
+    repair = partial(repair_command, given, target, runs.options.answers)
+    with runs.job(source) as job:
+        if runs.options.probe == "drift":
+            return replace(report, drift_conditions=probe_drift(job))
+        is_reference = report.run.engine == "reference"
+        stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
+        found = probe_sensitivity(job, stated.results, screens=not runs.compares_plain)
+        return with_variants(report, found, repair)
 
 
-def _probed(
-    report: SmokeReport, job: EngineJob, probe: str, repair: Callable[[Variant], str], *, screens: bool
-) -> SmokeReport:
-    """The report with what a probe of the reference shows; `repair` gives the command of a reading."""
-    if probe == "drift":
-        return replace(report, drift_conditions=probe_drift(job))
-    is_reference = report.run.engine == "reference"
-    stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
-    return with_variants(report, probe_sensitivity(job, stated.results, screens=screens), repair)
-
-
-def _timed(
-    report: SmokeReport,
-    job: EngineJob,
-    engine: str,
-    chains: Sequence[int],
-    concurrencies: Sequence[int],
-    *,
-    times_cpu: bool,
-) -> SmokeReport:
-    """The report with the speed at each concurrency, or with why there is none, which is a gap."""
+def _timed(report: SmokeReport, runs: "_Runs", source: str, *, times_cpu: bool) -> SmokeReport:
     if report.run.device == "cpu" and not times_cpu:
         return replace(report, speed_gap=CPU_SKIPPED)
-    try:
-        if engine in RUNNERS:
-            return replace(report, speed=measure_speed(job, chains, concurrencies))
-        from eaglectl.run.server.run import measure_server  # late, as its run is
+    concurrencies = runs.options.speed or ()
+    with runs.job(source) as job:
+        try:
+            if runs.engine in RUNNERS:
+                return replace(report, speed=measure_speed(job, runs.options.chains, concurrencies))
+            from eaglectl.run.server.run import measure_server  # late, as its run is
 
-        return replace(report, speed=measure_server(job, engine, report.k, concurrencies))
-    except (RefusedError, UnreadableError) as error:  # what acceptance is was measured
-        gap = f"speed was not measured: {error}"
-        return replace(report, speed_gap=str(error), gaps=(*report.gaps, gap))
-
-
-def _positions(
-    report: SmokeReport,
-    drafters: tuple[str, str],
-    target: Path,
-    options: SmokeOptions,
-    least: float,
-    on_progress: OnProgress | None,
-) -> Pair | None:
-    """What both drafters draft from every position of the answers; None where only rounds can be compared."""
-    if report.run.engine != "reference" or options.temperature > 0:
-        return None
-
-    assert report.choice is not None
-    report_step(on_progress, "drafting from every position")
-    prompts, (source, against) = report.choice.prompts, drafters
-    with _job(source, target, prompts, options) as job, _job(against, target, prompts, options) as baseline:
-        return compare_positions(job, baseline, report.run.results, least)
+            return replace(report, speed=measure_server(job, runs.engine, report.k, concurrencies))
+        except (RefusedError, UnreadableError) as error:  # what acceptance is was measured
+            gap = f"speed was not measured: {error}"
+            return replace(report, speed_gap=str(error), gaps=(*report.gaps, gap))
 
 
 def search_aux_layers(
@@ -344,8 +316,8 @@ def search_aux_layers(
     Raises UnreadableError for too few prompts.
     """
     assert report.choice is not None
-    place, options = Path(on_disk(target)), replace(options, run_in="reference")
-    with _job(on_disk(source), place, report.choice.prompts, options, on_progress) as job:
+    runs = _Runs("reference", Path(on_disk(target)), report.choice.prompts, options, on_progress)
+    with runs.job(on_disk(source)) as job:
         return search_layers(job, report.run.results)
 
 
@@ -365,7 +337,8 @@ def smoke_as_read(
     report_step(on_progress, LOADING)
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     source = on_disk(source)
-    with _job(source, Path(on_disk(target)), chosen.prompts, options, on_progress) as job:
+    engine = _choose_engine(options.run_in)
+    with _Runs(engine, Path(on_disk(target)), chosen.prompts, options, on_progress).job(source) as job:
         report = make_report(open_folder(source).label, job, run_reference(job, reading), None, None)
         return replace(report, choice=chosen, files=_digests(open_folder(source)))
 
@@ -386,7 +359,6 @@ def load_only(
 
 
 def _check(options: SmokeOptions) -> None:
-    """Raise UsageError for values that make no sense."""
     if options.trust_remote_code and is_server(options.run_in) and options.probe is None:
         raise UsageError(
             "--trust-remote-code: a server loads the target itself; give the option to the server"
@@ -425,7 +397,6 @@ def _check(options: SmokeOptions) -> None:
 
 
 def _check_server(options: SmokeOptions, *, is_server: bool) -> None:
-    """Raise UsageError for what a server cannot do, and for what is of servers alone."""
     check(
         (
             is_server and options.write_token_counts is not None,
@@ -453,7 +424,6 @@ def _check_server(options: SmokeOptions, *, is_server: bool) -> None:
 
 
 def _check_speed(options: SmokeOptions, engine: str) -> None:
-    """Raise UsageError for what cannot be timed."""
     is_server, several = engine not in RUNNERS, len(options.chains) > 1
     for flag, numbers in (("--speed", options.speed), ("-k", options.chains if several else None)):
         if numbers is not None and not is_rising(numbers):
@@ -476,31 +446,88 @@ def _check_speed(options: SmokeOptions, engine: str) -> None:
     )
 
 
-def _report(
-    source: str,
-    target: Path,
-    prompts: tuple[Prompt, ...],
-    options: SmokeOptions,
-    on_progress: OnProgress | None,
-    *,
-    compares_plain: bool = True,
-) -> SmokeReport:
-    """The report of one drafter, without probes."""
-    if Path(source).resolve() == target.resolve():
-        raise RefusedError(
-            f"{source} is the target itself; every token would be accepted, and nothing measured"
+class _Runs(Struct, frozen=True):
+    """What drafters are run on: an engine or a server's URL, the folder of a target, prompts and options.
+
+    `compares_plain`: the target decodes without them too, where the options ask for that.
+    """
+
+    engine: str
+    target: Path
+    prompts: tuple[Prompt, ...]
+    options: SmokeOptions
+    on_progress: OnProgress | None = None
+    compares_plain: bool = True
+
+    def report(self, source: str) -> SmokeReport:
+        """The report of one drafter, without probes."""
+        if Path(source).resolve() == self.target.resolve():
+            raise RefusedError(
+                f"{source} is the target itself; every token would be accepted, and nothing measured"
+            )
+        options, files = self.options, open_folder(source)
+        with self.job(source) as job:
+            job = replace(job, compares_plain=self.compares_plain and options.lossless)
+            run = _run(job, self.engine)
+            report = make_report(files.label, job, run, options.min_acceptance_length, options.min_position_0)
+            shown = show_answer(job, run.results) if options.show else None
+            return replace(report, files=_digests(files), shown=shown)
+
+    @contextmanager
+    def job(self, source: str) -> Iterator[EngineJob]:
+        """The engine's job: the folder as stored, or for the reference engine with canonical names."""
+        options = self.options
+        job = partial(
+            EngineJob,
+            target=self.target,
+            prompts=self.prompts,
+            k=options.chains[-1],
+            max_tokens=options.max_tokens,
+            temperature=options.temperature,
+            seed=options.seed,
+            device=options.device,
+            timeout=options.timeout,
+            trust_remote_code=options.trust_remote_code,
+            ignores_eos=options.ignore_eos,
+            on_progress=self.on_progress,
+            tensor_parallel_size=options.tensor_parallel_size,
+            engine_arguments=options.engine_arguments,
         )
-    with _job(source, target, prompts, options, on_progress) as job:
-        job = replace(job, compares_plain=compares_plain and options.lossless)
-        run = _run(job, _choose_engine(options.run_in))
-        label = open_folder(source).label
-        report = make_report(label, job, run, options.min_acceptance_length, options.min_position_0)
-        shown = show_answer(job, run.results) if options.show else None
-        return replace(report, files=_digests(open_folder(source)), shown=shown)
+        if self.engine == "reference":
+            with scratch_folder() as scratch:
+                folder, marked = scratch / "drafter", _marked_tokens(source, self.target, options)
+                drafter, tokens = _canonical(source, folder, self.target, options.answers, marked)
+                yield job(folder, drafter, draft_tokens=tokens, marked_tokens=marked)
+            return
+        stored, tokens = open_folder(source), None
+        drafter = _stored_drafter(stored, self.target, options.answers)
+        is_sglang = self.engine == "sglang"
+        if is_sglang or (self.engine in RUNNERS and drafter.has_reduced_vocabulary):
+            # tables that contradict each other run in vLLM, and not in SGLang, whose map is compared
+            with nullcontext() if is_sglang else suppress(EaglectlError):
+                vocabulary = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None)
+                tokens = vocabulary.targets
+        yield job(stored.root, drafter, draft_tokens=tokens)
+
+
+def _canonical(
+    source: str, folder: Path, target: Path, answers: Answers, marked: tuple[int, ...]
+) -> tuple[Drafter, tuple[int, ...] | None]:
+    """Write the drafter to `folder` with canonical names; the drafter, and the tokens it drafts."""
+    rewrite = ConvertOptions(
+        target=str(target), answers=answers, link=True, measure=None, force_unserved=True
+    )
+    if marked:  # the probe tries both, and engines read d2t
+        rewrite = replace(rewrite, fixes=(("t2d", "from-d2t"),))
+    plan = convert(source, folder, rewrite).plan
+    if not plan.drafter.has_reduced_vocabulary:
+        return plan.drafter, None
+    assert plan.output is not None
+    written = read_checkpoint(FolderSource(folder))
+    return plan.drafter, draft_vocabulary(written, plan.output[1], Answers(), None).targets
 
 
 def _digests(source: FolderSource) -> Mapping[str, str]:
-    """SHA-256 of the config and the weights, which show whether figures are of this drafter."""
     digests = {}
     for name in source.names():
         is_weights = name == source.only if source.only else name.endswith(".safetensors")
@@ -515,71 +542,7 @@ def repair_command(source: str, target: str | None, answers: Answers, variant: V
     return command("convert", source, *variant.option.split(" "), target=target, answers=answers)
 
 
-def _diagnose_command(source: str, target: str | None, options: SmokeOptions) -> str:
-    """The command that looks for why this run's acceptance is low."""
-    words = [] if options.run_in in ("auto", "reference") else ["--run-in", options.run_in]
-    if options.like is not None:
-        words += ["--like", options.like]
-    elif options.prompts is not None:
-        words += ["--prompts", as_path(str(options.prompts))]
-    return command("diagnose", source, *words, target=target, answers=options.answers)
-
-
-@contextmanager
-def _job(
-    source: str,
-    target: Path,
-    prompts: tuple[Prompt, ...],
-    options: SmokeOptions,
-    on_progress: OnProgress | None = None,
-) -> Iterator[EngineJob]:
-    """The engine's job: the folder as stored, or for the reference engine with canonical names."""
-    job = partial(
-        EngineJob,
-        target=target,
-        prompts=prompts,
-        k=options.chains[-1],
-        max_tokens=options.max_tokens,
-        temperature=options.temperature,
-        seed=options.seed,
-        device=options.device,
-        timeout=options.timeout,
-        trust_remote_code=options.trust_remote_code,
-        ignores_eos=options.ignore_eos,
-        on_progress=on_progress,
-        tensor_parallel_size=options.tensor_parallel_size,
-        engine_arguments=options.engine_arguments,
-    )
-    engine = _choose_engine(options.run_in)
-    if engine != "reference":
-        stored = open_folder(source)
-        drafter, tokens = _stored_drafter(stored, target, options.answers), None
-        if engine == "sglang" or (engine in RUNNERS and drafter.has_reduced_vocabulary):
-            # tables that contradict each other run in vLLM, and not in SGLang, whose map is compared
-            with nullcontext() if engine == "sglang" else suppress(EaglectlError):
-                vocabulary = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None)
-                tokens = vocabulary.targets
-        yield job(stored.root, drafter, draft_tokens=tokens)
-        return
-    with scratch_folder() as scratch:
-        folder = scratch / "drafter"
-        rewrite = ConvertOptions(
-            target=str(target), answers=options.answers, link=True, measure=None, force_unserved=True
-        )
-        marked = _marked_tokens(source, target, options)
-        if marked:  # the probe tries both, and engines read d2t
-            rewrite = replace(rewrite, fixes=(("t2d", "from-d2t"),))
-        plan, tokens = convert(source, folder, rewrite).plan, None
-        if plan.drafter.has_reduced_vocabulary:
-            assert plan.output is not None
-            tokens = draft_vocabulary(
-                read_checkpoint(FolderSource(folder)), plan.output[1], Answers(), None
-            ).targets
-        yield job(folder, plan.drafter, draft_tokens=tokens, marked_tokens=marked)
-
-
 def _marked_tokens(source: str, target: Path, options: SmokeOptions) -> tuple[int, ...]:
-    """The tokens that t2d marks otherwise than d2t, where the probe tries both."""
     if options.probe != "sensitivity":
         return ()
     with opened(open_folder(source), None, is_looked_at=True) as files:
@@ -597,7 +560,6 @@ def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Dra
 
 
 def _choose_engine(engine: str) -> str:
-    """The value of --run-in, with auto resolved."""
     if engine == "auto":
         return "vllm" if VLLM.is_installed() else "reference"
     if engine not in RUNNERS and not is_server(engine):

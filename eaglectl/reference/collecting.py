@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from msgspec import Struct
 
-from eaglectl.reference.model import DraftModel, without_gradients
-from eaglectl.reference.target_engine import AuxStates, StateSource
+from eaglectl.reference.model import DraftModel, causal_mask, without_gradients
+from eaglectl.reference.states import AuxStates, StateSource
 
 CHUNK = 1024  # tokens whose products are summed in one matrix multiplication
 COLUMNS = 2048  # columns of gram in one multiplication; blocks below the diagonal are mirrored, not computed
@@ -39,23 +39,46 @@ class Sizes(Struct, frozen=True):
     spread: tuple[float, ...]
     sigma: float
     sigmas: Mapping[str, float]
-    tokens: int
 
 
-class Massive(Struct, frozen=True):
+class Massive:
     """Tokens of which a state is MASSIVE times its layer's median, as the first one of many targets is.
 
     `channels` are the massive channels of each layer's state, `times` its largest RMS over the layer's median
-    (0 where none is massive). `normed` [tokens, aux*target_hidden] and
-    `output` [tokens, hidden] are the parts of these tokens in the moments; None where they are too many.
+    (0 where none is massive). `parts` are the rows of these tokens in the moments, normed states [tokens,
+    aux*target_hidden] and outputs [tokens, hidden]; none where they are too many.
     """
 
-    tokens: int
-    positions: tuple[int, ...]
-    channels: tuple[tuple[int, ...], ...]
-    times: tuple[float, ...]
-    normed: torch.Tensor | None
-    output: torch.Tensor | None
+    def __init__(self, eps: float, scales: Sequence[float]) -> None:
+        self.eps, self.scales = eps, scales
+        self.tokens = 0
+        self.positions: set[int] = set()
+        self.channels: list[set[int]] = [set() for _ in scales]
+        self.times = [0.0] * len(scales)
+        self.parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def add(
+        self, plain: torch.Tensor, positions: torch.Tensor, normed: torch.Tensor, output: torch.Tensor
+    ) -> None:
+        """Add the massive tokens of one chunk."""
+        rms = _rms(plain, len(self.scales), self.eps)
+        is_massive = rms > MASSIVE * rms.new_tensor(self.scales)
+        rows = is_massive.any(1)
+        self.tokens += int(rows.sum())
+        self.positions.update(positions[rows].tolist())
+        states = plain.unflatten(-1, (len(self.scales), -1)).abs()
+        for layer in is_massive.any(0).nonzero().flatten().tolist():
+            massive = states[is_massive[:, layer], layer]
+            leading = massive >= LEAD * massive.amax(-1, keepdim=True)
+            self.channels[layer].update(leading.any(0).nonzero().flatten().tolist())
+            self.times[layer] = max(self.times[layer], float(rms[:, layer].max()) / self.scales[layer])
+        self.parts.append((normed[rows].double().cpu(), output[rows].double().cpu()))
+        if self.tokens > MOST_MASSIVE:
+            self.parts.clear()
+
+    def rows(self) -> list[torch.Tensor]:
+        """The normed states and the outputs of all parts."""
+        return [torch.cat(parts) for parts in zip(*self.parts, strict=True)]
 
 
 class Moments(Struct, frozen=True):
@@ -76,27 +99,23 @@ def collect_sizes(
     target: StateSource, drafter: DraftModel, batches: Sequence[Batch], on_sequence: Callable[[], None]
 ) -> Sizes:
     """The medians over all sequences of `batches`; `on_sequence` is called after each sequence."""
-    sizes, fed_back, set_indices = [], [], []
-    sets = sorted({name for batch in batches for name in batch.sets})
+    sizes, by_set = [], dict[str, list[torch.Tensor]]()
     for batch in batches:
         states = target.states(batch.texts)
         keep = states.valid & (states.positions > 0)
         sizes.append(_rms(states.aux, drafter.dims.aux, drafter.eps)[keep].cpu())
-        rms, inner = _fed_back_rms(target, drafter, states), keep[:, :-2]
-        rows = torch.tensor([sets.index(name) for name in batch.sets], device=inner.device)
-        fed_back.append(rms[:, inner].flatten().cpu())
-        set_indices.append(rows[:, None].expand_as(inner)[inner].repeat(len(rms)).cpu())
-        for _ in batch.texts:
+        rms = _fed_back_rms(target, drafter, states)
+        for row, name in enumerate(batch.sets):
+            by_set.setdefault(name, []).append(rms[:, row, keep[row, :-2]].flatten().cpu())
             on_sequence()
-    all_sizes, values, which = torch.cat(sizes).double(), torch.cat(fed_back), torch.cat(set_indices)
+    all_sizes = torch.cat(sizes).double()
     logs = all_sizes.log()
-    by_set = {name: values[which == index] for index, name in enumerate(sets)}
+    fed_back = {name: torch.cat(parts) for name, parts in sorted(by_set.items())}
     return Sizes(
         rms=tuple(all_sizes.median(0).values.tolist()),
         spread=tuple((logs - logs.mean(1, keepdim=True)).std(0).tolist()),
-        sigma=float(values.median()),
-        sigmas={name: float(part.median()) for name, part in by_set.items() if len(part) >= MIN_SET_STATES},
-        tokens=len(all_sizes),
+        sigma=float(torch.cat(list(fed_back.values())).median()),
+        sigmas={name: float(part.median()) for name, part in fed_back.items() if len(part) >= MIN_SET_STATES},
     )
 
 
@@ -113,15 +132,13 @@ def collect_moments(
     Where only the direction of f matters (norm_before_residual), f is scaled to fit best. `on_sequence` is
     called after each sequence.
     """
-    dims = drafter.dims
+    dims, device = drafter.dims, drafter.device
     width = dims.aux * dims.target_hidden
-    gram = cross = None
-    count, massive = 0, _MassiveTokens(drafter, scales)
+    gram = torch.zeros(width, width, dtype=torch.float64, device=device)
+    cross = torch.zeros(dims.hidden, width, dtype=torch.float64, device=device)
+    count, massive = 0, Massive(drafter.eps, scales)
     for batch in batches:
         states = target.states(batch.texts)
-        if gram is None or cross is None:
-            gram = states.aux.new_zeros(width, width, dtype=torch.float64)
-            cross = states.aux.new_zeros(dims.hidden, width, dtype=torch.float64)
         places = states.positions[states.valid].split(CHUNK)
         chunks = normed_chunks(states.aux[states.valid].float(), drafter)
         for (plain, normed), positions in zip(chunks, places, strict=True):
@@ -129,48 +146,7 @@ def collect_moments(
             count += len(plain)
         for _ in batch.texts:
             on_sequence()
-    assert gram is not None and cross is not None
-    return Moments(mirror_upper(gram), cross, count, massive.found())
-
-
-class _MassiveTokens:
-    """Collects the massive tokens of all chunks."""
-
-    def __init__(self, drafter: DraftModel, scales: Sequence[float]) -> None:
-        self.eps, self.scales = drafter.eps, scales
-        self.tokens = 0
-        self.positions: set[int] = set()
-        self.channels: list[set[int]] = [set() for _ in scales]
-        self.times = [0.0] * len(scales)
-        self.parts: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def add(
-        self, plain: torch.Tensor, positions: torch.Tensor, normed: torch.Tensor, output: torch.Tensor
-    ) -> None:
-        """Add the massive tokens of one chunk."""
-        rms = _rms(plain, len(self.scales), self.eps)
-        is_massive = rms > MASSIVE * rms.new_tensor(self.scales)
-        rows = is_massive.any(1)
-        self.tokens += int(rows.sum())
-        self.positions.update(positions[rows].tolist())
-        states = plain.unflatten(-1, (len(self.scales), -1)).abs()
-        for layer, channels in enumerate(self.channels):
-            massive = states[is_massive[:, layer], layer]
-            leading = massive >= LEAD * massive.amax(-1, keepdim=True) if len(massive) else massive.bool()
-            channels.update(leading.any(0).nonzero().flatten().tolist())
-            if len(massive):
-                self.times[layer] = max(self.times[layer], float(rms[:, layer].max()) / self.scales[layer])
-        if self.tokens <= MOST_MASSIVE:
-            self.parts.append((normed[rows].double().cpu(), output[rows].double().cpu()))
-
-    def found(self) -> Massive:
-        normed = output = None
-        if self.tokens <= MOST_MASSIVE:
-            normed, output = (torch.cat(parts) for parts in zip(*self.parts, strict=True))
-        channels = tuple(tuple(sorted(layer)) for layer in self.channels)
-        return Massive(
-            self.tokens, tuple(sorted(self.positions)), channels, tuple(self.times), normed, output
-        )
+    return Moments(mirror_upper(gram), cross, count, massive)
 
 
 def normed_chunks(aux: torch.Tensor, drafter: DraftModel) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -246,11 +222,10 @@ def _fed_back_rms(target: StateSource, drafter: DraftModel, states: AuxStates) -
     fits best.
     """
     tokens, positions, valid = states.tokens, states.positions, states.valid
-    dtype, count = drafter.weights["fc.weight"].dtype, tokens.shape[1] - 2
-    slots = torch.arange(count, device=valid.device)
+    count = tokens.shape[1] - 2
     own = torch.eye(count, dtype=torch.bool, device=valid.device).expand(len(tokens), -1, -1)
-    mask = (valid[:, None, :count] & (slots <= slots[:, None])) | own
-    state = drafter.combine_hidden_states(states.aux[:, :count].to(drafter.device, dtype))
+    mask = causal_mask(valid[:, :count], torch.arange(count, device=valid.device)[:, None])
+    state = drafter.combine_hidden_states(states.aux[:, :count].to(drafter.device, drafter.dtype))
     caches, sizes = drafter.new_caches(), []
     for step in range(2):
         embeddings = drafter.embeddings(tokens[:, step + 1 : step + 1 + count], target)

@@ -8,19 +8,96 @@ One step (vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek_eagle3.py, 0.33.0):
     r  = hidden_norm(g) if norm_before_residual else g
     y  = r + attention(a);  y = y + mlp(post_attention_layernorm(y))
     logits = lm_head(norm(y));  fed back: norm(y) if norm_output else y
+
+Rotary position embedding as engines compute it: default, linear, llama3 and yarn. Sources: transformers
+modeling_rope_utils.py (5.19), vLLM rotary_embedding/{base,linear_scaling_rope,llama3_rope,yarn_scaling_rope,
+deepseek_scaling_rope}.py (0.33.0).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from msgspec import Struct
+from safetensors.torch import load_file
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
-from eaglectl.drafter.drafter import Norms, Rope
+from eaglectl.drafter.drafter import Drafter, Norms, Rope, yarn_scale
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.errors import RefusedError
-from eaglectl.reference.rope import Rotary
+
+
+class Rotary:
+    """Rotates queries and keys by position; angles are float32, and states keep their dtype."""
+
+    def __init__(self, rope: Rope, dim: int, *, is_mla: bool, device: torch.device) -> None:
+        frequencies, self.scale = _frequencies(rope, int(dim * rope.rotated_part))
+        if is_mla:
+            self.scale = rope.mla_factors[0]
+        self.frequencies = frequencies.to(device)
+        self.is_interleaved = rope.is_interleaved
+
+    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Rotate x [batch, heads, time, dim] at positions [batch, time]; a partial rotary, its first part."""
+        if (size := 2 * len(self.frequencies)) < x.shape[-1]:
+            return torch.cat((self.rotate(x[..., :size], positions), x[..., size:]), -1)
+        angles = positions[:, None, :, None].float() * self.frequencies
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        cos, sin = (wave(angles).to(wide.dtype) * self.scale for wave in (torch.cos, torch.sin))
+        is_interleaved = self.is_interleaved
+        first, second = (wide[..., ::2], wide[..., 1::2]) if is_interleaved else wide.chunk(2, dim=-1)
+        pair = (first * cos - second * sin, second * cos + first * sin)
+        turned = torch.stack(pair, -1).flatten(-2) if is_interleaved else torch.cat(pair, -1)
+        return turned.to(x.dtype)
+
+
+def _frequencies(rope: Rope, dim: int) -> tuple[torch.Tensor, float]:
+    """Inverse frequencies [dim/2], and the factor on cos and sin of attention other than MLA."""
+    base = 1.0 / rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+    scaling = rope.scaling or {}
+    match scaling.get("rope_type", "default"):
+        case "default" | "mrope":  # text positions are the same on all three axes of mrope
+            return base, 1.0
+        case "linear":
+            return base / float(scaling["factor"]), 1.0
+        case "llama3":
+            return _llama3(base, scaling), 1.0
+        case "yarn":
+            return _yarn(base, rope.theta, dim, scaling), _yarn_scale(scaling)
+        case kind:
+            raise RefusedError(
+                f"the reference engine has no rope_type {kind}; it has default, linear, llama3 and yarn"
+            )
+
+
+def _llama3(base: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:
+    factor, low, high = (float(scaling[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    original = float(scaling["original_max_position_embeddings"])
+    smooth = ((original * base / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+    return (1 - smooth) * base / factor + smooth * base
+
+
+def _yarn(base: torch.Tensor, theta: float, dim: int, scaling: Mapping[str, Any]) -> torch.Tensor:
+    original = float(scaling["original_max_position_embeddings"])
+
+    def dimension(rotations: float) -> float:
+        return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(dimension(float(scaling.get("beta_fast") or 32))), 0)
+    high = min(math.ceil(dimension(float(scaling.get("beta_slow") or 1))), dim - 1)
+    ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / max(high - low, 0.001)).clamp(0, 1)
+    return base / float(scaling["factor"]) * ramp + base * (1 - ramp)
+
+
+def _yarn_scale(scaling: Mapping[str, Any]) -> float:
+    factor, mscale, all_dim = float(scaling["factor"]), scaling.get("mscale"), scaling.get("mscale_all_dim")
+    if (stated := scaling.get("attention_factor")) is not None:
+        return float(stated)
+    both = (float(mscale), float(all_dim)) if mscale and all_dim else (1.0, 0.0)
+    return yarn_scale(factor, both[0]) / yarn_scale(factor, both[1])
+
 
 Weights = Mapping[str, torch.Tensor]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -37,10 +114,6 @@ class Slots(NamedTuple):
     x: torch.Tensor
     positions: torch.Tensor
 
-    def at(self, kept: torch.Tensor | None) -> "Slots":
-        """Those at the indices `kept` [batch, kept]; all where there are none."""
-        return self if kept is None else Slots(_pick(self.x, kept), _pick(self.positions, kept))
-
 
 def _pick(values: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     """values[batch, kept] of [batch, slots, ...]."""
@@ -48,32 +121,24 @@ def _pick(values: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
 
 
 class Cache(Struct):
-    """One layer's keys and values [batch, kv_heads, slots, dim], and their positions [batch, slots]."""
+    """One layer's keys and values [batch, kv_heads, slots, dim], and their positions [batch, 1, slots]."""
 
-    parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    parts: tuple[torch.Tensor, ...] = ()
 
-    def extend(
-        self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def extend(self, *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Append keys, values and positions, and return those of all slots."""
-        if self.parts is not None:
-            keys = torch.cat((self.parts[0], keys), 2)
-            values = torch.cat((self.parts[1], values), 2)
-            positions = torch.cat((self.parts[2], positions), 1)
-        self.parts = keys, values, positions
-        return self.parts
+        if self.parts:
+            parts = tuple(torch.cat(pair, 2) for pair in zip(self.parts, parts, strict=True))
+        self.parts = parts
+        return parts
 
     def crop(self, slots: int) -> None:
         """Keep the first `slots` slots."""
-        if self.parts is not None:
-            keys, values, positions = self.parts
-            self.parts = keys[:, :, :slots], values[:, :, :slots], positions[:, :slots]
+        self.parts = tuple(part[:, :, :slots] for part in self.parts)
 
-    def keep_sequences(self, rows: torch.Tensor) -> None:
+    def keep(self, rows: torch.Tensor) -> None:
         """Keep these sequences of the batch."""
-        if self.parts is not None:
-            keys, values, positions = self.parts
-            self.parts = keys[rows], values[rows], positions[rows]
+        self.parts = tuple(part[rows] for part in self.parts)
 
 
 def causal_mask(valid: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
@@ -109,7 +174,6 @@ class DraftModel:
         self.weights, self.dims, self.norms, self.eps = weights, dims, norms, eps
         # tokens that each layer attends to, its own included; 0 for all
         self.windows = tuple(windows) or (0,) * dims.layers
-        self.is_d2t_absolute = False
         # a list gets the last query's attention of each call: [batch, slots], mean over heads
         self.attention_log: list[torch.Tensor] | None = None
         self.is_mla = dims.attention == "MLA"
@@ -117,27 +181,15 @@ class DraftModel:
         if self.is_mla:
             rotary_dim, query_dim = dims.qk_rope_head_dim, dims.qk_nope_head_dim + dims.qk_rope_head_dim
             factor = rope.mla_factors[1]
+        self.device, self.dtype = weights["fc.weight"].device, weights["fc.weight"].dtype
         self.rotary = Rotary(rope, rotary_dim, is_mla=self.is_mla, device=self.device)
         self.softmax_scale = query_dim**-0.5 * factor
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.weights["fc.weight"].device
 
     @property
     def draft_id_to_target_id(self) -> torch.Tensor | None:
         """Target token id of each draft token id, [draft_vocab] int64; None for a full vocabulary."""
         d2t = self.weights.get("d2t")
-        if d2t is None or self.is_d2t_absolute:
-            return d2t
-        return d2t + torch.arange(len(d2t), device=d2t.device)
-
-    def read_d2t_as_absolute(self, vocab: int) -> bool:
-        """Read d2t as target ids, not offsets, for a probe; False if they cannot be ids below `vocab`."""
-        d2t = self.weights.get("d2t")
-        self.is_d2t_absolute = d2t is not None and bool((d2t >= 0).all() and (d2t < vocab).all())
-        return self.is_d2t_absolute
+        return None if d2t is None else d2t + torch.arange(len(d2t), device=d2t.device)
 
     def new_caches(self) -> list[Cache]:
         """An empty KV cache for each layer."""
@@ -155,7 +207,7 @@ class DraftModel:
                 f"the target's token {last} is past the {len(own)} rows of the drafter's embedding; it"
                 " belongs to another target"
             )
-        return rows[tokens.to(rows.device)].to(self.device, self.weights["fc.weight"].dtype)
+        return rows[tokens.to(rows.device)].to(self.device, self.dtype)
 
     def combine_hidden_states(self, aux: torch.Tensor) -> torch.Tensor:
         """The first g [..., hidden] from aux hidden states [..., aux*target_hidden]."""
@@ -191,13 +243,22 @@ class DraftModel:
             else:
                 residual = state
                 inner = self._norm(state, name + "input_layernorm")
-            slots = Slots(inner, positions)
-            queries = slots
+            slots = queries = Slots(inner, positions)
             if kept is not None and index == len(caches) - 1:
-                queries, residual, mask = slots.at(kept), _pick(residual, kept), _pick(mask, kept)
-            attend = self._mla if self.is_mla else self._attention
-            state = residual + attend(slots, queries, name + "self_attn.", cache, mask)
-            state = state + self._mlp(self._norm(state, name + "post_attention_layernorm"), name + "mlp.")
+                queries = Slots(_pick(inner, kept), _pick(positions, kept))
+                residual, mask = _pick(residual, kept), _pick(mask, kept)
+            project = self._mla if self.is_mla else self._attention
+            query, key, value = project(slots, queries, name + "self_attn.")
+            keys, values, places = cache.extend(key, value, positions[:, None])
+            seen = mask
+            if window := self.windows[index]:  # vLLM 0.33.0 llama.py:185-206
+                seen = mask & (queries.positions[:, :, None] - places < window)
+            state = residual + self._linear(
+                self._attend(query, keys, values, seen), name + "self_attn.o_proj"
+            )
+            inner = self._norm(state, name + "post_attention_layernorm")
+            gate, up = (self._linear(inner, f"{name}mlp.{part}_proj") for part in ("gate", "up"))
+            state = state + self._linear(silu(gate) * up, name + "mlp.down_proj")
         return state
 
     def feedback(self, state: torch.Tensor) -> torch.Tensor:
@@ -221,14 +282,8 @@ class DraftModel:
     def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
 
-    def _mlp(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        return self._linear(
-            silu(self._linear(x, name + "gate_proj")) * self._linear(x, name + "up_proj"), name + "down_proj"
-        )
-
-    def _attention(
-        self, slots: Slots, queries: Slots, name: str, cache: Cache, mask: torch.Tensor
-    ) -> torch.Tensor:
+    def _attention(self, slots: Slots, queries: Slots, name: str) -> tuple[torch.Tensor, ...]:
+        """Query, key and value, [batch, heads, time, dim]."""
         dims = self.dims
 
         def heads(x: torch.Tensor, part: str, count: int) -> torch.Tensor:
@@ -238,43 +293,32 @@ class DraftModel:
         key, value = (heads(slots.x, part, dims.kv_heads) for part in "kv")
         if f"{name}q_norm.weight" in self.weights:
             query, key = self._norm(query, f"{name}q_norm"), self._norm(key, f"{name}k_norm")
-        query = self.rotary.rotate(query, queries.positions)
-        key = self.rotary.rotate(key, slots.positions)
-        keys, values, places = cache.extend(key, value, slots.positions)
-        return self._attend(query, keys, values, self._within(mask, queries.positions, places, name), name)
+        return self.rotary.rotate(query, queries.positions), self.rotary.rotate(key, slots.positions), value
 
-    def _mla(self, slots: Slots, queries: Slots, name: str, cache: Cache, mask: torch.Tensor) -> torch.Tensor:
-        dims, x = self.dims, slots.x
+    def _mla(self, slots: Slots, queries: Slots, name: str) -> tuple[torch.Tensor, ...]:
+        """Query, key and value, [batch, heads, time, dim]."""
+        dims = self.dims
         nope, rope = dims.qk_nope_head_dim, dims.qk_rope_head_dim
+        latent, part = queries.x, "q_proj"
         if dims.q_lora_rank:
-            latent = self._norm(self._linear(queries.x, name + "q_a_proj"), name + "q_a_layernorm")
-            query = self._linear(latent, name + "q_b_proj")
-        else:
-            query = self._linear(queries.x, name + "q_proj")
-        query = query.unflatten(-1, (dims.heads, nope + rope)).transpose(1, 2)
-        latent, key_rope = self._linear(x, name + "kv_a_proj_with_mqa").split((dims.kv_lora_rank, rope), -1)
+            latent = self._norm(self._linear(latent, name + "q_a_proj"), name + "q_a_layernorm")
+            part = "q_b_proj"
+        query = self._linear(latent, name + part).unflatten(-1, (dims.heads, nope + rope)).transpose(1, 2)
+        rotated = self.rotary.rotate(query[..., nope:], queries.positions)
+        latent, key_rope = self._linear(slots.x, name + "kv_a_proj_with_mqa").split(
+            (dims.kv_lora_rank, rope), -1
+        )
         both = self._linear(self._norm(latent, name + "kv_a_layernorm"), name + "kv_b_proj")
         both = both.unflatten(-1, (dims.heads, nope + dims.v_head_dim)).transpose(1, 2)
         key, value = both.split((nope, dims.v_head_dim), -1)
         key_rope = self.rotary.rotate(key_rope[:, None], slots.positions).expand(-1, dims.heads, -1, -1)
-        rotated = self.rotary.rotate(query[..., nope:], queries.positions)
-        query = torch.cat((query[..., :nope], rotated), -1)
-        keys, values, places = cache.extend(torch.cat((key, key_rope), -1), value, slots.positions)
-        return self._attend(query, keys, values, self._within(mask, queries.positions, places, name), name)
-
-    def _within(
-        self, mask: torch.Tensor, queries: torch.Tensor, slots: torch.Tensor, name: str
-    ) -> torch.Tensor:
-        """The mask with the layer's window (vLLM 0.33.0 llama.py:185-206)."""
-        window = self.windows[int(name.split(".")[1])]
-        return mask & (queries[:, :, None] - slots[:, None] < window) if window else mask
+        return torch.cat((query[..., :nope], rotated), -1), torch.cat((key, key_rope), -1), value
 
     def _attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, name: str
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
         groups = query.shape[1] // key.shape[1]
-        if groups > 1:
-            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         if self.attention_log is not None:
             last = query[:, :, -1:].float() @ key.float().transpose(2, 3) * self.softmax_scale
             last = last.masked_fill(~mask[:, None, -1:], float("-inf")).softmax(-1)
@@ -282,4 +326,21 @@ class DraftModel:
         mixed = scaled_dot_product_attention(
             query, key, value, attn_mask=mask[:, None], scale=self.softmax_scale
         )
-        return self._linear(mixed.transpose(1, 2).flatten(2), name + "o_proj")
+        return mixed.transpose(1, 2).flatten(2)
+
+
+def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> DraftModel:
+    """The reference model of `drafter`, from safetensors files in `folder` with canonical tensor names.
+
+    Raises RefusedError for a quantised drafter, and for an activation other than SiLU.
+    """
+    if drafter.quantisation is not None:
+        raise RefusedError("the reference engine runs no quantised drafters; use --run-in vllm")
+    if (activation := drafter.settings["hidden_act"]) != "silu":
+        raise RefusedError(f"the reference engine runs SiLU alone, and hidden_act is {activation!r}")
+    weights: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, tensor in load_file(path, device=device).items():
+            weights[name] = tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+    eps = float(drafter.settings["rms_norm_eps"])
+    return DraftModel(weights, drafter.dims, drafter.norms, drafter.rope, eps, drafter.windows)

@@ -4,15 +4,22 @@ Each sequence of a batch has its own positions. Rejected tokens stay in the targ
 so the sequences of a batch need not accept the same number of tokens. Draft tokens are the drafter's most
 likely ones; with a temperature they are accepted by rejection sampling against the target's distribution p
 (with a one-hot proposal: accept token d with probability p(d), else sample from p without d).
+
+At the end: drafts at every position of texts that the target wrote, from one forward pass of it. While every
+draft token equals the text's, the drafter sees what it would see if it drafted by itself. So the leading
+matches of a draft are the tokens that greedy draft-and-verify accepts there, and the target need not run
+again for another drafter.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.files.target_files import until_end
-from eaglectl.reference.model import DraftModel, causal_mask, without_gradients
+from eaglectl.reference.model import Cache, DraftModel, causal_mask, without_gradients
 from eaglectl.reference.target import TargetModel
 
 PREFILL = 1024  # tokens of prompts in one forward pass of the target
@@ -54,7 +61,7 @@ class GeneratedSequence(Struct, frozen=True):
         return tuple(sum(length > position for length in self.rounds) for position in range(self.k))
 
 
-class DraftInput(Struct):
+class DraftInput(NamedTuple):
     """What the target verified last, as the drafter's next input.
 
     `states` [batch, time, aux*target_hidden] are aux hidden states, `tokens` the tokens after them, with
@@ -67,58 +74,11 @@ class DraftInput(Struct):
     positions: torch.Tensor
     valid: torch.Tensor
 
-    def at(self, rows: torch.Tensor) -> "DraftInput":
-        """Those of these sequences of the batch."""
-        return DraftInput(self.states[rows], self.tokens[rows], self.positions[rows], self.valid[rows])
-
 
 # called after each round: how many prompts of the batch its tokens so far amount to
 OnRound = Callable[[float], None]
 # called after each draft step: depth, fed-back state [batch, 1, hidden], valid cache slots [batch, slots]
 OnDraftStep = Callable[[int, torch.Tensor, torch.Tensor], None]
-
-
-class _RoundCounts:
-    """New tokens and accepted drafts of each sequence; `rows` are those of the batch that are not done."""
-
-    def __init__(self, size: int, settings: DecodingSettings) -> None:
-        self.settings = settings
-        self.rows = list(range(size))
-        self.tokens: list[list[int]] = [[] for _ in range(size)]
-        self.rounds: list[list[int]] = [[] for _ in range(size)]
-
-    def is_done(self, row: int) -> bool:
-        tokens = self.tokens[row]
-        return len(tokens) >= self.settings.max_tokens or not self.settings.stop.isdisjoint(tokens)
-
-    @property
-    def prompts_done(self) -> float:
-        """The new tokens in prompts: a sequence that is done is one, another the share that it has."""
-        most = self.settings.max_tokens
-        unfinished = set(self.rows)
-        return sum(len(row) / most if place in unfinished else 1 for place, row in enumerate(self.tokens))
-
-    def add_round(self, new: Sequence[Sequence[int]], accepted: Sequence[int]) -> None:
-        """Add the tokens of a round to each sequence; `accepted` are those of its draft, nothing without."""
-        for row, tokens in zip(self.rows, new, strict=True):
-            self.tokens[row] += tokens
-        for row, length in zip(self.rows if accepted else (), accepted, strict=True):
-            self.rounds[row].append(length)
-
-    def drop_done(self) -> list[int]:
-        """Leave out the sequences that are done; the places of the others in the batch."""
-        kept = [place for place, row in enumerate(self.rows) if not self.is_done(row)]
-        self.rows = [self.rows[place] for place in kept]
-        return kept
-
-    def sequences(self) -> list[GeneratedSequence]:
-        settings = self.settings
-        return [
-            GeneratedSequence(
-                tuple(until_end(tokens[: settings.max_tokens], settings.stop)), tuple(rounds), settings.k
-            )
-            for tokens, rounds in zip(self.tokens, self.rounds, strict=True)
-        ]
 
 
 class SpeculativeDecoder:
@@ -140,44 +100,38 @@ class SpeculativeDecoder:
         self, prompts: Sequence[Sequence[int]], on_round: OnRound | None = None
     ) -> list[GeneratedSequence]:
         """Generate after each prompt of a batch; prompts are token ids, none empty."""
-        counts, session = _RoundCounts(len(prompts), self.settings), None
-        if self.drafter is not None:
-            session = DraftSession(self.drafter, self.target, self.settings.k, self.on_draft_step)
+        most, stop, k = self.settings.max_tokens, self.settings.stop, self.settings.k
+        session = self.drafter and DraftSession(self.drafter, self.target, k, self.on_draft_step)
         following, verified = self._prefill(prompts)
         valid, lengths = verified.valid, verified.positions[:, -1] + 1
-        counts.add_round([[token] for token in following.tolist()], ())
-        while kept := counts.drop_done():
+        texts, rounds = [[token] for token in following.tolist()], [list[int]() for _ in prompts]
+        rows = list(range(len(prompts)))  # the prompts whose sequences are in the batch
+        while kept := [
+            place for place, row in enumerate(rows) if len(texts[row]) < most and stop.isdisjoint(texts[row])
+        ]:
+            rows = [rows[place] for place in kept]
             if on_round:
-                on_round(counts.prompts_done)
+                on_round(len(texts) - len(rows) + sum(len(texts[row]) for row in rows) / most)
             if len(kept) < len(following):
-                rows = torch.tensor(kept, device=following.device)
-                following, lengths, valid, verified = (
-                    values.at(rows) if isinstance(values, DraftInput) else values[rows]
-                    for values in (following, lengths, valid, verified)
-                )
-                self.target.keep_sequences(rows)
-                if session is not None:
-                    session.keep_sequences(rows)
+                index = torch.tensor(kept, device=following.device)
+                following, lengths, valid = following[index], lengths[index], valid[index]
+                verified = DraftInput(*(values[index] for values in verified))
+                self.target.cache.batch_select_indices(index)
+                if session:
+                    session.keep_sequences(index)
             if (slots := filled_slots(valid)) is not None:
                 valid = valid.gather(1, slots)
                 self.target.keep_slots(slots)
-            drafted = following[:, None][:, :0] if session is None else session.draft(verified)
-            steps = torch.arange(drafted.shape[1] + 1, device=following.device)[None]
-            tokens, positions = torch.cat((following[:, None], drafted), 1), lengths[:, None] + steps
-            logits, aux = self.target.forward(
-                tokens, positions, torch.cat((valid, torch.ones_like(tokens).bool()), 1)
-            )
-            accepted, following = self._verify(logits, drafted)
-            new = torch.cat((drafted, following[:, None]), 1).scatter(
-                1, accepted[:, None], following[:, None]
-            )
-            is_accepted = steps <= accepted[:, None]
-            lengths_new = accepted.tolist()
-            tokens_new = [row[: length + 1] for row, length in zip(new.tolist(), lengths_new, strict=True)]
-            counts.add_round(tokens_new, () if session is None else lengths_new)
-            valid, lengths = torch.cat((valid, is_accepted), 1), lengths + accepted + 1
-            verified = DraftInput(aux, new, positions, is_accepted)
-        return counts.sequences()
+            drafted = session.draft(verified) if session else following[:, None][:, :0]
+            accepted, following, verified = self._round(following, drafted, lengths, valid)
+            valid, lengths = torch.cat((valid, verified.valid), 1), lengths + accepted + 1
+            for row, tokens, length in zip(rows, verified.tokens.tolist(), accepted.tolist(), strict=True):
+                texts[row] += tokens[: length + 1]
+                rounds[row] += [length] if session else []
+        return [
+            GeneratedSequence(tuple(until_end(tokens[:most], stop)), tuple(counts), k)
+            for tokens, counts in zip(texts, rounds, strict=True)
+        ]
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, DraftInput]:
         """The target's first token after each prompt [batch], and what the drafter begins with."""
@@ -190,9 +144,24 @@ class SpeculativeDecoder:
                 tokens[:, part], positions[:, part], valid[:, : part.stop], last=1
             )
             parts.append(aux)
-        following = self._sample(logits[:, -1])
+        following = self._verify(logits[:, -1:], tokens[:, :0])[1]
         shifted = torch.cat((tokens[:, 1:], following[:, None]), 1)
         return following, DraftInput(torch.cat(parts, 1), shifted, positions, valid)
+
+    def _round(
+        self, last: torch.Tensor, drafted: torch.Tensor, lengths: torch.Tensor, valid: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, DraftInput]:
+        """The number of tokens that are accepted of `drafted` [batch, k] after `last` [batch], the target's
+        own token after them, and what the target verified.
+        """
+        steps = torch.arange(drafted.shape[1] + 1, device=last.device)[None]
+        tokens, positions = torch.cat((last[:, None], drafted), 1), lengths[:, None] + steps
+        logits, aux = self.target.forward(
+            tokens, positions, torch.cat((valid, torch.ones_like(tokens).bool()), 1)
+        )
+        accepted, following = self._verify(logits, drafted)
+        new = torch.cat((drafted, following[:, None]), 1).scatter(1, accepted[:, None], following[:, None])
+        return accepted, following, DraftInput(aux, new, positions, steps <= accepted[:, None])
 
     def _verify(self, logits: torch.Tensor, drafted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The number of draft tokens accepted, and the target's own token after them; both [batch].
@@ -215,13 +184,6 @@ class SpeculativeDecoder:
         last = last.scatter(1, rejected, torch.where(accepted[:, None] < k, 0.0, last.gather(1, rejected)))
         return accepted, torch.multinomial(last.cpu(), 1, generator=self.random)[:, 0].to(drafted.device)
 
-    def _sample(self, logits: torch.Tensor) -> torch.Tensor:
-        """The next token of each sequence [batch], from logits [batch, vocab]."""
-        if self.settings.temperature == 0:
-            return logits.argmax(-1)
-        probabilities = torch.softmax(logits.float() / self.settings.temperature, -1).cpu()
-        return torch.multinomial(probabilities, 1, generator=self.random)[:, 0].to(logits.device)
-
 
 class DraftSession:
     """The drafter's side of a batch: its KV caches, and which of their slots hold tokens of the sequence."""
@@ -230,7 +192,8 @@ class DraftSession:
         self, drafter: DraftModel, target: TargetModel, k: int, on_draft_step: OnDraftStep | None = None
     ) -> None:
         self.drafter, self.target, self.k, self.on_draft_step = drafter, target, k, on_draft_step
-        self.head = drafter.weights.get("lm_head.weight", target.head)
+        head = drafter.weights.get("lm_head.weight", target.head)
+        self.head = head.to(drafter.device, drafter.dtype)
         self.caches = drafter.new_caches()
         self.valid: torch.Tensor | None = None
 
@@ -238,52 +201,31 @@ class DraftSession:
         """Leave the caches these sequences of the batch alone."""
         self.valid = None if self.valid is None else self.valid[rows]
         for cache in self.caches:
-            cache.keep_sequences(rows)
+            cache.keep(rows)
 
     def draft(self, verified: DraftInput) -> torch.Tensor:
         """Add the verified tokens to the caches, then draft k tokens: target token ids [batch, k]."""
-        valid = verified.valid
-        if self.valid is not None:
-            valid = torch.cat((self.valid, valid), 1)
-        aux = self.drafter.combine_hidden_states(verified.states)
-        count = torch.arange(1, verified.valid.shape[1] + 1, device=valid.device)
-        last = (verified.valid.long() * count).argmax(1, keepdim=True)
-        state = self._forward(verified.tokens, aux, verified.positions, valid, last)
-        self.valid = valid
-        position = verified.positions.gather(1, last)
-        tokens = [self._token(state)]
-        self._report_step(0, state, valid)
-        for depth in range(1, self.k):
-            position = position + 1
-            valid = torch.cat((valid, torch.ones_like(position).bool()), 1)
-            state = self._forward(tokens[-1], self.drafter.feedback(state), position, valid)
-            tokens.append(self._token(state))
-            self._report_step(depth, state, valid)
+        model, tokens, positions, valid = self.drafter, verified.tokens, verified.positions, verified.valid
+        state = model.combine_hidden_states(verified.states)
+        count = torch.arange(1, valid.shape[1] + 1, device=valid.device)
+        kept: torch.Tensor | None = (valid.long() * count).argmax(1, keepdim=True)
+        valid = valid if self.valid is None else torch.cat((self.valid, valid), 1)
+        self.valid, drafted = valid, list[torch.Tensor]()
+        for depth in range(self.k):
+            total = valid.shape[1]
+            queries = torch.arange(total - tokens.shape[1], total, device=valid.device)[:, None]
+            embeddings, mask = model.embeddings(tokens, self.target), causal_mask(valid, queries)
+            stream = model.forward(embeddings, state, positions, self.caches, mask, kept)
+            tokens, state = model.tokens(stream, self.head), model.feedback(stream)
+            drafted.append(tokens)
+            if self.on_draft_step:
+                self.on_draft_step(depth, state, valid)
+            positions = (positions if kept is None else positions.gather(1, kept)) + 1
+            valid, kept = torch.cat((valid, torch.ones_like(tokens).bool()), 1), None
         # slots of draft tokens were made from fed-back states; those of the verified tokens replace them
         for cache in self.caches:
             cache.crop(self.valid.shape[1])
-        return torch.cat(tokens, 1)
-
-    def _forward(
-        self,
-        tokens: torch.Tensor,
-        state: torch.Tensor,
-        positions: torch.Tensor,
-        valid: torch.Tensor,
-        kept: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        total = valid.shape[1]
-        queries = torch.arange(total - tokens.shape[1], total, device=valid.device)[:, None]
-        embeddings = self.drafter.embeddings(tokens, self.target)
-        mask = causal_mask(valid, queries)
-        return self.drafter.forward(embeddings, state, positions, self.caches, mask, kept)
-
-    def _report_step(self, depth: int, state: torch.Tensor, valid: torch.Tensor) -> None:
-        if self.on_draft_step:
-            self.on_draft_step(depth, self.drafter.feedback(state), valid)
-
-    def _token(self, state: torch.Tensor) -> torch.Tensor:
-        return self.drafter.tokens(state, self.head.to(state.device, state.dtype))
+        return torch.cat(drafted, 1)
 
 
 def filled_slots(valid: torch.Tensor) -> torch.Tensor | None:
@@ -306,3 +248,106 @@ def pad_left(
     pads = torch.tensor([longest - len(ids) for ids in prompts], device=device)
     slots = torch.arange(longest, device=device)[None]
     return tokens, (slots - pads[:, None]).clamp(min=0), slots >= pads[:, None]
+
+
+class ForcedBatch(Struct, frozen=True):
+    """Texts of one batch, padded on the left, with what the target computed of them.
+
+    `tokens`, `positions` and `valid` (not padding) are [batch, time], `states` [batch, time, target_hidden]
+    by boundary. `choices` [batch, time] is the target's most likely token after each. `starts` [batch,
+    starts] are the slots whose state a draft begins with, and `is_start` tells those that are no filling.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    valid: torch.Tensor
+    states: Mapping[int, torch.Tensor]
+    choices: torch.Tensor
+    starts: torch.Tensor
+    is_start: torch.Tensor
+
+    def drop_starts_from(self, position: int) -> int:
+        """Take the starts at this position and later ones out; returns how many those are."""
+        is_late = self.is_start & (self.positions.gather(1, self.starts) >= position)
+        self.is_start.logical_and_(~is_late)
+        return int(is_late.sum())
+
+    def with_starts_below(self, position: int) -> "ForcedBatch":
+        """The batch with a start at every slot of a text before this position, in prompt and answer."""
+        time = self.tokens.shape[1]
+        pads = time - self.valid.sum(1, keepdim=True)
+        starts = pads + torch.arange(max(1, min(position, time - 2)), device=pads.device)
+        is_start = (starts <= time - 3) & (starts - pads < position)
+        return replace(self, starts=starts.clamp(max=time - 3), is_start=is_start)
+
+
+@without_gradients
+def run_target(
+    target: TargetModel, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], k: int
+) -> ForcedBatch:
+    """One forward pass over prompts and answers; drafts begin where greedy decoding could begin them.
+
+    The first draft of an answer is of its second token. Drafts whose `k` tokens go past the answer are left
+    out, unless an answer is too short for any other.
+    """
+    texts = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
+    tokens, positions, valid = pad_left(texts, target.embedding.device)
+    states, choices = target.states_and_choices(tokens, positions, valid)
+    time, rows = tokens.shape[1], []
+    for answer in answers:
+        first = time - len(answer) - 1
+        last = max(time - 2 - k, min(first, time - 3))
+        rows.append(list(range(first, last + 1)))
+    longest = max(1, *map(len, rows))
+    starts = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=tokens.device)
+    counts = torch.tensor([len(row) for row in rows], device=tokens.device)
+    is_start = torch.arange(longest, device=tokens.device)[None] < counts[:, None]
+    return ForcedBatch(tokens, positions, valid, states, choices, starts, is_start)
+
+
+class ForcedDrafter:
+    """A drafter that drafts `k` tokens from every start of a batch at once."""
+
+    def __init__(self, drafter: DraftModel, target: TargetModel, boundaries: Sequence[int], k: int) -> None:
+        self.drafter, self.target, self.boundaries, self.k = drafter, target, boundaries, k
+        head = drafter.weights.get("lm_head.weight", target.head)
+        self.head = head.to(drafter.device, drafter.dtype)
+
+    @without_gradients
+    def first_matches(self, batch: ForcedBatch, every: int = 1) -> torch.Tensor:
+        """Whether the first draft token at each slot is the target's choice, [batch, time - 1].
+
+        With `every` n, at each n-th slot alone.
+        """
+        slots = torch.arange(0, batch.tokens.shape[1] - 1, every, device=batch.tokens.device)
+        kept = None if every == 1 else slots.expand(len(batch.tokens), -1)
+        drafted = self.drafter.tokens(self._first_step(batch, kept)[0], self.head)
+        return (drafted == batch.choices[:, 1 + slots]) & batch.valid[:, slots]
+
+    def _first_step(self, batch: ForcedBatch, kept: torch.Tensor | None) -> tuple[torch.Tensor, list[Cache]]:
+        aux = torch.cat([batch.states[boundary] for boundary in self.boundaries], -1)[:, :-1]
+        state = self.drafter.combine_hidden_states(aux.to(self.drafter.device, self.drafter.dtype))
+        valid, caches = batch.valid[:, :-1], self.drafter.new_caches()
+        mask = causal_mask(valid, torch.arange(valid.shape[1], device=valid.device)[:, None])
+        embeddings = self.drafter.embeddings(batch.tokens[:, 1:], self.target)
+        return self.drafter.forward(embeddings, state, batch.positions[:, :-1], caches, mask, kept), caches
+
+    @without_gradients
+    def matches(self, batch: ForcedBatch) -> torch.Tensor:
+        """How many leading tokens of each draft are those of the text, [batch, starts]; 0 for filling."""
+        stream, caches = self._first_step(batch, batch.starts)
+        starts, last = batch.starts, batch.tokens.shape[1] - 1
+        mask = causal_mask(batch.valid[:, :-1], starts[..., None])
+        own = torch.eye(starts.shape[1], dtype=torch.bool, device=mask.device).expand(len(stream), -1, -1)
+        positions = batch.positions.gather(1, starts)
+        alive, count = batch.is_start.clone(), torch.zeros_like(starts)
+        for step in range(self.k):
+            place = starts + step + 2
+            truth = batch.tokens.gather(1, place.clamp(max=last))
+            alive &= (self.drafter.tokens(stream, self.head) == truth) & (place <= last)
+            count += alive
+            if step < self.k - 1:
+                mask = torch.cat((mask, own), -1)
+                embeddings, state = self.drafter.embeddings(truth, self.target), self.drafter.feedback(stream)
+                stream = self.drafter.forward(embeddings, state, positions + step + 1, caches, mask)
+        return count

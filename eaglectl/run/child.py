@@ -8,14 +8,16 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
-KEPT_LINES = 2  # of an error message; pydantic names the fault in the second line
+from eaglectl.errors import error_text
+
 UNKNOWN_ARGUMENT = re.compile(r"[Uu]nexpected keyword argument:? '(\w+)'")
 NEAREST = 3
-REQUEST, ANSWER = "request.json", "answer.json"
+ANSWER = "answer.json"  # of another process of the engine than the child
 
 # how vLLM's AutoWeightsLoader, and loaders of models, call the tensor that they are at and its weight
 LOADER_VARIABLES = (("weight_qualname", "weight_data"), ("name", "loaded_weight"))
@@ -35,7 +37,7 @@ class OldReleaseError(Exception):
 class _Parent:
     """The pipe to the parent process; None where the module runs without one."""
 
-    pipe: IO[str] | None = None
+    pipe: "Connection[Any, Any] | None" = None
 
 
 def serve_requests(
@@ -43,29 +45,27 @@ def serve_requests(
     version: Callable[[], str],
     names: Callable[[], Sequence[str]],
 ) -> None:
-    """Answer each request in the folder of the first argument, of which a line on stdin tells, until it ends.
+    """Answer each request that comes through the pipe of the second argument, until it ends.
 
-    `version` imports the engine; `names` are those of its arguments. A line on stdout says that an answer was
-    written, or what is being done. An error that another process of the engine has written as the answer is
-    the cause, and stays.
+    `version` imports the engine; `names` are those of its arguments.
     """
-    folder = Path(sys.argv[1])
-    requests = os.fdopen(os.dup(0), encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # nothing that an engine asks is answered
-    _Parent.pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # engines print to stdout too
-    for _ in requests:
-        request = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
+    descriptor = int(sys.argv[2])
+    os.set_inheritable(descriptor, False)
+    pipe: Connection[Any, Any] = Connection(descriptor)
+    _Parent.pipe = pipe
+    while True:
+        try:
+            request = json.loads(pipe.recv_bytes())
+        except EOFError:
+            return
         answer: Answer = {}
         try:
             report_phase("importing")
             answer["version"] = version()
             answer |= modes[request["mode"]](request)
         except Exception as error:
-            write_error(folder / ANSWER, answer | error_answer(error, request["engine_arguments"], names))
-        else:
-            write_json(folder / ANSWER, answer)
-        _send({})
+            answer |= error_answer(error, request["engine_arguments"], names)
+        _send({"answer": answer})
 
 
 def report_phase(phase: str, done: int = 0, total: int | None = None) -> None:
@@ -75,21 +75,7 @@ def report_phase(phase: str, done: int = 0, total: int | None = None) -> None:
 
 def _send(message: Mapping[str, Any]) -> None:
     if _Parent.pipe is not None:
-        _Parent.pipe.write(f"{json.dumps(message)}\n")
-        _Parent.pipe.flush()
-
-
-def write_error(path: Path, answer: Answer) -> None:
-    """Write an answer with an error, unless there is one: what follows from an error is not the cause."""
-    if not path.exists():
-        write_json(path, answer)
-
-
-def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a file that is there whole or not at all."""
-    whole = path.with_name(f"{path.name}.{os.getpid()}")
-    whole.write_text(json.dumps(document), encoding="utf-8")
-    whole.replace(path)
+        _Parent.pipe.send_bytes(json.dumps(message).encode())
 
 
 def error_answer(
@@ -149,15 +135,27 @@ def _tensor(error: BaseException) -> str:
     return ""
 
 
-def error_text(error: Exception) -> str:
-    """The class and message of an exception in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' | '.join(lines[:KEPT_LINES])[:400] or '(no message)'}"
-
-
 def machine_memory() -> dict[str, int]:
     """Bytes of this machine's memory that are free, and all; nothing where that is not known."""
     meminfo = Path("/proc/meminfo")
     lines = meminfo.read_text(encoding="ascii").splitlines() if meminfo.exists() else []
     sizes = {name: int(value.split()[0]) << 10 for name, _, value in (line.partition(":") for line in lines)}
     return {"free_bytes": sizes["MemAvailable"], "total_bytes": sizes["MemTotal"]} if sizes else {}
+
+
+def load_over_nan(model: Any, load: Callable[[], object]) -> dict[str, Any]:
+    """The parameters by name that `load` leaves NaN, wholly or in part; they get back what they had."""
+    before = {}
+    for name, parameter in model.named_parameters():
+        if parameter.dtype.is_floating_point:
+            before[name] = (parameter, former := parameter.detach().float().clone())
+            # a number of 8 bits is not filled otherwise
+            parameter.data.copy_(former.new_full(former.shape, float("nan")))
+    load()
+    holes = {}
+    for name, (parameter, former) in before.items():
+        values = parameter.detach().float()
+        if values.shape == former.shape and bool((is_hole := values.isnan()).any()):
+            parameter.data.copy_(former.where(is_hole, values))
+            holes[name] = parameter
+    return holes

@@ -97,10 +97,8 @@ def check_engine_arguments(
     for name, value in arguments.items():
         if not NAME.fullmatch(name):
             raise UsageError(f"--engine-arg {name}: a name of small letters, digits and _ was expected")
-        reason = REFUSED.get(name)
-        for prefix, more in PREFIXES.items():
-            if name.startswith(prefix):
-                reason = reason or more
+        by_prefix = (why for prefix, why in PREFIXES.items() if name.startswith(prefix))
+        reason = REFUSED.get(name) or next(by_prefix, None)
         if is_calibration and name in CALIBRATION:
             reason = "calibration needs its own value, to get the hidden states of every token as they are"
         if name == "load_format" and value in ("dummy", "remote", "remote_instance"):

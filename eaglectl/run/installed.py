@@ -1,24 +1,35 @@
-"""A drafter in an installed engine: the runs with and without it, and what the engine resolved."""
+"""A drafter, or its target alone, in an installed engine: what is run, and what the engine resolved."""
 
+import contextlib
+import functools
+import json
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, Any
 
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.errors import RefusedError
-from eaglectl.files.target_files import read_target_config
+from eaglectl.engines import vllm
+from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.source import FolderSource
+from eaglectl.files.target_files import check_files, read_target_config, text_part
 from eaglectl.run.engine_arguments import shown_arguments
 from eaglectl.run.faults import receive_answer
 from eaglectl.run.job import EngineJob, EngineRun, LoadResult
 from eaglectl.run.measurement import PromptResult
-from eaglectl.run.memory import needed_cache, needed_memory
-from eaglectl.run.process import SGLANG, VLLM, EngineProcess, InstalledEngine
+from eaglectl.run.process import VLLM, InstalledEngine
+from eaglectl.run.prompts import BATCH
 from eaglectl.run.tokens import read_context_length, stop_tokens, tokenise
 from eaglectl.text import listed
+
+if TYPE_CHECKING:
+    import torch
+
+    from eaglectl.reference.states import AuxStates
 
 # environment variables with which engines simulate acceptance, or the target's choice of experts
 SYNTHETIC = (
@@ -28,7 +39,10 @@ SYNTHETIC = (
 )
 # made for every layer, and used by the first one alone (SGLang 0.5.23, llama_eagle3.py:95-103)
 UNUSED = re.compile(r"layers\.[1-9]\d*\.input_layernorm\.weight")
-HANG = "give it more time; a drafter with another number of aux layers than its fc can make it hang too"
+# what an engine takes beside weights, cache and activations: its context, its kernels, and a margin
+ENGINE_BYTES = 6 << 30
+BATCH_TOKENS = 16384  # that vLLM takes in one batch on large GPUs
+MIN_CACHE = 256 << 20
 LEAST_SHARED_CORES = 2  # that two engines need to run side by side
 
 
@@ -41,8 +55,12 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
     """
     engine.require("--run-in reference")
     check_measured()
-    texts = tokenise(job, read_context_length(job.target))
-    plain, drafted = _answers(engine, job, texts)
+    plain, drafted = _answers(engine, job, tokenise(job))
+    resolved = dict(drafted["resolved"])
+    different = differences(engine, job.drafter, resolved)
+    different += _other_tokens(resolved.pop("draft_tokens", None), job.draft_tokens)
+    if unfilled := [name for name in resolved.get("unfilled") or () if not UNUSED.search(name)]:
+        different += (f"SGLang uses {listed(unfilled)}, which neither the file nor the target fills",)
     results = tuple(
         PromptResult(prompt.set, result["drafts"], tuple(result["accepted"]), tuple(result["tokens"]))
         for prompt, result in zip(job.prompts, drafted["results"], strict=True)
@@ -57,9 +75,12 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
         plain=tuple(tuple(result["tokens"]) for result in plain["results"]) if plain else (),
         seconds=drafted["seconds"],
         plain_seconds=plain["seconds"] if plain else 0.0,
-        resolved=drafted["resolved"],
-        differences=differences(engine, job.drafter, drafted["resolved"]),
-        arguments=shown_arguments(job.arguments),
+        resolved=resolved,
+        differences=different,
+        arguments=shown_arguments(
+            ({"tensor_parallel_size": job.tensor_parallel_size} if job.tensor_parallel_size > 1 else {})
+            | dict(job.engine_arguments)
+        ),
     )
 
 
@@ -72,41 +93,24 @@ def _answers(
     """
     if not job.compares_plain:
         return None, ask(engine, job, "generate", texts)
+    memory, plain, drafted = (_request(job, mode, texts) for mode in ("memory", "plain", "generate"))
     with (
         engine.started(job.timeout, job.on_progress) as one,
         engine.started(job.timeout, job.on_progress) as two,
     ):
-        runs = [(one, _request(job, "plain", texts)), (two, _request(job, "generate", texts))]
-        for process, _ in runs:  # both import the engine at once
-            process.send(_request(job, "memory", []))
-        memory, _ = (_checked(process, request) for process, request in runs)
-        if not _fit_together(memory, runs[0][1]):
-            plain = _answer(*runs[0])
-            one.close()  # which frees its memory
-            return plain, _answer(*runs[1])
-        for process, request in runs:
-            process.send(request)
-        plain, drafted = (_checked(process, request) for process, request in runs)
-        return plain, drafted
-
-
-def _fit_together(memory: Mapping[str, int], request: Mapping[str, Any]) -> bool:
-    """Whether two such runs have room on the device at once, and a core each."""
-    has_cores = len(os.sched_getaffinity(0)) >= LEAST_SHARED_CORES
-    is_shared = request["tensor_parallel_size"] == 1 and not request["engine_arguments"]
-    return is_shared and has_cores and memory.get("free_bytes", 0) >= 2 * request["memory_bytes"]
-
-
-def _answer(process: EngineProcess, request: Mapping[str, Any]) -> dict[str, Any]:
-    process.send(request)
-    return _checked(process, request)
-
-
-def _checked(process: EngineProcess, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a request that was sent, of which a drafter can make the engine hang."""
-    if request["mode"] == "generate":
-        process.remark = HANG
-    return receive_answer(process, request)
+        for process in (one, two):  # both import the engine at once
+            process.send(memory)
+        free = [receive_answer(process, memory).get("free_bytes", 0) for process in (one, two)]
+        has_cores = len(os.sched_getaffinity(0)) >= LEAST_SHARED_CORES
+        is_shared = has_cores and job.tensor_parallel_size == 1 and not job.engine_arguments
+        one.send(plain)
+        if is_shared and free[0] >= 2 * plain["memory_bytes"]:
+            two.send(drafted)
+            return receive_answer(one, plain), receive_answer(two, drafted)
+        answer = receive_answer(one, plain)
+        one.close()  # which frees its memory
+        two.send(drafted)
+        return answer, receive_answer(two, drafted)
 
 
 def differences(engine: InstalledEngine, drafter: Drafter, resolved: Mapping[str, Any]) -> tuple[str, ...]:
@@ -145,7 +149,9 @@ def ask(
     Raises as `run_installed` does.
     """
     with engine.started(job.timeout, job.on_progress) as process:
-        return _answer(process, {**_request(job, mode, texts), **more, "folder": str(process.folder)})
+        request = {**_request(job, mode, texts), **more, "folder": str(process.folder)}
+        process.send(request)
+        return receive_answer(process, request)
 
 
 def _request(job: EngineJob, mode: str, texts: list[list[int]]) -> dict[str, Any]:
@@ -201,31 +207,160 @@ def _shared_parameters(drafter: Drafter) -> Mapping[str, bool]:
     }
 
 
-def run_sglang(job: EngineJob) -> EngineRun:
-    """Run `job` in SGLang. Raises as `run_installed` does."""
-    run = run_installed(SGLANG, job)
-    resolved = dict(run.resolved)
-    used = resolved.pop("draft_tokens", None)
-    more = (*_other_tokens(used, job.draft_tokens), *_unfilled(resolved.get("unfilled") or []))
-    return replace(run, resolved=resolved, differences=(*run.differences, *more))
-
-
-def _other_tokens(used: Sequence[int] | None, meant: Sequence[int] | None) -> Iterator[str]:
-    """Where SGLang takes draft tokens for other tokens of the target than the checkpoint means."""
+def _other_tokens(used: Sequence[int] | None, meant: Sequence[int] | None) -> tuple[str, ...]:
     if used is None or meant is None or list(used) == list(meant):
-        return
+        return ()
     if len(used) != len(meant):
-        yield f"d2t: SGLang uses {len(used)} draft tokens, the checkpoint has {len(meant)}"
-        return
-    number = sum(mine != theirs for mine, theirs in zip(used, meant, strict=True))
-    place = next(place for place, pair in enumerate(zip(used, meant, strict=True)) if pair[0] != pair[1])
-    yield (
-        f"d2t: SGLang takes {number} of {len(meant)} draft tokens for others, the first is {place}: it uses"
-        f" token {used[place]}, the checkpoint means {meant[place]}"
+        return (f"d2t: SGLang uses {len(used)} draft tokens, the checkpoint has {len(meant)}",)
+    places = [place for place, pair in enumerate(zip(used, meant, strict=True)) if pair[0] != pair[1]]
+    first = places[0]
+    return (
+        f"d2t: SGLang takes {len(places)} of {len(meant)} draft tokens for others, the first is {first}: it"
+        f" uses token {used[first]}, the checkpoint means {meant[first]}",
     )
 
 
-def _unfilled(names: Sequence[str]) -> Iterator[str]:
-    """Parameters that SGLang uses and nothing fills."""
-    if used := [name for name in names if not UNUSED.search(name)]:
-        yield f"SGLang uses {listed(used)}, which neither the file nor the target fills"
+def needed_memory(job: EngineJob, texts: Sequence[Sequence[int]]) -> int:
+    """Bytes of one GPU for `texts`: weights, cache, activations, and what the engine takes beside them."""
+    config = text_part(read_target_config(job.target))
+    whole = weight_bytes(job.target) + weight_bytes(job.folder) + activation_bytes(config)
+    return whole // job.tensor_parallel_size + needed_cache(job, texts) + ENGINE_BYTES
+
+
+def needed_cache(job: EngineJob, texts: Sequence[Sequence[int]], sequences: int = 4) -> int:
+    """Bytes of the keys and values of `sequences` of the longest prompts, in 16 bits.
+
+    Of as many heads as the target's config states, in its layers and one of the drafter.
+    """
+    config = text_part(read_target_config(job.target))
+    hidden, layers = _size(config, "hidden_size"), _size(config, "num_hidden_layers") + 1
+    heads = _size(config, "num_key_value_heads") or _size(config, "num_attention_heads")
+    width = heads * (_size(config, "head_dim") or hidden // max(_size(config, "num_attention_heads"), 1))
+    length = max((len(text) for text in texts), default=0) + job.max_tokens + job.k
+    return max(2 * 2 * layers * (width or hidden) * sequences * length, MIN_CACHE)
+
+
+def activation_bytes(config: Mapping[str, Any]) -> int:
+    """Bytes that a target of this config works on, for the largest batch that vLLM takes, in 16 bits."""
+    return 2 * BATCH_TOKENS * (8 * _size(config, "hidden_size") + 4 * _size(config, "intermediate_size"))
+
+
+def _size(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    return value if type(value) is int and value > 0 else 0
+
+
+def weight_bytes(folder: Path) -> int:
+    """Bytes of a folder's weight files."""
+    files = [path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".pt")]
+    return sum(path.stat().st_size for path in files)
+
+
+MARGIN = 16  # tokens of context beyond the longest sequence
+FLOAT32_BYTES = 4
+CACHE_BYTES = 256 << 20  # the least of vLLM's cache
+
+
+class VllmEngine:
+    """The target in vLLM; a `TargetEngine` (reference/states.py)."""
+
+    def __init__(
+        self,
+        job: EngineJob,
+        engine: Mapping[str, str],
+        ask: Callable[[Mapping[str, Any]], dict[str, Any]],
+    ) -> None:
+        self.engine, self.ask = engine, ask
+        self.target, self.dims = job.target, job.drafter.dims
+        boundaries = job.drafter.aux.boundaries or ()
+        # vLLM's ids are boundaries, and it captures each once, in order
+        self.layers = sorted(set(boundaries))
+        self.columns = [self.layers.index(boundary) for boundary in boundaries]
+
+    @functools.cached_property
+    def embedding(self) -> "torch.Tensor":
+        """The target's input embedding [vocab, hidden] from its files, for drafters that share it."""
+        from eaglectl.reference.states import load_embedding
+
+        target = read_checkpoint(FolderSource(self.target))
+        return load_embedding(target, self.dims.vocab, self.dims.target_hidden)
+
+    def answers(self, batch: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        """Generate `tokens` tokens greedily after each sequence, past any end of sequence."""
+        answers = self._run(batch, tokens)["answers"]
+        if [len(answer) for answer in answers] != [tokens] * len(batch):
+            lengths = sorted({*map(len, answers)})
+            raise UnreadableError(f"vLLM gave answers of {lengths} tokens where {tokens} were asked for")
+        return [list(answer) for answer in answers]
+
+    def states(self, batch: Sequence[Sequence[int]]) -> "AuxStates":
+        """Aux hidden states of all tokens of these sequences; vLLM's files are removed."""
+        from eaglectl.reference.states import join_states, load_states
+
+        files = [Path(file) for file in self._run(batch, 0)["files"]]
+        aux = []
+        for ids, file in zip(batch, files, strict=True):
+            states = load_states(file, ids, len(self.layers), self.dims.target_hidden)
+            aux.append(states[:, self.columns].flatten(1))
+            file.unlink()
+        return join_states(batch, aux)
+
+    def _run(self, batch: Sequence[Sequence[int]], tokens: int) -> dict[str, Any]:
+        return self.ask({"mode": "states", "sequences": [list(ids) for ids in batch], "tokens": tokens})
+
+
+@contextlib.contextmanager
+def start_vllm(job: EngineJob, length: int) -> Iterator[VllmEngine]:
+    """The target loaded in vLLM, for batches of sequences of at most `length` tokens.
+
+    Loading and each batch may take the job's timeout. Raises UnreadableError where vLLM is absent, too old,
+    or fails.
+    """
+    VLLM.require("--run-in transformers")
+    check_files(job.target)
+    with VLLM.started(job.timeout) as process:
+        base = _base_request(job, length) | {"folder": str(process.folder)}
+
+        def ask(request: Mapping[str, Any]) -> dict[str, Any]:
+            whole = {**base, **request}
+            process.send(whole)
+            return receive_answer(process, whole)
+
+        release = str(ask({"mode": "memory"})["version"])
+        if not vllm.extracts_states(release):
+            raise UnreadableError(
+                f"vLLM {release} does not give hidden states as calibration asks for them; install vLLM"
+                f" {vllm.ENGINE.data['hidden_states']['releases']}, or use --run-in transformers"
+            )
+        described = ask({"mode": "open states"})
+        engine = {"name": "vllm", "vllm": release, "device": described["device"], "dtype": described["dtype"]}
+        if job.tensor_parallel_size > 1:
+            engine["tensor_parallel_size"] = str(job.tensor_parallel_size)
+        if job.engine_arguments:
+            engine["arguments"] = json.dumps(job.engine_arguments)
+        yield VllmEngine(job, engine, ask)
+
+
+def _base_request(job: EngineJob, longest: int) -> dict[str, Any]:
+    text_config = text_part(read_target_config(job.target))
+    length = min(longest + MARGIN, read_context_length(job.target) or math.inf)
+    # twice the cache of one sequence whose keys and values are as wide as its residual stream
+    boundaries = job.drafter.aux.boundaries or ()
+    layers = 2 * text_config["num_hidden_layers"] + len(boundaries)
+    cache = 2 * length * layers * job.drafter.dims.target_hidden * FLOAT32_BYTES
+    weights = weight_bytes(job.target) // job.tensor_parallel_size
+    return {
+        "target": str(job.target.resolve()),
+        "boundaries": sorted(set(boundaries)),
+        "length": length,
+        "batch": BATCH,
+        "device": job.device,
+        "tensor_parallel_size": job.tensor_parallel_size,
+        "engine_arguments": dict(job.engine_arguments),
+        "seed": 0,
+        "trust_remote_code": job.trust_remote_code,
+        "needs_tokenizer": job.needs_tokenizer,
+        "is_mla_target": "kv_lora_rank" in text_config,
+        "cache_bytes": max(cache, CACHE_BYTES),
+        "memory_bytes": weights + BATCH * cache + activation_bytes(text_config) + ENGINE_BYTES,
+    }

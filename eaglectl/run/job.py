@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from eaglectl.base import Result
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.progress import OnProgress, Progress
+from eaglectl.progress import OnProgress
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.prompts import Prompt
 
@@ -44,20 +44,9 @@ class EngineJob(Struct, frozen=True):
     compares_plain: bool = True
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """What was asked of the engine beyond eaglectl's own settings, for reports."""
-        size = self.tensor_parallel_size
-        return ({"tensor_parallel_size": size} if size > 1 else {}) | dict(self.engine_arguments)
-
-    @property
     def needs_tokenizer(self) -> bool:
         """Whether a prompt is a text, and not token ids."""
         return any(not prompt.token_ids for prompt in self.prompts)
-
-    def report_progress(self, done: int) -> None:
-        """Call `on_progress` with the number of prompts that are done."""
-        if self.on_progress:
-            self.on_progress(Progress("measuring", done, len(self.prompts), "prompts"))
 
 
 class EngineRun(Struct, frozen=True):

@@ -12,7 +12,7 @@ from eaglectl.run.job import EngineJob
 from eaglectl.run.measurement import Measurement, measure
 from eaglectl.run.prompts import Prompt
 from eaglectl.run.stage import Stage
-from eaglectl.run.tokens import chat_messages, token_ids
+from eaglectl.run.tokens import chat_messages, read_context_length, token_ids
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
@@ -98,7 +98,7 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
     from eaglectl.reference.target import load_tokenizer
 
     tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
-    context: int = stage.target.context_length or MAX_CONTEXT
+    context = read_context_length(job.target) or MAX_CONTEXT
     longest = min(context, MAX_CONTEXT) - job.max_tokens - DEPTH
     filler = token_ids(tokenizer, Prompt(FILLER))
 

@@ -15,19 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.files.files import MIB, decoded, keep_file, naming, open_regular
+from eaglectl.files.files import MIB, decoded, keep_file, naming, open_regular, read_small_file
 from eaglectl.files.hub import is_offline
-from eaglectl.files.hub_retries import TransferError
 from eaglectl.files.hub_session import hub_calls, load_client
 from eaglectl.formats.published import Preset, published_file
 from eaglectl.text import listed
@@ -126,19 +123,14 @@ class PromptChoice(Struct, frozen=True):
     seed: int = 0
 
 
-def builtin_prompts() -> tuple[Prompt, ...]:
-    """The prompts that come with eaglectl, written for it (Apache-2.0)."""
-    return _packaged("prompts.jsonl")
-
-
 def more_prompts() -> tuple[Prompt, ...]:
     """Further prompts of the same kinds, for measurements that the built-in ones leave a tie."""
-    return _packaged("more_prompts.jsonl")
+    return tuple(_prompt("the built-in prompts", number, line) for number, line in _packaged("more_prompts"))
 
 
-def _packaged(name: str) -> tuple[Prompt, ...]:
-    lines = files("eaglectl.run").joinpath(name).read_text(encoding="utf-8").splitlines()
-    return tuple(_prompt("the built-in prompts", number, line) for number, line in enumerate(lines, 1))
+def _packaged(name: str) -> Iterator[tuple[int, str]]:
+    lines = Path(__file__).with_name(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return enumerate(lines, 1)
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
@@ -155,42 +147,47 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int = 0) -> PromptChoice:
     """The prompts of a file, a named set or a preset, or the built-in ones; `sample` of them, by `seed`.
 
-    The same file, number and seed give the same prompts everywhere, in the order of the file. Raises as
-    `read_prompts` does, and UsageError for a sample that is larger than the file.
+    The same file, number and seed give the same prompts everywhere, in the order of the file. No more is in
+    memory than what is run. Raises as `read_prompts` does, and UsageError for a sample that is larger than
+    the file.
     """
+    digest, named = hashlib.sha256(), None
+    place, file, lines = str(path), None if path is None else Path(path).name, _packaged("prompts")
     if path is None:
-        choice = PromptChoice(builtin_prompts())
-    elif not os.path.lexists(path) and (named := _named(str(path))) is not None:
-        choice = named
+        place = "the built-in prompts"
+    elif not os.path.lexists(path) and (named := _named(place)) is not None:
+        file, lines = place, enumerate(named[1], 1)
     else:
-        return _read_choice(Path(path), sample, seed)
-    choice = _sampled(choice, path, sample, seed)
-    _check_length(path, sum(map(_length, choice.prompts)))
-    return choice
-
-
-def _read_choice(path: Path, sample: int | None, seed: int) -> PromptChoice:
-    """The prompts of a file, of which no more is in memory than what is run."""
-    digest, kept, length, total = hashlib.sha256(), list[tuple[int, int, Prompt]](), 0, 0
-    for number, line in _read_lines(path, digest):
-        prompt = _prompt(str(path), number, line)
-        # the largest number is the first that a smaller sample drops
-        entry = (-_draw(seed, total), number, prompt)
+        lines = _read_lines(Path(path), digest)
+    kept, length, total = list[tuple[int, int, Prompt]](), 0, 0
+    for number, line in lines:
+        prompt = _prompt(place, number, line)
+        draw = int.from_bytes(hashlib.sha256(f"{seed}:{total}".encode()).digest(), "big")
         total += 1
         length += _length(prompt)
-        if sample is None or len(kept) < sample:
-            heapq.heappush(kept, entry)
-        else:
-            length -= _length(heapq.heappushpop(kept, entry)[2])
-        _check_length(path, length)
-    _check_sample(path, sample, total)
+        # those that drew the least are the sample; the heap's first is the next to go
+        heapq.heappush(kept, (-draw, number, prompt))
+        if sample is not None and len(kept) > max(sample, 0):
+            length -= _length(heapq.heappop(kept)[2])
+        if length > MAX_RUN:
+            raise UsageError(
+                f"--prompts {path}: more than {MAX_RUN:,} characters to run; take fewer with --sample"
+            )
+    if not total:
+        raise UsageError(f"--prompts {path} holds no prompts")
+    if sample is not None and not 1 <= sample <= total:
+        raise UsageError(
+            f"--sample {sample}: {path or 'the built-in file'} holds {total} prompts; a number from 1 to"
+            f" {total} was expected"
+        )
     prompts = tuple(prompt for _, _, prompt in sorted(kept, key=lambda entry: entry[1]))
-    sampled = PromptChoice(prompts, path.name, digest.hexdigest(), total)
-    return sampled if sample is None else replace(sampled, sample=sample, seed=seed)
+    sha256 = named[0] if named else digest.hexdigest()
+    return PromptChoice(
+        prompts, file, None if path is None else sha256, total, sample, 0 if sample is None else seed
+    )
 
 
 def _read_lines(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, str]]:
-    """The lines of a file that are not empty, with their numbers; `digest` takes all bytes."""
     read = number = 0
     with open_regular(path, "--prompts") as file, naming(f"--prompts {path}"):
         # a character has up to four bytes
@@ -200,63 +197,26 @@ def _read_lines(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, str]
             if read > MAX_PROMPTS or len(raw) > 4 * MAX_LINE:
                 most = f"{MAX_PROMPTS} bytes, and {MAX_LINE:,} characters in a line, are the most"
                 raise UnreadableError(f"--prompts {path}: {most} that is read of it")
-            text = decoded(path, raw, "--prompts", place=read - len(raw))
-            # not splitlines: JSON strings may hold U+2028 and the like
-            for line in text.removesuffix("\n").split("\n"):
-                number += 1
-                if line.strip():
-                    yield number, line
-
-
-def _check_length(path: str | Path | None, length: int) -> None:
-    if length > MAX_RUN:
-        raise UsageError(
-            f"--prompts {path}: more than {MAX_RUN:,} characters to run; take fewer with --sample"
-        )
+            number += 1
+            line = decoded(path, raw, "--prompts", place=read - len(raw)).removesuffix("\n")
+            if line.strip():
+                yield number, line
 
 
 def _length(prompt: Prompt) -> int:
-    """Characters of a text or of messages; a token id counts as one."""
     contents = (str(message.get("content")) for message in prompt.messages)
     return len(prompt.text) + len(prompt.token_ids) + sum(map(len, contents))
 
 
-def _sampled(choice: PromptChoice, path: str | Path | None, sample: int | None, seed: int) -> PromptChoice:
-    total = len(choice.prompts)
-    _check_sample(path, sample, total)
-    if sample is None:
-        return replace(choice, total=total)
-    drawn = sorted(range(total), key=lambda index: _draw(seed, index))
-    prompts = tuple(choice.prompts[index] for index in sorted(drawn[:sample]))
-    return replace(choice, prompts=prompts, total=total, sample=sample, seed=seed)
-
-
-def _check_sample(path: str | Path | None, sample: int | None, total: int) -> None:
-    if not total:
-        raise UsageError(f"--prompts {path} holds no prompts")
-    if sample is not None and not 1 <= sample <= total:
-        raise UsageError(
-            f"--sample {sample}: {path or 'the built-in file'} holds {total} prompts; a number from 1 to"
-            f" {total} was expected"
-        )
-
-
-def _draw(seed: int, index: int) -> int:
-    """The number that a prompt draws; those of the least are the sample."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest(), "big")
-
-
-def _named(name: str) -> PromptChoice | None:
-    """The prompts of a named set, or of one as a preset puts them; None for another name."""
+def _named(name: str) -> tuple[str, tuple[str, ...]] | None:
+    """The digest and the lines of a named set, or of one as a preset puts them; None for another name."""
     if name in prompt_sets().unnamed:
         raise UsageError(f"--prompts {name}: {prompt_sets().unnamed[name]}")
     preset = published_file().presets.get(name)
     set_name = preset.prompts if preset else name
     if set_name not in prompt_sets().sets:
         return None
-    lines = lines_of(set_name, preset)
-    prompts = tuple(_prompt(name, number, line) for number, line in enumerate(lines, 1))
-    return PromptChoice(prompts, name, prompt_sets().sets[set_name].sha256)
+    return prompt_sets().sets[set_name].sha256, lines_of(set_name, preset)
 
 
 def batches_by_length(texts: Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
@@ -302,45 +262,38 @@ def _prompt(file: str, number: int, line: str) -> Prompt:
         raise UsageError(f"{place} has {len(line):,} characters; a prompt takes {MAX_LINE:,} at most")
     if not line.lstrip().startswith("{"):
         return Prompt(line, place=place)
-    value = _parse_line(place, line)
-    if not (value.get("tools") and value.get(MESSAGES)):  # nothing, in whatever form it is written
-        value.pop("tools", None)
     try:
+        value: dict[str, Any] = msgspec.json.decode(line)
+        if not (value.get("tools") and value.get(MESSAGES)):  # nothing, in whatever form it is written
+            value.pop("tools", None)
         read = msgspec.convert(value, _Line)
     except msgspec.ValidationError as error:
         raise UsageError(f"{place}: {error}") from None
-    kind, arguments = _kind(place, value), _template_arguments(place, read)
-    if kind == TOKEN_IDS and read.prompt_token_ids:
-        return Prompt("", read.set, token_ids=read.prompt_token_ids, place=place)
-    if kind == MESSAGES and read.messages:
-        messages, tools = _messages(place, value, read.messages), read.tools or ()
-        return Prompt("", read.set, messages=messages, tools=tools, template_arguments=arguments, place=place)
-    if not (read.prompt or "").strip():
-        raise UsageError(f'{place} needs a non-empty "{TEXT}", or "{MESSAGES}", or "{TOKEN_IDS}"')
-    arguments = arguments if read.chat else {}
-    return Prompt(read.prompt or "", read.set, read.chat, template_arguments=arguments, place=place)
-
-
-def _parse_line(place: str, line: str) -> dict[str, Any]:
-    """The object that a line has as JSON. Raises UsageError for other text."""
-    try:
-        value: dict[str, Any] = json.loads(line)
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{place} has an escape of a lone surrogate, which is no character") from None
-    except (ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{place} is not JSON: {error}") from None
-    return value
+    return _as_prompt(place, value, read)
 
 
-def _kind(place: str, value: Mapping[str, Any]) -> str:
-    """The key of the one prompt in a line; "prompt" where it has none. Raises UsageError for several."""
+def _as_prompt(place: str, value: Mapping[str, Any], line: _Line) -> Prompt:
     kinds = [key for key in KINDS if value.get(key) is not None]
-    chat = ["chat"] if value.get("chat") and kinds != [TEXT] else []
-    if len(kinds + chat) > 1:
-        names = listed(map(json.dumps, kinds + chat))
-        raise UsageError(f"{place} has {names}; each is a whole prompt: leave one")
-    return kinds[0] if kinds else TEXT
+    kinds += ["chat"] if line.chat and kinds != [TEXT] else []
+    if len(kinds) > 1:
+        raise UsageError(f"{place} has {listed(map(json.dumps, kinds))}; each is a whole prompt: leave one")
+    arguments = line.chat_template_kwargs or {}
+    if own := sorted(OF_TEMPLATE & set(arguments)):
+        raise UsageError(
+            f'{place}: "chat_template_kwargs" has "{own[0]}", which is no variable of a template'
+        )
+    arguments |= {GENERATION_PROMPT: False} if line.add_generation_prompt is False else {}
+    if line.prompt_token_ids:
+        return Prompt("", line.set, token_ids=line.prompt_token_ids, place=place)
+    if line.messages:
+        messages, tools = _messages(place, value, line.messages), line.tools or ()
+        return Prompt("", line.set, messages=messages, tools=tools, template_arguments=arguments, place=place)
+    if line.prompt is None or not line.prompt.strip():
+        raise UsageError(f'{place} needs a non-empty "{TEXT}", or "{MESSAGES}", or "{TOKEN_IDS}"')
+    arguments = arguments if line.chat else {}
+    return Prompt(line.prompt, line.set, line.chat, template_arguments=arguments, place=place)
 
 
 def _messages(
@@ -362,7 +315,6 @@ def _messages(
 
 
 def _message(place: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """One message, with its content as text. Raises UsageError."""
     if not isinstance(role := message.get("role"), str) or not role:
         raise UsageError(f'{place} must be an object with a "role"')
     match message.get("content"):
@@ -382,16 +334,6 @@ def _part(place: str, part: Any) -> str:
         case {"type": str() as kind}:
             raise UsageError(f"{place} has a content part of type {json.dumps(kind)[:40]}; only text is run")
     raise UsageError(f'{place} has a content part that is no {{"type": "text", "text": ...}}')
-
-
-def _template_arguments(place: str, line: _Line) -> Mapping[str, Any]:
-    """What a request gives the chat template beyond its messages; its own keys are not among them."""
-    arguments = line.chat_template_kwargs or {}
-    if own := sorted(OF_TEMPLATE & set(arguments)):
-        raise UsageError(
-            f'{place}: "chat_template_kwargs" has "{own[0]}", which is no variable of a template'
-        )
-    return arguments | ({GENERATION_PROMPT: False} if line.add_generation_prompt is False else {})
 
 
 class PromptSet(Struct, frozen=True, forbid_unknown_fields=True):
@@ -441,37 +383,39 @@ def lines_of(name: str, preset: Preset | None = None) -> tuple[str, ...]:
     it is in none, or where its bytes are not those of the set.
     """
     chosen = prompt_sets().sets[name]
-    data = _installed(chosen) or _set_bytes(chosen, chosen.cached)
-    if data is None:
-        data = _download(name, chosen)
-        with suppress(OSError):  # a cache that cannot be written
-            keep_file(chosen.cached, data)
-    return tuple(_lines(name, chosen, data, preset))
-
-
-def _installed(chosen: PromptSet) -> bytes | None:
-    """The file of the package that brings it; None where it is not installed, or has another one."""
     spec = find_spec(chosen.package) if chosen.package else None
     folders = (spec.submodule_search_locations if spec else None) or ()
-    return next(
-        filter(None, (_set_bytes(chosen, Path(folder).parent / chosen.path) for folder in folders)), None
+    for path in (*(Path(folder).parent / chosen.path for folder in folders), chosen.cached):
+        with suppress(UnreadableError):
+            data = read_small_file(path, chosen.size)
+            if hashlib.sha256(data).hexdigest() == chosen.sha256:
+                break
+    else:
+        data = _download(f"--prompts {name}:", chosen)
+        with suppress(OSError):  # a cache that cannot be written
+            keep_file(chosen.cached, data)
+    if chosen.url.endswith(".gz"):
+        data = gzip.decompress(data)  # of known bytes, so of a known size
+    rows: list[Mapping[str, Any]] = [json.loads(line) for line in data.decode().splitlines()]
+    form, shots, is_chat = (preset.form, preset.shots, preset.is_chat) if preset else ("{}", 0, True)
+
+    def question(row: Mapping[str, Any]) -> str:
+        content = row[chosen.field]
+        return form.replace("{}", content if isinstance(content, str) else content[0])
+
+    def label(row: Mapping[str, Any]) -> str:
+        return f"{name} {row[chosen.set_field]}" if chosen.set_field else name
+
+    start = "".join(f"{question(row)} {row[str(chosen.answer_field)]}\n\n" for row in rows[:shots])
+    return tuple(
+        json.dumps({"prompt": start + question(row), "chat": is_chat, "set": label(row)}) for row in rows
     )
 
 
-def _set_bytes(chosen: PromptSet, path: Path) -> bytes | None:
-    """The bytes of a file; None where it cannot be read, or is not the set's."""
-    try:
-        with open_regular(path) as file:
-            data = file.read(chosen.size + 1)
-    except (OSError, UnreadableError):
-        return None
-    return data if hashlib.sha256(data).hexdigest() == chosen.sha256 else None
-
-
-def _download(name: str, chosen: PromptSet) -> bytes:
+def _download(option: str, chosen: PromptSet) -> bytes:
     if is_offline():
         raise UnreadableError(
-            f"--prompts {name}: its file is not in {chosen.cached.parent}, and this call is offline; fetch"
+            f"{option} its file is not in {chosen.cached.parent}, and this call is offline; fetch"
             f" {chosen.url} where there is a network, and name the file"
         )
     data, end = b"", time.monotonic() + DEADLINE
@@ -485,38 +429,21 @@ def _download(name: str, chosen: PromptSet) -> bytes:
                 data += piece
                 if len(data) > chosen.size or time.monotonic() > end:
                     break
-    except TransferError as error:
-        reason = f"answered {error.status}" if error.status else error.how
-        raise UnreadableError(f"--prompts {name}: {chosen.url} {reason}") from None
-    except Exception as error:  # of the client and its transport
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        reason = f"answered {status}" if status else f"did not answer ({type(error).__name__})"
-        raise UnreadableError(f"--prompts {name}: {chosen.url} {reason}") from None
+    except Exception as error:  # TransferError, or of the client
+        status = getattr(error, "status", None) or getattr(
+            getattr(error, "response", None), "status_code", None
+        )
+        how = getattr(error, "how", f"did not answer ({type(error).__name__})")
+        raise UnreadableError(f"{option} {chosen.url} {f'answered {status}' if status else how}") from None
+    digest = hashlib.sha256(data).hexdigest()
+    if digest == chosen.sha256:
+        return data
     if len(data) < chosen.size and time.monotonic() > end:
         raise UnreadableError(
-            f"--prompts {name}: {chosen.url} sent {len(data):,} of {chosen.size:,} bytes in {DEADLINE:g} s;"
+            f"{option} {chosen.url} sent {len(data):,} of {chosen.size:,} bytes in {DEADLINE:g} s;"
             " try again, or fetch it and name the file"
         )
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != chosen.sha256:
-        raise UnreadableError(
-            f"--prompts {name}: {chosen.url} sent {len(data):,} bytes with SHA-256 {digest[:16]}..., and the"
-            f" set has {chosen.size:,} with {chosen.sha256[:16]}...; nothing was kept"
-        )
-    return data
-
-
-def _lines(name: str, chosen: PromptSet, data: bytes, preset: Preset | None) -> Iterator[str]:
-    if chosen.url.endswith(".gz"):
-        data = gzip.decompress(data)  # of known bytes, so of a known size
-    rows: list[Mapping[str, Any]] = [json.loads(line) for line in data.decode().splitlines()]
-    form, shots, is_chat = (preset.form, preset.shots, preset.is_chat) if preset else ("{}", 0, True)
-
-    def question(row: Mapping[str, Any]) -> str:
-        content = row[chosen.field]
-        return form.replace("{}", content if isinstance(content, str) else content[0])
-
-    start = "".join(f"{question(row)} {row[str(chosen.answer_field)]}\n\n" for row in rows[:shots])
-    for row in rows:
-        label = f"{name} {row[chosen.set_field]}" if chosen.set_field else name
-        yield json.dumps({"prompt": start + question(row), "chat": is_chat, "set": label})
+    raise UnreadableError(
+        f"{option} {chosen.url} sent {len(data):,} bytes with SHA-256 {digest[:16]}..., and the"
+        f" set has {chosen.size:,} with {chosen.sha256[:16]}...; nothing was kept"
+    )

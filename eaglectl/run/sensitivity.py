@@ -36,7 +36,7 @@ from eaglectl.verdicts import ReadingOutcome
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
-    from eaglectl.reference.teacher_forcing import ForcedBatch
+    from eaglectl.reference.speculation import ForcedBatch
 
     # the places of texts, and these texts
     Batches = Sequence[tuple[Sequence[int], ForcedBatch]]
@@ -253,7 +253,7 @@ class FirstPass:
         results: Sequence[PromptResult],
         texts: Sequence[list[int]] | None = None,
     ) -> None:
-        from eaglectl.reference.teacher_forcing import run_target
+        from eaglectl.reference.speculation import run_target
 
         self.stage, self.job, self.stated = stage, stage.job, results
         self.texts = stage.texts if texts is None else texts
@@ -287,7 +287,7 @@ class FirstPass:
 
     def first_tokens(self, model: "DraftModel", boundaries: Sequence[int]) -> list[tuple[Integers, Flags]]:
         """Each text's positions but the last, and whether the first draft token is the target's choice."""
-        from eaglectl.reference.teacher_forcing import ForcedDrafter
+        from eaglectl.reference.speculation import ForcedDrafter
 
         drafter = ForcedDrafter(model, self.stage.target, boundaries, 1)
         tokens: dict[int, tuple[Integers, Flags]] = {}
@@ -301,7 +301,7 @@ class FirstPass:
 
     def count_first(self, model: "DraftModel", boundaries: Sequence[int], every: int = 1) -> int:
         """How many first draft tokens are the target's choice, at all positions of the texts or at some."""
-        from eaglectl.reference.teacher_forcing import ForcedDrafter
+        from eaglectl.reference.speculation import ForcedDrafter
 
         drafter = ForcedDrafter(model, self.stage.target, boundaries, 1)
         return sum(int(drafter.first_matches(batch, every).sum()) for _, batch in self.batches)
@@ -356,7 +356,7 @@ class FirstPass:
         self, model: "DraftModel", boundaries: Sequence[int], batches: "Batches"
     ) -> tuple[Integers, ...]:
         """Leading matches at each start, by text."""
-        from eaglectl.reference.teacher_forcing import ForcedDrafter
+        from eaglectl.reference.speculation import ForcedDrafter
 
         drafter = ForcedDrafter(model, self.stage.target, boundaries, self.job.k)
         matches: dict[int, Integers] = {}

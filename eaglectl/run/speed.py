@@ -13,7 +13,7 @@ from eaglectl.run.installed import ask
 from eaglectl.run.job import EngineJob
 from eaglectl.run.process import VLLM
 from eaglectl.run.timing import LEAST_REPEATS, Timing
-from eaglectl.run.tokens import read_context_length, tokenise
+from eaglectl.run.tokens import tokenise
 
 ON_CPU = "measured on a CPU: no measure of serving"
 GRAPHS = "CUDA graphs as `vllm serve` has them"
@@ -25,7 +25,6 @@ NO_RATIO = (
 # vLLM with its engine in a process of its own, as `vllm serve` runs it
 SERVED = replace(
     VLLM,
-    child="eaglectl.run.vllm.speed_child",
     environment={
         name: value for name, value in VLLM.environment.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"
     },
@@ -211,7 +210,7 @@ def measure_speed(job: EngineJob, ks: Sequence[int], concurrencies: Sequence[int
 
     Raises as `run_installed` does.
     """
-    texts = tokenise(job, read_context_length(job.target))
+    texts = tokenise(job)
     request = {"concurrencies": list(concurrencies)}
     report_step(job.on_progress, "timing without the drafter")
     plain = ask(SERVED, job, "plain", texts, request)

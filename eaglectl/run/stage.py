@@ -4,14 +4,14 @@ A Stage has both loaded once, with the prompts of a job, for several runs, draft
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from eaglectl.conversion.readings import moves
+from eaglectl.conversion.readings import Move, moves
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.engines.engine import NetworkReading
 from eaglectl.errors import RefusedError, UsageError
@@ -25,7 +25,7 @@ from eaglectl.run.prompts import batches_by_length
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from eaglectl.reference.model import DraftModel
+    from eaglectl.reference.model import DraftModel, Weights
     from eaglectl.reference.speculation import DecodingSettings, OnDraftStep
     from eaglectl.reference.target import TargetModel
 
@@ -55,29 +55,25 @@ class Stage:
         self.job = job
         self.boundaries = job.drafter.aux.boundaries or ()
         self.device, self.dtype = targets.choose_device(job.device)
-        trust, loaded = job.trust_remote_code, LOADED.get()
-        key = job.target, self.dtype, self.device, trust
-        if loaded is not None and key in loaded:
-            self.target = loaded[key]
-            self.target.record(self.boundaries)
-        else:
-            self.target = targets.load_target(
+        loaded = {} if (shared := LOADED.get()) is None else shared
+        key = job.target, self.dtype, self.device, job.trust_remote_code
+        if key not in loaded:
+            loaded[key] = targets.load_target(
                 job.target,
                 self.boundaries,
                 dtype=self.dtype,
                 device=self.device,
-                trust_remote_code=trust,
+                trust_remote_code=job.trust_remote_code,
                 on_progress=job.on_progress,
             )
-        if loaded is not None:
-            loaded[key] = self.target
-        self.texts = tokenise(job, self.target.context_length)
-        self.stop = stop_tokens(job)
+        self.target = loaded[key]
+        self.target.record(self.boundaries)
+        self.texts, self.stop = tokenise(job), stop_tokens(job)
         self.drafter = self.load(job.folder, job.drafter)
 
     def load(self, folder: "Path", drafter: Drafter) -> "DraftModel":
         """The model of a drafter in vLLM's layout, on the device of this one."""
-        from eaglectl.reference.loading import load_drafter
+        from eaglectl.reference.model import load_drafter
         from eaglectl.reference.target import drafter_device
 
         return load_drafter(folder, drafter, dtype=self.dtype, device=drafter_device(self.device))
@@ -88,20 +84,21 @@ class Stage:
         Raises RefusedError for a rope that the reference does not have.
         """
         from eaglectl.reference.model import DraftModel
-        from eaglectl.reference.teacher_forcing import moved_weights, with_draft_tokens
 
-        weights, other, reading = self.drafter.weights, candidate.drafter, candidate.reading
-        if reading is not None:
-            asked = moves(self.job.drafter, reading.key, reading.value)
+        weights, other, tokens = self.drafter.weights, candidate.drafter, candidate.tokens
+        if candidate.reading is not None:
             weights = moved_weights(
-                weights, {move.name: (move.source, move.rows, move.blocks, move.added) for move in asked}
+                weights, moves(self.job.drafter, candidate.reading.key, candidate.reading.value)
             )
-        if candidate.tokens:
-            weights = with_draft_tokens(weights, candidate.tokens)
-        model = DraftModel(weights, other.dims, other.norms, other.rope, self.drafter.eps, other.windows)
-        if candidate.is_d2t_absolute and not model.read_d2t_as_absolute(self.target.embedding.shape[0]):
-            return None
-        return model
+        d2t = weights.get("d2t")
+        if candidate.is_d2t_absolute:
+            if d2t is None or int(d2t.min()) < 0 or int(d2t.max()) >= len(self.target.embedding):
+                return None
+            tokens = d2t.tolist()
+        if tokens and d2t is not None:
+            offsets = [token - index for index, token in enumerate(tokens)]
+            weights = {**weights, "d2t": d2t.new_tensor(offsets)}
+        return DraftModel(weights, other.dims, other.norms, other.rope, self.drafter.eps, other.windows)
 
     def run(
         self,
@@ -125,8 +122,20 @@ class Stage:
         results = decode_prompts(self.target, model, given, settings, on_draft_step, on_done)
         if texts is not None:
             return results
-        names = [prompt.set for prompt in job.prompts]
-        return [replace(result, set=name) for result, name in zip(results, names, strict=True)]
+        return [replace(result, set=prompt.set) for result, prompt in zip(results, job.prompts, strict=True)]
+
+
+def moved_weights(weights: "Weights", moved: Iterable[Move]) -> "Weights":
+    """The weights with each moved tensor made of its source."""
+    made = {}
+    for move in moved:
+        tensor = weights[move.source] + move.added if move.added else weights[move.source]
+        if move.rows is not None:
+            tensor = tensor[list(move.rows)]
+        if move.blocks is not None:
+            tensor = tensor.unflatten(-1, (len(move.blocks), -1))[..., list(move.blocks), :].flatten(-2)
+        made[move.name] = tensor
+    return {**weights, **made}
 
 
 def decode_prompts(
@@ -191,7 +200,6 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
     results = stage.run(model, boundaries=boundaries, on_done=work.add)
     middle = time.perf_counter()
     plain = stage.run(None, on_done=work.add) if with_plain else []
-    end = time.perf_counter()
     return EngineRun(
         engine="reference",
         version=version_text(),
@@ -201,7 +209,7 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
         results=tuple(results),
         plain=tuple(result.tokens for result in plain),
         seconds=middle - begin,
-        plain_seconds=end - middle,
+        plain_seconds=time.perf_counter() - middle,
         resolved={
             "boundaries": list(boundaries),
             "attention": job.drafter.dims.attention,

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.errors import UnreadableError, UsageError, error_text
 from eaglectl.files.target_files import (
     read_end_tokens,
     read_target_config,
@@ -36,21 +36,25 @@ MAX_TEXT = 16 << 20
 MAX_MEMORY = 2 << 30
 
 
-def tokenise(job: EngineJob, context_length: int | None) -> list[list[int]]:
+def tokenise(job: EngineJob) -> list[list[int]]:
     """Token ids of each prompt of `job`; the tokenizer is loaded if a prompt is a text.
 
     Raises UnreadableError where tokenizer or chat template fail, UsageError for a prompt that is empty, has
     ids beyond the target's vocabulary, or with its new and draft tokens is longer than the context.
     """
     check_token_ids(job)
-    tokenizer = None
-    if job.needs_tokenizer:
-        from eaglectl.reference.target import load_tokenizer
-
-        tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
+    context_length, tokenizer = read_context_length(job.target), _tokenizer(job)
     texts = []
     for number, prompt in enumerate(job.prompts, 1):
-        ids = list(prompt.token_ids) or _tokenised(job, tokenizer, number, prompt)
+        try:
+            ids = list(prompt.token_ids) or token_ids(tokenizer, prompt)
+        except UsageError as error:
+            raise UsageError(f"{_name(number, prompt)}: {error}") from None
+        except Exception as error:  # a chat template is a program
+            raise UnreadableError(
+                f"the tokenizer or chat template of the target {job.target} fails on {_name(number, prompt)}:"
+                f" {error_text(error)}; take the target's own, or leave the prompt out"
+            ) from None
         if not ids:
             raise UsageError(f'a prompt of set "{prompt.set}" is empty once tokenised; leave it out')
         if context_length is not None and len(ids) + job.max_tokens + job.k > context_length:
@@ -61,6 +65,14 @@ def tokenise(job: EngineJob, context_length: int | None) -> list[list[int]]:
             )
         texts.append(ids)
     return texts
+
+
+def _tokenizer(job: EngineJob) -> Any:
+    if not job.needs_tokenizer:
+        return None
+    from eaglectl.reference.target import load_tokenizer
+
+    return load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
 
 
 def check_token_ids(job: EngineJob) -> None:
@@ -87,20 +99,6 @@ def check_token_ids(job: EngineJob) -> None:
 
 def _name(number: int, prompt: Prompt) -> str:
     return f"prompt {number}" + (f" ({prompt.place})" if prompt.place else "")
-
-
-def _tokenised(job: EngineJob, tokenizer: Any, number: int, prompt: Prompt) -> list[int]:
-    from eaglectl.reference.target import first_lines
-
-    try:
-        return token_ids(tokenizer, prompt)
-    except UsageError as error:
-        raise UsageError(f"{_name(number, prompt)}: {error}") from None
-    except Exception as error:  # a chat template is a program
-        raise UnreadableError(
-            f"the tokenizer or chat template of the target {job.target} fails on"
-            f" {_name(number, prompt)}: {first_lines(error)}; take the target's own, or leave the prompt out"
-        ) from None
 
 
 def token_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
@@ -133,14 +131,8 @@ def stop_tokens(job: EngineJob) -> frozenset[int]:
     """
     if job.ignores_eos:
         return frozenset()
-    tokens = set(read_end_tokens(job.target))
-    if job.needs_tokenizer:
-        from eaglectl.reference.target import load_tokenizer
-
-        tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
-        if isinstance(token := getattr(tokenizer, "eos_token_id", None), int):
-            tokens.add(token)
-    return frozenset(tokens)
+    token = getattr(_tokenizer(job), "eos_token_id", None)
+    return frozenset([*read_end_tokens(job.target), *([token] if isinstance(token, int) else ())])
 
 
 def chat_messages(prompt: Prompt) -> tuple[Mapping[str, Any], ...]:
@@ -159,9 +151,7 @@ def _with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
     vLLM 0.32.0 parses them too before the template (entrypoints/chat_utils.py).
     """
     calls = message.get("tool_calls")
-    if not isinstance(calls, list):
-        return dict(message)
-    return {**message, "tool_calls": [_parsed(call) for call in calls]}
+    return {**message, "tool_calls": [*map(_parsed, calls)]} if isinstance(calls, list) else dict(message)
 
 
 def _parsed(call: Any) -> Any:
@@ -251,7 +241,6 @@ def _within_timer() -> Iterator[None]:
 
 @contextmanager
 def _within_memory() -> Iterator[None]:
-    """Bound the address space of the process, where the system tells how much there is."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from eaglectl.run.vllm.starting import speculative_config, start_engine
+from eaglectl.run.vllm.child import llm_arguments, speculative_config, start_engine
 from tests.tiny import TARGET
 from tools.scan.interface import names
 
@@ -28,7 +28,9 @@ def main() -> None:
         "device": "cpu",
     }
     request |= {"is_mla": False, "is_mla_target": False}
-    llm = start_engine(request, 64, {"speculative_config": speculative_config(request)})
+    llm = start_engine(
+        request, llm_arguments(request, 64) | {"speculative_config": speculative_config(request)}
+    )
     params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     output = llm.generate([{"prompt_token_ids": [5, 6, 7]}], params, use_tqdm=False)[0]
     Path(sys.argv[2]).write_text(json.dumps(dict(answers(owners(llm, output)))))
@@ -49,7 +51,6 @@ def owners(llm: Any, output: Any) -> dict[str, list[Any]]:
     import vllm
     from vllm.config import speculative
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.model_executor.model_loader import base_loader
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
     from vllm.platforms import current_platform
     from vllm.v1.worker import cpu_model_runner
@@ -63,7 +64,6 @@ def owners(llm: Any, output: Any) -> dict[str, list[Any]]:
     return {
         "vllm": [vllm],
         "speculative": [speculative],
-        "base_loader": [base_loader],
         "DefaultModelLoader": [DefaultModelLoader],
         "cpu_model_runner": [cpu_model_runner],
         "EngineArgs": [EngineArgs],

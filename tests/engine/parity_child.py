@@ -23,8 +23,7 @@ else:
 import torch
 from vllm import LLM, SamplingParams
 
-from eaglectl.run.vllm.child import PROPOSERS
-from eaglectl.run.vllm.starting import speculative_config, start_engine
+from eaglectl.run.vllm.child import PROPOSERS, llm_arguments, speculative_config, start_engine
 from tests.engine import pairs
 from tests.engine.rounds import NEW_TOKENS, K, Rounds, difference, in_reference, prompts
 
@@ -101,7 +100,8 @@ def in_vllm(
         "is_mla": is_mla,
         "is_mla_target": is_mla,
     }
-    llm = start_engine(request, 128, {**options, "speculative_config": speculative_config(request)})
+    given = {**options, "speculative_config": speculative_config(request)}
+    llm = start_engine(request, llm_arguments(request, 128) | given)
     drafter: Any = getattr(runner_of(llm), PROPOSERS[RUNNER])
     logits: list[torch.Tensor] = []
     rounds: Rounds = []

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.reference.loading import load_drafter
+from eaglectl.reference.model import load_drafter
 from eaglectl.reference.speculation import (
     DecodingSettings,
     DraftSession,

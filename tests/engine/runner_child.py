@@ -13,8 +13,7 @@ from tests.engine import parity_child  # isort: skip
 
 import eaglectl
 from eaglectl.operations.converting import ConvertOptions
-from eaglectl.run.vllm.child import captured_layers
-from eaglectl.run.vllm.starting import speculative_config, start_engine
+from eaglectl.run.vllm.child import captured_layers, llm_arguments, speculative_config, start_engine
 from tests.engine import trained
 from tests.engine.agreement.bases import target
 from tests.engine.agreement.cases import CASES
@@ -56,7 +55,9 @@ def _captured(root: Path, name: str) -> dict[str, Any]:
         "is_mla_target": False,
         "needs_tokenizer": False,
     }
-    llm = start_engine(request, 128, {"speculative_config": speculative_config(request)})
+    llm = start_engine(
+        request, llm_arguments(request, 128) | {"speculative_config": speculative_config(request)}
+    )
     runner = parity_child.runner_of(llm)
     return {"module": type(runner).__module__, "layers": captured_layers(runner.get_model())}
 

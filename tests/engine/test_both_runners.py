@@ -25,7 +25,7 @@ from tests.tiny import PROMPTS, TARGET, TINY
 EAGLE3 = TINY / "eagle3"
 SHORT = ("--target", TARGET, "--prompts", PROMPTS, "--sample", 8, "--max-tokens", 12, "--device", "cpu")
 CHILDREN = Path(child.__file__).parent
-CHILD_MODULES = ("child.py", "connector.py", "starting.py", "states.py")
+CHILD_MODULES = ("child.py", "connector.py")
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +163,8 @@ def test_a_temperature_that_the_cpu_build_loses_is_not_measured(runner: str) -> 
 # what runs on GPUs, what only a stand-in of vLLM makes happen (tests/test_vllm_smoke.py), and what CPU builds
 # do not measure: a temperature
 ELSEWHERE = {
-    *("gpu_arguments", "gpu_memory", "memory_share", "_submit_async_write", "keeps_temperature"),
-    *("check_device", "_counters", "captured_layers", "main"),
+    *("llm_arguments", "gpu_memory", "memory_share", "_submit_async_write", "keeps_temperature"),
+    *("_check_device", "_counters", "captured_layers", "main"),
     *("generate", "speculative_config", "sampled_drafting"),
 }
 

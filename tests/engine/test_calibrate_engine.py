@@ -17,10 +17,10 @@ from eaglectl.conversion.calibration import Statistics, read_statistics
 from eaglectl.errors import UnreadableError
 from eaglectl.operations.converting import ConvertOptions
 from eaglectl.progress import Progress
+from eaglectl.reference.states import TransformersEngine
 from eaglectl.reference.target import load_target
-from eaglectl.reference.target_engine import TransformersEngine
+from eaglectl.run.installed import start_vllm
 from eaglectl.run.job import EngineJob
-from eaglectl.run.vllm.target_engine import start_vllm
 from tests.engine import pairs
 from tests.tiny import TARGET, TINY
 

@@ -8,7 +8,7 @@ import pytest
 import eaglectl
 from eaglectl.errors import UnreadableError
 from eaglectl.operations.converting import ConvertOptions
-from eaglectl.run.vllm.starting import sampled_drafting
+from eaglectl.run.vllm.child import sampled_drafting
 from tests.tiny import PROMPTS, TARGET, TINY
 
 

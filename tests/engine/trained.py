@@ -8,7 +8,7 @@ import torch
 from transformers import AutoTokenizer
 
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.reference.loading import load_drafter
+from eaglectl.reference.model import load_drafter
 from eaglectl.reference.speculation import DecodingSettings, DraftSession, SpeculativeDecoder
 from eaglectl.reference.target import load_target
 from tests.tiny import PROMPTS, TARGET, TINY

@@ -48,9 +48,8 @@ from eaglectl.publish.card import CardFacts, make_card, read_smoke
 from eaglectl.publish.verification import verify_folder
 from eaglectl.report.outlines import render_page
 from eaglectl.run.prompts import choose_prompts
-from eaglectl.run.server.answers import parse_answer
-from eaglectl.run.server.http import Server, open_server
-from eaglectl.run.server.metrics import parse_counters
+from eaglectl.run.server.client import Server, open_server, parse_answer
+from eaglectl.run.server.run import parse_counters
 from eaglectl.run.tokens import read_context_length
 from tests.builders import (
     DRAFT,
@@ -581,7 +580,7 @@ def read_states(suffix: str) -> Callable[[bytes], object]:
     """A trainer's file of hidden states."""
 
     def read(data: bytes) -> object:
-        from eaglectl.reference.loading import load_tensors
+        from eaglectl.reference.states import load_tensors
 
         return load_tensors(written(data, f"states{suffix}", "states"))
 
@@ -684,7 +683,7 @@ def apply_template(data: bytes) -> object:
     target = target_with_template()
     (target / "chat_template.jinja").write_bytes(data)
     prompt = Prompt("one", messages=({"role": "user", "content": "two"},))
-    return tokenise(EngineJob(target, card_facts().drafter, target, (prompt,)), 512)
+    return tokenise(EngineJob(target, card_facts().drafter, target, (prompt,)))
 
 
 TEMPLATE = (

@@ -68,9 +68,9 @@ def drafts(drafter: Path, target: Path, file: Path, count: int, dtype: str, devi
     import torch
 
     import eaglectl
-    from eaglectl.reference.loading import load_drafter
+    from eaglectl.reference.model import load_drafter
+    from eaglectl.reference.speculation import ForcedDrafter, run_target
     from eaglectl.reference.target import load_target
-    from eaglectl.reference.teacher_forcing import ForcedDrafter, run_target
 
     read = eaglectl.inspect(str(drafter), target=str(target)).drafter
     boundaries = read.aux.boundaries

@@ -76,7 +76,7 @@ def test_a_run_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ch
 def test_a_cached_set_of_prompts_is_the_sets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change
 ) -> None:
-    monkeypatch.setattr(prompts, "_installed", lambda chosen: None)
+    monkeypatch.setattr(prompts, "find_spec", lambda name: None)
     monkeypatch.setattr(prompts, "is_offline", lambda: True)
     chosen = prompts.prompt_sets().sets["mt-bench"]
     file = tmp_path / "set"

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from eaglectl.cli import run
 from eaglectl.errors import UnreadableError
-from eaglectl.run.server.answers import get, parse_answer
-from eaglectl.run.server.http import open_server
-from eaglectl.run.server.metrics import parse_counters
+from eaglectl.run.server.client import get, open_server, parse_answer
+from eaglectl.run.server.run import parse_counters
 from eaglectl.text import masked
 from tests import servers
 from tests.servers import COMPLETIONS, COUNTERS, METRICS, TOO_LONG, Page, Raw, answer, raw_server

@@ -13,7 +13,7 @@ from tests.engine import parity_child  # isort: skip
 import torch
 from vllm.v1.sample import rejection_sampler
 
-from eaglectl.run.vllm import child, starting
+from eaglectl.run.vllm import child
 
 
 def expand(
@@ -32,7 +32,7 @@ def expand(
 def main() -> None:
     """Answer the request."""
     rejection_sampler.expand_batch_to_tokens = expand
-    starting.sampled_drafting = lambda: None
+    child.sampled_drafting = lambda: None
     parity_child.torch.set_num_threads(1)
     request = json.loads(Path(sys.argv[1]).read_text())
     Path(sys.argv[2]).write_text(json.dumps(child.generate(request)))

@@ -14,7 +14,7 @@ from eaglectl.commands.arguments import (
     print_result,
     print_trust,
 )
-from eaglectl.errors import UsageError
+from eaglectl.errors import check
 from eaglectl.operations.options import ADVANCED, SmokeOptions
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 from eaglectl.text import listed
@@ -53,29 +53,27 @@ def smoke_command(
     exit_by(report.verdict)
 
 
-def _check_load_only(options: SmokeOptions, page: str | None) -> None:
-    """Raise UsageError for options that --load-only cannot take."""
-    if page is not None:
-        raise UsageError("--load-only measures nothing that a page could show; leave --page out")
-    if options.speed or len(options.chains) > 1:
-        raise UsageError("--load-only runs nothing that could be timed; leave --speed and a list of -k out")
-    if options.run_in not in ("auto", "vllm"):
-        raise UsageError(
-            f"--load-only is vLLM's, and --run-in is {options.run_in}; smoke --run-in sglang without it lists"
-            " what nothing fills too"
-        )
-    if options.engine_arguments or options.tensor_parallel_size != 1:
-        raise UsageError(
-            "--load-only loads the drafter alone; leave --tensor-parallel-size and --engine-arg out"
-        )
-
-
 def _load_only(
     source: str, target: str | None, options: SmokeOptions, page: str | None, *, is_json: bool
 ) -> None:
     from eaglectl.operations.smoking import load_only
 
-    _check_load_only(options, page)
+    check(
+        (page is not None, "--load-only measures nothing that a page could show; leave --page out"),
+        (
+            options.speed or len(options.chains) > 1,
+            "--load-only runs nothing that could be timed; leave --speed and a list of -k out",
+        ),
+        (
+            options.run_in not in ("auto", "vllm"),
+            f"--load-only is vLLM's, and --run-in is {options.run_in}; smoke --run-in sglang without it lists"
+            " what nothing fills too",
+        ),
+        (
+            options.engine_arguments or options.tensor_parallel_size != 1,
+            "--load-only loads the drafter alone; leave --tensor-parallel-size and --engine-arg out",
+        ),
+    )
     trust = options.trust_remote_code
     result = load_only(source, target, timeout=options.timeout, trust_remote_code=trust)
     if is_json:

@@ -14,7 +14,6 @@ from eaglectl.run.sensitivity import Variant
 
 
 def _seconds(report: SmokeReport) -> dict[str, Any]:
-    """The time of all prompts with and without the drafter."""
     return {
         "drafted": round(report.run.seconds, 3),
         "plain": round(report.run.plain_seconds, 3) if report.run.plain else None,

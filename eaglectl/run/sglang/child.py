@@ -18,35 +18,34 @@ CPU_CACHE = 8192  # tokens
 
 
 def main() -> None:
-    """Answer requests until the parent closes stdin."""
+    """Answer requests until the parent has no more."""
     answer = str(Path(sys.argv[1]) / ANSWER_FILE)
     os.environ |= {ANSWER: answer, REPORT: f"{answer}.scheduler"}
-    serve_requests({"memory": memory, "generate": generate, "plain": generate}, version, argument_names)
+    serve_requests({"memory": _memory, "generate": generate, "plain": generate}, _version, _argument_names)
 
 
-def version() -> str:
-    """SGLang's release."""
+def _version() -> str:
     import sglang
 
     return str(sglang.__version__)
 
 
-def argument_names() -> list[str]:
-    """The arguments of SGLang's server and engine."""
+def _argument_names() -> list[str]:
     from sglang.srt.server_args import ServerArgs
 
     names = getattr(ServerArgs, "__struct_fields__", None) or ServerArgs.__dataclass_fields__
     return [*names]
 
 
-def memory(request: dict[str, Any]) -> dict[str, Any]:
+def _memory(request: dict[str, Any]) -> dict[str, int]:
     """Bytes that are free, and all; none on GPUs, where SGLang takes a share of what is free at its start."""
-    return machine_memory() if is_cpu(request) else {}
+    return machine_memory() if _is_cpu(request) else {}
 
 
-def is_cpu(request: dict[str, Any]) -> bool:
-    """Whether this request runs on the CPU."""
-    return request["device"] == "cpu" or not has_gpu()
+def _is_cpu(request: dict[str, Any]) -> bool:
+    import torch
+
+    return request["device"] == "cpu" or not torch.cuda.is_available()
 
 
 def generate(request: dict[str, Any]) -> dict[str, Any]:
@@ -151,16 +150,9 @@ def server_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
         "log_level": "error",
         "dtype": "auto",
     }
-    if is_cpu(request):
+    if _is_cpu(request):
         arguments |= {"device": "cpu", "dtype": "float32", "max_total_tokens": max(CPU_CACHE, 2 * length)}
     return {**arguments, **request["engine_arguments"]}
-
-
-def has_gpu() -> bool:
-    """Whether there is one that torch can use."""
-    import torch
-
-    return bool(torch.cuda.is_available())
 
 
 if __name__ == "__main__":

@@ -5,14 +5,15 @@ they had where nothing filled them, so that the engine runs as it does without t
 """
 
 import inspect
+import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from eaglectl.run.child import error_answer, write_error, write_json
+from eaglectl.run.child import error_answer, load_over_nan
 
 # variables that name the file of the child's answer, for an error, and that of the report
 ANSWER, REPORT = "EAGLECTL_ANSWER", "EAGLECTL_SCHEDULER_REPORT"
@@ -35,7 +36,7 @@ def watch(cls: Any) -> None:
     def reporting_init(self: Any, *arguments: Any, **named: Any) -> None:
         with reported():
             initialise(self, *arguments, **named)
-        write_json(Path(os.environ[REPORT]), describe(self, drafter))
+        _write(REPORT, describe(self, drafter))
 
     def reporting_run(self: Any, *arguments: Any, **named: Any) -> Any:
         with reported():
@@ -52,8 +53,17 @@ def reported() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        write_error(Path(os.environ[ANSWER]), {"version": str(sglang.__version__), **error_answer(error)})
+        if not Path(os.environ[ANSWER]).exists():  # what follows from an error is not the cause
+            _write(ANSWER, {"version": str(sglang.__version__), **error_answer(error)})
         raise
+
+
+def _write(variable: str, document: dict[str, Any]) -> None:
+    """Write the file that the variable names, which is there whole or not at all."""
+    path = Path(os.environ[variable])
+    whole = path.with_name(f"{path.name}.{os.getpid()}")
+    whole.write_text(json.dumps(document), encoding="utf-8")
+    whole.replace(path)
 
 
 def watch_loading(drafter: dict[str, Any]) -> None:
@@ -62,45 +72,22 @@ def watch_loading(drafter: dict[str, Any]) -> None:
     from sglang.srt.model_loader.loader import DefaultModelLoader
 
     load_model, load_weights = ModelRunner.load_model, DefaultModelLoader.load_weights_and_postprocess
-    loading: dict[str, bool] = {"drafter": False}
-
-    def watched_load(self: Any, *arguments: Any, **named: Any) -> Any:
-        loading["drafter"] = bool(self.is_draft_worker)
-        try:
-            result = load_model(self, *arguments, **named)
-            if self.is_draft_worker:
-                drafter["model"] = self.model
-            return result
-        finally:
-            loading["drafter"] = False
 
     def watched_weights(model: Any, weights: Any, device: Any) -> None:
-        if loading["drafter"]:
-            drafter["unfilled"] = load_over_nan(model, lambda: load_weights(model, weights, device))
-        else:
-            load_weights(model, weights, device)
+        drafter["unfilled"] = load_over_nan(model, lambda: load_weights(model, weights, device))
+
+    def watched_load(self: Any, *arguments: Any, **named: Any) -> Any:
+        if not self.is_draft_worker:
+            return load_model(self, *arguments, **named)
+        DefaultModelLoader.load_weights_and_postprocess = staticmethod(watched_weights)
+        try:
+            result = load_model(self, *arguments, **named)
+        finally:
+            DefaultModelLoader.load_weights_and_postprocess = staticmethod(load_weights)
+        drafter["model"] = self.model
+        return result
 
     ModelRunner.load_model = watched_load
-    DefaultModelLoader.load_weights_and_postprocess = staticmethod(watched_weights)
-
-
-def load_over_nan(model: Any, load: Callable[[], object]) -> dict[str, Any]:
-    """The parameters by name that `load` leaves NaN, wholly or in part."""
-    import torch
-
-    initial = {}
-    for name, parameter in model.named_parameters():
-        if parameter.dtype in (torch.float32, torch.bfloat16, torch.float16):
-            initial[name] = (parameter, parameter.detach().clone())
-            parameter.data.fill_(float("nan"))
-    load()
-    holes = {}
-    for name, (parameter, before) in initial.items():
-        is_hole = parameter.detach().isnan()
-        if is_hole.shape == before.shape and bool(is_hole.any()):
-            parameter.data[is_hole] = before[is_hole]
-            holes[name] = parameter
-    return holes
 
 
 def describe(scheduler: Any, drafter: dict[str, Any]) -> dict[str, Any]:

