@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.front_matter import MATTER, front_matter
-from eaglectl.files.hub_names import is_repo_name
+from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.files.layout import CARD
 from eaglectl.publish.card_block import CardFacts, card_block
 from eaglectl.publish.request import CardAnswers

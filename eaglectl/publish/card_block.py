@@ -19,7 +19,7 @@ from eaglectl.conversion.card import (
 )
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.registry import launch_commands, llama_server
-from eaglectl.files.hub_names import is_repo_name
+from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.files.record import history
 from eaglectl.formats.catalogue import known_formats
 from eaglectl.publish.project import install_command, repository

@@ -15,9 +15,17 @@ from msgspec import Struct, field
 import eaglectl
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
 from eaglectl.files.hub import check_token
-from eaglectl.files.hub_errors import ACCOUNT, LOGIN, HubRequest, refusal, unreachable
-from eaglectl.files.hub_retries import XET_CODE, TransferError
-from eaglectl.files.hub_session import failure_in, hub_calls
+from eaglectl.files.hub_requests import (
+    ACCOUNT,
+    LOGIN,
+    XET_CODE,
+    HubRequest,
+    TransferError,
+    failure_in,
+    hub_calls,
+    refusal,
+    unreachable,
+)
 from eaglectl.publish.plan import RemoteFile, RepositoryState, moved_tag
 from eaglectl.publish.upload_files import UploadFile, changed
 from eaglectl.text import listed

@@ -8,7 +8,7 @@ from typing import Any
 from eaglectl.errors import UsageError
 from eaglectl.files.files import read_small_file
 from eaglectl.files.header import parse_json
-from eaglectl.files.hub_names import is_repo_name
+from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.judge.rules.config import schema_file, violations
 from eaglectl.text import as_markdown
 

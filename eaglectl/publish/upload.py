@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from eaglectl import shell
 from eaglectl.base import Result
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
-from eaglectl.files.hub_retries import TransferError
+from eaglectl.files.hub_requests import TransferError
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publish.plan import RemoteFile, RepositoryState, UploadPlan
 from eaglectl.publish.remote import Commit, Remote, can_name

@@ -33,7 +33,7 @@ from eaglectl.files.distributed import read_table
 from eaglectl.files.front_matter import front_matter
 from eaglectl.files.header import header_length, parse_header, parse_json
 from eaglectl.files.hub import read_listing
-from eaglectl.files.hub_errors import HubRequest
+from eaglectl.files.hub_requests import HubRequest
 from eaglectl.files.layout import checkpoint_files
 from eaglectl.files.opcodes import PickleError, read_pickle
 from eaglectl.files.record import is_untrained

@@ -13,7 +13,7 @@ from eaglectl.engines.registry import ENGINES, EngineRequest
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.files.hub_names import SCHEME, is_repo_name
+from eaglectl.files.hub_cache import SCHEME, is_repo_name
 from eaglectl.files.layout import CARD, CONFIG, RECORD, SUMS
 from eaglectl.files.opening import open_source
 from eaglectl.formats.commands import command

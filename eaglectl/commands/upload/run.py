@@ -25,7 +25,7 @@ from eaglectl.commands.upload.release import (
 from eaglectl.errors import UnreadableError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.hub import is_offline
-from eaglectl.files.hub_errors import NoAnswerError
+from eaglectl.files.hub_requests import NoAnswerError
 from eaglectl.files.layout import RECORD
 from eaglectl.files.opening import open_local_folder
 from eaglectl.formats.commands import completing, whole_commands
