@@ -112,10 +112,10 @@ def scratch(
         register_removal(remove)  # before it is made: a signal may come in between
         with ExitStack() as lock, ExitStack() as spare:
             try:
-                folder.mkdir(0o700)
-                _lock(folder, lock)
                 for _ in range(SPARE):
                     spare.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+                folder.mkdir(0o700)
+                _lock(folder, lock)
                 _mark(folder).touch()
                 (folder / name).mkdir()
                 yield folder / name
