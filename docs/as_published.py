@@ -16,7 +16,7 @@ import eaglectl
 from eaglectl.engines.registry import ENGINES, parse_engine
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.files.hub_names import is_repo_name
+from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.formats.published import PublishedDrafter, published_file
 from eaglectl.judge.outputs import judge_plan
 from eaglectl.verdicts import ServedAs

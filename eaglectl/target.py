@@ -16,7 +16,7 @@ from eaglectl.files.checkpoint import Checkpoint, read_checkpoint, read_config
 from eaglectl.files.files import MIB
 from eaglectl.files.front_matter import front_matter
 from eaglectl.files.header import parse_json
-from eaglectl.files.hub_names import SCHEME, is_repo_name
+from eaglectl.files.hub_cache import SCHEME, is_repo_name
 from eaglectl.files.layout import CARD, CONFIG, RECORD, has_weights
 from eaglectl.files.opening import open_folder, open_source
 from eaglectl.files.source import FolderSource, Source

@@ -362,10 +362,10 @@ def short_waits(monkeypatch: pytest.MonkeyPatch, *, attempts: int = 4) -> list[f
     from huggingface_hub import file_download
     from huggingface_hub.utils import _http
 
-    from eaglectl.files import hub_retries
+    from eaglectl.files import hub_requests
 
-    policy = replace(hub_retries.POLICY, attempts=attempts, first_wait=0.01, longest_wait=0.01)
-    monkeypatch.setattr(hub_retries, "POLICY", policy)
+    policy = replace(hub_requests.POLICY, attempts=attempts, first_wait=0.01, longest_wait=0.01)
+    monkeypatch.setattr(hub_requests, "POLICY", policy)
     client_waits: list[float] = []
     for module in (_http, file_download):
         monkeypatch.setattr(module, "time", SimpleNamespace(sleep=client_waits.append))

@@ -80,7 +80,7 @@ HOMES = {
     "huggingface_hub": (
         "files/hub.py",
         "files/hub_client.py",
-        "files/hub_session.py",
+        "files/hub_requests.py",
         "publish/",
     ),
     "transformers": ("reference/target.py",),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import eaglectl
 from eaglectl.errors import UnreadableError
-from eaglectl.files.hub_names import REPO
+from eaglectl.files.hub_cache import REPO
 from eaglectl.formats.format import Answers
 from eaglectl.publish import project
 from eaglectl.publish.card import BEGIN, END

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from eaglectl.files import hub_retries
-from eaglectl.files.hub_retries import RetryPolicy, TransferError
-from eaglectl.files.hub_session import hub_calls
+from eaglectl.files import hub_requests
+from eaglectl.files.hub_requests import RetryPolicy, TransferError, hub_calls
 from eaglectl.publish import upload
 from tests.builders import STATED, Outcome, call, drafter_folder, floats
 from tests.hub import TOKEN, LoopbackHub, Reply, Request, User, client_hub, once
@@ -38,9 +37,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The waits of the policy as it is, which are not waited."""
     waits: list[float] = []
-    monkeypatch.setattr(hub_retries, "POLICY", RetryPolicy(jitter=0.0))
-    clock = SimpleNamespace(sleep=waits.append, monotonic=hub_retries.time.monotonic)
-    monkeypatch.setattr(hub_retries, "time", clock)
+    monkeypatch.setattr(hub_requests, "POLICY", RetryPolicy(jitter=0.0))
+    clock = SimpleNamespace(sleep=waits.append, monotonic=hub_requests.time.monotonic)
+    monkeypatch.setattr(hub_requests, "time", clock)
     return waits
 
 
@@ -257,7 +256,7 @@ def hub_session_download(name: str) -> Path:
 
 
 def test_progress_starts_the_count_again(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_retries, "POLICY", replace(hub_retries.POLICY, progress=100_000))
+    monkeypatch.setattr(hub_requests, "POLICY", replace(hub_requests.POLICY, progress=100_000))
     ranges = cut_weights(hub, *[100_000] * 8)
     hub_session_download("org/drafter")
     assert len(ranges) == 9

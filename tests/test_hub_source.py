@@ -582,7 +582,7 @@ def test_a_crash_shows_no_token(hub: LoopbackHub, tmp_path: Path) -> None:
         "HF_HUB_DISABLE_XET": "1",
     }
     code = (
-        "import eaglectl.files.hub_retries as r; r.POLICY = r.RetryPolicy(first_wait=0.01);"
+        "import eaglectl.files.hub_requests as r; r.POLICY = r.RetryPolicy(first_wait=0.01);"
         " from eaglectl.cli import main; main()"
     )
     for arguments in (

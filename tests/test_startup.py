@@ -67,7 +67,7 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
     assert {name for name in loaded if name.startswith("eaglectl.")} == {
         "eaglectl.files",
         "eaglectl.files.files",  # a working folder that was removed
-        "eaglectl.files.signals",
+        "eaglectl.files.scratch",
         "eaglectl.cli",
         "eaglectl.cli.app",
         "eaglectl.cli.commands",

@@ -12,7 +12,7 @@ import warnings
 from itertools import pairwise
 
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError, input_error
-from eaglectl.files.signals import Terminated, run_removals
+from eaglectl.files.scratch import Terminated, run_removals
 from eaglectl.options import CALLER
 from eaglectl.terminal import discard_stdout, guard_streams, report_fault, say
 from eaglectl.text import printable

@@ -104,7 +104,7 @@ def _paths(typed: str) -> list[Path]:
 
 def _cached() -> Iterator[str]:
     """The repositories in the Hub client's cache."""
-    from eaglectl.files.hub_session import load_client
+    from eaglectl.files.hub_requests import load_client
 
     for path in _paths(f"{load_client().constants.HF_HUB_CACHE}/"):
         if path.name.startswith("models--"):

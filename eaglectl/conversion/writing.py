@@ -32,7 +32,7 @@ from eaglectl.files.digests import (
 )
 from eaglectl.files.files import Stamp
 from eaglectl.files.header import DTYPE_BITS, header_json
-from eaglectl.files.hub_names import is_repo_name
+from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.files.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
 from eaglectl.files.record import RECORD_SCHEMA
 from eaglectl.files.source import PinnedSource, Source, changed

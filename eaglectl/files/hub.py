@@ -17,8 +17,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from glob import escape
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import quote
 
 import msgspec
@@ -27,34 +28,47 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.errors import UnreadableError
-from eaglectl.files.files import Stamp, open_regular
-from eaglectl.files.hub_cache import ListedDigests, blocks_of, compared, is_compared, other_bytes, repair
-from eaglectl.files.hub_errors import HubRequest, refusal, unreachable
-from eaglectl.files.hub_names import split_name
-from eaglectl.files.hub_retries import TransferError
-from eaglectl.files.hub_session import (
-    download,
-    error_of,
+from eaglectl.files.files import Stamp, keep_file, open_regular
+from eaglectl.files.hub_cache import (
+    SCHEME,
+    SHA1_DIGITS,
+    SHARED,
+    ListedDigests,
+    blocks_of,
+    compared,
+    is_compared,
+    repair,
+    split_name,
+)
+from eaglectl.files.hub_requests import (
+    HubRequest,
+    TransferError,
+    failed,
     failure_in,
     hub_calls,
     load_client,
-    open_snapshot,
+    refusal,
+    unreachable,
 )
-from eaglectl.files.hub_sharing import SHARED
-from eaglectl.files.layout import CONFIG, INDEX, checkpoint_files, readable_files
+from eaglectl.files.layout import CONFIG, INDEX, checkpoint_files, has_weights, readable_files
 from eaglectl.files.source import FolderSource, check_whole
 from eaglectl.progress import notify
 from eaglectl.text import listed
 
 # a range may take this long, and a second more for each so many bytes
 PATIENCE, SLOWEST = 30.0, 50_000
-
-
+# files up to this size are read whole, in one request
+MAX_WHOLE = 200_000
+# ranges up to this size are kept in memory
+MAX_KEPT = 4 << 20
+# bytes that the list of files of a repository may have
+MAX_LIST = 64 << 20
 # git's names of commits and files: SHA-1, SHA-256 where the repository uses it
 GIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 # what msgspec raises for a body that is not what was expected
 NO_ANSWER = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+DOWNLOADS = threading.Lock()
 
 
 class _ListedFile(Struct):
@@ -79,89 +93,42 @@ class _TreeEntry(Struct):
     git_id: Any = msgspec.field(default=None, name="oid")
 
 
-def with_tree(digests: ListedDigests, body: bytes) -> ListedDigests:
-    """The digests and those of other files in a Hub's answer to `tree`; an answer without any adds none."""
-    try:
-        entries = msgspec.json.decode(body, type=list[_TreeEntry])
-    except NO_ANSWER:
-        return digests
-    more = _digests([entry for entry in entries if entry.name not in digests])
-    return ListedDigests({**digests.sha256, **more.sha256}, {**digests.git_ids, **more.git_ids})
-
-
 def _digests(files: Sequence[_ListedFile | _TreeEntry]) -> ListedDigests:
     """The digests that a Hub lists; the git id of a file in LFS is that of its pointer, and none of it."""
-    sha256 = {file.name: file.lfs.get("sha256", file.lfs.get("oid")) for file in files if _is_in_lfs(file)}
-    git_ids = {file.name: file.git_id for file in files if not _is_in_lfs(file)}
-    return ListedDigests(
-        {name: text for name, text in sha256.items() if isinstance(text, str) and SHA256.fullmatch(text)},
-        {name: text for name, text in git_ids.items() if isinstance(text, str) and GIT_ID.fullmatch(text)},
-    )
+    digests = ListedDigests({}, {})
+    for file in files:
+        if isinstance(file.lfs, dict):
+            text, pattern, table = file.lfs.get("sha256", file.lfs.get("oid")), SHA256, digests.sha256
+        else:
+            text, pattern, table = file.git_id, GIT_ID, digests.git_ids
+        if isinstance(text, str) and pattern.fullmatch(text):
+            table[file.name] = text
+    return digests
 
 
-def _is_in_lfs(file: _ListedFile | _TreeEntry) -> bool:
-    return isinstance(file.lfs, dict)
+def _read(
+    request: HubRequest, url: str, headers: Mapping[str, str], most: int
+) -> tuple[int, Mapping[str, str], bytes]:
+    """Status, headers and body of a response, which is read to its end, or until there is more than `most`.
 
-
-class Response(Struct, frozen=True):
-    """A response: its status, its headers, and as much of its body as was requested."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def refusal(self, request: HubRequest) -> UnreadableError:
-        """The error for a response of this status."""
-        return refusal(request, self.status, self.headers.get("x-error-code", ""))
-
-
-def read_whole(request: HubRequest, url: str, headers: Mapping[str, str], most: int) -> bytes:
-    """The whole body at `url`. Raises UnreadableError, also where it has more than `most` bytes."""
-    response = _read(request, url, headers, most)
-    if response.status != 200 or len(response.body) > most:
-        raise response.refusal(request)
-    return response.body
-
-
-def read_range(
-    request: HubRequest, url: str, headers: Mapping[str, str], place: tuple[int, int, int]
-) -> bytes:
-    """Bytes [start, stop) of a file of `size` bytes (`place` is all three). Raises UnreadableError."""
-    start, stop, size = place
-    is_part = (start, stop) != (0, size)
-    ranged = {**headers, "Range": f"bytes={start}-{stop - 1}"} if is_part else headers
-    response = _read(request, url, ranged, stop - start)
-    part = f"bytes {start}-{stop - 1}/{size}"
-    if response.status not in (200, 206):
-        raise response.refusal(request)
-    if response.status == 206 and response.headers.get("content-range", "").strip() != part:
-        raise unreachable(request, f"sent other bytes than {start} to {stop}, which were asked for")
-    if response.status == 200 and start:  # else the file's beginning, whatever follows
-        raise UnreadableError(
-            f"{request.subject}: the Hub at {request.host} sends whole files only, and not ranges; run"
-            f" `hf download {request.repo}`, and give it again"
-        )
-    if not is_part and len(response.body) > size:
-        raise unreachable(request, f"sent more than the {size} bytes that it lists")
-    if len(response.body) < stop - start:
-        raise unreachable(request, f"sent {len(response.body)} bytes of {stop - start}")
-    return response.body[: stop - start]
-
-
-def _read(request: HubRequest, url: str, headers: Mapping[str, str], most: int) -> Response:
-    """The response; its body is read to its end, or until there is more than `most` of it."""
+    Raises UnreadableError for another status than 200 or 206.
+    """
     seconds = float(load_client().constants.HF_HUB_DOWNLOAD_TIMEOUT)
     options = {"headers": dict(headers), "timeout": seconds, "follow_redirects": True}
     try:
         with hub_calls() as session, session.stream("GET", url, **options) as response:
             if "Range" in headers and response.headers.get("content-encoding", "identity") != "identity":
                 raise TransferError("sends a range compressed, although it was asked not to")
-            return Response(response.status_code, response.headers, b"".join(_pieces(response, most)))
+            answer = response.status_code, response.headers, b"".join(_pieces(response, most))
     except OSError as error:
         failure = TransferError(f"cannot be reached ({type(error).__name__})")
     except Exception as error:  # of the client or its transport: the text may hold the token
         failure = failure_in(error, "broke the answer off")
-    raise error_of(request, failure)
+    else:
+        if answer[0] not in (200, 206):
+            raise refusal(request, answer[0], answer[1].get("x-error-code", ""))
+        return answer
+    raise failed(request, failure)
 
 
 def _pieces(response: Any, most: int) -> Iterator[bytes]:
@@ -176,14 +143,6 @@ def _pieces(response: Any, most: int) -> Iterator[bytes]:
             raise TransferError(f"is too slow: {count} bytes came of {most}")
 
 
-# files up to this size are read whole, in one request
-MAX_WHOLE = 200_000
-# ranges up to this size are kept in memory
-MAX_KEPT = 4 << 20
-# bytes that the list of files of a repository may have
-MAX_LIST = 64 << 20
-
-
 @dataclass(frozen=True, slots=True)
 class HubSource:
     """The files of a repository at `commit`.
@@ -191,6 +150,8 @@ class HubSource:
     `sizes`, `listed` (digests) and `below` (sizes of files in subfolders) are the Hub's; `kept` are ranges
     read before, `cached` files that were read from the client's cache.
     """
+
+    only: ClassVar[str | None] = None  # a repository is read as a whole
 
     request: HubRequest
     commit: str
@@ -211,11 +172,6 @@ class HubSource:
     def place(self) -> str:
         """org/name."""
         return self.request.repo
-
-    @property
-    def only(self) -> str | None:
-        """None: a repository is read as a whole."""
-        return None
 
     def names(self) -> tuple[str, ...]:
         """Files at the top of the repository, and those of a torch distributed checkpoint in its `model/`."""
@@ -261,6 +217,29 @@ class HubSource:
             self.kept[key] = data
         return data[start - first : stop - first]
 
+    def _fetch(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes of a file by one request; a whole file is compared with its listed digest."""
+        request, size = replace(self.request, file=name), self.sizes[name]
+        is_part, headers = stop - start < size, dict(self.headers)
+        if is_part:
+            headers["Range"] = f"bytes={start}-{stop - 1}"
+        url = f"{request.endpoint}/{self.label}/resolve/{self.commit}/{quote(name)}"
+        status, answer, data = _read(request, url, headers, stop - start)
+        if status == 206 and answer.get("content-range", "").strip() != f"bytes {start}-{stop - 1}/{size}":
+            raise unreachable(request, f"sent other bytes than {start} to {stop}, which were asked for")
+        if status == 200 and start:  # else the file's beginning, whatever follows
+            raise UnreadableError(
+                f"{request.subject}: the Hub at {request.host} sends whole files only, and not ranges; run"
+                f" `hf download {request.repo}`, and give it again"
+            )
+        if len(data) < stop - start:
+            raise unreachable(request, f"sent {len(data)} bytes of {stop - start}")
+        if not is_part and len(data) > size:
+            raise unreachable(request, f"sent more than the {size} bytes that it lists")
+        if not (is_part or self.listed.is_same(name, size, [data])):
+            raise self._other_bytes(name, "that came", "run the command again")
+        return data[: stop - start]
+
     @property
     def unchecked(self) -> tuple[str, ...]:
         """Files of which bytes came from the Hub or the cache and no digest covers them: parts, or no digest
@@ -283,18 +262,49 @@ class HubSource:
         """
         for name in {CONFIG, INDEX} & set(self.sizes):
             check_whole(self.label, name, self.sizes[name])
-        files = checkpoint_files(self, self.sizes)
-        sizes = {name: self.sizes[name] for name in files if name not in without}
-        new = [name for name in sizes if self.path(name) is None]
-        folder = download(self.request, self.commit, sizes)
-        self._compare({name: folder.path(name) for name in sizes}, new)
-        if unlisted := [name for name in new if name not in self.listed]:
+        names = [name for name in checkpoint_files(self, self.sizes) if name not in without]
+        new = [name for name in names if self.path(name) is None]
+        folder = self._download(names)
+        self._compare({name: folder.path(name) for name in names}, new)
+        unlisted = [name for name in names if name not in self.listed]
+        if unchecked := [name for name in unlisted if name in new]:
             notify(
-                f"{self.label}: the Hub at {self.request.host} lists no digest of {listed(unlisted)};"
+                f"{self.label}: the Hub at {self.request.host} lists no digest of {listed(unchecked)};"
                 " only the size was checked"
             )
-        folder.check_cached(name for name in sizes if name not in self.listed and name not in new)
+        folder.check_cached(name for name in unlisted if name not in new)
         return folder
+
+    def _download(self, names: Sequence[str]) -> FolderSource:
+        """Files in the client's cache, with their listed sizes, downloaded if needed."""
+        request = self.request
+        with DOWNLOADS, hub_calls():
+            try:
+                root = load_client().snapshot_download(
+                    request.repo,
+                    revision=self.commit,
+                    allow_patterns=[escape(name) for name in names],
+                    endpoint=request.endpoint,
+                    library_name="eaglectl",
+                    library_version=eaglectl.__version__,
+                )
+            except Exception as error:  # of the client, its transport or Xet: the text may hold the token
+                failure = failure_in(error, "did not send all files")
+                if isinstance(error, OSError) and error.strerror and not (failure.status or failure.code):
+                    raise UnreadableError(
+                        f"{request.repo} cannot be kept in the Hub client's cache: {error.strerror}; HF_HOME"
+                        " moves it"
+                    ) from None
+                raise failed(request, failure, "; files that came whole are kept") from None
+        source = FolderSource(Path(root))
+        remember(source.root, request.revision, self.commit)
+        for name in names:
+            if (size := source.size(name)) != self.sizes[name]:
+                raise UnreadableError(
+                    f"{name} of {request.repo} has {size} bytes in the Hub client's cache and the"
+                    f" Hub lists {self.sizes[name]}; run `hf download {request.repo} --force-download`"
+                )
+        return source
 
     def check_cached(self) -> None:
         """Compare the checkpoint's files that are in the cache with their listed digests.
@@ -309,31 +319,43 @@ class HubSource:
 
         Raises UnreadableError for other bytes.
         """
-        with ThreadPoolExecutor() as pool:
-            tuple(pool.map(lambda name: self._compare_file(name, paths[name], is_new=name in new), paths))
 
-    def _compare_file(self, name: str, path: Path, *, is_new: bool) -> None:
-        if name not in self.listed or is_compared(path):
-            return
-        with open_regular(path) as file:
-            stamp = Stamp.of(os.fstat(file.fileno()))
-            if self.listed.is_same(name, stamp.size, blocks_of(file.fileno())):
-                return compared(path, stamp)
-        where, advice = "in the Hub client's cache", repair(path)
-        if is_new:
-            where, advice = "that came", "it was removed from the cache; run the command again"
+        def compare(name: str) -> None:
+            path = paths[name]
+            if name not in self.listed or is_compared(path):
+                return
+            with open_regular(path) as file:
+                stamp = Stamp.of(os.fstat(file.fileno()))
+                if self.listed.is_same(name, stamp.size, blocks_of(file.fileno())):
+                    return compared(path, stamp)
+            if name not in new:
+                raise self._other_bytes(name, "in the Hub client's cache", repair(path))
             with suppress(OSError):  # a cache that others share may not be ours to change
                 path.resolve().unlink()
                 path.unlink(missing_ok=True)
-        raise other_bytes(self.request, name, self.listed, advice=advice, where=where)
+            advice = "it was removed from the cache; run the command again"
+            raise self._other_bytes(name, "that came", advice)
 
-    def _fetch(self, name: str, start: int, stop: int) -> bytes:
-        url = f"{self.request.endpoint}/{self.label}/resolve/{self.commit}/{quote(name)}"
-        request = replace(self.request, file=name)
-        data = read_range(request, url, self.headers, (start, stop, self.size(name)))
-        if len(data) == self.size(name) and not self.listed.is_same(name, len(data), [data]):
-            raise other_bytes(self.request, name, self.listed, advice="run the command again")
-        return data
+        with ThreadPoolExecutor() as pool:
+            tuple(pool.map(compare, paths))
+
+    def _other_bytes(self, name: str, where: str, advice: str) -> UnreadableError:
+        """The error for a file whose bytes are not those that the Hub lists; `advice` is what to do."""
+        return UnreadableError(
+            f"{name} of {self.label}: the bytes {where} are not those that the Hub at {self.request.host}"
+            f" lists ({self.listed.expected(name)}); {advice}"
+        )
+
+
+def remember(snapshot: Path, revision: str, commit: str) -> None:
+    """Record the commit of a revision in the cache, where the client looks it up when it is offline."""
+    refs = snapshot.parent.parent / "refs"
+    # the client looks up commit ids of other Hubs, which are longer than git's SHA-1, as it does branches
+    is_commit = revision == commit and len(commit) == SHA1_DIGITS
+    if is_commit or not (refs / revision).resolve().is_relative_to(refs.resolve()):
+        return
+    with suppress(OSError):  # a read-only cache can still be read
+        keep_file(refs / revision, commit.encode())
 
 
 def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | FolderSource:
@@ -341,35 +363,45 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
 
     `is_config_enough`: weights that are not in the cache are no error. Raises UnreadableError.
     """
-    repo, revision = split_name(text)
-    request = HubRequest(text, repo, revision or "main", load_client().constants.ENDPOINT.rstrip("/"))
     if is_offline():
-        return open_snapshot(request, is_config_enough=is_config_enough)
-    if not SHARED.uses:
-        return _list(request)
-    with SHARED.lock:
-        lock = SHARED.locks.setdefault(text, threading.Lock())
+        return open_cached(text, is_config_enough=is_config_enough)
+    shared = SHARED[0] if SHARED else {}
+    lock, sources = shared.setdefault(text, (threading.Lock(), []))
     with lock:
-        if text not in SHARED.sources:
-            SHARED.sources[text] = _list(request)
-        shared: HubSource = SHARED.sources[text]
-        return shared
+        if not sources:
+            sources.append(_list(text))
+        source: HubSource = sources[0]
+        return source
 
 
-def _list(request: HubRequest) -> HubSource:
+def _list(text: str) -> HubSource:
     """The repository at the commit of its revision, by one request, or two where that lists no digests."""
-    headers = _headers(request)
-    request = replace(request, has_token="authorization" in headers)
-    url = (
-        f"{request.endpoint}/api/models/{request.repo}/revision/{quote(request.revision, safe='')}?blobs=true"
+    repo, revision = split_name(text)
+    headers = _headers(repo)
+    endpoint = load_client().constants.ENDPOINT.rstrip("/")
+    request = HubRequest(text, repo, revision or "main", endpoint, has_token="authorization" in headers)
+    url = f"{endpoint}/api/models/{repo}"
+    source = read_listing(
+        request,
+        headers,
+        _read_list(request, f"{url}/revision/{quote(request.revision, safe='')}?blobs=true", headers),
     )
-    source = read_listing(request, headers, read_whole(request, url, headers, MAX_LIST))
     if not all(name in source.listed for name in source.sizes):  # huggingface.co lists all, other Hubs do not
-        url = f"{request.endpoint}/api/models/{request.repo}/tree/{source.commit}?recursive=true"
-        with suppress(UnreadableError):  # what is unlisted then is said where its bytes are used
-            body = read_whole(request, url, headers, MAX_LIST)
-            source = dataclasses.replace(source, listed=with_tree(source.listed, body))
+        with suppress(UnreadableError, *NO_ANSWER):  # what is unlisted then is said where its bytes are used
+            body = _read_list(request, f"{url}/tree/{source.commit}?recursive=true", headers)
+            more = _digests(msgspec.json.decode(body, type=list[_TreeEntry]))
+            digests = ListedDigests(
+                {**more.sha256, **source.listed.sha256}, {**more.git_ids, **source.listed.git_ids}
+            )
+            source = dataclasses.replace(source, listed=digests)
     return source
+
+
+def _read_list(request: HubRequest, url: str, headers: Mapping[str, str]) -> bytes:
+    status, answer, body = _read(request, url, headers, MAX_LIST)
+    if status != 200 or len(body) > MAX_LIST:
+        raise refusal(request, status, answer.get("x-error-code", ""))
+    return body
 
 
 def read_listing(request: HubRequest, headers: Mapping[str, str], body: bytes) -> HubSource:
@@ -383,37 +415,49 @@ def read_listing(request: HubRequest, headers: Mapping[str, str], body: bytes) -
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name:
             raise unreachable(request, f'lists a file "{name}", which points out of the repository')
-    has_model = "model/.metadata" in sizes
-    wanted = {
-        name: size
-        for name, size in sizes.items()
-        if "/" not in name or (has_model and re.fullmatch(r"model/[^/]+", name))
-    }
+    pattern = re.compile(r"(model/)?[^/]+" if "model/.metadata" in sizes else r"[^/]+", re.DOTALL)
+    wanted = {name: size for name, size in sizes.items() if pattern.fullmatch(name)}
     below = {name: size for name, size in sizes.items() if name not in wanted}
-    digests = _digests(revision.files)
-    return HubSource(request, revision.commit, wanted, headers, listed=digests, below=below)
+    return HubSource(request, revision.commit, wanted, headers, listed=_digests(revision.files), below=below)
 
 
-def open_cached(text: str) -> FolderSource:
+def open_cached(text: str, *, is_config_enough: bool = True) -> FolderSource:
     """Open what the Hub client's cache holds of the repository, without the network, weights or not.
 
-    Raises UnreadableError.
+    `is_config_enough` False: its weights have to be there. Raises UnreadableError.
     """
-    repo, revision = split_name(text)
-    return open_snapshot(HubRequest(text, repo, revision or "main", ""), is_config_enough=True)
+    repo, given = split_name(text)
+    revision = given or "main"
+    what, lack = f"{repo} at {revision}", ""
+    try:
+        source = FolderSource(
+            Path(
+                load_client().snapshot_download(
+                    repo, revision=revision, local_files_only=True, allow_patterns=["config.json"]
+                )
+            )
+        )
+        if is_config_enough or has_weights(source):
+            return source
+        lack = f"{what} is in the Hub client's cache without all of its weights"
+    except UnreadableError:
+        raise
+    except Exception:  # of the client: its text may hold a path or the token
+        local = "" if text.startswith(SCHEME) else "no such file or folder here, and "
+        lack = f"{text}: {local}{what} is not in the Hub client's cache"
+    raise UnreadableError(
+        f"{lack}, and this call is offline; run `hf download {repo} --revision {revision}` where there is a"
+        " network"
+    )
 
 
 def is_offline() -> bool:
     """Whether the network must not be used: by HF_HUB_OFFLINE or --offline."""
-    return bool(load_client().constants.HF_HUB_OFFLINE) or os.environ.get("HF_HUB_OFFLINE", "").upper() in (
-        "1",
-        "TRUE",
-        "YES",
-        "ON",
-    )
+    stated = os.environ.get("HF_HUB_OFFLINE", "").upper()
+    return bool(load_client().constants.HF_HUB_OFFLINE) or stated in ("1", "TRUE", "YES", "ON")
 
 
-def _headers(request: HubRequest) -> dict[str, str]:
+def _headers(repo: str) -> dict[str, str]:
     """Headers of each request: the token from the environment or the client's store, and eaglectl's name."""
     try:
         headers: dict[str, str] = load_client().utils.build_hf_headers(
@@ -421,8 +465,7 @@ def _headers(request: HubRequest) -> dict[str, str]:
         )
     except Exception as error:  # its text may hold a secret
         raise UnreadableError(
-            f"{request.repo}: the Hub client could not get its token ({type(error).__name__}); run `hf auth"
-            " login`"
+            f"{repo}: the Hub client could not get its token ({type(error).__name__}); run `hf auth login`"
         ) from None
     check_token(headers.get("authorization", "").removeprefix("Bearer "))
     return {**headers, "Accept-Encoding": "identity"}

@@ -1,4 +1,4 @@
-"""Files in the Hub client's cache, compared with the digests that the cache names them by.
+"""Repositories of the Hub by name, and their files in the client's cache, compared with their digests there.
 
 A snapshot's files are links, snapshots/COMMIT/FILE to blobs/ETAG, and the Hub's etags are digests: SHA-256 of
 files in LFS, git's id of the others. Newer clients make blobs/ETAG a link too, into a store that the
@@ -7,16 +7,57 @@ repositories share, where files that came by Xet lie under names that say nothin
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
 from eaglectl.files.files import Stamp
-from eaglectl.files.hub_errors import HubRequest
 from eaglectl.shell import quote
+
+SCHEME = "hf://"
+REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+NAME = re.compile(rf"{REPO.pattern}(@\S+)?", re.ASCII)
+# names from before there were organisations have no org/
+OLD_NAME = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}(@\S+)?", re.ASCII)
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether `text` can name a Hub repository: org/name, org/name@revision, or hf:// before either."""
+    pattern = OLD_NAME if text.startswith(SCHEME) else NAME
+    return pattern.fullmatch(text.removeprefix(SCHEME)) is not None
+
+
+def is_repo_name(text: str) -> bool:
+    """Whether `text` is org/name, without a revision."""
+    return REPO.fullmatch(text) is not None
+
+
+def split_name(text: str) -> tuple[str, str | None]:
+    """Repository and revision of a name."""
+    repo, _, revision = text.removeprefix(SCHEME).partition("@")
+    return repo, (unquote(revision) if text.startswith(SCHEME) else revision) or None
+
+
+# repositories opened within `shared_repositories` by their texts: a lock, and a HubSource once it is there
+SHARED: list[dict[str, tuple[threading.Lock, list[Any]]]] = []
+
+
+@contextmanager
+def shared_repositories() -> Iterator[None]:
+    """Until the block ends, list each repository once, at the commit of the first time, for all threads."""
+    SHARED.append({})
+    try:
+        yield
+    finally:
+        SHARED.pop()
+
 
 # bytes that are read at once: they stay in the core's cache while they are hashed
 BLOCK = 1 << 18
@@ -26,8 +67,8 @@ SHA1_DIGITS = 40
 class ListedDigests(Struct, frozen=True):
     """What a Hub lists of files at one commit: `sha256` of those in LFS, `git_ids` of the others."""
 
-    sha256: Mapping[str, str]
-    git_ids: Mapping[str, str]
+    sha256: dict[str, str]
+    git_ids: dict[str, str]
 
     def __contains__(self, name: object) -> bool:
         """Whether a digest of the file is listed."""
@@ -68,16 +109,6 @@ def blocks_of(descriptor: int) -> Iterator[bytes]:
     while block := os.pread(descriptor, BLOCK, start):
         yield block
         start += len(block)
-
-
-def other_bytes(
-    request: HubRequest, name: str, listed: ListedDigests, *, advice: str, where: str = "that came"
-) -> UnreadableError:
-    """The error for a file whose bytes are not those that the Hub lists; `advice` is what to do."""
-    return UnreadableError(
-        f"{name} of {request.repo}: the bytes {where} are not those that the Hub at {request.host} lists"
-        f" ({listed.expected(name)}); {advice}"
-    )
 
 
 ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")

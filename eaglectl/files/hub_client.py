@@ -13,20 +13,17 @@ import huggingface_hub
 from huggingface_hub import utils
 from huggingface_hub.utils._http import hf_request_event_hook
 
-from eaglectl.files.hub_retries import (
-    REPEATABLE,
-    TEMPORARY,
-    Retries,
-    TransferError,
-    failed_response,
-    failure_of,
-)
+from eaglectl.files import hub_requests
+from eaglectl.files.hub_requests import CALLS, XET_CODE, Retries, TransferError
 
 # before huggingface_hub 1.30, the client's transport is httpx
 TRANSPORT: Any = getattr(utils, "httpx", None) or import_module("httpx")
 ERRORS = (TRANSPORT.HTTPError, TRANSPORT.StreamError, TRANSPORT.InvalidURL)
-# the calls of eaglectl that run now: whether a POST of them may be repeated
-CALLS: list[bool] = []
+TEMPORARY = frozenset((408, 429, 500, 502, 503, 504))
+# requests that may be sent again without being asked: they change nothing, or put the same bytes in one place
+REPEATABLE = frozenset(("GET", "HEAD", "OPTIONS", "PUT"))
+RESET = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})")
+XET_TOKENS = re.compile(r"/xet-(read|write)-token/")
 
 
 @cache
@@ -68,13 +65,12 @@ class RetryingClient(TRANSPORT.Client):  # type: ignore[misc]
 def _answer(send: Callable[[Any], Any], request: Any, retries: Retries) -> Any:
     """The first response that is no temporary failure, of as many as are tried."""
     rewind = request.extensions.get("rewind", int)
-    seconds = request.extensions.get("timeout", {}).get("read")
     while True:
         rewind()
         try:
             response = send(request)
         except ERRORS as error:
-            failure = failure_of(error, TRANSPORT, str(request.url), seconds)
+            failure = _failure(error, str(request.url), request.extensions.get("timeout", {}).get("read"))
         else:
             if response.status_code not in TEMPORARY:
                 return response
@@ -89,40 +85,67 @@ class ContinuedStream(TRANSPORT.SyncByteStream):  # type: ignore[misc]
     def __init__(self, request: Any, response: Any, answer: Callable[[Any], Any], retries: Retries) -> None:
         self.request, self.response, self.answer, self.retries = request, response, answer, retries
         self.stream = response.stream
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("range", ""))
-        self.start, self.stop = (int(asked[1]), asked[2]) if asked else (0, "")
 
     def __iter__(self) -> Iterator[bytes]:
-        received, mark = 0, 0
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.request.headers.get("range", ""))
+        start, stop = (int(asked[1]), asked[2]) if asked else (0, "")
+        mark = start
         while True:
             try:
                 for piece in self.stream:
-                    received += len(piece)
+                    start += len(piece)
                     yield piece
                 return
             except (TRANSPORT.HTTPError, TRANSPORT.StreamError) as error:
-                failure = failure_of(error, TRANSPORT, str(self.response.url))
-            if received - mark >= self.retries.policy.progress:
-                mark = received
+                failure = _failure(error, str(self.response.url))
+            if start - mark >= hub_requests.POLICY.progress:
+                mark = start
                 self.retries.failures = 0  # attempts count from the first again
             if "content-encoding" in self.response.headers:
                 raise failure
             self.retries.wait_after(failure)
-            self._continue(self.start + received, failure)
-
-    def _continue(self, start: int, failure: TransferError) -> None:
-        """Ask for the bytes from `start` on. Raises `failure` where the server does not send these."""
-        self.stream.close()
-        self.request.headers["range"] = f"bytes={start}-{self.stop}"
-        rest = self.answer(self.request)
-        self.stream = rest.stream
-        is_rest = rest.status_code == 206 and rest.headers.get("content-range", "").startswith(
-            f"bytes {start}-"
-        )
-        is_same = rest.headers.get("etag", "") == self.response.headers.get("etag", "")
-        if not (is_rest and is_same) or "content-encoding" in rest.headers:
-            raise failure
+            self.stream.close()
+            self.request.headers["range"] = f"bytes={start}-{stop}"
+            rest = self.answer(self.request)
+            self.stream = rest.stream
+            is_rest = rest.headers.get("content-range", "").startswith(f"bytes {start}-")
+            is_same = rest.headers.get("etag", "") == self.response.headers.get("etag", "")
+            if not (is_rest and is_same) or "content-encoding" in rest.headers:
+                raise failure
 
     def close(self) -> None:
         """Close the connection of the newest response."""
         self.stream.close()
+
+
+def _failure(error: Exception, url: str, seconds: float | None = None) -> TransferError:
+    """The failure that an exception of the transport is; its text is not repeated.
+
+    `seconds`: the time after which a silent server is given up.
+    """
+    is_no_address = isinstance(error, TRANSPORT.UnsupportedProtocol | TRANSPORT.InvalidURL)
+    is_timeout = isinstance(error, TRANSPORT.TimeoutException)
+    is_silent = is_timeout or isinstance(error, TRANSPORT.ConnectError)
+    how = f"broke the answer off ({type(error).__name__})"
+    if is_timeout:
+        how = f"sent nothing for {seconds:.0f} seconds" if seconds else "sent nothing in time"
+    elif is_silent or is_no_address:
+        how = "cannot be reached"
+    failure = TransferError(how, kind=type(error).__name__, url=url)
+    if is_silent:
+        failure.attempts = hub_requests.POLICY.silent_attempts
+    if is_no_address or isinstance(error, TRANSPORT.TooManyRedirects):
+        failure.attempts = 1
+    return failure
+
+
+def failed_response(response: Any) -> TransferError:
+    """The failure that a response is, with the wait that it asks for: Retry-After, or a limit's reset."""
+    status, url = int(response.status_code), str(response.url)
+    code = XET_CODE if XET_TOKENS.search(url) else str(response.headers.get("x-error-code", ""))
+    after = response.headers.get("retry-after", "").strip()
+    reset = RESET.search(response.headers.get("ratelimit", ""))
+    wait = after[:6] if after.isdecimal() else (reset[1] if reset else 0)
+    return TransferError(
+        f"answered {status}", status, kind="HTTPStatusError", url=url, code=code, wait=float(wait)
+    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.files import is_folder
-from eaglectl.files.hub_names import SCHEME, is_hub_name, split_name
+from eaglectl.files.hub_cache import SCHEME, is_hub_name, split_name
 from eaglectl.files.layout import CONFIG, WEIGHT_SUFFIXES, export_words, readable_files
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.text import is_url, listed

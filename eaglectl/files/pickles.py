@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
-from eaglectl.files.distributed import Chunk, DistributedTensor, read_table
 from eaglectl.files.files import naming
 from eaglectl.files.header import LFS_POINTER, POINTER, PULL, UNSAFE, WEIGHTS, StoredTensor
 from eaglectl.files.layout import (
@@ -31,10 +30,13 @@ from eaglectl.files.layout import (
 from eaglectl.files.opcodes import Dict, ForeignNameError, List, PickleError, Value, shortened
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.torch_file import (
+    Chunk,
+    DistributedTensor,
     StorageView,
     TorchFile,
     UnfitTensorError,
     is_tensor,
+    read_table,
     read_torch_file,
     state_views,
     tensor_view,

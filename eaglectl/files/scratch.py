@@ -1,81 +1,173 @@
-"""Folders for the time of a run, which a lock marks as living; what a killed run left is removed by the next.
+"""Folders for the time of a run: removed at its end, by a signal too; what a killed run left, by the next.
 
-`.STEM.XXXXXXXX.partial` holds one folder, and a lock: a file that is named by the device and inode of the
-folder it lies in and that the process has locked. A folder without such a file is never removed, nor one
-whose lock another process holds. What a run moved aside lies in it as OLD, and stays until that is settled.
+SIGTERM and SIGHUP are exceptions meanwhile. As one can come up inside the code that removes, removals
+are registered, and run again at the end of the process until they were not interrupted.
+
+`.STEM.XXXXXXXX.partial` holds one folder and a mark: a file that is named by the device and inode of the
+folder it lies in. The run holds a lock on it. A folder without such a mark is never removed, nor one that is
+locked. What a run moved aside lies in it as OLD, and stays until that is settled.
 """
 
+import atexit
 import fcntl
+import itertools
 import os
 import re
 import shutil
-import stat
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.files.files import naming
-from eaglectl.files.signals import register_removal, stopped_by_signals, unregister_removal
 
+STOPPING = (signal.SIGTERM, signal.SIGHUP)
 NAME, OLD = "files", ".old"
-# files that listing a folder in a folder opens
+# files that removing opens, closed before it: a run may be at the limit of open files
 SPARE = 3
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# in the order they were registered, with the process that did: a fork inherits them and must not run them
+_removals: dict[Callable[[], None], int] = {}
 
 
-class Scratch:
-    """A locked `.STEM.XXXXXXXX.partial` in `parent`; `work` is the folder `name` in it, which is empty.
+class Terminated(SystemExit):
+    """The end of the process by a signal: exit code 128 + its number."""
 
-    Raises OSError where it cannot be made.
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Raise Terminated for SIGTERM and SIGHUP in the main thread.
+
+    A signal that is ignored (nohup) or that the caller handles is left as it is, and so are other threads.
     """
+    handled: list[signal.Signals] = []
 
-    def __init__(self, parent: Path, stem: str, name: str = NAME) -> None:
-        self.folder: Path | None = None
-        self.descriptor: int | None = None
-        # closed before removing, which lists folders, also where no more files can be opened
-        self.spare: list[int] = []
-        register_removal(self.remove)
-        try:
-            self.spare += [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(SPARE)]
-            while self.descriptor is None:  # another run may take a new folder for what a killed one left
-                # named before it is made: a signal may come in between
-                self.folder = parent / f".{stem}.{os.urandom(4).hex()}.partial"
-                try:
-                    self.folder.mkdir(0o700)
-                except FileExistsError:
-                    continue
-                with suppress(FileNotFoundError):
-                    self.descriptor = _lock(_lock_file(self.folder), os.O_CREAT | os.O_EXCL)
-            assert self.folder is not None
-            self.work = self.folder / name
-            self.work.mkdir()
-        except BaseException:
-            self.remove()
-            raise
+    def stop(number: int, _: FrameType | None) -> NoReturn:
+        # a second signal must not end the removal that the first one began
+        for other in handled:
+            signal.signal(other, signal.SIG_IGN)
+        raise Terminated(number)
 
-    def remove(self) -> None:
-        """Remove the folder but for OLD, as far as that is possible, and give the lock back."""
-        while self.spare:
-            os.close(self.spare.pop())
-        if self.descriptor is not None and self.folder is not None:
-            _remove(self.folder)
-        elif self.folder is not None:  # it may be another's, of the same name
-            with suppress(OSError):
-                _lock_file(self.folder).unlink(missing_ok=True)
-        descriptor, self.descriptor = self.descriptor, None
-        _unlock(self.folder, descriptor)
-        unregister_removal(self.remove)
-
-
-def temporary_folder() -> Path:
-    """The system's folder of temporary files. Raises UnreadableError where none can be written to."""
+    if threading.current_thread() is threading.main_thread():
+        for number in STOPPING:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                handled.append(number)
+                signal.signal(number, stop)
     try:
-        return Path(tempfile.gettempdir())
-    except FileNotFoundError:
-        raise UnreadableError(
-            "no folder for temporary files can be written to; mount one at /tmp, or set TMPDIR to one"
-        ) from None
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def register_removal(remove: Callable[[], None]) -> None:
+    """Have `remove` called at the end of the process, unless it is unregistered before."""
+    _removals[remove] = os.getpid()
+
+
+def unregister_removal(remove: Callable[[], None]) -> None:
+    """Forget a registered removal; none is no error."""
+    _removals.pop(remove, None)
+
+
+@atexit.register
+def run_removals() -> bool:
+    """Run what is registered, the last first; whether all of it could be done."""
+    is_done = True
+    while _removals:
+        remove, pid = _removals.popitem()
+        if pid == os.getpid():
+            try:
+                remove()
+            except (OSError, EaglectlError):
+                is_done = False
+    return is_done
+
+
+@contextmanager
+def scratch(
+    parent: Path, stem: str, name: str = NAME, settle: Callable[[Path], None] | None = None
+) -> Iterator[Path]:
+    """An empty folder `name` in a new locked `.STEM.XXXXXXXX.partial` of `parent`, for the block.
+
+    What killed runs left there under `stem` is removed before. `settle` is called with each of these folders
+    before it is removed, for what was moved aside. Raises OSError.
+    """
+    with stopped_by_signals():
+        sweep(parent, stem, settle)
+        paths = (parent / f".{stem}.{os.urandom(4).hex()}.partial" for _ in itertools.count())
+        folder = next(path for path in paths if not os.path.lexists(path))
+        remove = partial(_remove, folder, settle)
+        register_removal(remove)  # before it is made: a signal may come in between
+        with ExitStack() as lock, ExitStack() as spare:
+            try:
+                for _ in range(SPARE):
+                    spare.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+                folder.mkdir(0o700)
+                _lock(folder, lock)
+                _mark(folder).touch()
+                (folder / name).mkdir()
+                yield folder / name
+            finally:
+                spare.close()
+                remove()
+                unregister_removal(remove)
+
+
+def _lock(folder: Path, lock: ExitStack, flags: int = 0) -> None:
+    """Lock a folder until `lock` closes. Raises OSError, for a new folder only where it is not there."""
+    descriptor = os.open(folder, FOLDER)
+    lock.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+    except OSError:
+        if flags:
+            raise
+        # nobody can lock a folder here, as on NFS, so nobody sweeps
+
+
+def _mark(folder: Path) -> Path:
+    """The mark of a folder: in a copy of both it has another name. Raises OSError without such a folder."""
+    status = folder.lstat()
+    return folder / f".{status.st_dev}-{status.st_ino}.lock"
+
+
+def _remove(folder: Path, settle: Callable[[Path], None] | None) -> None:
+    """Remove a folder but for OLD, as far as possible, its mark last: the next run can go on with that."""
+    try:
+        if settle:
+            settle(folder)
+    finally:
+        with suppress(OSError):
+            mark = _mark(folder)
+            for entry in set(folder.iterdir()) - {mark, folder / OLD}:
+                shutil.rmtree(entry, ignore_errors=True)
+            if set(folder.iterdir()) <= {mark}:
+                mark.unlink(missing_ok=True)
+                folder.rmdir()
+
+
+def sweep(parent: Path, stem: str, settle: Callable[[Path], None] | None = None) -> None:
+    """Remove what killed runs left in `parent` under `stem`; what cannot be removed stays without a word."""
+    pattern = re.compile(re.escape(f".{stem}.") + r"[0-9a-f]{8}\.partial")
+    with suppress(OSError):
+        for folder in [path for path in parent.iterdir() if pattern.fullmatch(path.name)]:
+            with suppress(OSError, EaglectlError), ExitStack() as lock:
+                _lock(folder, lock, fcntl.LOCK_NB)
+                mark = _mark(folder)
+                if mark.is_file() and not mark.is_symlink() and folder.stat().st_uid == os.geteuid():
+                    _remove(folder, settle)
 
 
 @contextmanager
@@ -84,15 +176,16 @@ def scratch_folder(near: Path | None = None) -> Iterator[Path]:
 
     Raises UnreadableError where it cannot be made.
     """
-    parent = near or temporary_folder()
-    sweep(parent, "eaglectl")
-    with stopped_by_signals():
+    try:
+        parent = near or Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        raise UnreadableError(
+            "no folder for temporary files can be written to; mount one at /tmp, or set TMPDIR to one"
+        ) from None
+    with ExitStack() as stack:
         with naming(f"{parent}: cannot write there"):
-            scratch = Scratch(parent, "eaglectl")
-        try:
-            yield scratch.work
-        finally:
-            scratch.remove()
+            folder = stack.enter_context(scratch(parent, "eaglectl"))
+        yield folder
 
 
 def write_file(path: Path, text: str) -> None:
@@ -109,48 +202,13 @@ def write_file(path: Path, text: str) -> None:
             file.write(data)
         return
     path = path.resolve()
-    sweep(path.parent, path.name)
-    with stopped_by_signals():
-        scratch = Scratch(path.parent, path.name)
-        try:
-            with (scratch.work / path.name).open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            (scratch.work / path.name).replace(path)
-            sync_folder(path.parent)
-        finally:
-            scratch.remove()
-
-
-def sweep(parent: Path, stem: str, settle: Callable[[Path], object] | None = None) -> None:
-    """Remove what killed runs left in `parent` under `stem`; what cannot be removed stays without a word.
-
-    `settle` is called with each such folder first, for what was moved aside.
-    """
-    pattern = re.compile(re.escape(f".{stem}.") + r"[0-9a-f]{8}\.partial")
-    with suppress(OSError):
-        for folder in list(parent.iterdir()):
-            if pattern.fullmatch(folder.name) and not folder.is_symlink():
-                with suppress(OSError, EaglectlError):
-                    _sweep_one(folder, settle)
-
-
-def _sweep_one(folder: Path, settle: Callable[[Path], object] | None) -> None:
-    """Remove a folder whose lock is held by nobody; without a lock, only an empty one."""
-    try:
-        descriptor = _lock(_lock_file(folder))
-    except FileNotFoundError:
-        folder.rmdir()
-        return
-    if descriptor is None:
-        return
-    try:
-        if settle:
-            settle(folder)
-        _remove(folder)
-    finally:
-        _unlock(folder, descriptor)
+    with scratch(path.parent, path.name) as folder:
+        with (folder / path.name).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        (folder / path.name).replace(path)
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -160,53 +218,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _lock(path: Path, flags: int = 0) -> int | None:
-    """The descriptor of a lock file, locked; None where another run has it, or it is not this user's.
-
-    `flags` make a new one.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o600)
-    is_locked = True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        is_locked = False
-    except OSError:
-        is_locked = bool(flags)  # nobody can lock a file here, so nobody sweeps
-    status = os.fstat(descriptor)
-    is_own = flags or (stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid())
-    if is_locked and is_own and status.st_nlink:
-        return descriptor
-    os.close(descriptor)
-    return None
-
-
-def _lock_file(folder: Path) -> Path:
-    """The lock of a folder: a copy of both is another folder, for which the lock does not count."""
-    status = folder.lstat()
-    return folder / f".{status.st_dev}-{status.st_ino}.lock"
-
-
-def _remove(folder: Path) -> None:
-    """Remove the folder, its lock last: an interrupted removal can be taken up by the next run."""
-    with suppress(OSError):
-        lock = _lock_file(folder)
-        for entry in set(folder.iterdir()) - {lock, folder / OLD}:
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry, ignore_errors=True)
-            else:
-                entry.unlink()
-        if set(folder.iterdir()) <= {lock}:
-            lock.unlink(missing_ok=True)
-            folder.rmdir()
-
-
-def _unlock(folder: Path | None, descriptor: int | None) -> None:
-    """Close the lock; until then, NFS and FUSE keep it under another name in the folder."""
-    if descriptor is not None:
-        os.close(descriptor)
-    if folder is not None:
-        with suppress(OSError):
-            folder.rmdir()

@@ -1,23 +1,28 @@
-"""Files that torch.save writes, read by range and without torch: their tensors, and the storages they lie in.
+"""Tables of tensors that torch wrote, read by range and without torch: where the bytes of each tensor lie.
 
-The format since torch 1.6 (torch/serialization.py): a zip that holds data.pkl and one record a storage. What
-makes a tensor stands in torch/_utils.py (_rebuild functions).
+Files of torch.save since torch 1.6 (torch/serialization.py) are zips that hold data.pkl and one record a
+storage; what makes a tensor stands in torch/_utils.py (_rebuild functions). The table of a distributed
+checkpoint is a pickle, `.metadata` (torch/distributed/checkpoint/metadata.py and filesystem.py, torch 2.6 to
+2.13). Both pickles are read opcode by opcode (opcodes.py): nothing is imported or called.
 """
 
 import io
+import itertools
 import math
+import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from msgspec import Struct
 
-from eaglectl.errors import EaglectlError
-from eaglectl.files.distributed import ITEM_BYTES, MAX_AXES, MAX_ELEMENTS
+from eaglectl.errors import UnreadableError
 from eaglectl.files.opcodes import (
     MAX_BYTES,
     Dict,
+    ForeignNameError,
+    List,
     Named,
     Object,
     Persistent,
@@ -30,6 +35,14 @@ from eaglectl.files.opcodes import (
 )
 from eaglectl.files.source import Source
 
+# bytes of an element, by torch's names; other dtypes hold no weights of a drafter
+ITEM_BYTES: Mapping[str, int] = {
+    "bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4, "uint64": 8,
+    "int64": 8, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+}  # fmt: skip
+MAX_AXES = 16
+MAX_ELEMENTS = 1 << 60
 # dtype and bytes of an element, by the class of the storage
 STORAGES: Mapping[str, tuple[str, int]] = {
     "BoolStorage": ("bool", 1), "ByteStorage": ("uint8", 1), "CharStorage": ("int8", 1),
@@ -55,8 +68,8 @@ UNFIT: Mapping[str, str] = {
 TYPED = "_rebuild_from_type_v2"
 PLAIN_TYPES = (Named("torch", "Tensor"), Named("torch.nn.parameter", "Parameter"))
 DTYPES = (*ITEM_BYTES, "complex32", "complex64", "complex128")
-# every class and function that a torch pickle may name; torch's own list for weights_only, without what only
-# other devices and quantization need
+# every class and function that the pickle of a file may name; torch's own list for weights_only, without what
+# only other devices and quantization need
 NAMES: frozenset[tuple[str, str]] = frozenset(
     {("torch", name) for name in (*DTYPES, *STORAGES, "Size", "device", "Tensor")}
     | {("torch._utils", name) for name in (*PLAIN, *PARAMETERS, *UNFIT)}
@@ -264,41 +277,6 @@ class TorchFile(Struct, frozen=True):
             end = max(end, stop)
 
 
-class _Window:
-    """Bytes [start, stop) of a file as a file of its own, whose two ends are read once."""
-
-    def __init__(self, source: Source, name: str, start: int, stop: int) -> None:
-        self.range = partial(source.read, name)
-        self.start, self.size, self.position = start, stop - start, 0
-        firsts = {0, max(0, self.size - ENDS)}
-        self.ends = {first: self.range(start + first, min(start + first + ENDS, stop)) for first in firsts}
-
-    def tell(self) -> int:
-        return self.position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self.position = (0, self.position, self.size)[whence] + offset
-        if self.position < 0:
-            raise PickleError("its directory is broken")
-        return self.position
-
-    def read(self, size: int = -1) -> bytes:
-        """The next bytes, for zipfile; those of a large directory are refused."""
-        left = max(0, self.size - self.position)
-        size = left if size < 0 else min(size, left)
-        if size > MAX_DIRECTORY:
-            raise PickleError(f"its directory has {size} bytes, and at most {MAX_DIRECTORY} are read")
-        self.position += size
-        return self.at(self.position - size, self.position)
-
-    def at(self, start: int, stop: int) -> bytes:
-        """Bytes [start, stop) of the window."""
-        for first, data in self.ends.items():
-            if first <= start and stop <= first + len(data):
-                return data[start - first : stop - first]
-        return self.range(self.start + start, self.start + stop)
-
-
 def read_torch_file(
     source: Source, name: str, start: int = 0, stop: int | None = None, *, has_places: bool = True
 ) -> TorchFile:
@@ -310,72 +288,264 @@ def read_torch_file(
     Raises PickleError, its subclass ForeignNameError where it asks for what no state dict needs, and
     UnreadableError where the file itself cannot be read.
     """
-    window = _Window(source, name, start, source.size(name) if stop is None else stop)
-    if window.read(4) != RECORD:
-        raise PickleError(
-            "it is no zip, as torch.save writes since 1.6; open and save an older one with torch >= 1.6"
-        )
-    try:
-        return _Archive(window).torch_file(has_places=has_places)
-    except (PickleError, EaglectlError):
-        raise
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, OverflowError, ValueError) as error:
-        raise PickleError(str(error)[:120]) from None
+    size = (source.size(name) if stop is None else stop) - start
+    archive = _Archive(partial(source.read, name), start, size)
+    root = archive.root()
+    if f"{root}byteorder" in archive.records and archive.content(f"{root}byteorder") != b"little":
+        raise PickleError("it was not saved on a little-endian machine")
+    reading = read_pickle(archive.content(f"{root}data.pkl"), NAMES, has_references=True)
+    places = {}
+    for key in {read_storage(reference).key for reference in reading.references}:
+        if (record := f"{root}data/{key}") in archive.records:
+            first, last = archive.place(record, is_exact=has_places)
+            places[key] = start + first, start + last
+    return TorchFile(reading.value, places)
 
 
 class _Archive:
-    """The zip of torch's format."""
+    """A zip in `size` bytes from `start` on of what `read` reads; its two ends are read once."""
 
-    def __init__(self, window: _Window) -> None:
-        self.window = window
-        with zipfile.ZipFile(window) as archive:
-            self.end, infos = archive.start_dir, archive.infolist()
+    def __init__(self, read: Callable[[int, int], bytes], start: int, size: int) -> None:
+        self.read, self.start = read, start
+        self.head = read(start, start + min(size, ENDS))
+        if not self.head.startswith(RECORD):
+            raise PickleError(
+                "it is no zip, as torch.save writes since 1.6; open and save an older one with torch >= 1.6"
+            )
+        fault = ""
+        for most in (ENDS, MAX_DIRECTORY):
+            # zipfile takes what it is given for the end of a whole file
+            self.before = max(0, size - most)
+            self.tail = read(start + self.before, start + size)
+            try:
+                with zipfile.ZipFile(io.BytesIO(self.tail)) as archive:
+                    self.end, infos = archive.start_dir + self.before, archive.infolist()
+                break
+            except (zipfile.BadZipFile, NotImplementedError, EOFError, OverflowError, ValueError) as error:
+                fault = str(error)[:120]
+        else:
+            raise PickleError(f"{fault}; its directory has at most {MAX_DIRECTORY} bytes")
         self.records = {info.filename: info for info in infos}
         if len(self.records) != len(infos):
             raise PickleError("two records have one name")
 
-    def torch_file(self, *, has_places: bool) -> TorchFile:
+    def root(self) -> str:
+        """What the names of all records begin with."""
         pickles = [name for name in self.records if name.endswith("/data.pkl") and name.count("/") == 1]
         if len(pickles) != 1:
             raise PickleError(f"it has {len(pickles)} records of the name data.pkl, and torch.save writes 1")
-        root = pickles[0].removesuffix("data.pkl")
-        if f"{root}byteorder" in self.records and self.content(f"{root}byteorder") != b"little":
-            raise PickleError("it was not saved on a little-endian machine")
-        reading = read_pickle(self.content(pickles[0]), NAMES, has_references=True)
-        names = {
-            key: f"{root}data/{key}"
-            for key in (read_storage(reference).key for reference in reading.references)
-        }
-        places = {
-            key: self.place(name, is_exact=has_places) for key, name in names.items() if name in self.records
-        }
-        start = self.window.start
-        return TorchFile(
-            reading.value, {key: (start + first, start + last) for key, (first, last) in places.items()}
-        )
+        return pickles[0].removesuffix("data.pkl")
 
     def content(self, name: str) -> bytes:
+        """The bytes of a small record."""
         first, last = self.place(name)
         if last - first > MAX_BYTES:
             raise PickleError(f"it has {last - first} bytes where at most {MAX_BYTES} are read")
-        return self.window.at(first, last)
+        return self.at(first, last)
+
+    def at(self, first: int, last: int) -> bytes:
+        """Bytes [first, last) of the zip."""
+        if last <= len(self.head):
+            return self.head[first:last]
+        if first >= self.before:
+            return self.tail[first - self.before : last - self.before]
+        return self.read(self.start + first, self.start + last)
 
     def place(self, name: str, *, is_exact: bool = True) -> tuple[int, int]:
-        """The bytes of a record in the window, or bytes of it as many as it has, where nothing is read."""
+        """The bytes of a record, or bytes of it as many as it has, where nothing is read there."""
         info = self.records[name]
         if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
             raise PickleError(f"record {name[:80]} is compressed; torch compresses no file of its own")
-        first = self._checked(info, info.header_offset + LOCAL_HEADER + len(info.orig_filename.encode()))
-        if is_exact:
-            header = self.window.at(info.header_offset, info.header_offset + LOCAL_HEADER)
+        header_at = info.header_offset + self.before
+        first = header_at + LOCAL_HEADER + len(info.orig_filename.encode())
+        if is_exact and 0 <= header_at < self.end - LOCAL_HEADER:
+            header = self.at(header_at, header_at + LOCAL_HEADER)
             if not header.startswith(RECORD) or info.flag_bits & ENCRYPTED:
                 raise PickleError(f"record {name[:80]} is broken")
             names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
-            first = self._checked(info, info.header_offset + LOCAL_HEADER + names + extra)
+            first = header_at + LOCAL_HEADER + names + extra
+        if header_at < 0 or first + info.file_size > self.end:
+            raise PickleError(f"record {name[:80]} is past the end of the file")
         return first, first + info.file_size
 
-    def _checked(self, info: zipfile.ZipInfo, first: int) -> int:
-        """Where a record's content begins, which ends before the directory."""
-        if info.header_offset < 0 or first + info.file_size > self.end:
-            raise PickleError(f"record {info.filename[:80]} is past the end of the file")
-        return first
+
+# every class that a table may name
+TABLE_NAMED: Mapping[str, tuple[str, ...]] = {
+    "torch": ("Size", "complex32", "complex64", "complex128", *ITEM_BYTES),
+    "torch.serialization": ("_get_layout",),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+    "torch.distributed.checkpoint.metadata": (
+        "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata",
+        "TensorProperties", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING",
+    ),
+    # the folder's own name, in StorageMeta
+    "pathlib": ("PosixPath", "WindowsPath"),
+    "pathlib._local": ("PosixPath", "WindowsPath"),
+    # how Python 3.11.0 to 3.11.3 pickles a member of an Enum; a record like the others
+    "builtins": ("getattr",),
+}  # fmt: skip
+TABLE_NAMES = frozenset((module, name) for module, names in TABLE_NAMED.items() for name in names)
+NOT_THE_MODEL = re.compile(r"(^|[._])(optim|optimizer|scheduler|rng)")
+
+
+class Chunk(Struct, frozen=True):
+    """A block of a tensor, saved in bytes [start, stop) of a file; `offsets` and `shape` place it."""
+
+    file: str
+    start: int
+    stop: int
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class DistributedTensor(Struct, frozen=True):
+    """A tensor of the table; its chunks are inside it and hold as many elements as it has."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+def read_table(source: Source, table: str) -> tuple[DistributedTensor, ...]:
+    """The model's tensors; those of optimizers and schedulers are left out.
+
+    Raises UnreadableError where the file is no such table, or does not fit the files beside it: every chunk
+    is in a file of `source`, and the tensors together are no larger than those files.
+    """
+    what = f"{table} of {source.place}"
+    if (size := source.size(table)) > MAX_BYTES:
+        raise UnreadableError(f"{what} has {size} bytes; the table of a drafter has at most {MAX_BYTES}")
+    try:
+        fields = _fields(read_pickle(source.read(table), TABLE_NAMES).value, "Metadata")
+        if fields.get("storage_meta") is not None:
+            _fields(fields["storage_meta"], "StorageMeta")
+        tensors, places = _dict(fields.get("state_dict_metadata")), _places(fields.get("storage_data"))
+    except ForeignNameError as error:
+        raise UnreadableError(
+            f".metadata asks for {error.named}, which no torch distributed checkpoint needs; it was not"
+            " loaded"
+        ) from None
+    except ValueError as problem:
+        raise UnreadableError(
+            f"{what} is broken, or is not the table of a torch distributed checkpoint: {problem}"
+        ) from None
+    entries = []
+    for name, value in tensors.items():
+        if not isinstance(name, str):
+            raise UnreadableError(f"{what} lists a {kind(name)} where a tensor's name belongs")
+        if kind(value) == "BytesStorageMetadata" or NOT_THE_MODEL.search(name):
+            continue
+        try:
+            entries.append(_entry(source, table, name, value, places))
+        except ValueError as problem:
+            raise UnreadableError(f"{what} does not fit its files: {shortened(name)}: {problem}") from None
+    if not entries:
+        raise UnreadableError(f"{what} lists no model tensors")
+    _check_places(source, what, entries)
+    return tuple(entries)
+
+
+def _entry(
+    source: Source, table: str, name: str, value: Value, places: Mapping[Any, Value]
+) -> DistributedTensor:
+    fields = _fields(value, "TensorStorageMetadata")
+    shape, stored = _sizes(fields.get("size")), fields.get("chunks")
+    match fields.get("properties"):
+        case Object(state=Tuple(items=(Named(module="torch", name=dtype), *_))) if dtype in ITEM_BYTES:
+            pass
+        case _:
+            raise ValueError("its dtype is missing, or is none of a drafter's weights")
+    if not isinstance(stored, List):
+        raise ValueError("it has no list of pieces")
+    chunks = []
+    for item in stored.items:
+        offsets, block = _block(item, shape)
+        if (name, offsets) not in places:
+            raise ValueError(f"the place of its piece at {list(offsets)} is missing")
+        file, start, stop = _place(source, table, places[name, offsets])
+        if math.prod(block) * ITEM_BYTES[dtype] > stop - start:
+            raise ValueError(
+                f"its piece {list(block)} of {dtype} is larger than the {stop - start} bytes kept for it"
+            )
+        chunks.append(Chunk(file, start, stop, offsets, block))
+    held = sum(math.prod(chunk.shape) for chunk in chunks)
+    if held != math.prod(shape):
+        raise ValueError(f"it has {math.prod(shape)} elements and its pieces {held}")
+    return DistributedTensor(name, dtype, shape, tuple(chunks))
+
+
+def _block(chunk: Value, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Offsets and sizes of a piece, which must lie inside `shape`."""
+    fields = _fields(chunk, "ChunkStorageMetadata")
+    offsets, sizes = _sizes(fields.get("offsets")), _sizes(fields.get("sizes"))
+    is_alike = len(offsets) == len(sizes) == len(shape)
+    if not is_alike or any(offsets[axis] + sizes[axis] > size for axis, size in enumerate(shape)):
+        raise ValueError(f"a piece {list(sizes)} at {list(offsets)} is not inside {list(shape)}")
+    return offsets, sizes
+
+
+def _place(source: Source, table: str, value: Value) -> tuple[str, int, int]:
+    """File and byte range of a piece, which must lie in a file beside the table."""
+    fields = _fields(value, "_StorageInfo")
+    path, start, length = fields.get("relative_path"), fields.get("offset"), fields.get("length")
+    if not isinstance(path, str) or not _is_natural(start) or not _is_natural(length):
+        raise ValueError("a place needs a file, an offset and a length")
+    if fields.get("transform_descriptors"):
+        raise ValueError(f"{path} is compressed or encrypted; save it plain")
+    file = table.removesuffix(".metadata") + path
+    if "/" in path or file not in source.names():
+        raise ValueError(f"{path} is not a file beside it; copy the whole checkpoint")
+    if start + length > source.size(file):
+        raise ValueError(
+            f"bytes {start} to {start + length} of {file} were expected, which has {source.size(file)};"
+            " it is truncated"
+        )
+    return file, start, start + length
+
+
+def _places(value: Value) -> Mapping[tuple[str, tuple[int, ...]], Value]:
+    """The storage records by tensor and offsets; those without offsets are no tensors."""
+    places: dict[tuple[str, tuple[int, ...]], Value] = {}
+    for key, place in _dict(value).items():
+        index = _fields(key, "MetadataIndex")
+        name = index.get("fqn")
+        if isinstance(name, str) and index.get("offset") is not None:
+            if (piece := (name, _sizes(index["offset"]))) in places:
+                raise ValueError(f"a piece of {shortened(name)} has two places")
+            places[piece] = place
+    return places
+
+
+def _fields(value: Value, name: str) -> Mapping[str, Value]:
+    if not isinstance(value, Object) or value.named.name != name or not isinstance(value.state, Dict):
+        raise ValueError(f"a {kind(value)} stands where {name} belongs")
+    return value.state.entries
+
+
+def _dict(value: Value) -> Mapping[Any, Value]:
+    if not isinstance(value, Dict):
+        raise ValueError(f"a {kind(value)} stands where a dict belongs")
+    return value.entries
+
+
+def _is_natural(value: object) -> TypeGuard[int]:
+    return type(value) is int and value >= 0
+
+
+def _check_places(source: Source, what: str, entries: list[DistributedTensor]) -> None:
+    """Raise UnreadableError where the pieces are more than their files, or lie in one another."""
+    pieces = sorted((chunk.file, chunk.start, chunk.stop) for entry in entries for chunk in entry.chunks)
+    there = sum(map(source.size, {file for file, _, _ in pieces}))
+    needed = sum(entry.nbytes for entry in entries)
+    if needed > there:
+        raise UnreadableError(f"{what} lists {needed} bytes of tensors, and the files beside it have {there}")
+
+    for (file, _, stop), (other, start, _) in itertools.pairwise(pieces):
+        if file == other and start < stop:
+            raise UnreadableError(f"{what} keeps two pieces in byte {start} of {file}")

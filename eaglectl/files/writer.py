@@ -9,26 +9,40 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
 
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.digests import RangeDigests
-from eaglectl.files.files import MIB, read_small_file
+from eaglectl.files.files import MIB, naming, read_small_file
 from eaglectl.files.header import parse_json
 from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
 from eaglectl.files.record import RECORD_SCHEMA
-from eaglectl.files.scratch import OLD, Scratch, sweep, sync_folder
-from eaglectl.files.signals import register_removal, stopped_by_signals, unregister_removal
+from eaglectl.files.scratch import (
+    OLD,
+    register_removal,
+    scratch,
+    stopped_by_signals,
+    sync_folder,
+    unregister_removal,
+)
 from eaglectl.text import brief, is_url, listed
 
-AT_CWD = -100
-# renameat2 of Linux, renamex_np of macOS
-LINUX_NOREPLACE, MACOS_EXCL = 1, 4
+# of renameat2 of Linux
+AT_CWD, NOREPLACE = -100, 1
 # the kernel or the file system does not have the call, or not this flag of it
 MISSING = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
+CHUNK = 32 << 20
+# up to this size, copying in the kernel is not worth a call
+SMALL = 1 << 16
+# bytes after which the disk is started on what was written so far
+EARLY = 64 << 20
+# the disk is full, a quota is used up, or the file is too large
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# the largest record that is read of what --force may replace
+MAX_RECORD = 64 * MIB
 
 
 def rename_new(source: Path, target: Path) -> None:
@@ -38,64 +52,26 @@ def rename_new(source: Path, target: Path) -> None:
     """
     if _rename(source, target):
         return
-    if source.is_symlink() or not source.is_dir():
-        _rename_file(source, target)
-        return
-    # only one process can make the folder, and a rename replaces an empty folder and no other
-    target.mkdir()
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     try:
-        source.rename(target)
+        source.rename(target)  # a folder replaces no file, and no folder but an empty one
     except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+        if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
-        target.rmdir()
-        raise
-
-
-def _rename_file(source: Path, target: Path) -> None:
-    """Rename a file by a second link; where there are none, over a new empty file that only we can make."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in (*MISSING, errno.EPERM, errno.EMLINK):
-            raise
-    else:
-        source.unlink()
-        return
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
-    os.close(descriptor)
-    try:
-        source.replace(target)
-    except OSError:
-        target.unlink()
         raise
 
 
 def _rename(source: Path, target: Path) -> bool:
     """Rename with the system's own flag; False where it has no such call."""
     library = ctypes.CDLL(None, use_errno=True)
-    names = os.fsencode(source), os.fsencode(target)
-    if hasattr(library, "renameat2"):
-        status = library.renameat2(AT_CWD, names[0], AT_CWD, names[1], LINUX_NOREPLACE)
-    elif hasattr(library, "renamex_np"):
-        status = library.renamex_np(*names, MACOS_EXCL)
-    else:
+    if not hasattr(library, "renameat2"):
         return False
-    if status == 0:
+    if library.renameat2(AT_CWD, os.fsencode(source), AT_CWD, os.fsencode(target), NOREPLACE) == 0:
         return True
-    number = ctypes.get_errno()
-    if number in MISSING:
+    if (number := ctypes.get_errno()) in MISSING:
         return False
     raise OSError(number, os.strerror(number), str(source), None, str(target))
-
-
-CHUNK = 32 << 20
-# up to this size, copying in the kernel is not worth a call
-SMALL = 1 << 16
-# bytes after which the disk is started on what was written so far
-EARLY = 64 << 20
-# the disk is full, a quota is used up, or the file is too large
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Copy(Struct, frozen=True):
@@ -106,18 +82,8 @@ class Copy(Struct, frozen=True):
     stop: int
     descriptor: int | None = None
 
-    def opened(self, opened: ExitStack) -> int:
-        """The descriptor of the file, opened now if it is not open."""
-        if self.descriptor is not None:
-            return self.descriptor
-        return opened.enter_context(self.path.open("rb")).fileno()
-
 
 Bytes = Copy | bytes
-
-
-# the largest record that is read of what --force may replace
-MAX_RECORD = 64 * MIB
 
 
 class FolderKind(Struct, frozen=True):
@@ -132,32 +98,20 @@ class FolderKind(Struct, frozen=True):
         """What keeps --force from replacing `path`; None for a folder of this kind, or an empty one."""
         if path.is_symlink() or not path.is_dir():
             return "it is no folder"
-        entries = sorted(path.iterdir())
-        if not entries:
+        if not (entries := sorted(path.iterdir())):
             return None
-        if (known := self._known(path / self.record)) is None:
-            return f"{_names(entries)} there, without {self.record} as eaglectl writes it"
-        others = [entry for entry in entries if entry.name not in known or not _is_plain(entry)]
-        return f"{_names(others)} there, not listed in {self.record}" if others else None
-
-    def _known(self, path: Path) -> frozenset[str] | None:
-        """The names that may lie beside the record, its own among them; None where it is not of this kind."""
         try:
-            record = parse_json(path.name, read_small_file(path, MAX_RECORD))
+            record = parse_json(self.record, read_small_file(path / self.record, MAX_RECORD))
         except UnreadableError:
-            return None
+            record = None
         if not isinstance(record, dict) or record.get("schema") != self.schema:
-            return None
-        lists = [record[key].get("files") for key in ("output", "published") if _is_object(record.get(key))]
-        return self.files.union(*(names for names in lists if _is_object(names)))
-
-
-def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
-
-
-def _is_plain(entry: Path) -> bool:
-    return entry.is_file() and not entry.is_symlink()
+            return f"{_names(entries)} there, without {self.record} as eaglectl writes it"
+        parts = [part for key in ("output", "published") if isinstance(part := record.get(key), dict)]
+        known = self.files.union(*(part["files"] for part in parts if isinstance(part.get("files"), dict)))
+        others = [
+            entry for entry in entries if entry.name not in known or entry.is_symlink() or not entry.is_file()
+        ]
+        return f"{_names(others)} there, not listed in {self.record}" if others else None
 
 
 def _names(entries: Iterable[Path]) -> str:
@@ -175,105 +129,49 @@ STATISTICS = FolderKind(
 )
 
 
-class _EarlySync:
-    """Has the disk write the begin of a large file while the rest is still copied: a context manager.
-
-    The last sync then waits for the rest alone. An error of the disk is raised by `add` or `finish`, as the
-    system tells it once.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor, self.dirty = descriptor, 0
-        self.pool: ThreadPoolExecutor | None = None
-        self.running: Future[None] | None = None
-
-    def __enter__(self) -> "_EarlySync":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.pool:
-            self.pool.shutdown()
-
-    def add(self, nbytes: int) -> None:
-        """Count bytes that were written, and start the disk where it is idle and they are many."""
-        self.dirty += nbytes
-        if self.dirty < EARLY or (self.running and not self.running.done()):
-            return
-        self.finish()
-        self.pool = self.pool or ThreadPoolExecutor(1, "sync")
-        self.running, self.dirty = self.pool.submit(_sync_data, self.descriptor), 0
-
-    def finish(self) -> None:
-        """Wait for the disk."""
-        if self.running:
-            self.running.result()
-
-
-def _sync_data(descriptor: int) -> None:
-    getattr(os, "fdatasync", os.fsync)(descriptor)
-
-
 class Folder:
     """A folder being written beside `out`: a context manager that leaves nothing behind unless `publish` ran.
 
-    What a killed run left beside the same `out` is removed first; SIGTERM and SIGHUP leave nothing either.
-    Raises UnreadableError for every error of the file system.
+    `work` is the folder that is filled. What a killed run left beside the same `out` is removed first;
+    SIGTERM and SIGHUP leave nothing either. Raises UnreadableError for every error of the file system.
     """
+
+    work: Path
 
     def __init__(self, out: Path, *, force: bool, kind: FolderKind = CHECKPOINT) -> None:
         if is_url(str(out)):
             raise UsageError(f"{out} is a URL, and a folder of this machine is written; give one")
-        self.shown = out
-        self.kind = kind
+        self.shown, self.force, self.kind = out, force, kind
         self.out = out.absolute()  # not resolved: a link at `out` must stay visible
-        self.force = force
         self.made: list[Path] = []
-        self.signals = ExitStack()
-        self.scratch: Scratch | None = None
-
-    @property
-    def work(self) -> Path:
-        """The folder that is filled."""
-        assert self.scratch is not None, "only inside `with`"
-        return self.scratch.work
+        self.stack = ExitStack()
 
     def __enter__(self) -> "Folder":
-        sweep(self.out.parent, self.out.name, self._settle)
-        self.signals.enter_context(stopped_by_signals())
-        register_removal(self._finish)
-        try:
+        with ExitStack() as stack:
+            stack.enter_context(stopped_by_signals())
+            stack.callback(unregister_removal, self._remove_made)
+            stack.callback(self._remove_made)
+            register_removal(self._remove_made)
+            with naming(f"{self.shown.parent}: cannot write there"):
+                for parent in reversed([parent for parent in self.out.parents if not parent.exists()]):
+                    self.made.append(parent)
+                    parent.mkdir()
+                new = scratch(self.out.parent, self.out.name, self.out.name, self._settle)
+                self.work = stack.enter_context(new)
             check_free(self.shown, force=self.force, kind=self.kind)
-            missing = [parent for parent in self.out.parents if not parent.exists()]
-            for parent in reversed(missing):
-                self.made.append(parent)
-                parent.mkdir()
-            self.scratch = Scratch(self.out.parent, self.out.name, self.out.name)
-        except BaseException as error:
-            self._finish()
-            if isinstance(error, OSError):
-                raise UnreadableError(f"{self.shown.parent}: cannot write there: {error.strerror}") from None
-            raise
+            self.stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._finish(is_failed=error is not None)
+        self.stack.close()
         if isinstance(error, OSError):
             raise UnreadableError(self._message(error)) from None
 
-    def _finish(self, *, is_failed: bool = True) -> None:
-        """Remove what is not published; registered until all of it could be done."""
-        try:
-            if self.scratch is not None:
-                try:
-                    self._settle(self.work.parent)
-                finally:
-                    self.scratch.remove()
-            for parent in reversed(self.made if is_failed else []):
-                with suppress(OSError):
-                    parent.rmdir()
-            unregister_removal(self._finish)
-        finally:
-            self.signals.close()
+    def _remove_made(self) -> None:
+        """Remove the new parents where nothing was published in them."""
+        for parent in reversed(self.made):
+            with suppress(OSError):
+                parent.rmdir()
 
     def write(
         self,
@@ -284,35 +182,33 @@ class Folder:
     ) -> None:
         """Write a file from ranges of other files and from bytes in memory, and sync it.
 
-        `on_bytes` is called with the size of each part once it is written; `digests` are made meanwhile.
+        The disk writes the begin of a large file while the rest is copied. `on_bytes` is called with the size
+        of each part once it is written; `digests` are made meanwhile.
         """
         try:
             with ExitStack() as opened:
-                file = opened.enter_context((self.work / name).open("w+b"))
-                early = opened.enter_context(_EarlySync(file.fileno()))
+                target = opened.enter_context((self.work / name).open("w+b")).fileno()
+                disk = opened.enter_context(ThreadPoolExecutor(1, "sync"))
                 if digests:
                     opened.callback(digests.end)
-                    digests.attach(file.fileno())
-                sources: dict[Path, int] = {}
+                    digests.attach(target)
+                copy = partial(_copy, opened, {}, target)
+                dirty, syncing = 0, Future[None]()
+                syncing.set_result(None)
                 for part in parts:
-                    if isinstance(part, Copy) and part.path not in sources:
-                        sources[part.path] = part.opened(opened)
-                    if isinstance(part, Copy):
-                        size = _copy(sources[part.path], file.fileno(), part)
-                    else:
-                        size = _write(file.fileno(), part)
-                    early.add(size)
+                    size = copy(part) if isinstance(part, Copy) else _write(target, part)
+                    dirty += size
+                    if dirty >= EARLY and syncing.done():
+                        syncing.result()  # the system tells an error of the disk once
+                        dirty, syncing = 0, disk.submit(os.fsync, target)
                     if digests:
                         digests.advance(size)
                     if on_bytes:
                         on_bytes(size)
-                early.finish()
-                os.fsync(file.fileno())
+                syncing.result()
+                os.fsync(target)
         except OSError as error:
-            if error.errno in FULL:
-                raise UnreadableError(
-                    f"{self.shown.parent}: no space left for {name}; nothing was written"
-                ) from None
+            error.filename = error.filename or name
             raise
 
     def link(self, name: str, path: Path) -> bool:
@@ -339,7 +235,6 @@ class Folder:
             rename_new(self.work, self.out)
         except FileExistsError:
             raise _taken(self.shown) from None
-        self.made.clear()
         sync_folder(self.out.parent)
 
     def _check_replaced(self, aside: Path) -> None:
@@ -350,12 +245,12 @@ class Folder:
                 " is back in its place, give another -o"
             )
 
-    def _settle(self, scratch: Path) -> None:
+    def _settle(self, folder: Path) -> None:
         """Put back what was moved aside where nothing took its place, else remove what may be replaced.
 
         Raises UnreadableError where something else came into it.
         """
-        aside = scratch / OLD
+        aside = folder / OLD
         if not os.path.lexists(aside):
             return
         with suppress(FileExistsError):  # another run may publish at any time
@@ -393,28 +288,28 @@ def check_apart(out: Path, source: Path) -> None:
         raise UsageError(f"{out} or {source} is no path; give another") from None
     except (OSError, RuntimeError):
         raise UsageError(f"{out}: a symbolic link on the way leads to itself; give another -o") from None
-    folded = Path(str(there).casefold()), Path(str(here).casefold())
-    if _is_related(*folded) and _is_related(_spelled(there), _spelled(here)):
+    if _is_in(there, here) or _is_in(here, there):
         raise UsageError(
             f"{out} and the input {source} lie in one another; eaglectl never writes over its input: give"
             f" another -o"
         )
 
 
-def _is_related(first: Path, second: Path) -> bool:
-    return first == second or first in second.parents or second in first.parents
+def _is_in(path: Path, folder: Path) -> bool:
+    """Whether a path is a folder or lies in it, also by names that its file system takes for the same."""
+    if path.is_relative_to(folder):
+        return True
+    return any(_is_one(parent, folder) for parent in (path, *path.parents))
 
 
-def _spelled(path: Path) -> Path:
-    """A path in the letters that its folders list, where the file system takes others for the same name."""
-    spelled = Path(path.anchor)
-    for name in path.parts[1:]:
-        with suppress(OSError):  # a folder that may not be listed, or is not there
-            names = {entry.name: entry for entry in spelled.iterdir()}
-            if name not in names and os.path.lexists(spelled / name):
-                name = next((other for other in names if other.casefold() == name.casefold()), name)
-        spelled /= name
-    return spelled
+def _is_one(path: Path, folder: Path) -> bool:
+    """Whether two paths lead to one folder; exFAT by FUSE gives it an inode for each spelling of its name."""
+    try:
+        status, other = path.stat(), folder.stat()
+    except OSError:
+        return False
+    is_alike = str(path).casefold() == str(folder).casefold() and status.st_mtime_ns == other.st_mtime_ns
+    return is_alike or os.path.samestat(status, other)
 
 
 def check_free(out: Path, *, force: bool, kind: FolderKind = CHECKPOINT) -> None:
@@ -441,10 +336,13 @@ def _write(target: int, data: bytes) -> int:
     return written
 
 
-def _copy(source: int, target: int, part: Copy) -> int:
+def _copy(opened: ExitStack, sources: dict[Path, int], target: int, part: Copy) -> int:
+    """Copy a range of a file, which is opened once for all of its ranges; its size."""
+    if part.path not in sources:
+        sources[part.path] = part.descriptor or opened.enter_context(part.path.open("rb")).fileno()
     position = part.start
     while position < part.stop:
-        moved = _move(source, target, position, min(CHUNK, part.stop - position))
+        moved = _move(sources[part.path], target, position, min(CHUNK, part.stop - position))
         if moved == 0:
             raise UnreadableError(f"{part.path} became shorter while it was read; nothing was written")
         position += moved
@@ -456,7 +354,7 @@ def _move(source: int, target: int, position: int, size: int) -> int:
         try:
             return os.copy_file_range(source, target, size, position)
         except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM):
+            if error.errno not in (*MISSING, errno.EXDEV, errno.EPERM):
                 raise
     data = os.pread(source, min(size, 1 << 20), position)
     return os.write(target, data) if data else 0

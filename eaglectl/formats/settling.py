@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from eaglectl.drafter.drafter import HIDDEN_NORM, Choice, Drafter, Note, Settlement, options, question
 from eaglectl.errors import EaglectlError, UsageError
 from eaglectl.files.checkpoint import Checkpoint
-from eaglectl.files.hub_names import split_name
+from eaglectl.files.hub_cache import split_name
 from eaglectl.files.layout import CONFIG, RECORD
 from eaglectl.formats.catalogue import by_name, known_formats
 from eaglectl.formats.format import Answers, CheckpointSummary, Format, Origin, RopeAnswer

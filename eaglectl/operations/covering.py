@@ -10,7 +10,7 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import EaglectlError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.files import is_folder
-from eaglectl.files.hub_names import is_repo_name
+from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.files.opening import on_disk
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers

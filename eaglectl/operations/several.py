@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from msgspec import Struct, field
 
 from eaglectl.errors import EaglectlError, input_error
-from eaglectl.files.hub_sharing import shared_repositories
+from eaglectl.files.hub_cache import shared_repositories
 from eaglectl.progress import OnProgress, Progress
 from eaglectl.results import FailedSource, Inspection
 

@@ -32,7 +32,7 @@ from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.files import MIB, read_small_file
 from eaglectl.files.front_matter import MATTER, front_matter
 from eaglectl.files.header import parse_json
-from eaglectl.files.hub_names import is_repo_name
+from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
 from eaglectl.files.record import RECORD_SCHEMA, history
 from eaglectl.formats.catalogue import by_name, known_formats

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import field
 
 from eaglectl.errors import UsageError
-from eaglectl.files.hub_names import is_repo_name
+from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.files.layout import CARD
 from eaglectl.formats.format import Answers
 from eaglectl.judge.policy import Policy

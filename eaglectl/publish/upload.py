@@ -24,9 +24,17 @@ from eaglectl.base import Result
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.files.hub import check_token
 from eaglectl.files.hub_cache import SHA1_DIGITS
-from eaglectl.files.hub_errors import ACCOUNT, LOGIN, HubRequest, refusal, unreachable
-from eaglectl.files.hub_retries import XET_CODE, TransferError
-from eaglectl.files.hub_session import failure_in, hub_calls
+from eaglectl.files.hub_requests import (
+    ACCOUNT,
+    LOGIN,
+    XET_CODE,
+    HubRequest,
+    TransferError,
+    failure_in,
+    hub_calls,
+    refusal,
+    unreachable,
+)
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publish.plan import RemoteFile, RepositoryState, UploadFile, UploadPlan, changed, moved_tag
 from eaglectl.text import listed

@@ -16,8 +16,7 @@ from typing import IO, Any
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
-from eaglectl.files.scratch import scratch_folder
-from eaglectl.files.signals import register_removal, unregister_removal
+from eaglectl.files.scratch import register_removal, scratch_folder, unregister_removal
 from eaglectl.progress import OnProgress, Progress, notify
 from eaglectl.run.child import ANSWER
 

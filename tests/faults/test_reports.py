@@ -93,12 +93,7 @@ def test_a_killed_report_leaves_the_old_one_and_the_next_run_removes_its_part(
 
 
 def test_a_part_that_is_being_written_is_not_swept(tmp_path: Path) -> None:
-    part = scratch.Scratch(tmp_path, "report.html")
-    write_file(tmp_path / "report.html", "new")
-    assert part.work.exists()
-    assert part.descriptor is not None
-    os.close(part.descriptor)  # as the end of its process does
-    part.descriptor = None
-    write_file(tmp_path / "report.html", "new")
+    with scratch.scratch(tmp_path, "report.html") as part:
+        write_file(tmp_path / "report.html", "new")
+        assert part.exists()
     assert names(tmp_path) == ["report.html"]
-    part.remove()

@@ -15,8 +15,13 @@ import pytest
 
 import eaglectl
 from eaglectl.files import scratch
-from eaglectl.files.scratch import scratch_folder, sweep, write_file
-from eaglectl.files.signals import Terminated, run_removals, stopped_by_signals
+from eaglectl.files.scratch import (
+    Terminated,
+    run_removals,
+    scratch_folder,
+    stopped_by_signals,
+    write_file,
+)
 from eaglectl.files.writer import Folder
 from tests.builders import call, contents, converted_folder, drafter_folder
 from tests.faults.processes import names, paused
@@ -163,21 +168,16 @@ def test_a_scratch_folder_of_a_dead_process_is_swept(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_removal_can_be_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = scratch.Scratch(tmp_path, "eaglectl")
-    (held.work / "large").touch()
-
     def interrupted(*_: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), scratch_folder(tmp_path) as folder:
+        (folder / "large").touch()
         patch.setattr(scratch.shutil, "rmtree", interrupted)
-        held.remove()
-    assert held.descriptor is not None
-    os.close(held.descriptor)  # as the end of its process does
-    held.descriptor = None
-    sweep(tmp_path, "eaglectl")
+    assert len(names(tmp_path)) == 1
+    with scratch_folder(tmp_path) as folder:
+        assert names(tmp_path) == [folder.parent.name]
     assert names(tmp_path) == []
-    held.remove()
 
 
 @pytest.mark.slow
@@ -239,7 +239,7 @@ def test_a_thread_writes_without_handling_signals(tmp_path: Path) -> None:
 class Stepper:
     """Raises a signal before the nth line that some files run while it is handled; counts those lines."""
 
-    FILES = ("writer.py", "scratch.py", "signals.py")
+    FILES = ("writer.py", "scratch.py")
 
     def __init__(self, number: signal.Signals, nth: int) -> None:
         self.number, self.nth, self.lines = number, nth, 0

@@ -8,7 +8,7 @@ import pytest
 
 from eaglectl.cli import run
 from eaglectl.errors import RefusedError, UnreadableError
-from eaglectl.files import hub_session
+from eaglectl.files import hub
 from eaglectl.files import source as sources
 from eaglectl.files.source import MAX_WHOLE_FILE, FolderSource, PinnedSource
 from eaglectl.files.target_files import MAX_READ_WHOLE, check_files
@@ -234,7 +234,7 @@ def test_a_revision_is_noted_in_the_cache_by_a_rename(
 ) -> None:
     snapshot = tmp_path / "snapshots/abc"
     snapshot.mkdir(parents=True)
-    hub_session.remember(snapshot, "main", "abc")
+    hub.remember(snapshot, "main", "abc")
     ref = tmp_path / "refs/main"
     assert ref.read_text(encoding="utf-8") == "abc"
     really = Path.write_bytes
@@ -244,6 +244,6 @@ def test_a_revision_is_noted_in_the_cache_by_a_rename(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", half)
-    hub_session.remember(snapshot, "main", "def")
+    hub.remember(snapshot, "main", "def")
     assert ref.read_text(encoding="utf-8") == "abc"
     assert list(ref.parent.iterdir()) == [ref]

@@ -87,7 +87,7 @@ def _inspect_several(
     settings: OutputSettings, sources: list[str], options: InspectOptions, jobs: int
 ) -> "tuple[int, Sequence[Inspection | FailedSource]]":
     """The exit code, and the results of the sources; tracebacks go to stderr."""
-    from eaglectl.files.hub_sharing import shared_repositories
+    from eaglectl.files.hub_cache import shared_repositories
     from eaglectl.operations.inspecting import inspect
     from eaglectl.operations.options import ValidateOptions
     from eaglectl.operations.several import CRASH, inspect_all

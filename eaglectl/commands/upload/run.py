@@ -18,8 +18,8 @@ from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.hub import is_offline
-from eaglectl.files.hub_errors import NoAnswerError
-from eaglectl.files.hub_names import SCHEME, is_repo_name
+from eaglectl.files.hub_cache import SCHEME, is_repo_name
+from eaglectl.files.hub_requests import NoAnswerError
 from eaglectl.files.layout import CARD, CONFIG, RECORD, SUMS
 from eaglectl.files.opening import open_local_folder, open_source
 from eaglectl.formats.commands import command, completing, whole_commands

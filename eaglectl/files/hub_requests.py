@@ -1,0 +1,265 @@
+"""Requests to the Hub by its client, under one policy of retries, and what a failure is to the user.
+
+huggingface_hub repeats requests in several places, without a limit to the wait that a server asks for. Here a
+request is repeated within limits, and what is raised in the end is a TransferError, which the client does not
+repeat. Each wait is a notice. No text of a server or an exception is repeated, as it may hold the token.
+"""
+
+import logging
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from traceback import walk_tb
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from eaglectl.errors import UnreadableError
+from eaglectl.progress import notify
+
+# the same limits for Xet, which has retries of its own, in a library without Python; read when it is loaded
+XET_LIMITS = {
+    "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "4",
+    "HF_XET_CLIENT_RETRY_BASE_DELAY": "500ms",
+    "HF_XET_CLIENT_RETRY_MAX_DURATION": "60s",
+}
+# the code of a failure of Xet: of its tokens, which the Hub gives, or of its storage
+XET_CODE = "xet"
+LOGGERS = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2")
+LOGIN = "run `hf auth login`"
+ACCOUNT = "`hf auth whoami` says whose token is used"
+
+
+class RetryPolicy(Struct, frozen=True):
+    """How often a request is sent, and the waits between, in seconds.
+
+    `silent_attempts` is for servers without any answer. A wait doubles up to `longest_wait`, is shortened by
+    up to the share `jitter`, and is never shorter than the server asks. All waits of a request together are
+    at most `deadline`. `progress`: bytes of a body after which the count of attempts starts again.
+    """
+
+    attempts: int = 4
+    silent_attempts: int = 2
+    first_wait: float = 0.5
+    longest_wait: float = 8.0
+    jitter: float = 0.25
+    deadline: float = 60.0
+    progress: int = 1 << 20
+
+    def backoff(self, failures: int) -> float:
+        """Seconds to wait after so many failures, where the server does not ask for a wait."""
+        wait = min(self.first_wait * 2.0 ** (failures - 1), self.longest_wait)
+        return wait * (1 - self.jitter * random.random())
+
+
+POLICY = RetryPolicy()
+
+
+class TransferError(Exception):
+    """A request that failed for good. `status` is 0 where no response came, or a broken one.
+
+    `how` continues "the Hub at HOST"; `code` is the Hub's error code, `wait` the seconds that it asked for,
+    `attempts` how often such a request is sent. `url` may hold a secret and is not for messages.
+    """
+
+    def __init__(
+        self, how: str, status: int = 0, *, kind: str = "", url: str = "", code: str = "", wait: float = 0.0
+    ) -> None:
+        super().__init__(how)
+        self.how, self.status, self.kind, self.url = how, status, kind, url
+        self.code, self.wait, self.attempts = code, wait, POLICY.attempts
+
+
+class Retries:
+    """The failed attempts of one request, and the time that was waited for it."""
+
+    def __init__(self, *, is_repeatable: bool) -> None:
+        self.is_repeatable = is_repeatable
+        self.failures, self.waited = 0, 0.0
+
+    def wait_after(self, failure: TransferError) -> None:
+        """Wait before the next attempt. Raises `failure` where there is none."""
+        self.failures += 1
+        wait = max(failure.wait, POLICY.backoff(self.failures))
+        is_over = self.failures >= failure.attempts or self.waited + wait > POLICY.deadline
+        if is_over or not self.is_repeatable:
+            raise failure
+        host = urlsplit(failure.url).hostname or "the Hub"
+        number = f"attempt {self.failures + 1} of {failure.attempts}"
+        notify(f"waiting {wait:.1f} s before {number}: {host} {failure.how}")
+        self.waited += wait
+        time.sleep(wait)
+
+
+# the calls of eaglectl that run now: whether a POST of them may be repeated; what the end of the last undoes
+CALLS: list[bool] = []
+CALLS_LOCK, QUIET = threading.Lock(), ExitStack()
+
+
+def load_client() -> Any:
+    """The Hub's client, which is imported when the first repository is opened."""
+    # read when the client is loaded
+    if "huggingface_hub" not in sys.modules:
+        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    import huggingface_hub
+    import huggingface_hub.constants
+    import huggingface_hub.utils
+
+    return huggingface_hub
+
+
+@contextmanager
+def hub_calls(*, is_repeatable: bool = True) -> Iterator[Any]:
+    """The client's session, under the policy of retries until the block ends.
+
+    `is_repeatable` False: a POST is sent once, as it may have taken effect although it failed. Meanwhile the
+    client and its transport log nothing, as they log what a server sends back, and there are no progress bars
+    without a terminal.
+    """
+    for name, value in XET_LIMITS.items():
+        os.environ.setdefault(name, value)
+    client = load_client()
+    from eaglectl.files.hub_client import install_client  # late: it loads the client
+
+    with CALLS_LOCK:
+        install_client()
+        if not CALLS:
+            for logger in map(logging.getLogger, LOGGERS):
+                QUIET.callback(logger.setLevel, logger.level)
+                logger.setLevel(logging.CRITICAL)
+            is_chosen = client.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
+            if not (is_chosen or sys.stderr.isatty() or client.utils.are_progress_bars_disabled()):
+                client.utils.disable_progress_bars()
+                QUIET.callback(client.utils.enable_progress_bars)
+        CALLS.append(is_repeatable)
+    try:
+        yield client.utils.get_session()
+    finally:
+        with CALLS_LOCK:
+            CALLS.remove(is_repeatable)
+            if not CALLS:
+                QUIET.close()
+
+
+def failure_in(error: BaseException, how: str) -> TransferError:
+    """The failure behind an exception of the client, its transport or Xet; `how` where that is not known."""
+    from eaglectl.files.hub_client import failed_response
+
+    for cause in (error, error.__cause__):
+        if isinstance(cause, TransferError):
+            return cause
+        response = getattr(cause, "response", None)
+        if response is not None:
+            return failed_response(response)
+    kind = type(error).__name__
+    names = [type(error).__module__] + [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
+    is_xet = any("xet" in name.lower() for name in names)  # its storage is not the Hub's host
+    return TransferError(f"{how} ({kind})", kind=kind, code=XET_CODE if is_xet else "")
+
+
+class HubRequest(Struct, frozen=True):
+    """A request to the Hub: `text` is the SOURCE as given, `file` the requested file, if any."""
+
+    text: str
+    repo: str
+    revision: str
+    endpoint: str
+    has_token: bool = False
+    file: str = ""
+
+    @property
+    def host(self) -> str:
+        """The Hub's address, without a name and password that HF_ENDPOINT may hold."""
+        parts = urlsplit(self.endpoint)
+        return f"{parts.hostname or parts.path}{f':{parts.port}' if parts.port else ''}"
+
+    @property
+    def page(self) -> str:
+        """The address of the repository's page."""
+        return f"{urlsplit(self.endpoint).scheme or 'https'}://{self.host}/{self.repo}"
+
+    @property
+    def not_here(self) -> str:
+        """How a message on the repository of a SOURCE begins that may have been meant as a path."""
+        return "" if self.text.startswith("hf://") else f"{self.text}: no such file or folder here, and "
+
+    @property
+    def subject(self) -> str:
+        """The requested file, or the repository."""
+        return f"{self.file} of {self.repo}" if self.file else self.repo
+
+
+class NoAnswerError(UnreadableError):
+    """The Hub gave no response, or a broken one."""
+
+
+def unreachable(request: HubRequest, how: str) -> NoAnswerError:
+    """The error for a request without a response, or with a broken one."""
+    head = ("" if request.file else request.not_here) or f"{request.subject}: "
+    return NoAnswerError(
+        f"{head}the Hub at {request.host} {how}; check the network and HF_ENDPOINT, or use --offline to read"
+        " what was downloaded before"
+    )
+
+
+def failed(request: HubRequest, failure: TransferError, after: str = "") -> UnreadableError:
+    """The error for a request that failed; `after` follows what went wrong."""
+    if failure.status or failure.code:
+        return refusal(request, failure.status, failure.code, failure.wait)
+    return unreachable(request, f"{failure.how}{after}")
+
+
+def refusal(request: HubRequest, status: int, code: str = "", wait: float = 0.0) -> UnreadableError:
+    """The error for a response of `status` and the Hub's error `code`; `wait`: seconds to wait."""
+    repo, subject, host = request.repo, request.subject, request.host
+    access, sight = f"then {LOGIN} with that account", f"and, if it is private, {LOGIN}"
+    relief = f"{LOGIN}, which raises the limit, or wait"
+    if request.has_token:
+        access = f"the token's account has no access; {ACCOUNT}"
+        relief, sight = "wait", f"that the token may read it ({ACCOUNT})"
+    unseen = (
+        f"{request.not_here}{repo} is no repository on the Hub that can be seen from here; check its name,"
+        f" {sight}"
+    )
+    unauthorised = (
+        f"the Hub does not accept the token (401) and sends nothing of {repo}; {LOGIN}, or unset HF_TOKEN to"
+        " read as nobody"
+    )
+    texts: dict[str | int, str] = {
+        "GatedRepo": (
+            f"{repo} is gated: its list of files is public and the files are not; request access at"
+            f" {request.page}, {access}"
+        ),
+        "RevisionNotFound": (
+            f"{repo} has no revision {request.revision}; {request.page}/commits/main lists what it has"
+        ),
+        "EntryNotFound": f"{repo} has no {request.file} at {request.revision}",
+        XET_CODE: (
+            f"{subject}: the transfer by Xet failed, which the Hub at {host} or the client chose; set"
+            " HF_HUB_DISABLE_XET=1 to transfer by HTTP alone, and run the command again"
+        ),
+        401: unauthorised if request.has_token and code != "RepoNotFound" else unseen,
+        404: unseen,
+        403: (
+            f"the Hub forbids reading {subject} (403): it is disabled, or the token lacks the permission to"
+            f" read its contents; {ACCOUNT}"
+        ),
+        416: (
+            f"{subject} is shorter at the Hub than the Hub lists it (416); try again, or run `hf download"
+            f" {repo}`"
+        ),
+        429: (
+            f"the Hub has had too many requests from here (429) and did not answer for {subject};"
+            f" {relief}{f' for {wait:.0f} seconds' if wait else ''} and try again"
+        ),
+    }
+    pause = f"after the {wait:.0f} seconds that it asks for" if wait else "later"
+    other = f"answers {status}, which is no answer to a request for a file; check HF_ENDPOINT"
+    if status >= 500:
+        other = f"fails ({status}); try again {pause}, or use --offline to read what was downloaded before"
+    return UnreadableError(texts.get(code) or texts.get(status) or f"{subject}: the Hub at {host} {other}")
