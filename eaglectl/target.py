@@ -22,7 +22,7 @@ from eaglectl.files.opening import open_folder, open_source
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.catalogue import target_keys
-from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.config_keys import at
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter, read_target
 from eaglectl.keywords import StrPath, with_keywords
@@ -143,10 +143,10 @@ def fitting_target(choice: TargetChoice, checkpoint: Checkpoint, answers: Answer
 def named_targets(source: Source) -> Mapping[str, str]:
     """The names of a target in a checkpoint's files, each with where it stands."""
     try:
-        keys = Keys(read_config(source))
+        config = read_config(source)
     except EaglectlError:
         return {}
-    stated = [(keys.at(key), f"{key} in {CONFIG}") for key in KEYS]
+    stated = [(at(config, key), f"{key} in {CONFIG}") for key in KEYS]
     with suppress(EaglectlError):
         record = parse_json(RECORD, _small_file(source, RECORD))
         stated.append((record.get("target") if isinstance(record, Mapping) else None, RECORD))

@@ -376,7 +376,7 @@ def test_fault_2_an_ids_key_that_is_not_read(
     monkeypatch.setattr(
         reader, "read_aux_layers", lambda keys, format, *rest: read(keys, replace(format, ids=()), *rest)
     )
-    monkeypatch.setattr(aux_ids, "unread_ids", lambda keys, taken, format: {})
+    monkeypatch.setattr(reader, "are_ids", lambda place, value: False)
     fails(check_ids_are_read, synthetic, tmp_path)
 
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 import eaglectl
 from eaglectl.errors import UsageError
 from eaglectl.formats.catalogue import by_name, flattened
-from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.config_keys import HARMLESS, Keys, are_ids, ids_question, unread_questions
 from eaglectl.formats.config_schema import EAGLE_CONFIG, KEYS
 from eaglectl.formats.format import Answers
 from eaglectl.formats.producers.native import UNSIGNED
-from eaglectl.formats.unread import HARMLESS, ids_question, read_others, unread_ids
 from eaglectl.operations.converting import ConvertOptions
 from eaglectl.results import Inspection
 from tests.builders import ABSENT, drafter_folder
@@ -178,7 +177,8 @@ def test_a_copied_targets_own_keys_are_no_question() -> None:
     source = FIXTURES / "producers/automodel/gqa"
     config = json.loads((source / "config.json").read_text())
     keys = Keys({**config, "partial_rotary_factor": 0.5, "post_norm": True})
-    assert read_others(keys, (), by_name("automodel"), Answers()).notes == ()
+    format = by_name("automodel")
+    assert unread_questions(keys.unread((), format), format) == []
 
 
 WORDS = ("my", "draft", "eagle3", "target", "hidden", "state", "states", "selected", "input", "extra")
@@ -213,10 +213,9 @@ def test_any_name_made_of_such_words_is_asked_about(data: st.DataObject) -> None
     config: Any = value
     for part in reversed(place.split(".")):
         config = {part: config}
-    keys = Keys(config)
-    notes = read_others(keys, (), UNSIGNED, Answers()).notes
-    asked = [note for note in notes if note.level == "question" and place in note.text]
-    assert asked or place in unread_ids(keys, (), UNSIGNED)
+    unread = Keys(config).unread((), UNSIGNED)
+    asked = [note for note in unread_questions(unread, UNSIGNED) if place in note.text]
+    assert asked or are_ids(place, unread[place])
 
 
 @settings(max_examples=200, deadline=None)
@@ -235,8 +234,9 @@ def test_any_name_made_of_such_words_is_asked_about(data: st.DataObject) -> None
     )
 )
 def test_other_names_are_carried_without_a_question(config: dict[str, Any]) -> None:
-    keys = Keys(config)
-    assert read_others(keys, (), UNSIGNED, Answers()).notes == () and unread_ids(keys, (), UNSIGNED) == {}
+    unread = Keys(config).unread((), UNSIGNED)
+    assert unread_questions(unread, UNSIGNED) == []
+    assert not any(are_ids(place, value) for place, value in unread.items())
 
 
 def angelslim(parent: Path, **changes: Any) -> Path:

@@ -32,7 +32,7 @@ CONVENTIONS = {"boundary": "boundaries", "output": "outputs of layers", None: "o
 OPEN: Mapping[str, IsOpen] = {
     "norm_output": _is_output_open,
     **dict.fromkeys(known_answers(), _is_output_open),
-    "norm_before_residual": lambda side: not Keys(side.flat).is_stated("norm_before_residual"),
+    "norm_before_residual": lambda side: not Keys(side.flat).statements("norm_before_residual"),
     "rope": _has_note("rope-base-doubt", "rope-untrained"),
     "rope_interleave": _has_note("rope-pairing"),
     "mask_token_id": _has_note("mask-token"),

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from itertools import combinations
-from typing import get_args
+from typing import TypeAlias, get_args
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.drafter.boundaries import (
@@ -15,22 +14,23 @@ from eaglectl.drafter.boundaries import (
     sorted_order,
     to_boundaries,
 )
-from eaglectl.drafter.drafter import Choice, Note, Target, question
-from eaglectl.errors import UsageError
-from eaglectl.formats.config_keys import Keys, Reading
+from eaglectl.drafter.drafter import Choice, Target, question
+from eaglectl.errors import RefusedError, UsageError
+from eaglectl.formats.config_keys import LAYERS, Keys, at, ids_question
 from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Answers, Format
-from eaglectl.formats.unread import LAYERS, ids_question, unread_ids
 from eaglectl.text import listed
 
 Ids = tuple[int, ...]
+# an ids list, its convention (None: it must be asked), and in words why it is read so
+Meaning: TypeAlias = tuple[Ids, Convention | None, str]
 
+MOST_IDS = 256
 CONVENTIONS = (
     Choice("--aux-convention", "boundary", "the states that enter those layers"),
     Choice("--aux-convention", "output", "the states that leave them"),
 )
 TARGET = Choice("--target", is_free=True)
 WORDS: Mapping[Convention | None, str] = {"boundary": "boundaries", "output": "outputs of layers"}
-UNKNOWN_CONVENTION = "aux-convention"  # the topic of the question which it is
 LARGE_DEPTH = 64  # any depth at which a default is ascending
 VLLM_IDS = "eagle_config.layer_ids"
 # places that many files have, the most trusted first, and how messages name them
@@ -41,68 +41,62 @@ COMMON_PLACES: Mapping[str, str] = {
 }
 
 
-class Meaning(Struct, frozen=True):
-    """An ids list, its convention (None: it must be asked), in words why it is read so, and notes."""
-
-    ids: Ids
-    convention: Convention | None
-    how: str
-    notes: tuple[Note, ...] = ()
+def ids_places(format: Format) -> tuple[str, ...]:
+    """The places of layer ids that are read in a producer's files, its own first."""
+    own = (place.key for place in format.ids if place.key not in COMMON_PLACES)
+    return tuple(dict.fromkeys((*own, *COMMON_PLACES)))
 
 
 def read_aux_layers(
-    keys: Keys, format: Format, count: int, target: Target, answers: Answers
-) -> Reading[AuxLayers]:
-    """The aux layers of a drafter whose fc takes `count` states; ids may be under keys that nobody knows.
+    keys: Keys, format: Format, count: int, target: Target, answers: Answers, unread: Mapping[str, object]
+) -> AuxLayers:
+    """The aux layers of a drafter whose fc takes `count` states.
 
-    Raises UsageError where --aux-layers does not fit.
+    `unread` are values that look like layer ids, under keys that nobody knows. Raises UsageError where
+    --aux-layers does not fit.
     """
-    own = (place.key for place in format.ids if place.key not in COMMON_PLACES)
-    places = tuple(dict.fromkeys((*own, *COMMON_PLACES)))
-    lists = {place: ids for place in places if (ids := keys.ids(place)) is not None}
-    unknown = unread_ids(keys, places, format)
+    lists = {place: ids for place in ids_places(format) if (ids := _read_ids(keys, place))}
     if answers.aux_layers is not None:
-        # they are not carried: the answer stands in their place
-        return Reading(_from_user(answers, count, target), (*places, *unknown))
+        return _from_user(answers, count, target)
     known = [[j + shift for j in ids] for ids in lists.values() for shift in (-1, 0, 1)]
-    unknown = {key: value for key, value in unknown.items() if value not in known}
-    asked = Reading.noting(ids_question(key, value) for key, value in unknown.items())
+    unknown = {key: value for key, value in unread.items() if value not in known}
+    keys.notes.extend([ids_question(key, value) for key, value in unknown.items()])
     if lists:
-        aux = _boundaries(format, count, target, _meaning(keys, format, lists, target, answers))
-    elif unknown:
-        how = f"ids under a key that is not read ({listed(unknown)})"
-        aux = Reading(AuxLayers(count, None, False, how))
-    else:
-        aux = _default(format, count, target)
-    return Reading.of(aux.value, Reading(None, places), asked, aux)
+        return _boundaries(keys, format, count, target, _meaning(keys, format, lists, target, answers))
+    if unknown:
+        return AuxLayers(count, None, False, f"ids under a key that is not read ({listed(unknown)})")
+    return _default(keys, format, count, target)
 
 
-def aux_layers_by_record(aux: Reading[AuxLayers], recorded: object, target: Target) -> Reading[AuxLayers]:
+def aux_layers_by_record(keys: Keys, layers: AuxLayers, recorded: object, target: Target) -> AuxLayers:
     """The aux layers in the convention in which their ids mean the boundaries of eaglectl.json."""
-    layers = aux.value
-    if layers.boundaries is not None or layers.ids is None or len(layers.ids) != layers.count:
-        return aux
-    for convention in get_args(Convention):
-        boundaries = to_boundaries(layers.ids, convention)
-        is_within = target.depth is None or max(boundaries) <= target.depth
-        if list(boundaries) == recorded and is_within:
-            how = f"{WORDS[convention]}, as eaglectl.json records"
-            is_default = _is_default(boundaries, target)
-            layers = AuxLayers(layers.count, boundaries, is_default, how, layers.ids, convention)
-            notes = tuple(note for note in aux.notes if note.topic != UNKNOWN_CONVENTION)
-            return Reading(layers, aux.taken, notes)
-    return aux
+    if layers.boundaries is None and layers.ids is not None and len(layers.ids) == layers.count:
+        for convention in get_args(Convention):
+            boundaries = to_boundaries(layers.ids, convention)
+            if list(boundaries) == recorded and (target.depth is None or max(boundaries) <= target.depth):
+                keys.notes[:] = [note for note in keys.notes if note.topic != "aux-convention"]
+                how = f"{WORDS[convention]}, as eaglectl.json records"
+                is_default = _is_default(boundaries, target)
+                return AuxLayers(layers.count, boundaries, is_default, how, layers.ids, convention)
+    return layers
 
 
-def _boundaries(format: Format, count: int, target: Target, meaning: Meaning) -> Reading[AuxLayers]:
-    ids, convention, how = meaning.ids, meaning.convention, meaning.how
-    if convention is None:
-        return Reading(AuxLayers(count, None, False, how, ids), (), meaning.notes)
-    if len(ids) != count:
-        why = f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states"
-        asked = question("aux layers", why, "aux-count", [LAYERS])
-        aux = AuxLayers(count, None, False, how, ids, convention)
-        return Reading(aux, (), (*meaning.notes, asked))
+def _read_ids(keys: Keys, place: str) -> Ids:
+    """A list of layer ids; none when absent or empty (engines read an empty list as absent)."""
+    stated = at(keys.config, place)
+    if isinstance(stated, list) and len(stated) > MOST_IDS:
+        text = f"config.json: {place} lists {len(stated):,} layers; a drafter takes {MOST_IDS} at most"
+        raise RefusedError(text, "value-types", f"config.json:{place}")
+    return tuple(keys.get(place, list) or ())
+
+
+def _boundaries(keys: Keys, format: Format, count: int, target: Target, meaning: Meaning) -> AuxLayers:
+    ids, convention, how = meaning
+    if convention is None or len(ids) != count:
+        if convention:
+            why = f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states"
+            keys.notes.append(question("aux layers", why, "aux-count", [LAYERS]))
+        return AuxLayers(count, None, False, how, ids, convention)
     boundaries, order = sorted_order(to_boundaries(ids, convention))
     if format.orders_ids:
         order = None
@@ -111,19 +105,15 @@ def _boundaries(format: Format, count: int, target: Target, meaning: Meaning) ->
         f"boundary {max(boundaries)} is past the target's {depth} layers (ids {list(ids)} read as"
         f" {convention}); pass --aux-convention or --aux-layers"
     )
+    is_past = depth is not None and max(boundaries) > depth
+    keys.note(is_past, "problem", "aux layers", past, "aux-range", names_option=True)
     unordered = (
         f"ids {list(ids)} are not ascending and distinct; engines sort them and permute fc's inputs in"
         " silence, convert reorders fc to match"
     )
     topic = "aux-repeated" if len(boundaries) < len(ids) else "aux-order"
-    aux = AuxLayers(count, boundaries, _is_default(boundaries, target), how, ids, convention, order)
-    return Reading(aux, (), meaning.notes).with_notes(
-        (
-            depth is not None and max(boundaries) > depth,
-            Note("problem", "aux layers", past, "aux-range", names_option=True),
-        ),
-        (order, Note("warning", "aux layers", unordered, topic)),
-    )
+    keys.note(order, "warning", "aux layers", unordered, topic)
+    return AuxLayers(count, boundaries, _is_default(boundaries, target), how, ids, convention, order)
 
 
 def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
@@ -144,69 +134,48 @@ def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
 
 
 def _meaning(
-    keys: Keys, format: Format, stated: Mapping[str, Ids], target: Target, answers: Answers
+    keys: Keys, format: Format, lists: Mapping[str, Ids], target: Target, answers: Answers
 ) -> Meaning:
     """The list that is believed, its convention, and why."""
-    key, ids = next(iter(stated.items()))
-    pairs = combinations(stated, 2)
-    if pair := next((pair for pair in pairs if not _agree(keys, format, stated, pair)), None):
+    key, ids = next(iter(lists.items()))
+    readings = {place: _readings(keys, format, place, ids) for place, ids in lists.items()}
+    pairs = (pair for pair in combinations(readings, 2) if readings[pair[0]].isdisjoint(readings[pair[1]]))
+    top, nested = lists.get(TOP_IDS), lists.get(NESTED_IDS)
+    if pair := next(pairs, None):
         first, second = pair
         text = (
-            f"config gives ids {list(stated[first])} in {first} and {list(stated[second])} in {second}, which"
+            f"config gives ids {list(lists[first])} in {first} and {list(lists[second])} in {second}, which"
             " agree in no convention"
         )
         if format.is_layout or not _is_certain(keys, format, key):
             layers = {
                 place: to_boundaries(ids, _declared(format, place) or "boundary")
-                for place, ids in stated.items()
+                for place, ids in lists.items()
             }
             choices = [
                 Choice("--aux-layers", ",".join(map(str, ids)), place) for place, ids in layers.items()
             ]
-            asked = question("aux layers", text, "aux-lists", [*choices, LAYERS])
-            return Meaning(ids, None, "lists that disagree", (asked,))
-        warning = Note("warning", "aux layers", f"{text}; {format.title}'s trainer reads {key}", "aux-lists")
-        meaning = _convention(keys, format, key, ids, target, answers)
-        return replace(meaning, notes=(warning, *meaning.notes))
-    if key in COMMON_PLACES and (both := _two_lists(format, stated, answers)):
-        return both
+            keys.notes.append(question("aux layers", text, "aux-lists", [*choices, LAYERS]))
+            return ids, None, "lists that disagree"
+        text = f"{text}; {format.title}'s trainer reads {key}"
+        keys.note(True, "warning", "aux layers", text, "aux-lists")
+    elif key in COMMON_PLACES and top and nested:
+        is_boundary = answers.aux_convention is None and _declared(format, NESTED_IDS) == "boundary"
+        if top == nested and is_boundary:  # one list, which can only have one convention
+            return top, "boundary", f"ids at both levels; {format.title} writes boundaries"
+        if nested == tuple(j - 1 for j in top):
+            how = "top-level ids, which nested ids one lower confirm (SGLang adds one)"
+            return top, "boundary", how
     return _convention(keys, format, key, ids, target, answers)
 
 
-def _agree(keys: Keys, format: Format, stated: Mapping[str, Ids], pair: tuple[str, str]) -> bool:
-    """Whether two lists name the same layers in the same order, in conventions that their places allow."""
-    first, second = (
-        {
-            tuple(sorted(boundaries)) if format.orders_ids else boundaries
-            for convention in _conventions(keys, format, place)
-            for boundaries in [to_boundaries(stated[place], convention)]
-        }
-        for place in pair
-    )
-    return bool(first & second)
-
-
-def _conventions(keys: Keys, format: Format, place: str) -> tuple[Convention, ...]:
-    """The conventions that ids at a place may be in."""
-    if place == VLLM_IDS:
-        return ("boundary",)
-    declared = _declared(format, place)
-    return (declared,) if declared and _is_certain(keys, format, place) else ("boundary", "output")
-
-
-def _two_lists(format: Format, stated: Mapping[str, Ids], answers: Answers) -> Meaning | None:
-    """What lists at the top and in eagle_config mean together; None where one alone decides."""
-    top, nested = stated.get(TOP_IDS), stated.get(NESTED_IDS)
-    if not top or not nested:
-        return None
-    if top == nested:  # one list, which can only have one convention
-        is_boundary = answers.aux_convention is None and _declared(format, NESTED_IDS) == "boundary"
-        how = f"ids at both levels; {format.title} writes boundaries"
-        return Meaning(top, "boundary", how) if is_boundary else None
-    if nested == tuple(j - 1 for j in top):
-        how = "top-level ids, which nested ids one lower confirm (SGLang adds one)"
-        return Meaning(top, "boundary", how)
-    return None
+def _readings(keys: Keys, format: Format, place: str, ids: Ids) -> set[Ids]:
+    """The boundaries that ids at a place may mean, in the conventions that it allows."""
+    declared = "boundary" if place == VLLM_IDS else _declared(format, place)
+    is_known = declared and (place == VLLM_IDS or _is_certain(keys, format, place))
+    conventions = (declared,) if declared and is_known else get_args(Convention)
+    readings = {to_boundaries(ids, convention) for convention in conventions}
+    return {tuple(sorted(layers)) for layers in readings} if format.orders_ids else readings
 
 
 def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, answers: Answers) -> Meaning:
@@ -236,10 +205,25 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
         (True, None, unknown),
     )
     convention, how = next((convention, how) for is_there, convention, how in evidence if is_there)
-    if convention is not None:
-        return Meaning(ids, convention, where + how)
-    asked = _copy_question(ids) if is_copy else _convention_question(where, ids, target, declared)
-    return Meaning(ids, None, where + how, (asked,))
+    raised = [j + 1 for j in ids]
+    if convention is None and is_copy:
+        why = (
+            f"the ids {list(ids)} at the top level are what trainers usually take, counted as outputs of"
+            f" layers (boundaries {raised}), and vLLM reads boundaries {list(ids)} there: a copied list"
+        )
+        choices = [
+            Choice("--aux-convention", "output", "as trainers count them", is_usual=True),
+            Choice("--aux-convention", "boundary", "as vLLM reads them"),
+        ]
+        keys.notes.append(question("aux layers", why, "aux-copied", choices))
+    elif convention is None:
+        why = f"{where} {list(ids)} may be boundaries or outputs of layers (boundaries {raised})"
+        choices = [replace(choice, is_usual=choice.value == declared) for choice in CONVENTIONS]
+        if not depth:
+            why += ", and the target's depth, which may settle it, is not known"
+            choices.append(TARGET)
+        keys.notes.append(question("aux layers", why, "aux-convention", choices))
+    return ids, convention, where + how
 
 
 def _is_plausible(format: Format, key: str, ids: Ids, depth: int | None) -> bool:
@@ -267,29 +251,7 @@ def _is_certain(keys: Keys, format: Format, key: str) -> bool:
     return place is not None and (place.is_certain or first in place.certain_in)
 
 
-def _copy_question(ids: Ids) -> Note:
-    why = (
-        f"the ids {list(ids)} at the top level are what trainers usually take, counted as outputs of layers"
-        f" (boundaries {[j + 1 for j in ids]}), and vLLM reads boundaries {list(ids)} there: a copied list"
-    )
-    choices = (
-        Choice("--aux-convention", "output", "as trainers count them", is_usual=True),
-        Choice("--aux-convention", "boundary", "as vLLM reads them"),
-    )
-    return question("aux layers", why, "aux-copied", choices)
-
-
-def _convention_question(where: str, ids: Ids, target: Target, declared: Convention | None) -> Note:
-    raised = [j + 1 for j in ids]
-    why = f"{where} {list(ids)} may be boundaries or outputs of layers (boundaries {raised})"
-    choices = [replace(choice, is_usual=choice.value == declared) for choice in CONVENTIONS]
-    if not target.depth:
-        why += ", and the target's depth, which may settle it, is not known"
-        choices.append(TARGET)
-    return question("aux layers", why, UNKNOWN_CONVENTION, choices)
-
-
-def _default(format: Format, count: int, target: Target) -> Reading[AuxLayers]:
+def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
     """The layers that the producer trains on where a recipe names none; a question where these do not fit."""
     default, depth = format.training_default, target.depth
     boundaries = default.at(depth) if default and depth else None
@@ -325,10 +287,10 @@ def _default(format: Format, count: int, target: Target) -> Reading[AuxLayers]:
     )
     for is_there, why, topic, choices in doubts:
         if is_there:
-            asked = question("aux layers", why, topic, choices)
-            return Reading(AuxLayers(count, None, False, "not stated"), (), (asked,))
+            keys.notes.append(question("aux layers", why, topic, choices))
+            return AuxLayers(count, None, False, "not stated")
     is_default = default == TRAINING_DEFAULT or (boundaries is not None and _is_default(boundaries, target))
-    return Reading(AuxLayers(count, boundaries, is_default, f"no ids: {words}"))
+    return AuxLayers(count, boundaries, is_default, f"no ids: {words}")
 
 
 def _is_default(boundaries: Ids, target: Target) -> bool:

@@ -10,8 +10,8 @@ from typing import Any, TypeGuard
 
 from eaglectl.drafter.drafter import Note
 from eaglectl.errors import RefusedError
+from eaglectl.formats.config_keys import PARTIAL
 from eaglectl.formats.format import IdMeaning
-from eaglectl.formats.unread import PARTIAL
 
 # engines count in 32 bits and compute in float32
 MAX_COUNT, MAX_NUMBER = (1 << 31) - 1, 3.4028234663852886e38

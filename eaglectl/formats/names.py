@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import (
     LAYER,
     NORM,
@@ -22,8 +21,7 @@ from eaglectl.drafter.tensors import (
 )
 from eaglectl.errors import RefusedError, check
 from eaglectl.files.header import StoredTensor
-from eaglectl.formats.config_keys import Keys, Reading
-from eaglectl.formats.format import Format
+from eaglectl.formats.config_keys import Keys
 from eaglectl.text import listed
 
 # what wrapping modules put before the names of a drafter's tensors (a causal LM, DDP, trainers,
@@ -68,7 +66,6 @@ class Names(Struct, frozen=True):
     absorbed: Mapping[str, StoredTensor]
     strays: Mapping[str, str]
     unknown: tuple[str, ...]
-    clashes: tuple[tuple[str, str, str], ...]
 
     @property
     def layers(self) -> set[int]:
@@ -80,7 +77,7 @@ class Names(Struct, frozen=True):
 def read_names(
     stored: Mapping[str, StoredTensor], aliases: Mapping[str, str] | None = None, prefix: str = ""
 ) -> Names:
-    """Sort stored tensors by canonical name; two stored names of one canonical tensor are a clash.
+    """Sort stored tensors by canonical name. Raises RefusedError for two stored names of one tensor.
 
     `aliases` are trainers' own module names, `prefix` is the producer's own.
     """
@@ -88,7 +85,6 @@ def read_names(
     tables: dict[str, dict[str, StoredTensor]] = {"plain": {}, "fused": {}, "absorbed": {}}
     strays: dict[str, str] = {}
     unknown: list[str] = []
-    clashes: list[tuple[str, str, str]] = []
     own_norm = {
         int(m[1])
         for name in canonical_names.values()
@@ -107,10 +103,11 @@ def read_names(
         if kind is None:
             unknown.append(name)
         elif canonical in tables[kind]:
-            clashes.append((canonical, tables[kind][canonical].name, name))
+            text = f"{tables[kind][canonical].name} and {name} are both {canonical}; keep one"
+            raise RefusedError(text, "tensor-twice", f"tensor:{name}")
         else:
             tables[kind][canonical] = tensor
-    return Names(**tables, strays=strays, unknown=tuple(unknown), clashes=tuple(clashes))
+    return Names(**tables, strays=strays, unknown=tuple(unknown))
 
 
 def stored_prefix(stored: str, own: Collection[str] = ()) -> str:
@@ -160,14 +157,12 @@ def _kind(name: str) -> str | None:
     return "plain" if is_known(name) else None
 
 
-def read_tensors(
-    names: Names, dims: Dimensions, format: Format, *, is_quantised: bool
-) -> Reading[Mapping[str, Tensor]]:
+def read_tensors(keys: Keys, names: Names, dims: Dimensions, *, is_quantised: bool) -> Mapping[str, Tensor]:
     """Canonical tensors with their bytes' places. Raises RefusedError where one cannot be of this drafter."""
     tensors = _assemble(names, dims)
     _check_layers(names)
-    problems = tuple(_shape_problems(tensors, dims, is_quantised=is_quantised))
-    return Reading(tensors, (), problems)
+    _check_shapes(keys, tensors, dims, is_quantised=is_quantised)
+    return tensors
 
 
 def _assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
@@ -262,10 +257,10 @@ def _check_layers(names: Names) -> None:
     )
 
 
-def _shape_problems(tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> Iterator[Note]:
-    """The problem of a d2t beside t2d that is not the product of dimensions that it should be.
+def _check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> None:
+    """Raise RefusedError for a tensor that is not the product of dimensions that it should be.
 
-    Raises RefusedError for every other tensor that is not.
+    A d2t beside t2d is a problem, as t2d may give d2t.
     """
     for name, tensor in tensors.items():
         shape = expected_shape(name, dims)
@@ -276,27 +271,28 @@ def _shape_problems(tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quant
             f"{tensor.stored[0]} is {list(tensor.shape)}; this drafter's other shapes and config.json need"
             f" {list(shape)}; one of them is wrong"
         )
-        if name != "d2t" or "t2d" not in tensors:  # t2d may give d2t
+        if name != "d2t" or "t2d" not in tensors:
             raise RefusedError(text, "tensor-shape", f"tensor:{tensor.stored[0]}")
         text = f"{text}; or pass --fix-reading d2t=from-t2d"
-        yield Note("problem", "d2t", text, "tensor-shape", names_option=True)
+        keys.note(True, "problem", "d2t", text, "tensor-shape", names_option=True)
 
 
 def read_head(
     keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, unknown: Sequence[str]
-) -> Reading[Mapping[str, Tensor]]:
+) -> Mapping[str, Tensor]:
     """The tensors with a head, which is the embedding where the drafter ties them.
 
     Raises RefusedError where a reduced vocabulary has no head.
     """
     key = "tie_word_embeddings"
-    is_tied = keys.flag(key)
+    is_tied = keys.get(key, bool)
     if "lm_head.weight" in tensors:
         text = (
             "config says true and the file has its own lm_head; SGLang would use the embedding instead;"
             " convert writes false"
         )
-        return Reading(tensors, (key,)).with_notes((is_tied, Note("warning", key, text, "tied-head")))
+        keys.note(is_tied, "warning", key, text, "tied-head")
+        return tensors
     if dims.draft_vocab != dims.vocab:
         found = f" (is it {listed(unknown)}, misspelt?)" if unknown else ""
         raise RefusedError(
@@ -307,54 +303,43 @@ def read_head(
         )
     embedding = tensors.get("embed_tokens.weight")
     if not is_tied or not embedding:
-        return Reading(tensors, (key,), (Note("note", "lm_head", "no lm_head: engines use the target's"),))
+        keys.note(True, "note", "lm_head", "no lm_head: engines use the target's")
+        return tensors
     text = (
         "the head is tied to the drafter's own embedding, which no engine does; lm_head is written as a copy"
         " of it"
     )
-    head = replace(embedding, name="lm_head.weight")
-    return Reading({**tensors, head.name: head}, (key,), (Note("note", key, text),))
+    keys.note(True, "note", key, text)
+    return {**tensors, "lm_head.weight": replace(embedding, name="lm_head.weight")}
 
 
-def name_notes(
-    names: Names, tensors: Mapping[str, Tensor], dims: Dimensions, *, has_token_list: bool
-) -> Iterator[Note]:
-    """What is missing and what has no place."""
-    needed = _required(dims, tensors)
-    for name in sorted(needed - set(tensors)):
+def note_names(
+    keys: Keys, names: Names, tensors: Mapping[str, Tensor], dims: Dimensions, *, has_token_list: bool
+) -> None:
+    """Leave the problems of what is missing and of what has no place."""
+    for name in sorted(_required(dims, tensors) - set(tensors)):
         packed = {name.removesuffix("weight") + "weight_packed", name.removesuffix("weight") + "qweight"}
-        if not packed & set(tensors):
-            yield Note(
-                "problem",
-                name,
-                f"{name} is missing; engines fill it with ones or uninitialised memory in silence: restore it"
-                " from the trainer",
-                "missing-tensor",
-            )
-    if dims.hidden != dims.target_hidden and "embed_tokens.weight" not in tensors:
-        yield Note(
-            "problem",
-            "embed_tokens.weight",
-            f"the target is {dims.target_hidden} wide and the drafter {dims.hidden}, so it must bring its own"
-            " embed_tokens; restore it from the trainer",
-            "missing-tensor",
+        text = (
+            f"{name} is missing; engines fill it with ones or uninitialised memory in silence: restore it"
+            " from the trainer"
         )
-    if dims.draft_vocab != dims.vocab and not {"d2t", "t2d"} & set(tensors) and not has_token_list:
-        yield Note(
-            "problem",
-            "d2t",
-            f"d2t is missing and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens; engines"
-            f" would propose the first {dims.draft_vocab}: restore it from the trainer",
-            "d2t-missing",
-        )
+        keys.note(not packed & set(tensors), "problem", name, text, "missing-tensor")
+    name = "embed_tokens.weight"
+    text = (
+        f"the target is {dims.target_hidden} wide and the drafter {dims.hidden}, so it must bring its own"
+        " embed_tokens; restore it from the trainer"
+    )
+    is_missing = dims.hidden != dims.target_hidden and name not in tensors
+    keys.note(is_missing, "problem", name, text, "missing-tensor")
+    text = (
+        f"d2t is missing and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens; engines"
+        f" would propose the first {dims.draft_vocab}: restore it from the trainer"
+    )
+    has_map = has_token_list or "d2t" in tensors or "t2d" in tensors
+    keys.note(dims.draft_vocab != dims.vocab and not has_map, "problem", "d2t", text, "d2t-missing")
     for name in names.unknown:
-        yield Note(
-            "problem",
-            name,
-            f"{name} has no place in an EAGLE-3 drafter; pass --drop {name} if it may be left behind",
-            "unknown-tensor",
-            names_option=True,
-        )
+        text = f"{name} has no place in an EAGLE-3 drafter; pass --drop {name} if it may be left behind"
+        keys.note(True, "problem", name, text, "unknown-tensor", names_option=True)
 
 
 LAYER_PARTS = (

@@ -12,7 +12,7 @@ from eaglectl.files.checkpoint import read_checkpoint, read_config
 from eaglectl.files.header import StoredTensor
 from eaglectl.files.layout import CONFIG, INDEX
 from eaglectl.files.source import Source
-from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.config_keys import at
 from eaglectl.formats.names import canonical_name
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -346,7 +346,7 @@ def speculators_family(config: Mapping[str, Any]) -> str | None:
 def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[Family, str]]:
     """The families that have a mark here: by values, by architecture, then by keys and tensors in order."""
     for family in FAMILIES:
-        stated = (place for place, value in family.values.items() if Keys(config).at(place) == value)
+        stated = (place for place, value in family.values.items() if at(config, place) == value)
         yield from ((family, f"{place} is {family.values[place]}") for place in stated)
     architectures = config.get("architectures")
     for name in architectures if isinstance(architectures, list) else ():
@@ -376,7 +376,7 @@ def _by_shape(config: Mapping[str, Any], shapes: Shapes) -> str | None:
     query = next((shape for name, shape in shapes.items() if _QUERY.fullmatch(name)), ())
     if (fc := shapes.get("fc.weight")) is not None:
         return _eagle_1(fc, query)
-    if Keys(config).at("eagle_config.use_aux_hidden_state") is False:
+    if at(config, "eagle_config.use_aux_hidden_state") is False:
         return (
             "a head on the target's last hidden state (use_aux_hidden_state: false, no fc, no hidden_norm),"
             " to be served as it is by TensorRT-LLM or SGLang"

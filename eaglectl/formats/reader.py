@@ -1,30 +1,38 @@
 """Read a checkpoint as the canonical drafter: names, dimensions, flags, aux layers, and doubts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import Choice, Drafter, Note, Target, question
+from eaglectl.drafter.drafter import Choice, Drafter, Target, question
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import QUANTISATION, RECORD, VOCABULARY_PICKLES
 from eaglectl.files.record import history
 from eaglectl.files.target_files import text_part
-from eaglectl.formats.aux_ids import aux_layers_by_record, read_aux_layers
+from eaglectl.formats.aux_ids import aux_layers_by_record, ids_places, read_aux_layers
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names
-from eaglectl.formats.config_keys import MISSING, OBJECTS, TARGET_DEPTH, Keys, Reading, mask_token
+from eaglectl.formats.config_keys import (
+    OBJECTS,
+    TARGET_DEPTH,
+    Keys,
+    are_ids,
+    at,
+    mask_token,
+    unread_questions,
+)
 from eaglectl.formats.config_schema import number_notes
 from eaglectl.formats.format import SCALINGS, Answers, CheckpointSummary, Format, ModelClass, RopeAnswer
-from eaglectl.formats.names import Names, name_notes, read_head, read_names, read_tensors
+from eaglectl.formats.names import Names, note_names, read_head, read_names, read_tensors
 from eaglectl.formats.other_drafters import refuse_other_families
 from eaglectl.formats.quantised_targets import quantised_changes
-from eaglectl.formats.rope import read_rope, target_rope
-from eaglectl.formats.settling import all_doubts, settled_drafter
-from eaglectl.formats.sizes import read_dimensions
+from eaglectl.formats.rope import read_rope, rope_keys, target_rope
+from eaglectl.formats.settling import producer_doubts, recorded_doubts, settled_drafter
+from eaglectl.formats.sizes import MLA_SIZE_KEYS, SIZE_KEYS, read_dimensions
 from eaglectl.formats.switches import (
     TENSOR_FLAGS,
     norms_by_record,
@@ -32,7 +40,6 @@ from eaglectl.formats.switches import (
     read_quantisation,
     read_settings,
 )
-from eaglectl.formats.unread import read_others
 
 # --source-semantics that any drafter may need, with their values; producers declare their own
 # (Format.answers)
@@ -54,8 +61,12 @@ MAX_TENSORS = 4_096
 MAX_DIGITS = 19
 FREE = {"mask_token_id": "N", "harmless": "KEY,KEY"}
 
-# keys about how the file was written, or about what the tensors decide
-HOUSEKEEPING = (
+# keys that are read of every drafter, and those about how the file was written, or what the tensors decide
+READ = (
+    *SIZE_KEYS,
+    *("fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"),
+    *("rms_norm_eps", "max_position_embeddings", "hidden_act", "attention_bias", "mlp_bias"),
+    "tie_word_embeddings",
     "architectures",
     "model_type",
     "transformers_version",
@@ -68,6 +79,21 @@ HOUSEKEEPING = (
 )
 
 
+class _Stored(Struct, frozen=True):
+    """What the files say, whatever is answered; the notes on it are those of `keys`."""
+
+    checkpoint: Checkpoint
+    summary: CheckpointSummary
+    format: Format
+    evidence: str
+    keys: Keys
+    names: Names
+    dims: Dimensions
+    target: Target
+    quantisation: Mapping[str, Any] | None
+    tensors: Mapping[str, Tensor]
+
+
 def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
     """The canonical drafter of `checkpoint`, with all that settles what its files leave open (settling.py).
 
@@ -78,68 +104,54 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     if (count := len(checkpoint.tensors)) > MAX_TENSORS:
         text = f"{checkpoint.source.place} has {count} tensors; no drafter has more than {MAX_TENSORS}"
         raise RefusedError(text, "not-a-drafter")
-    stored = _read_stored(checkpoint, target)
-    return settled_drafter(partial(_read, stored), answers, checkpoint)
-
-
-class _Stored(Struct, frozen=True):
-    """What the files say, whatever is answered."""
-
-    checkpoint: Checkpoint
-    summary: CheckpointSummary
-    format: Format
-    evidence: str
-    keys: Keys
-    names: Names
-    sizes: Reading[Dimensions]
-    target: Reading[Target]
-    quantisation: Reading[Mapping[str, Any] | None]
-    tensors: Reading[Mapping[str, Tensor]]
-
-
-def _read_stored(checkpoint: Checkpoint, target: Target) -> _Stored:
-    metadata, quantisation = checkpoint.metadata, checkpoint.sidecars.get(QUANTISATION, {})
-    summary = CheckpointSummary(checkpoint.config, tuple(checkpoint.tensors), metadata, quantisation)
+    quantisation = checkpoint.sidecars.get(QUANTISATION, {})
+    summary = CheckpointSummary(
+        checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata, quantisation
+    )
     format, evidence = detect(summary)
     _check_objects(checkpoint.config)
     keys = Keys(format.flat(checkpoint.config), format.keys, format.inverted, checkpoint.config)
     _check_objects(keys.config)
-    names = _read_names(checkpoint, format)
-    sizes = read_dimensions(keys, names, target)
-    known = _read_target(keys, format, target, sizes.value.aux)
+    prefix = format.layout.prefix if format.layout else ""
+    names = read_names(checkpoint.tensors, tensor_names(), prefix)
+    dims = read_dimensions(keys, names, target)
+    target = _read_target(keys, format, target, dims.aux)
     weights = read_quantisation(keys, checkpoint)
-    tensors = read_tensors(names, sizes.value, format, is_quantised=weights.value is not None)
-    return _Stored(checkpoint, summary, format, evidence, keys, names, sizes, known, weights, tensors)
+    tensors = read_tensors(keys, names, dims, is_quantised=weights is not None)
+    stored = _Stored(checkpoint, summary, format, evidence, keys, names, dims, target, weights, tensors)
+    return settled_drafter(partial(_read, stored), answers, checkpoint)
 
 
 def _read(stored: _Stored, answers: Answers) -> Drafter:
-    """The drafter as the files and these answers state it: what each reader makes of the config, together."""
-    keys, names, format, summary = stored.keys, stored.names, stored.format, stored.summary
-    dims, target, tensors = stored.sizes.value, stored.target.value, stored.tensors.value
+    """The drafter as the files and these answers state it."""
+    format, summary, names, dims = stored.format, stored.summary, stored.names, stored.dims
+    keys, tensors, target = replace(stored.keys, notes=list(stored.keys.notes)), stored.tensors, stored.target
     record, stated = stored.checkpoint.record, stored.checkpoint.sidecars.get(RECORD, {})
     answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     norms = read_norms(keys, format, summary, answers, tensors, dims)
     norms, settled = norms_by_record(norms, format, record)
-    aux = read_aux_layers(keys, format, dims.aux, target, answers)
-    aux = aux_layers_by_record(aux, record.get("boundaries"), target)
+    taken = _taken(stored)
+    unread = keys.unread(taken, format)
+    ids = {place: value for place, value in unread.items() if are_ids(place, value)}
+    aux = read_aux_layers(keys, format, dims.aux, target, answers, ids)
+    aux = aux_layers_by_record(keys, aux, record.get("boundaries"), target)
     is_mla = dims.attention == "MLA"
     rope = read_rope(keys, answers, target, is_mla=is_mla, has_mla_factors=format.has_mla_factors)
     settings = read_settings(keys, tensors, model_class_of(tensors, dims))
-    doubts = all_doubts(format, summary, keys.config, answers, stated, settled)
-    head = read_head(keys, tensors, dims, names.unknown)
-    tensors = head.value
+    # other producers' doubts show in a config whose producer's nesting is undone
+    recorded = recorded_doubts(stated, replace(summary, config=keys.config), answers)
+    keys.notes.extend([*number_notes(keys.config), *producer_doubts(format, summary, answers), *recorded])
+    keys.notes[:] = [note for note in keys.notes if note.topic not in settled]
+    keys.notes.extend([note for notes in settled.values() for note in notes])
+    _note_target(keys, dims, target)
+    tensors = read_head(keys, tensors, dims, names.unknown)
     has_token_list = any(name in VOCABULARY_PICKLES for name in stored.checkpoint.source.names())
+    note_names(keys, names, tensors, dims, has_token_list=has_token_list)
     mask = _read_mask_token(keys, tensors, answers)
-    together = Reading.of(
-        None,
-        *(stored.sizes, stored.target, stored.quantisation, stored.tensors, norms, aux, rope, settings),
-        Reading.noting([*number_notes(keys.config), *doubts, *_target_notes(dims, target)]),
-        head,
-        Reading.noting(name_notes(names, tensors, dims, has_token_list=has_token_list)),
-        mask,
-        Reading(None, (*HOUSEKEEPING, *format.retires)),
-    )
-    others = read_others(keys, together.taken, format, answers)
+    # the answers stand in the place of what is answered: the next reader would have to ask again
+    answered = {*answers.semantics.get("harmless", "").split(","), *(ids if answers.aux_layers else ())}
+    left = {place: value for place, value in unread.items() if place not in answered}
+    keys.notes.extend(unread_questions(left, format))
     rotations = (entry.get("target_rotation") for entry in history(record))
     dtypes = {tensor.dtype for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
     return Drafter(
@@ -147,30 +159,33 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
         evidence=stored.evidence,
         kind="peagle" if format.is_parallel or "mask_hidden" in tensors else "eagle3",
         dims=dims,
-        norms=norms.value,
-        aux=aux.value,
-        rope=rope.value,
+        norms=norms,
+        aux=aux,
+        rope=rope,
         target=target,
         tensors=tensors,
-        settings=settings.value,
-        carried={**others.value, **mask.value},
+        settings=settings,
+        carried={**keys.rest((*taken, *answered.intersection(unread))), **mask},
         strays=names.strays,
         unknown=names.unknown,
-        quantisation=stored.quantisation.value,
-        notes=tuple(dict.fromkeys((*together.notes, *others.notes))),
+        quantisation=stored.quantisation,
+        notes=tuple(dict.fromkeys(keys.notes)),
         dtypes=tuple(sorted(dtypes)),
         rotation=next((rotation for rotation in rotations if isinstance(rotation, Mapping)), None),
     )
 
 
-def _read_names(checkpoint: Checkpoint, format: Format) -> Names:
-    """The tensors by canonical name. Raises RefusedError where two are the same."""
-    names = read_names(checkpoint.tensors, tensor_names(), format.layout.prefix if format.layout else "")
-    for canonical, first, second in names.clashes:
-        raise RefusedError(
-            f"{first} and {second} are both {canonical}; keep one", "tensor-twice", f"tensor:{second}"
-        )
-    return names
+def _taken(stored: _Stored) -> tuple[str, ...]:
+    """The config keys that are read; all others are carried over."""
+    format, quantisation = stored.format, stored.quantisation
+    return (
+        *READ,
+        *(MLA_SIZE_KEYS if stored.dims.attention == "MLA" else ()),
+        *ids_places(format),
+        *rope_keys(stored.keys),
+        *format.retires,
+        *(() if quantisation else ("quantization_config",)),
+    )
 
 
 def _check_objects(config: Mapping[str, Any]) -> None:
@@ -248,79 +263,75 @@ def _is_free_answer(key: str, value: str, answers: Answers) -> bool:
     return (key == "mask_token_id" and is_number) or (key == "harmless" and bool(value))
 
 
-def _target_notes(dims: Dimensions, target: Target) -> Iterator[Note]:
+def _note_target(keys: Keys, dims: Dimensions, target: Target) -> None:
     """How the target was found, what was done to it, and where the drafter does not fit it."""
-    if target.origin:
-        yield Note("note", "target", target.origin)
+    keys.note(target.origin, "note", "target", target.origin)
     for change in target.changes:
-        yield Note("note", "target", change, "changed-target")
-    if target.hidden is not None and target.hidden != dims.target_hidden:
-        yield Note(
-            "problem",
-            "target",
-            f"the target is {target.hidden} wide and this drafter's aux states are {dims.target_hidden}; it"
-            " belongs to another target",
-            "target-mismatch",
-        )
+        keys.note(True, "note", "target", change, "changed-target")
+    text = (
+        f"the target is {target.hidden} wide and this drafter's aux states are {dims.target_hidden}; it"
+        " belongs to another target"
+    )
+    keys.note(target.hidden not in (None, dims.target_hidden), "problem", "target", text, "target-mismatch")
     if target.vocab is not None and target.vocab != dims.vocab:
         is_problem = target.vocab < dims.vocab and not dims.draft_vocab < dims.vocab
-        yield Note(
-            "problem" if is_problem else "warning",
-            "target",
+        text = (
             f"the target has {target.vocab} tokens and this drafter was made for {dims.vocab}; check that it"
-            " belongs to this target",
-            "target-vocabulary" if is_problem else "target-vocabulary-size",
+            " belongs to this target"
         )
+        topic = "target-vocabulary" if is_problem else "target-vocabulary-size"
+        keys.note(True, "problem" if is_problem else "warning", "target", text, topic)
 
 
-def _read_mask_token(
-    keys: Keys, tensors: Mapping[str, Tensor], answers: Answers
-) -> Reading[Mapping[str, int]]:
+def _read_mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> Mapping[str, int]:
     """The mask token of a parallel drafter, which vLLM will not start without; asked where no key says it."""
     if "mask_hidden" not in tensors or mask_token(keys.config) is not None:
-        return Reading({})
+        return {}
     if answer := answers.semantics.get("mask_token_id"):
-        return Reading({"mask_token_id": int(answer)})
+        return {"mask_token_id": int(answer)}
     why = (
         "a parallel drafter (mask_hidden) whose config names no mask token, without which vLLM does not start"
     )
     choice = Choice("--source-semantics", "mask_token_id=N", "as it was trained", is_free=True)
-    return Reading({}, (), (question("mask_token_id", why, "mask-token", [choice]),))
+    keys.notes.append(question("mask_token_id", why, "mask-token", [choice]))
+    return {}
 
 
-def _read_depth(keys: Keys, aux: int, given: int | None) -> Reading[int | None]:
+def _read_depth(keys: Keys, aux: int, given: int | None) -> int | None:
     """The target's depth as the drafter's config states it; None where keys differ, or none states it."""
     places = [place for key in TARGET_DEPTH for place in (key, f"eagle_config.{key}")]
     # a key of that name may count the layers that are captured instead
     stated = {
-        place: value for place in places if type(value := keys.at(place)) is int and value > max(aux, 4)
+        place: value
+        for place in places
+        if type(value := at(keys.config, place)) is int and value > max(aux, 4)
     }
     place, depth = next(iter(stated.items()), ("", None))
     about = place.rpartition(".")[2]
     if len(set(stated.values())) > 1:
         listed = ", ".join(f"{place}: {value}" for place, value in stated.items())
         text = f"config states the target's depth as {listed}; none is believed, pass --target"
-        return Reading(None, (), (Note("warning", about, text, "target-depth"),))
+        keys.note(True, "warning", about, text, "target-depth")
+        return None
     text = (
         f"config says that the target has {depth} layers ({about}), and the target has {given}; check that"
         " the drafter belongs to this target"
     )
-    is_other = None not in (depth, given) and depth != given
-    return Reading(depth).with_notes((is_other, Note("warning", about, text, "target-depth")))
+    keys.note(None not in (depth, given) and depth != given, "warning", about, text, "target-depth")
+    return depth
 
 
-def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Reading[Target]:
+def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Target:
     """The target as given, completed by what the drafter's own config says of it."""
-    verifier = keys.at(format.target_key) if format.target_key else MISSING
+    verifier = at(keys.config, format.target_key)
     named = verifier if isinstance(verifier, str) else None
     is_path = named is not None and named.startswith((".", "/", "~"))
     name = target.name or (target.repo or named if is_path else named or target.repo)
-    stated = keys.at("target_model_type")
+    stated, copied = keys.config.get("target_model_type"), keys.config.get("num_hidden_layers")
     model_type = target.model_type or (stated if isinstance(stated, str) else None)
-    depth = _read_depth(keys, aux, target.depth)
-    known = target.depth or depth.value
-    copied = keys.at("num_hidden_layers")
+    stated_depth = _read_depth(keys, aux, target.depth)
+    depth = target.depth or stated_depth
     # a drafter has no more than four layers
-    if format.copies_target and known is None and type(copied) is int and copied > 4:
-        known = copied
-    return Reading(replace(target, name=name, model_type=model_type, depth=known), (), depth.notes)
+    if format.copies_target and depth is None and type(copied) is int and copied > 4:
+        depth = copied
+    return replace(target, name=name, model_type=model_type, depth=depth)

@@ -4,11 +4,10 @@ Doubts about a producer's files stay with a drafter through conversions, in eagl
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.hub_cache import split_name
 from eaglectl.files.layout import CONFIG, RECORD
 from eaglectl.formats.catalogue import by_name, known_formats
+from eaglectl.formats.config_keys import LAYERS
 from eaglectl.formats.format import Answers, CheckpointSummary, Format, Origin, RopeAnswer
 from eaglectl.formats.published import PublishedDrafter, published_drafter
-from eaglectl.formats.unread import LAYERS
 
 Read = Callable[[Answers], Drafter]
 KNOWN = Path(__file__).with_name("known_drafters.json")
@@ -32,8 +31,6 @@ RECORDED = "as eaglectl.json records: "
 AUX, ROPE, NORM_OUTPUT = "aux layers", ("rope_theta", "rope_scaling"), "norm_output"
 SEMANTICS = "--source-semantics"
 AUX_KEYS = {"--aux-layers", "--aux-convention"}
-# what an answer is about to which no question was asked
-ABOUT = {**dict.fromkeys(AUX_KEYS, AUX), "rope": ROPE[0]}
 
 
 class KnownDrafter(Struct, frozen=True):
@@ -53,7 +50,7 @@ class _Record(Struct, frozen=True):
     """
 
     settled: tuple[Settlement, ...] = ()
-    boundaries: tuple[int, ...] | None = None
+    boundaries: list[int] | None = None
     rope: dict[str, Any] | None = None
     norm_output: bool | None = None
     layout: str = ""
@@ -69,7 +66,10 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
     of a conversion and not about its output.
     """
     record, given = _read_record(checkpoint), answers
-    answers = _without_source_convention(read, given, record)
+    if record.boundaries and answers.aux_layers is None and answers.aux_convention:
+        stripped = replace(answers, aux_convention=None)  # it is about the source's ids
+        if _fact(read(stripped), AUX) == record.boundaries:
+            answers = stripped
     drafter = read(answers)
     asked: dict[str, Note] = {}
     tried, recorded = set[str](), set[str]()
@@ -89,15 +89,15 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
             recorded.add(choice.key)
         answers = answers.choosing(choice, origin)
         drafter = read(answers)
-    asked = {**_open_questions(read, given, set(asked)), **asked}
-    carried = tuple(
-        entry for entry in _carried(drafter, given, record) if not (record.claim and _holds(entry, drafter))
-    )
-    new = tuple(
+    asked = {**_answered_questions(read, given), **asked}
+    carried = [
+        entry for entry in _carried(drafter, given, record) if not record.claim or not _holds(entry, drafter)
+    ]
+    new = [
         _settlement(drafter, choice, answers, asked.get(choice.key), read)
         for choice in answers.choices
         if choice.key not in recorded
-    )
+    ]
     published = _published(checkpoint, drafter) if any(entry.by == "published" for entry in new) else None
     return replace(
         drafter,
@@ -108,36 +108,38 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
     )
 
 
-def _without_source_convention(read: Read, answers: Answers, record: _Record) -> Answers:
-    if record.boundaries and answers.aux_layers is None and answers.aux_convention:
-        stripped = replace(answers, aux_convention=None)  # it is about the source's ids
-        if _fact(read(stripped), AUX) == list(record.boundaries):
-            return stripped
-    return answers
-
-
-def _open_questions(read: Read, answers: Answers, asked: set[str]) -> dict[str, Note]:
-    """The questions that these answers settle, by what is answered; none where all of them were asked."""
-    if {choice.key for choice in answers.choices} <= asked:
-        return {}
-    try:
-        notes = read(Answers()).notes_at("question")
-    except EaglectlError:
-        return {}
-    return {choice.key: note for note in reversed(notes) for choice in note.choices}
+def _answered_questions(read: Read, answers: Answers) -> dict[str, Note]:
+    """The questions that these answers settle, by what is answered."""
+    questions: dict[str, Note] = {}
+    if answers.choices:
+        with suppress(EaglectlError):
+            notes = read(Answers()).notes_at("question")
+            questions = {choice.key: note for note in reversed(notes) for choice in note.choices}
+    return questions
 
 
 def _all_notes(
-    drafter: Drafter, carried: tuple[Settlement, ...], new: tuple[Settlement, ...], record: _Record
+    drafter: Drafter, carried: Sequence[Settlement], new: Sequence[Settlement], record: _Record
 ) -> Iterator[Note]:
     """The drafter's notes, those on recorded facts and whether they still hold, and those on new ones."""
-    yield from (_with_recorded_layers(note, record) for note in drafter.notes)
-    for entry in carried:
-        if not _holds(entry, drafter):
-            found, how = _fact(drafter, entry.about), f"{entry.answer} {entry.by}"
-            yield _question_of_edit(entry.about, found, entry.fact, how)
-    yield from _edited_facts(drafter, (*carried, *new), record)
-    yield from (_settled_note(entry, RECORDED) for entry in carried if _holds(entry, drafter))
+    for note in drafter.notes:
+        if note.about == AUX and note.level == "question" and record.boundaries:
+            (recorded,) = _restated(AUX, record.boundaries, "what eaglectl.json records")
+            others = [choice for choice in note.choices if choice.value != recorded.value]
+            note = question(AUX, note.why, note.topic, (recorded, *others))
+        yield note
+    edited = [entry for entry in carried if not _holds(entry, drafter)]
+    for entry in edited:
+        yield _question_of_edit(drafter, entry.about, entry.fact, f"{entry.answer} {entry.by}")
+    # facts that no answer is about, and that an edited config.json states otherwise
+    answered = {ROPE[0] if entry.about in (*ROPE, "rope") else entry.about for entry in (*carried, *new)}
+    answered.update(note.about for note in drafter.notes_at("question"))
+    written = {AUX: record.boundaries, ROPE[0]: record.rope, NORM_OUTPUT: record.norm_output}
+    for about, fact in written.items():
+        is_other = fact is not None and fact != _fact(drafter, about)
+        if record.is_edited and is_other and about not in answered:
+            yield _question_of_edit(drafter, about, fact, record.layers_from if about == AUX else "")
+    yield from (_settled_note(entry, RECORDED) for entry in carried if entry not in edited)
     yield from (_settled_note(entry, "") for entry in new if entry.by != "given")
     if record.claim:
         text = f"what {RECORD} states is its author's claim, and no evidence: it {record.claim}"
@@ -199,8 +201,8 @@ def _candidates(
     if known and known.config == config_digest(checkpoint.config):
         yield from ((choice, Origin("known", known.source)) for choice in known.choices if choice.key in keys)
     if (published := _published(checkpoint, drafter)) is not None:
-        texts = list(map(str, note.whole_choices))
         origin = Origin("published", f"{published.name}: {published.figures[0].origin}")
+        texts = list(map(str, note.whole_choices))
         yield from ((choice, origin) for choice in published.reading if str(choice) in texts)
     if answers.assume and note.usual:
         yield note.usual, Origin("assumed")
@@ -214,37 +216,31 @@ def _published(checkpoint: Checkpoint, drafter: Drafter) -> PublishedDrafter | N
 
 def _recorded_choice(note: Note, drafter: Drafter, record: _Record) -> Choice | None:
     """The choice by which this reading is that of eaglectl.json."""
-    is_of_layout = record.layout == drafter.producer
-    if (
-        note.about == AUX
-        and is_of_layout
-        and record.boundaries
-        and len(record.boundaries) == drafter.aux.count
-    ):
+    is_of_layout, boundaries = record.layout == drafter.producer, record.boundaries or []
+    if note.about == AUX and is_of_layout and boundaries and len(boundaries) == drafter.aux.count:
         is_edited = drafter.aux.ids is not None and note.topic == "aux-lists"
-        return None if is_edited else Choice("--aux-layers", ",".join(map(str, record.boundaries)))
+        return None if is_edited else Choice("--aux-layers", ",".join(map(str, boundaries)))
     if note.about in ROPE and record.rope == _fact(drafter, note.about):
-        return Choice(SEMANTICS, "rope=stored") if _is_rope_settled(drafter, record) else None
+        # it was settled, or written in a layout of whose limits convert warned
+        layout = by_name(drafter.producer).layout
+        has_limits = is_of_layout and layout is not None and layout.rope is not None
+        is_settled = has_limits or any(entry.about in ROPE for entry in record.settled)
+        return Choice(SEMANTICS, "rope=stored") if is_settled else None
     texts = list(map(str, note.whole_choices))
     answers = [entry.answer for entry in record.settled if str(entry.answer) in texts]
     return answers[0] if answers and is_of_layout else None
 
 
-def _is_rope_settled(drafter: Drafter, record: _Record) -> bool:
-    # it was settled, or written in a layout of whose limits convert warned
-    layout = by_name(drafter.producer).layout
-    has_limits = record.layout == drafter.producer and layout is not None and layout.rope is not None
-    return has_limits or any(entry.about in ROPE for entry in record.settled)
-
-
 def _fact(drafter: Drafter, about: str) -> Any:
     """What reading makes of an open fact, in JSON's types; None for facts that are no value of a drafter."""
-    if about == AUX:
-        return None if drafter.aux.boundaries is None else list(drafter.aux.boundaries)
-    if about in ROPE:
-        return {"theta": drafter.rope.theta, "scaling": msgspec.to_builtins(drafter.rope.scaling)}
-    values = {NORM_OUTPUT: drafter.norms.norm_output, HIDDEN_NORM: drafter.norms.hidden_twice}
-    return values.get(about)
+    boundaries, rope, norms = drafter.aux.boundaries, drafter.rope, drafter.norms
+    facts = {
+        AUX: None if boundaries is None else list(boundaries),
+        NORM_OUTPUT: norms.norm_output,
+        HIDDEN_NORM: norms.hidden_twice,
+        **{key: {"theta": rope.theta, "scaling": msgspec.to_builtins(rope.scaling)} for key in ROPE},
+    }
+    return facts.get(about)
 
 
 def _holds(entry: Settlement, drafter: Drafter) -> bool:
@@ -253,12 +249,13 @@ def _holds(entry: Settlement, drafter: Drafter) -> bool:
 
 def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Settlement]:
     """The recorded settlements that the user's answers do not replace; one that they repeat is confirmed."""
-    choices, halves = {choice.key: choice for choice in given.choices}, _said_of_rope(given)
+    choices, rope = {choice.key: choice for choice in given.choices}, RopeAnswer.of(given)
+    halves = {ROPE[0]: rope.base or "", ROPE[1]: rope.scaling or ""}  # "" for nothing
     for entry in record.settled:
-        own = {choice.key for choice in entry.choices}
+        own, holds = {choice.key for choice in entry.choices}, _holds(entry, drafter)
         choice, half = choices.get(entry.answer.key), halves.get(entry.about)
-        is_of_source = entry.about == HIDDEN_NORM or (half == "stored" and _holds(entry, drafter))
-        if choice == entry.answer and _holds(entry, drafter):
+        is_of_source = entry.about == HIDDEN_NORM or (half == "stored" and holds)
+        if choice == entry.answer and holds:
             yield replace(entry, by="given", evidence="", choices=())
         elif choice and half == "":
             yield entry  # the other half of the rope was answered
@@ -271,34 +268,22 @@ def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Sett
             yield entry
 
 
-def _said_of_rope(given: Answers) -> dict[str, str]:
-    rope = RopeAnswer.of(given)
-    return {ROPE[0]: rope.base or "", ROPE[1]: rope.scaling or ""}  # of each half, "" for nothing
-
-
 def _settlement(
     drafter: Drafter, choice: Choice, answers: Answers, note: Note | None, read: Read
 ) -> Settlement:
     """How a choice settled an open fact; `note` is the question, None where none was asked."""
     origin = answers.origins.get(choice.key, Origin())
-    about = note.about if note else ABOUT.get(choice.key, choice.key)
-    return Settlement(
-        choice,
-        origin.by,
-        origin.evidence,
-        about,
-        note.topic if note else "",
-        note.why if note else "",
-        tuple(_output_choices(note, drafter, answers, read)) if note and origin.by == "assumed" else (),
-        _fact(drafter, about),
-    )
+    if note is None:
+        about = AUX if choice.key in AUX_KEYS else {"rope": ROPE[0]}.get(choice.key, choice.key)
+        return Settlement(choice, origin.by, origin.evidence, about, fact=_fact(drafter, about))
+    choices = tuple(_output_choices(note, drafter, answers, read)) if origin.by == "assumed" else ()
+    fact = _fact(drafter, note.about)
+    return Settlement(choice, origin.by, origin.evidence, note.about, note.topic, note.why, choices, fact)
 
 
 def _output_choices(note: Note, drafter: Drafter, answers: Answers, read: Read) -> Iterator[Choice]:
     """The choices of a question in words that hold for the output too, which does not state what it was."""
-    for choice in note.choices:
-        if choice.is_free:
-            continue
+    for choice in (choice for choice in note.choices if not choice.is_free):
         try:
             other = read(answers.choosing(choice))
         except EaglectlError:
@@ -315,6 +300,10 @@ def _output_choices(note: Note, drafter: Drafter, answers: Answers, read: Read) 
         yield LAYERS
 
 
+def _words(entry: Settlement) -> str:
+    return f"{entry.answer} {entry.by}{f' ({entry.evidence})' if entry.evidence else ''}"
+
+
 def _settled_note(entry: Settlement, prefix: str) -> Note:
     """The note on a settled fact: a doubt that stays open where it was assumed."""
     if entry.by == "assumed":
@@ -323,43 +312,20 @@ def _settled_note(entry: Settlement, prefix: str) -> Note:
             f" it; settle it by {options(entry.choices)}"
         )
         return Note("warning", entry.about, text, entry.topic, is_open=True, choices=entry.choices)
-    evidence = f" ({entry.evidence})" if entry.evidence else ""
+    text = f"{prefix}{_words(entry)}"
     if entry.by == "published":
-        text = f"{prefix}{entry.answer}, as its authors ran it{evidence}, though {entry.question}"
-        return Note("note", entry.about, text, is_open=True)
-    return Note("note", entry.about, f"{prefix}{entry.answer} {entry.by}{evidence}")
+        text = text.replace(" published", ", as its authors ran it", 1) + f", though {entry.question}"
+    return Note("note", entry.about, text, is_open=entry.by == "published")
 
 
-def _edited_facts(drafter: Drafter, settled: tuple[Settlement, ...], record: _Record) -> Iterator[Note]:
-    """The questions about facts that no answer is about, and that an edited config.json states otherwise."""
-    if not record.is_edited:
-        return
-    layers = None if record.boundaries is None else list(record.boundaries)
-    written = {AUX: layers, ROPE[0]: record.rope, NORM_OUTPUT: record.norm_output}
-    answered = {ROPE[0] if entry.about in (*ROPE, "rope") else entry.about for entry in settled}
-    asked = {note.about for note in drafter.notes_at("question")}
-    for about, fact in written.items():
-        found = _fact(drafter, about)
-        if fact is not None and found != fact and about not in answered | asked:
-            yield _question_of_edit(about, found, fact, record.layers_from if about == AUX else "")
-
-
-def _with_recorded_layers(note: Note, record: _Record) -> Note:
-    """A question about the layers, with those that eaglectl.json records among its choices."""
-    if note.about != AUX or note.level != "question" or not record.boundaries:
-        return note
-    recorded = Choice("--aux-layers", ",".join(map(str, record.boundaries)), "what eaglectl.json records")
-    others = [choice for choice in note.choices if choice.value != recorded.value]
-    return question(note.about, note.why, note.topic, (recorded, *others))
-
-
-def _question_of_edit(about: str, found: Any, recorded: Any, how: str) -> Note:
+def _question_of_edit(drafter: Drafter, about: str, recorded: Any, how: str) -> Note:
     """The question which of config.json and eaglectl.json is right, as one was edited since."""
+    found = _fact(drafter, about)
     why = (
         f"config.json says {json.dumps(found)} and eaglectl.json records {json.dumps(recorded)}"
         f"{f' ({how})' if how else ''}: one was edited after the conversion"
     )
-    of_file = list(_restated(about, found, "what config.json says"))
+    of_file = [*_restated(about, found, "what config.json says")]
     if about in ROPE:
         of_file = [Choice(SEMANTICS, "rope=stored", "what config.json says")]
     of_record = _restated(about, recorded, "what eaglectl.json records")
@@ -371,44 +337,25 @@ def _restated(about: str, fact: Any, meaning: str) -> Iterator[Choice]:
     match about, fact:
         case "aux layers", [*boundaries]:
             yield Choice("--aux-layers", ",".join(map(str, boundaries)), meaning)
-        case (("rope_theta" | "rope_scaling"), {"theta": int() | float() as theta}) if float(
-            theta
-        ).is_integer():
+        case (("rope_theta" | "rope_scaling"), {"theta": int() | float() as theta}) if theta == int(theta):
             yield Choice(SEMANTICS, f"rope={int(theta)}", meaning)
         case "norm_output", bool(value):
             yield Choice(SEMANTICS, f"norm_output={str(value).lower()}", meaning)
 
 
-def _how(drafter: Drafter, new: tuple[Settlement, ...], record: _Record) -> str:
+def _how(drafter: Drafter, new: Sequence[Settlement], record: _Record) -> str:
     """What the knowledge of the aux layers rests on: never on what eaglectl itself wrote."""
-    for entry in new:
-        if entry.about == AUX and entry.by != "given":
-            return f"{entry.answer} {entry.by}{f' ({entry.evidence})' if entry.evidence else ''}"
-    is_given = any(entry.about == AUX for entry in new)
-    is_own = not (is_given or record.claim)
-    if record.boundaries and is_own and _fact(drafter, AUX) == list(record.boundaries):
+    settled = [entry for entry in new if entry.about == AUX]
+    for entry in settled:
+        if entry.by != "given":
+            return _words(entry)
+    is_recorded = record.boundaries and not settled and not record.claim
+    if is_recorded and _fact(drafter, AUX) == record.boundaries:
         return f"{RECORDED}{record.layers_from}"
     return drafter.aux.how
 
 
-def all_doubts(
-    format: Format,
-    summary: CheckpointSummary,
-    config: Mapping[str, Any],
-    answers: Answers,
-    record: Mapping[str, Any],
-    settled: Mapping[str, Iterable[Note]],
-) -> list[Note]:
-    """The producer's doubts and those of eaglectl.json, but for the topics that are settled, and their notes.
-
-    `config` is that of the summary with the producer's nesting undone, in which other producers' doubts show.
-    """
-    recorded = _recorded_doubts(record, replace(summary, config=config), answers)
-    doubts = (*_producer_doubts(format, summary, answers), *recorded)
-    return [*(note for note in doubts if note.topic not in settled), *chain(*settled.values())]
-
-
-def _producer_doubts(format: Format, summary: CheckpointSummary, answers: Answers) -> Iterator[Note]:
+def producer_doubts(format: Format, summary: CheckpointSummary, answers: Answers) -> Iterator[Note]:
     """The producer's doubts; a warning that no answer has settled names the producer."""
     unanswered = set(format.doubts(summary, Answers()))
     for note in format.doubts(summary, answers):
@@ -416,7 +363,7 @@ def _producer_doubts(format: Format, summary: CheckpointSummary, answers: Answer
         yield replace(note, producer=format.name) if stays else note
 
 
-def _recorded_doubts(
+def recorded_doubts(
     record: Mapping[str, Any], summary: CheckpointSummary, answers: Answers
 ) -> Iterator[Note]:
     """The doubts that eaglectl.json names, of the producers whose files the drafter was converted from.
@@ -446,5 +393,5 @@ def doubt_entries(doubts: Iterable[Note], summary: CheckpointSummary) -> list[di
 
 def _shown(name: str, topic: str, summary: CheckpointSummary, answers: Answers) -> list[Note]:
     """The doubts of a producer on a topic that these files show."""
-    notes = _producer_doubts(by_name(name), summary, answers)
+    notes = producer_doubts(by_name(name), summary, answers)
     return [note for note in notes if note.topic == topic and note.level in ("warning", "question")]

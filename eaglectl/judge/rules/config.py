@@ -445,7 +445,7 @@ def residual_unstated(subject: Subject) -> Iterator[Match]:
 
     Fix: run `eaglectl convert SOURCE`, which states it.
     """
-    if not Keys(subject.flat).is_stated("norm_before_residual"):
+    if not Keys(subject.flat).statements("norm_before_residual"):
         meant = str(subject.drafter.norms.norm_before_residual).lower()
         yield Match(f"config has no norm_before_residual; it is read as {meant} here", "config.json")
 

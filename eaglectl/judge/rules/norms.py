@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import DOUBLE_NORM, JOINED_NORMS
 from eaglectl.formats.catalogue import by_name
-from eaglectl.formats.config_keys import MISSING, SPELLINGS, Keys
+from eaglectl.formats.config_keys import SPELLINGS, Keys, at
 from eaglectl.judge.rule import Match, note_rule, rule
 from eaglectl.judge.subject import Subject, key_place
 
@@ -51,7 +51,7 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
         ("fc_norm", "fc_norm.0.weight", norms.fc_norm),
         ("norm_before_fc", "input_norm.weight", norms.norm_before_fc),
     ):
-        if is_on and not keys.is_stated(flag):
+        if is_on and not keys.statements(flag):
             yield Match(f"the file has {tensor} and config has no {keys.spelling(flag)}", f"tensor:{tensor}")
 
 
@@ -92,11 +92,10 @@ def norm_flag_place(subject: Subject) -> Iterator[Match]:
 
     Fix: run `eaglectl convert SOURCE`, which writes them at the top.
     """
-    keys = Keys(subject.flat)
     for flag, paths in READ_KEYS.items():
-        if any(keys.at(path) is not MISSING for path in paths):
+        if any(at(subject.flat, path) is not None for path in paths):
             continue
-        other = next((path for path in SPELLINGS[flag] if keys.at(path) is True), None)
+        other = next((path for path in SPELLINGS[flag] if at(subject.flat, path) is True), None)
         if other is not None:
             place = key_place(subject.config, other.rpartition(".")[2])
             yield Match(f"only {other} enables {flag}; not every engine reads it there", place)

@@ -8,9 +8,8 @@ from typing import Any
 from eaglectl.drafter.drafter import Rope
 from eaglectl.errors import EaglectlError
 from eaglectl.files.target_files import text_part
-from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.config_keys import PARTIAL, Keys
 from eaglectl.formats.rope import read_rope
-from eaglectl.formats.unread import PARTIAL
 from eaglectl.judge.rule import CannotLook, Match, note_rule, rule
 from eaglectl.judge.subject import Subject, key_place
 
@@ -283,7 +282,7 @@ def _target_config(subject: Subject) -> Mapping[str, Any]:
 def _target_rope(subject: Subject) -> Rope:
     config = _target_config(subject)
     try:
-        return read_rope(Keys(config), is_mla=False).value
+        return read_rope(Keys(config), is_mla=False)
     except EaglectlError as error:
         raise CannotLook(f"the target's rope is no single one: {error}") from None
 
