@@ -146,21 +146,6 @@ def test_hard_links_that_another_command_makes_meanwhile_change_nothing(
     assert (tmp_path / "out" / WEIGHTS).samefile(weights) == is_linked
 
 
-def test_bytes_that_change_behind_a_link_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, real = drafter_folder(tmp_path), PinnedSource.check_unchanged
-
-    def check_unchanged(pinned: PinnedSource, **named: Any) -> None:
-        if "has_same_bytes" in named:  # the look before publishing
-            rewrite_and_hide(source / WEIGHTS)
-            os.link(source / WEIGHTS, tmp_path / "link")
-        real(pinned, **named)
-
-    monkeypatch.setattr(PinnedSource, "check_unchanged", check_unchanged)
-    with pytest.raises(UnreadableError, match="changed while it was read"):
-        eaglectl.convert(str(source), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("is_linked", [True, False])
 def test_a_source_at_rest_is_converted_again_and_again(tmp_path: Path, is_linked: bool) -> None:
     source = sharded_folder(tmp_path)
