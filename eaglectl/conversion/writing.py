@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.conversion.arithmetic import cast, encoded, join_absorbed
+from eaglectl.conversion.arithmetic import encoded, join_absorbed
 from eaglectl.conversion.card import conversion_card
-from eaglectl.conversion.plan import ConversionPlan, DtypeCast, GeneratedBytes, Step
+from eaglectl.conversion.plan import ConversionPlan, GeneratedBytes, Step
 from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Tensor
 from eaglectl.errors import UsageError
@@ -40,7 +40,6 @@ from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.text import listed
 
 PAGE = 4096  # bytes of a page of memory, and of a block of most file systems
-CAST_BLOCK = 8 << 20  # bytes
 REPORTED_BLOCK = 16 << 20  # bytes that are copied between two reports of progress
 
 
@@ -158,7 +157,7 @@ def write_plan(
             output.write(INDEX, [_json(index)])
         output.write(CONFIG, [_json(plan.config)])
         for name in plan.copied_files:
-            output.write(name, _read_blocks(checkpoint.source, name))
+            output.write(name, [checkpoint.source.read(name)])
         sources = {name: _unread(original.size(name)) for name in originals}
         if not options.link:
             sources = output.source_files(plan, checkpoint, original, originals)
@@ -259,13 +258,6 @@ def _unread(size: int) -> Mapping[str, Any]:
     return {"size": size, "sha256": None}
 
 
-def _read_blocks(source: Source, name: str) -> Iterator[bytes]:
-    """The bytes of a file that is copied, in blocks between which progress is reported."""
-    size = source.size(name)
-    starts = range(0, size, REPORTED_BLOCK)
-    return (source.read(name, start, min(start + REPORTED_BLOCK, size)) for start in starts)
-
-
 def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int | None) -> tuple[Note, ...]:
     """A warning that names the weight files that `link` makes the same as the source's; none without any."""
     shards = shards_of(plan, checkpoint, max_shard_size)
@@ -342,11 +334,6 @@ def _step_parts(step: Step, checkpoint: Checkpoint) -> Iterator[Bytes]:
             yield from join_absorbed(checkpoint, w_kc, w_vc)
         case Computed():
             yield from encoded(Tensor(step.name, step.dtype, step.shape, step.origin), checkpoint)
-        case DtypeCast(segments, before):
-            for segment in segments:
-                for start in range(segment.start, segment.stop, CAST_BLOCK):
-                    raw = checkpoint.read(segment.stored, start, min(start + CAST_BLOCK, segment.stop))
-                    yield cast(raw, before, step.dtype, step.name)
         case segments:
             # looked up once per stored tensor, not once per row
             files = {name: _copy(checkpoint.source, checkpoint.tensors[name].file) for name in step.stored}

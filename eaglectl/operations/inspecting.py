@@ -194,7 +194,7 @@ def _massive_notes(checkpoint: Checkpoint, drafter: Drafter) -> Iterator[Note]:
 
 def _massive_words(stated: Mapping[str, Any], boundaries: tuple[int, ...]) -> str:
     """What a record states of massive tokens; empty where it states no such thing of these boundaries."""
-    from eaglectl.conversion.calibration import MassiveTokens
+    from eaglectl.conversion.upgrade import MassiveTokens
 
     try:
         massive = msgspec.convert(stated, MassiveTokens)

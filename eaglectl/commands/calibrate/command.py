@@ -9,7 +9,7 @@ from eaglectl.operations.options import CalibrateOptions
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 
 if TYPE_CHECKING:
-    from eaglectl.conversion.calibration import Statistics
+    from eaglectl.conversion.upgrade import Statistics
     from eaglectl.target import TargetChoice
 
 Out = Annotated[
