@@ -168,11 +168,12 @@ def pruned(
         )
     tokens = most_counted(counts.by_token, rows, size, kept)
     kept_rows = [rows[token] for token in tokens]
+    before, after = counts.share(rows), counts.share(tokens)
     record = {
         "draft_vocab": size,
         "of": have,
-        "share": counts.share(tokens),
-        "share_before": counts.share(rows),
+        "share": after,
+        "share_before": before,
         "counts": counts.name,
         "sha256": counts.digest,
         "tokens_counted": counts.total,
@@ -188,7 +189,6 @@ def pruned(
         for is_there, text in _warnings(counts, tokens, rows, request.kept)
         if is_there
     ]
-    before, after = record["share_before"], record["share"]
     text = (
         f"{size} of {have} tokens stay; they are {after:.2%} of the {counts.total:,} counted in {counts.name}"
         f"{f', {before:.2%} before' if before != 1.0 else ''}"
