@@ -5,8 +5,8 @@ from eaglectl.commands.ready.run import ready as ready
 from eaglectl.commands.upload.run import upload as upload
 from eaglectl.commands.verify.run import verify as verify
 from eaglectl.comparison.comparison import Comparison as Comparison
-from eaglectl.conversion.calibration import Statistics as Statistics
 from eaglectl.conversion.plan import ConversionPlan as ConversionPlan
+from eaglectl.conversion.upgrade import Statistics as Statistics
 from eaglectl.drafter.drafter import Drafter as Drafter
 from eaglectl.drafter.drafter import Target as Target
 from eaglectl.engines.engine import NetworkReading as NetworkReading

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.conversion.calibration import Statistics, write_statistics
+from eaglectl.conversion.upgrade import Statistics, write_statistics
 from eaglectl.publish.card import read_training
 from eaglectl.report.documents.document import Parts, part
 from eaglectl.run.job import LoadResult

@@ -1,6 +1,5 @@
 """The reference computes the same before and after each map of attention, within the stated error."""
 
-import struct
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 import eaglectl  # noqa: E402
 from eaglectl.conversion.arithmetic import evaluate  # noqa: E402
-from eaglectl.conversion.attention import with_mla_factors, with_query_lora  # noqa: E402
+from eaglectl.conversion.rewriting import with_mla_factors, with_query_lora  # noqa: E402
 from eaglectl.drafter.drafter import Drafter  # noqa: E402
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint  # noqa: E402
 from eaglectl.files.opening import open_source  # noqa: E402
@@ -233,17 +232,6 @@ def test_the_bound_holds_for_an_embedding_of_zeros(tmp_path: Path) -> None:
     made = with_query_lora(checkpoint, drafter, "F32")
     assert "at most 4.9e-04" in made.notes[0].text
     assert error(logits(model(checkpoint, drafter)), logits(model(checkpoint, made.drafter))) < 4.9e-4
-
-
-def test_the_bound_is_that_of_the_smallest_embedding(tmp_path: Path) -> None:
-    """r = 0.001, eps = 1e-6: eps is half of the norm's square, of 1 / (2 * (STATE_SHARE^2 + 1)) at most."""
-    sizes = Heads(query_rank=0)
-    tensors = mla_tensors(sizes)
-    _, shape, data = tensors["embed_tokens.weight"]
-    tensors["embed_tokens.weight"] = ("F32", shape, struct.pack("<f", 0.001) * (len(data) // 4))
-    checkpoint, drafter = opened(write(tmp_path / "d", mla_config(sizes), tensors))
-    text = with_query_lora(checkpoint, drafter, "F32").notes[0].text
-    assert "at most 2.4e-04 for all its embeddings (the smallest has RMS 0.001)" in text
 
 
 def test_a_query_in_two_in_bfloat16_is_off_as_bfloat16_is(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.conversion.pruning import most_counted
 from eaglectl.conversion.request import Pruning
+from eaglectl.conversion.vocabulary import most_counted
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.operations.converting import ConvertOptions
 from tests.builders import (
@@ -304,7 +304,7 @@ def test_no_message_has_a_word_of_the_file(text: str, tmp_path: Path) -> None:
 @example(b"0,1")
 @given(st.binary(max_size=60) | st.text('{}[]":,0123456789-. \n', max_size=40).map(str.encode))
 def test_any_file_is_read_or_answered(raw: bytes) -> None:
-    from eaglectl.conversion.pruning import read_counts
+    from eaglectl.conversion.vocabulary import read_counts
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "counts"

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 import eaglectl  # noqa: E402
-from eaglectl.conversion.calibration import Statistics  # noqa: E402
+from eaglectl.conversion.upgrade import Statistics  # noqa: E402
 from tests.builders import write_record  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
 

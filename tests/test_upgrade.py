@@ -14,16 +14,20 @@ torch = pytest.importorskip("torch")
 import eaglectl  # noqa: E402
 from eaglectl.commands.convert.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.conversion.arithmetic import decode, evaluate  # noqa: E402
-from eaglectl.conversion.calibration import (  # noqa: E402
+from eaglectl.conversion.upgrade import (  # noqa: E402
+    ALL,
+    MASSIVE,
+    OTHERS,
     MassiveTokens,
     Matrices,
     Statistics,
+    UpgradeRecipe,
+    downgrade,
     drafter_digest,
     read_statistics,
+    upgrade,
     write_statistics,
 )
-from eaglectl.conversion.request import UpgradeRecipe  # noqa: E402
-from eaglectl.conversion.upgrade import ALL, MASSIVE, OTHERS, downgrade, upgrade  # noqa: E402
 from eaglectl.drafter.drafter import Drafter, Target  # noqa: E402
 from eaglectl.drafter.tensors import Computed, Tensor  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError  # noqa: E402

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.conversion.calibration import Statistics, target_digest
-from eaglectl.conversion.upgrade import sigma_warnings, state_warnings
+from eaglectl.conversion.upgrade import Statistics, sigma_warnings, state_warnings, target_digest
 from eaglectl.files.source import FolderSource
 
 

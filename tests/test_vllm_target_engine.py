@@ -18,7 +18,7 @@ from safetensors.torch import save_file  # noqa: E402
 
 import eaglectl  # noqa: E402
 from eaglectl.cli import run  # noqa: E402
-from eaglectl.conversion.calibration import FILE, read_statistics  # noqa: E402
+from eaglectl.conversion.upgrade import FILE, read_statistics  # noqa: E402
 from eaglectl.engines import vllm  # noqa: E402
 from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
 from eaglectl.files.checkpoint import read_checkpoint  # noqa: E402

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from eaglectl.comparison.comparison import Side, TensorPair, TensorSide
 from eaglectl.comparison.values import Content, digests, distance, is_zero
 from eaglectl.comparison.vocabulary import SharedRows
-from eaglectl.conversion.aux_blocks import in_ascending_order
+from eaglectl.conversion.rewriting import in_ascending_order
 from eaglectl.drafter.tensors import Segment, Tensor
 from eaglectl.errors import RefusedError
 from eaglectl.files.checkpoint import Checkpoint

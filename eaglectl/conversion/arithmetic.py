@@ -1,4 +1,4 @@
-"""The steps that change elements: float64 arithmetic, casts, and joining an absorbed kv_b_proj."""
+"""The steps that change elements: float64 arithmetic, rounded once, and joining an absorbed kv_b_proj."""
 
 from collections.abc import Iterator
 from math import prod
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from eaglectl.drafter.tensors import Absorbed, Computed, Tensor, cut
 from eaglectl.errors import RefusedError
@@ -19,59 +18,41 @@ Array = npt.NDArray[np.float64]
 BLOCK = 1 << 24  # numbers that are held as float64 at once, 128 MiB, where rows can be made one by one
 
 
-def evaluate(tensor: Tensor, checkpoint: Checkpoint) -> Array:
-    """A tensor's numbers as float64, from any origin, without rounding.
+def evaluate(tensor: Tensor, checkpoint: Checkpoint, rows: tuple[int, int] | None = None) -> Array:
+    """A tensor's numbers as float64, from any origin, without rounding; of some, rows [start, stop).
 
     Raises RefusedError for dtypes that are not floats.
     """
+    start, stop = rows or (0, tensor.shape[0])
     match tensor.origin:
-        case Computed(sources=(), make=make, by_rows=True):
-            whole: Array = make(0, tensor.shape[0])
-            return whole
-        case Computed(sources=sources, make=make):
-            made: Array = make(*(evaluate(source, checkpoint) for source in sources))
+        case Computed(sources=sources, make=make, by_rows=by_rows):
+            values = [evaluate(source, checkpoint, rows if by_rows else None) for source in sources]
+            made: Array = make(start, stop) if by_rows and not sources else make(*values)
             return made
         case Absorbed(w_kc, w_vc):
             raw = b"".join(join_absorbed(checkpoint, w_kc, w_vc))
         case segments:
-            raw = b"".join(checkpoint.read(s.stored, s.start, s.stop) for s in segments)
-    return decode(raw, tensor.dtype, tensor.name).reshape(tensor.shape)
+            size = sum(segment.stop - segment.start for segment in segments) // tensor.shape[0]
+            parts = cut(segments, start * size, stop * size)
+            raw = b"".join(checkpoint.read(part.stored, part.start, part.stop) for part in parts)
+    return decode(raw, tensor.dtype, tensor.name).reshape(stop - start, *tensor.shape[1:])
 
 
 def encoded(tensor: Tensor, checkpoint: Checkpoint) -> Iterator[bytes]:
     """A computed tensor's bytes, in blocks of rows where its arithmetic goes by rows."""
-    if not _goes_by_rows(tensor):
-        yield encode(evaluate(tensor, checkpoint), tensor.dtype, tensor.name)
-        return
-    rows = max(1, BLOCK // prod(tensor.shape[1:]))
-    for start in range(0, tensor.shape[0], rows):
-        block = _rows(tensor, start, min(start + rows, tensor.shape[0]))
-        yield encode(evaluate(block, checkpoint), tensor.dtype, tensor.name)
+    count = step = tensor.shape[0]
+    if _goes_by_rows(tensor):
+        step = max(1, BLOCK // prod(tensor.shape[1:]))
+    for start in range(0, count, step):
+        values = evaluate(tensor, checkpoint, (start, min(start + step, count)))
+        yield encode(values, tensor.dtype, tensor.name)
 
 
 def _goes_by_rows(tensor: Tensor) -> bool:
     match tensor.origin:
         case Computed(sources=sources, by_rows=by_rows):
-            return by_rows and all(_goes_by_rows(source) for source in sources)
-        case Absorbed():
-            return False
-    return True
-
-
-def _rows(tensor: Tensor, start: int, stop: int) -> Tensor:
-    """Rows [start, stop) of a tensor that goes by rows."""
-    shape = (stop - start, *tensor.shape[1:])
-    match tensor.origin:
-        case Computed(sources=(), make=make) as computed:
-            return replace(tensor, shape=shape, origin=replace(computed, make=lambda *_: make(start, stop)))
-        case Computed(sources=sources) as computed:
-            parts = tuple(_rows(source, start, stop) for source in sources)
-            return replace(tensor, shape=shape, origin=replace(computed, sources=parts))
-        case Absorbed():
-            raise AssertionError
-        case segments:
-            size = sum(segment.stop - segment.start for segment in segments) // tensor.shape[0]
-            return replace(tensor, shape=shape, origin=cut(segments, start * size, stop * size))
+            return by_rows and all(map(_goes_by_rows, sources))
+    return not isinstance(tensor.origin, Absorbed)
 
 
 def decode(raw: bytes, dtype: str, name: str) -> Array:
@@ -87,54 +68,27 @@ def encode(values: Array, dtype: str, name: str) -> bytes:
 
     Raises RefusedError where they are not finite.
     """
-    with np.errstate(over="ignore"):
-        result = _round_to_bfloat16(values) if dtype == "BF16" else values.astype(_FLOATS[dtype])
-    if not bool(np.isfinite(_as_floats(result, dtype)).all()):
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = _to_bfloat16(values) if dtype == "BF16" else values.astype(_FLOATS[dtype])
+    if not bool(np.isfinite(values).all() and np.isfinite(_as_floats(result, dtype)).all()):
         raise RefusedError(
-            f"{name}: the result has values that {dtype} cannot hold, or none at all; see that its inputs are"
-            " finite"
+            f"{name} would have values up to {float(np.abs(values).max()):g}, which {dtype} cannot hold; see"
+            " that its inputs are finite, and leave --dtype out or choose BF16"
         )
     return result.tobytes()
 
 
-def _round_to_bfloat16(values: Array) -> npt.NDArray[np.uint16]:
+def _to_bfloat16(values: Array) -> npt.NDArray[np.uint16]:
     # rounding to float32 first could round twice; to odd keeps what decides the second rounding
     single = values.astype("<f4")
-    bits = single.view("<u4").copy()
-    inexact = (single.astype(np.float64) != values) & np.isfinite(single)
-    is_above = np.abs(single.astype(np.float64)) > np.abs(values)
-    bits = np.where(inexact & is_above, bits - 1, bits)
-    bits = np.where(inexact, bits | 1, bits).astype("<u4")
-    return _to_bfloat16(bits.view("<f4"))
-
-
-def cast(raw: bytes, before: str, after: str, name: str) -> bytes:
-    """Floats in `raw` cast from one of BF16, F16, F32 to another, rounded to nearest even.
-
-    Raises RefusedError where a finite value would become infinite: that is not rounding.
-    """
-    values = _as_floats(np.frombuffer(raw, _STORED[before]), before).astype("<f4")
-    with np.errstate(over="ignore"):
-        result = _to_bfloat16(values) if after == "BF16" else values.astype(_FLOATS[after])
-    is_finite = np.isfinite(values)
-    if bool((is_finite & ~np.isfinite(_as_floats(result, after))).any()):
-        raise RefusedError(
-            f"{name} has values up to {float(np.abs(values[is_finite]).max()):g}, which {after} cannot hold;"
-            " leave --dtype out or choose BF16"
-        )
-    return result.tobytes()
+    bits, back = single.view("<u4").astype(np.uint64), single.astype(np.float64)
+    bits = np.where(back != values, (bits - (np.abs(back) > np.abs(values))) | 1, bits)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
 
 
 def _as_floats(stored: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     """Elements of a stored dtype as numpy floats: BF16, which numpy lacks, as float32."""
     return (stored.astype("<u4") << 16).view("<f4") if dtype == "BF16" else stored
-
-
-def _to_bfloat16(values: "np.typing.NDArray[np.float32]") -> "np.typing.NDArray[np.uint16]":
-    bits = values.view("<u4").astype(np.uint64)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
-    # a NaN's payload may round up to infinity, so it is cut instead, and kept quiet
-    return np.where(np.isnan(values), ((bits >> 16) | 0x40).astype("<u2"), rounded)
 
 
 def join_absorbed(checkpoint: Checkpoint, w_kc: str, w_vc: str) -> Iterator[bytes]:

@@ -46,34 +46,27 @@ def conversion_card(plan: "ConversionPlan", record: Mapping[str, Any]) -> str:
     """README.md for an output whose source has none; `record` is its eaglectl.json."""
     drafter = plan.drafter
     base, unserved = drafter.target.name, unserved_lines(record)
-    front = [
+    aux, gate = drafter.aux.boundaries, gate_lines(record)
+    boundaries = "the engines' default" if aux is None else f"boundaries {list(aux)}"
+    lines = [
         "---",
         *([f"base_model: {base}"] if base and is_repo_name(base) else []),
         *(["library_name: vllm"] if not unserved else []),
         "tags: [speculative-decoding, eagle3]",
         "---",
         "",
-    ]
-    boundaries = (
-        "the engines' default"
-        if drafter.aux.boundaries is None
-        else f"boundaries {list(drafter.aux.boundaries)}"
-    )
-    body = [
         f"# EAGLE-{drafter.version} drafter",
         "",
         *unserved,
         f"Converted from {as_markdown(plan.source)} ({format_title(drafter.producer)}) to"
         f" {format_title(plan.layout)} by eaglectl {eaglectl.__version__}; aux layers: {boundaries}.",
-    ]
-    gate = gate_lines(record)
-    about = [
+        "",
         *doubt_lines(drafter),
         *measured_lines(drafter),
         *upgrade_lines(record),
         *(["## Acceptance", "", DEFINITION, "", *gate] if gate else []),
     ]
-    return "\n".join([*front, *body, *(["", *about[:-1]] if about else []), ""])
+    return "\n".join(lines)
 
 
 def unserved_lines(record: Mapping[str, Any]) -> list[str]:
@@ -94,18 +87,15 @@ def format_title(name: str) -> str:
 
 def doubt_lines(drafter: "Drafter") -> list[str]:
     """What is open of the drafter, a quotation for each; empty where nothing is."""
-    notes = [note for note in drafter.notes if note.is_open]
-    return [line for note in notes for line in (f"> **Not settled:** {as_markdown(note.reason)}.", "")]
+    texts = [f"> **Not settled:** {as_markdown(note.reason)}." for note in drafter.notes if note.is_open]
+    return [line for text in texts for line in (text, "")]
 
 
 def measured_lines(drafter: "Drafter") -> list[str]:
     """What the trainer's files left open and a measurement settled, a paragraph for each."""
-    measured = [entry for entry in drafter.settled if entry.by == "measured"]
-    return [
-        line
-        for entry in measured
-        for line in (f"Measured: {as_markdown(f'{entry.question}; {entry.answer}: {entry.evidence}')}.", "")
-    ]
+    entries = (entry for entry in drafter.settled if entry.by == "measured")
+    texts = [f"{entry.question}; {entry.answer}: {entry.evidence}" for entry in entries]
+    return [line for text in texts for line in (f"Measured: {as_markdown(text)}.", "")]
 
 
 def upgrade_lines(record: Mapping[str, Any]) -> list[str]:

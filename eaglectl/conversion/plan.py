@@ -14,6 +14,9 @@ from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import CheckpointSummary
 from eaglectl.formats.settling import doubt_entries, fact_record
 
+FLOATS = ("BF16", "F16", "F32")
+ITEM_SIZE = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}  # bytes
+
 
 class GeneratedBytes(Struct, frozen=True):
     """A small tensor made while planning (d2t, t2d): its bytes, and how they were made."""
@@ -22,14 +25,7 @@ class GeneratedBytes(Struct, frozen=True):
     how: str
 
 
-class DtypeCast(Struct, frozen=True):
-    """A float tensor cast from the stored dtype `before`, on request."""
-
-    segments: tuple[Segment, ...]
-    before: str
-
-
-StepOrigin = tuple[Segment, ...] | GeneratedBytes | Absorbed | Computed | DtypeCast
+StepOrigin = tuple[Segment, ...] | GeneratedBytes | Absorbed | Computed
 
 
 # what happens to a tensor's bytes
@@ -48,13 +44,7 @@ Action = Literal[
 ]
 
 
-# of origins that are not bytes in their order
-ACTIONS: Mapping[type, Action] = {
-    GeneratedBytes: "derived",
-    Absorbed: "rearranged",
-    Computed: "computed",
-    DtypeCast: "cast",
-}
+CAST = "cast to another dtype"  # how a computed tensor is made whose numbers stay
 
 
 class Step(Struct, frozen=True):
@@ -77,26 +67,30 @@ class Step(Struct, frozen=True):
         match self.origin:
             case GeneratedBytes(how=how):
                 return how
-            case Computed():
-                return "; ".join(_steps(self.origin))
+            case Computed(how=how) if how != CAST:
+                return "; ".join(_hows(self.origin))
         return None
 
     @property
     def action(self) -> Action:
         """What happens to the bytes."""
-        if not isinstance(self.origin, tuple):
-            return ACTIONS[type(self.origin)]
-        if len(self.origin) == 1 and not self.is_whole:
-            return "split"
+        match self.origin:
+            case GeneratedBytes():
+                return "derived"
+            case Absorbed():
+                return "rearranged"
+            case Computed(how=how):
+                return "cast" if how == CAST else "computed"
         if len(self.origin) == 1:
-            return "kept" if self.name == self.origin[0].stored else "renamed"
+            moved: Action = "kept" if self.name == self.origin[0].stored else "renamed"
+            return moved if self.is_whole else "split"
         if len(self.stored) > 1:
             return "joined"
         ordered = sorted((segment.start, segment.stop) for segment in self.origin)
-        if any(start < stop for (_, stop), (start, _) in pairwise(ordered)):
+        gaps = [start - stop for (_, stop), (start, _) in pairwise(ordered)]
+        if min(gaps) < 0:
             return "repeated"
-        has_gap = any(start > stop for (_, stop), (start, _) in pairwise(ordered))
-        return "selected" if has_gap else "reordered"
+        return "selected" if max(gaps) > 0 else "reordered"
 
     @property
     def is_moved(self) -> bool:
@@ -104,10 +98,10 @@ class Step(Struct, frozen=True):
         return self.action in ("kept", "renamed")
 
 
-def _steps(computed: Computed) -> Iterator[str]:
+def _hows(computed: Computed) -> Iterator[str]:
     for source in computed.sources:
         if isinstance(source.origin, Computed):
-            yield from _steps(source.origin)
+            yield from _hows(source.origin)
     yield computed.how
 
 

@@ -3,38 +3,54 @@
 Checks of it come last: nothing is open or broken, the layout expresses the drafter, it reads back the same.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.conversion.attention import rewritten_attention, with_one_norm, without_solved_problems
-from eaglectl.conversion.aux_blocks import in_ascending_order
-from eaglectl.conversion.plan import ConversionPlan, KeyChange, LeftBehind, Step, TransformedDrafter
-from eaglectl.conversion.pruning import pruned
+from eaglectl.conversion.plan import (
+    CAST,
+    FLOATS,
+    ITEM_SIZE,
+    ConversionPlan,
+    GeneratedBytes,
+    KeyChange,
+    LeftBehind,
+    Step,
+    StepOrigin,
+    TransformedDrafter,
+)
 from eaglectl.conversion.readings import with_readings_fixed
-from eaglectl.conversion.request import DEFAULT_LAYOUT, ConversionRequest, UpgradeRecipe
+from eaglectl.conversion.request import DEFAULT_LAYOUT, ConversionRequest
+from eaglectl.conversion.rewriting import (
+    HEAD,
+    in_ascending_order,
+    rewritten_attention,
+    with_head,
+    with_one_norm,
+    with_whole_head,
+    without_solved_problems,
+)
 from eaglectl.conversion.rotation import with_rotation
-from eaglectl.conversion.target_head import NAME as HEAD
-from eaglectl.conversion.target_head import with_head, with_whole_head
-from eaglectl.conversion.tensor_steps import draft_vocabulary, tensor_steps
-from eaglectl.conversion.upgrade import at_version
+from eaglectl.conversion.upgrade import UpgradeRecipe, at_version
+from eaglectl.conversion.vocabulary import draft_vocabulary, pruned
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Drafter, Feature, Level, Note, bias_feature
-from eaglectl.drafter.tensors import is_quantised_part
-from eaglectl.drafter.vocabulary import ABSOLUTE, DraftVocabulary, offsets_record
+from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor, is_quantised_part
+from eaglectl.drafter.vocabulary import ABSOLUTE, DraftVocabulary, as_int64, identity, offsets_record
 from eaglectl.engines.sglang import ids_in
 from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
-from eaglectl.files.header import StoredTensor
-from eaglectl.files.layout import RECORD, SINGLE
+from eaglectl.files.header import DTYPE_BITS, StoredTensor
+from eaglectl.files.layout import CONFIG, INDEX, RECORD, SINGLE, SUMS
 from eaglectl.files.source import Source, check_whole
 from eaglectl.formats.catalogue import by_name, default_format, writable
 from eaglectl.formats.config_schema import check_numbers
 from eaglectl.formats.format import NESTED_IDS, Answers, Format, Layout
 from eaglectl.formats.names import canonical_name
 from eaglectl.formats.reader import model_class_of, read_drafter
-from eaglectl.formats.writer import write_config
+from eaglectl.formats.writer import write_config, written_name
 from eaglectl.text import listed, printable
 
 WHY_NOT: Mapping[Feature, str] = {
@@ -42,6 +58,7 @@ WHY_NOT: Mapping[Feature, str] = {
     Feature.PARALLEL: "its mask_hidden has no place there",
     Feature.QK_NORM: "its q/k norms have no place there",
 }
+TABLES = ("d2t", "t2d")
 COPIED_SUFFIXES = (".md", ".txt", ".jinja", ".model")
 LEGAL_PREFIXES = ("LICENSE", "NOTICE")
 TRAINER_STATE = (
@@ -50,7 +67,7 @@ TRAINER_STATE = (
     "training_state.json",
     "latest_checkpointed_iteration.txt",
 )
-REWRITTEN = ("config.json", "eaglectl.json", "SHA256SUMS", "model.safetensors.index.json")
+REWRITTEN = (CONFIG, RECORD, SUMS, INDEX)
 
 
 def make_plan(
@@ -64,27 +81,33 @@ def make_plan(
 
     Raises UsageError for what must be asked, RefusedError for what cannot be done.
     """
-    format, layout = format_to_write(request.layout or DEFAULT_LAYOUT)
-    is_for_training = request.recipe is not None
+    name, is_for_training = request.layout or DEFAULT_LAYOUT, request.recipe is not None
+    if name not in writable() or (layout := by_name(name).layout) is None:
+        raise UsageError(f"--for {name} is not a layout; these are: {', '.join(writable())}")
+    format = by_name(name)
     changed, reasons = _transformed(checkpoint, drafter, layout, request)
-    check_expressible(changed.drafter, format, layout, is_for_training=is_for_training)
+    _check_expressible(changed.drafter, format, layout, is_for_training=is_for_training)
     vocabulary = draft_vocabulary(checkpoint, changed.drafter, answers, selected)
     repairs = tuple(_repair_notes(drafter, vocabulary))
     changed = changed.then(TransformedDrafter(changed.drafter, repairs, request.record))
-    changed, vocabulary, given_up = _with_other_tokens(checkpoint, changed, vocabulary, request)
-    reasons = {**reasons, **given_up}
+    if request.head and (own := changed.drafter.tensors[HEAD].stored):
+        whole, vocabulary = with_whole_head(checkpoint, changed.drafter, vocabulary, request.head)
+        changed = changed.then(TransformedDrafter(whole))
+        reasons |= dict.fromkeys((*own, *TABLES), "of the target's head, now whole")
+    if request.pruning:
+        fewer, vocabulary = pruned(changed.drafter, vocabulary, request.pruning)
+        changed = changed.then(fewer)
     drafter, record = changed.drafter, dict(changed.record)
     ids, id_notes = _ids(drafter, format, request.engines)
     layout_notes = _layout_notes(drafter, format, layout, is_for_training=is_for_training)
-    steps = tensor_steps(checkpoint, drafter, layout, vocabulary, request.dtype)
-    check_quantised(drafter, steps)
+    steps = _tensor_steps(checkpoint, drafter, layout, vocabulary, request.dtype)
     if any(step.name == "d2t" for step in steps):
         record["d2t"] = offsets_record(vocabulary.offsets)
     # of the stored norms, the first dtype that a config can name is the config's
     dtypes = [step.dtype for step in steps if step.stored and step.stored[0].endswith("norm.weight")]
     config = write_config(drafter, format, model_class_of(drafter.tensors, drafter.dims), ids, dtypes)
     check_numbers(config)
-    copied, left_files = side_files(checkpoint)
+    copied, left_files = _side_files(checkpoint)
     plan = ConversionPlan(
         source=printable(checkpoint.source.label),
         drafter=drafter,
@@ -93,35 +116,13 @@ def make_plan(
         config=config,
         metadata=dict(layout.metadata),
         changes=tuple(_key_changes("", checkpoint.config, config)),
-        left_tensors=tuple(tensors_left_behind(checkpoint, drafter, steps, reasons)),
+        left_tensors=tuple(_tensors_left_behind(checkpoint, drafter, steps, reasons)),
         left_files=left_files,
         copied_files=copied,
         notes=(*changed.notes, *id_notes, *layout_notes),
         record=record,
     )
-    return replace(plan, output=read_back(plan, checkpoint.source))
-
-
-def _with_other_tokens(
-    checkpoint: Checkpoint,
-    changed: TransformedDrafter,
-    vocabulary: DraftVocabulary,
-    request: ConversionRequest,
-) -> tuple[TransformedDrafter, DraftVocabulary, Mapping[str, str]]:
-    """The drafter with the target's whole head and the most counted tokens of it, where these are asked for.
-
-    Last come the stored tensors that are left behind, with the reason.
-    """
-    given_up: Mapping[str, str] = {}
-    if request.head and changed.drafter.tensors[HEAD].stored:
-        own = changed.drafter.tensors[HEAD].stored
-        whole, vocabulary = with_whole_head(checkpoint, changed.drafter, vocabulary, request.head)
-        changed = changed.then(TransformedDrafter(whole))
-        given_up = dict.fromkeys((*own, "d2t", "t2d"), "of the target's head, now whole")
-    if request.pruning:
-        fewer, vocabulary = pruned(changed.drafter, vocabulary, request.pruning)
-        changed = changed.then(fewer)
-    return changed, vocabulary, given_up
+    return replace(plan, output=_read_back(plan, checkpoint.source))
 
 
 def _repair_notes(drafter: Drafter, vocabulary: DraftVocabulary) -> Iterator[Note]:
@@ -136,15 +137,15 @@ def _repair_notes(drafter: Drafter, vocabulary: DraftVocabulary) -> Iterator[Not
 
 def _transformed(
     checkpoint: Checkpoint, drafter: Drafter, layout: Layout, request: ConversionRequest
-) -> tuple[TransformedDrafter, Mapping[str, str]]:
+) -> tuple[TransformedDrafter, dict[str, str]]:
     """The drafter after every transformation but pruning, and why tensors are left behind, by stored name."""
     drafter = without_solved_problems(
-        without_dropped(drafter, request.drop),
+        _without_dropped(drafter, request.drop),
         rope_style=request.rope_style,
         has_query_lora=request.has_query_lora,
         fixes=request.fixes,
     )
-    check_settled(drafter)
+    _check_settled(drafter)
     changed = with_one_norm(checkpoint, drafter, layout)
     if request.fixes:  # they count aux states in ascending order
         changed = changed.then(in_ascending_order(changed.drafter))
@@ -156,16 +157,24 @@ def _transformed(
         has_query_lora=request.has_query_lora,
         dtype=request.dtype,
     )
-    drafter, zero_biases = without_zero_biases(checkpoint, attention.drafter, layout)
+    drafter, missing = attention.drafter, _missing_features(attention.drafter, layout)
+    zeros = {  # biases that the layout has no place for (C32)
+        name: tensor.stored[0]
+        for name, tensor in drafter.tensors.items()
+        if bias_feature(name) in missing and not any(any(checkpoint.read(stored)) for stored in tensor.stored)
+    }
+    kept = {name: tensor for name, tensor in drafter.tensors.items() if name not in zeros}
+    drafter = replace(drafter, tensors=kept)
     if request.head and HEAD not in drafter.tensors:
         drafter = with_head(drafter, request.head)
     changed = changed.then(replace(attention, drafter=drafter))
-    recipe = request.recipe or UpgradeRecipe()
-    changed = changed.then(at_version(checkpoint, drafter, request.version, recipe, request.dtype))
+    recipe = replace(request.recipe or UpgradeRecipe(), dtype=request.dtype)
+    changed = changed.then(at_version(checkpoint, drafter, request.version, recipe))
     changed = changed.then(in_ascending_order(changed.drafter))
     if request.rotation:
         changed = changed.then(with_rotation(checkpoint, changed.drafter, request.rotation))
-    reasons = {**dict.fromkeys(request.drop, "dropped as asked by --drop"), **zero_biases}
+    reasons = dict.fromkeys(request.drop, "dropped as asked by --drop")
+    reasons |= dict.fromkeys(zeros.values(), "all zeros, and this layout has no biases")
     return replace(changed, notes=(*changed.drafter.notes, *changed.notes)), reasons
 
 
@@ -228,15 +237,7 @@ def _layout_notes(
     yield Note("note", "d2t", text)
 
 
-def format_to_write(name: str) -> tuple[Format, Layout]:
-    """The format with this name, and its layout. Raises UsageError where no layout has that name."""
-    layout = by_name(name).layout if name in writable() else None
-    if layout is None:
-        raise UsageError(f"--for {name} is not a layout; these are: {', '.join(writable())}")
-    return by_name(name), layout
-
-
-def check_settled(drafter: Drafter) -> None:
+def _check_settled(drafter: Drafter) -> None:
     """Raise RefusedError with all of a drafter's problems, OpenFactError with all of its questions."""
     if problems := drafter.notes_at("problem"):
         has_option = any(note.names_option for note in problems)
@@ -246,14 +247,14 @@ def check_settled(drafter: Drafter) -> None:
         raise OpenFactError(listed((note.text for note in questions), "; "))
 
 
-def check_expressible(
+def _check_expressible(
     drafter: Drafter, format: Format, layout: Layout, *, is_for_training: bool = False
 ) -> None:
     """Raise where the layout has no place for something this drafter needs.
 
     `is_for_training`: with the trainer's reason.
     """
-    missing, boundaries = sorted(missing_features(drafter, layout)), drafter.aux.boundaries
+    missing, boundaries = sorted(_missing_features(drafter, layout)), drafter.aux.boundaries
     is_depth_known = missing != [Feature.AUX_LAYERS] or drafter.target.depth is not None
     if not is_depth_known and boundaries and TRAINING_DEFAULT.may_be(boundaries):
         raise UsageError(
@@ -286,31 +287,14 @@ def check_expressible(
         raise UsageError(text)
 
 
-def missing_features(drafter: Drafter, layout: Layout) -> frozenset[Feature]:
+def _missing_features(drafter: Drafter, layout: Layout) -> frozenset[Feature]:
     """The features of a drafter that a layout has no place for."""
     model_class = model_class_of(drafter.tensors, drafter.dims)
     features = drafter.features()
     return (features - layout.expresses) | (features & layout.lacks.get(model_class, frozenset()))
 
 
-def check_quantised(drafter: Drafter, steps: Iterable[Step]) -> None:
-    """Raise RefusedError where a step would change a quantised weight."""
-    if drafter.quantisation is None:
-        return
-    modules = tuple(
-        name.rpartition(".")[0].rpartition(".")[2] for name in drafter.tensors if is_quantised_part(name)
-    )
-    for step in steps:
-        if step.is_moved or step.action == "derived":
-            continue
-        if step.name.rpartition(".")[0].endswith(modules):
-            raise RefusedError(
-                f"{step.name} is quantised and would be {step.action}; quantised weights are passed through"
-                " whole: convert the unquantised drafter, then quantise it"
-            )
-
-
-def read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafter]:
+def _read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafter]:
     """The output as it will be read.
 
     Raises RefusedError where that is another drafter, or a question.
@@ -359,12 +343,15 @@ def _differences(before: Drafter, after: Drafter) -> Iterator[str]:
         yield f"rope {after.rope} for {before.rope}"
 
 
-def without_dropped(drafter: Drafter, drop: Sequence[str]) -> Drafter:
+def _without_dropped(drafter: Drafter, drop: Sequence[str]) -> Drafter:
     """The drafter without the named tensors, which must be unknown or optional.
 
     Raises UsageError for others.
     """
-    optional = _find_optional(drafter)
+    names = {name for name in drafter.tensors if name in ("mask_hidden", "t2d") or name.endswith(".bias")}
+    if drafter.dims.hidden == drafter.dims.target_hidden:
+        names.add("embed_tokens.weight")  # engines share the target's
+    optional = {tensor.stored[0]: name for name, tensor in drafter.tensors.items() if name in names}
     for name in drop:
         if name not in drafter.unknown and name not in optional:
             droppable = listed(sorted((*drafter.unknown, *optional))) or "nothing"
@@ -380,30 +367,7 @@ def without_dropped(drafter: Drafter, drop: Sequence[str]) -> Drafter:
     )
 
 
-def _find_optional(drafter: Drafter) -> dict[str, str]:
-    """The names of the tensors that drafters work without, by stored name."""
-    names = {name for name in drafter.tensors if name in ("mask_hidden", "t2d") or name.endswith(".bias")}
-    if drafter.dims.hidden == drafter.dims.target_hidden:
-        names.add("embed_tokens.weight")  # engines share the target's
-    return {tensor.stored[0]: name for name, tensor in drafter.tensors.items() if name in names}
-
-
-def without_zero_biases(
-    checkpoint: Checkpoint, drafter: Drafter, layout: Layout
-) -> tuple[Drafter, Mapping[str, str]]:
-    """The drafter without biases of zeros that `layout` has no place for, and why by stored name (C32)."""
-    missing = missing_features(drafter, layout)
-    zeros = [
-        name
-        for name, tensor in drafter.tensors.items()
-        if bias_feature(name) in missing and not any(any(checkpoint.read(stored)) for stored in tensor.stored)
-    ]
-    reasons = {drafter.tensors[name].stored[0]: "all zeros, and this layout has no biases" for name in zeros}
-    tensors = {name: tensor for name, tensor in drafter.tensors.items() if name not in zeros}
-    return replace(drafter, tensors=tensors), reasons
-
-
-def tensors_left_behind(
+def _tensors_left_behind(
     checkpoint: Checkpoint, drafter: Drafter, steps: Sequence[Step], reasons: Mapping[str, str]
 ) -> Iterator[LeftBehind]:
     """The stored tensors no step uses. Raises RefusedError for one without a reason to leave it."""
@@ -422,19 +386,18 @@ def tensors_left_behind(
             raise OptionNeededError(f"{name} would be lost; pass --drop {name} if it may be left behind")
 
 
-def side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehind, ...]]:
+def _side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehind, ...]]:
     """The files beside the weights that are copied, and those that are left behind.
 
     Raises UnreadableError for one to copy that is larger than any of its kind.
     """
-    copied, left = [], []
+    copied, left = [], list[LeftBehind]()
     for name in checkpoint.source.names():
         if name in checkpoint.weight_files or name in REWRITTEN or "/" in name:
             continue
         is_settings = name.endswith(".json") and "index" not in name
         if name in TRAINER_STATE:
-            why = "how far a trainer was, which says nothing of the drafter"
-            left.append(LeftBehind(name, why))
+            left.append(LeftBehind(name, "how far a trainer was, which says nothing of the drafter"))
         elif is_settings or name.endswith(COPIED_SUFFIXES) or name.upper().startswith(LEGAL_PREFIXES):
             check_whole(checkpoint.source.place, name, checkpoint.source.size(name))
             copied.append(name)
@@ -443,3 +406,115 @@ def side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehin
         else:
             left.append(LeftBehind(name, "not part of a drafter's release"))
     return tuple(copied), tuple(left)
+
+
+def _tensor_steps(
+    checkpoint: Checkpoint, drafter: Drafter, layout: Layout, vocabulary: DraftVocabulary, dtype: str | None
+) -> tuple[Step, ...]:
+    """One step per tensor of the output, in the source's order so that neighbours are copied together."""
+    is_permuted = not drafter.has_reduced_vocabulary and not vocabulary.is_identity
+    steps = []
+    for name, tensor in drafter.tensors.items():
+        if is_permuted and name == HEAD:
+            tensor = tensor.with_rows(sorted(range(tensor.shape[0]), key=vocabulary.targets.__getitem__))
+        if name not in TABLES:
+            steps.append(_step(checkpoint, tensor, layout, dtype))
+    steps.extend(_vocabulary_steps(checkpoint, drafter, layout, vocabulary))
+    steps.extend(_output_biases(drafter, layout, dtype))
+    quantised = tuple(
+        name.rpartition(".")[0].rpartition(".")[2] for name in drafter.tensors if is_quantised_part(name)
+    )
+    for step in steps if drafter.quantisation is not None else ():
+        is_changed = not step.is_moved and step.action != "derived"
+        if is_changed and step.name.rpartition(".")[0].endswith(quantised):
+            raise RefusedError(
+                f"{step.name} is quantised and would be {step.action}; quantised weights are passed through"
+                " whole: convert the unquantised drafter, then quantise it"
+            )
+    in_file = sorted(checkpoint.tensors.values(), key=lambda tensor: (tensor.file, tensor.start))
+    place = {tensor.name: index for index, tensor in enumerate(in_file)}
+
+    def order(step: Step) -> tuple[int, int, str]:
+        first = step.origin[0].start if isinstance(step.origin, tuple) else 0
+        return place.get(step.stored[0], -1) if step.stored else -1, first, step.name
+
+    return tuple(sorted(steps, key=order))
+
+
+def _step(checkpoint: Checkpoint, tensor: Tensor, layout: Layout, dtype: str | None) -> Step:
+    origin, written = _origin(tensor, dtype)
+    nbytes, is_whole = prod(tensor.shape) * DTYPE_BITS[written] // 8, False
+    if isinstance(origin, tuple):
+        nbytes = sum(segment.stop - segment.start for segment in origin)
+        first = origin[0].stored
+        is_whole = origin == (Segment(first, 0, checkpoint.tensors[first].nbytes),)
+    name = written_name(tensor.name, layout)
+    return Step(name, written, tensor.shape, nbytes, origin, tensor.stored, is_whole)
+
+
+def _origin(tensor: Tensor, dtype: str | None) -> tuple[StepOrigin, str]:
+    """The origin of the tensor's bytes as written, cast to `dtype` where one is given, and its dtype."""
+    is_cast = dtype is not None and tensor.dtype in FLOATS and dtype != tensor.dtype
+    match tensor.origin:
+        case Computed(how=how):
+            if tensor.dtype not in ITEM_SIZE:
+                raise RefusedError(
+                    f"{tensor.name} is {tensor.dtype}; {how} needs its numbers: convert the unquantised"
+                    " drafter"
+                )
+            return tensor.origin, dtype or tensor.dtype
+        case Absorbed() if is_cast:
+            raise RefusedError(
+                f"{tensor.name}: --dtype cannot be joined with rearranging w_kc and w_vc; convert first, then"
+                " cast the result"
+            )
+        case Absorbed():
+            if DTYPE_BITS[tensor.dtype] < 8:
+                raise RefusedError(
+                    f"{tensor.name}: w_kc and w_vc are {tensor.dtype}, whose elements cannot be moved one by"
+                    " one"
+                )
+            return tensor.origin, tensor.dtype
+        case segments:
+            if is_cast and dtype is not None:
+                return Computed(CAST, (tensor,), lambda values: values, by_rows=True), dtype
+            return segments, tensor.dtype
+
+
+def _vocabulary_steps(
+    checkpoint: Checkpoint, drafter: Drafter, layout: Layout, vocabulary: DraftVocabulary
+) -> Iterator[Step]:
+    """d2t (int64 offsets) and t2d (bool): kept as stored or generated; none for a full vocabulary."""
+    if not drafter.has_reduced_vocabulary:
+        if not layout.has_identity_map:
+            return
+        vocabulary = identity(drafter.dims.vocab)
+    tables = [("d2t", "I64", as_int64(vocabulary.offsets))]
+    if "t2d" in drafter.tensors or layout.has_identity_map:
+        tables.append(("t2d", "BOOL", vocabulary.mask(drafter.dims.vocab)))
+    for name, dtype, data in tables:
+        tensor, written = drafter.tensors.get(name), written_name(name, layout)
+        if tensor and tensor.dtype == dtype and checkpoint.read(tensor.stored[0]) == data:
+            yield Step(written, dtype, tensor.shape, len(data), tensor.origin, tensor.stored, True)
+        else:
+            shape, made = (len(data) * 8 // DTYPE_BITS[dtype],), GeneratedBytes(data, vocabulary.how)
+            yield Step(written, dtype, shape, len(data), made, tensor.stored if tensor else ())
+
+
+def _output_biases(drafter: Drafter, layout: Layout, dtype: str | None) -> Iterator[Step]:
+    """o_proj biases of zeros beside real q, k, v ones.
+
+    vLLM builds all four or none, from uninitialised memory (llama.py:268).
+    """
+    if Feature.QK_NORM in drafter.features():
+        return  # the Qwen3 class has no bias there
+    for layer in range(drafter.dims.layers):
+        module = f"layers.{layer}.self_attn"
+        name = f"{module}.o_proj.bias"
+        query = drafter.tensors.get(f"{module}.q_proj.bias")
+        weight = drafter.tensors.get(f"{module}.o_proj.weight")
+        if query is None or weight is None or name in drafter.tensors:
+            continue
+        written = dtype or query.dtype
+        zeros = GeneratedBytes(bytes(weight.shape[0] * ITEM_SIZE[written]), "zeros: no bias was trained")
+        yield Step(written_name(name, layout), written, weight.shape[:1], len(zeros.data), zeros, ())

@@ -4,7 +4,9 @@ A reading is a way in which the tensors may be stored other than their names and
 make of them what is stated; the sensitivity probe runs the drafter with the same moves.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import permutations
 
 from msgspec import Struct
@@ -71,24 +73,23 @@ def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
     if key not in READINGS:
         raise UsageError(f"--fix-reading {key}: one of {', '.join(READINGS)} was expected")
     declared = READINGS[key]
-    if (allowed := tuple(declared.values(drafter))) and value in allowed:
+    allowed, order = tuple(declared.values(drafter)), _order(value)
+    count = len(_order(allowed[0])) if allowed and "," in allowed[0] else 0  # of those, the others work too
+    if value in allowed or (count and sorted(order) == list(range(count))):
         return tuple(declared.moves(drafter, value))
-    if allowed and declared.count is not None:
-        order = _order(value)
-        if sorted(order) == list(range(declared.count(drafter))):
-            return tuple(declared.moves(drafter, value))
-        wanted = f"an order of the numbers 0 to {declared.count(drafter) - 1}, like {allowed[0]}"
-    elif allowed:
-        wanted = " or ".join(allowed)
-    else:
+    wanted = f"an order of the numbers 0 to {count - 1}, like {allowed[0]}" if count else " or ".join(allowed)
+    if not allowed:
         raise UsageError(f"--fix-reading {key}={value}: the shapes of this drafter do not allow that reading")
     raise UsageError(f"--fix-reading {key}={value}: {wanted} was expected")
 
 
 def with_sizes(drafter: Drafter, key: str, value: str) -> Drafter:
     """The drafter with the sizes that a reading gives it; all but one give it none."""
-    resized = READINGS[key].resized
-    return drafter if resized is None else resized(drafter, value)
+    if key != HEAD_SIZE:
+        return drafter
+    dims, size = drafter.dims, int(value)
+    heads, kv_heads = (count * dims.head_dim // size for count in (dims.heads, dims.kv_heads))
+    return replace(drafter, dims=replace(dims, head_dim=size, heads=heads, kv_heads=kv_heads))
 
 
 def with_readings_fixed(drafter: Drafter, fixes: Sequence[tuple[str, str]]) -> TransformedDrafter:
@@ -136,30 +137,25 @@ def with_moves(drafter: Drafter, moves: Iterable[Move]) -> Drafter:
         if move.blocks is not None:
             tensor = tensor.with_blocks(move.blocks)
         if move.added:
-            tensor = replace(tensor, origin=_sum(tensor, move.added))
+            how = f"{move.added:+d} to each number"
+            tensor = replace(tensor, origin=Computed(how, (tensor,), partial(operator.add, move.added)))
         if move.dtype:
             tensor = replace(tensor, dtype=move.dtype)
         moved[move.name] = replace(tensor, name=move.name)
     return replace(drafter, tensors={**drafter.tensors, **moved})
 
 
-def _sum(tensor: Tensor, added: int) -> Computed:
-    return Computed(f"{added:+d} to each number", (tensor,), lambda numbers: numbers + added)
-
-
 class _Declared(Struct, frozen=True):
     """A key: its title, its values for a drafter (none where shapes forbid it), and the moves of a value.
 
-    `count`: the value is any order of that many numbers, of which `values` are those that are tried. `change`
-    says what happens to the tensors, `resized` is the drafter with other sizes.
+    Where the values are orders of numbers, they are those that are tried, and every other works too. `change`
+    says what happens to the tensors.
     """
 
     title: str
     values: Callable[[Drafter], Iterator[str]]
     moves: Callable[[Drafter, str], Iterator[Move]]
-    count: Callable[[Drafter], int] | None = None
     change: str = "moved"
-    resized: Callable[[Drafter, str], Drafter] | None = None
 
 
 def _order(value: str) -> tuple[int, ...]:
@@ -169,22 +165,18 @@ def _order(value: str) -> tuple[int, ...]:
         return ()
 
 
-def _attention(drafter: Drafter) -> Iterator[str]:
-    """The attention module of each layer."""
-    return (f"layers.{layer}.self_attn." for layer in range(drafter.dims.layers))
-
-
-def _is_mla(drafter: Drafter) -> bool:
-    return drafter.dims.attention == "MLA"
+def query_weights(drafter: Drafter) -> list[str]:
+    """The module of each layer whose rows are the query's heads."""
+    name = "q_b_proj" if drafter.dims.q_lora_rank else "q_proj"
+    return [f"layers.{layer}.self_attn.{name}" for layer in range(drafter.dims.layers)]
 
 
 def _exchange(first: str, second: str) -> _Declared:
     """Two modules exchanged in every layer that has both; the first layer's are of one shape."""
 
     def values(drafter: Drafter) -> Iterator[str]:
-        names = (f"layers.0.{first}.weight", f"layers.0.{second}.weight")
-        shapes = [drafter.tensors[name].shape for name in names if name in drafter.tensors]
-        if len(shapes) == 2 and shapes[0] == shapes[1]:
+        one, other = (drafter.tensors.get(f"layers.0.{module}.weight") for module in (first, second))
+        if one and other and one.shape == other.shape:
             yield "exchanged"
 
     def make(drafter: Drafter, _: str) -> Iterator[Move]:
@@ -215,14 +207,11 @@ def _made_of(name: str, source: str) -> _Declared:
 HALVES, PAIRS = "halves", "interleaved"
 
 
-def _rotary_size(drafter: Drafter) -> int:
-    return drafter.dims.qk_rope_head_dim if _is_mla(drafter) else drafter.dims.head_dim
-
-
 def _pairings(drafter: Drafter) -> Iterator[str]:
     """The pairing that the drafter's class does not rotate by, then its own made twice."""
-    own, other = (PAIRS, HALVES) if _is_mla(drafter) else (HALVES, PAIRS)
-    if (size := _rotary_size(drafter)) > 2:
+    own, other = (PAIRS, HALVES) if drafter.dims.qk_rope_head_dim else (HALVES, PAIRS)
+    size = drafter.dims.qk_rope_head_dim or drafter.dims.head_dim
+    if size > 2:
         yield other
     if size > 4:  # of four rows, one order is its own inverse
         yield f"{own}-twice"
@@ -230,36 +219,28 @@ def _pairings(drafter: Drafter) -> Iterator[str]:
 
 def rotary_moves(drafter: Drafter, value: str) -> Iterator[Move]:
     """Rows of the rotated parts; rows stored as pairs come into halves, rows stored as halves into pairs."""
-    size = _rotary_size(drafter)
+    dims = drafter.dims
+    size, nope, latent = dims.qk_rope_head_dim or dims.head_dim, dims.qk_nope_head_dim, dims.kv_lora_rank
     places = [*range(0, size, 2), *range(1, size, 2)]
     if not value.startswith(PAIRS):
         places = [place for low in range(size // 2) for place in (low, low + size // 2)]
-    dims = drafter.dims
-    for module in _attention(drafter):
-        if _is_mla(drafter):
-            nope = dims.qk_nope_head_dim
-            head = [*range(nope), *(nope + place for place in places)]
-            yield _by_heads(_query(drafter, module), dims.heads, head)
-            latent = [*range(dims.kv_lora_rank), *(dims.kv_lora_rank + place for place in places)]
-            key = f"{module}kv_a_proj_with_mqa.weight"
-            yield Move(key, key, tuple(latent))
-            continue
-        for part, heads in (("q", dims.heads), ("k", dims.kv_heads)):
-            for name in (f"{module}{part}_proj.weight", f"{module}{part}_proj.bias"):
-                if name in drafter.tensors:
-                    yield _by_heads(name, heads, places)
-            if (name := f"{module}{part}_norm.weight") in drafter.tensors:
-                yield Move(name, name, tuple(places))
-
-
-def _query(drafter: Drafter, module: str) -> str:
-    """The weight whose rows are an MLA layer's query heads."""
-    return f"{module}{'q_b_proj' if drafter.dims.q_lora_rank else 'q_proj'}.weight"
-
-
-def _by_heads(name: str, heads: int, places: Sequence[int]) -> Move:
-    """The same order of rows in every head."""
-    return Move(name, name, tuple(head * len(places) + place for head in range(heads) for place in places))
+    for module in query_weights(drafter):
+        layer = module.rpartition(".")[0]
+        key = f"{layer}.kv_a_proj_with_mqa" if latent else f"{layer}.k_proj"
+        optional = (
+            (f"{module}.bias", dims.heads, nope),
+            (f"{key}.bias", dims.kv_heads, 0),
+            (f"{layer}.q_norm.weight", 1, 0),
+            (f"{layer}.k_norm.weight", 1, 0),
+        )
+        parts = [
+            (f"{module}.weight", dims.heads, nope),
+            (f"{key}.weight", 1 if latent else dims.kv_heads, latent),
+        ]
+        parts += [part for part in optional if part[0] in drafter.tensors]
+        for name, heads, still in parts:  # the first rows of each head do not rotate
+            head = [*range(still), *(still + place for place in places)]
+            yield Move(name, name, tuple(i * len(head) + row for i in range(heads) for row in head))
 
 
 # ----------------------------------------------------------------------------------------- aux states
@@ -313,7 +294,7 @@ def _head_orders(drafter: Drafter) -> Iterator[str]:
         powers = [2**power for power in range(count.bit_length()) if 2**power < count]
         steps = sorted({step % count for power in powers for step in (power, -power)})
     orders = [tuple((head + step) % count for head in range(count)) for step in steps]
-    if not _is_mla(drafter) and 1 < dims.kv_heads < count:
+    if 1 < dims.kv_heads < count:
         orders += [_tiled(count, dims.kv_heads), _tiled(count, count // dims.kv_heads)]
     for order in dict.fromkeys(orders):
         yield ",".join(map(str, order))
@@ -327,19 +308,20 @@ def _tiled(count: int, columns: int) -> tuple[int, ...]:
 def _head_moves(drafter: Drafter, value: str) -> Iterator[Move]:
     """The query's rows by heads; o_proj stays."""
     dims, order = drafter.dims, _order(value)
-    size = dims.qk_nope_head_dim + dims.qk_rope_head_dim if _is_mla(drafter) else dims.head_dim
+    size = dims.qk_nope_head_dim + dims.qk_rope_head_dim or dims.head_dim
     rows = tuple(head * size + row for head in order for row in range(size))
-    for module in _attention(drafter):
-        names = [f"{module}q_proj.weight", f"{module}q_proj.bias"]
-        if _is_mla(drafter):
-            names = [_query(drafter, module)]
-        yield from (Move(name, name, rows) for name in names if name in drafter.tensors)
+    for module in query_weights(drafter):
+        yield Move(f"{module}.weight", f"{module}.weight", rows)
+        if (name := f"{module}.bias") in drafter.tensors:
+            yield Move(name, name, rows)
 
 
 def _head_sizes(drafter: Drafter) -> Iterator[str]:
     """Half and twice the head size, where the rows of q_proj and k_proj are whole heads of it."""
     dims = drafter.dims
-    if _is_mla(drafter) or any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in drafter.tensors):
+    if not dims.head_dim or any(
+        name.endswith(("q_norm.weight", "k_norm.weight")) for name in drafter.tensors
+    ):
         return
     for size in (dims.head_dim // 2, dims.head_dim * 2):
         rows = (dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim)
@@ -347,26 +329,13 @@ def _head_sizes(drafter: Drafter) -> Iterator[str]:
             yield str(size)
 
 
-def _with_head_size(drafter: Drafter, value: str) -> Drafter:
-    dims, size = drafter.dims, int(value)
-    heads, kv_heads = (count * dims.head_dim // size for count in (dims.heads, dims.kv_heads))
-    return replace(drafter, dims=replace(dims, head_dim=size, heads=heads, kv_heads=kv_heads))
-
-
 # ---------------------------------------------------------------------------------------------- numbers
 
-NORM_WEIGHTS, LEAST_HEAD = "norm-weights", 8
+NORM_WEIGHTS, HEAD_SIZE, LEAST_HEAD = "norm-weights", "head-size", 8
 # what is added where norms are stored so
 STEPS: Mapping[str, int] = {"less-one": 1, "plus-one": -1}
 # as --fix-reading names a 16-bit dtype -> as safetensors does
 WORDS: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16"}
-
-
-def _norm_moves(drafter: Drafter, value: str) -> Iterator[Move]:
-    """The norms with one added to each weight, or taken off it."""
-    for name in drafter.tensors:
-        if is_norm(name):
-            yield Move(name, name, added=STEPS[value])
 
 
 def _other_words(drafter: Drafter) -> Iterator[str]:
@@ -376,10 +345,13 @@ def _other_words(drafter: Drafter) -> Iterator[str]:
 
 
 def _word_moves(drafter: Drafter, value: str) -> Iterator[Move]:
-    other = next(dtype for dtype in WORDS.values() if dtype != WORDS[value])
-    for name, tensor in drafter.tensors.items():
-        if tensor.dtype == other:
-            yield Move(name, name, dtype=WORDS[value])
+    others = set(WORDS.values()) - {WORDS[value]}
+    stated = (name for name, tensor in drafter.tensors.items() if tensor.dtype in others)
+    return (Move(name, name, dtype=WORDS[value]) for name in stated)
+
+
+def _norm_moves(drafter: Drafter, value: str) -> Iterator[Move]:
+    return (Move(name, name, added=STEPS[value]) for name in drafter.tensors if is_norm(name))
 
 
 # the order of the report; where several readings win alike, the first is named
@@ -390,22 +362,17 @@ READINGS: Mapping[str, _Declared] = {
         "fc blocks {value}",
         _orders,
         lambda _, value: iter([Move("fc.weight", "fc.weight", blocks=_order(value))]),
-        lambda drafter: drafter.dims.aux,
     ),
-    "state-order": _Declared(
-        "aux states {value}, with their norms", _normed_orders, _state_moves, lambda drafter: drafter.dims.aux
-    ),
+    "state-order": _Declared("aux states {value}, with their norms", _normed_orders, _state_moves),
     "q-k": _exchange("self_attn.q_proj", "self_attn.k_proj"),
     "k-v": _exchange("self_attn.k_proj", "self_attn.v_proj"),
     "norms": _exchange("hidden_norm", "input_layernorm"),
     "input": _Declared("embedding and state {value}", lambda _: iter(["exchanged"]), _input_moves),
-    "heads": _Declared("query heads {value}", _head_orders, _head_moves, lambda drafter: drafter.dims.heads),
-    "head-size": _Declared(
-        "heads of {value}", _head_sizes, lambda *_: iter(()), change="read anew", resized=_with_head_size
-    ),
+    "heads": _Declared("query heads {value}", _head_orders, _head_moves),
+    HEAD_SIZE: _Declared("heads of {value}", _head_sizes, lambda *_: iter(()), change="read anew"),
     NORM_WEIGHTS: _Declared("norm weights {value}", lambda _: iter(STEPS), _norm_moves, change="changed"),
     "dtype": _Declared("words of {value}", _other_words, _word_moves, change="read as {value}"),
-    # the plan makes a table's numbers of its source (tensor_steps.draft_vocabulary)
+    # the plan makes a table's numbers of its source (vocabulary.draft_vocabulary)
     "d2t": _made_of("d2t", "t2d"),
     "t2d": _made_of("t2d", "d2t"),
 }

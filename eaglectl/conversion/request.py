@@ -1,6 +1,5 @@
 """What a conversion is asked to write, as values."""
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +10,11 @@ from eaglectl.formats.catalogue import default_format
 from eaglectl.options import Option, Options
 
 if TYPE_CHECKING:
-    from eaglectl.conversion.arithmetic import Array
-    from eaglectl.conversion.calibration import Statistics
+    from eaglectl.conversion.rewriting import TargetMatrix
     from eaglectl.conversion.rotation import TargetRotation
-    from eaglectl.conversion.target_head import TargetMatrix
+    from eaglectl.conversion.upgrade import UpgradeRecipe as UpgradeRecipe
 else:  # what the options do not make; numpy's modules
-    Array = Statistics = TargetRotation = TargetMatrix = Any
+    UpgradeRecipe = TargetRotation = TargetMatrix = Any
 
 DEFAULT_LAYOUT = default_format().name
 FC_NORM_MODES = ("refit", "calibrated", "ones", "off")
@@ -46,27 +44,6 @@ class Pruning(Options, frozen=True):
         ),
     ]
     kept: tuple[int, ...] | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class UpgradeRecipe:
-    """How EAGLE-3 becomes 3.1: the treatment of each switch, and the target's statistics.
-
-    `fc_norm` is one of FC_NORM_MODES.
-
-    `is_start`: the output is a trainer's start, not a drafter to serve (--init-only). `dtype`: the dtype that
-    is written, where it differs from the drafter's; scales are rounded to it. `refits` caches refit results:
-    one conversion is planned several times (for the terminal, the gate and the writer) and solved once.
-    """
-
-    fc_norm: str = "refit"
-    is_norm_output: bool = True
-    statistics: Statistics | None = None
-    is_start: bool = False
-    dtype: str | None = None
-    refits: "dict[bytes, tuple[Array, Mapping[str, float]]]" = dataclasses.field(
-        default_factory=dict, compare=False, repr=False
-    )
 
 
 class ConversionRequest(Struct, frozen=True):

@@ -8,7 +8,7 @@ engine that takes the target's embedding E' in any case, the first layer's proje
 in the same way, behind input_layernorm, and the drafter has no embedding.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from math import sqrt
 from pathlib import Path
@@ -19,16 +19,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.conversion.arithmetic import BLOCK, Array, decode, evaluate
-from eaglectl.conversion.plan import TransformedDrafter
-from eaglectl.conversion.target_head import (
+from eaglectl.conversion.plan import ITEM_SIZE, TransformedDrafter
+from eaglectl.conversion.rewriting import (
+    HEAD,
     TargetMatrix,
-    find_target_embedding,
-    find_target_head,
+    find_target_matrix,
     own_tensor,
     stored_matrix,
     with_head,
 )
-from eaglectl.conversion.tensor_steps import ITEM_SIZE
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.matrices import PLAIN, embedding_digest, spread_over
 from eaglectl.drafter.tensors import Computed, Tensor, shape_expression
@@ -46,7 +45,7 @@ ORTHOGONAL = 0.01
 # mean from each row before it rotates, about 1/sqrt(hidden)
 LEAST_EXPLAINED = 0.05
 EMBEDDING, FIRST_NORM = "embed_tokens.weight", "layers.0.input_layernorm.weight"
-INPUT_NORM, FC_NORM = "input_norm.weight", "fc_norm."
+INPUT_NORM = "input_norm.weight"
 
 
 class TargetRotation(Struct, frozen=True, eq=False):
@@ -64,25 +63,24 @@ class TargetRotation(Struct, frozen=True, eq=False):
     notes: tuple[Note, ...] = ()
 
 
-class Targets(Struct, frozen=True):
-    """The rotated target, and the one that the drafter was trained on, where that is given.
-
-    `is_embedding_shared`: the engine takes the rotated target's embedding in any case.
-    """
-
-    rotated: Checkpoint
-    trained: Checkpoint | None = None
-    is_embedding_shared: bool = False
-
-
-def find_rotation(text: str, checkpoint: Checkpoint, drafter: Drafter, targets: Targets) -> TargetRotation:
+def find_rotation(
+    text: str,
+    checkpoint: Checkpoint,
+    drafter: Drafter,
+    rotated: Checkpoint,
+    trained: Checkpoint | None,
+    *,
+    is_shared: bool,
+) -> TargetRotation:
     """The rotation that `text` names: a file, the folder of a ModelSlim target, or "measure".
 
-    Raises UsageError for what only the user has, RefusedError where a matrix is no rotation or not this one.
+    `trained` is the target of the training, where that is given. `is_shared`: the engine takes the rotated
+    target's embedding in any case. Raises UsageError for what only the user has, RefusedError where a matrix
+    is no rotation or not this one.
     """
-    _check(drafter)
-    before = _trained_embedding(checkpoint, drafter, targets)
-    after = find_target_embedding(targets.rotated, OPTION)
+    _check(drafter, is_shared=is_shared)
+    before = _trained_embedding(checkpoint, drafter, trained, is_shared=is_shared)
+    after = find_target_matrix(rotated, OPTION)
     for option, embedding in ((TRAINED, before), ("--target", after)):
         if embedding is not None and embedding.shape[1] != drafter.dims.target_hidden:
             raise RefusedError(
@@ -95,37 +93,30 @@ def find_rotation(text: str, checkpoint: Checkpoint, drafter: Drafter, targets: 
     else:
         matrix, record = _read(Path(text), drafter.dims.target_hidden)
         if before is None:
-            notes = (Note("warning", "fc.weight", UNCOMPARED),)
+            words = (
+                "the matrix was not compared with this target, as no embedding from before the rotation is"
+                " here; pass --trained-target to have it compared"
+            )
+            notes = (Note("warning", "fc.weight", words),)
         else:
-            record |= {"residual": _checked(matrix, before, after)}
-    is_shared = targets.is_embedding_shared
-    record |= {"embedding": "shared" if is_shared else "own"}
-    return TargetRotation(
-        matrix,
-        {**record, "target_embedding": embedding_digest(targets.rotated)},
-        None if is_shared else _own_embedding(drafter, matrix, targets, after),
-        _own_head(drafter, targets),
-        is_shared,
-        notes,
-    )
+            record |= {"residual": _residual(matrix, before, after)}
+    record |= {"embedding": "shared" if is_shared else "own", "target_embedding": embedding_digest(rotated)}
+    embedding, head = _own_matrices(drafter, matrix, trained, after)
+    return TargetRotation(matrix, record, None if is_shared else embedding, head, is_shared, notes)
 
 
-UNCOMPARED = (
-    "the matrix was not compared with this target, as no embedding from before the rotation is here; pass"
-    " --trained-target to have it compared"
-)
+def _fc_norms(drafter: Drafter) -> list[str]:
+    return [f"fc_norm.{block}.weight" for block in range(drafter.dims.aux)]
 
 
-def _check(drafter: Drafter) -> None:
-    fc = drafter.tensors.get("fc.weight")
-    if fc is None:
-        raise RefusedError(f"{OPTION}: this drafter has no fc, so nothing of it can be rotated")
-    has_fc_norm = any(name.startswith(FC_NORM) for name in drafter.tensors)
+def _check(drafter: Drafter, *, is_shared: bool) -> None:
+    """Raise RefusedError for a drafter that no rotation can be followed with."""
+    fc, dims = drafter.tensors.get("fc.weight"), drafter.dims
+    dtype = fc.dtype if fc else ""
+    has_fc_norm = any(name in drafter.tensors for name in _fc_norms(drafter))
     check(
-        (
-            fc.dtype not in ITEM_SIZE,
-            f"{OPTION}: fc.weight is {fc.dtype}; rotate the unquantised drafter",
-        ),
+        (fc is None, f"{OPTION}: this drafter has no fc, so nothing of it can be rotated"),
+        (dtype not in ITEM_SIZE, f"{OPTION}: fc.weight is {dtype}; rotate the unquantised drafter"),
         (
             INPUT_NORM in drafter.tensors and has_fc_norm,
             f"{OPTION}: this drafter has input_norm (norm_before_fc) and fc_norm; the weights of the first do"
@@ -135,51 +126,51 @@ def _check(drafter: Drafter) -> None:
             drafter.rotation is not None,
             f"{OPTION}: fc is rotated already (eaglectl.json); convert the drafter that it was made of",
         ),
+        (
+            is_shared and dims.hidden != dims.target_hidden,
+            f"{OPTION}: a target wider than the drafter has no embedding that they can share",
+        ),
         error=RefusedError,
     )
 
 
-def _trained_embedding(checkpoint: Checkpoint, drafter: Drafter, targets: Targets) -> TargetMatrix | None:
+def _trained_embedding(
+    checkpoint: Checkpoint, drafter: Drafter, trained: Checkpoint | None, *, is_shared: bool
+) -> TargetMatrix | None:
     """The embedding from before the rotation: the trained target's, or the drafter's own copy of it.
 
     Where it is to be shared, the drafter's own has to be that copy.
     """
-    own, is_shared = drafter.tensors.get(EMBEDDING), targets.is_embedding_shared
-    if is_shared and drafter.dims.hidden != drafter.dims.target_hidden:
-        raise RefusedError(f"{OPTION}: a target wider than the drafter has no embedding that they can share")
-    if targets.trained is not None and not (own and is_shared):
-        return find_target_embedding(targets.trained, TRAINED)
+    own = drafter.tensors.get(EMBEDDING)
+    if trained is not None and not (own and is_shared):
+        return find_target_matrix(trained, TRAINED)
     is_wide = own is not None and own.shape[1:] == (drafter.dims.target_hidden,)
     if own is None or not is_wide or own.stored[0] not in checkpoint.tensors or own.dtype not in PLAIN:
         return None
     return stored_matrix(checkpoint, own.stored[0])
 
 
-def _own_embedding(
-    drafter: Drafter, matrix: Array, targets: Targets, after: TargetMatrix
-) -> TargetMatrix | None:
-    if EMBEDDING in drafter.tensors:
-        return None
-    if targets.trained is not None:
-        return _cut(find_target_embedding(targets.trained, TRAINED), drafter.dims.vocab)
-    back = replace(after, read=lambda start, stop: after.read(start, stop) @ matrix.T)
-    return _cut(replace(back, name=f"{after.name}, rotated back"), drafter.dims.vocab)
-
-
-def _cut(matrix: TargetMatrix, rows: int) -> TargetMatrix:
-    """The matrix without the rows that a target pads it with."""
-    return replace(matrix, shape=(rows, *matrix.shape[1:]))
-
-
-def _own_head(drafter: Drafter, targets: Targets) -> TargetMatrix | None:
-    if "lm_head.weight" in drafter.tensors:
-        return None
-    if targets.trained is None:
-        raise UsageError(
-            f"{OPTION}: this drafter drafts with its target's lm_head, and the rotated target's has the final"
-            f" norm folded in; pass {TRAINED} with the folder of the target that it was trained on"
-        )
-    return find_target_head(targets.trained, TRAINED)
+def _own_matrices(
+    drafter: Drafter, matrix: Array, trained: Checkpoint | None, after: TargetMatrix
+) -> tuple[TargetMatrix | None, TargetMatrix | None]:
+    """The embedding and the head that a drafter without its own was trained with."""
+    embedding = head = None
+    if EMBEDDING not in drafter.tensors:
+        if trained is not None:
+            embedding = find_target_matrix(trained, TRAINED)
+        else:
+            back = f"{after.name}, rotated back"
+            embedding = replace(after, name=back, read=lambda *rows: after.read(*rows) @ matrix.T)
+        # without the rows that a target pads it with
+        embedding = replace(embedding, shape=(drafter.dims.vocab, *embedding.shape[1:]))
+    if HEAD not in drafter.tensors:
+        if trained is None:
+            raise UsageError(
+                f"{OPTION}: this drafter drafts with its target's lm_head, and the rotated target's has the"
+                f" final norm folded in; pass {TRAINED} with the folder of the target that it was trained on"
+            )
+        head = find_target_matrix(trained, TRAINED, is_head=True)
+    return embedding, head
 
 
 def _read(path: Path, size: int) -> tuple[Array, dict[str, Any]]:
@@ -212,7 +203,7 @@ def _read(path: Path, size: int) -> tuple[Array, dict[str, Any]]:
     return matrix, {"file": path.name, "tensor": name, "sha256": sha256(raw).hexdigest()}
 
 
-def _checked(matrix: Array, before: TargetMatrix, after: TargetMatrix) -> float:
+def _residual(matrix: Array, before: TargetMatrix, after: TargetMatrix) -> float:
     """The share of the target's embedding that Q does not explain, on sampled rows."""
     rows = spread_over(min(before.shape[0], after.shape[0]))
     ours = np.concatenate([before.read(row, row + 1) for row in rows])
@@ -235,8 +226,10 @@ def _measured(before: TargetMatrix | None, after: TargetMatrix) -> tuple[Array, 
         )
     size = before.shape[1]
     rows = min(before.shape[0], after.shape[0])
-    cross, squares = np.zeros((size, size)), np.zeros(3)
-    for ours, theirs in _blocks(before, after, rows):
+    cross, squares, step = np.zeros((size, size)), np.zeros(3), max(1, BLOCK // size)
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        ours, theirs = before.read(start, stop), after.read(start, stop)
         cross += ours.T @ theirs
         squares += (np.square(ours).sum(), np.square(theirs).sum(), np.square(theirs - ours).sum())
     if not np.isfinite(cross).all():
@@ -259,21 +252,17 @@ def _measured(before: TargetMatrix | None, after: TargetMatrix) -> tuple[Array, 
     return left @ right, {"measured": {"residual": residual, "error": error, "rows": rows}}
 
 
-def _blocks(before: TargetMatrix, after: TargetMatrix, rows: int) -> Iterator[tuple[Array, Array]]:
-    step = max(1, BLOCK // before.shape[1])
-    for start in range(0, rows, step):
-        stop = min(start + step, rows)
-        yield before.read(start, stop), after.read(start, stop)
-
-
 def with_rotation(checkpoint: Checkpoint, drafter: Drafter, rotation: TargetRotation) -> TransformedDrafter:
     """The drafter for the rotated target: the same function of its states."""
     tensors = dict(drafter.tensors)
-    norms = [name for name in tensors if name == INPUT_NORM or name.startswith(FC_NORM)]
+    norms = [name for name in (INPUT_NORM, *_fc_norms(drafter)) if name in tensors]
     columns = np.ones(drafter.dims.aux * drafter.dims.target_hidden)
     if norms:
-        columns = np.concatenate([evaluate(tensors[name], checkpoint) for name in sorted(norms, key=_block)])
-    turned = _turned(rotation.matrix)
+        columns = np.concatenate([evaluate(tensors[name], checkpoint) for name in norms])
+
+    def turned(values: Array) -> Array:
+        return (values.reshape(-1, len(rotation.matrix)) @ rotation.matrix).reshape(values.shape)
+
     fc = tensors["fc.weight"]
     how = "each block times the target's rotation"
     with_norms = f"{how}, after the norms' weights" if norms else how
@@ -291,11 +280,16 @@ def with_rotation(checkpoint: Checkpoint, drafter: Drafter, rotation: TargetRota
         tensors[EMBEDDING] = own_tensor(EMBEDDING, rotation.embedding, "{name}, as trained")
     elif EMBEDDING not in tensors:
         raise UsageError(f"{OPTION} keeps the embedding that was trained; leave --drop {EMBEDDING} out")
-    gone = {drafter.tensors[name].stored[0]: REPLACED for name in drafter.tensors if name not in tensors}
-    result = replace(drafter, tensors=tensors, rotation=rotation.record, strays={**drafter.strays, **gone})
+    gone = [tensor.stored[0] for name, tensor in drafter.tensors.items() if name not in tensors]
+    strays = {**drafter.strays, **dict.fromkeys(gone, "the target's rotated embedding takes its place")}
+    result = replace(drafter, tensors=tensors, rotation=rotation.record, strays=strays)
     if rotation.head is not None:
         result = with_head(result, rotation.head, TRAINED)
-    notes = (*rotation.notes, Note("note", "fc.weight", ALONE))
+    text = (
+        "rotated for this target alone; vllm-ascend rotates drafters of ModelSlim's targets itself, and takes"
+        " the unrotated one"
+    )
+    notes = (*rotation.notes, Note("note", "fc.weight", text))
     return TransformedDrafter(result, notes, {"target_rotation": dict(rotation.record)})
 
 
@@ -318,18 +312,3 @@ def _with_shared_embedding(
     ones = replace(norm, origin=Computed("ones: its weights are behind it", (norm,), np.ones_like))
     kept = {name: tensor for name, tensor in tensors.items() if name != EMBEDDING}
     return {**kept, **projections, FIRST_NORM: ones}
-
-
-REPLACED = "the target's rotated embedding takes its place"
-ALONE = (
-    "rotated for this target alone; vllm-ascend rotates drafters of ModelSlim's targets itself, and takes the"
-    " unrotated one"
-)
-
-
-def _block(name: str) -> int:
-    return int(name.split(".")[1]) if name.startswith("fc_norm.") else 0
-
-
-def _turned(matrix: Array) -> Callable[[Array], Array]:
-    return lambda values: (values.reshape(-1, len(matrix)) @ matrix).reshape(values.shape)

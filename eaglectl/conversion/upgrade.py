@@ -4,24 +4,34 @@ Nothing here runs a model: what was measured on data comes as Statistics. The ou
 EAGLE-3's acceptance; only training with the two norms improves on that.
 """
 
-import dataclasses
+import hashlib
+import json
+import os
 from collections.abc import Iterator, Mapping
 from functools import partial
-from hashlib import sha256
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+import eaglectl
+from eaglectl.base import Result
 from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
-from eaglectl.conversion.calibration import Statistics
 from eaglectl.conversion.plan import TransformedDrafter
-from eaglectl.conversion.request import UpgradeRecipe
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Computed, Tensor
-from eaglectl.errors import OptionNeededError, RefusedError, check
+from eaglectl.errors import OptionNeededError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.digests import hashed
+from eaglectl.files.files import MIB, open_regular, read_small_file
+from eaglectl.files.header import header_json, header_length, parse_header, parse_json
+from eaglectl.files.source import Source
+from eaglectl.files.writer import STATISTICS, Folder
+from eaglectl.text import listed
 
 STRENGTH = (
     1e-2  # of the ridge; 1e-3 does as well: on the tiny pair the two differ by less than their intervals
@@ -58,16 +68,310 @@ SMALL_RMS = 100.0  # squared and in units of eps: states below it change with ep
 FAR_SIGMA = 0.15  # relative to all prompts together; 30 % cost 6 % of acceptance and more
 
 
+FILE, MATRICES = "statistics.json", "statistics.safetensors"
+SCHEMA = STATISTICS.schema
+MAX_STATISTICS = 64 * MIB
+WRITES = "`eaglectl calibrate SOURCE -o calibration --target TARGET` writes"
+UNSTATED = {"prompts", "matrices", "out", "trust_remote_code"}  # in eaglectl.json
+MOST_SHOWN = 6
+ENDS, PIECE = 1 << 16, 8 << 20
+
+
+class Matrices(Struct, frozen=True):
+    """Sums of the refit, float64: `gram` [aux*target_hidden]*2 and `cross` [hidden, aux*target_hidden].
+
+    `massive_states` [tokens, aux*target_hidden] and `massive_outputs` [tokens, hidden] are of massive tokens;
+    None where those are not known, or too many.
+    """
+
+    gram: Array
+    cross: Array
+    massive_states: Array | None = None
+    massive_outputs: Array | None = None
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """All of them that there are, by name."""
+        return {name: array for name, array in msgspec.structs.asdict(self).items() if array is not None}
+
+
+class MassiveTokens(Struct, frozen=True):
+    """Tokens of which a state is ten times its layer's median: how many, at which positions.
+
+    `channels` are those in which the states of each boundary are massive, `times` the largest RMS of such a
+    state over the boundary's median; empty where it was not kept.
+    """
+
+    tokens: int
+    positions: tuple[int, ...]
+    channels: tuple[tuple[int, ...], ...]
+    times: tuple[float, ...] = ()
+
+    def described(self, boundaries: tuple[int, ...]) -> str:
+        """How many there are, where, in which channels, and how many times the median, for people."""
+        times = self.times or (0.0,) * len(boundaries)
+        parts = [
+            f"{listed(map(str, channels), most=MOST_SHOWN)} at boundary {boundary}"
+            + (f" (up to {factor:.3g} times the median RMS)" if factor else "")
+            for boundary, channels, factor in zip(boundaries, self.channels, times, strict=True)
+            if channels
+        ]
+        places = listed(map(str, self.positions), most=MOST_SHOWN)
+        return f"massive tokens: {self.tokens}, at positions {places}; channels {'; '.join(parts)}"
+
+
+class Statistics(Result, frozen=True):
+    """Medians over calibration tokens, and the matrices where there were tokens enough to refit fc.
+
+    `rms` is the median RMS of each aux state, `spread` the sd of its log against the layers' mean, `sigma`
+    the median RMS of the first two fed-back states, `sigmas` the same by set of prompts. `digests` are of the
+    drafter, the target and all prompts together, `prompts` of each prompt. `engine` is what ran the target;
+    empty where it is not known. `measured`: what the drafter's files left open and how it was answered, as
+    eaglectl.json has it. `out` is the folder that holds them, `trust_remote_code`: the target's own code was
+    allowed to run.
+    """
+
+    digests: Mapping[str, str]
+    prompts: tuple[str, ...]
+    boundaries: tuple[int, ...]
+    eps: float = field(name="rms_norm_eps")
+    tokens: int
+    rms: tuple[float, ...]
+    spread: tuple[float, ...] = field(name="log_ratio_sd")
+    sigma: float
+    sigmas: Mapping[str, float] = field(name="sigma_by_set")
+    is_direction: bool
+    matrices: Matrices | None = None
+    engine: Mapping[str, str] = field(default_factory=dict)
+    massive: MassiveTokens | None = None
+    measured: tuple[Mapping[str, Any], ...] = ()
+    out: str | None = None
+    trust_remote_code: bool = False
+
+    def __fspath__(self) -> str:
+        if self.out is None:
+            raise UsageError("these statistics are in no folder; calibrate writes one")
+        return self.out
+
+    def described(self) -> dict[str, Any]:
+        """All of it but the matrices, as eaglectl.json stores it."""
+        stated = msgspec.to_builtins(replace(self, matrices=None), enc_hook=str)
+        empty = {key for key in ("massive", "measured") if not stated[key]}
+        return {key: value for key, value in stated.items() if key not in UNSTATED | empty}
+
+
+class UpgradeRecipe(Struct, frozen=True, eq=False):
+    """How EAGLE-3 becomes 3.1: the treatment of each switch, and the target's statistics.
+
+    `fc_norm` is one of FC_NORM_MODES.
+
+    `is_start`: the output is a trainer's start, not a drafter to serve (--init-only). `dtype`: the dtype that
+    is written, where it differs from the drafter's; scales are rounded to it. `refits` caches refit results:
+    one conversion is planned several times (for the terminal, the gate and the writer) and solved once.
+    """
+
+    fc_norm: str = "refit"
+    is_norm_output: bool = True
+    statistics: Statistics | None = None
+    is_start: bool = False
+    dtype: str | None = None
+    refits: dict[bytes, tuple[Array, Mapping[str, float]]] = field(default_factory=dict)
+
+
+def drafter_digest(checkpoint: Checkpoint, drafter: Drafter) -> str:
+    """SHA-256 over the float tensors by canonical name: the same for every layout of one drafter."""
+    digest = hashlib.sha256()
+    for name in sorted(drafter.tensors):
+        tensor = drafter.tensors[name]
+        if name in ("d2t", "t2d") or not isinstance(tensor.origin, tuple):
+            continue
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        for segment in tensor.origin:
+            for start in range(segment.start, segment.stop, PIECE):
+                digest.update(checkpoint.read(segment.stored, start, min(start + PIECE, segment.stop)))
+    return digest.hexdigest()
+
+
+def target_digest(source: Source) -> str:
+    """SHA-256 of a target's config, and of the size, first and last 64 KiB of each weight file."""
+    digest = hashlib.sha256()
+    for name in source.names():
+        if name != "config.json" and not name.endswith((".safetensors", ".bin")):
+            continue
+        size = source.size(name)
+        digest.update(f"{name} {size}\n".encode())
+        for start in sorted({0, max(0, size - ENDS)}):
+            digest.update(source.read(name, start, min(start + ENDS, size)))
+    return digest.hexdigest()
+
+
+def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
+    """Write a folder, all or nothing.
+
+    Raises UsageError where it exists, UnreadableError where nothing can be written.
+    """
+    document = {
+        "schema": SCHEMA,
+        "eaglectl": eaglectl.__version__,
+        **statistics.described(),
+        "prompts": list(statistics.prompts),
+        "matrices": None,
+    }
+    with Folder(out, force=force, kind=STATISTICS) as folder:
+        if statistics.matrices is not None:
+            digest = hashlib.sha256()
+            folder.write(MATRICES, hashed(_stored(statistics.matrices), digest))
+            document["matrices"] = {"sha256": digest.hexdigest()}
+        folder.write(FILE, [(json.dumps(document, indent=2) + "\n").encode()])
+        folder.publish()
+
+
+def _stored(matrices: Matrices) -> Iterator[bytes]:
+    arrays = {name: np.ascontiguousarray(array, "<f8") for name, array in matrices.arrays.items()}
+    entries = ((name, "F64", array.shape, array.nbytes) for name, array in arrays.items())
+    raw = header_json({"format": "np"}, entries)
+    yield len(raw).to_bytes(8, "little") + raw
+    for array in arrays.values():
+        view = array.reshape(-1).data.cast("B")
+        yield from (bytes(view[start : start + PIECE]) for start in range(0, len(view), PIECE))
+
+
+def read_statistics(folder: Path) -> Statistics:
+    """The statistics in a folder that `calibrate` wrote, every number checked.
+
+    Raises UnreadableError for anything else.
+    """
+    try:
+        value = parse_json(FILE, read_small_file(folder / FILE, MAX_STATISTICS, "--calibration"))
+        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+            raise UnreadableError(f"{FILE} is not what this version of it writes")
+        statistics = msgspec.convert({**value, "matrices": None}, Statistics)
+        statistics = replace(statistics, matrices=_matrices(folder, value))
+        if fault := next(_faults(statistics), None):
+            raise UnreadableError(f"{FILE} is not as it was written: {fault}")
+    except OSError as error:
+        raise UnreadableError(
+            f"--calibration {error.filename or folder}: {error.strerror}; give the folder that {WRITES}"
+        ) from None
+    except (UnreadableError, ValueError, KeyError, TypeError) as error:
+        what = f"{MATRICES} has no {error}" if isinstance(error, KeyError) else str(error)
+        raise UnreadableError(
+            f"--calibration {folder}: not a folder that calibrate wrote ({what}); give the one that {WRITES}"
+        ) from None
+    return statistics
+
+
+def _matrices(folder: Path, document: Mapping[str, Any]) -> Matrices | None:
+    """The matrices beside the document, which has their digest.
+
+    Raises UnreadableError where they differ or are truncated.
+    """
+    stated, path = document.get("matrices"), folder / MATRICES
+    if not stated and not path.exists():
+        return None
+    with open_regular(path, "--calibration") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = header_length(MATRICES, file.read(8), size)
+        header = parse_header(MATRICES, file.read(length), size)
+        file.seek(0)
+        if stated and hashlib.file_digest(file, "sha256").hexdigest() != stated["sha256"]:
+            raise UnreadableError(f"{MATRICES} is not the file that was written with {FILE}")
+    if any(tensor.dtype != "F64" for tensor in header.tensors):
+        raise UnreadableError(f"{MATRICES} is not float64")
+    arrays = {
+        tensor.name: np.memmap(path, "<f8", "r", tensor.start, tensor.shape) for tensor in header.tensors
+    }
+    return Matrices(
+        arrays["gram"], arrays["cross"], arrays.get("massive_states"), arrays.get("massive_outputs")
+    )
+
+
+def _faults(statistics: Statistics) -> Iterator[str]:
+    """What no calibration gives."""
+    count, matrices = len(statistics.boundaries), statistics.matrices
+    if not count or {len(statistics.rms), len(statistics.spread)} != {count}:
+        yield "boundaries, rms and log_ratio_sd differ in length"
+    sizes = (*statistics.rms, *statistics.sigmas.values(), statistics.eps, statistics.sigma)
+    if not all(size > 0 for size in (*sizes, statistics.tokens)):
+        yield "a size is not above 0"
+    if matrices is None:
+        return
+    gram, cross = matrices.gram, matrices.cross
+    with np.errstate(invalid="ignore", over="ignore"):
+        are_finite = bool(np.isfinite(gram.sum()) and np.isfinite(cross.sum()))
+    is_fitting = gram.ndim == 2 and cross.ndim == 2 and gram.shape == (cross.shape[1],) * 2
+    if not is_fitting or len(gram) % max(count, 1):
+        yield f"gram {list(gram.shape)} and cross {list(cross.shape)} do not fit together"
+    elif not are_finite:
+        yield "the matrices are not finite"
+    states, outputs = matrices.massive_states, matrices.massive_outputs
+    shapes = [None if part is None else (len(part), *part.shape[1:]) for part in (states, outputs)]
+    tokens = 0 if states is None else len(states)
+    if shapes not in ([None, None], [(tokens, *gram.shape[1:]), (tokens, *cross.shape[:1])]):
+        yield "the states of massive tokens do not fit the matrices"
+
+
+def check_statistics(
+    statistics: Statistics,
+    checkpoint: Checkpoint,
+    drafter: Drafter,
+    target: Source | None,
+    *,
+    is_of_states: bool = False,
+) -> None:
+    """Raise RefusedError unless they were made with this drafter, these aux layers and this target.
+
+    `is_of_states`: only the scales of the target's states are used, which every drafter of these layers
+    shares.
+    """
+    made, has = statistics.is_direction, drafter.norms.norm_before_residual
+    eps, boundaries = float(drafter.settings["rms_norm_eps"]), drafter.aux.boundaries
+    is_of_drafter, count = not is_of_states, len(statistics.boundaries)
+    ours, theirs = list(boundaries or ()), list(statistics.boundaries)
+    differences = (
+        (
+            is_of_drafter and statistics.digests.get("drafter") != drafter_digest(checkpoint, drafter),
+            "was made with another drafter",
+        ),
+        (
+            is_of_drafter and made != has,
+            f"was made with norm_before_residual {str(made).lower()}, and this drafter says"
+            f" {str(has).lower()}",
+        ),
+        (
+            is_of_drafter and statistics.eps != eps,
+            f"was made with rms_norm_eps {statistics.eps:g}, and this drafter has {eps:g}",
+        ),
+        (count != drafter.dims.aux, f"is of {count} layers and this drafter takes {drafter.dims.aux}"),
+        (
+            boundaries is not None and theirs != ours,
+            f"is of boundaries {theirs} and this drafter takes {ours}",
+        ),
+        (
+            target is not None and statistics.digests.get("target") != target_digest(target),
+            "was made with another target",
+        ),
+    )
+    for is_there, difference in differences:
+        if is_there:
+            raise RefusedError(f"the calibration {difference}; give --calibration the folder that {WRITES}")
+    if is_of_states and boundaries is None:
+        raise UsageError(
+            f"whether this drafter takes the calibration's boundaries {theirs} is not known; pass --target or"
+            " --aux-layers"
+        )
+
+
 def at_version(
-    checkpoint: Checkpoint, drafter: Drafter, version: str | None, recipe: UpgradeRecipe, dtype: str | None
+    checkpoint: Checkpoint, drafter: Drafter, version: str | None, recipe: UpgradeRecipe
 ) -> TransformedDrafter:
-    """The drafter in this EAGLE version, written in `dtype`; unchanged where no version is given."""
+    """The drafter in this EAGLE version; unchanged where no version is given."""
     if version == "3.1" and drafter.version in ("3.1", "3.1-joint"):
         return TransformedDrafter(drafter, (Note("warning", "upgrade", ALREADY),))
     if version in (None, drafter.version):
         return TransformedDrafter(drafter)
     if version == "3.1":
-        return upgrade(checkpoint, drafter, dataclasses.replace(recipe, dtype=dtype))
+        return upgrade(checkpoint, drafter, recipe)
     return downgrade(checkpoint, drafter)
 
 
@@ -127,30 +431,25 @@ def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecip
 
 
 def _refit(prior: Array, columns: Array, recipe: UpgradeRecipe, statistics: Statistics) -> Refit:
-    """The refit fc [hidden, aux*target_hidden] and its relative residuals, solved once per recipe."""
-    key = sha256(prior.data).digest() + columns.tobytes()
-    if key not in recipe.refits:
-        recipe.refits[key] = _solved(prior, columns, statistics)
-    return recipe.refits[key]
+    """The refit fc [hidden, aux*target_hidden], and the share of the old one's output that is unexplained.
 
-
-def _solved(prior: Array, columns: Array, statistics: Statistics) -> Refit:
-    """The refit fc and the share of the old one's output that it leaves unexplained (weighted as the fit).
-
-    Of all tokens, and where some are massive, of those and of the others. It is fitted in units of each
-    layer's scale (`columns`), so that the ridge does not depend on a layer's scale.
+    That is weighted as the fit: of all tokens, and where some are massive, of those and of the others. It is
+    fitted in units of each layer's scale (`columns`), so that the ridge does not depend on a layer's scale.
+    Solved once per recipe.
     """
     import torch
 
     from eaglectl.reference.collecting import solve_ridge
 
-    assert statistics.matrices is not None
+    key = hashlib.sha256(prior.data).digest() + columns.tobytes()
+    if key in recipe.refits:
+        return recipe.refits[key]
+    matrices, tokens, start = statistics.matrices, statistics.tokens, prior * columns
+    assert matrices is not None
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    start = prior * columns
     # copies: solve_ridge writes over gram
     gram, cross, first = (
-        torch.tensor(part, device=device)
-        for part in (statistics.matrices.gram, statistics.matrices.cross, start)
+        torch.tensor(part, device=device) for part in (matrices.gram, matrices.cross, start)
     )
     try:
         solved, lam = solve_ridge(gram, cross, first, STRENGTH)
@@ -162,63 +461,59 @@ def _solved(prior: Array, columns: Array, statistics: Statistics) -> Refit:
     made = solved.cpu().numpy()
     # sum q |W n - f|^2, with gram's part taken from the equation just solved:
     # made (gram + lam) = cross + lam start
-    tokens = statistics.tokens
-    left = float((made * (lam * (start - made) - statistics.matrices.cross)).sum()) + tokens
+    left = float((made * (lam * (start - made) - matrices.cross)).sum()) + tokens
     residuals = {ALL: sqrt(max(left / tokens, 0.0))}
-    states, outputs = statistics.matrices.massive_states, statistics.matrices.massive_outputs
+    states, outputs = matrices.massive_states, matrices.massive_outputs
     if states is not None and outputs is not None and len(states) < tokens:
         massive = float(((states @ made.T - outputs) ** 2).sum())
-        residuals |= {
-            MASSIVE: sqrt(massive / len(states)),
-            OTHERS: sqrt(max(left - massive, 0.0) / (tokens - len(states))),
-        }
-    return made / columns, residuals
+        residuals[MASSIVE] = sqrt(massive / len(states))
+        residuals[OTHERS] = sqrt(max(left - massive, 0.0) / (tokens - len(states)))
+    recipe.refits[key] = made / columns, residuals
+    return recipe.refits[key]
 
 
 def _with_norm_output(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> TransformedDrafter:
-    if drafter.norms.norm_output:  # trained in: its norm.weight is part of what is fed back
+    norms, statistics = drafter.norms, recipe.statistics
+    if norms.norm_output:  # trained in: its norm.weight is part of what is fed back
         return TransformedDrafter(drafter, record={"norm_output": "as trained"})
-    statistics, is_exact = recipe.statistics, drafter.norms.norm_before_residual
-    switched = replace(drafter, norms=replace(drafter.norms, norm_output=True))
+    switched, is_exact = replace(drafter, norms=replace(norms, norm_output=True)), norms.norm_before_residual
     if statistics is None and not is_exact:
         return TransformedDrafter(switched, record={"norm_output": "flag"})
     weight = evaluate(drafter.tensors["norm.weight"], checkpoint)
-    if "lm_head.weight" in drafter.tensors:
-        transformed = _absorbed(switched, weight, recipe)
-    else:
-        transformed = _rescaled(switched, weight, statistics)
+    # the size of what is fed back
+    size = _rms(weight) if is_exact or statistics is None else statistics.sigma
+    changed = _absorbed if "lm_head.weight" in drafter.tensors else _rescaled
+    tensors, record = changed(switched, weight, size, recipe.dtype)
+    notes = sigma_warnings(statistics) if statistics else ()
     if is_exact:
         text = (
             "norm_before_residual is true, so norm_output is the same function: nothing is lost and nothing"
             " gained by it"
         )
-        return replace(transformed, notes=(Note("note", "norm_output", text),))
-    return replace(transformed, notes=sigma_warnings(statistics) if statistics else ())
+        notes = (Note("note", "norm_output", text),)
+    return TransformedDrafter(
+        replace(switched, tensors={**drafter.tensors, **tensors}), notes, {**record, "is_exact": is_exact}
+    )
 
 
-def _absorbed(drafter: Drafter, weight: Array, recipe: UpgradeRecipe) -> TransformedDrafter:
-    """norm.weight is set to sigma in every channel, and lm_head takes what it was."""
+def _absorbed(
+    drafter: Drafter, weight: Array, size: float, dtype: str | None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """norm.weight is set to the size in every channel, and lm_head takes what it was."""
     norm, head = drafter.tensors["norm.weight"], drafter.tensors["lm_head.weight"]
-    is_exact = drafter.norms.norm_before_residual
-    size = _rms(weight)
-    if recipe.statistics and not is_exact:
-        size = recipe.statistics.sigma
-    sigma = rounded_to(size, recipe.dtype or norm.dtype)
+    sigma = rounded_to(size, dtype or norm.dtype)
     factors = weight / sigma
     uniform = Computed(f"sigma = {sigma:g}, every channel", (norm,), lambda _: np.full(norm.shape, sigma))
     scaled = Computed(
         "columns times norm.weight / sigma", (head,), lambda values: values * factors, by_rows=True
     )
-    tensors = {
-        **drafter.tensors,
-        "norm.weight": replace(norm, origin=uniform),
-        "lm_head.weight": replace(head, origin=scaled),
-    }
-    record = {"norm_output": "absorbed", "sigma": sigma, "is_exact": is_exact}
-    return TransformedDrafter(replace(drafter, tensors=tensors), record=record)
+    tensors = {"norm.weight": replace(norm, origin=uniform), "lm_head.weight": replace(head, origin=scaled)}
+    return tensors, {"norm_output": "absorbed", "sigma": sigma}
 
 
-def _rescaled(drafter: Drafter, weight: Array, statistics: Statistics | None) -> TransformedDrafter:
+def _rescaled(
+    drafter: Drafter, weight: Array, size: float, _: str | None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The residual stream is scaled so that its first state has the norm's RMS."""
     rms = _rms(weight)
     if drafter.norms.norm_before_residual:
@@ -227,16 +522,14 @@ def _rescaled(drafter: Drafter, weight: Array, statistics: Statistics | None) ->
                 "norm_output cannot be kept exact: norm.weight is not uniform and there is no own lm_head to"
                 " take it; pass --materialize-lm-head with --target, or --no-norm-output"
             )
-        return TransformedDrafter(drafter, record={"norm_output": "flag", "is_exact": True})
-    assert statistics is not None
-    scale = rms / statistics.sigma
-    tensors = dict(drafter.tensors)
+        return {}, {"norm_output": "flag"}
+    scale = rms / size
+    tensors = {}
     for name, tensor in drafter.tensors.items():
         if name in ("fc.weight", "fc.bias") or name.endswith(RESIDUAL_WRITERS):
             scaled = Computed(f"times {scale:g}", (tensor,), lambda values: values * scale, by_rows=True)
             tensors[name] = replace(tensor, origin=scaled)
-    record = {"norm_output": "residual scaled", "scale": scale, "is_exact": False}
-    return TransformedDrafter(replace(drafter, tensors=tensors), record=record)
+    return tensors, {"norm_output": "residual scaled", "scale": scale}
 
 
 def downgrade(checkpoint: Checkpoint, drafter: Drafter) -> TransformedDrafter:
@@ -324,8 +617,7 @@ def needs_statistics(drafter: Drafter, fc_norm: str, is_norm_output: bool) -> bo
 
 def is_output_free(drafter: Drafter, is_norm_output: bool) -> bool:
     """Whether norm_output, as requested, needs no statistics: off, trained in, or exact."""
-    norms = drafter.norms
-    return not is_norm_output or bool(norms.norm_output) or norms.norm_before_residual
+    return not is_norm_output or bool(drafter.norms.norm_output) or drafter.norms.norm_before_residual
 
 
 def check_changeable(drafter: Drafter) -> None:
@@ -352,12 +644,11 @@ def check_changeable(drafter: Drafter) -> None:
 def refit_obstacle(statistics: Statistics, drafter: Drafter) -> Note | None:
     """A warning where the statistics are not enough to refit fc; None where they are."""
     needed = TOKENS_PER_INPUT * drafter.dims.aux * drafter.dims.target_hidden
+    if statistics.matrices is not None and statistics.tokens >= needed:
+        return None
+    why = f"{statistics.tokens} calibration tokens are too few to refit fc ({needed} at least)"
     if statistics.matrices is None:
         why = "the calibration holds no matrices to refit fc with"
-    elif statistics.tokens < needed:
-        why = f"{statistics.tokens} calibration tokens are too few to refit fc ({needed} at least)"
-    else:
-        return None
     text = (
         f"{why}; the scales alone are set, as --fc-norm calibrated does: calibrate again, with more prompts"
     )

@@ -281,7 +281,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
             weights = self.values
         except UnreadableError:
             return ""
-        from eaglectl.conversion.tensor_steps import table_readings
+        from eaglectl.conversion.vocabulary import table_readings
 
         readings = table_readings(weights, self.drafter)
         lines = [f"run `eaglectl convert SOURCE --fix-reading {reading}`" for reading in readings]

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,29 +11,26 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.conversion.calibration import (
+from eaglectl.conversion.upgrade import (
     MassiveTokens,
     Matrices,
     Statistics,
+    check_changeable,
     drafter_digest,
     target_digest,
     write_statistics,
 )
-from eaglectl.conversion.upgrade import check_changeable
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
-from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.files import is_folder
-from eaglectl.files.opening import on_disk, open_folder
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource
 from eaglectl.files.target_files import until_end
 from eaglectl.files.writer import STATISTICS, check_apart, check_free
-from eaglectl.formats.commands import command
 from eaglectl.formats.reader import read_drafter
 from eaglectl.keywords import StrPath, path_text, with_keywords
-from eaglectl.operations.converting import convert, readable_folder
-from eaglectl.operations.open_questions import measured_questions
+from eaglectl.operations.converting import Prepared, convert_files, prepared
 from eaglectl.operations.options import CalibrateOptions, ConvertOptions
 from eaglectl.progress import OnProgress, TimedWork
 from eaglectl.run.engine_arguments import check_engine_arguments
@@ -42,7 +39,7 @@ from eaglectl.run.job import EngineJob
 from eaglectl.run.process import require_torch
 from eaglectl.run.prompts import Prompt, batches_by_length, choose_prompts, prompt_digest
 from eaglectl.run.tokens import stop_tokens, tokenise
-from eaglectl.target import check_timeout, open_target, runnable_target
+from eaglectl.target import check_timeout, runnable_target
 from eaglectl.text import listed
 
 if TYPE_CHECKING:
@@ -51,9 +48,8 @@ if TYPE_CHECKING:
     from eaglectl.reference.states import StateSource, TargetEngine
 
 GATE_SHARE = 3  # one prompt of so many is kept for the gate
-MIN_TOKENS = (
-    4  # of the longest sequence: token 0 is left out, and two more follow the last state that is measured
-)
+# tokens of the longest sequence: token 0 is left out, and two more follow the last state that is measured
+MIN_TOKENS = 4
 # options of a run of the target, which states on disk take the place of
 OF_A_RUN = {
     "--prompts": "prompts",
@@ -91,23 +87,20 @@ def calibrate(
     _check(options)
     target = str(runnable_target(source, path_text(target), options.answers, "calibrate").place)
     if out is not None:
-        for given in (source, target, options.prompts, options.states):
-            if given is not None:
-                check_apart(Path(out), Path(given))
+        for given in filter(None, (source, target, options.prompts, options.states)):
+            check_apart(Path(out), Path(given))
         check_free(Path(out), force=options.force, kind=STATISTICS)
-    questions = measured_questions(source, target, options.answers, options.measuring, on_progress)
-    options = replace(options, answers=questions.answers)
-    with questions.explaining():
-        if options.states is not None:
-            statistics = collect_stored(source, target, options, on_progress)
-        else:
+    conversion = ConvertOptions(target=target, answers=options.answers, measure=options.measuring)
+    with prepared(source, None, conversion, on_progress, needs_target=True) as ready:
+        prompts: Sequence[Prompt] = ()
+        if options.states is None:
             prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
             if options.prompts is None:  # a third of the built-in ones is the gate's
                 prompts, _ = split_prompts(prompts)
-            statistics = collect_statistics(source, target, prompts, options, on_progress)
+        statistics = collect_statistics(ready, prompts, options, on_progress)
     statistics = replace(
         statistics,
-        measured=tuple(questions.record.get("measured", ())),
+        measured=tuple(ready.options.record.get("measured", ())),
         out=path_text(out),
         trust_remote_code=options.trust_remote_code,
     )
@@ -117,151 +110,124 @@ def calibrate(
 
 
 def collect_statistics(
-    source: str,
-    target: str,
+    ready: Prepared,
     prompts: Sequence[Prompt],
     options: CalibrateOptions,
     on_progress: OnProgress | None = None,
 ) -> Statistics:
-    """Statistics over `prompts`; `options.prompts` is not read. Raises as `calibrate` does."""
-    require_torch("calibrating runs the target and needs")
+    """Statistics over `prompts`, or over the sequences in the folder `options.states`.
+
+    Of the options, prompts and answers are not read. Raises as `calibrate` does.
+    """
+    work = "runs the target" if options.states is None else "on stored states runs the drafter"
+    require_torch(f"calibrating {work} and needs", runs_target=options.states is None)
+    files, folder, answers = ready.files, Path(str(ready.options.target)), ready.options.answers
+    if not is_folder(folder):
+        raise UnreadableError(
+            f"--target {folder}: calibrating runs the target, so it must be a folder with its weights"
+        )
+    drafter = read_drafter(files.checkpoint, answers, ready.target)
+    if drafter.aux.boundaries is None:
+        raise UsageError("the trained aux layers are not known; pass --aux-layers")
+    if drafter.quantisation is not None:
+        raise RefusedError("a quantised drafter is not run here; calibrate with the unquantised one")
+    check_changeable(drafter)
+    with scratch_folder() as scratch:
+        rewrite = ConvertOptions(target=str(folder), answers=answers, link=True, force_unserved=True)
+        convert_files(files, ready.target, rewrite, scratch / "drafter")
+        digest = drafter_digest(files.checkpoint, drafter)
+        pair = _Pair(drafter, drafter.aux.boundaries, digest, scratch / "drafter", folder)
+        if options.states is None:
+            statistics = _collect_run(pair, prompts, options, on_progress)
+        else:
+            statistics = _collect_stored(pair, options.states, options, on_progress)
+        files.original.check_unchanged(is_status_compared=False)
+    return statistics
+
+
+class _Pair(Struct, frozen=True):
+    """A drafter with its digest, `place` its copy that the reference loads, and the folder of its target."""
+
+    drafter: Drafter
+    boundaries: tuple[int, ...]
+    digest: str
+    place: Path
+    target: Path
+
+
+def _collect_run(
+    pair: _Pair, prompts: Sequence[Prompt], options: CalibrateOptions, on_progress: OnProgress | None
+) -> Statistics:
+    """Over prompts and the target's own answers to them."""
+    from eaglectl.reference.collecting import collect_moments, collect_sizes
     from eaglectl.reference.states import KeptStates
 
     work = TimedWork(on_progress, "calibrating", PASSES * len(prompts))
-    with _opened_pair(source, target, options) as pair:
-        job = EngineJob(
-            pair.place,
-            pair.drafter,
-            pair.target,
-            tuple(prompts),
-            k=1,
-            max_tokens=options.answer_tokens,
-            device=options.device,
-            timeout=options.timeout,
-            trust_remote_code=options.trust_remote_code,
-            ignores_eos=options.ignore_eos,
-            on_progress=on_progress,
-            tensor_parallel_size=options.tensor_parallel_size,
-            engine_arguments=options.engine_arguments,
-        )
-        texts = tokenise(job)
-        with _start_engine(options.run_in, job, max(map(len, texts)) + options.answer_tokens) as (
-            engine,
-            model,
-        ):
-            batches = _batches(texts, [prompt.set for prompt in prompts])
-            stop = stop_tokens(job)
-            work.start(is_even=False)
-            answered = [_answered(engine, batches[0], job, stop, work)]
-            with scratch_folder() as folder:
-                states = KeptStates(engine, folder)
-                _time_passes(states, model, answered[0], batches, work)
-                answered += [_answered(engine, batch, job, stop, work) for batch in batches[1:]]
-                collected = _collect(states, model, [b for b in answered if b.texts], work.add, source)
-            return pair.statistics(prompts, engine, *collected)
+    job = EngineJob(
+        pair.place,
+        pair.drafter,
+        pair.target,
+        tuple(prompts),
+        k=1,
+        max_tokens=options.answer_tokens,
+        device=options.device,
+        timeout=options.timeout,
+        trust_remote_code=options.trust_remote_code,
+        ignores_eos=options.ignore_eos,
+        on_progress=on_progress,
+        tensor_parallel_size=options.tensor_parallel_size,
+        engine_arguments=options.engine_arguments,
+    )
+    texts = tokenise(job)
+    length = max(map(len, texts)) + options.answer_tokens
+    with _start_engine(options.run_in, job, length) as (engine, model), scratch_folder() as folder:
+        batches = _batches(texts, prompts)
+        stop = stop_tokens(job)
+        work.start(is_even=False)
+        answered = [_answered(engine, batches[0], job, stop, work)]
+        states = KeptStates(engine, folder)
+        if len(batches) > 1 and answered[0].texts and on_progress is not None:
+            # says how long all takes, by one batch that has its answers
+            sizes = collect_sizes(states, model, answered, lambda: None)
+            collect_moments(states, model, sizes.rms, answered, lambda: None)
+            longest = [max(map(len, batch.texts)) + CalibrateOptions().answer_tokens for batch in batches]
+            costs = [len(batch.texts) * size for batch, size in zip(batches, longest, strict=True)]
+            work.estimate(costs[0] / sum(costs))
+        answered += [_answered(engine, batch, job, stop, work) for batch in batches[1:]]
+        kept = [batch for batch in answered if batch.texts]
+        return _collect(pair, states, model, prompts, kept, work)
 
 
-def collect_stored(
-    source: str, target: str, options: CalibrateOptions, on_progress: OnProgress | None = None
+def _collect_stored(
+    pair: _Pair, folder: str, options: CalibrateOptions, on_progress: OnProgress | None
 ) -> Statistics:
-    """Statistics over the sequences in the folder `options.states`. Raises as `calibrate` does."""
-    require_torch("calibrating on stored states runs the drafter and needs", runs_target=False)
+    """Over the sequences whose hidden states a trainer has on disk."""
     from eaglectl.reference.model import load_drafter
     from eaglectl.reference.states import StoredStates, load_embedding
     from eaglectl.reference.target import choose_device, drafter_device
 
-    device = drafter_device(choose_device(options.device)[0])
-    with _opened_pair(source, target, options) as pair:
-        dims = pair.drafter.dims
-        if options.states_layers is None:
-            wanted = ",".join(map(str, pair.boundaries))
-            raise UsageError(
-                f"--states {options.states}: the files do not state which layers they are of; pass"
-                " --states-layers with their boundaries in the order of the files"
-                f" ({wanted} are the drafter's)"
-            )
-        states = StoredStates(
-            Path(str(options.states)),
-            options.states_layers,
-            pair.boundaries,
-            dims,
-            device,
-            lambda: load_embedding(
-                read_checkpoint(FolderSource(pair.target)), dims.vocab, dims.target_hidden
-            ).to(device),
+    device, dims = drafter_device(choose_device(options.device)[0]), pair.drafter.dims
+    if options.states_layers is None:
+        wanted = ",".join(map(str, pair.boundaries))
+        raise UsageError(
+            f"--states {folder}: the files do not state which layers they are of; pass --states-layers with"
+            f" their boundaries in the order of the files ({wanted} are the drafter's)"
         )
-        sequences = [tokens for tokens in states.files if len(tokens) >= MIN_TOKENS]
-        prompts = [Prompt("", "states", token_ids=tuple(tokens)) for tokens in sequences]
-        work = TimedWork(on_progress, "calibrating", (PASSES - 1) * len(sequences))
-        model = load_drafter(pair.place, pair.drafter, dtype="float32", device=device)
-        batches = _batches(sequences, [prompt.set for prompt in prompts])
-        work.start()
-        return pair.statistics(prompts, states, *_collect(states, model, batches, work.add, source))
-
-
-class _Pair(Struct, frozen=True):
-    """A drafter, `place` its copy that the reference loads, and the folder of its target."""
-
-    checkpoint: Checkpoint
-    drafter: Drafter
-    boundaries: tuple[int, ...]
-    place: Path
-    target: Path
-
-    def statistics(
-        self, prompts: Sequence[Prompt], source: "StateSource", sizes: "Sizes", moments: "Moments"
-    ) -> Statistics:
-        """What was collected from `source` over `prompts`, with the digests of the pair."""
-        digests = {
-            "drafter": drafter_digest(self.checkpoint, self.drafter),
-            "target": target_digest(FolderSource(self.target)),
-            "prompts": hashlib.sha256("".join(map(prompt_digest, prompts)).encode()).hexdigest(),
-        }
-        massive = moments.massive
-        matrices = Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy())
-        if massive.tokens and massive.parts:
-            states, outputs = massive.rows()
-            matrices = replace(matrices, massive_states=states.numpy(), massive_outputs=outputs.numpy())
-        return Statistics(
-            digests=digests,
-            prompts=tuple(prompt_digest(prompt) for prompt in prompts),
-            boundaries=self.boundaries,
-            eps=float(self.drafter.settings["rms_norm_eps"]),
-            tokens=moments.tokens,
-            rms=sizes.rms,
-            spread=sizes.spread,
-            sigma=sizes.sigma,
-            sigmas=sizes.sigmas,
-            is_direction=self.drafter.norms.norm_before_residual,
-            matrices=matrices,
-            massive=MassiveTokens(
-                massive.tokens,
-                tuple(sorted(massive.positions)[:MOST_POSITIONS]),
-                tuple(tuple(sorted(channels)) for channels in massive.channels),
-                tuple(massive.times),
-            ),
-            engine=source.engine,
-        )
-
-
-@contextmanager
-def _opened_pair(source: str, target: str, options: CalibrateOptions) -> Iterator[_Pair]:
-    """Open a drafter and its target. Raises as `calibrate` does."""
-    source, folder = on_disk(source), Path(on_disk(target))
-    if not is_folder(folder):
-        raise UnreadableError(
-            f"--target {target}: calibrating runs the target, so it must be a folder with its weights"
-        )
-    with readable_folder(source) as plain, scratch_folder() as scratch:
-        checkpoint = read_checkpoint(open_folder(plain))
-        drafter = read_drafter(checkpoint, options.answers, open_target(str(folder)))
-        boundaries = _check_runnable(drafter)
-        place = scratch / "drafter"
-        rewrite = ConvertOptions(
-            target=str(folder), answers=options.answers, link=True, measure=None, force_unserved=True
-        )
-        convert(plain, place, rewrite)
-        yield _Pair(checkpoint, drafter, boundaries, place, folder)
+    target = FolderSource(pair.target)
+    states = StoredStates(
+        Path(folder),
+        options.states_layers,
+        pair.boundaries,
+        dims,
+        device,
+        lambda: load_embedding(read_checkpoint(target), dims.vocab, dims.target_hidden).to(device),
+    )
+    sequences = [tokens for tokens in states.files if len(tokens) >= MIN_TOKENS]
+    prompts = [Prompt("", "states", token_ids=tuple(tokens)) for tokens in sequences]
+    work = TimedWork(on_progress, "calibrating", (PASSES - 1) * len(sequences))
+    model = load_drafter(pair.place, pair.drafter, dtype="float32", device=device)
+    work.start()
+    return _collect(pair, states, model, prompts, _batches(sequences, prompts), work)
 
 
 def split_prompts(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
@@ -302,21 +268,11 @@ def _check(options: CalibrateOptions) -> None:
     )
 
 
-def _check_runnable(drafter: Drafter) -> tuple[int, ...]:
-    """The trained aux boundaries. Raises UsageError or RefusedError where calibration is impossible."""
-    if drafter.aux.boundaries is None:
-        raise UsageError("the trained aux layers are not known; pass --aux-layers")
-    if drafter.quantisation is not None:
-        raise RefusedError("a quantised drafter is not run here; calibrate with the unquantised one")
-    check_changeable(drafter)
-    return drafter.aux.boundaries
-
-
-def _batches(texts: Sequence[Sequence[int]], sets: Sequence[str]) -> "list[Batch]":
+def _batches(texts: Sequence[Sequence[int]], prompts: Sequence[Prompt]) -> "list[Batch]":
     from eaglectl.reference.collecting import Batch
 
     return [
-        Batch([texts[index] for index in indices], [sets[index] for index in indices])
+        Batch([texts[index] for index in indices], [prompts[index].set for index in indices])
         for indices in batches_by_length(texts, CalibrateOptions().answer_tokens)
     ]
 
@@ -333,35 +289,14 @@ def _answered(
     return replace(batch, texts=[texts[i] for i in kept], sets=[batch.sets[i] for i in kept])
 
 
-def _time_passes(
-    states: "StateSource",
+def _collect(
+    pair: _Pair,
+    source: "StateSource",
     model: "DraftModel",
-    batch: "Batch",
+    prompts: Sequence[Prompt],
     batches: "Sequence[Batch]",
     work: TimedWork,
-) -> None:
-    """Say how long all takes, by one batch that has its answers."""
-    if len(batches) == 1 or not batch.texts or work.on_progress is None:
-        return
-    from eaglectl.reference.collecting import collect_moments, collect_sizes
-
-    sizes = collect_sizes(states, model, [batch], lambda: None)
-    collect_moments(states, model, sizes.rms, [batch], lambda: None)
-    work.estimate(_cost(batches[0]) / sum(map(_cost, batches)))
-
-
-def _cost(batch: "Batch") -> int:
-    """What a batch costs, in tokens with padding."""
-    return len(batch.texts) * (max(map(len, batch.texts)) + CalibrateOptions().answer_tokens)
-
-
-def _collect(
-    engine: "StateSource",
-    model: "DraftModel",
-    batches: "Sequence[Batch]",
-    on_sequence: Callable[[], None],
-    source: str,
-) -> "tuple[Sizes, Moments]":
+) -> Statistics:
     """Sizes, then matrices. Raises UsageError for short texts, RefusedError for infinite states."""
     from eaglectl.reference.collecting import collect_moments, collect_sizes
 
@@ -370,13 +305,49 @@ def _collect(
             f"prompts and answers of fewer than {MIN_TOKENS} tokens show no fed-back states; give longer"
             " prompts, or more --answer-tokens"
         )
-    sizes = collect_sizes(engine, model, batches, on_sequence)
+    sizes = collect_sizes(source, model, batches, work.add)
     if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
         raise RefusedError(
-            "the states of drafter and target are not finite; see"
-            f" `{command('validate', source)}` for NaN or infinite weights"
+            "the states of drafter and target are not finite; see `eaglectl validate SOURCE` for NaN or"
+            " infinite weights"
         )
-    return sizes, collect_moments(engine, model, sizes.rms, batches, on_sequence)
+    moments = collect_moments(source, model, sizes.rms, batches, work.add)
+    return _statistics(pair, tuple(map(prompt_digest, prompts)), source.engine, sizes, moments)
+
+
+def _statistics(
+    pair: _Pair, prompts: tuple[str, ...], engine: Mapping[str, str], sizes: "Sizes", moments: "Moments"
+) -> Statistics:
+    """What was collected over the prompts of these digests, with those of the pair."""
+    massive = moments.massive
+    matrices = Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy())
+    if massive.tokens and massive.parts:
+        states, outputs = massive.rows()
+        matrices = replace(matrices, massive_states=states.numpy(), massive_outputs=outputs.numpy())
+    return Statistics(
+        digests={
+            "drafter": pair.digest,
+            "target": target_digest(FolderSource(pair.target)),
+            "prompts": hashlib.sha256("".join(prompts).encode()).hexdigest(),
+        },
+        prompts=prompts,
+        boundaries=pair.boundaries,
+        eps=float(pair.drafter.settings["rms_norm_eps"]),
+        tokens=moments.tokens,
+        rms=sizes.rms,
+        spread=sizes.spread,
+        sigma=sizes.sigma,
+        sigmas=sizes.sigmas,
+        is_direction=pair.drafter.norms.norm_before_residual,
+        matrices=matrices,
+        massive=MassiveTokens(
+            massive.tokens,
+            tuple(sorted(massive.positions)[:MOST_POSITIONS]),
+            tuple(tuple(sorted(channels)) for channels in massive.channels),
+            tuple(massive.times),
+        ),
+        engine=engine,
+    )
 
 
 @contextmanager

@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.planning import make_plan
 from eaglectl.conversion.request import DEFAULT_LAYOUT
-from eaglectl.conversion.rotation import TargetRotation, Targets, find_rotation
-from eaglectl.conversion.target_head import find_target_head
+from eaglectl.conversion.rewriting import MATERIALIZE, find_target_matrix
+from eaglectl.conversion.rotation import find_rotation
 from eaglectl.conversion.writing import WriteOptions, link_notes, write_plan
-from eaglectl.drafter.drafter import Drafter, Note, Target, are_stated
+from eaglectl.drafter.drafter import Note, Target, are_stated
 from eaglectl.engines.registry import (
     ENGINES,
     output_commands,
@@ -25,12 +26,12 @@ from eaglectl.engines.registry import (
 )
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UsageError, check
-from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
-from eaglectl.files.opening import open_folder
+from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.opening import on_disk, open_folder
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.writer import check_apart
 from eaglectl.formats.catalogue import by_name
-from eaglectl.formats.commands import command, completing
+from eaglectl.formats.commands import Complete, command, completing, whole_commands
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Judgement
@@ -46,9 +47,7 @@ from eaglectl.keywords import StrPath, path_text, with_keywords
 from eaglectl.operations.copies import (
     OpenedSource,
     opened,
-    pinned_folder,
     selected_tokens_of,
-    without_pickles,
 )
 from eaglectl.operations.open_questions import measure_open_questions, measure_run
 from eaglectl.operations.options import ConvertOptions
@@ -64,11 +63,67 @@ from eaglectl.target import (
 )
 from eaglectl.verdicts import ServedAs
 
-# names of folders that trainers give, which tell no drafter from another
+if TYPE_CHECKING:
+    from eaglectl.run.answering import MeasuredAnswer
+
 # the rule on a d2t of zeros
 IDENTITY = "EGL307"
+# names of folders that trainers give, which tell no drafter from another
 UNTELLING = re.compile(r"source|model|final|latest|(checkpoint|epoch|step)[-_]?\d+")
 OnPlan = Callable[[ConversionPlan], None]
+
+
+class Prepared(Struct, frozen=True):
+    """A source that is opened for a conversion, its target, and the options with what was measured.
+
+    `target_text` is what --target would be given, `complete` makes the commands in a text whole.
+    """
+
+    files: OpenedSource
+    target: Target
+    target_text: str | None
+    options: ConvertOptions
+    complete: Complete
+    measured: "tuple[MeasuredAnswer, ...]"
+
+    def finished(self, conversion: Conversion, *, is_trusting: bool = False) -> Conversion:
+        """The conversion with whole commands, and with what was measured for it."""
+        return replace(
+            conversion,
+            plan=conversion.plan.completed(self.complete),
+            measured=self.measured,
+            trust_remote_code=is_trusting or self.options.is_trusting,
+        )
+
+
+@contextmanager
+def prepared(
+    source: str,
+    out: StrPath | None,
+    options: ConvertOptions,
+    on_progress: OnProgress | None = None,
+    *,
+    needs_target: bool = False,
+) -> Iterator[Prepared]:
+    """Open a source, and measure what it leaves open; errors name what was looked for and measured.
+
+    `needs_target`: the target's weights. Without these, a dry run needs no more than the headers of pickles.
+    """
+    original, named = open_folder(source), None
+    if options.target is not None:
+        place = on_disk(options.target) if needs_target else options.target
+        named, options = TargetChoice(options.target, place), replace(options, target=place)
+    check_options(original, out, options)
+    given = named and named.known(options.target_name)
+    is_looked_at = options.dry_run and options.version != "3.1"
+    with opened(original, path_text(out), is_looked_at=is_looked_at) as files:
+        choice = named or _target_of(files, options.answers, needs_weights=needs_target)
+        target, options = given or choice.known(options.target_name), replace(options, target=choice.place)
+        questions = measure_open_questions(files, target, options.answers, measure_run(options), on_progress)
+        options = options.answered(questions.answers, questions.record)
+        complete = completing(source, choice.text, options.answers)
+        with asking_for(choice), questions.explaining(), whole_commands(complete):
+            yield Prepared(files, target, choice.text, options, complete, questions.measured)
 
 
 @with_keywords
@@ -86,27 +141,11 @@ def convert(
     `on_plan` is called with the plan before anything is written. Raises UsageError for what only the user
     knows, RefusedError for what cannot be done, UnreadableError for input that cannot be read.
     """
-    start, source = time.perf_counter(), os.fspath(source)
-    original, options = open_folder(source), options or ConvertOptions()
-    check_options(original, out, options)
-    named = None if options.target is None else TargetChoice(options.target, options.target)
-    given = named and named.known(options.target_name)
-    with opened(original, path_text(out), is_looked_at=options.dry_run) as files:
-        choice = named or target_of(files, options.answers)
-        target, options = given or choice.known(options.target_name), replace(options, target=choice.place)
-        questions = measure_open_questions(files, target, options.answers, measure_run(options), on_progress)
-        options = options.answered(questions.answers, questions.record)
-        complete = completing(source, choice.text, options.answers)
-        show = on_plan and (lambda plan: on_plan(plan.completed(complete)))
-        with asking_for(choice), questions.explaining():
-            conversion = convert_files(files, target, options, out, show, on_progress)
-    return replace(
-        conversion,
-        plan=conversion.plan.completed(complete),
-        measured=questions.measured,
-        trust_remote_code=options.is_trusting,
-        seconds=time.perf_counter() - start,
-    )
+    start = time.perf_counter()
+    with prepared(os.fspath(source), out, options or ConvertOptions(), on_progress) as ready:
+        show = on_plan and (lambda plan: on_plan(plan.completed(ready.complete)))
+        made = convert_files(ready.files, ready.target, ready.options, out, show, on_progress)
+    return replace(ready.finished(made), seconds=time.perf_counter() - start)
 
 
 def convert_files(
@@ -132,9 +171,7 @@ def convert_files(
 
 
 def check_options(original: FolderSource, out: StrPath | None, options: ConvertOptions) -> None:
-    """Raise UsageError for an engine that is not known, for options that do not go together, and where
-    writing `out` could touch an input.
-    """
+    """Raise UsageError for unknown engines, options that do not go together, or an `out` that is an input."""
     for engine in options.engines:
         parse_engine(engine)
     is_upgrade, is_rotated = options.version == "3.1", options.target_rotation is not None
@@ -157,12 +194,12 @@ def check_options(original: FolderSource, out: StrPath | None, options: ConvertO
     inputs = [original.root, *map(Path, filter(None, (options.target, options.trained_target)))]
     if options.pruning:
         inputs.append(options.pruning.counts)
-    for path in inputs:
-        if out is not None:
+    if out is not None:
+        for path in inputs:
             check_apart(Path(out), path)
 
 
-def target_of(files: OpenedSource, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
+def _target_of(files: OpenedSource, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
     """The target that the checkpoint names and that fits it; its config may be fetched where it is needed."""
     drafter = read_drafter(files.checkpoint, answers, Target())
     may_fetch = drafter.aux.boundaries is None
@@ -178,14 +215,25 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
         pruning = replace(request.pruning, kept=special_tokens(options.target))
         request = replace(request, pruning=pruning)
     if options.target_rotation is not None:
-        request = replace(request, rotation=_target_rotation(files.checkpoint, drafter, options))
+        if options.target is None:
+            raise UsageError("--target-rotation needs the rotated target; pass --target with its weights")
+        rotated, layout = (
+            read_checkpoint(open_folder(options.target)),
+            by_name(options.layout or DEFAULT_LAYOUT).layout,
+        )
+        trained = options.trained_target and read_checkpoint(open_folder(options.trained_target))
+        is_shared = layout is not None and any(ENGINES[name].shares_embedding for name in layout.engines)
+        rotation = find_rotation(
+            options.target_rotation, files.checkpoint, drafter, rotated, trained or None, is_shared=is_shared
+        )
+        request = replace(request, rotation=rotation)
     if options.has_target_head:
         if options.target is None:
             raise UsageError(
                 "--materialize-lm-head copies the target's lm_head; pass --target with the target's weights"
             )
-        head = find_target_head(read_checkpoint(open_folder(options.target)))
-        request = replace(request, head=head)
+        target_files = read_checkpoint(open_folder(options.target))
+        request = replace(request, head=find_target_matrix(target_files, MATERIALIZE, is_head=True))
     selected = selected_tokens_of(files.original, drafter)
     plan = make_plan(files.checkpoint, drafter, request, options.answers, selected)
     *_, config = TargetChoice(options.target, options.target).read()
@@ -194,20 +242,6 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
     if options.link and not files.pickles:
         notes += link_notes(plan, files.checkpoint, options.max_shard_size)
     return replace(plan, notes=tuple(notes))
-
-
-def _target_rotation(checkpoint: Checkpoint, drafter: Drafter, options: ConvertOptions) -> TargetRotation:
-    if options.target is None:
-        raise UsageError("--target-rotation needs the rotated target; pass --target with its weights")
-    rotated, trained = (
-        None if place is None else read_checkpoint(open_folder(place))
-        for place in (options.target, options.trained_target)
-    )
-    assert rotated is not None
-    assert options.target_rotation is not None
-    layout = by_name(options.layout or DEFAULT_LAYOUT).layout
-    is_shared = layout is not None and any(ENGINES[name].shares_embedding for name in layout.engines)
-    return find_rotation(options.target_rotation, checkpoint, drafter, Targets(rotated, trained, is_shared))
 
 
 def write_conversion(
@@ -341,17 +375,3 @@ def default_place(original: Source, version: str) -> Path:
         above = (folder.name for folder in original.root.resolve().parents)
         name = next((other for other in above if other and not UNTELLING.fullmatch(other)), name)
     return Path(f"{name}-eagle{version}")
-
-
-@contextmanager
-def readable_folder(source: str) -> Iterator[str]:
-    """`source` itself, or a temporary folder with its weights as safetensors where they are pickles.
-
-    Raises UnreadableError at the end where its config or weights changed meanwhile.
-    """
-    original = open_folder(source)
-    with pinned_folder(original) as pinned, without_pickles(pinned) as (readable, pickles):
-        for name in read_checkpoint(pinned).weight_files if not pickles else ():
-            pinned.pinned(name)
-        yield str(readable.root) if pickles else source
-        pinned.check_unchanged(is_status_compared=False)

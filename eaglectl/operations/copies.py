@@ -31,17 +31,12 @@ def pickles_copied(source: Source) -> Iterator[FolderSource | EaglectlError | No
                 folder = source.downloaded() if isinstance(source, HubSource) else source
                 assert isinstance(folder, FolderSource)
                 check_cached(folder)
-                pinned = stack.enter_context(pinned_folder(folder))
+                pinned = stack.enter_context(PinnedSource(folder.root, folder.only))
                 copied, _ = stack.enter_context(without_pickles(pinned))
                 pinned.check_unchanged(is_status_compared=False)
         except EaglectlError as error:
             copied = error
         yield copied
-
-
-def pinned_folder(original: FolderSource) -> PinnedSource:
-    """The source, whose files are opened once each."""
-    return PinnedSource(original.root, original.only)
 
 
 @contextmanager
@@ -72,18 +67,9 @@ class OpenedSource(Struct, frozen=True):
     checkpoint: Checkpoint
 
     @property
-    def path(self) -> str:
-        """The folder or file of the checkpoint without pickles."""
-        return _path(self.readable)
-
-    @property
     def original_path(self) -> str:
         """The folder or file as given."""
-        return _path(self.original)
-
-
-def _path(source: FolderSource) -> str:
-    return str(source.root / (source.only or ""))
+        return str(self.original.root / (self.original.only or ""))
 
 
 @contextmanager
@@ -95,13 +81,13 @@ def opened(
     With `is_looked_at` that is left out where their tables and a few ranges are enough for a plan.
     """
     near = None if out is None else Path(out).parent
-    if is_looked_at and (pickles := pickle_files(original)):
-        with pinned_folder(original) as pinned:
+    with PinnedSource(original.root, original.only) as pinned, ExitStack() as stack:
+        if is_looked_at and (pickles := pickle_files(pinned)):
             checkpoint = read_checkpoint(pinned)
             if not checkpoint.scattered:
                 yield OpenedSource(pinned, pickles, pinned, checkpoint)
                 return
-    with pinned_folder(original) as pinned, without_pickles(pinned, near) as (readable, pickles):
+        readable, pickles = stack.enter_context(without_pickles(pinned, near))
         yield OpenedSource(pinned, pickles, readable, read_checkpoint(readable))
 
 

@@ -53,7 +53,7 @@ def cover_given(
         return None
     vocabulary = _vocabulary(checkpoint, drafter, options)
     if counts is not None:
-        from eaglectl.conversion.pruning import read_counts  # late: numpy
+        from eaglectl.conversion.vocabulary import read_counts
 
         coverage = coverage_of_counts(read_counts(Path(counts), drafter.dims.vocab).by_token, vocabulary, K)
     else:
@@ -114,7 +114,7 @@ def _vocabulary(checkpoint: Checkpoint, drafter: Drafter, options: InspectOption
     """The target tokens that have a draft token."""
     if not drafter.has_reduced_vocabulary:
         return range(drafter.dims.vocab)
-    from eaglectl.conversion.tensor_steps import draft_vocabulary  # late: numpy
+    from eaglectl.conversion.vocabulary import draft_vocabulary
 
     return frozenset(draft_vocabulary(checkpoint, drafter, options.answers, None).targets)
 

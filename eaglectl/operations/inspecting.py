@@ -178,7 +178,7 @@ def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> It
 
 def _massive_words(stated: Mapping[str, Any], boundaries: tuple[int, ...]) -> str:
     """What a record states of massive tokens; empty where it states no such thing of these boundaries."""
-    from eaglectl.conversion.calibration import MassiveTokens
+    from eaglectl.conversion.upgrade import MassiveTokens
 
     try:
         massive = msgspec.convert(stated, MassiveTokens)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import eaglectl
 from eaglectl.conversion.planning import make_plan
 from eaglectl.conversion.request import ConversionRequest
-from eaglectl.conversion.tensor_steps import draft_vocabulary
+from eaglectl.conversion.vocabulary import draft_vocabulary
 from eaglectl.conversion.writing import WriteOptions, write_plan
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Choice, Drafter, Feature, Note, Target, question

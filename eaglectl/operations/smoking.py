@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.conversion.tensor_steps import draft_vocabulary, marked_tokens
+from eaglectl.conversion.vocabulary import draft_vocabulary, marked_tokens
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.engine import NetworkReading
 from eaglectl.engines.registry import ENGINES

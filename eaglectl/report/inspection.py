@@ -408,7 +408,7 @@ def _problems(inspection: Inspection) -> tuple[Note, ...]:
     if not inspection.drafter.notes_at("problem"):
         return ()
     # late: numpy
-    from eaglectl.conversion.attention import without_solved_problems
+    from eaglectl.conversion.rewriting import without_solved_problems
 
     return without_solved_problems(inspection.drafter).notes_at("problem")
 

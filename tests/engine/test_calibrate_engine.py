@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.commands.convert.upgrading import UpgradeOptions
-from eaglectl.conversion.calibration import Statistics, read_statistics
+from eaglectl.conversion.upgrade import Statistics, read_statistics
 from eaglectl.errors import UnreadableError
 from eaglectl.operations.converting import ConvertOptions
 from eaglectl.progress import Progress

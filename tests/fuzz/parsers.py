@@ -23,8 +23,8 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 
 import eaglectl
-from eaglectl.conversion.calibration import read_statistics
-from eaglectl.conversion.pruning import read_counts
+from eaglectl.conversion.upgrade import read_statistics
+from eaglectl.conversion.vocabulary import read_counts
 from eaglectl.drafter.drafter import Target
 from eaglectl.drafter.vocabulary import as_engines_read, faults
 from eaglectl.errors import UnreadableError

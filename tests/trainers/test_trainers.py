@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file  # noqa: E402
 
 import eaglectl  # noqa: E402
-from eaglectl.conversion.calibration import Statistics  # noqa: E402
+from eaglectl.conversion.upgrade import Statistics  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.tiny import PROMPTS, TARGET, TINY  # noqa: E402
 from tests.trainers import pair  # noqa: E402
@@ -204,11 +204,13 @@ def test_the_states_that_a_trainer_trains_on_calibrate_as_a_run_does(trainer: st
 def statistics_of_a_run() -> Statistics:
     """Statistics over the trainers' tokens from a run of the target, by the API's own collection."""
     from eaglectl.operations.calibrating import collect_statistics
+    from eaglectl.operations.converting import prepared
 
     tokens = pair.states()["tokens"]
     prompts = [api_prompt(row[: -pair.ANSWER].tolist()) for row in tokens]
     options = eaglectl.CalibrateOptions(answer_tokens=pair.ANSWER, device="cpu")
-    return collect_statistics(EAGLE3, str(TARGET), prompts, options)
+    with prepared(EAGLE3, None, eaglectl.ConvertOptions(target=str(TARGET))) as ready:
+        return collect_statistics(ready, prompts, options)
 
 
 def api_prompt(tokens: list[int]) -> Any:

@@ -9,8 +9,7 @@ from eaglectl.operations.options import CalibrateOptions
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 
 if TYPE_CHECKING:
-    from eaglectl.conversion.calibration import Statistics
-    from eaglectl.target import TargetChoice
+    from eaglectl.conversion.upgrade import Statistics
 
 Out = Annotated[
     str, typer.Option("-o", "--out", metavar="DIR", help="The folder to write the statistics to.")
@@ -30,7 +29,9 @@ def calibrate_command(
 
     With --states, the states are read from a trainer's files and the target is not run.
     """
+    from eaglectl.formats.commands import command
     from eaglectl.operations.calibrating import calibrate
+    from eaglectl.shell import as_path
     from eaglectl.target import runnable_target
 
     settings: OutputSettings = context.obj
@@ -43,40 +44,25 @@ def calibrate_command(
         emit(statistics.to_json())
         return
     print_trust(options.trust_remote_code)
-    _print_run(statistics, choice)
-    _print_figures(
-        statistics, "prompts and the target's answers" if options.states is None else "sequences on disk"
-    )
-    say(f"next: {_next_command(source, out, options, statistics, choice.text)}")
-
-
-def _next_command(
-    source: str, out: str, options: CalibrateOptions, statistics: "Statistics", target: str | None
-) -> str:
-    """The conversion with these statistics, whose gate runs the target as this command did."""
-    from eaglectl.formats.commands import command
-    from eaglectl.shell import as_path
-
-    words = ["--to", "3.1", "--calibration", as_path(out)]
-    measured = [entry["answer"] for entry in statistics.measured if entry["answer"]]
-    words += [word for option in measured for word in option.split(" ")]
-    words += ["--ignore-eos"] * options.ignore_eos + ["--trust-remote-code"] * options.trust_remote_code
-    return command("convert", source, *words, target=target, answers=options.answers)
-
-
-def _print_run(statistics: "Statistics", choice: "TargetChoice") -> None:
     for key in ("tensor_parallel_size", "arguments"):
         if key in statistics.engine:
             say(f"{key} of {statistics.engine['name']}: {statistics.engine[key]}")
     if choice.how:
         say(f"target: {choice.how}")
-
-
-def _print_figures(statistics: "Statistics", of_what: str) -> None:
-    """Print what was measured of open questions, and the statistics."""
     for entry in statistics.measured:
         say(entry["summary"])
+    of_what = "prompts and the target's answers" if options.states is None else "sequences on disk"
     say(f"{statistics.tokens} tokens of {len(statistics.prompts)} {of_what}")
+    _print_sizes(statistics)
+    # the conversion with these statistics, whose gate runs the target as this command did
+    words = ["--to", "3.1", "--calibration", as_path(out)]
+    measured = [entry["answer"] for entry in statistics.measured if entry["answer"]]
+    words += [word for option in measured for word in option.split(" ")]
+    words += ["--ignore-eos"] * options.ignore_eos + ["--trust-remote-code"] * options.trust_remote_code
+    say(f"next: {command('convert', source, *words, target=choice.text, answers=options.answers)}")
+
+
+def _print_sizes(statistics: "Statistics") -> None:
     for boundary, rms, spread in zip(statistics.boundaries, statistics.rms, statistics.spread, strict=True):
         say(f"  boundary {boundary:<3} median RMS {rms:<10.4g} sd of its log-ratio {spread:.3f}")
     if statistics.massive and statistics.massive.tokens:

@@ -1,6 +1,6 @@
 """The JSON document of `calibrate`."""
 
-from eaglectl.conversion.calibration import Statistics
+from eaglectl.conversion.upgrade import Statistics
 from eaglectl.report.documents.document import Parts
 
 TAG = "eaglectl/calibrate/1"

@@ -60,14 +60,19 @@ def conversion_outline(
     plan, gate, is_plan = conversion.plan, conversion.gate, conversion.out is None
     serving = [] if is_quiet else _chosen(conversion, engines)
     command = next((row.command for row in serving if row.is_served), "")
-    warnings, others = _notes(plan, is_quiet=is_quiet)
+    rows = [Remark(toned(note.level), note.text) for note in urgent_notes(plan.notes)]
+    first = [] if is_quiet else [row for row in rows if row.word.text == "warning"][:MOST_WARNINGS]
+    others = [row for row in rows if row not in first]
     is_start = plan.record.get("upgrade", {}).get("needs_finetune") and gate is None
+    written: list[Line] = [_summary(conversion), f"layers: trained on {trained_layers(plan.drafter.aux)}"]
+    if plan.drafter.target.origin:
+        written.append(f"target: {plan.drafter.target.origin}")
     sections = [
-        Section("", [Lines(_written(conversion), is_unbroken=True)], has_heading=False),
-        warnings,
+        Section("", [Lines(written, is_unbroken=True)], has_heading=False),
+        Section("Warnings", [Remarks(first)]),
         *([_gate(gate)] if gate else []),
         *([_trainers(plan)] if is_start else []),
-        replace(others, is_more=not is_plan),
+        Section("Notes", [Remarks(others)], is_more=not is_plan),
         *([] if is_quiet else _serving(conversion, engines)),
         *(replace(section, is_more=not is_plan) for section in _changes(plan)),
     ]
@@ -107,15 +112,6 @@ def _chosen(conversion: Conversion, engines: Sequence[str]) -> list[OutputServin
     return [row for row in conversion.serving if row.verdict.engine in names]
 
 
-def _written(conversion: Conversion) -> list[Line]:
-    """The tensors, the layers that engines capture of the output, and its target."""
-    plan = conversion.plan
-    lines: list[Line] = [summary(conversion), f"layers: trained on {trained_layers(plan.drafter.aux)}"]
-    if plan.drafter.target.origin:
-        lines.append(f"target: {plan.drafter.target.origin}")
-    return lines
-
-
 def _serving(conversion: Conversion, engines: Sequence[str]) -> Iterator[Section]:
     """The command that serves the output in each other engine, or why it does not."""
     chosen = _chosen(conversion, engines)
@@ -144,11 +140,11 @@ def _gate(gate: "Gate") -> Section:
         for row in gate.rows
     ]
     head = ("k", "before", "after", "after / before", "from every position")
-    lines: list[Line] = []
+    lines = list(_ending(gate))
     if gate.prompts < FEW_PROMPTS:
         text = f"{gate.prompts} prompts say little of others: give a hundred or more --prompts"
-        lines.append(Words(text, "doubt"))
-    return Section("Gate", [Table(head, rows), Lines([*lines, *_ending(gate)])], about)
+        lines.insert(0, Words(text, "doubt"))
+    return Section("Gate", [Table(head, rows), Lines(lines)], about)
 
 
 def _ending(gate: "Gate") -> Iterator[Line]:
@@ -187,7 +183,7 @@ def _trainers(plan: ConversionPlan) -> Section:
     return Section("Train it with", [Table(("trainer", "settings"), rows), Lines([control])])
 
 
-def summary(conversion: Conversion) -> str:
+def _summary(conversion: Conversion) -> str:
     """The version, the layout, the tensors by what becomes of them, the size and the time."""
     plan = conversion.plan
     counts = Counter(step.action for step in plan.steps)
@@ -200,27 +196,14 @@ def summary(conversion: Conversion) -> str:
 
 def _changes(plan: ConversionPlan) -> Iterator[Section]:
     moved = [step for step in plan.steps if step.action != "kept"]
-    kept = len(plan.steps) - len(moved)
     moves = [(step.action, " + ".join(step.stored) or "config", step.name) for step in moved]
-    about = f"{len(plan.steps)}, {size(plan.nbytes)}; {kept} kept as they are"
+    about = f"{len(plan.steps)}, {size(plan.nbytes)}; {len(plan.steps) - len(moved)} kept as they are"
     yield Section("Tensors", [Table(("action", "from", "to"), moves)], about)
     keys = [(change.key, _value(change.before), _value(change.after)) for change in plan.changes]
     yield Section("config.json", [Table(("key", "before", "after"), keys)], f"{len(keys)} keys change")
-    if left_out := (*plan.left_tensors, *plan.left_files):
-        rows = [(left.name, left.why) for left in left_out]
+    if rows := [(left.name, left.why) for left in (*plan.left_tensors, *plan.left_files)]:
         yield Section("Left out", [Table(("what", "why"), rows)])
 
 
-def _notes(plan: ConversionPlan, *, is_quiet: bool) -> tuple[Section, Section]:
-    """The first warnings, and all other notes."""
-    rows = [Remark(toned(note.level), note.text) for note in urgent_notes(plan.notes)]
-    first = [] if is_quiet else [row for row in rows if row.word.text == "warning"][:MOST_WARNINGS]
-    return Section("Warnings", [Remarks(first)]), Section(
-        "Notes", [Remarks([row for row in rows if row not in first])]
-    )
-
-
 def _value(value: object) -> str:
-    if value is None:
-        return "-"
-    return shortened(json.dumps(value, ensure_ascii=False))
+    return "-" if value is None else shortened(json.dumps(value, ensure_ascii=False))
