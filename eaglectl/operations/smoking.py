@@ -65,7 +65,6 @@ from eaglectl.run.report import (
     with_variants,
 )
 from eaglectl.run.sensitivity import Variant, probe_sensitivity
-from eaglectl.run.showing import show_answer
 from eaglectl.run.speed import measure_speed
 from eaglectl.run.stage import run_reference
 from eaglectl.shell import as_path
@@ -412,10 +411,6 @@ def _check(options: SmokeOptions) -> None:
             f"--max-regression {least or 0:g}: a ratio above 0 was expected, like 0.97",
         ),
         (
-            options.show and engine != "reference",
-            "--show needs what each draft had accepted, which --run-in reference alone tells",
-        ),
-        (
             min(options.chains, default=0) < 1 or options.max_tokens < 1,
             "-k and --max-tokens need to be at least 1",
         ),
@@ -495,8 +490,7 @@ def _report(
         run = _run(job, _choose_engine(options.run_in))
         label = open_folder(source).label
         report = make_report(label, job, run, options.min_acceptance_length, options.min_position_0)
-        shown = show_answer(job, run.results) if options.show else None
-        return replace(report, files=_digests(open_folder(source)), shown=shown)
+        return replace(report, files=_digests(open_folder(source)))
 
 
 def _digests(source: FolderSource) -> Mapping[str, str]:

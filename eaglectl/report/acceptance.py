@@ -2,13 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from itertools import groupby
 
 from eaglectl.report.section import (
     TONES,
     Line,
     Lines,
-    Marked,
     Outline,
     Pairs,
     Remark,
@@ -25,7 +23,6 @@ from eaglectl.run.measurement import Estimate, p_words
 from eaglectl.run.process import INSTALLED
 from eaglectl.run.report import DrafterComparison, SmokeReport
 from eaglectl.run.sensitivity import Variant
-from eaglectl.run.showing import ShownAnswer
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict
 
@@ -50,7 +47,6 @@ def smoke_outline(report: SmokeReport) -> Outline:
     sections = [
         Section("Run", [Pairs(shown)], has_heading=False),
         *([speed_section(report.speed)] if report.speed else []),
-        *([_shown(report.shown)] if report.shown else []),
         *([_against(report.against)] if report.against else []),
         *([_drift(report)] if report.drift_conditions else []),
         Section("Notes", [Remarks(notes)], has_heading=False, is_more=bool(report.variants)),
@@ -276,16 +272,6 @@ def _prompts(report: SmokeReport) -> str:
     if choice is not None and choice.sha256 is not None:
         text += f", {choice.file} (SHA-256 {choice.sha256[:12]})"
     return f"{text}, digest {report.prompts_digest[:12]}, seed {report.seed}"
-
-
-def _shown(answer: ShownAnswer) -> Section:
-    """The prompt and its answer, accepted draft tokens marked, and how many there are by position."""
-    parts = ", ".join(f"{count} at position {place}" for place, count in enumerate(answer.accepted))
-    counts = f"{sum(answer.accepted)} of {len(answer.tokens)} tokens are accepted draft tokens: {parts}"
-    runs = groupby(answer.tokens, lambda token: token.position is not None)
-    marked = [("".join(token.text for token in tokens), is_draft) for is_draft, tokens in runs]
-    prompt = [Words(line, "quiet") for line in answer.prompt.split("\n")]
-    return Section("An answer", [Lines(prompt), Marked(marked)], counts)
 
 
 def share(value: Estimate) -> str:

@@ -31,7 +31,6 @@ from eaglectl.run.probe import DriftCondition
 from eaglectl.run.prompts import PromptChoice, digest_prompts
 from eaglectl.run.published import Published
 from eaglectl.run.sensitivity import LEAST_GAIN, Sensitivity, Variant
-from eaglectl.run.showing import ShownAnswer
 from eaglectl.run.speed import Speed
 from eaglectl.verdicts import CheckVerdict, GateEnding, ReadingOutcome
 
@@ -59,7 +58,7 @@ class SmokeReport(Result, frozen=True):
     `probed`) and `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config
     and weights.
     `published` is what others reach with drafters of the target.
-    `trust_remote_code`: the target's own code was allowed to run. `shown`: the answer that --show asks for.
+    `trust_remote_code`: the target's own code was allowed to run.
     `coverage`: what of the answers a reduced draft vocabulary holds, where their tokens are known.
     `speed` is what --speed asks for, `speed_gap` why there is none. `diagnose_command` looks for the cause.
     `match`: whether a server drafts as these files do.
@@ -87,7 +86,6 @@ class SmokeReport(Result, frozen=True):
     choice: PromptChoice | None = None
     probed: Sensitivity | None = None
     published: Published | None = None
-    shown: ShownAnswer | None = None
     speed: Speed | None = None
     speed_gap: str = ""
     coverage: Coverage | None = None

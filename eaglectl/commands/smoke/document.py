@@ -55,7 +55,6 @@ PARTS: Parts = {
         "published",
         "against",
         ("probes", _probes),
-        "shown?",
         "speed?",
         "speed_gap?",
         "coverage?",
