@@ -25,9 +25,8 @@ import eaglectl  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
 from eaglectl.operations import diagnosing  # noqa: E402
 from eaglectl.reference import target as targets  # noqa: E402
-from eaglectl.run.causes import CAUSES  # noqa: E402
 from eaglectl.run.coverage import Coverage  # noqa: E402
-from eaglectl.run.diagnosis import Diagnosis, Shown, find_cause  # noqa: E402
+from eaglectl.run.diagnosis import CAUSES, Diagnosis, Shown, find_cause  # noqa: E402
 from eaglectl.run.job import EngineRun  # noqa: E402
 from eaglectl.run.layers import _judged, _Scores, climb, one_off, starts  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E402

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import eaglectl
 from eaglectl import DiffOptions
 from eaglectl.comparison.comparison import Comparison, Numbers
-from eaglectl.comparison.values import Content
+from eaglectl.comparison.pairing import Content
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.files.source import PinnedSource
 from eaglectl.formats.format import Answers

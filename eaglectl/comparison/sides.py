@@ -1,12 +1,11 @@
 """A and B as they are read, with the answers to what their files leave open, and how they are written."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Side, Spelling
 from eaglectl.comparison.pairing import tensors_of
-from eaglectl.drafter.boundaries import AuxLayers
 from eaglectl.drafter.drafter import Target
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.files.checkpoint import Checkpoint
@@ -23,15 +22,10 @@ def _has_note(*topics: str) -> IsOpen:
     return lambda side: any(note.topic in topics for note in side.drafter.notes)
 
 
-def _is_output_open(side: Side) -> bool:
-    return side.drafter.norms.norm_output is None
-
-
 CONVENTIONS = {"boundary": "boundaries", "output": "outputs of layers", None: "of unknown meaning"}
 # --source-semantics KEY: whether the files of a side leave it open
 OPEN: Mapping[str, IsOpen] = {
-    "norm_output": _is_output_open,
-    **dict.fromkeys(known_answers(), _is_output_open),
+    **dict.fromkeys(("norm_output", *known_answers()), lambda side: side.drafter.norms.norm_output is None),
     "norm_before_residual": lambda side: not Keys(side.flat).is_stated("norm_before_residual"),
     "rope": _has_note("rope-base-doubt", "rope-untrained"),
     "rope_interleave": _has_note("rope-pairing"),
@@ -60,45 +54,41 @@ def naming_side(name: str, text: str) -> Iterator[None]:
 
 def read_side(text: str, checkpoint: Checkpoint, target: Target, answers: Answers) -> Side:
     """A or B, headers only, with those of the answers that its files need; d2t is read later."""
-
-    def read(needed: Answers) -> Side:
+    needed = Answers()
+    for _ in range(2):
         drafter = read_drafter(checkpoint, needed, target)
         flat = by_name(drafter.producer).flat(checkpoint.config)
-        return Side(text, checkpoint, drafter, flat, target, needed)
-
-    side = read(Answers())
-    aux = side.drafter.aux
-    is_answered = aux.boundaries is None or (aux.ids is None and answers.aux_layers is not None)
-    has_ids = aux.ids is not None or answers.aux_layers is not None
-    needed = Answers(
-        answers.aux_layers if is_answered else None,
-        answers.aux_convention if is_answered and has_ids else None,
-        {key: value for key, value in answers.semantics.items() if key in OPEN and OPEN[key](side)},
-    )
-    if needed != Answers():
-        side = read(needed)
+        side = Side(text, checkpoint, drafter, flat, target, needed)
+        aux = drafter.aux
+        is_answered = aux.boundaries is None or (aux.ids is None and answers.aux_layers is not None)
+        has_ids = aux.ids is not None or answers.aux_layers is not None
+        needed = Answers(
+            answers.aux_layers if is_answered else None,
+            answers.aux_convention if is_answered and has_ids else None,
+            {key: value for key, value in answers.semantics.items() if key in OPEN and OPEN[key](side)},
+        )
+        if needed == Answers():
+            break
     _ = side.drafter.rope.mla_factors  # raises here, where the side is known
     return side
 
 
 def unneeded_answers(a: Side, b: Side, answers: Answers) -> Iterator[str]:
     """A note for each answer that neither side needs."""
-    needed = {*_options(a.answers), *_options(b.answers)}
-    for option in _options(answers):
-        if option not in needed:
+    given, *needed = (
+        {
+            "--aux-layers": each.aux_layers,
+            "--aux-convention": each.aux_convention,
+            **{f"--source-semantics {key}": True for key in each.semantics if key in OPEN},
+        }
+        for each in (answers, a.answers, b.answers)
+    )
+    for option, value in given.items():
+        if value and not any(side.get(option) for side in needed):
             yield f"{option} was not needed: {NOT_NEEDED.get(option, 'neither file leaves it open')}"
 
 
-def _options(answers: Answers) -> Iterator[str]:
-    """The options of the command line that give the answers."""
-    if answers.aux_layers:
-        yield "--aux-layers"
-    if answers.aux_convention:
-        yield "--aux-convention"
-    yield from (f"--source-semantics {key}" for key in answers.semantics if key in OPEN)
-
-
-def compare_spelling(a: Side, b: Side, vocabulary: tuple[Remark, ...] = ()) -> Spelling:
+def compare_spelling(a: Side, b: Side, vocabulary: Iterable[Remark] = ()) -> Spelling:
     """Every difference in how the files are written; `vocabulary` are those of the draft vocabulary."""
     words_a, words_b = _words(a), _words(b)
     remarks = [
@@ -120,18 +110,15 @@ def compare_spelling(a: Side, b: Side, vocabulary: tuple[Remark, ...] = ()) -> S
 
 
 def _words(side: Side) -> dict[str, str]:
-    drafter = side.drafter
+    drafter, aux = side.drafter, side.drafter.aux
+    ids = f"{', '.join(map(str, aux.ids))} ({CONVENTIONS[aux.convention]})" if aux.ids else "none"
     return {
         "producer": by_name(drafter.producer).title,
-        "layer ids": _ids(drafter.aux),
+        "layer ids": ids,
         "files": listed(side.checkpoint.weight_files),
         "target": drafter.target.name or "not named",
         "strays": listed(drafter.strays) or "none",
     }
-
-
-def _ids(aux: AuxLayers) -> str:
-    return f"{', '.join(map(str, aux.ids))} ({CONVENTIONS[aux.convention]})" if aux.ids else "none"
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,9 +7,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.comparison import vocabulary
 from eaglectl.comparison.comparison import Comparison, Fact, Side
-from eaglectl.comparison.meaning import by_record, compare_facts, questions, stated_fact
+from eaglectl.comparison.meaning import (
+    DRAFT_TOKENS,
+    by_record,
+    compare_facts,
+    compare_tokens,
+    head_rows,
+    questions,
+    read_tokens,
+    stated_fact,
+    token_remarks,
+)
 from eaglectl.comparison.pairing import compare_data, in_one_order, pair_headers
 from eaglectl.comparison.sides import compare_spelling, naming_side, read_side, unneeded_answers
 from eaglectl.drafter.drafter import Target
@@ -76,16 +85,18 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
         unread = (text for source in sources for text in uncompared_weights(source))
         return replace(compared, notes=(*targets, *compared.notes, *unread))
     a, b, order_notes = in_one_order(written_a, written_b)
-    notes = (*targets, *_notes(written_a, written_b, answers, order_notes))
+    notes = (*targets, *_notes(written_a, written_b, answers), *order_notes)
     with _readable(a) as (data_a, copied_a), _readable(b) as (data_b, copied_b):
-        answer = answers.semantics.get("d2t")
-        tokens_a, tokens_b = vocabulary.read(data_a, answer), vocabulary.read(data_b, answer)
-        facts = (*compare_facts(a, b), vocabulary.compare(a, b, tokens_a, tokens_b))
-        headers = list(pair_headers(a, b, vocabulary.head_rows(tokens_a, tokens_b)))
+        answer, sizes = answers.semantics.get("d2t"), (a.drafter.dims.draft_vocab, b.drafter.dims.draft_vocab)
+        tokens_a, tokens_b = read_tokens(data_a, answer), read_tokens(data_b, answer)
+        headers = list(pair_headers(a, b, head_rows(tokens_a, tokens_b)))
         pairs = tuple(compare_data(data_a.checkpoint, data_b.checkpoint, headers, on_progress))
-    facts = tuple(by_record(fact, a, b, pairs) if fact.name == "boundaries" else fact for fact in facts)
-    spelling = compare_spelling(written_a, written_b, vocabulary.remarks(tokens_a, tokens_b))
-    return Comparison(a, b, facts, pairs, spelling, True, (*notes, *copied_a, *copied_b))
+    facts = [
+        by_record(fact, a, b, pairs) if fact.name == "boundaries" else fact for fact in compare_facts(a, b)
+    ]
+    facts.append(compare_tokens(tokens_a, tokens_b, sizes))
+    spelling = compare_spelling(written_a, written_b, token_remarks(tokens_a, tokens_b))
+    return Comparison(a, b, tuple(facts), pairs, spelling, True, (*notes, *copied_a, *copied_b))
 
 
 def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
@@ -98,16 +109,11 @@ def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
         subject = Subject(source, GivenTarget(side.target), requests, answers, headers_only=True, read=read)
         judgements.append(judge_drafter(subject))
     a, b = judgements
-    served = [
-        Fact(
-            f"{left.engine} {left.release}",
-            left.words,
-            right.words,
-            FactState.EQUAL if left.outcome == right.outcome else FactState.DIFFERS,
-            "; ".join(dict.fromkeys((*left.faults, *right.faults))),
-        )
-        for left, right in zip(a.releases, b.releases, strict=True)
-    ]
+    served = []
+    for left, right in zip(a.releases, b.releases, strict=True):
+        state = FactState.EQUAL if left.outcome == right.outcome else FactState.DIFFERS
+        why = "; ".join(dict.fromkeys((*left.faults, *right.faults)))
+        served.append(Fact(f"{left.engine} {left.release}", left.words, right.words, state, why))
     return replace(comparison, served=tuple(served), errors=(a.faults, b.faults))
 
 
@@ -137,15 +143,19 @@ def _target_notes(a: TargetChoice, b: TargetChoice) -> Iterator[str]:
 def compare_headers(written_a: Side, written_b: Side, answers: Answers) -> Comparison:
     """Compare two opened drafters by config and headers."""
     a, b, order_notes = in_one_order(written_a, written_b)
-    facts = (*compare_facts(a, b), _vocabulary_size(a, b))
+    tokens = stated_fact(DRAFT_TOKENS, *(f"{side.drafter.dims.draft_vocab} tokens" for side in (a, b)))
+    is_reduced = a.drafter.has_reduced_vocabulary or b.drafter.has_reduced_vocabulary
+    if tokens.state == FactState.EQUAL and is_reduced:  # of one size, and of tokens that were not read
+        tokens = replace(tokens, state=FactState.NOT_COMPARED)
     pairs = tuple(header.pair for header in pair_headers(a, b))
-    notes = _notes(written_a, written_b, answers, order_notes)
-    return Comparison(a, b, facts, pairs, compare_spelling(written_a, written_b), False, notes)
+    notes = (*_notes(written_a, written_b, answers), *order_notes)
+    spelling = compare_spelling(written_a, written_b)
+    return Comparison(a, b, (*compare_facts(a, b), tokens), pairs, spelling, False, notes)
 
 
-def _notes(a: Side, b: Side, answers: Answers, order_notes: tuple[str, ...]) -> tuple[str, ...]:
+def _notes(a: Side, b: Side, answers: Answers) -> tuple[str, ...]:
     """The notes on two sides as they are written."""
-    return (*questions(a, b, NOTED_QUESTIONS), *unneeded_answers(a, b, answers), *order_notes)
+    return (*questions(a, b, NOTED_QUESTIONS), *unneeded_answers(a, b, answers))
 
 
 @contextmanager
@@ -157,19 +167,8 @@ def _readable(side: Side) -> Iterator[tuple[Side, tuple[str, ...]]]:
         if copied is None:
             yield side, ()
             return
-        files = ", ".join(side.checkpoint.weight_files[:3])
         note = (
-            f"the weights of {side.source} are pickles ({files}); they were copied to a temporary folder"
-            " to be compared, and nothing in them was run"
+            f"the weights of {side.source} are pickles ({', '.join(side.checkpoint.weight_files[:3])}); they"
+            " were copied to a temporary folder to be compared, and nothing in them was run"
         )
         yield replace(side, checkpoint=read_checkpoint(copied)), (note,)
-
-
-def _vocabulary_size(a: Side, b: Side) -> Fact:
-    """The draft vocabulary by its size alone."""
-    sizes = [f"{side.drafter.dims.draft_vocab} tokens" for side in (a, b)]
-    fact = stated_fact(vocabulary.NAME, *sizes)
-    is_whole = not a.drafter.has_reduced_vocabulary and not b.drafter.has_reduced_vocabulary
-    return (
-        fact if fact.state == FactState.DIFFERS or is_whole else replace(fact, state=FactState.NOT_COMPARED)
-    )

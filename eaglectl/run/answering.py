@@ -251,7 +251,7 @@ class _Readings:
         best, first = self.best(picks), self._cover(picks)
         reading = self.loaded_at(best)
         first.find_fall(reading.load(), reading.boundaries)
-        if not first.keep_early():
+        if not first.early():
             return best
         again, self.drafts = list(self.drafts), {}
         self.run(again)

@@ -7,7 +7,6 @@ and which have to confirm it. `smoke --against` judges likewise.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,9 +26,6 @@ from eaglectl.run.measurement import (
 from eaglectl.run.sensitivity import Drafts, FirstPass
 from eaglectl.run.stage import Stage
 from eaglectl.verdicts import GateEnding
-
-if TYPE_CHECKING:
-    from eaglectl.reference.model import DraftModel
 
 # values of k (num_speculative_tokens) at which the gate measures
 DEPTHS = (3, 7)
@@ -132,33 +128,19 @@ def run_gate(
     from eaglectl.reference.target import version_text
 
     stage = Stage(replace(before, k=max(DEPTHS), temperature=0.0))
-    sides = [Side(stage.drafter, stage.boundaries), Side.of(stage, after)]
     work.start()
 
-    def drafted(part: slice) -> list[Drafts]:
-        texts = stage.texts[part]
-        results = stage.run(stage.drafter, texts, on_done=work.add, k=DEPTHS[0])
-        drafts = drafts_of(stage, sides, texts, results)
-        work.add(len(texts))
-        return drafts
+    def write(part: slice) -> list[PromptResult]:
+        return stage.run(stage.drafter, stage.texts[part], on_done=work.add, k=DEPTHS[0])
 
-    drafts = drafts_by_part(stage, drafted, tolerance)
-    rows = [_row(k, *(run.cut(k) for run in drafts)) for k in DEPTHS]
-    forecast = prompts_forecast(drafts[1].at_starts, drafts[0].at_starts, tolerance)
-    count = len(stage.texts)
+    old, new = drafts_of_both(stage, after, write, tolerance, work.add)
+    rows = []
+    for k in DEPTHS:
+        first, second = old.cut(k), new.cut(k)
+        starts, rounds = ratio(second.at_starts, first.at_starts), ratio(second.results, first.results)
+        rows.append(GateRow(k, measure(first.results), measure(second.results), starts, rounds))
+    forecast, count = prompts_forecast(new.at_starts, old.at_starts, tolerance), len(stage.texts)
     return Gate(tuple(rows), count, tolerance, version_text(), stage.device, stage.dtype, forecast)
-
-
-class Side(Struct, frozen=True):
-    """A drafter as it is loaded, with the boundaries whose states it takes."""
-
-    model: "DraftModel"
-    boundaries: tuple[int, ...]
-
-    @classmethod
-    def of(cls, stage: Stage, job: EngineJob) -> "Side":
-        """The drafter of another job, beside that of the stage."""
-        return cls(stage.load(job.folder, job.drafter), job.drafter.aux.boundaries or stage.boundaries)
 
 
 def compare_positions(
@@ -169,39 +151,40 @@ def compare_positions(
     Says first how many prompts the question needs.
     """
     stage = Stage(replace(job, temperature=0.0))
-    sides = [Side(stage.drafter, stage.boundaries), Side.of(stage, baseline)]
-
-    def drafted(part: slice) -> list[Drafts]:
-        return drafts_of(stage, sides, stage.texts[part], results[part])
-
-    drafts = drafts_by_part(stage, drafted, least)
-    return drafts[0].at_starts, drafts[1].at_starts
+    first, second = drafts_of_both(stage, baseline, lambda part: results[part], least)
+    return first.at_starts, second.at_starts
 
 
-def drafts_by_part(stage: Stage, drafted: Callable[[slice], list[Drafts]], least: float) -> list[Drafts]:
-    """Each side's drafts on all texts; says after the first ones how many prompts the question needs."""
-    drafts = drafted(slice(PILOT))
+def drafts_of_both(
+    stage: Stage,
+    other: EngineJob,
+    write: Callable[[slice], Sequence[PromptResult]],
+    least: float,
+    on_done: Callable[[float], None] | None = None,
+) -> tuple[Drafts, Drafts]:
+    """What the stage's drafter and another one draft from every position of the answers that `write` gives.
+
+    Says after the first texts how many prompts the question needs.
+    """
+    sides = (
+        (stage.drafter, stage.boundaries),
+        (stage.load(other.folder, other.drafter), other.drafter.aux.boundaries or stage.boundaries),
+    )
+
+    def drafted(part: slice) -> tuple[Drafts, Drafts]:
+        first = FirstPass(stage, {*sides[0][1], *sides[1][1]}, write(part), stage.texts[part])
+        one, two = (first.run(model, boundaries) for model, boundaries in sides)
+        if on_done:
+            on_done(len(first.texts))
+        return one, two
+
+    one, two = drafted(slice(PILOT))
     if len(stage.texts) <= PILOT:
-        return drafts
-    needed = prompts_forecast(drafts[0].at_starts, drafts[1].at_starts, least)
-    if needed is not None:
+        return one, two
+    if (needed := prompts_forecast(one.at_starts, two.at_starts, least)) is not None:
         notify(
             f"about {needed} prompts tell whether {least:g} of acceptance is kept, by"
             f" the deviation between the first {PILOT}; {len(stage.texts)} are given"
         )
-    return [first.joined(rest) for first, rest in zip(drafts, drafted(slice(PILOT, None)), strict=True)]
-
-
-def drafts_of(
-    stage: Stage, sides: Sequence[Side], texts: Sequence[list[int]], results: Sequence[PromptResult]
-) -> list[Drafts]:
-    """What each side drafts from every position of the answers to `texts` in `results`."""
-    first = FirstPass(stage, {place for side in sides for place in side.boundaries}, results, texts)
-    return [first.run(side.model, side.boundaries) for side in sides]
-
-
-def _row(k: int, before: Drafts, after: Drafts) -> GateRow:
-    """What the drafts of both drafters and the rounds that follow from them show at `k`."""
-    old, new = before.results, after.results
-    starts = ratio(after.at_starts, before.at_starts)
-    return GateRow(k, measure(old), measure(new), starts, ratio(new, old))
+    more_one, more_two = drafted(slice(PILOT, None))
+    return one.joined(more_one), two.joined(more_two)

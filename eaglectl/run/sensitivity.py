@@ -4,9 +4,10 @@ All readings draft from every position of the texts that the target wrote, on st
 Those that win are then run by draft-and-verify.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,7 @@ from eaglectl.verdicts import ReadingOutcome
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
-    from eaglectl.reference.teacher_forcing import ForcedBatch
+    from eaglectl.reference.teacher_forcing import ForcedBatch, ForcedDrafter
 
     # the places of texts, and these texts
     Batches = Sequence[tuple[Sequence[int], ForcedBatch]]
@@ -118,9 +119,8 @@ def probe_sensitivity(
     """
     from eaglectl.reference.target import rope_of
 
-    stage = Stage(job)
-    if job.on_progress:
-        job.on_progress(Progress("probing", 0, 1, "readings"))
+    stage, report = Stage(job), job.on_progress or (lambda progress: None)
+    report(Progress("probing", 0, 1, "readings"))
     tried = list(candidates(job.drafter, stage.target.depth, rope_of(stage.target), job.marked_tokens))
     wanted = {boundary for candidate in tried for boundary in candidate.boundaries}
     first = FirstPass(stage, wanted | set(stage.boundaries), results)
@@ -128,35 +128,38 @@ def probe_sensitivity(
     if first.left_out == first.starts:
         notes = (*first.notes(), "no reading was tried: give prompts that leave room for drafts")
         return Sensitivity((), notes, first.fall, first.left_out, first.starts)
-    passes = [*([first.part(results)] if screens and len(results) > LEAST_PROMPTS else []), first]
+    passes = [first]
+    if screens and len(results) > LEAST_PROMPTS:  # a few of the texts, spread over all, before all
+        step = max(1, min(SCREENED, len(results) // LEAST_PROMPTS))
+        passes.insert(0, FirstPass(stage, stage.target.boundaries, results[::step], first.texts[::step]))
     stated = [each.run(stage.drafter, stage.boundaries) for each in passes]
     runs: list[tuple[Candidate, Drafts, Drafts]] = []
     for number, candidate in enumerate(tried, 1):
         with suppress(RefusedError):  # a rope that the reference does not have
-            if (model := stage.model(candidate)) is not None:
-                runs.append((candidate, *_drafts(passes, stated, model, candidate.boundaries)))
-        if job.on_progress:
-            job.on_progress(Progress("probing", number, len(tried), "readings"))
+            if (model := stage.model(candidate)) is None:
+                continue
+            for each, own in zip(passes, stated, strict=True):
+                run = each.run(model, candidate.boundaries)
+                is_worse = each.starts > each.left_out and ratio(run.results, own.results).high < 1
+                if is_worse or each is first:
+                    runs.append((candidate, run, own))
+                    break
+        report(Progress("probing", number, len(tried), "readings"))
     gains = [run.gains(own) for _, run, own in runs]
-    p_values = holm([gain_p_value(gain) for gain in gains])
-    judged = []
+    p_values, variants = holm([gain_p_value(gain) for gain in gains]), []
     for (candidate, run, own), gain, p_value in zip(runs, gains, p_values, strict=True):
         compared = ratio(run.results, own.results)
         variant = Variant(candidate.name, candidate.option, measure(run.results), compared, p_value)
-        judged.append(judge_gain(variant, gain, run.length / own.length, len(runs)))
-    verified = _verified(first, judged, {candidate.option: candidate for candidate, _, _ in runs})
-    return Sensitivity(verified, tuple(first.notes()), first.fall, first.left_out, first.starts)
-
-
-def _drafts(
-    passes: Sequence["FirstPass"], stated: Sequence["Drafts"], model: "DraftModel", boundaries: Sequence[int]
-) -> "tuple[Drafts, Drafts]":
-    """The drafts of a reading, and the stated ones on the same texts: the first that show it to be worse."""
-    for each, own in zip(passes, stated, strict=True):
-        run = each.run(model, boundaries)
-        if each.starts > each.left_out and ratio(run.results, own.results).high < 1:
-            break
-    return run, own
+        variants.append(judge_gain(variant, gain, run.length / own.length, len(runs)))
+    # those that win most are measured by draft-and-verify
+    better = sorted(
+        (variant for variant in variants if variant.is_better), key=lambda variant: -variant.ratio.value
+    )
+    close = [variant for variant in better if variant.ratio.value >= CLOSE * better[0].ratio.value]
+    by_option = {candidate.option: candidate for candidate in tried}
+    verified = {each.option: first.verify(each, by_option[each.option]) for each in close[:MOST_VERIFIED]}
+    variants = [verified.get(variant.option, variant) for variant in variants]
+    return Sensitivity(tuple(variants), tuple(first.notes()), first.fall, first.left_out, first.starts)
 
 
 def judge_gain(variant: Variant, gains: Gains, gain_at_starts: float, tries: int) -> Variant:
@@ -167,11 +170,12 @@ def judge_gain(variant: Variant, gains: Gains, gain_at_starts: float, tries: int
     if variant.ratio.value <= 1:
         return variant
     is_sure = variant.p_value < LEVEL and len(gains) >= LEAST_PROMPTS
-    is_clear = is_sure and variant.ratio.low > 1
-    if variant.ratio.value < LEAST_GAIN:
-        return replace(variant, outcome=ReadingOutcome.SLIGHTLY_BETTER) if is_clear else variant
-    if is_clear:
-        return replace(variant, outcome=ReadingOutcome.BETTER)
+    is_large = variant.ratio.value >= LEAST_GAIN
+    if is_sure and variant.ratio.low > 1:
+        outcome = ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
+        return replace(variant, outcome=outcome)
+    if not is_large:
+        return variant
     if is_sure:  # at the starts, and not in the rounds that follow from them
         needed = prompts_to_tell(variant.ratio, 1.0, len(gains))
         return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
@@ -185,20 +189,6 @@ def judge_gain(variant: Variant, gains: Gains, gain_at_starts: float, tries: int
             return variant
         needed = max(needed, LEAST_PROMPTS, len(gains) + 1)
     return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
-
-
-def _verified(
-    first: "FirstPass", variants: Sequence[Variant], tried: Mapping[str, Candidate]
-) -> tuple[Variant, ...]:
-    """The variants, of which those that win most are measured by draft-and-verify."""
-    better = sorted(
-        (variant for variant in variants if variant.is_better), key=lambda variant: -variant.ratio.value
-    )
-    close = [variant for variant in better if variant.ratio.value >= CLOSE * better[0].ratio.value]
-    verified = {
-        variant.option: first.verify(variant, tried[variant.option]) for variant in close[:MOST_VERIFIED]
-    }
-    return tuple(verified.get(variant.option, variant) for variant in variants)
 
 
 class Drafts(Struct, frozen=True):
@@ -223,12 +213,12 @@ class Drafts(Struct, frozen=True):
 
     def cut(self, k: int) -> "Drafts":
         """The drafts of the first `k` tokens alone, with the rounds that follow from them."""
-        return _in_rounds(tuple(np.minimum(found, k) for found in self.matches), k, self.results)
+        return in_rounds([np.minimum(found, k) for found in self.matches], k, self.results)
 
     def of(self, indices: Sequence[int]) -> "Drafts":
         """The drafts of some texts."""
-        kept = [(self.matches[index], self.results[index]) for index in indices]
-        return Drafts(tuple(found for found, _ in kept), tuple(result for _, result in kept))
+        kept = tuple(self.matches[index] for index in indices)
+        return Drafts(kept, tuple(self.results[index] for index in indices))
 
     def joined(self, others: "Drafts") -> "Drafts":
         """These drafts and those on other texts."""
@@ -270,14 +260,9 @@ class FirstPass:
             self.left_out += batch.drop_starts_from(self.limit - self.job.k)
         self.fall: Fall | None = None
 
-    def part(self, results: Sequence[PromptResult]) -> "FirstPass":
-        """The same of a few of the texts, spread over all; LEAST_PROMPTS at least."""
-        step = max(1, min(SCREENED, len(results) // LEAST_PROMPTS))
-        return FirstPass(self.stage, self.stage.target.boundaries, results[::step], self.texts[::step])
-
     def run(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of `model`, and the results of greedy rounds that follow from them."""
-        return _in_rounds(self._matches(model, boundaries, self.batches), self.job.k, self.stated)
+        return in_rounds(self._matches(model, boundaries, self.batches), self.job.k, self.stated)
 
     def run_first(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of one token at every position of the texts, prompts too, each for the target's choice."""
@@ -287,40 +272,39 @@ class FirstPass:
 
     def first_tokens(self, model: "DraftModel", boundaries: Sequence[int]) -> list[tuple[Integers, Flags]]:
         """Each text's positions but the last, and whether the first draft token is the target's choice."""
-        from eaglectl.reference.teacher_forcing import ForcedDrafter
-
-        drafter = ForcedDrafter(model, self.stage.target, boundaries, 1)
-        tokens: dict[int, tuple[Integers, Flags]] = {}
-        for indices, batch in self.batches:
-            columns = drafter.first_matches(batch), batch.positions[:, :-1], batch.valid[:, :-1]
-            rows = zip(indices, *(column.cpu().numpy() for column in columns), strict=True)
-            tokens |= {
-                index: (positions[is_text], right[is_text]) for index, right, positions, is_text in rows
-            }
-        return [tokens[index] for index in range(len(tokens))]
+        drafter = self._forced(model, boundaries, 1)
+        rows = _by_text(
+            (indices, (drafter.first_matches(batch), batch.positions[:, :-1], batch.valid[:, :-1]))
+            for indices, batch in self.batches
+        )
+        return [(positions[is_text], right[is_text]) for right, positions, is_text in rows]
 
     def count_first(self, model: "DraftModel", boundaries: Sequence[int], every: int = 1) -> int:
         """How many first draft tokens are the target's choice, at all positions of the texts or at some."""
-        from eaglectl.reference.teacher_forcing import ForcedDrafter
-
-        drafter = ForcedDrafter(model, self.stage.target, boundaries, 1)
+        drafter = self._forced(model, boundaries, 1)
         return sum(int(drafter.first_matches(batch, every).sum()) for _, batch in self.batches)
 
-    def keep_early(self) -> bool:
-        """Let drafts begin before the fall alone, where there is one, in prompts too; whether there is."""
-        if self.fall is None:
-            return False
-        self.batches = self._batches_below(self.fall.position)
-        return True
+    def _matches(self, model: "DraftModel", boundaries: Sequence[int], batches: "Batches") -> list[Integers]:
+        """Leading matches at each start, by text."""
+        drafter = self._forced(model, boundaries, self.job.k)
+        rows = _by_text((indices, (drafter.matches(batch), batch.is_start)) for indices, batch in batches)
+        return [found[is_start] for found, is_start in rows]
 
-    def _batches_below(self, position: int) -> "Batches":
-        """The texts with drafts that end before a position, in prompts too."""
-        below = position - self.job.k
+    def _forced(self, model: "DraftModel", boundaries: Sequence[int], k: int) -> "ForcedDrafter":
+        from eaglectl.reference.teacher_forcing import ForcedDrafter
+
+        return ForcedDrafter(model, self.stage.target, boundaries, k)
+
+    def early(self) -> "Batches":
+        """The texts with drafts that end before the fall alone, where there is one, in prompts too."""
+        if self.fall is None:
+            return self.batches
+        below = self.fall.position - self.job.k
         return [(indices, batch.with_starts_below(below)) for indices, batch in self.batches]
 
     def verify(self, variant: Variant, candidate: Candidate) -> Variant:
         """The variant with the figures of draft-and-verify, on the prompts that end within the limit."""
-        if self.fall is not None and not self._is_better_below(candidate, self.fall.position):
+        if self.fall is not None and not self._is_better_early(candidate):
             return replace(variant, outcome=ReadingOutcome.LATE_POSITIONS_ONLY)
         job, texts, model = self.job, self.stage.texts, self.stage.model(candidate)
         room = self.limit - job.max_tokens - job.k
@@ -334,9 +318,8 @@ class FirstPass:
             needed = prompts_to_tell(compared, 1.0, len(kept))
             return replace(verified, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
         is_large = compared.value >= LEAST_GAIN
-        return replace(
-            verified, outcome=ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
-        )
+        outcome = ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
+        return replace(verified, outcome=outcome)
 
     def notes(self) -> Iterator[str]:
         """What of the texts the drafter was not made for."""
@@ -352,28 +335,13 @@ class FirstPass:
                 " texts; a reading is named only if it drafts better before that position too"
             )
 
-    def _matches(
-        self, model: "DraftModel", boundaries: Sequence[int], batches: "Batches"
-    ) -> tuple[Integers, ...]:
-        """Leading matches at each start, by text."""
-        from eaglectl.reference.teacher_forcing import ForcedDrafter
-
-        drafter = ForcedDrafter(model, self.stage.target, boundaries, self.job.k)
-        matches: dict[int, Integers] = {}
-        for indices, batch in batches:
-            columns = drafter.matches(batch), batch.is_start
-            rows = zip(indices, *(column.cpu().numpy() for column in columns), strict=True)
-            matches |= {index: found[is_start] for index, found, is_start in rows}
-        return tuple(matches[index] for index in range(len(matches)))
-
-    def _is_better_below(self, candidate: Candidate, position: int) -> bool:
+    def _is_better_early(self, candidate: Candidate) -> bool:
         """Whether a reading drafts better at the texts' first positions too.
 
         One of positions need not, since no position there is far from another; it must not draft worse.
         """
-        model = self.stage.model(candidate)
+        model, early = self.stage.model(candidate), self.early()
         assert model is not None
-        early = self._batches_below(position)
         own = np.concatenate(self._matches(model, candidate.boundaries, early))
         stated = np.concatenate(self._matches(self.stage.drafter, self.stage.boundaries, early))
         gain = (1 + own.mean()) / (1 + stated.mean()) if len(own) else 0.0
@@ -405,12 +373,8 @@ class Fall(Struct, frozen=True):
 
 def shared_start(texts: Sequence[Sequence[int]]) -> int:
     """How many tokens all texts begin with."""
-    shared = 0
-    for tokens in zip(*texts, strict=False):
-        if len(set(tokens)) > 1:
-            break
-        shared += 1
-    return shared
+    alike = takewhile(lambda tokens: len(set(tokens)) == 1, zip(*texts, strict=False))
+    return sum(1 for _ in alike)
 
 
 def find_fall(positions: Integers, right: Flags) -> Fall | None:
@@ -428,21 +392,26 @@ def find_fall(positions: Integers, right: Flags) -> Fall | None:
     return best
 
 
-def _in_rounds(matches: tuple[Integers, ...], k: int, stated: Sequence[PromptResult]) -> Drafts:
+def in_rounds(matches: Sequence[Integers], k: int, stated: Sequence[PromptResult]) -> Drafts:
     """The drafts with these `matches` on the texts of `stated`, and the rounds that follow from them."""
     pairs = zip(matches, stated, strict=True)
-    return Drafts(
-        matches, tuple(PromptResult("probe", *_rounds(row, k), result.tokens) for row, result in pairs)
-    )
+    results = (PromptResult("probe", *_rounds(row, k), result.tokens) for row, result in pairs)
+    return Drafts(tuple(matches), tuple(results))
 
 
 def _rounds(matches: Integers, k: int) -> tuple[int, tuple[int, ...]]:
     """The number of drafts, each begun where the last one ended, and how many had each position accepted."""
-    drafts, accepted, place = 0, [0] * k, 0
+    lengths, place = list[int](), 0
     while place < len(matches):
-        length = int(matches[place])
-        drafts += 1
-        for position in range(length):
-            accepted[position] += 1
-        place += length + 1
-    return drafts, tuple(accepted)
+        lengths.append(int(matches[place]))
+        place += lengths[-1] + 1
+    return len(lengths), tuple(sum(length > position for length in lengths) for position in range(k))
+
+
+def _by_text(batches: Iterable[tuple[Sequence[int], Sequence[Any]]]) -> list[tuple[Any, ...]]:
+    """The rows of tensors of batches, in the order of the texts."""
+    rows: dict[int, tuple[Any, ...]] = {}
+    for indices, tensors in batches:
+        arrays = [tensor.cpu().numpy() for tensor in tensors]
+        rows |= zip(indices, zip(*arrays, strict=True), strict=True)
+    return [rows[index] for index in range(len(rows))]
