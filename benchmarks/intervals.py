@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import eaglectl  # noqa: E402
-from eaglectl.run.gate import judge_ratio  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
+from eaglectl.run.report import judge_ratio  # noqa: E402
 from eaglectl.run.sensitivity import Drafts  # noqa: E402
 from eaglectl.verdicts import GateEnding  # noqa: E402
 

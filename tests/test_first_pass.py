@@ -22,7 +22,7 @@ from eaglectl.reference.model import DraftModel  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder  # noqa: E402
 from eaglectl.reference.target import load_target  # noqa: E402
 from eaglectl.reference.teacher_forcing import ForcedDrafter, moved_weights, run_target  # noqa: E402
-from eaglectl.run.layers import _by_position, halves  # noqa: E402
+from eaglectl.run.answering import _by_position, halves  # noqa: E402
 from eaglectl.run.measurement import PromptResult  # noqa: E402
 from eaglectl.run.sensitivity import FirstPass, _rounds  # noqa: E402
 from tests.mla import mla_folder  # noqa: E402

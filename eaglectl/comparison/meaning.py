@@ -3,14 +3,14 @@
 Draft vocabularies are compared as target tokens, from offsets or absolute ids, in any order.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, get_args
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from eaglectl.comparison.comparison import Fact, Remark, SharedRows, Side, TensorPair, TensorSide
+from eaglectl.comparison.comparison import Fact, KeyPair, NamePair, Remark, SharedRows, Side, Spelling
+from eaglectl.comparison.pairing import tensors_of
 from eaglectl.drafter.boundaries import (
     TRAINING_DEFAULT,
     AuxLayers,
@@ -19,15 +19,13 @@ from eaglectl.drafter.boundaries import (
     to_boundaries,
 )
 from eaglectl.drafter.drafter import Drafter, Feature, Rope
-from eaglectl.drafter.tensors import Dimensions
+from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.drafter.vocabulary import as_int64, numbers, read_vocabulary
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import VOCABULARY_PICKLES
-from eaglectl.files.record import history
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import Keys, mask_token
-from eaglectl.formats.settling import RECORDED, is_config_edited
+from eaglectl.text import listed
 from eaglectl.verdicts import FactState
 
 # defaults of a scaling (transformers 5.19 modeling_rope_utils.py, vLLM 0.32.0 yarn_scaling_rope.py)
@@ -39,6 +37,7 @@ OF_MLA = ("rope_interleave", "rope_factors")
 DEPTH = "the default depends on the target's depth; pass --target"
 WRITTEN_ALIKE = "neither file says what {}, and both are written alike"
 DRAFT_TOKENS = "draft_tokens"
+CONVENTIONS = {"boundary": "boundaries", "output": "outputs of layers", None: "of unknown meaning"}
 
 
 def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
@@ -173,43 +172,6 @@ def _readings(aux: AuxLayers) -> frozenset[tuple[int, ...]] | None:
     )
 
 
-def by_record(fact: Fact, a: Side, b: Side, pairs: Sequence[TensorPair]) -> Fact:
-    """The fact of boundaries, settled where one side is the other's conversion by its default layers.
-
-    The side's eaglectl.json names the other's tensors by digest, and its layers by the default that the other
-    means. That is no evidence of the layers, which both have from one reading of the same files.
-    """
-    if fact.state != FactState.UNKNOWN or any(pair.differs for pair in pairs):
-        return fact
-    for name, source, other, out in (("A", a, "B", b), ("B", b, "A", a)):
-        default = source.drafter.aux
-        tensors = [side for pair in pairs if (side := pair.a if source is a else pair.b)]
-        is_of_default = default.is_default and out.drafter.aux.how == f"{RECORDED}{default.how}"
-        if is_of_default and _is_made_of(out.checkpoint, tensors):
-            why = (
-                f"{other}'s eaglectl.json: {name}'s tensors with {name}'s own default, for the target given"
-                " then"
-            )
-            return replace(fact, state=FactState.EQUAL, why=why)
-    return fact
-
-
-def _is_made_of(checkpoint: Checkpoint, tensors: Collection[TensorSide]) -> bool:
-    """Whether the record of a conversion, or one before it, names these tensors' data as its source."""
-    if not tensors or is_config_edited(checkpoint):
-        return False
-    for entry in history(checkpoint.record):
-        match entry:
-            case {"source": {"files": Mapping() as files}}:
-                stated = [file.get("tensors") for file in files.values() if isinstance(file, Mapping)]
-                digests = {
-                    str(text) for named in stated if isinstance(named, Mapping) for text in named.values()
-                }
-                if all(tensor.sha256 in digests or tensor.blake3 in digests for tensor in tensors):
-                    return True
-    return False
-
-
 class VocabularyReading(Struct, frozen=True):
     """What d2t and t2d of one side may mean, as lists of target tokens.
 
@@ -246,22 +208,29 @@ def read_tokens(side: Side, answer: str | None) -> VocabularyReading:
         pickles = map(source.read, beside)
         return VocabularyReading((), f"d2t is missing{where}", (*raw, *pickles), is_absent=True)
     try:
-        d2t, t2d = (
-            None if tensor is None else numbers(tensor.name, tensor.dtype, data or b"")
-            for tensor, data in zip(maps, raw, strict=True)
-        )
-        stored = tuple(None if value is None else as_int64(value) for value in (d2t, t2d))
-        read_as = partial(read_vocabulary, d2t, t2d, drafter.dims.draft_vocab, drafter.dims.vocab)
-        try:
-            only = read_as(None)
-        except UsageError as error:  # d2t fits as both
-            if answer is None:
-                both = tuple(read_as(meaning).targets for meaning in ("offset", "absolute"))
-                return VocabularyReading(both, str(error), stored)
-            only = read_as(answer)
-        return VocabularyReading((only.targets,), only.how, stored)
+        return _from_maps(drafter, maps, raw, answer)
     except RefusedError as error:
         return VocabularyReading((), str(error), raw)
+
+
+def _from_maps(
+    drafter: Drafter, maps: Sequence[Tensor | None], raw: Sequence[bytes | None], answer: str | None
+) -> VocabularyReading:
+    """What d2t and t2d mean; two lists where d2t fits as both, and nobody answers. Raises RefusedError."""
+    d2t, t2d = (
+        None if tensor is None else numbers(tensor.name, tensor.dtype, data or b"")
+        for tensor, data in zip(maps, raw, strict=True)
+    )
+    stored = tuple(None if value is None else as_int64(value) for value in (d2t, t2d))
+    read_as = partial(read_vocabulary, d2t, t2d, drafter.dims.draft_vocab, drafter.dims.vocab)
+    try:
+        only = read_as(None)
+    except UsageError as error:  # d2t fits as both
+        if answer is None:
+            both = tuple(read_as(meaning).targets for meaning in ("offset", "absolute"))
+            return VocabularyReading(both, str(error), stored)
+        only = read_as(answer)
+    return VocabularyReading((only.targets,), only.how, stored)
 
 
 def compare_tokens(a: VocabularyReading, b: VocabularyReading, sizes: tuple[int, int]) -> Fact:
@@ -310,3 +279,45 @@ def token_remarks(a: VocabularyReading, b: VocabularyReading) -> Iterator[Remark
     if a.tokens != b.tokens:
         orders = "lm_head's rows are in this one's order", "in another one; they are compared token by token"
         yield Remark("token order", *orders)
+
+
+def compare_spelling(a: Side, b: Side, vocabulary: Iterable[Remark] = ()) -> Spelling:
+    """Every difference in how the files are written; `vocabulary` are those of the draft vocabulary."""
+    words_a, words_b = _words(a), _words(b)
+    remarks = [
+        Remark(about, text, words_b[about]) for about, text in words_a.items() if text != words_b[about]
+    ]
+    tensors_a, tensors_b = tensors_of(a), tensors_of(b)
+    names = [
+        NamePair(name, tensor.stored, tensors_b[name].stored)
+        for name, tensor in tensors_a.items()
+        if name in tensors_b and tensor.stored != tensors_b[name].stored
+    ]
+    keys_a, keys_b = dict(_flat(a.flat)), dict(_flat(b.flat))
+    keys = [
+        KeyPair(key, keys_a.get(key), keys_b.get(key))
+        for key in dict.fromkeys((*keys_a, *keys_b))
+        if keys_a.get(key) != keys_b.get(key)
+    ]
+    return Spelling((*remarks, *vocabulary), tuple(names), tuple(keys))
+
+
+def _words(side: Side) -> dict[str, str]:
+    drafter, aux = side.drafter, side.drafter.aux
+    ids = f"{', '.join(map(str, aux.ids))} ({CONVENTIONS[aux.convention]})" if aux.ids else "none"
+    return {
+        "producer": by_name(drafter.producer).title,
+        "layer ids": ids,
+        "files": listed(side.checkpoint.weight_files),
+        "target": drafter.target.name or "not named",
+        "strays": listed(drafter.strays) or "none",
+    }
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys as "object.key"; null is left out, as it means the same as an absent key."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", value

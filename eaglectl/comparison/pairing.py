@@ -275,8 +275,8 @@ def _distance(a: Content, b: Content) -> Numbers | None:
     blocks = (content.blocks(NUMBER_BLOCK * width) for content, width in zip((a, b), widths, strict=True))
     for raw_a, raw_b in zip(*blocks, strict=True):
         if is_one_dtype:  # by their words: -0 is not 0, and a NaN equals itself
-            words_a, words_b = (np.frombuffer(raw, f"<u{widths[0]}") for raw in (raw_a, raw_b))
-            differing += int(np.count_nonzero(words_a != words_b))
+            word = f"<u{widths[0]}"
+            differing += int(np.count_nonzero(np.frombuffer(raw_a, word) != np.frombuffer(raw_b, word)))
         if not is_float:
             continue
         with np.errstate(all="ignore"):
@@ -289,7 +289,7 @@ def _distance(a: Content, b: Content) -> Numbers | None:
         max_abs, not_finite = max(max_abs, sums[2]), not_finite + sums[3]
     if not is_float:
         return Numbers(prod(a.tensor.shape), differing)
-    is_known = squared_a and isfinite(squared_a) and isfinite(squared_difference)
+    is_known = squared_a and isfinite(squared_a + squared_difference)
     return Numbers(
         prod(a.tensor.shape),
         differing,

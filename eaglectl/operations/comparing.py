@@ -1,7 +1,7 @@
 """`diff`: compare two drafters."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from eaglectl.comparison.comparison import Comparison, Fact, Side
 from eaglectl.comparison.meaning import (
     DRAFT_TOKENS,
-    by_record,
     compare_facts,
+    compare_spelling,
     compare_tokens,
     head_rows,
     questions,
@@ -20,16 +20,17 @@ from eaglectl.comparison.meaning import (
     token_remarks,
 )
 from eaglectl.comparison.pairing import compare_data, in_one_order, pair_headers
-from eaglectl.comparison.sides import compare_spelling, naming_side, read_side, unneeded_answers
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.registry import ENGINES, EngineRequest
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
-from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.hub import HubSource
 from eaglectl.files.opening import open_source, uncompared_weights
 from eaglectl.files.source import FolderSource
+from eaglectl.formats.catalogue import by_name, known_answers
+from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.format import Answers
-from eaglectl.formats.reader import check_answers
+from eaglectl.formats.reader import check_answers, read_drafter
 from eaglectl.judge.judgement import judge_drafter
 from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.keywords import StrPath, with_keywords
@@ -46,6 +47,28 @@ from eaglectl.target import (
 )
 from eaglectl.verdicts import FactState
 
+IsOpen = Callable[[Side], bool]
+
+
+def _has_note(*topics: str) -> IsOpen:
+    return lambda side: any(note.topic in topics for note in side.drafter.notes)
+
+
+# --source-semantics KEY: whether the files of a side leave it open
+OPEN: Mapping[str, IsOpen] = {
+    **dict.fromkeys(("norm_output", *known_answers()), lambda side: side.drafter.norms.norm_output is None),
+    "norm_before_residual": lambda side: not Keys(side.flat).is_stated("norm_before_residual"),
+    "rope": _has_note("rope-base-doubt", "rope-untrained"),
+    "rope_interleave": _has_note("rope-pairing"),
+    "mask_token_id": _has_note("mask-token"),
+    "harmless": _has_note("unread-key", "partial-rotary"),
+}
+
+
+NOT_NEEDED = {
+    "--aux-layers": "the files of both state their layers",
+    "--aux-convention": "neither file has ids of unknown meaning",
+}
 # questions that make no fact unknown: both sides ask them
 NOTED_QUESTIONS = ("rope_theta", "mask_token_id")
 
@@ -86,17 +109,14 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
         return replace(compared, notes=(*targets, *compared.notes, *unread))
     a, b, order_notes = in_one_order(written_a, written_b)
     notes = (*targets, *_notes(written_a, written_b, answers), *order_notes)
+    answer, sizes = answers.semantics.get("d2t"), (a.drafter.dims.draft_vocab, b.drafter.dims.draft_vocab)
     with _readable(a) as (data_a, copied_a), _readable(b) as (data_b, copied_b):
-        answer, sizes = answers.semantics.get("d2t"), (a.drafter.dims.draft_vocab, b.drafter.dims.draft_vocab)
         tokens_a, tokens_b = read_tokens(data_a, answer), read_tokens(data_b, answer)
         headers = list(pair_headers(a, b, head_rows(tokens_a, tokens_b)))
         pairs = tuple(compare_data(data_a.checkpoint, data_b.checkpoint, headers, on_progress))
-    facts = [
-        by_record(fact, a, b, pairs) if fact.name == "boundaries" else fact for fact in compare_facts(a, b)
-    ]
-    facts.append(compare_tokens(tokens_a, tokens_b, sizes))
+    facts = (*compare_facts(a, b), compare_tokens(tokens_a, tokens_b, sizes))
     spelling = compare_spelling(written_a, written_b, token_remarks(tokens_a, tokens_b))
-    return Comparison(a, b, tuple(facts), pairs, spelling, True, (*notes, *copied_a, *copied_b))
+    return Comparison(a, b, facts, pairs, spelling, True, (*notes, *copied_a, *copied_b))
 
 
 def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
@@ -172,3 +192,51 @@ def _readable(side: Side) -> Iterator[tuple[Side, tuple[str, ...]]]:
             " were copied to a temporary folder to be compared, and nothing in them was run"
         )
         yield replace(side, checkpoint=read_checkpoint(copied)), (note,)
+
+
+@contextmanager
+def naming_side(name: str, text: str) -> Iterator[None]:
+    """Raise errors but UsageError as UnreadableError, with the side: exit code 1 is for a difference."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except EaglectlError as error:
+        label = name if text in str(error) else f"{name} ({text})"
+        raise UnreadableError(f"{label}: {error}") from None
+
+
+def read_side(text: str, checkpoint: Checkpoint, target: Target, answers: Answers) -> Side:
+    """A or B, headers only, with those of the answers that its files need; d2t is read later."""
+    needed = Answers()
+    for _ in range(2):
+        drafter = read_drafter(checkpoint, needed, target)
+        flat = by_name(drafter.producer).flat(checkpoint.config)
+        side = Side(text, checkpoint, drafter, flat, target, needed)
+        aux = drafter.aux
+        is_answered = aux.boundaries is None or (aux.ids is None and answers.aux_layers is not None)
+        has_ids = aux.ids is not None or answers.aux_layers is not None
+        needed = Answers(
+            answers.aux_layers if is_answered else None,
+            answers.aux_convention if is_answered and has_ids else None,
+            {key: value for key, value in answers.semantics.items() if key in OPEN and OPEN[key](side)},
+        )
+        if needed == Answers():
+            break
+    _ = side.drafter.rope.mla_factors  # raises here, where the side is known
+    return side
+
+
+def unneeded_answers(a: Side, b: Side, answers: Answers) -> Iterator[str]:
+    """A note for each answer that neither side needs."""
+    given, *needed = (
+        {
+            "--aux-layers": each.aux_layers,
+            "--aux-convention": each.aux_convention,
+            **{f"--source-semantics {key}": True for key in each.semantics if key in OPEN},
+        }
+        for each in (answers, a.answers, b.answers)
+    )
+    for option, value in given.items():
+        if value and not any(side.get(option) for side in needed):
+            yield f"{option} was not needed: {NOT_NEEDED.get(option, 'neither file leaves it open')}"

@@ -38,8 +38,8 @@ from eaglectl.operations.options import (
 from eaglectl.operations.smoking import as_preset, repair_command, search_aux_layers, smoke_drafts
 from eaglectl.operations.validating import validate
 from eaglectl.progress import OnProgress, StagedWork
+from eaglectl.run.answering import TRYING
 from eaglectl.run.diagnosis import CAUSES, CONTRADICTION, Evidence, Phase, find_cause
-from eaglectl.run.layers import TRYING
 from eaglectl.run.prompts import choose_prompts
 from eaglectl.run.report import SmokeReport
 from eaglectl.run.stage import loading_once

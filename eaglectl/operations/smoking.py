@@ -44,13 +44,12 @@ from eaglectl.operations.options import (
 from eaglectl.options import options_of
 from eaglectl.progress import LOADING, OnProgress, report_step
 from eaglectl.report.output_files import parse_new, write_new
+from eaglectl.run.answering import LayerSearch, search_layers
 from eaglectl.run.coverage import TokenText, counts_text
 from eaglectl.run.engine_arguments import check_engine_arguments
-from eaglectl.run.gate import compare_positions
 from eaglectl.run.installed import load_only as load
 from eaglectl.run.installed import run_installed, run_sglang
 from eaglectl.run.job import EngineJob, EngineRun
-from eaglectl.run.layers import LayerSearch, search_layers
 from eaglectl.run.matching import match_server
 from eaglectl.run.probe import probe_drift
 from eaglectl.run.process import VLLM, has_torch, require_torch
@@ -61,6 +60,7 @@ from eaglectl.run.report import (
     Pair,
     SmokeReport,
     compare_drafters,
+    compare_positions,
     make_report,
     with_variants,
 )

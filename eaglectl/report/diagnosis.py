@@ -5,9 +5,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.report.acceptance import length, readings_line, readings_section, share
+from eaglectl.report.acceptance import MEASUREMENT, length, measured, readings_line, readings_section, share
 from eaglectl.report.documents.document import Parts
-from eaglectl.report.documents.measurement import MEASUREMENT, measured
 from eaglectl.report.section import (
     TONES,
     Commands,
@@ -23,8 +22,8 @@ from eaglectl.report.section import (
     grouped,
 )
 from eaglectl.report.wording import shortened
+from eaglectl.run.answering import PositionShare
 from eaglectl.run.diagnosis import Diagnosis
-from eaglectl.run.layers import PositionShare
 from eaglectl.run.report import SmokeReport
 from eaglectl.run.sensitivity import Variant
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding
@@ -68,21 +67,14 @@ def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
     text, following, *others = diagnosis.title, *(diagnosis.commands or ("",))
     if served is not None and not any(character.isdigit() for character in text):
         text += f" (acceptance length {served.measured.length.value:.2f} at k={served.k})"
-    variants = _readings(diagnosis)
-    weakest = [
-        (f"{row.number} ({row.set})", f"{row.length:.2f} in {row.drafts} drafts", row.text)
-        for row in _weakest(diagnosis)[:MOST_PROMPTS]
-    ]
-    parts = [(f"{part.start} to {part.end - 1}", share(part.share)) for part in _positions(diagnosis)]
     reasons = grouped((reason, title) for title, reason in diagnosis.not_looked)
     not_looked = [f"{'; '.join(titles)}: {reason}" for reason, titles in reasons.items()]
     notes = reference.probed.notes if reference and reference.probed else ()
     sections = [
         Section("Measured", [Pairs(list(_measured(diagnosis)))], has_heading=False),
         Section("Else", [Commands([("", command) for command in others])]),
-        *([readings_section(variants)] if variants else []),
-        Section("Where it loses", [Table(("prompt", "length", "it begins"), weakest)], LOSES, is_more=True),
-        Section("By position in the text", [Table(("positions", "right"), parts)], POSITIONS, is_more=True),
+        readings_section(_readings(diagnosis)),
+        *_loses(diagnosis),
         Section("Ruled out", [Lines(diagnosis.ruled_out or ["nothing"], is_list=True)], is_more=True),
         Section("Not looked at", [Lines(not_looked or ["nothing"], is_list=True)], is_more=True),
         Section("Notes", [Remarks([Remark(Words("note", "plain"), note) for note in notes])], is_more=True),
@@ -92,6 +84,20 @@ def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
     cause, title = [words] if words else [], Words(text, "strong")
     head = (verdict, "  ", title)
     return Outline("diagnose", verdict, diagnosis.source, title, head, sections, cause=cause, next=following)
+
+
+def _loses(diagnosis: Diagnosis) -> tuple[Section, Section]:
+    """The prompts and the positions in the text at which it loses."""
+    rows = [
+        (f"{row.number} ({row.set})", f"{row.length:.2f} in {row.drafts} drafts", row.text)
+        for row in _weakest(diagnosis)[:MOST_PROMPTS]
+    ]
+    parts = [(f"{part.start} to {part.end - 1}", share(part.share)) for part in _positions(diagnosis)]
+    prompts, positions = Table(("prompt", "length", "it begins"), rows), Table(("positions", "right"), parts)
+    return (
+        Section("Where it loses", [prompts], LOSES, is_more=True),
+        Section("By position in the text", [positions], POSITIONS, is_more=True),
+    )
 
 
 def _measured(diagnosis: Diagnosis) -> Iterator[tuple[str, Line]]:

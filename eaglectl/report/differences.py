@@ -61,7 +61,7 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
     sections = [
         Section("", [Lines(lines)], has_heading=False),
         Section("Meaning", [Table(("fact", "A", "B", ""), facts, is_whole=True)], f"facts: {counts}"),
-        *([_served(comparison)] if comparison.served else []),
+        _served(comparison),
         Section(
             "Tensors",
             [
@@ -70,7 +70,7 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
             ],
             _count_tensors(comparison),
         ),
-        *([_spelling(comparison.spelling, is_whole=is_whole)] if comparison.spelling.differs else []),
+        _spelling(comparison.spelling, is_whole=is_whole),
         Section("Notes", [Lines(first_lines(comparison.notes), is_list=True)]),
     ]
     tone, text = TONES[comparison.verdict], f"{comparison.verdict}: {_meaning(comparison)}"

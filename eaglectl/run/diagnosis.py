@@ -17,9 +17,7 @@ from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.judge.judge import Report
 from eaglectl.judge.judgement import changes_serving
 from eaglectl.judge.rule import Finding
-from eaglectl.run.answering import MeasuredAnswer
-from eaglectl.run.candidates import MADE_OF_T2D
-from eaglectl.run.layers import LayerSearch
+from eaglectl.run.answering import LayerSearch, MeasuredAnswer
 from eaglectl.run.measurement import (
     DEAD_LENGTH,
     DEAD_POSITION_0,
@@ -32,7 +30,7 @@ from eaglectl.run.measurement import (
     ratio,
 )
 from eaglectl.run.report import MAX_REGRESSION, SmokeReport
-from eaglectl.run.sensitivity import LEAST_GAIN, LEAST_PROMPTS, MOST_TIMES, Variant
+from eaglectl.run.sensitivity import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES, Variant
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, ReadingOutcome, ServedAs
 

@@ -4,7 +4,7 @@ All readings draft from every position of the texts that the target wrote, on st
 Those that win are then run by draft-and-verify.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,11 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.conversion.readings import readings, with_sizes
+from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Rope
+from eaglectl.drafter.vocabulary import FROM_T2D
 from eaglectl.errors import RefusedError
 from eaglectl.progress import Progress
-from eaglectl.run.candidates import Candidate, candidates
 from eaglectl.run.job import EngineJob
 from eaglectl.run.measurement import (
     LEVEL,
@@ -32,7 +34,7 @@ from eaglectl.run.measurement import (
     ratio,
 )
 from eaglectl.run.prompts import batches_by_length
-from eaglectl.run.stage import Stage
+from eaglectl.run.stage import Candidate, Stage
 from eaglectl.verdicts import ReadingOutcome
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ MOST_VERIFIED, CLOSE = 2, 0.95
 # a fall of acceptance at a position: at most this share of what it was, and this many standard errors
 FALL, FALL_ERRORS = 0.8, 6.0
 FIRST_EDGE, LEAST_BELOW, LEAST_ABOVE = 16, 100, 100
+DEFAULT_ROPE_THETA = 10000.0
+MADE_OF_T2D = "d2t made of t2d"
 
 
 class Variant(Struct, frozen=True):
@@ -138,12 +142,7 @@ def probe_sensitivity(
         with suppress(RefusedError):  # a rope that the reference does not have
             if (model := stage.model(candidate)) is None:
                 continue
-            for each, own in zip(passes, stated, strict=True):
-                run = each.run(model, candidate.boundaries)
-                is_worse = each.starts > each.left_out and ratio(run.results, own.results).high < 1
-                if is_worse or each is first:
-                    runs.append((candidate, run, own))
-                    break
+            runs.append((candidate, *_drafts(passes, stated, model, candidate.boundaries)))
         report(Progress("probing", number, len(tried), "readings"))
     gains = [run.gains(own) for _, run, own in runs]
     p_values, variants = holm([gain_p_value(gain) for gain in gains]), []
@@ -151,15 +150,32 @@ def probe_sensitivity(
         compared = ratio(run.results, own.results)
         variant = Variant(candidate.name, candidate.option, measure(run.results), compared, p_value)
         variants.append(judge_gain(variant, gain, run.length / own.length, len(runs)))
-    # those that win most are measured by draft-and-verify
-    better = sorted(
-        (variant for variant in variants if variant.is_better), key=lambda variant: -variant.ratio.value
+    verified = _verified(first, variants, {candidate.option: candidate for candidate in tried})
+    return Sensitivity(verified, tuple(first.notes()), first.fall, first.left_out, first.starts)
+
+
+def _drafts(
+    passes: Sequence["FirstPass"], stated: Sequence["Drafts"], model: "DraftModel", boundaries: Sequence[int]
+) -> "tuple[Drafts, Drafts]":
+    """The drafts of a reading, and the stated ones on the same texts: the first that show it to be worse."""
+    for each, own in zip(passes, stated, strict=True):
+        run = each.run(model, boundaries)
+        if each.starts > each.left_out and ratio(run.results, own.results).high < 1:
+            break
+    return run, own
+
+
+def _verified(
+    first: "FirstPass", variants: Sequence[Variant], tried: Mapping[str, Candidate]
+) -> tuple[Variant, ...]:
+    """The variants, of which those that win most are measured by draft-and-verify."""
+    ratios = {variant.option: variant.ratio.value for variant in variants if variant.is_better}
+    close = [option for option, value in ratios.items() if value >= CLOSE * max(ratios.values())]
+    most = sorted(close, key=lambda option: -ratios[option])[:MOST_VERIFIED]
+    return tuple(
+        first.verify(variant, tried[variant.option]) if variant.option in most else variant
+        for variant in variants
     )
-    close = [variant for variant in better if variant.ratio.value >= CLOSE * better[0].ratio.value]
-    by_option = {candidate.option: candidate for candidate in tried}
-    verified = {each.option: first.verify(each, by_option[each.option]) for each in close[:MOST_VERIFIED]}
-    variants = [verified.get(variant.option, variant) for variant in variants]
-    return Sensitivity(tuple(variants), tuple(first.notes()), first.fall, first.left_out, first.starts)
 
 
 def judge_gain(variant: Variant, gains: Gains, gain_at_starts: float, tries: int) -> Variant:
@@ -415,3 +431,62 @@ def _by_text(batches: Iterable[tuple[Sequence[int], Sequence[Any]]]) -> list[tup
         arrays = [tensor.cpu().numpy() for tensor in tensors]
         rows |= zip(indices, zip(*arrays, strict=True), strict=True)
     return [rows[index] for index in range(len(rows))]
+
+
+def candidates(
+    drafter: Drafter, depth: int, target_rope: Rope | None, marked_tokens: tuple[int, ...] = ()
+) -> Iterator[Candidate]:
+    """Other readings of `drafter` for a target of `depth` layers with `target_rope`.
+
+    `marked_tokens` are those of a t2d that contradicts d2t.
+    """
+    boundaries = drafter.aux.boundaries or ()
+    for step in (-1, 1):
+        shifted = tuple(boundary + step for boundary in boundaries)
+        if shifted and min(shifted) >= 0 and max(shifted) <= depth:
+            option = f"--aux-layers {','.join(map(str, shifted))}"
+            yield Candidate(f"aux boundaries {step:+d}", option, drafter, shifted)
+    yield from _switched(drafter, boundaries)
+    for name, answer, rope in _ropes(drafter.rope, target_rope):
+        option = f"--source-semantics rope={answer}"
+        yield Candidate(name, option, replace(drafter, rope=rope), boundaries)
+    if drafter.has_reduced_vocabulary:
+        option = "--source-semantics d2t=absolute"
+        yield Candidate("d2t as absolute ids", option, drafter, boundaries, is_d2t_absolute=True)
+    if marked_tokens:
+        option = f"--fix-reading {FROM_T2D}"
+        yield Candidate(MADE_OF_T2D, option, drafter, boundaries, tokens=marked_tokens)
+    for reading in readings(drafter):
+        resized, option = with_sizes(drafter, reading.key, reading.value), f"--fix-reading {reading.text}"
+        yield Candidate(reading.title, option, resized, boundaries, reading=reading)
+
+
+def _switched(drafter: Drafter, boundaries: tuple[int, ...]) -> Iterator[Candidate]:
+    """Each switch of the norms the other way; the second norm where there is a doubt about it."""
+    for switch in ("norm_output", "norm_before_residual"):
+        flipped = not getattr(drafter.norms, switch)
+        value = str(flipped).lower()
+        norms = replace(drafter.norms, **{switch: flipped})
+        option = f"--source-semantics {switch}={value}"
+        yield Candidate(f"{switch} {value}", option, replace(drafter, norms=norms), boundaries)
+    doubted = {note.topic for note in drafter.notes} | {entry.topic for entry in drafter.settled}
+    if doubted & {DOUBLE_NORM, JOINED_NORMS}:
+        norms = replace(drafter.norms, hidden_twice=not drafter.norms.hidden_twice)
+        count = "twice" if norms.hidden_twice else "once"
+        option = f"--source-semantics {HIDDEN_NORM}={count}"
+        yield Candidate(f"state normed {count}", option, replace(drafter, norms=norms), boundaries)
+
+
+def _ropes(stated: Rope, target: Rope | None) -> Iterator[tuple[str, str, Rope]]:
+    """Name, answer and rope of each other rope: 10000, the target's base, its scaling, none."""
+    bases = [DEFAULT_ROPE_THETA]
+    if target is not None and target.theta.is_integer():
+        bases.append(target.theta)
+    for base in dict.fromkeys(bases):
+        if base != stated.theta:
+            yield f"rope base {base:.0f}", f"{base:.0f}", replace(stated, theta=base)
+    if stated.scaling is not None and "mrope_section" not in stated.scaling:
+        yield "rope without scaling", "plain", replace(stated, scaling=None)
+    if target is not None and target.scaling not in (None, stated.scaling):
+        rope = replace(stated, theta=target.theta, scaling=target.scaling)
+        yield "rope of the target, with its scaling", "target", rope

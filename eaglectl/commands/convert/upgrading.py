@@ -42,7 +42,7 @@ from eaglectl.shell import as_path
 from eaglectl.target import TargetChoice, asking_for, weights_folder
 
 if TYPE_CHECKING:
-    from eaglectl.run.gate import Gate
+    from eaglectl.run.report import Gate
 
 FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
 
@@ -227,7 +227,7 @@ class _Upgrade(Struct, frozen=True):
         Raises UsageError where they cannot be run, RefusedError where the drafter hardly drafts before the
         conversion.
         """
-        from eaglectl.run.gate import run_gate
+        from eaglectl.run.report import run_gate
 
         folder = weights_folder(conversion.target)
         place = str(out or default_place(self.files.original, "3.1"))
@@ -268,7 +268,7 @@ class _Upgrade(Struct, frozen=True):
 
     def _check_baseline(self, baseline: float) -> None:
         """Raise RefusedError where the drafter hardly drafts before the conversion."""
-        from eaglectl.run.gate import MIN_BASELINE_LENGTH
+        from eaglectl.run.report import MIN_BASELINE_LENGTH
 
         if baseline < MIN_BASELINE_LENGTH:
             trust = ["--trust-remote-code"] * self.options.trust_remote_code

@@ -3,8 +3,8 @@
 from typing import Any
 
 from eaglectl.commands.ready.report import engine_gain, last_line
+from eaglectl.report.acceptance import MEASUREMENT, measured
 from eaglectl.report.documents.document import Parts
-from eaglectl.report.documents.measurement import MEASUREMENT, measured
 from eaglectl.results import EngineReadiness, Readiness
 from eaglectl.run.report import Gain, SmokeReport
 from eaglectl.run.speed import Speed

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from eaglectl.engines.registry import ENGINES
+from eaglectl.report.acceptance import TITLE, speed_section
 from eaglectl.report.inspection import headline, layer_strip
 from eaglectl.report.section import TONES, Commands, Line, Lines, Outline, Section, Table, Words, grouped
-from eaglectl.report.speed import TITLE, speed_section
 from eaglectl.report.wording import OUTCOME_TONES, placeholders, trained_layers
 from eaglectl.results import EngineReadiness, Readiness
 from eaglectl.run.report import Gain, SmokeReport, gain

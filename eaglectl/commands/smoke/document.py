@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from eaglectl.report.acceptance import speed_meaning
+from eaglectl.report.acceptance import MEASUREMENT, speed_meaning
 from eaglectl.report.documents.document import Parts
-from eaglectl.report.documents.measurement import MEASUREMENT
 from eaglectl.run.job import EngineRun
 from eaglectl.run.matching import FilesMatch, ServerMatch
 from eaglectl.run.probe import DriftCondition

@@ -7,7 +7,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.comparison.sides import naming_side, read_side
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.registry import ENGINES, EngineRequest
 from eaglectl.engines.releases import ranges
@@ -23,7 +22,7 @@ from eaglectl.judge.judgement import judge_drafter
 from eaglectl.judge.policy import Policy
 from eaglectl.judge.rule import Finding
 from eaglectl.judge.subject import GivenTarget, Subject
-from eaglectl.operations.comparing import compare_headers
+from eaglectl.operations.comparing import compare_headers, naming_side, read_side
 from eaglectl.operations.options import ValidateOptions
 from eaglectl.operations.validating import judge_source
 from eaglectl.publish.card import make_card
