@@ -153,7 +153,6 @@ def _shown(aux: AuxLayers) -> Any:
 
 
 def _may_agree(a: AuxLayers, b: AuxLayers) -> bool:
-    """Whether the two may mean the same boundaries."""
     readings_a, readings_b = _readings(a), _readings(b)
     if readings_a is not None and readings_b is not None:
         return bool(readings_a & readings_b)

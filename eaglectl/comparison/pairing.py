@@ -258,7 +258,6 @@ def _digests(
 
 
 def _is_zero(content: Content) -> bool:
-    """Whether a tensor of floats holds only zeros, of either sign."""
     dtype = content.tensor.dtype
     return dtype in FLOAT_FORMATS and not any(_numbers(dtype, block).any() for block in content.blocks())
 

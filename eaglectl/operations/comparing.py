@@ -120,7 +120,6 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
 
 
 def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
-    """The comparison with what engines do with both."""
     requests = tuple(EngineRequest(name, engine.releases[-1:]) for name, engine in ENGINES.items())
     judgements = []
     for side in (comparison.a, comparison.b):
@@ -174,7 +173,6 @@ def compare_headers(written_a: Side, written_b: Side, answers: Answers) -> Compa
 
 
 def _notes(a: Side, b: Side, answers: Answers) -> tuple[str, ...]:
-    """The notes on two sides as they are written."""
     return (*questions(a, b, NOTED_QUESTIONS), *unneeded_answers(a, b, answers))
 
 

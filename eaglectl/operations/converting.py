@@ -50,7 +50,7 @@ from eaglectl.operations.copies import (
     selected_tokens_of,
     without_pickles,
 )
-from eaglectl.operations.open_questions import measure_open_questions, measure_run
+from eaglectl.operations.open_questions import measure_open_questions
 from eaglectl.operations.options import ConvertOptions
 from eaglectl.progress import OnProgress
 from eaglectl.results import Conversion, OutputServing
@@ -94,7 +94,7 @@ def convert(
     with opened(original, path_text(out), is_looked_at=options.dry_run) as files:
         choice = named or target_of(files, options.answers)
         target, options = given or choice.known(options.target_name), replace(options, target=choice.place)
-        questions = measure_open_questions(files, target, options.answers, measure_run(options), on_progress)
+        questions = measure_open_questions(files, target, options, on_progress)
         options = options.answered(questions.answers, questions.record)
         complete = completing(source, choice.text, options.answers)
         show = on_plan and (lambda plan: on_plan(plan.completed(complete)))

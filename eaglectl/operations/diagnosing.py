@@ -274,7 +274,6 @@ class Looks(Struct, frozen=True):
         )
 
     def _command(self, verb: str, *words: str) -> str:
-        """A command of eaglectl on this drafter and target."""
         return command(verb, self.source, *words, target=self.target, answers=self.options.answers)
 
     def _commands(self) -> dict[str, str]:

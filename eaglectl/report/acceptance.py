@@ -116,7 +116,6 @@ def _acceptance(report: SmokeReport) -> Table:
 
 
 def _against(against: DrafterComparison) -> Section:
-    """The second drafter's figures, what the ratio must be, and the ratio on each set."""
     rounds = f", of rounds {estimate(against.rounds)}" if against.has_positions else ""
     text = (
         f"{against.ending}: ratio {estimate(against.ratio)}{rounds}; its length"
@@ -258,7 +257,6 @@ def speed_meaning(report: SmokeReport) -> str:
 
 
 def _prompts(report: SmokeReport) -> str:
-    """How many prompts, of which file, and where their answers end."""
     choice, end = report.choice, ", past the end of sequence" if report.ignores_eos else ""
     text = f"{report.measured.prompts}, {report.max_tokens} new tokens each at most{end}"
     if choice is not None and choice.sample is not None:

@@ -87,7 +87,6 @@ def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
 
 
 def _loses(diagnosis: Diagnosis) -> tuple[Section, Section]:
-    """The prompts and the positions in the text at which it loses."""
     rows = [
         (f"{row.number} ({row.set})", f"{row.length:.2f} in {row.drafts} drafts", row.text)
         for row in _weakest(diagnosis)[:MOST_PROMPTS]

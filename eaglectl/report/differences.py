@@ -80,7 +80,6 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
 
 
 def _served(comparison: Comparison) -> Section:
-    """What engines do with both as stored."""
     rows = [
         (fact.name, Words(fact.a, FACT_TONES.get(fact.state, "quiet")), fact.b) for fact in comparison.served
     ]
@@ -199,7 +198,6 @@ def fact_why(fact: Fact) -> str:
 
 
 def _count_tensors(comparison: Comparison) -> str:
-    """How many tensors are equal, differ, and were not read."""
     states = Counter(pair.state for pair in comparison.tensors)
     counts = (
         (states[TensorState.EQUAL], "equal"),
@@ -210,7 +208,6 @@ def _count_tensors(comparison: Comparison) -> str:
 
 
 def _value(item: object) -> str:
-    """A value of a config as text, cut where it is long."""
     if isinstance(item, list) and item and all(type(number) is int for number in item):
         return ", ".join(map(str, item))
     if item is None:

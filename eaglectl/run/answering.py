@@ -170,7 +170,6 @@ def _moved(boundaries: Boundaries, place: int, depth: int) -> Iterator[Boundarie
 
 
 def _is_possible(boundaries: Boundaries, depth: int) -> bool:
-    """Whether a target of this depth has these boundaries, in their order."""
     ascending = sorted(set(boundaries)) == list(boundaries)
     return ascending and boundaries[0] >= 0 and boundaries[-1] <= depth
 
@@ -479,7 +478,6 @@ class _Readings:
         return max((pick for pick in picks if pick in self.drafts), key=lambda pick: self.drafts[pick].length)
 
     def report(self, step: str, done: int, total: int | None, unit: str) -> None:
-        """Report progress."""
         if self.stage.job.on_progress:
             self.stage.job.on_progress(Progress(step, done, total, unit))
 

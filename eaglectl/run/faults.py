@@ -116,7 +116,6 @@ def _own_fault(release: str, text: str, frames: Sequence[tuple[str, str]]) -> Ea
 
 
 def _setup_fault(release: str, text: str) -> UnreadableError | None:
-    """The error for what the engine's installation, device or arguments lack."""
     if missing := MISSING.search(text):
         advice = f"install the package {missing[1]}" if missing[1] else "install the engine again"
         return UnreadableError(
@@ -135,7 +134,6 @@ def _run_fault(
     answer: Mapping[str, Any],
     request: Mapping[str, Any],
 ) -> EaglectlError:
-    """The error for a run that failed in the engine's own code."""
     place = next((frame for frame in reversed(frames) if DRAFTER_MODULE.search(frame[0])), None)
     if request["mode"] != "plain" and (place or PAIR.search(text)):
         where = f" ({_where(place, answer)})" if place else ""

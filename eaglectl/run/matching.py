@@ -82,8 +82,9 @@ def match_server(
 
     Raises UnreadableError where one of them drafted nothing.
     """
-    begin_alike = sum(_begin(result.text) == _begin(text) for result, text in zip(served, texts, strict=True))
-    same = [result.text.strip() == text.strip() for result, text in zip(served, texts, strict=True)]
+    answers = [(result.text.strip(), text.strip()) for result, text in zip(served, texts, strict=True)]
+    begin_alike = sum(theirs[:BEGIN] == ours[:BEGIN] for theirs, ours in answers)
+    same = [theirs == ours for theirs, ours in answers]
     matches = tuple(_match(source, served, results, same) for source, results in files)
     count = len(served)
     if 2 * begin_alike < count:
@@ -94,10 +95,6 @@ def match_server(
         return ServerMatch(matches, count, begin_alike, MatchEnding.COULD_NOT_TELL, "", words)
     ending, nearest, words = _judge(matches, _distances(served, files), count)
     return ServerMatch(matches, count, begin_alike, ending, nearest, words)
-
-
-def _begin(text: str) -> str:
-    return text.strip()[:BEGIN]
 
 
 def _match(
@@ -118,12 +115,10 @@ def _match(
 
 def _counts(result: PromptResult) -> list[tuple[int, tuple[int, ...]]]:
     """Drafts and accepted drafts by position, and both without the last round: llama-server leaves it out."""
-    counts = [(result.drafts, result.accepted)]
-    if result.rounds:
-        last = result.rounds[-1]
-        accepted = tuple(count - (place < last) for place, count in enumerate(result.accepted))
-        counts.append((result.drafts - 1, accepted))
-    return counts
+    last = result.rounds[-1] if result.rounds else 0
+    accepted = tuple(count - (place < last) for place, count in enumerate(result.accepted))
+    shorter = [(result.drafts - 1, accepted)] if result.rounds else []
+    return [(result.drafts, result.accepted), *shorter]
 
 
 def _ending(
@@ -144,21 +139,25 @@ def _ending(
         return MatchEnding.NO, compared
     smooth = (equal + 1) / (compared + 2)
     distance = abs(smooth - LIKE_SHARE)
-    if distance == 0:
-        return MatchEnding.COULD_NOT_TELL, None
-    return MatchEnding.COULD_NOT_TELL, math.ceil(smooth * (1 - smooth) * (Z / distance) ** 2)
+    needed = math.ceil(smooth * (1 - smooth) * (Z / distance) ** 2) if distance else None
+    return MatchEnding.COULD_NOT_TELL, needed
 
 
 def _distances(
     served: Sequence[PromptResult], files: Sequence[tuple[str, Sequence[PromptResult]]]
 ) -> list[list[int]]:
     """How far the counts of each drafter's files are from the server's, by prompt."""
-
-    def distance(theirs: PromptResult, ours: PromptResult) -> int:
-        counts = zip((theirs.drafts, *theirs.accepted), (ours.drafts, *ours.accepted), strict=False)
-        return sum(abs(first - second) for first, second in counts)
-
-    return [[distance(*pair) for pair in zip(served, results, strict=True)] for _, results in files]
+    counts = [
+        [(result.drafts, *result.accepted) for result in results]
+        for results in (served, *(results for _, results in files))
+    ]
+    return [
+        [
+            sum(abs(first - second) for first, second in zip(theirs, own, strict=False))
+            for theirs, own in zip(counts[0], ours, strict=True)
+        ]
+        for ours in counts[1:]
+    ]
 
 
 def _judge(

@@ -1,8 +1,9 @@
 """The drift probe: other templates, a system prompt, long context, to depth 7."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as replace_prompt
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,9 +14,6 @@ from eaglectl.run.measurement import Measurement, measure
 from eaglectl.run.prompts import Prompt
 from eaglectl.run.stage import Stage
 from eaglectl.run.tokens import chat_messages, token_ids
-
-if TYPE_CHECKING:
-    from eaglectl.reference.model import DraftModel
 
 DEPTH = 7
 # a message's turn, and what opens the answer; the first whose mark the target's own template lacks is taken
@@ -57,40 +55,28 @@ def probe_drift(job: EngineJob) -> tuple[DriftCondition, ...]:
             " token ids; give --prompts as text or messages, or --probe sensitivity"
         )
     stage = Stage(replace(job, k=DEPTH))
-    conditions = []
-    for name, texts in _texts_by_condition(job, stage).items():
-        recorder = _DriftRecorder(stage.drafter)
-        results = stage.run(stage.drafter, texts, on_draft_step=recorder)
-        conditions.append(DriftCondition(name, measure(results), *recorder.means()))
-    return tuple(conditions)
+    return tuple(_measured(stage, name, texts) for name, texts in _texts_by_condition(job, stage).items())
 
 
-class _DriftRecorder:
-    """Means by draft depth: RMS of the fed-back state, and attention on the first and on own tokens."""
+def _measured(stage: Stage, name: str, texts: Sequence[Sequence[int]]) -> DriftCondition:
+    attention: list[Any] = []
+    stage.drafter.attention_log = attention
+    steps: dict[int, list[tuple[float, float, float]]] = {}
 
-    def __init__(self, drafter: "DraftModel") -> None:
-        self.drafter = drafter
-        self.attention: list[Any] = []
-        self.drafter.attention_log = self.attention
-        self.sums: dict[int, list[float]] = {}
-
-    def __call__(self, depth: int, state: Any, valid: Any) -> None:
-        """Add one draft step (reference/speculation.py, OnDraftStep)."""
-        rms = state.float().pow(2).mean(-1).sqrt()[:, 0]
-        weights = self.attention[-1]
+    def record(depth: int, state: Any, valid: Any) -> None:
+        """Keep the figures of one draft step (reference/speculation.py, OnDraftStep)."""
+        rms, weights = state.float().pow(2).mean(-1).sqrt()[:, 0].mean(), attention[-1]
         first = weights.gather(1, valid.long().argmax(1)[:, None]).mean()
-        own = weights[:, weights.shape[1] - depth :].sum(1).mean() if depth else weights.new_zeros(())
-        sums = self.sums.setdefault(depth, [0.0, 0.0, 0.0, 0.0])
-        for index, value in enumerate((1.0, float(rms.mean()), float(first), float(own))):
-            sums[index] += value
-        self.attention.clear()
+        own = weights[:, weights.shape[1] - depth :].sum(1).mean() if depth else 0.0
+        steps.setdefault(depth, []).append((float(rms), float(first), float(own)))
+        attention.clear()
 
-    def means(self) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-        """Growth of the state, attention on the first token, attention on own tokens: each by depth."""
-        self.drafter.attention_log = None
-        means = [[value / sums[0] for value in sums[1:]] for _, sums in sorted(self.sums.items())]
-        sizes, first, own = zip(*means, strict=True)
-        return tuple(size / (sizes[0] or 1.0) for size in sizes), first, own
+    results = stage.run(stage.drafter, texts, on_draft_step=record)
+    stage.drafter.attention_log = None
+    means = [[fmean(values) for values in zip(*steps[depth], strict=True)] for depth in sorted(steps)]
+    sizes, first, own = zip(*means, strict=True)
+    growth = tuple(size / (sizes[0] or 1.0) for size in sizes)
+    return DriftCondition(name, measure(results), growth, first, own)
 
 
 def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[int]]]:
@@ -102,7 +88,14 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
     longest = min(context, MAX_CONTEXT) - job.max_tokens - DEPTH
     filler = token_ids(tokenizer, Prompt(FILLER))
 
-    template = _foreign_template(getattr(tokenizer, "chat_template", None))
+    own = str(getattr(tokenizer, "chat_template", None))
+    foreign = [form for form in TEMPLATES if form[0].partition("{")[0] not in own]
+    turn, opening = (*foreign, TEMPLATES[-1])[0]
+
+    def written(prompt: Prompt) -> Prompt:
+        messages = chat_messages(prompt)
+        turns = [turn.format(role=message["role"], text=_content(message)) for message in messages]
+        return Prompt("".join(turns) + opening)
 
     def lengthened(ids: list[int]) -> list[int]:
         missing = longest - len(ids)
@@ -110,7 +103,7 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
 
     texts: dict[str, Any] = {
         "as given": stage.texts,
-        "another template": [token_ids(tokenizer, _written(prompt, *template)) for prompt in job.prompts],
+        "another template": [token_ids(tokenizer, written(prompt)) for prompt in job.prompts],
         "foreign system prompt": [token_ids(tokenizer, _instructed(prompt)) for prompt in job.prompts],
         "long context": [lengthened(ids) for ids in stage.texts],
     }
@@ -121,17 +114,6 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
             " condition; give shorter ones"
         )
     return fitting
-
-
-def _foreign_template(own: object) -> tuple[str, str]:
-    """A template that is not the target's `own`."""
-    return next((form for form in TEMPLATES if form[0].partition("{")[0] not in str(own)), TEMPLATES[-1])
-
-
-def _written(prompt: Prompt, turn: str, opening: str) -> Prompt:
-    """The prompt's messages as text in a template."""
-    turns = [turn.format(role=message["role"], text=_content(message)) for message in chat_messages(prompt)]
-    return Prompt("".join(turns) + opening)
 
 
 def _instructed(prompt: Prompt) -> Prompt:

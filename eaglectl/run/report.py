@@ -352,8 +352,9 @@ def make_report(
     ]
     notes = [f'set "{name}": its answers end before a draft' for name in sets if name not in by_set]
     notes += _drafting_notes(job, run)
-    coverage = _cover_answers(job, run.results, len(measured.per_position))
-    count = _count_different(job, run)
+    count = None
+    if job.temperature == 0 and run.equal_outputs is not None:  # sampled tokens need not be equal
+        count = len(run.results) - run.equal_outputs
     if count:
         different = f"{count} of {len(run.results)} outputs differ from plain decoding"
         if run.dtype == "float32":
@@ -376,8 +377,15 @@ def make_report(
         temperature=job.temperature,
         ignores_eos=job.ignores_eos,
         trust_remote_code=job.trust_remote_code,
-        coverage=coverage,
+        coverage=_cover_answers(job, run.results, len(measured.per_position)),
     )
+
+
+def _drafting_notes(job: EngineJob, run: EngineRun) -> Iterator[str]:
+    """How drafts were sampled at a temperature above 0, which changes how many are accepted."""
+    method = run.resolved.get("draft_sample_method")
+    if job.temperature > 0 and method is not None:
+        yield DRAFTINGS.get(method, f"drafts were sampled by draft_sample_method {method}; {SERVED_WITH}")
 
 
 def _cover_answers(job: EngineJob, results: Sequence[PromptResult], k: int) -> Coverage | None:
@@ -397,20 +405,6 @@ def _cover_answers(job: EngineJob, results: Sequence[PromptResult], k: int) -> C
     return coverage and replace(
         coverage, wider=pruned_from(read_checkpoint(open_folder(str(job.folder))).record)
     )
-
-
-def _count_different(job: EngineJob, run: EngineRun) -> int | None:
-    """How many outputs differ from plain decoding; None where it was not run, or need not be equal."""
-    if job.temperature != 0 or run.equal_outputs is None:  # sampled tokens need not be equal
-        return None
-    return len(run.results) - run.equal_outputs
-
-
-def _drafting_notes(job: EngineJob, run: EngineRun) -> Iterator[str]:
-    """How drafts were sampled at a temperature above 0, which changes how many are accepted."""
-    method = run.resolved.get("draft_sample_method")
-    if job.temperature > 0 and method is not None:
-        yield DRAFTINGS.get(method, f"drafts were sampled by draft_sample_method {method}; {SERVED_WITH}")
 
 
 def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Variant], str]) -> SmokeReport:
@@ -463,17 +457,18 @@ def compare_drafters(
     `positions`: what both draft from every position of the same answers, a result for each prompt.
     """
     rounds = (report.run.results, other.run.results)
-    judged = positions or rounds
-    sets = tuple(
-        _set_ratio(name, _of(rounds, indices), positions and _of(positions, indices), max_regression)
-        for name, indices in _by_set(report.run.results).items()
-    )
+    judged, sets = positions or rounds, []
+    for name, places in _by_set(report.run.results).items():
+        (one, two), (drafted, compared) = (
+            ([side[place] for place in places] for side in pair) for pair in (judged, rounds)
+        )
+        sets.append(_set_ratio(name, (one, two), (drafted, compared), max_regression))
     return DrafterComparison(
         other.source,
         other.measured,
         ratio(*judged),
         ratio(*rounds),
-        sets,
+        tuple(sets),
         max_regression,
         positions is not None,
         prompts_forecast(*judged, max_regression),
@@ -497,22 +492,15 @@ class Gain(Struct, frozen=True):
 
 def gain(after: SmokeReport, before: SmokeReport) -> Gain | None:
     """What a conversion changes; None where the two runs are not of the same prompts in the same engine."""
-    if (
-        len({(made.run.engine, made.run.version, made.prompts_digest, made.k) for made in (after, before)})
-        > 1
-    ):
+    runs = {(made.run.engine, made.run.version, made.prompts_digest, made.k) for made in (after, before)}
+    if len(runs) > 1:
         return None
     change = ratio(after.run.results, before.run.results)
     return Gain(change, prompts_to_tell(change, 1.0, after.measured.prompts))
 
 
-def _of(pair: Pair, indices: Sequence[int]) -> Pair:
-    first, second = ([side[index] for index in indices] for side in pair)
-    return first, second
-
-
-def _set_ratio(name: str, rounds: Pair, positions: Pair | None, least: float) -> SetRatio:
-    judged, count = positions or rounds, len(rounds[0])
+def _set_ratio(name: str, judged: Pair, rounds: Pair, least: float) -> SetRatio:
+    count, needed, reason = len(rounds[0]), None, ""
     if not all(any(result.drafts for result in side) for side in (*judged, *rounds)):
         whole = 1.0 + len(judged[0][0].accepted)
         reason = f'set "{name}": nothing was drafted, so there is nothing to compare; give longer prompts'
@@ -521,23 +509,23 @@ def _set_ratio(name: str, rounds: Pair, positions: Pair | None, least: float) ->
     estimate, verified = ratio(*judged), ratio(*rounds)
     ending = judge_ratio(estimate, verified, least)
     where = f'set "{name}": ratio {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]'
-    if positions:
+    if judged != rounds:
         where += f", of rounds {verified.value:.3f} [{verified.low:.3f}, {verified.high:.3f}]"
     if ending == GateEnding.LOST:
         reason = f"lost: {where} is below --max-regression {least:g}"
-        return SetRatio(name, count, estimate, verified, ending, reason)
-    if ending == GateEnding.KEPT and count >= FEWEST_PROMPTS:
-        return SetRatio(name, count, estimate, verified, ending)
-    # the interval of a prompt or two says nothing of how many are needed
-    found = needed_to_judge(estimate, verified, least, count) if count >= FEWEST_PROMPTS else ENOUGH_PROMPTS
-    needed = max(found, ENOUGH_PROMPTS) if found else None
-    advice = f"give {needed} or more of this set" if needed else "no number of prompts would"
-    reason = f"too few prompts: {where}, prompts: {count}, cannot tell; {advice}"
-    return SetRatio(name, count, estimate, verified, GateEnding.TOO_FEW_PROMPTS, reason, needed)
+    elif ending != GateEnding.KEPT or count < FEWEST_PROMPTS:
+        # the interval of a prompt or two says nothing of how many are needed
+        enough = count >= FEWEST_PROMPTS
+        found = needed_to_judge(estimate, verified, least, count) if enough else ENOUGH_PROMPTS
+        needed = max(found, ENOUGH_PROMPTS) if found else None
+        advice = f"give {needed} or more of this set" if needed else "no number of prompts would"
+        ending = GateEnding.TOO_FEW_PROMPTS
+        reason = f"too few prompts: {where}, prompts: {count}, cannot tell; {advice}"
+    return SetRatio(name, count, estimate, verified, ending, reason, needed)
 
 
 def _results_by_set(results: Sequence[PromptResult]) -> Mapping[str, list[PromptResult]]:
-    return {name: [results[index] for index in indices] for name, indices in _by_set(results).items()}
+    return {name: [results[index] for index in places] for name, places in _by_set(results).items()}
 
 
 def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[int]]:

@@ -301,7 +301,6 @@ class FirstPass:
         return sum(int(drafter.first_matches(batch, every).sum()) for _, batch in self.batches)
 
     def _matches(self, model: "DraftModel", boundaries: Sequence[int], batches: "Batches") -> list[Integers]:
-        """Leading matches at each start, by text."""
         drafter = self._forced(model, boundaries, self.job.k)
         rows = _by_text((indices, (drafter.matches(batch), batch.is_start)) for indices, batch in batches)
         return [found[is_start] for found, is_start in rows]

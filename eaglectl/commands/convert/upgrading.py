@@ -32,7 +32,7 @@ from eaglectl.operations.converting import (
     write_conversion,
 )
 from eaglectl.operations.copies import OpenedSource, opened
-from eaglectl.operations.open_questions import measure_open_questions, measure_run
+from eaglectl.operations.open_questions import measure_open_questions
 from eaglectl.operations.options import TOLERANCE, CalibrateOptions, ConvertOptions, UpgradeOptions
 from eaglectl.progress import LOADING, OnProgress, report_step
 from eaglectl.results import Conversion
@@ -84,9 +84,7 @@ def upgrade(
         choice = given or target_of(files, conversion.answers, needs_weights=needs_target)
         target = target or choice.known(conversion.target_name)
         conversion = replace(conversion, target=choice.place)
-        questions = measure_open_questions(
-            files, target, conversion.answers, measure_run(conversion), on_progress
-        )
+        questions = measure_open_questions(files, target, conversion, on_progress)
         conversion = conversion.answered(questions.answers, questions.record)
         place = None if out is None else Path(out)
         complete = completing(source, choice.text, conversion.answers)
