@@ -366,13 +366,12 @@ def measure_answers(stage: Stage, questions: Sequence[Note], read: Read) -> tupl
     if len(picks) > MOST_READINGS:
         raise UnreadableError(f"{len(picks)} readings are too many to try; answer some of the questions")
     readings = _Readings(stage, read)
-    layers = None if place is None else _LayerSearch(readings, place)
-    if layers is not None:
-        picks = layers.run(picks)
+    if place is not None:
+        picks = readings.with_best_layers(picks, place)
     best = readings.best_early(picks)
     answers = [
-        layers.answer(note, best)
-        if layers is not None and at == place
+        readings.layers_answer(note, best, at)
+        if at == place
         else _judged(note, readings.by_choice(at, best), stage.job.k)
         for at, note in enumerate(questions)
     ]
@@ -413,6 +412,11 @@ class _Readings:
         self.drafts: dict[Options, Drafts] = {}
         self.first: FirstPass | None = None
         self.known: frozenset[int] = frozenset()
+        # layers by how often the first draft token is right, the best first; the choices before the search;
+        # and the prompts that did not choose
+        self.ranked: list[Boundaries] = []
+        self.stated: list[Choice] = []
+        self.judging: list[int] = []
 
     def fitting(self, picks: Sequence[Options]) -> dict[Options, LoadedReading]:
         """The readings with these choices that the files fit."""
@@ -477,63 +481,49 @@ class _Readings:
     def _best(self, picks: Sequence[Options]) -> Options:
         return max((pick for pick in picks if pick in self.drafts), key=lambda pick: self.drafts[pick].length)
 
-    def report(self, step: str, done: int, total: int | None, unit: str) -> None:
-        if self.stage.job.on_progress:
-            self.stage.job.on_progress(Progress(step, done, total, unit))
+    def with_best_layers(self, picks: Sequence[Options], place: int) -> Sequence[Options]:
+        """The readings with the layers that draft best with the best of the other answers; they are run.
 
-
-class _LayerSearch:
-    """The layers that draft best with the best of the other answers, and those that come next.
-
-    The first draft token at every position of prompts and answers shows layers best: it is of their states
-    alone.
-    """
-
-    def __init__(self, readings: _Readings, place: int) -> None:
-        self.readings, self.place, stage = readings, place, readings.stage
+        The first draft token at every position of prompts and answers shows layers best: it is of their
+        states alone.
+        """
+        stage, chosen = self.stage, None
         choosing, self.judging = halves([len(text) + stage.job.max_tokens for text in stage.texts])
-        results = [readings.results[index] for index in choosing]
+        results = [self.results[index] for index in choosing]
         texts = [stage.texts[index] for index in choosing]
-        self.choosing = FirstPass(stage, range(stage.target.depth + 1), results, texts)
-        self.ranked: list[Boundaries] = []
-        self.stated: list[Choice] = []
-
-    def run(self, picks: Sequence[Options]) -> list[Options]:
-        """The readings with the best layers; they are run."""
-        chosen: Options | None = None
-        self.stated = [pick[self.place] for pick in picks]
+        first = FirstPass(stage, range(stage.target.depth + 1), results, texts)
+        self.stated = [pick[place] for pick in picks]
         for _ in range(MOST_ROUNDS):
-            best = self.readings.run(picks)
+            best = self.run(picks)
             if best == chosen:
                 break
-            self.ranked = self._ranked(best)
-            layers = layers_choice(self.ranked[0])
-            picks = list(dict.fromkeys(self._with(pick, layers) for pick in picks))
-            chosen = self._with(best, layers)
-        return list(picks)
+            reading = self.fitting([best])[best]
+            found, counts = best_layers(first, reading.load(), reading.boundaries, screens=False)
+            self.ranked = [found, *sorted(counts.keys() - {found}, key=lambda other: -counts[other])]
+            picks = list(dict.fromkeys(_with(pick, place, layers_choice(found)) for pick in picks))
+            chosen = _with(best, place, layers_choice(found))
+        return picks
 
-    def answer(self, note: Note, best: Options) -> MeasuredAnswer | None:
+    def layers_answer(self, note: Note, best: Options, place: int) -> MeasuredAnswer | None:
         """The chosen layers against the others that come next, on the prompts that did not choose them.
 
         None where the target allows no others.
         """
         layers = [layers_choice(boundaries) for boundaries in self.ranked[: MOST_RIVALS + 1]]
-        picks = [self._with(best, choice) for choice in dict.fromkeys((*layers, *self.stated))]
-        first = self.readings.run_first(picks)
-        drafts = {pick[self.place]: run.of(self.judging) for pick, run in first.items()}
+        picks = [_with(best, place, choice) for choice in dict.fromkeys((*layers, *self.stated))]
+        drafts = {pick[place]: run.of(self.judging) for pick, run in self.run_first(picks).items()}
         if (answer := _judged(note, drafts, k=1)) is None:
             return None
         needed = answer.prompts_needed and 2 * answer.prompts_needed
         return replace(answer, prompts_needed=needed, layers_searched=len(self.ranked))
 
-    def _ranked(self, pick: Options) -> list[Boundaries]:
-        """Layers by how often the first draft token is right, the best first."""
-        reading = self.readings.fitting([pick])[pick]
-        best, counts = best_layers(self.choosing, reading.load(), reading.boundaries, screens=False)
-        return [best, *sorted(counts.keys() - {best}, key=lambda other: -counts[other])]
+    def report(self, step: str, done: int, total: int | None, unit: str) -> None:
+        if self.stage.job.on_progress:
+            self.stage.job.on_progress(Progress(step, done, total, unit))
 
-    def _with(self, pick: Options, layers: Choice) -> Options:
-        return (*pick[: self.place], layers, *pick[self.place + 1 :])
+
+def _with(pick: Options, place: int, choice: Choice) -> Options:
+    return (*pick[:place], choice, *pick[place + 1 :])
 
 
 def _judged(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnswer | None:

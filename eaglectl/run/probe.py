@@ -88,14 +88,7 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
     longest = min(context, MAX_CONTEXT) - job.max_tokens - DEPTH
     filler = token_ids(tokenizer, Prompt(FILLER))
 
-    own = str(getattr(tokenizer, "chat_template", None))
-    foreign = [form for form in TEMPLATES if form[0].partition("{")[0] not in own]
-    turn, opening = (*foreign, TEMPLATES[-1])[0]
-
-    def written(prompt: Prompt) -> Prompt:
-        messages = chat_messages(prompt)
-        turns = [turn.format(role=message["role"], text=_content(message)) for message in messages]
-        return Prompt("".join(turns) + opening)
+    own = getattr(tokenizer, "chat_template", None)
 
     def lengthened(ids: list[int]) -> list[int]:
         missing = longest - len(ids)
@@ -103,7 +96,7 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
 
     texts: dict[str, Any] = {
         "as given": stage.texts,
-        "another template": [token_ids(tokenizer, written(prompt)) for prompt in job.prompts],
+        "another template": [token_ids(tokenizer, _written(prompt, own)) for prompt in job.prompts],
         "foreign system prompt": [token_ids(tokenizer, _instructed(prompt)) for prompt in job.prompts],
         "long context": [lengthened(ids) for ids in stage.texts],
     }
@@ -114,6 +107,15 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
             " condition; give shorter ones"
         )
     return fitting
+
+
+def _written(prompt: Prompt, own: object) -> Prompt:
+    """The prompt's messages as text in a template that is not the target's `own`."""
+    foreign = (form for form in TEMPLATES if form[0].partition("{")[0] not in str(own))
+    turn, opening = next(foreign, TEMPLATES[-1])
+    messages = chat_messages(prompt)
+    turns = [turn.format(role=message["role"], text=_content(message)) for message in messages]
+    return Prompt("".join(turns) + opening)
 
 
 def _instructed(prompt: Prompt) -> Prompt:
