@@ -179,7 +179,7 @@ def gate(job: Any) -> None:
 def probe(job: Any) -> None:
     """The sensitivity probe, without the run of the stated reading."""
     from eaglectl.run.measurement import PromptResult
-    from eaglectl.run.sensitivity import probe_sensitivity
+    from eaglectl.run.probes import probe_sensitivity
 
     random.seed(0)
     answers = [tuple(random.choices(range(8000), k=NEW_TOKENS)) for _ in job.prompts]

@@ -62,7 +62,7 @@ HOMES = {
     "safetensors": ("run/vllm/connector.py", "files/pickles.py", "reference/loading.py"),
     "numpy": (
         "run/measurement.py",
-        "run/sensitivity.py",
+        "run/probes.py",
         "comparison/",
         "conversion/",
         "drafter/vocabulary.py",

@@ -11,7 +11,7 @@ import pytest
 import eaglectl
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.run.job import EngineJob
-from eaglectl.run.probe import _instructed, _written
+from eaglectl.run.probes import _instructed, _written
 from eaglectl.run.prompts import Prompt, choose_prompts, digest_prompts, prompt_digest, read_prompts
 from eaglectl.run.tokens import tokenise
 from tests.builders import drafter_folder

@@ -30,9 +30,9 @@ from eaglectl.run.coverage import Coverage  # noqa: E402
 from eaglectl.run.diagnosis import CAUSES, Diagnosis, Shown, find_cause  # noqa: E402
 from eaglectl.run.job import EngineRun  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E402
+from eaglectl.run.probes import LEAST_PROMPTS, Fall  # noqa: E402
 from eaglectl.run.published import Published, PublishedLength  # noqa: E402
 from eaglectl.run.report import MAX_REGRESSION  # noqa: E402
-from eaglectl.run.sensitivity import LEAST_PROMPTS, Fall  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.diagnoses import prompts_file  # noqa: E402

@@ -3,7 +3,7 @@
 Draft vocabularies are compared as target tokens, from offsets or absolute ids, in any order.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, get_args
 
@@ -280,8 +280,8 @@ def token_remarks(a: VocabularyReading, b: VocabularyReading) -> Iterator[Remark
         yield Remark("token order", *orders)
 
 
-def compare_spelling(a: Side, b: Side, vocabulary: Iterable[Remark] = ()) -> Spelling:
-    """Every difference in how the files are written; `vocabulary` are those of the draft vocabulary."""
+def compare_spelling(a: Side, b: Side) -> Spelling:
+    """Every difference in how the files are written, but for the draft vocabulary's."""
     words_a, words_b = _words(a), _words(b)
     remarks = [
         Remark(about, text, words_b[about]) for about, text in words_a.items() if text != words_b[about]
@@ -298,7 +298,7 @@ def compare_spelling(a: Side, b: Side, vocabulary: Iterable[Remark] = ()) -> Spe
         for key in dict.fromkeys((*keys_a, *keys_b))
         if keys_a.get(key) != keys_b.get(key)
     ]
-    return Spelling((*remarks, *vocabulary), tuple(names), tuple(keys))
+    return Spelling(tuple(remarks), tuple(names), tuple(keys))
 
 
 def _words(side: Side) -> dict[str, str]:

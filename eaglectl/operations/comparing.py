@@ -101,22 +101,26 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
     given = None if options.target is None else open_target(options.target)
     written_a, choice_a = _open("A", text_a, given, answers)
     written_b, choice_b = _open("B", text_b, given, answers)
-    targets = tuple(_target_notes(choice_a, choice_b))
+    compared = compare_headers(written_a, written_b, answers)
+    a, b, notes = compared.a, compared.b, (*_target_notes(choice_a, choice_b), *compared.notes)
     if options.headers_only:
-        compared = compare_headers(written_a, written_b, answers)
-        sources = (side.checkpoint.source for side in (written_a, written_b))
-        unread = (text for source in sources for text in uncompared_weights(source))
-        return replace(compared, notes=(*targets, *compared.notes, *unread))
-    a, b, order_notes = in_one_order(written_a, written_b)
-    notes = (*targets, *_notes(written_a, written_b, answers), *order_notes)
+        unread = (text for side in (a, b) for text in uncompared_weights(side.checkpoint.source))
+        return replace(compared, notes=(*notes, *unread))
     answer, sizes = answers.semantics.get("d2t"), (a.drafter.dims.draft_vocab, b.drafter.dims.draft_vocab)
     with _readable(a) as (data_a, copied_a), _readable(b) as (data_b, copied_b):
         tokens_a, tokens_b = read_tokens(data_a, answer), read_tokens(data_b, answer)
         headers = list(pair_headers(a, b, head_rows(tokens_a, tokens_b)))
         pairs = tuple(compare_data(data_a.checkpoint, data_b.checkpoint, headers, on_progress))
-    facts = (*compare_facts(a, b), compare_tokens(tokens_a, tokens_b, sizes))
-    spelling = compare_spelling(written_a, written_b, token_remarks(tokens_a, tokens_b))
-    return Comparison(a, b, facts, pairs, spelling, True, (*notes, *copied_a, *copied_b))
+    facts = (*compared.facts[:-1], compare_tokens(tokens_a, tokens_b, sizes))
+    remarks = (*compared.spelling.remarks, *token_remarks(tokens_a, tokens_b))
+    return replace(
+        compared,
+        facts=facts,
+        tensors=pairs,
+        spelling=replace(compared.spelling, remarks=remarks),
+        has_values=True,
+        notes=(*notes, *copied_a, *copied_b),
+    )
 
 
 def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
@@ -160,20 +164,19 @@ def _target_notes(a: TargetChoice, b: TargetChoice) -> Iterator[str]:
 
 
 def compare_headers(written_a: Side, written_b: Side, answers: Answers) -> Comparison:
-    """Compare two opened drafters by config and headers."""
+    """Compare two opened drafters by config and headers; the last fact is the draft vocabulary's size."""
     a, b, order_notes = in_one_order(written_a, written_b)
     tokens = stated_fact(DRAFT_TOKENS, *(f"{side.drafter.dims.draft_vocab} tokens" for side in (a, b)))
     is_reduced = a.drafter.has_reduced_vocabulary or b.drafter.has_reduced_vocabulary
     if tokens.state == FactState.EQUAL and is_reduced:  # of one size, and of tokens that were not read
         tokens = replace(tokens, state=FactState.NOT_COMPARED)
     pairs = tuple(header.pair for header in pair_headers(a, b))
-    notes = (*_notes(written_a, written_b, answers), *order_notes)
+    asked = (
+        *questions(written_a, written_b, NOTED_QUESTIONS),
+        *unneeded_answers(written_a, written_b, answers),
+    )
     spelling = compare_spelling(written_a, written_b)
-    return Comparison(a, b, (*compare_facts(a, b), tokens), pairs, spelling, False, notes)
-
-
-def _notes(a: Side, b: Side, answers: Answers) -> tuple[str, ...]:
-    return (*questions(a, b, NOTED_QUESTIONS), *unneeded_answers(a, b, answers))
+    return Comparison(a, b, (*compare_facts(a, b), tokens), pairs, spelling, False, (*asked, *order_notes))
 
 
 @contextmanager

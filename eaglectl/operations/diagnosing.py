@@ -231,15 +231,12 @@ class Looks(Struct, frozen=True):
         """Other temperatures and the chat template, where those can be the cause."""
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
         chats, config = self._as_chats(), read_target_config(Path(on_disk(self.target, has_weights=False)))
-        sampled = None
-        if self.options.temperature > 0:
-            sampled = self._smoke("reference", self.options.temperature)
+        temperature = self.options.temperature
         evidence = replace(
             evidence,
             is_target_quantised=any(part.get("quantization_config") for part in (config, text_part(config))),
             has_own_embedding="embed_tokens.weight" in drafter.tensors,
-            has_unused_template=bool(chats),
-            sampled=sampled,
+            sampled=self._smoke("reference", temperature) if temperature > 0 else None,
         )
         if not chats or not evidence.may_be_low:
             return evidence

@@ -50,8 +50,7 @@ from eaglectl.run.engine_arguments import check_engine_arguments
 from eaglectl.run.installed import load_only as load
 from eaglectl.run.installed import run_installed, run_sglang
 from eaglectl.run.job import EngineJob, EngineRun
-from eaglectl.run.matching import match_server
-from eaglectl.run.probe import probe_drift
+from eaglectl.run.probes import Variant, probe_drift, probe_sensitivity
 from eaglectl.run.process import VLLM, has_torch, require_torch
 from eaglectl.run.prompts import Prompt, choose_prompts
 from eaglectl.run.published import Published, Settings, preset, published_for
@@ -62,9 +61,9 @@ from eaglectl.run.report import (
     compare_drafters,
     compare_positions,
     make_report,
+    match_server,
     with_variants,
 )
-from eaglectl.run.sensitivity import Variant, probe_sensitivity
 from eaglectl.run.speed import measure_speed
 from eaglectl.run.stage import run_reference
 from eaglectl.shell import as_path

@@ -23,10 +23,10 @@ from eaglectl.report.section import (
 from eaglectl.report.wording import plural
 from eaglectl.run.job import EngineRun
 from eaglectl.run.measurement import Estimate, Measurement, p_words
+from eaglectl.run.probes import Variant
 from eaglectl.run.process import INSTALLED
 from eaglectl.run.published import Published, PublishedLength
 from eaglectl.run.report import DrafterComparison, SmokeReport
-from eaglectl.run.sensitivity import Variant
 from eaglectl.run.speed import BreakEven, FastestK, Place, Speed, SpeedRow, Spread
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict

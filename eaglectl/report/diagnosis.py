@@ -24,8 +24,8 @@ from eaglectl.report.section import (
 from eaglectl.report.wording import shortened
 from eaglectl.run.answering import PositionShare
 from eaglectl.run.diagnosis import Diagnosis
+from eaglectl.run.probes import Variant
 from eaglectl.run.report import SmokeReport
-from eaglectl.run.sensitivity import Variant
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding
 
 LOSES = "the prompts with the lowest acceptance length, of the run that is judged"

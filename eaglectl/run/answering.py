@@ -29,7 +29,7 @@ from eaglectl.run.measurement import (
     prompts_needed,
     ratio,
 )
-from eaglectl.run.sensitivity import (
+from eaglectl.run.probes import (
     LEAST_GAIN,
     LEAST_PROMPTS,
     Drafts,

@@ -85,23 +85,14 @@ class Coverage(Struct, frozen=True):
     @property
     def low_parts(self) -> dict[str, "Coverage"]:
         """The sets, in quotes, and the scripts with a low share; of the same texts the set."""
-        sets = {f'"{name}"': part for name, part in self.sets.items() if part.is_low}
-        scripts = {
-            name: part
-            for name, part in self.scripts.items()
-            if part.is_low and part not in self.sets.values()
-        }
-        return sets | scripts
-
-    @property
-    def is_low(self) -> bool:
-        """Whether this holds acceptance down."""
-        return self.share < LEAST_SHARE
+        sets = {f'"{name}"': part for name, part in self.sets.items()}
+        scripts = {name: part for name, part in self.scripts.items() if part not in self.sets.values()}
+        return {name: part for name, part in (sets | scripts).items() if part.share < LEAST_SHARE}
 
     @property
     def holds_down(self) -> bool:
         """Whether this, or a set or script of it, holds acceptance down."""
-        return self.is_low or bool(self.low_parts)
+        return self.share < LEAST_SHARE or bool(self.low_parts)
 
 
 def script_of(text: str) -> str:

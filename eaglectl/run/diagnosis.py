@@ -29,8 +29,8 @@ from eaglectl.run.measurement import (
     prompts_to_tell,
     ratio,
 )
+from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES, Variant
 from eaglectl.run.report import MAX_REGRESSION, SmokeReport
-from eaglectl.run.sensitivity import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES, Variant
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, ReadingOutcome, ServedAs
 
@@ -75,7 +75,6 @@ class Evidence(Struct, frozen=True):
     templated: SmokeReport | None = None
     is_target_quantised: bool = False
     has_own_embedding: bool = False
-    has_unused_template: bool = False
     gaps: Mapping[str, str] = field(default_factory=dict)
     refusals: Mapping[str, str] = field(default_factory=dict)
 
@@ -486,11 +485,9 @@ def _sampling(evidence: Evidence) -> Outcome:
 def _template(evidence: Evidence) -> Outcome:
     templated, plain = evidence.templated, evidence.reference
     if templated is None or plain is None:
-        if not evidence.has_unused_template:
-            return "no plain prompts, or the target has no chat template"
-        if evidence.may_be_low:
-            return "the run through the target's chat template could not be made"
-        return "asked only where acceptance may be low"
+        return (
+            "run only where acceptance may be low, of plain prompts that fit with the target's chat template"
+        )
     compared = ratio(templated.run.results, plain.run.results)
     if compared.low <= 1 or compared.value < LEAST_GAIN or _is_thin(templated.measured):
         return None
@@ -637,10 +634,9 @@ def _healthy(evidence: Evidence) -> Outcome:
         return Shown(f"{words}, as others: not below the {bar[0]:g} {bar[1]}")
     lines = served.published.lines if served.published else ()
     others = "; ".join(lines) or "no published length of this target is known"
-    quantised = " of this quantised target" if evidence.is_target_quantised else ""
     return Shown(
-        f"{words}; nothing was found; whether {served.measured.length.value:.2f} is good for it{quantised}"
-        f" cannot be told here: {others}"
+        f"{words}; nothing was found; whether {served.measured.length.value:.2f} is good for it cannot be"
+        f" told here: {others}"
     )
 
 

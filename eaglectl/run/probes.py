@@ -1,12 +1,15 @@
-"""The sensitivity probe: does another reading of the file draft better?
+"""The probes of `smoke`: does another reading of the file draft better, and how do drafts fare elsewhere?
 
-All readings draft from every position of the texts that the target wrote, on states of one run of the target.
-Those that win are then run by draft-and-verify.
+Sensitivity: all readings draft from every position of the texts that the target wrote, on states of one run
+of the target. Those that win are then run by draft-and-verify. Drift: other templates, a system prompt and
+long context, to depth 7.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace as replace_prompt
 from itertools import takewhile
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +20,7 @@ from msgspec.structs import replace
 from eaglectl.conversion.readings import readings, with_sizes
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Rope
 from eaglectl.drafter.vocabulary import FROM_T2D
-from eaglectl.errors import RefusedError
+from eaglectl.errors import RefusedError, UsageError
 from eaglectl.progress import Progress
 from eaglectl.run.job import EngineJob
 from eaglectl.run.measurement import (
@@ -33,8 +36,9 @@ from eaglectl.run.measurement import (
     prompts_to_tell,
     ratio,
 )
-from eaglectl.run.prompts import batches_by_length
+from eaglectl.run.prompts import Prompt, batches_by_length
 from eaglectl.run.stage import Candidate, Stage
+from eaglectl.run.tokens import chat_messages, token_ids
 from eaglectl.verdicts import ReadingOutcome
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 
     # the places of texts, and these texts
     Batches = Sequence[tuple[Sequence[int], ForcedBatch]]
+
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -183,23 +188,18 @@ def judge_gain(variant: Variant, gains: Gains, gain_at_starts: float, tries: int
 
     `gain_at_starts` is the ratio of mean draft lengths over all starts, which are many more than the rounds.
     """
-    if variant.ratio.value <= 1:
-        return variant
     is_sure = variant.p_value < LEVEL and len(gains) >= LEAST_PROMPTS
     is_large = variant.ratio.value >= LEAST_GAIN
     if is_sure and variant.ratio.low > 1:
         outcome = ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
         return replace(variant, outcome=outcome)
-    if not is_large:
-        return variant
-    if is_sure:  # at the starts, and not in the rounds that follow from them
-        needed = prompts_to_tell(variant.ratio, 1.0, len(gains))
-        return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
     # a gain in the rounds alone, or one that hides in the spread, is no reason to ask for more prompts
-    if gain_at_starts < LEAST_GAIN:
+    if not is_large or (not is_sure and gain_at_starts < LEAST_GAIN):
         return variant
     effect, needed = gain_effect(gains), None
-    if effect is not None:
+    if is_sure:  # at the starts, and not in the rounds that follow from them
+        needed = prompts_to_tell(variant.ratio, 1.0, len(gains))
+    elif effect is not None:
         needed = prompts_needed(effect, LEVEL / tries)
         if needed is None or needed > MOST_TIMES * len(gains):
             return variant
@@ -489,3 +489,123 @@ def _ropes(stated: Rope, target: Rope | None) -> Iterator[tuple[str, str, Rope]]
     if target is not None and target.scaling not in (None, stated.scaling):
         rope = replace(stated, theta=target.theta, scaling=target.scaling)
         yield "rope of the target, with its scaling", "target", rope
+
+
+DEPTH = 7
+# a message's turn, and what opens the answer; the first whose mark the target's own template lacks is taken
+TEMPLATES = (
+    ("<|im_start|>{role}\n{text}<|im_end|>\n", "<|im_start|>assistant\n"),
+    ("### {role}:\n{text}\n\n", "### assistant:\n"),
+)
+SYSTEM = (
+    "You are the keeper of a lighthouse. Answer every question in the voice of an old sailor, and never"
+    " mention ships.\n\n{text}"
+)
+FILLER = (
+    "The logbook of the station lists wind, cloud, pressure and the ships that passed, one line for each"
+    " watch. "
+)
+MAX_CONTEXT = 2048
+
+
+class DriftCondition(Struct, frozen=True):
+    """Acceptance and drift of one kind of prompts, by draft depth.
+
+    `state_growth` is the RMS of the fed-back state over that at depth 0. `attention_on_first` and
+    `attention_on_own` are the shares of attention on the first token and on the draft tokens of the same
+    round.
+    """
+
+    name: str
+    measured: Measurement
+    state_growth: tuple[float, ...]
+    attention_on_first: tuple[float, ...]
+    attention_on_own: tuple[float, ...]
+
+
+def probe_drift(job: EngineJob) -> tuple[DriftCondition, ...]:
+    """The prompts as given, in another template, after a system prompt, and in long context, to depth 7."""
+    if given := next((prompt for prompt in job.prompts if prompt.token_ids), None):
+        raise UsageError(
+            f"--probe drift writes the prompts' text into other templates, and {given.place or 'a prompt'} is"
+            " token ids; give --prompts as text or messages, or --probe sensitivity"
+        )
+    stage = Stage(replace(job, k=DEPTH))
+    return tuple(_measured(stage, name, texts) for name, texts in _texts_by_condition(job, stage).items())
+
+
+def _measured(stage: Stage, name: str, texts: Sequence[Sequence[int]]) -> DriftCondition:
+    attention: list[Any] = []
+    stage.drafter.attention_log = attention
+    steps: dict[int, list[tuple[float, float, float]]] = {}
+
+    def record(depth: int, state: Any, valid: Any) -> None:
+        """Keep the figures of one draft step (reference/speculation.py, OnDraftStep)."""
+        rms, weights = state.float().pow(2).mean(-1).sqrt()[:, 0].mean(), attention[-1]
+        first = weights.gather(1, valid.long().argmax(1)[:, None]).mean()
+        own = weights[:, weights.shape[1] - depth :].sum(1).mean() if depth else 0.0
+        steps.setdefault(depth, []).append((float(rms), float(first), float(own)))
+        attention.clear()
+
+    results = stage.run(stage.drafter, texts, on_draft_step=record)
+    stage.drafter.attention_log = None
+    means = [[fmean(values) for values in zip(*steps[depth], strict=True)] for depth in sorted(steps)]
+    sizes, first, own = zip(*means, strict=True)
+    growth = tuple(size / (sizes[0] or 1.0) for size in sizes)
+    return DriftCondition(name, measure(results), growth, first, own)
+
+
+def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[int]]]:
+    """Tokenised prompts that fit the context, by condition. Raises UsageError where none fits."""
+    from eaglectl.reference.target import load_tokenizer
+
+    tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
+    context: int = stage.target.context_length or MAX_CONTEXT
+    longest = min(context, MAX_CONTEXT) - job.max_tokens - DEPTH
+    filler = token_ids(tokenizer, Prompt(FILLER))
+
+    own = getattr(tokenizer, "chat_template", None)
+
+    def lengthened(ids: list[int]) -> list[int]:
+        missing = longest - len(ids)
+        return (filler * (missing // len(filler) + 1))[: max(missing, 0)] + ids
+
+    texts: dict[str, Any] = {
+        "as given": stage.texts,
+        "another template": [token_ids(tokenizer, _written(prompt, own)) for prompt in job.prompts],
+        "foreign system prompt": [token_ids(tokenizer, _instructed(prompt)) for prompt in job.prompts],
+        "long context": [lengthened(ids) for ids in stage.texts],
+    }
+    fitting = {name: [ids for ids in group if len(ids) <= longest] for name, group in texts.items()}
+    if not all(fitting.values()):
+        raise UsageError(
+            f"--probe drift: the target's context of {context} leaves no room for these prompts under every"
+            " condition; give shorter ones"
+        )
+    return fitting
+
+
+def _written(prompt: Prompt, own: object) -> Prompt:
+    """The prompt's messages as text in a template that is not the target's `own`."""
+    foreign = (form for form in TEMPLATES if form[0].partition("{")[0] not in str(own))
+    turn, opening = next(foreign, TEMPLATES[-1])
+    messages = chat_messages(prompt)
+    turns = [turn.format(role=message["role"], text=_content(message)) for message in messages]
+    return Prompt("".join(turns) + opening)
+
+
+def _instructed(prompt: Prompt) -> Prompt:
+    """The prompt with the system prompt before the first text of the user, in the target's own template."""
+    if not prompt.messages and not prompt.is_chat:
+        return Prompt(SYSTEM.format(text=prompt.text))
+    messages = list(chat_messages(prompt))
+    first = next((at for at, message in enumerate(messages) if message["role"] == "user"), 0)
+    messages[first] = {**messages[first], "content": SYSTEM.format(text=_content(messages[first]))}
+    if prompt.messages:
+        return replace_prompt(prompt, messages=tuple(messages))
+    return replace_prompt(prompt, text=messages[0]["content"])
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """The text of a message; a call of a tool alone has none."""
+    return message.get("content") or ""
