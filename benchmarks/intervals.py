@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import eaglectl  # noqa: E402
-from eaglectl.run.gate import judge_ratio  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
-from eaglectl.run.sensitivity import Drafts  # noqa: E402
+from eaglectl.run.probes import Drafts  # noqa: E402
+from eaglectl.run.report import judge_ratio  # noqa: E402
 from eaglectl.verdicts import GateEnding  # noqa: E402
 
 TINY, COUNTS = ROOT / "fixtures/tiny", ROOT / "tests/prompt_counts.json"
@@ -152,8 +152,8 @@ def compare_estimators() -> None:
 def gate_runs(every: int = 1) -> tuple[tuple[Prompts, Prompts], list[Drafts]]:
     """Both drafters' rounds, and their drafts from every position, on the prompts of the trained pair."""
     from eaglectl.run.job import EngineJob
+    from eaglectl.run.probes import FirstPass
     from eaglectl.run.prompts import read_prompts
-    from eaglectl.run.sensitivity import FirstPass
     from eaglectl.run.stage import Stage
 
     prompts = tuple(prompt for name in FILES for prompt in read_prompts(TINY / name))[::every]

@@ -171,7 +171,7 @@ def calibrate(job: Any) -> None:
 
 def gate(job: Any) -> None:
     """The gate of `convert --to 3.1`."""
-    from eaglectl.run.gate import run_gate
+    from eaglectl.run.report import run_gate
 
     run_gate(job, job, 0.97)
 
@@ -179,7 +179,7 @@ def gate(job: Any) -> None:
 def probe(job: Any) -> None:
     """The sensitivity probe, without the run of the stated reading."""
     from eaglectl.run.measurement import PromptResult
-    from eaglectl.run.sensitivity import probe_sensitivity
+    from eaglectl.run.probes import probe_sensitivity
 
     random.seed(0)
     answers = [tuple(random.choices(range(8000), k=NEW_TOKENS)) for _ in job.prompts]

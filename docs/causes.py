@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from eaglectl.run.causes import CAUSES
-from eaglectl.run.diagnosis import Cause
+from eaglectl.run.diagnosis import CAUSES, Cause
 
 PAGE = Path(__file__).with_name("reference") / "causes.md"
 HEAD = """# Causes of low acceptance

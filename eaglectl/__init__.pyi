@@ -60,9 +60,9 @@ from eaglectl.results import Readiness as Readiness
 from eaglectl.run.answering import MeasuredAnswer as MeasuredAnswer
 from eaglectl.run.coverage import Coverage as Coverage
 from eaglectl.run.diagnosis import Diagnosis as Diagnosis
-from eaglectl.run.gate import Gate as Gate
 from eaglectl.run.job import LoadResult as LoadResult
 from eaglectl.run.published import Published as Published
+from eaglectl.run.report import Gate as Gate
 from eaglectl.run.report import SmokeReport as SmokeReport
 from eaglectl.target import open_target as open_target
 from eaglectl.target import parse_answers as parse_answers

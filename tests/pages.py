@@ -12,10 +12,9 @@ from eaglectl.report.outlines import outline
 from eaglectl.report.terminal import Console, print_outline
 from eaglectl.run.job import EngineRun
 from eaglectl.run.measurement import PromptResult, measure, ratio
-from eaglectl.run.probe import DriftCondition
+from eaglectl.run.probes import DriftCondition, Variant
 from eaglectl.run.prompts import PromptChoice
 from eaglectl.run.report import DrafterComparison, SetRatio, SmokeReport
-from eaglectl.run.sensitivity import Variant
 from eaglectl.verdicts import GateEnding
 
 Paint = Callable[[Console], None]

@@ -63,7 +63,7 @@ HOMES = {
     "safetensors": ("run/vllm/connector.py", "files/pickles.py", "reference/"),
     "numpy": (
         "run/measurement.py",
-        "run/sensitivity.py",
+        "run/probes.py",
         "comparison/",
         "conversion/",
         "drafter/vocabulary.py",

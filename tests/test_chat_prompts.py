@@ -11,7 +11,7 @@ import pytest
 import eaglectl
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.run.job import EngineJob
-from eaglectl.run.probe import _foreign_template, _instructed, _written
+from eaglectl.run.probes import _instructed, _written
 from eaglectl.run.prompts import Prompt, choose_prompts, digest_prompts, prompt_digest, read_prompts
 from eaglectl.run.tokens import tokenise
 from tests.builders import drafter_folder
@@ -226,15 +226,18 @@ CHAT = Prompt(
 
 def test_another_template_of_the_drift_probe_is_not_the_targets_own() -> None:
     chatml = "{% for m in messages %}{{ '<|im_start|>' + m.role }}{% endfor %}"
-    assert _foreign_template(chatml)[1] == "### assistant:\n"
-    assert _foreign_template("[INST]{{ messages[0].content }}[/INST]")[1] == "<|im_start|>assistant\n"
-    assert _foreign_template(None)[1] == "<|im_start|>assistant\n"
+    for own, opening in (
+        (chatml, "### assistant:\n"),
+        ("[INST]{{ messages[0].content }}[/INST]", "<|im_start|>assistant\n"),
+        (None, "<|im_start|>assistant\n"),
+    ):
+        assert _written(CHAT, own).text.endswith(opening)
 
 
 def test_messages_are_written_turn_by_turn_into_another_template() -> None:
-    written = _written(CHAT, "[{role}] {text}\n", "[assistant] ")
-    assert written == Prompt("[system] Be short.\n[user] Hello\n[assistant] \n[user] And now?\n[assistant] ")
-    assert _written(Prompt("Hi"), "[{role}] {text}\n", ">").text == "[user] Hi\n>"
+    turns = "### system:\nBe short.\n\n### user:\nHello\n\n### assistant:\n\n\n### user:\nAnd now?\n\n"
+    assert _written(CHAT, "<|im_start|>") == Prompt(f"{turns}### assistant:\n")
+    assert _written(Prompt("Hi"), "<|im_start|>").text == "### user:\nHi\n\n### assistant:\n"
 
 
 def test_a_foreign_system_prompt_goes_before_the_first_text_of_the_user() -> None:

@@ -25,15 +25,14 @@ import eaglectl  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
 from eaglectl.operations import diagnosing  # noqa: E402
 from eaglectl.reference import target as targets  # noqa: E402
-from eaglectl.run.causes import CAUSES  # noqa: E402
+from eaglectl.run.answering import _judged_layers, best_layers, climb, one_off, starts  # noqa: E402
 from eaglectl.run.coverage import Coverage  # noqa: E402
-from eaglectl.run.diagnosis import Diagnosis, Shown, find_cause  # noqa: E402
+from eaglectl.run.diagnosis import CAUSES, Diagnosis, Shown, find_cause  # noqa: E402
 from eaglectl.run.job import EngineRun  # noqa: E402
-from eaglectl.run.layers import _judged, _Scores, climb, one_off, starts  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E402
+from eaglectl.run.probes import LEAST_PROMPTS, Fall  # noqa: E402
 from eaglectl.run.published import Published, PublishedLength  # noqa: E402
 from eaglectl.run.report import MAX_REGRESSION  # noqa: E402
-from eaglectl.run.sensitivity import LEAST_PROMPTS, Fall  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.diagnoses import prompts_file  # noqa: E402
@@ -205,20 +204,22 @@ class Counting:
 
     def __init__(self, right: dict[tuple[int, ...], int]) -> None:
         self.right, self.counted = right, list[tuple[tuple[int, ...], int]]()
-        self.stage, self.job = SimpleNamespace(drafter=None), SimpleNamespace(on_progress=None)
+        self.stage = SimpleNamespace(target=SimpleNamespace(depth=4))
+        self.job = SimpleNamespace(on_progress=None)
 
     def count_first(self, _: object, boundaries: tuple[int, ...], every: int = 1) -> int:
         self.counted.append((boundaries, every))
-        return self.right[boundaries] // every
+        return self.right.get(boundaries, 0) // every
 
 
 def test_layers_that_draft_clearly_worse_are_counted_at_a_part_of_the_positions() -> None:
-    first: Any = Counting({(1, 3): 400, (2, 3): 300, (1, 4): 396, (0, 3): 480})
-    scores = _Scores(first, (1, 3), 4)
-    assert [scores(boundaries) for boundaries in first.right] == [400, -1, 396, 480]
-    assert scores((0, 3)) == 480  # counted once
-    near = [((1, 3), 4), ((1, 3), 1), ((2, 3), 4), ((1, 4), 4), ((1, 4), 1), ((0, 3), 4), ((0, 3), 1)]
-    assert first.counted == [((1, 3), 4), *near]
+    right = {(1, 3): 400, (2, 3): 300, (0, 4): 396, (0, 3): 480}
+    first: Any = Counting(right)
+    best, counts = best_layers(first, first, (1, 3), screens=True)
+    assert best == (0, 3)
+    assert [counts[boundaries] for boundaries in right] == [400, -1, 396, 480]
+    whole = [boundaries for boundaries, every in first.counted if every == 1]
+    assert sorted(whole) == [(0, 3), (0, 4), (1, 3)]  # each once
 
 
 def test_one_off_are_possible_boundaries() -> None:
@@ -256,7 +257,7 @@ def test_sets_one_off_that_draft_as_well_are_told_and_the_default_goes_before(
 ) -> None:
     stage: Any = Drafting(accepted)
     stated = stage.run(None, stage.texts, stage.boundaries)
-    found, others = _judged(stage, stated, stage.texts, next(iter(accepted)))
+    found, others = _judged_layers(stage, stated, stage.texts, next(iter(accepted)))
     assert found is not None and found.is_better
     assert (found.option, others) == (f"--aux-layers {best}", alike)
 

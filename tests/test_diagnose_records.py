@@ -13,8 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from eaglectl.operations.diagnosing import DiagnoseOptions, Looks
-from eaglectl.run.causes import CAUSES
-from eaglectl.run.diagnosis import find_cause
+from eaglectl.run.diagnosis import CAUSES, find_cause
 from tests.builders import call
 from tests.engine.agreement import judging
 from tests.engine.agreement import records as vllm_records

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import eaglectl
 from eaglectl import DiffOptions
 from eaglectl.comparison.comparison import Comparison, Numbers
-from eaglectl.comparison.values import Content
+from eaglectl.comparison.pairing import Content
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.files.source import PinnedSource
 from eaglectl.formats.format import Answers
@@ -280,43 +280,14 @@ def test_the_default_layers_are_known_by_the_targets_depth(tmp_path: Path) -> No
     assert differing(diff(a, b, "--target", str(deep))) == {"boundaries"}
 
 
-@pytest.fixture
-def converted(tmp_path: Path) -> tuple[Path, Path]:
-    """A drafter that states no layers, and its conversion."""
+def test_a_conversion_by_the_default_layers_is_its_source_for_the_target(tmp_path: Path) -> None:
     config = {"eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": ABSENT}
     source, out, target = drafter_folder(tmp_path, "source", config=config), tmp_path / "out", tmp_path / "8"
     target.mkdir()
     (target / "config.json").write_text('{"num_hidden_layers": 8, "hidden_size": 16, "vocab_size": 64}')
     eaglectl.convert(source, out, target=str(target))
-    return source, out
-
-
-def test_a_conversion_is_its_source_without_the_target(converted: tuple[Path, Path]) -> None:
-    source, out = converted
-    document = diff(source, out)
-    assert document["verdict"] == "equal" and "eaglectl.json" in fact(document, "boundaries")["why"]
-    assert diff(out, source)["verdict"] == "equal"
-
-
-def test_a_target_decides_whatever_the_record_says(converted: tuple[Path, Path], tmp_path: Path) -> None:
-    deep = tmp_path / "config.json"
-    deep.write_text('{"num_hidden_layers": 9, "hidden_size": 16, "vocab_size": 64}')
-    assert differing(diff(*converted, "--target", str(deep))) == {"boundaries"}
-
-
-def test_a_record_of_other_tensors_settles_nothing(converted: tuple[Path, Path]) -> None:
-    source, out = converted
-    record = json.loads((out / "eaglectl.json").read_text())
-    record["source"]["files"]["model.safetensors"]["tensors"]["fc.weight"] = "0" * 64
-    (out / "eaglectl.json").write_text(json.dumps(record))
     assert differing(diff(source, out), "unknown") == {"boundaries"}
-
-
-def test_a_conversion_that_was_edited_since_is_not_its_source(converted: tuple[Path, Path]) -> None:
-    source, out = converted
-    config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps({**config, "edited": True}))
-    assert differing(diff(source, out), "unknown") == {"boundaries"}
+    assert diff(source, out, "--target", str(target))["verdict"] == "equal"
 
 
 def test_layers_that_are_no_default_of_any_target_differ_from_the_default(tmp_path: Path) -> None:

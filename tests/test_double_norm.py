@@ -11,7 +11,7 @@ import pytest
 
 import eaglectl
 from eaglectl.formats.format import Answers
-from eaglectl.run.candidates import candidates
+from eaglectl.run.probes import candidates
 from tests.builders import Stored, call, read_safetensors, refusal, write_safetensors
 from tests.conftest import FIXTURES
 from tests.open_facts import INNER, OUTER, _numbers, _stored

@@ -20,9 +20,9 @@ from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.reference.model import DraftModel, load_drafter  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings, ForcedDrafter, SpeculativeDecoder, run_target  # noqa: E402
 from eaglectl.reference.target import load_target  # noqa: E402
-from eaglectl.run.layers import _by_position, halves  # noqa: E402
+from eaglectl.run.answering import _by_position, halves  # noqa: E402
 from eaglectl.run.measurement import PromptResult  # noqa: E402
-from eaglectl.run.sensitivity import FirstPass, _rounds  # noqa: E402
+from eaglectl.run.probes import FirstPass, _rounds  # noqa: E402
 from eaglectl.run.stage import moved_weights  # noqa: E402
 from tests.mla import mla_folder  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
@@ -108,7 +108,7 @@ def test_what_is_drafted_after_a_prompt_falls_among_answers(
     results = [PromptResult("set", 1, (0, 0, 0), (7, 8, 9, 10)) for _ in stage.texts]
     parts: list[list[int]] = []
     monkeypatch.setattr(
-        "eaglectl.run.sensitivity.find_fall", lambda places, _: parts.append(sorted(places.tolist()))
+        "eaglectl.run.probes.find_fall", lambda places, _: parts.append(sorted(places.tolist()))
     )
     FirstPass(stage, boundaries, results).find_fall(model, boundaries)
     # without position 0, whose token both have; the last token of all has nothing after it

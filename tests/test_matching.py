@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.run.matching import ServerMatch, match_server
 from eaglectl.run.measurement import PromptResult
+from eaglectl.run.report import ServerMatch, match_server
 from tests.builders import call
 from tests.servers import INFO, MODELS, server
 from tests.tiny import PROMPTS, TARGET, TINY

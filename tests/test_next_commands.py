@@ -20,8 +20,7 @@ import eaglectl  # noqa: E402
 from eaglectl.drafter.vocabulary import FROM_T2D  # noqa: E402
 from eaglectl.errors import RefusedError  # noqa: E402
 from eaglectl.operations.diagnosing import Looks  # noqa: E402
-from eaglectl.run.causes import CAUSES  # noqa: E402
-from eaglectl.run.diagnosis import Diagnosis, find_cause  # noqa: E402
+from eaglectl.run.diagnosis import CAUSES, Diagnosis, find_cause  # noqa: E402
 from eaglectl.run.measurement import measure  # noqa: E402
 from tests.builders import Outcome, call, drafter_folder, floats, read_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402

@@ -17,8 +17,11 @@ from eaglectl.operations.open_questions import measured_questions  # noqa: E402
 from eaglectl.operations.options import MeasureOptions  # noqa: E402
 from eaglectl.run.answering import MeasuredAnswer, _judged, is_measurable  # noqa: E402
 from eaglectl.run.measurement import PromptResult  # noqa: E402
-from eaglectl.run.prompts import choose_prompts, more_prompts  # noqa: E402
-from eaglectl.run.sensitivity import Drafts  # noqa: E402
+from eaglectl.run.probes import Drafts  # noqa: E402
+from eaglectl.run.prompts import (  # noqa: E402
+    choose_prompts,
+    more_prompts,
+)
 from tests.builders import Outcome, call, read_safetensors, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.open_facts import OPEN_FACTS, TINY_31, UNTRAINED, OpenFact  # noqa: E402

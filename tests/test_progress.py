@@ -16,7 +16,7 @@ from eaglectl.files import digests
 from eaglectl.operations.diagnosing import STAGES
 from eaglectl.progress import Progress, StagedWork, TimedWork, notify, set_notices
 from eaglectl.publish import plan as upload_files
-from eaglectl.run.layers import TRYING
+from eaglectl.run.answering import TRYING
 from eaglectl.terminal import OutputSettings, ProgressBar
 from tests.builders import STATED, call, drafter_folder
 from tests.conftest import FIXTURES

@@ -16,7 +16,7 @@ from eaglectl.run.measurement import (
     prompts_needed,
     t_quantile,
 )
-from eaglectl.run.sensitivity import MOST_TIMES, Variant, find_fall, judge_gain
+from eaglectl.run.probes import MOST_TIMES, Variant, find_fall, judge_gain
 
 
 @pytest.mark.parametrize(

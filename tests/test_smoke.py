@@ -96,18 +96,6 @@ def test_a_dead_drafter_fails_and_its_report_keeps_the_schema(
     assert any("dead drafter" in failure for failure in report["failures"])
 
 
-def test_an_answer_is_shown_token_by_token(
-    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, report, _ = smoke(capsys, target, prompts, "--show")
-    SCHEMA.validate(report)
-    shown = report["shown"]
-    assert shown["prompt"] == "def f(x):" and len(shown["tokens"]) == 6
-    assert shown["tokens"][0]["position"] is None
-    drafted = [token["position"] for token in shown["tokens"] if token["position"] is not None]
-    assert shown["accepted"] == [drafted.count(place) for place in range(3)]
-
-
 def test_the_sensitivity_probe_tries_every_doubtful_setting(
     target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

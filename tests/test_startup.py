@@ -90,7 +90,7 @@ def test_what_reads_no_file_loads_no_openssl(option: str) -> None:
 
 def test_a_conversion_that_measures_nothing_loads_no_engine() -> None:
     loaded = modules("convert", FIXTURES / "tiny/eagle3", "--dry-run")
-    assert not {"eaglectl.run.gate", "eaglectl.run.installed"} & loaded
+    assert not {"eaglectl.run.report", "eaglectl.run.installed"} & loaded
 
 
 def test_a_command_loads_no_other_command(drafter: Path) -> None:

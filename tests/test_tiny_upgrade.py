@@ -23,10 +23,10 @@ from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.operations.options import MeasureOptions  # noqa: E402
 from eaglectl.progress import Progress  # noqa: E402
 from eaglectl.reference.target import TargetModel  # noqa: E402
-from eaglectl.run.gate import Gate, GateRow, run_gate  # noqa: E402
 from eaglectl.run.job import EngineJob  # noqa: E402
 from eaglectl.run.measurement import Estimate, Measurement  # noqa: E402
 from eaglectl.run.prompts import read_prompts  # noqa: E402
+from eaglectl.run.report import Gate, GateRow, run_gate  # noqa: E402
 from tests.builders import Stored, call, read_safetensors  # noqa: E402
 from tests.tiny import TARGET, TINY, Fault, ids, not_a_number, short_prompts  # noqa: E402
 

@@ -37,8 +37,8 @@ REAL_STEPS = (
         "convert real/specforge --target smollm2 -o out/real",
     ),
     TourCommand(
-        "Its acceptance, and an answer with its accepted draft tokens marked",
-        f"smoke out/real {SMOKE} --show",
+        "Its acceptance",
+        f"smoke out/real {SMOKE}",
     ),
     TourCommand("Still the same drafter", "diff real/specforge out/real"),
 )
@@ -85,7 +85,7 @@ STEPS = (
     TourCommand(
         "A trained drafter with its target: how many draft tokens are accepted?",
         "smoke tiny/eagle3 --target tiny/target --run-in reference --prompts tiny/prompts.jsonl"
-        " --max-tokens 32 --show",
+        " --max-tokens 32",
     ),
 )
 

@@ -112,7 +112,7 @@ COMMANDS: Mapping[str, Command] = {
         ),
         _flags(
             "--target --run-in --num-speculative-tokens --prompts --max-tokens --speed --against "
-            "--min-acceptance-length --probe --show --json --page"
+            "--min-acceptance-length --probe --json --page"
         ),
     ),
     "diagnose": Command(

@@ -1,6 +1,6 @@
 """A comparison as a value: facts, tensors and spelling of two drafters, A and B."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
@@ -11,6 +11,8 @@ from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.formats.format import Answers
 from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 
+# rows of lm_head in A and in B that are of one token
+SharedRows = Sequence[tuple[int, int]]
 SAME = (TensorState.EQUAL, TensorState.ZEROS, TensorState.NOT_COMPARED)
 
 

@@ -49,7 +49,7 @@ from eaglectl.operations.copies import (
     opened,
     selected_tokens_of,
 )
-from eaglectl.operations.open_questions import measure_open_questions, measure_run
+from eaglectl.operations.open_questions import measure_open_questions
 from eaglectl.operations.options import ConvertOptions
 from eaglectl.progress import OnProgress
 from eaglectl.results import Conversion, OutputServing
@@ -119,7 +119,7 @@ def prepared(
     with opened(original, path_text(out), is_looked_at=is_looked_at) as files:
         choice = named or _target_of(files, options.answers, needs_weights=needs_target)
         target, options = given or choice.known(options.target_name), replace(options, target=choice.place)
-        questions = measure_open_questions(files, target, options.answers, measure_run(options), on_progress)
+        questions = measure_open_questions(files, target, options, on_progress)
         options = options.answered(questions.answers, questions.record)
         complete = completing(source, choice.text, options.answers)
         with asking_for(choice), questions.explaining(), whole_commands(complete):

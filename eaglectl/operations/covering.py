@@ -58,12 +58,11 @@ def cover_given(
         coverage = coverage_of_counts(read_counts(Path(counts), drafter.dims.vocab).by_token, vocabulary, K)
     else:
         coverage = _cover_texts(list(_texts(str(prompts), target)), vocabulary, out)
-    coverage = replace(coverage, wider=pruned_from(checkpoint.record))
-    words = ["--prompts", as_path(str(prompts)), *OUT]
-    again = command("inspect", source, *words, target=options.target, answers=options.answers)
-    counting = again if counts is None and out is None else None
-    given = counts or out or COUNTS
-    return with_commands(coverage, source, options.target, options.answers, counting, given)
+    coverage, counting = replace(coverage, wider=pruned_from(checkpoint.record)), None
+    if counts is None and out is None:
+        words = ["--prompts", as_path(str(prompts)), *OUT]
+        counting = command("inspect", source, *words, target=options.target, answers=options.answers)
+    return with_commands(coverage, source, options.target, options.answers, counting, counts or out or COUNTS)
 
 
 def with_commands(
@@ -79,9 +78,8 @@ def with_commands(
         return coverage
     commands = [counting] if counting else []
     words = ["--draft-vocab", str(coverage.size), "--token-counts", as_path(counts)]
-    is_of_target = _is_of_target(source, target, answers)
-    if is_of_target:
-        words.insert(0, "--materialize-lm-head")
+    if is_of_target := _is_of_target(source, target, answers):
+        words = ["--materialize-lm-head", *words]
         commands.append(command("convert", source, *words, target=target, answers=answers))
     elif coverage.wider and (place := _place(source, coverage.wider[0])):
         commands.append(command("convert", place, *words, target=target))

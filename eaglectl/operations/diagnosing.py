@@ -38,12 +38,10 @@ from eaglectl.operations.options import (
 from eaglectl.operations.smoking import as_preset, repair_command, search_aux_layers, smoke_drafts
 from eaglectl.operations.validating import validate
 from eaglectl.progress import OnProgress, StagedWork
-from eaglectl.run.causes import CAUSES, CONTRADICTION
-from eaglectl.run.diagnosis import Evidence, Phase, find_cause
-from eaglectl.run.layers import TRYING
+from eaglectl.run.answering import TRYING
+from eaglectl.run.diagnosis import CAUSES, CONTRADICTION, Evidence, Phase, find_cause
 from eaglectl.run.prompts import choose_prompts
 from eaglectl.run.report import SmokeReport
-from eaglectl.run.sensitivity import Variant
 from eaglectl.run.stage import loading_once
 from eaglectl.run.tokens import has_chat_template
 from eaglectl.shell import as_path
@@ -122,21 +120,35 @@ class Looks(Struct, frozen=True):
         """The evidence of reading the files."""
         options, runner = self.options, self.options.run_in or ""
         engine = options.engine or (runner if runner in INSTALLED else None)
-        engines, name = (engine,) if engine else (), "server" if is_server(runner) else None
+        name = "server" if is_server(runner) else None
         if engine is not None:
             name = parse_engine(engine).engine
         judging = ValidateOptions(
             target=self.target,
-            engines=engines,
+            engines=(engine,) if engine else (),
             answers=options.answers,
             policy=Policy(),
             fail_on="error",
-            has_engines=bool(engines),
+            has_engines=engine is not None,
         )
         report = validate(self.source, judging)
         evidence = Evidence(report, self._commands(), engine_name=name, expected=options.expected)
-        known = {**evidence.commands, **self._repairs(evidence, judging), **self._conversion(name)}
-        return replace(evidence, commands=known)
+        commands = {**evidence.commands, **self._repairs(evidence, judging)}
+        with suppress(EaglectlError):  # a conversion for the engine, if it can be made and changes anything
+            plan = None if name is None else convert(self.source, None, self._converting(name, True)).plan
+            if name and plan and (plan.changes or any(step.action != "kept" for step in plan.steps)):
+                commands["convert"] = self._command("convert", "--for", layout_for(name))
+        return replace(evidence, commands=commands)
+
+    def _converting(self, engine: str, dry_run: bool = False) -> ConvertOptions:
+        """A conversion for the engine ("": the default one) that measures nothing."""
+        return ConvertOptions(
+            layout_for(engine),
+            target=self.target,
+            answers=self.options.answers,
+            dry_run=dry_run,
+            measure=None,
+        )
 
     def _repairs(self, evidence: Evidence, judging: ValidateOptions) -> dict[str, str]:
         """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
@@ -149,41 +161,20 @@ class Looks(Struct, frozen=True):
             }
         if not errors:
             return {}
-        layout = layout_for(evidence.engine_name or "")
+        options, words = self._converting(evidence.engine_name or ""), list[str]()
         with scratch_folder() as folder, suppress(EaglectlError):
-            words = self._convert(folder / "repaired", layout)
+            try:
+                convert(self.source, folder / "repaired", options)
+            except EaglectlError as refusal:
+                named = [option for option in REPAIRS if option in str(refusal)]
+                if len(named) != 1 or "--source-semantics" in str(refusal):
+                    raise  # it names none, or leaves a choice
+                convert(self.source, folder / "repaired", replace(options, **REPAIRS[named[0]]))
+                words = shell.split(named[0])
             # the answers are about the source; the output states all of it
             after = validate(folder / "repaired", replace(judging, answers=Answers()))
             if set(errors) <= {rule.name for rule in after.passed}:
-                return {"fix": self._command("convert", "--for", layout, *words)}
-        return {}
-
-    def _convert(self, out: Path, layout: str) -> Sequence[str]:
-        """Convert the drafter, with the one option of REPAIRS that a refusal names; return its words.
-
-        Raises the refusal where it names none, or leaves a choice.
-        """
-        options = ConvertOptions(layout, target=self.target, answers=self.options.answers, measure=None)
-        try:
-            convert(self.source, out, options)
-        except EaglectlError as refusal:
-            named = [option for option in REPAIRS if option in str(refusal)]
-            if len(named) != 1 or "--source-semantics" in str(refusal):
-                raise
-            convert(self.source, out, replace(options, **REPAIRS[named[0]]))
-            return shell.split(named[0])
-        return ()
-
-    def _conversion(self, engine: str | None) -> dict[str, str]:
-        """The conversion for the engine, if it can be made and changes anything."""
-        if engine is None:
-            return {}
-        layout, answers = layout_for(engine), self.options.answers
-        asked = ConvertOptions(layout, target=self.target, answers=answers, dry_run=True, measure=None)
-        with suppress(EaglectlError):
-            plan = convert(self.source, None, asked).plan
-            if plan.changes or not all(step.action == "kept" for step in plan.steps):
-                return {"convert": self._command("convert", "--for", layout)}
+                return {"fix": self._command("convert", "--for", str(options.layout), *words)}
         return {}
 
     def after(self, phase: Phase, evidence: Evidence) -> Evidence:
@@ -192,6 +183,10 @@ class Looks(Struct, frozen=True):
         return looks[phase](evidence)
 
     def _reference(self, evidence: Evidence) -> Evidence:
+        """The readings that the probe knows, and other aux layers where none but of layers is better.
+
+        Layers one off may be better than the stated ones and still not those of the training.
+        """
         try:
             report = self._smoke("reference", probe="sensitivity")
         # the last two: a question about the file, or prompts that do not fit
@@ -199,26 +194,22 @@ class Looks(Struct, frozen=True):
             return evidence.without("reference", error)
         evidence = replace(evidence, reference=report)
         best = report.probed.best if report.probed else None
-        if best is not None:
-            evidence = self._with_repair(evidence, "repair", best)
-        # layers one off may be better than the stated ones and still not those of the training
-        return self._layers(report, evidence) if best is None or best.is_of_layers else evidence
-
-    def _layers(self, report: SmokeReport, evidence: Evidence) -> Evidence:
-        """Other aux layers, where no reading that the probe knows is better."""
-        options = self._smoke_options("reference")
-        try:
-            search = search_aux_layers(
-                self.source, self.target, report, options, on_progress=self.on_progress
-            )
-        except (UnreadableError, UsageError) as error:
-            return evidence.without("layers", error)
-        evidence = replace(evidence, layers=search)
-        return evidence if search.found is None else self._with_repair(evidence, "layers", search.found)
-
-    def _with_repair(self, evidence: Evidence, name: str, variant: Variant) -> Evidence:
-        line = repair_command(self.source, self.target, self.options.answers, variant)
-        return replace(evidence, commands={**evidence.commands, name: line})
+        if best is None or best.is_of_layers:
+            options = self._smoke_options("reference")
+            try:
+                search = search_aux_layers(
+                    self.source, self.target, report, options, on_progress=self.on_progress
+                )
+                evidence = replace(evidence, layers=search)
+            except (UnreadableError, UsageError) as error:
+                evidence = evidence.without("layers", error)
+        found = evidence.layers.found if evidence.layers else None
+        repairs = {
+            name: repair_command(self.source, self.target, self.options.answers, variant)
+            for name, variant in (("repair", best), ("layers", found))
+            if variant is not None
+        }
+        return replace(evidence, commands={**evidence.commands, **repairs})
 
     def _engine(self, evidence: Evidence) -> Evidence:
         engine, name, runner = self.options.engine, evidence.engine_name, self.options.run_in
@@ -227,14 +218,10 @@ class Looks(Struct, frozen=True):
         try:
             if runner == "reference":
                 raise UnreadableError(f"--run-in {runner} runs no engine")
-            if runner is not None and name == "server":
-                return replace(evidence, engine=self._smoke(runner))
+            if name == "server":
+                return replace(evidence, engine=self._smoke(str(runner)))
             installed = installed_release(ENGINES[name])
-            if (
-                engine not in (None, name)
-                and installed is not None
-                and installed not in parse_engine(str(engine)).releases
-            ):
+            if engine and engine != name and installed and installed not in parse_engine(engine).releases:
                 raise UnreadableError(f"{engine} was asked for, and {name} {installed} is installed here")
             return replace(evidence, engine=self._smoke(name))
         except EaglectlError as error:
@@ -244,22 +231,20 @@ class Looks(Struct, frozen=True):
         """Other temperatures and the chat template, where those can be the cause."""
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
         chats, config = self._as_chats(), read_target_config(Path(on_disk(self.target, has_weights=False)))
-        parts = config, text_part(config)
+        temperature = self.options.temperature
         evidence = replace(
             evidence,
-            is_target_quantised=any(part.get("quantization_config") for part in parts),
+            is_target_quantised=any(part.get("quantization_config") for part in (config, text_part(config))),
             has_own_embedding="embed_tokens.weight" in drafter.tensors,
-            has_unused_template=bool(chats),
+            sampled=self._smoke("reference", temperature) if temperature > 0 else None,
         )
-        if self.options.temperature > 0:
-            evidence = replace(evidence, sampled=self._smoke("reference", self.options.temperature))
         if not chats or not evidence.may_be_low:
             return evidence
-        with scratch_folder() as folder:
+        # texts that do not fit with the template are no fault of ours; the diagnosis says so
+        with scratch_folder() as folder, suppress(EaglectlError):
             path = folder / "prompts.jsonl"
             path.write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
-            with suppress(EaglectlError):  # texts that do not fit with the template; the diagnosis says so
-                return replace(evidence, templated=self._smoke("reference", prompts=path, sample=None))
+            return replace(evidence, templated=self._smoke("reference", prompts=path, sample=None))
         return evidence
 
     def _smoke(self, engine: str, temperature: float = 0.0, **given: Any) -> SmokeReport:
@@ -286,7 +271,6 @@ class Looks(Struct, frozen=True):
         )
 
     def _command(self, verb: str, *words: str) -> str:
-        """A command of eaglectl on this drafter and target."""
         return command(verb, self.source, *words, target=self.target, answers=self.options.answers)
 
     def _commands(self) -> dict[str, str]:
@@ -296,8 +280,8 @@ class Looks(Struct, frozen=True):
         elif options.prompts is not None:
             prompts = ["--prompts", as_path(str(options.prompts))]
         run = ["--run-in", "reference", *prompts]
-        engine = [] if options.engine is None else ["--engine", options.engine]
-        engine += [] if options.run_in is None else ["--run-in", options.run_in]
+        given = {"--engine": options.engine, "--run-in": options.run_in}
+        engine = [word for option, value in given.items() if value is not None for word in (option, value)]
         return {
             "diagnose": self._command("diagnose", *engine, *prompts),
             "validate": self._command("validate"),

@@ -1,7 +1,7 @@
 """What a drafter's files leave open, answered by measuring where its target runs on this machine."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial, reduce
 from itertools import product
 from pathlib import Path
@@ -26,12 +26,11 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.operations.copies import OpenedSource, opened, selected_tokens_of
 from eaglectl.operations.options import ConvertOptions, MeasureOptions
 from eaglectl.progress import LOADING, OnProgress, notify, report_step
-from eaglectl.target import TargetChoice, choose_target, fitting_target, open_target, weights_folder
+from eaglectl.target import choose_target, fitting_target, open_target, weights_folder
 
 if TYPE_CHECKING:
     from eaglectl.conversion.plan import ConversionPlan
     from eaglectl.run.answering import LoadedReading, MeasuredAnswer, Options
-    from eaglectl.run.prompts import PromptChoice
     from eaglectl.run.stage import Stage
 
 ROPE = ("rope_theta", "rope_scaling")
@@ -40,19 +39,6 @@ D2T = (
     Choice("--source-semantics", "d2t=offset", "token = i + d2t[i]"),
     Choice("--source-semantics", "d2t=absolute", "token = d2t[i]"),
 )
-
-
-class MeasureRun(Struct, frozen=True):
-    """A run that measures: its options, the target's folder or repository, and the conversion it is for."""
-
-    options: MeasureOptions
-    target: str | None = None
-    request: ConversionRequest = field(default_factory=ConversionRequest)
-
-
-def measure_run(options: ConvertOptions) -> MeasureRun | None:
-    """The run that measures what a conversion leaves open; None: it is asked."""
-    return None if options.measure is None else MeasureRun(options.measure, options.target, options.request)
 
 
 class OpenQuestions(Struct, frozen=True):
@@ -73,57 +59,40 @@ class OpenQuestions(Struct, frozen=True):
         try:
             yield
         except OpenFactError as error:
-            open_still = [answer.text for answer in self.measured if answer.choice is None]
-            if not open_still and not self.gap:
-                raise
-            text = "; ".join([str(error), *open_still, *([self.gap] if self.gap else [])])
+            ties = [answer.text for answer in self.measured if answer.choice is None]
+            text = "; ".join(filter(None, [str(error), *ties, self.gap]))
             raise OpenFactError(text, error.topic, error.where) from None
 
 
 def measure_open_questions(
-    files: OpenedSource,
-    target: Target,
-    answers: Answers,
-    run: MeasureRun | None,
-    on_progress: OnProgress | None = None,
+    files: OpenedSource, target: Target, options: ConvertOptions, on_progress: OnProgress | None = None
 ) -> OpenQuestions:
-    """These answers and those that measuring adds; `run` None: nothing is measured.
+    """The answers of a conversion and those that measuring adds; none where its `measure` is None.
 
     What was given is taken as it is. Raises UsageError for prompts that cannot be read or do not fit the
     target.
     """
-    if run is None:
+    answers = options.answers
+    if options.measure is None:
         return OpenQuestions(answers)
     drafter = read_drafter(files.checkpoint, replace(answers, assume=False), target)
     notes = _open_notes(files, drafter, answers)
     if not notes:
         return OpenQuestions(answers)
+    reason = ""
     try:
-        folder = runnable_target(drafter, notes, run.target)
+        folder = runnable_target(drafter, notes, options.target)
+        reason = "not measured: "
+        # a dry run has only looked at the headers of pickles
+        is_unread = files.pickles and files.readable is files.original
+        with opened(files.original) if is_unread else nullcontext(files) as whole:
+            pair = _Pair(whole, target, options, options.measure, folder, drafter, notes, on_progress)
+            return pair.measured()
     except UnreadableError as error:
-        return _unmeasured(answers, str(error))
-    try:
-        with _readable(files) as whole:
-            return _Pair(whole, target, answers, run, folder, drafter, notes, on_progress).measured()
-    except UnreadableError as error:
-        return _unmeasured(answers, f"not measured: {error}")
-
-
-def _unmeasured(answers: Answers, gap: str) -> OpenQuestions:
-    """The answers as they were given; where the others are assumed, no question says why."""
-    if answers.assume:
-        notify(f"usual values are assumed; {gap}")
-    return OpenQuestions(answers, gap=gap)
-
-
-@contextmanager
-def _readable(files: OpenedSource) -> Iterator[OpenedSource]:
-    """The files with all weights as safetensors: a dry run has only looked at the headers of pickles."""
-    if files.pickles and files.readable is files.original:
-        with opened(files.original) as whole:
-            yield whole
-    else:
-        yield files
+        gap = f"{reason}{error}"
+        if answers.assume:  # then no question says why
+            notify(f"usual values are assumed; {gap}")
+        return OpenQuestions(answers, gap=gap)
 
 
 def measured_questions(
@@ -142,12 +111,11 @@ def measured_questions(
         return OpenQuestions(answers)
     try:
         with opened(open_folder(on_disk(source))) as files:
-            named = TargetChoice(target, target)
             if target is None:
                 choice = choose_target(files.original, None, needs_weights=True)
-                named = fitting_target(choice, files.checkpoint, answers)
-            run = MeasureRun(options, named.place)
-            return measure_open_questions(files, open_target(named.place), answers, run, on_progress)
+                target = fitting_target(choice, files.checkpoint, answers).place
+            conversion = ConvertOptions(target=target, answers=answers, measure=options)
+            return measure_open_questions(files, open_target(target), conversion, on_progress)
     except RefusedError:
         return OpenQuestions(answers)
 
@@ -166,16 +134,15 @@ def _open_notes(files: OpenedSource, drafter: Drafter, answers: Answers) -> tupl
     return tuple(_joined(notes))
 
 
-def _joined(notes: list[Note]) -> Iterator[Note]:
+def _joined(notes: list[Note]) -> list[Note]:
     """The notes, those on the two halves of the rope as one question, since one option answers both."""
     halves = [note for note in notes if note.about in ROPE]
-    yield from (note for note in notes if note not in halves)
     if len(halves) < 2:
-        yield from halves
-        return
+        return [*(note for note in notes if note not in halves), *halves]
     values = product(*([choice.value.removeprefix("rope=") for choice in note.choices] for note in halves))
     choices = [Choice("--source-semantics", f"rope={','.join(pair)}") for pair in values]
-    yield question("rope", "; ".join(note.why for note in halves), halves[0].topic, choices)
+    rope = question("rope", "; ".join(note.why for note in halves), halves[0].topic, choices)
+    return [*(note for note in notes if note not in halves), rope]
 
 
 def runnable_target(drafter: Drafter, notes: tuple[Note, ...], target: str | None) -> Path:
@@ -210,8 +177,8 @@ class _Pair(Struct, frozen=True):
 
     files: OpenedSource
     target: Target
-    answers: Answers
-    run: MeasureRun
+    options: ConvertOptions
+    how: MeasureOptions
     folder: Path
     drafter: Drafter
     notes: tuple[Note, ...]
@@ -221,26 +188,26 @@ class _Pair(Struct, frozen=True):
         """What measuring gave. Raises UnreadableError where it could not."""
         from eaglectl.run.answering import measure_answers
         from eaglectl.run.job import EngineJob
-        from eaglectl.run.prompts import choose_prompts, more_prompts
+        from eaglectl.run.prompts import choose_prompts, digest_prompts, more_prompts
         from eaglectl.run.stage import Stage
 
-        options = self.run.options
+        how, answers = self.how, self.options.answers
         report_step(self.on_progress, LOADING)
-        chosen = choose_prompts(options.prompts, options.sample, options.seed)
-        spare = more_prompts() if options.prompts is None and options.sample is None else ()
+        chosen = choose_prompts(how.prompts, how.sample, how.seed)
+        spare = more_prompts() if how.prompts is None and how.sample is None else ()
         with scratch_folder() as scratch:
             plan = self._first_plan()
-            self.write(plan, scratch / "0")
+            self._write(plan, scratch / "0")
             job = EngineJob(
                 scratch / "0",
                 plan.drafter,
                 self.folder,
                 chosen.prompts + spare,
                 k=K,
-                max_tokens=options.max_tokens,
-                device=options.device,
-                trust_remote_code=options.trust_remote_code,
-                ignores_eos=options.ignore_eos,
+                max_tokens=how.max_tokens,
+                device=how.device,
+                trust_remote_code=how.trust_remote_code,
+                ignores_eos=how.ignore_eos,
                 on_progress=self.on_progress,
             )
             stage = Stage(job)
@@ -253,27 +220,36 @@ class _Pair(Struct, frozen=True):
                 report_step(self.on_progress, running)
                 chosen, stage.texts = replace(chosen, prompts=chosen.prompts + spare), texts
                 results = measure_answers(stage, self.notes, read)
-        answers = self.answers
         for result in results:
             if result.choice is not None:
                 answers = answers.choosing(result.choice, Origin("measured", result.evidence))
-        return OpenQuestions(answers, results, record=self._record(results, chosen))
+        prompts, digest = len(chosen.prompts), digest_prompts(chosen.prompts)
+        common = {
+            "prompts": {"name": chosen.file or "built-in", "sha256": digest, "count": prompts},
+            "target": self.target.name or self.target.repo or self.folder.name,
+            "k": K,
+            "eaglectl": eaglectl.__version__,
+        }
+        # ties too
+        record = {"measured": [result.record | common for result in results]} if results else {}
+        return OpenQuestions(answers, results, record=record)
 
-    def plan(self, choices: "Options") -> "ConversionPlan":
+    def _plan(self, choices: "Options") -> "ConversionPlan":
         """The plan with these choices. Raises UsageError or RefusedError where the files do not fit them."""
-        answers = reduce(Answers.choosing, choices, replace(self.answers, assume=False))
-        given = self.run.request
+        answers = reduce(Answers.choosing, choices, replace(self.options.answers, assume=False))
+        given = self.options.request
         wanted = ConversionRequest(drop=given.drop, rope_style=given.rope_style, fixes=given.fixes)
         drafter = read_drafter(self.files.checkpoint, answers, self.target)
         selected = selected_tokens_of(self.files.original, drafter)
         return make_plan(self.files.checkpoint, drafter, wanted, answers, selected)
 
-    def write(self, plan: "ConversionPlan", place: Path) -> None:
+    def _write(self, plan: "ConversionPlan", place: Path) -> None:
         """Write a plan for the reference, with links where bytes do not change."""
         files = self.files
         originals = files.pickles or files.checkpoint.weight_files
-        how = WriteOptions(place, link=not files.pickles)
-        write_plan(plan, files.checkpoint, files.original, originals, how)
+        write_plan(
+            plan, files.checkpoint, files.original, originals, WriteOptions(place, link=not files.pickles)
+        )
 
     def _loaded(
         self, choices: "Options", stage: "Stage", first: "ConversionPlan", scratch: Path
@@ -286,7 +262,7 @@ class _Pair(Struct, frozen=True):
         from eaglectl.run.answering import LoadedReading
 
         try:
-            plan = self.plan(choices)
+            plan = self._plan(choices)
         except (UsageError, RefusedError):
             return None
         drafter, own = plan.drafter, stage.drafter
@@ -297,45 +273,26 @@ class _Pair(Struct, frozen=True):
                     own.weights, drafter.dims, drafter.norms, drafter.rope, own.eps, drafter.windows
                 )
             place = scratch / str(sum(1 for _ in scratch.iterdir()))
-            self.write(plan, place)
+            self._write(plan, place)
             return load_drafter(place, drafter, dtype=stage.dtype, device=stage.device)
 
         assert drafter.aux.boundaries is not None
         return LoadedReading(drafter.aux.boundaries, load)
 
     def _first_plan(self) -> "ConversionPlan":
-        """The plan of the first reading that the files fit. Raises UnreadableError where there is none."""
+        """The plan of the first reading that the files fit. Raises UnreadableError where there is none.
+
+        A search of layers begins at the default, or at as many evenly spread ones.
+        """
         from eaglectl.run.answering import first_choices
 
-        layers = self._usual_layers()
-        refusal = ""
+        depth, count, refusal = self.target.depth or 0, self.drafter.dims.aux, ""
+        layers = (by_name(self.drafter.producer).training_default or TRAINING_DEFAULT).at(depth)
+        if len(set(layers)) != count or list(layers) != sorted(layers) or layers[0] < 0:
+            layers = tuple(round(depth * (place + 1) / (count + 1)) for place in range(count))
         for choices in product(*(first_choices(note, layers) for note in self.notes)):
             try:
-                return self.plan(choices)
+                return self._plan(choices)
             except (UsageError, RefusedError) as error:
                 refusal = str(error)
         raise UnreadableError(refusal)
-
-    def _usual_layers(self) -> tuple[int, ...]:
-        """Where the search of layers begins: the default, or as many evenly spread ones."""
-        depth, count = self.target.depth or 0, self.drafter.dims.aux
-        default = (by_name(self.drafter.producer).training_default or TRAINING_DEFAULT).at(depth)
-        if len(set(default)) == count and list(default) == sorted(default) and default[0] >= 0:
-            return default
-        return tuple(round(depth * (place + 1) / (count + 1)) for place in range(count))
-
-    def _record(self, results: "tuple[MeasuredAnswer, ...]", chosen: "PromptChoice") -> Mapping[str, Any]:
-        """What eaglectl.json keeps of what was measured, ties too."""
-        from eaglectl.run.prompts import digest_prompts
-
-        common = {
-            "prompts": {
-                "name": chosen.file or "built-in",
-                "sha256": digest_prompts(chosen.prompts),
-                "count": len(chosen.prompts),
-            },
-            "target": self.target.name or self.target.repo or self.folder.name,
-            "k": K,
-            "eaglectl": eaglectl.__version__,
-        }
-        return {"measured": [result.record | common for result in results]} if results else {}

@@ -654,9 +654,6 @@ class SmokeOptions(Options, frozen=True):
     like: Annotated[str | None, LIKE] = None
     sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
     max_tokens: Annotated[int, Option("New tokens for each prompt.")] = 64
-    show: Annotated[
-        bool, Option("Show the first prompt's answer, its accepted draft tokens marked (--run-in reference).")
-    ] = False
     ignore_eos: Annotated[bool, replace(IGNORE_EOS, group=ADVANCED)] = False
     temperature: Annotated[float, Option("0 is greedy.", group=ADVANCED)] = 0.0
     seed: Annotated[int, replace(TEMPERATURE_SEED, group=ADVANCED)] = 0

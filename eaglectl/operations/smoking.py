@@ -45,15 +45,13 @@ from eaglectl.operations.options import (
 from eaglectl.options import options_of
 from eaglectl.progress import LOADING, OnProgress, report_step
 from eaglectl.report.output_files import parse_new, write_new
+from eaglectl.run.answering import LayerSearch, search_layers
 from eaglectl.run.coverage import TokenText, counts_text
 from eaglectl.run.engine_arguments import check_engine_arguments
-from eaglectl.run.gate import compare_positions
 from eaglectl.run.installed import load_only as load
 from eaglectl.run.installed import run_installed
 from eaglectl.run.job import EngineJob, EngineRun
-from eaglectl.run.layers import LayerSearch, search_layers
-from eaglectl.run.matching import match_server
-from eaglectl.run.probe import probe_drift
+from eaglectl.run.probes import Variant, probe_drift, probe_sensitivity
 from eaglectl.run.process import SGLANG, VLLM, has_torch, require_torch
 from eaglectl.run.prompts import Prompt, choose_prompts
 from eaglectl.run.published import Published, Settings, preset, published_for
@@ -61,11 +59,11 @@ from eaglectl.run.report import (
     MAX_REGRESSION,
     SmokeReport,
     compare_drafters,
+    compare_positions,
     make_report,
+    match_server,
     with_variants,
 )
-from eaglectl.run.sensitivity import Variant, probe_sensitivity
-from eaglectl.run.showing import show_answer
 from eaglectl.run.speed import measure_speed
 from eaglectl.run.stage import run_reference
 from eaglectl.shell import as_path
@@ -384,10 +382,6 @@ def _check(options: SmokeOptions) -> None:
             f"--max-regression {least or 0:g}: a ratio above 0 was expected, like 0.97",
         ),
         (
-            options.show and engine != "reference",
-            "--show needs what each draft had accepted, which --run-in reference alone tells",
-        ),
-        (
             min(options.chains, default=0) < 1 or options.max_tokens < 1,
             "-k and --max-tokens need to be at least 1",
         ),
@@ -470,8 +464,7 @@ class _Runs(Struct, frozen=True):
             job = replace(job, compares_plain=self.compares_plain and options.lossless)
             run = _run(job, self.engine)
             report = make_report(files.label, job, run, options.min_acceptance_length, options.min_position_0)
-            shown = show_answer(job, run.results) if options.show else None
-            return replace(report, files=_digests(files), shown=shown)
+            return replace(report, files=_digests(files))
 
     @contextmanager
     def job(self, source: str) -> Iterator[EngineJob]:

@@ -1,31 +1,33 @@
-"""What `smoke` measured, as sections."""
+"""What `smoke` measured, acceptance and speed, as sections, and its keys in JSON documents."""
 
 import json
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from eaglectl.report.documents.document import Parts
+from eaglectl.report.documents.drafter import COVERAGE
 from eaglectl.report.section import (
     TONES,
     Line,
     Lines,
-    Marked,
     Outline,
     Pairs,
     Remark,
     Remarks,
     Section,
     Table,
+    Tone,
     Words,
     toned,
 )
-from eaglectl.report.speed import speed_section
 from eaglectl.report.wording import plural
 from eaglectl.run.job import EngineRun
-from eaglectl.run.measurement import Estimate, p_words
+from eaglectl.run.measurement import Estimate, Measurement, p_words
+from eaglectl.run.probes import Variant
 from eaglectl.run.process import INSTALLED
+from eaglectl.run.published import Published, PublishedLength
 from eaglectl.run.report import DrafterComparison, SmokeReport
-from eaglectl.run.sensitivity import Variant
-from eaglectl.run.showing import ShownAnswer
+from eaglectl.run.speed import BreakEven, FastestK, Place, Speed, SpeedRow, Spread
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict
 
@@ -33,9 +35,10 @@ DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % over prompts"
 RATIO = "ratio to the stated one, on the same prompts; p of no gain, corrected for the number of readings"
 VARIANT_HEAD = ("reading", "length", "ratio", "p", "better")
 DRIFT_CELLS = "accepted / RMS of the fed-back state / attention on the first token / on own drafts"
+SPEED_HEAD = ("at a time", "per user", "in all", "without: per user", "in all", "ratio", "length")
+TITLE = "Speed"
 # of the line of sets
 MOST_SETS = 8
-VARIANTS_TITLE = "Other readings of the file"
 
 
 def smoke_outline(report: SmokeReport) -> Outline:
@@ -43,38 +46,35 @@ def smoke_outline(report: SmokeReport) -> Outline:
 
     A note that ends in a command, of engines that read the file otherwise, stands with the reasons.
     """
-    verdict, settings, answer = toned(report.verdict), _resolved(report), Words(_answer(report), "strong")
+    text = f"{length(report)} ({plural(report.measured.prompts, 'prompt')})"
+    if report.against:
+        text += f", x{report.against.ratio.words} of {report.against.source}'s"
+    verdict, answer = toned(report.verdict), Words(text, "strong")
     cause, following, others = _causes(report)
     notes = [Remark(Words("note", "plain"), text) for text in others]
     shown, more = facts(report)
+    settings = [Words(text, "quiet") for text in filter(None, [_resolved(report.run)])]
     sections = [
         Section("Run", [Pairs(shown)], has_heading=False),
         *([speed_section(report.speed)] if report.speed else []),
-        *([_shown(report.shown)] if report.shown else []),
         *([_against(report.against)] if report.against else []),
         *([_drift(report)] if report.drift_conditions else []),
         Section("Notes", [Remarks(notes)], has_heading=False, is_more=bool(report.variants)),
         Section("Acceptance", [_acceptance(report)], DEFINITION, is_more=True),
-        *([readings_section(report.variants)] if report.variants else []),
-        Section(
-            "Settings", [Pairs(more), Lines([Words(settings, "quiet")] if settings else [])], is_more=True
-        ),
+        readings_section(report.variants),
+        Section("Settings", [Pairs(more), Lines(settings)], is_more=True),
     ]
-    return Outline(
-        "smoke",
-        verdict,
-        report.source,
-        answer,
-        (verdict, "  ", answer),
-        sections,
-        cause=cause,
-        next=following,
-    )
+    head = (verdict, "  ", answer)
+    return Outline("smoke", verdict, report.source, answer, head, sections, cause=cause, next=following)
 
 
 def _causes(report: SmokeReport) -> tuple[list[Line], str, list[str]]:
     """Why it fails and what warns, the command to run next, and the other notes."""
-    reasons, notes = (list(map(command_at_end, texts)) for texts in (_reasons(report), report.notes))
+    against = report.against
+    failures = (*report.failures, *(against.failures if against else ()))
+    gaps = (*report.gaps, *(against.gaps if against else ()))
+    reasons = [command_at_end(text) for text in (*failures, *gaps)]
+    notes = [command_at_end(text) for text in report.notes]
     warnings = [(text, command) for text, command in notes if command]
     commands = [command for _, command in reasons if command]
     if not commands and report.verdict == CheckVerdict.FAIL:
@@ -82,12 +82,6 @@ def _causes(report: SmokeReport) -> tuple[list[Line], str, list[str]]:
     commands += [command for _, command in warnings]
     others = [text for text, command in notes if not command]
     return [text for text, _ in (*reasons, *warnings)], next(iter(commands), ""), others
-
-
-def _answer(report: SmokeReport) -> str:
-    """The acceptance length, and the ratio to the second drafter's."""
-    text = f"{length(report)} ({plural(report.measured.prompts, 'prompt')})"
-    return f"{text}, x{report.against.ratio.words} of {report.against.source}'s" if report.against else text
 
 
 def length(report: SmokeReport) -> str:
@@ -122,7 +116,6 @@ def _acceptance(report: SmokeReport) -> Table:
 
 
 def _against(against: DrafterComparison) -> Section:
-    """The second drafter's figures, what the ratio must be, and the ratio on each set."""
     rounds = f", of rounds {estimate(against.rounds)}" if against.has_positions else ""
     text = (
         f"{against.ending}: ratio {estimate(against.ratio)}{rounds}; its length"
@@ -143,16 +136,8 @@ def _against(against: DrafterComparison) -> Section:
     return Section(f"against {against.source}", [Lines([text]), table])
 
 
-def _reasons(report: SmokeReport) -> list[str]:
-    """Why it failed or could not be judged."""
-    against = report.against
-    failures = (*report.failures, *(against.failures if against else ()))
-    return [*failures, *report.gaps, *(against.gaps if against else ())]
-
-
 def readings_section(variants: Sequence[Variant]) -> Section:
     """Results of the sensitivity probe, the best reading first."""
-    order = sorted(variants, key=lambda variant: variant.ratio.value, reverse=True)
     rows = [
         (
             variant.name,
@@ -161,21 +146,20 @@ def readings_section(variants: Sequence[Variant]) -> Section:
             p_words(variant.p_value),
             Words("yes", "good") if variant.is_better else Words("no", "quiet"),
         )
-        for variant in order
+        for variant in sorted(variants, key=lambda variant: variant.ratio.value, reverse=True)
     ]
-    return Section(VARIANTS_TITLE, [Table(VARIANT_HEAD, rows, is_whole=True)], RATIO, is_more=True)
+    table = Table(VARIANT_HEAD, rows, is_whole=True)
+    return Section("Other readings of the file", [table], RATIO, is_more=True)
 
 
 def readings_line(variants: Sequence[Variant]) -> str:
     """How many readings were tried, and how many draft better."""
     better = sum(variant.is_better for variant in variants)
     best = max(variants, key=lambda variant: variant.ratio.value)
-    close = f"best: {best.name}, x{best.ratio.words}"
-    return f"{len(variants)} tried, better: {better or 'none'}; {close}"
+    return f"{len(variants)} tried, better: {better or 'none'}; best: {best.name}, x{best.ratio.words}"
 
 
 def _drift(report: SmokeReport) -> Section:
-    """Results of the drift probe, by depth."""
     conditions = report.drift_conditions
     depths = range(len(conditions[0].state_growth))
     head = ("condition", "length", *(f"depth {depth}" for depth in depths))
@@ -194,9 +178,8 @@ def _drift(report: SmokeReport) -> Section:
     return Section("Drift by depth", [Table(head, rows)], DRIFT_CELLS)
 
 
-def _resolved(report: SmokeReport) -> str:
+def _resolved(run: EngineRun) -> str:
     """The settings that vLLM or SGLang used; "" for other engines, and where they were not seen."""
-    run = report.run
     if not run.resolved.get("class"):
         return ""
     text = f"{run.engine} used {run.resolved['class']}, aux layers {run.resolved.get('aux_layers')}"
@@ -212,6 +195,11 @@ def estimate(value: Estimate) -> str:
     return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
+def share(value: Estimate) -> str:
+    """A share in percent, with its interval."""
+    return f"{value.value:.1%} [{value.low:.1%}, {value.high:.1%}]"
+
+
 def facts(report: SmokeReport) -> tuple[list[tuple[str, Line]], list[tuple[str, Line]]]:
     """What a reader of the acceptance length needs, and what else there is of the run."""
     run, positions = report.run, enumerate(report.measured.per_position)
@@ -220,39 +208,40 @@ def facts(report: SmokeReport) -> tuple[list[tuple[str, Line]], list[tuple[str, 
         False: f"{run.equal_outputs} of {len(run.results)} outputs equal plain decoding",
         None: "not measured",
     }
-    times = _times(run)
-    given = [f"{name}={json.dumps(value)}" for name, value in run.arguments.items()]
-    others = report.published.lines if report.published else ()
-    is_unseen = run.engine in INSTALLED and not run.resolved.get("class")
-    unseen = [("settings", f"what {run.engine} resolved could not be seen")]
-    trust = [("trust", "the target's own code was allowed to run (--trust-remote-code)")]
     sets = sorted(report.by_set.items(), key=lambda part: -part[1].length.value)
     by_set = listed((f"{name} {measured.length.value:.2f}" for name, measured in sets), ", ", MOST_SETS)
-    shown: list[tuple[str, Line]] = [
-        ("accepted", ", ".join(f"{share.value:.0%} at position {place}" for place, share in positions)),
-        *([("by set", by_set)] if len(sets) > 1 else []),
-        ("lossless", lossless[report.is_lossless]),
-        ("measured by", f"{run.engine} on {run.device}, {run.dtype}: {run.proves}"),
-        *([("readings", readings_line(report.variants))] if report.variants else []),
-        *([("as these files", report.match.words)] if report.match else []),
-        *(unseen if is_unseen else []),
-        *(trust if report.trust_remote_code else []),
-    ]
-    more: list[tuple[str, Line]] = [
-        ("engine", f"{run.engine} ({run.version}), {run.device}, {run.dtype}"),
-        *([("given", ", ".join(given))] if given else []),
-        *([("time", f"{times}; {speed_meaning(report)}")] if times else []),
-        ("prompts", _prompts(report)),
-        *([("vocabulary", f"holds {report.coverage.words}")] if report.coverage else []),
-        *([("others", "; ".join(others))] if others else []),
-    ]
-    return shown, more
+    is_unseen = run.engine in INSTALLED and not run.resolved.get("class")
+    trust = "the target's own code was allowed to run (--trust-remote-code)"
+    shown = {
+        "accepted": ", ".join(f"{share.value:.0%} at position {place}" for place, share in positions),
+        "by set": by_set if len(sets) > 1 else "",
+        "lossless": lossless[report.is_lossless],
+        "measured by": f"{run.engine} on {run.device}, {run.dtype}: {run.proves}",
+        "readings": readings_line(report.variants) if report.variants else "",
+        "as these files": report.match.words if report.match else "",
+        "settings": f"what {run.engine} resolved could not be seen" if is_unseen else "",
+        "trust": trust if report.trust_remote_code else "",
+    }
+    return _filled(shown), _filled(_run_facts(report))
 
 
-def _times(run: EngineRun) -> str:
-    """How long the prompts took; "" where no time was taken."""
+def _run_facts(report: SmokeReport) -> dict[str, str]:
+    run = report.run
     times = f"{run.seconds:.1f} s with the drafter" if run.seconds else ""
-    return f"{times}, {run.plain_seconds:.1f} s without" if run.plain and run.plain_seconds else times
+    if run.plain and run.plain_seconds:
+        times += f", {run.plain_seconds:.1f} s without"
+    return {
+        "engine": f"{run.engine} ({run.version}), {run.device}, {run.dtype}",
+        "given": ", ".join(f"{name}={json.dumps(value)}" for name, value in run.arguments.items()),
+        "time": f"{times}; {speed_meaning(report)}" if times else "",
+        "prompts": _prompts(report),
+        "vocabulary": f"holds {report.coverage.words}" if report.coverage else "",
+        "others": "; ".join(report.published.lines) if report.published else "",
+    }
+
+
+def _filled(rows: dict[str, str]) -> list[tuple[str, Line]]:
+    return [(name, text) for name, text in rows.items() if text]
 
 
 def speed_meaning(report: SmokeReport) -> str:
@@ -268,7 +257,6 @@ def speed_meaning(report: SmokeReport) -> str:
 
 
 def _prompts(report: SmokeReport) -> str:
-    """How many prompts, of which file, and where their answers end."""
     choice, end = report.choice, ", past the end of sequence" if report.ignores_eos else ""
     text = f"{report.measured.prompts}, {report.max_tokens} new tokens each at most{end}"
     if choice is not None and choice.sample is not None:
@@ -278,16 +266,88 @@ def _prompts(report: SmokeReport) -> str:
     return f"{text}, digest {report.prompts_digest[:12]}, seed {report.seed}"
 
 
-def _shown(answer: ShownAnswer) -> Section:
-    """The prompt and its answer, accepted draft tokens marked, and how many there are by position."""
-    parts = ", ".join(f"{count} at position {place}" for place, count in enumerate(answer.accepted))
-    counts = f"{sum(answer.accepted)} of {len(answer.tokens)} tokens are accepted draft tokens: {parts}"
-    runs = groupby(answer.tokens, lambda token: token.position is not None)
-    marked = [("".join(token.text for token in tokens), is_draft) for is_draft, tokens in runs]
-    prompt = [Words(line, "quiet") for line in answer.prompt.split("\n")]
-    return Section("An answer", [Lines(prompt), Marked(marked)], counts)
+def speed_section(speed: Speed, subject: str = "") -> Section:
+    """The ratios, the break-even, which k is the fastest, and the table; `subject` is what was timed."""
+    several = len(speed.by_k) > 1
+    rows = [(*([str(row.k)] if several else []), *_cells(row)) for row in speed.rows]
+    head = ("k", *SPEED_HEAD) if several else SPEED_HEAD
+    about = f"tokens/s with the drafter and without; median [least, most] of {speed.repeats} repeats"
+    title = f"{TITLE}, {subject}" if subject else TITLE
+    return Section(title, [Lines(list(_speed_lines(speed))), Table(head, rows)], about)
 
 
-def share(value: Estimate) -> str:
-    """A share in percent, with its interval."""
-    return f"{value.value:.1%} [{value.low:.1%}, {value.high:.1%}]"
+def _speed_lines(speed: Speed) -> Iterator[Line]:
+    """What the table comes to, where it was measured, and what is not in it."""
+    if speed.text:
+        yield Words(speed.text, "strong")
+    for even in speed.break_even:
+        of = f" of k={even.k}" if len(speed.by_k) > 1 else ""
+        yield f"break-even{of}: {even.text}, in requests at a time"
+    if speed.fastest:
+        yield f"fastest: {', '.join(choice.text for choice in speed.fastest)}"
+    where = f"{speed.card or speed.device}: " if speed.device != "cpu" else ""
+    yield Words(f"{where}{speed.how}", "doubt" if speed.device == "cpu" else "quiet")
+
+
+def _cells(row: SpeedRow) -> Iterator[Line]:
+    """Requests at a time; tokens a second of each user, and of all; the ratio and the length.
+
+    The ratio is good where every repeat is faster with the drafter, bad where every one is slower.
+    """
+    yield str(row.concurrency)
+    for rates in (row.drafted, row.plain):
+        yield f"{rates.median / row.concurrency:.1f}" if rates else "-"
+        yield f"{rates.median:.1f} [{rates.low:.1f}, {rates.high:.1f}]" if rates else "-"
+    if (ratio := row.ratio) is None:
+        yield "-"
+    else:
+        tone: Tone = "doubt"
+        if not ratio.low <= 1 <= ratio.high:
+            tone = "good" if ratio.low > 1 else "bad"
+        yield Words(f"{ratio.median:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]", tone)
+    yield "not counted" if row.length is None else f"{row.length:.2f}"
+
+
+def measured(result: Any) -> list[dict[str, Any]]:
+    """What the files left open and a measurement answered, as eaglectl.json has it."""
+    return [answer.record for answer in result.measured]
+
+
+def _rates(total: Spread | None, concurrency: int) -> dict[str, Any] | None:
+    """Tokens a second of each user's requests, and of all together."""
+    return {"per_user": total.divided(concurrency), "total": total} if total else None
+
+
+MEASUREMENT: Parts = {
+    **COVERAGE,
+    Estimate: ("value", "interval"),
+    Measurement: (
+        "acceptance_length=length.value",
+        "interval=length.interval",
+        "per_position",
+        "drafts",
+        "tokens",
+        "prompts",
+    ),
+    Spread: ("median", "least=low", "most=high"),
+    SpeedRow: (
+        "k",
+        "concurrency",
+        ("drafted", lambda row: _rates(row.drafted, row.concurrency)),
+        ("plain", lambda row: _rates(row.plain, row.concurrency)),
+        "ratio",
+        "acceptance_length=length",
+    ),
+    Place: ("concurrency", "side"),
+    BreakEven: ("k", "*place", "earliest", "latest"),
+    FastestK: ("concurrency", "k", "others", "pays"),
+    Speed: ("text", "how", "device", "card", "max_tokens", "repeats", "rows", "break_even", "fastest"),
+    PublishedLength: ("length", "drafter", "preset", "k", "url"),
+    Published: (
+        ("target", lambda published: published.target or None),
+        ("by", lambda published: published.how or None),
+        ("like", lambda published: published.settings.preset if published.settings else None),
+        "alike",
+        ("otherwise", lambda published: len(published.otherwise)),
+    ),
+}

@@ -1,29 +1,19 @@
-"""A comparison as sections."""
+"""A comparison as sections, and as a JSON document."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from eaglectl.comparison.comparison import Comparison, Fact, NamePair, Side, Spelling, TensorPair
 from eaglectl.formats.catalogue import by_name
-from eaglectl.report.section import (
-    Block,
-    Line,
-    Lines,
-    Outline,
-    Section,
-    Table,
-    Tone,
-    Words,
-    first_lines,
-    grouped,
-)
+from eaglectl.report.documents.document import Parts
+from eaglectl.report.section import Line, Lines, Outline, Section, Table, Tone, Words, first_lines, grouped
 from eaglectl.report.wording import plural, shortened, size
 from eaglectl.text import listed
 from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 
 if TYPE_CHECKING:
-    from eaglectl.comparison.comparison import Comparison, Fact, KeyPair, NamePair, Side, Spelling, TensorPair
     from eaglectl.publish.plan import Changes
 
 TENSOR_HEAD = ("tensor", "difference", "numbers that differ", "max |A - B|", "relative RMS")
@@ -38,19 +28,40 @@ SHOWN = 12
 SPELLING = "no reason by itself to call it another drafter"
 
 
-def comparison_outline(comparison: "Comparison", *, is_whole: bool = False) -> Outline:
+def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Outline:
     """The verdict, facts and tensors that differ, and the spelling; `is_whole`: the terminal shows all."""
-    sides = (("A", comparison.a), ("B", comparison.b))
     lines = [
-        (Words(letter, "strong"), f"  {side.source}  ", Words(f"({_about(side)})", "quiet"))
-        for letter, side in sides
+        (
+            Words(letter, "strong"),
+            f"  {side.source}  ",
+            Words(
+                f"(EAGLE-{side.drafter.version}, {by_name(side.drafter.producer).title},"
+                f" {size(side.checkpoint.nbytes)})",
+                "quiet",
+            ),
+        )
+        for letter, side in (("A", comparison.a), ("B", comparison.b))
+    ]
+    states = Counter(fact.state for fact in comparison.facts)
+    counts = ", ".join(f"{states[state]} {state}" for state in FactState if states[state])
+    facts = [
+        (
+            Words(fact.name, FACT_TONES.get(fact.state, "quiet")),
+            *fact_values(fact),
+            Words(fact_why(fact), "quiet"),
+        )
+        for fact in shown_facts(comparison)
     ]
     remarks: list[Line] = [f"{pair.name}: {pair.remark}" for pair in comparison.tensors if pair.remark]
-    tensors = [_tensor(pair) for pair in _shown_tensors(comparison)]
+    tensors = [
+        _tensor_row(pair)
+        for pair in comparison.tensors
+        if pair.differs or pair.state == TensorState.ZEROS  # biases of zeros on one side
+    ]
     sections = [
         Section("", [Lines(lines)], has_heading=False),
-        Section("Meaning", [_facts_table(comparison)], _count_facts(comparison)),
-        *([_served(comparison)] if comparison.served else []),
+        Section("Meaning", [Table(("fact", "A", "B", ""), facts, is_whole=True)], f"facts: {counts}"),
+        _served(comparison),
         Section(
             "Tensors",
             [
@@ -59,12 +70,8 @@ def comparison_outline(comparison: "Comparison", *, is_whole: bool = False) -> O
             ],
             _count_tensors(comparison),
         ),
-        *([_spelling(comparison.spelling, is_whole=is_whole)] if comparison.spelling.differs else []),
-        *(
-            [Section("Notes", [Lines(first_lines(comparison.notes), is_list=True)])]
-            if comparison.notes
-            else []
-        ),
+        _spelling(comparison.spelling, is_whole=is_whole),
+        Section("Notes", [Lines(first_lines(comparison.notes), is_list=True)]),
     ]
     tone, text = TONES[comparison.verdict], f"{comparison.verdict}: {_meaning(comparison)}"
     subject = f"{comparison.a.source} and {comparison.b.source}"
@@ -72,8 +79,7 @@ def comparison_outline(comparison: "Comparison", *, is_whole: bool = False) -> O
     return Outline("diff", verdict, subject, Words(text, "strong"), Words(text, tone), sections)
 
 
-def _served(comparison: "Comparison") -> Section:
-    """What engines do with both as stored."""
+def _served(comparison: Comparison) -> Section:
     rows = [
         (fact.name, Words(fact.a, FACT_TONES.get(fact.state, "quiet")), fact.b) for fact in comparison.served
     ]
@@ -83,70 +89,73 @@ def _served(comparison: "Comparison") -> Section:
     return Section("As stored", [Table(("engine", "A", "B"), rows), reasons])
 
 
-def _facts_table(comparison: "Comparison") -> Table:
-    rows = [
+def _tensor_row(pair: TensorPair) -> tuple[Line, ...]:
+    """A tensor, how it differs, how many numbers do, the largest difference, the relative RMS."""
+    a, b, numbers, how = pair.a, pair.b, pair.numbers, str(pair.state)
+    match pair.state:
+        case TensorState.DTYPE if a and b:
+            how = f"{a.dtype} in A, {b.dtype} in B"
+        case TensorState.SHAPE if a and b:
+            how = f"{list(a.shape)} in A, {list(b.shape)} in B"
+        case TensorState.ONLY_A | TensorState.ONLY_B | TensorState.ZEROS:
+            how = "only in A" if b is None else "only in B"
+        case TensorState.BYTES:
+            how = "values"
+    name = Words(pair.name, "bad" if pair.differs else "quiet", is_code=True)
+    if numbers is None:
+        return name, how, "", "", ""
+    share = f"{numbers.differing:,} of {numbers.count:,}"
+    if numbers.not_finite:
+        share += f" ({numbers.not_finite:,} not finite)"
+    figures = (numbers.max_abs, numbers.relative_rms)
+    return name, how, share, *("-" if figure is None else f"{figure:.3g}" for figure in figures)
+
+
+def _spelling(spelling: Spelling, *, is_whole: bool) -> Section:
+    """What is written differently: examples of names, unless `is_whole`, and how many more there are."""
+    names = spelling.names
+    rows: list[tuple[Line, ...]] = [(remark.about, remark.a, remark.b) for remark in spelling.remarks]
+    rows += [
         (
-            Words(fact.name, FACT_TONES.get(fact.state, "quiet")),
-            *fact_values(fact),
-            Words(fact_why(fact), "quiet"),
+            ("name of ", Words(pair.name, is_code=True)),
+            *(Words(" + ".join(side), is_code=True) for side in (pair.a, pair.b)),
         )
-        for fact in shown_facts(comparison)
+        for pair in (names if is_whole else _examples(names))
     ]
-    return Table(("fact", "A", "B", ""), rows, is_whole=True)
+    rest = [f"{plural(len(names), 'tensor')} under other names"] if names else []
+    if is_whole:
+        rows += [(key.key, _value(key.a), _value(key.b)) for key in spelling.keys]
+    elif spelling.keys:
+        keys = listed((key.key for key in spelling.keys), most=SHOWN)
+        rest.append(f"{plural(len(spelling.keys), 'config key')}: {keys}")
+    more = (
+        [] if is_whole or not rest else [Words(f"{'; '.join(rest)} (eaglectl -v diff lists them)", "quiet")]
+    )
+    return Section("Written differently", [Table(("", "A", "B"), rows, is_whole=True), Lines(more)], SPELLING)
 
 
-def _tensor(pair: "TensorPair") -> tuple[Line, ...]:
-    return Words(pair.name, "bad" if pair.differs else "quiet", is_code=True), how(pair), *figures(pair)
-
-
-def _spelling(spelling: "Spelling", *, is_whole: bool) -> Section:
-    """What is written differently: examples, unless `is_whole`."""
-    head = ("", "A", "B")
-    remarks: list[tuple[Line, ...]] = [(remark.about, remark.a, remark.b) for remark in spelling.remarks]
-    names = list(map(_name_row, spelling.names))
-    keys: list[tuple[Line, ...]] = [(key.key, value(key.a), value(key.b)) for key in spelling.keys]
-    shown = [*remarks, *names, *keys] if is_whole else [*remarks, *map(_name_row, _examples(spelling.names))]
-    rest = "" if is_whole else _rest(spelling.names, spelling.keys)
-    blocks: list[Block] = [
-        Table(head, shown, is_whole=True),
-        *([Lines([Words(rest, "quiet")])] if rest else []),
-    ]
-    return Section("Written differently", blocks, SPELLING)
-
-
-def _name_row(pair: "NamePair") -> tuple[Line, ...]:
-    sides = (Words(" + ".join(side), is_code=True) for side in (pair.a, pair.b))
-    return ("name of ", Words(pair.name, is_code=True)), *sides
-
-
-def _examples(names: "Sequence[NamePair]") -> "Iterable[NamePair]":
+def _examples(names: Sequence[NamePair]) -> list[NamePair]:
     """One name of each kind: another name, a part of a fused tensor."""
-    kinds: dict[tuple[bool, bool], NamePair] = {}
+    kinds: dict[tuple[bool, ...], NamePair] = {}
     shared = Counter(side for pair in names for side in (pair.a, pair.b))
     for pair in names:
-        kinds.setdefault((shared[pair.a] > 1 or len(pair.a) > 1, shared[pair.b] > 1 or len(pair.b) > 1), pair)
-    return kinds.values()
+        kinds.setdefault(tuple(shared[side] > 1 or len(side) > 1 for side in (pair.a, pair.b)), pair)
+    return list(kinds.values())
 
 
-def _rest(names: "Sequence[NamePair]", keys: "Sequence[KeyPair]") -> str:
-    """How many names and keys are not shown; empty where there are none."""
-    parts = [f"{plural(len(names), 'tensor')} under other names"] if names else []
-    if keys:
-        names_of_keys = listed((key.key for key in keys), most=SHOWN)
-        parts.append(f"{plural(len(keys), 'config key')}: {names_of_keys}")
-    return f"{'; '.join(parts)} (eaglectl -v diff lists them)" if parts else ""
-
-
-def _meaning(comparison: "Comparison") -> str:
+def _meaning(comparison: Comparison) -> str:
     facts = Counter(fact.state for fact in comparison.facts)
     unread = "" if comparison.has_values else "; values were not compared (--headers-only)"
     if comparison.verdict != comparison.meaning:
-        return "; ".join(_faults(comparison))
+        return "; ".join(
+            f"the same drafter, and as stored no engine accepts a token of {letter}: {fault}"
+            for letter, own, others in zip("AB", comparison.errors, comparison.errors[::-1], strict=True)
+            for fault in own
+            if fault not in others
+        )
     match comparison.verdict:
-        case DiffVerdict.EQUAL if comparison.spelling.differs:
-            return "the same drafter, written differently"
         case DiffVerdict.EQUAL:
-            return "the same drafter"
+            return f"the same drafter{', written differently' * comparison.spelling.differs}"
         case DiffVerdict.SAME_HEADERS:
             return f"nothing differs in config and headers{unread}"
         case DiffVerdict.COULD_NOT_LOOK:
@@ -156,13 +165,6 @@ def _meaning(comparison: "Comparison") -> str:
     counts = ((facts[FactState.DIFFERS], "fact"), (tensors, "tensor"))
     by = " and ".join(plural(count, word) for count, word in counts if count)
     return f"two drafters, by {by}{unread}"
-
-
-def _faults(comparison: "Comparison") -> "Iterator[str]":
-    """That no engine accepts a token of one side, and by which fault; or the repair of it."""
-    for letter, own, others in zip("AB", comparison.errors, reversed(comparison.errors), strict=True):
-        for fault in (fault for fault in own if fault not in others):
-            yield f"the same drafter, and as stored no engine accepts a token of {letter}: {fault}"
 
 
 def change_sentence(changes: "Changes") -> str:
@@ -178,88 +180,62 @@ def change_sentence(changes: "Changes") -> str:
     return " and ".join(parts) or "config and headers mean the same"
 
 
-def how(pair: "TensorPair") -> str:
-    """How a tensor differs."""
-    a, b = pair.a, pair.b
-    match pair.state:
-        case TensorState.DTYPE if a and b:
-            return f"{a.dtype} in A, {b.dtype} in B"
-        case TensorState.SHAPE if a and b:
-            return f"{list(a.shape)} in A, {list(b.shape)} in B"
-        case TensorState.ONLY_A | TensorState.ONLY_B | TensorState.ZEROS:
-            return "only in A" if b is None else "only in B"
-    return "values" if pair.state == TensorState.BYTES else pair.state
-
-
-def figures(pair: "TensorPair") -> tuple[str, str, str]:
-    """How many numbers differ, the largest difference, the relative RMS."""
-    numbers = pair.numbers
-    if numbers is None:
-        return "", "", ""
-    share = f"{numbers.differing:,} of {numbers.count:,}"
-    if numbers.not_finite:
-        share += f" ({numbers.not_finite:,} not finite)"
-    return share, figure(numbers.max_abs), figure(numbers.relative_rms)
-
-
-def figure(value: float | None) -> str:
-    """Return a number of three digits, or "-" for none."""
-    return "-" if value is None else f"{value:.3g}"
-
-
-def _about(side: "Side") -> str:
-    """Version, layout and size of a side."""
-    return (
-        f"EAGLE-{side.drafter.version}, {by_name(side.drafter.producer).title},"
-        f" {size(side.checkpoint.nbytes)}"
-    )
-
-
-def _count_facts(comparison: "Comparison") -> str:
-    """How many facts are in each state."""
-    counts = Counter(fact.state for fact in comparison.facts)
-    return "facts: " + ", ".join(f"{counts[state]} {state}" for state in FactState if counts[state])
-
-
-def shown_facts(comparison: "Comparison") -> Iterator["Fact"]:
+def shown_facts(comparison: Comparison) -> Iterator[Fact]:
     """The facts that are not plainly equal."""
     return (fact for fact in comparison.facts if fact.state != FactState.EQUAL or fact.why)
 
 
-def fact_values(fact: "Fact") -> tuple[str, str]:
+def fact_values(fact: Fact) -> tuple[str, str]:
     """The fact in A and in B."""
-    return _fact_value(fact, fact.a), _fact_value(fact, fact.b)
+    a, b = ("not known" if side is None and fact.why else _value(side) for side in (fact.a, fact.b))
+    return a, b
 
 
-def _fact_value(fact: "Fact", side: object) -> str:
-    return "not known" if side is None and fact.why else value(side)
-
-
-def fact_why(fact: "Fact") -> str:
+def fact_why(fact: Fact) -> str:
     """The state, unless they differ, and its explanation."""
     state = fact.state if fact.state != FactState.DIFFERS else ""
     return "; ".join(filter(None, (state, fact.why)))
 
 
-def _count_tensors(comparison: "Comparison") -> str:
-    """How many tensors are equal, differ, and were not read."""
-    same = sum(pair.state == TensorState.EQUAL for pair in comparison.tensors)
-    unread = sum(pair.state == TensorState.NOT_COMPARED for pair in comparison.tensors)
-    counts = [(same, "equal"), (sum(pair.differs for pair in comparison.tensors), "differ")]
-    counts.append((unread, "of one shape and dtype, values not compared"))
+def _count_tensors(comparison: Comparison) -> str:
+    states = Counter(pair.state for pair in comparison.tensors)
+    counts = (
+        (states[TensorState.EQUAL], "equal"),
+        (sum(pair.differs for pair in comparison.tensors), "differ"),
+        (states[TensorState.NOT_COMPARED], "of one shape and dtype, values not compared"),
+    )
     return ", ".join(f"{count} {word}" for count, word in counts if count)
 
 
-def _shown_tensors(comparison: "Comparison") -> Iterator["TensorPair"]:
-    """The tensors that differ, and biases of zeros on one side."""
-    return (pair for pair in comparison.tensors if pair.differs or pair.state == TensorState.ZEROS)
-
-
-def value(item: object) -> str:
-    """A value of a config as text, cut where it is long."""
+def _value(item: object) -> str:
     if isinstance(item, list) and item and all(type(number) is int for number in item):
         return ", ".join(map(str, item))
     if item is None:
         return "-"
-    text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
-    return shortened(text)
+    return shortened(item if isinstance(item, str) else json.dumps(item, ensure_ascii=False))
+
+
+TAG = "eaglectl/diff/1"
+PARTS: Parts = {
+    Comparison: (
+        "verdict",
+        ("values", lambda comparison: "compared" if comparison.has_values else "not-compared"),
+        ("is_written_alike", lambda comparison: not comparison.spelling.differs),
+        "a",
+        "b",
+        "facts",
+        "served",
+        "tensors",
+        "spelling",
+        "notes",
+    ),
+    Side: (
+        "source",
+        "producer=drafter.producer",
+        "eagle=drafter.version",
+        (
+            "weights",
+            lambda side: {"files": side.checkpoint.weight_files, "bytes": side.checkpoint.nbytes},
+        ),
+    ),
+}

@@ -5,21 +5,23 @@ answers to all questions are tried together, so that a wrong one hides no other.
 are searched with the best of the other answers (layers.py), on half of the prompts, and judged on the rest.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, product
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.drafter.boundaries import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Choice, Note
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import Progress, TimedWork
-from eaglectl.run.layers import Boundaries, climb, halves, starts
+from eaglectl.run.job import EngineJob
 from eaglectl.run.measurement import (
     DEAD_LENGTH,
     Estimate,
+    PromptResult,
     gain_effect,
     gain_p_value,
     holm,
@@ -27,12 +29,223 @@ from eaglectl.run.measurement import (
     prompts_needed,
     ratio,
 )
-from eaglectl.run.sensitivity import LEAST_PROMPTS, Drafts, FirstPass, Gains
+from eaglectl.run.probes import (
+    LEAST_GAIN,
+    LEAST_PROMPTS,
+    Drafts,
+    FirstPass,
+    Flags,
+    Gains,
+    Integers,
+    Variant,
+    shared_start,
+)
 from eaglectl.run.stage import Stage
-from eaglectl.verdicts import AnswerOutcome
+from eaglectl.verdicts import AnswerOutcome, ReadingOutcome
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
+
+Boundaries = tuple[int, ...]
+# of the texts that choose, as the states of every boundary are kept: their tokens, and bytes of the states
+MOST_TOKENS, MOST_BYTES = 8192, 1 << 29
+# sets are compared at one of so many positions first, and those that draft nearly as well at all of them
+COARSE, NEAR = 4, 0.95
+# more right first tokens than this make a gain of LEAST_GAIN possible
+LEAST_FIRST = 1.01
+TRYING = "trying aux layers"
+FIRST_EDGE = 16  # the first bin of positions, the next one as wide, and each after them twice as wide
+
+
+class PositionShare(Struct, frozen=True):
+    """The share of right first draft tokens at the positions from `start` up to and without `end`."""
+
+    start: int
+    end: int
+    share: Estimate
+
+
+class LayerSearch(Struct, frozen=True):
+    """What came of the search: `found` are other boundaries that draft better, or None.
+
+    The figures of `found` are of the prompts that judge; its outcome is "better", or "too few prompts" where
+    its interval holds no gain. `alike` are boundaries one off, or trainers' default, that draft as well on
+    them, as far as they tell. `tried` counts the sets of boundaries, `by_position` is of the stated ones.
+    """
+
+    stated: Boundaries
+    tried: int
+    found: Variant | None
+    by_position: tuple[PositionShare, ...]
+    alike: tuple[Boundaries, ...] = ()
+
+
+def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearch:
+    """Try other aux boundaries on the texts of `results`, which the reference made of the job's prompts.
+
+    Raises UnreadableError for too few prompts.
+    """
+    if len(results) < 2 * LEAST_PROMPTS:
+        raise UnreadableError(
+            f"{len(results)} prompts are too few to try other aux layers; {2 * LEAST_PROMPTS} or more can"
+        )
+    if job.on_progress:
+        job.on_progress(Progress(TRYING, 0, 1, "sets of layers"))
+    stage = Stage(job)
+    depth, stated = stage.target.depth, stage.boundaries
+    room = MOST_BYTES // (4 * (depth + 1) * job.drafter.dims.target_hidden)
+    choosing, judging = halves([len(text) + job.max_tokens for text in stage.texts], min(MOST_TOKENS, room))
+    first, second = (
+        FirstPass(
+            stage,
+            boundaries,
+            [results[index] for index in indices],
+            [stage.texts[index] for index in indices],
+        )
+        for indices, boundaries in ((choosing, range(depth + 1)), (judging, stated))
+    )
+    best, counts = best_layers(first, stage.drafter, stated, screens=True)
+    found: Variant | None = None
+    alike: list[Boundaries] = []
+    if best != stated and counts[best] >= LEAST_FIRST * counts[stated]:
+        found, alike = _judged_layers(stage, second.stated, judging, best)
+    tokens = [token for part in (first, second) for token in part.first_tokens(stage.drafter, stated)]
+    shares = _by_position(tokens, shared_start(stage.texts))
+    return LayerSearch(stated, len(counts), found, tuple(shares), tuple(alike))
+
+
+def best_layers(
+    first: FirstPass, model: "DraftModel", stated: Boundaries, *, screens: bool
+) -> tuple[Boundaries, dict[Boundaries, int]]:
+    """The boundaries with the most right first draft tokens, and how many there are from each set tried.
+
+    `screens`: -1 from those that draft clearly worse than the stated ones at a part of the positions.
+    """
+    depth, counts = first.stage.target.depth, dict[Boundaries, int]()
+    least = NEAR * first.count_first(model, stated, COARSE) if screens else 0.0
+    moves = chain(*(_moved(stated, place, depth) for place in range(len(stated))))
+    expected = sum(1 for _ in moves) + 1 if screens else None
+
+    def score(boundaries: Boundaries) -> int:
+        if boundaries not in counts:
+            is_near = not screens or first.count_first(model, boundaries, COARSE) >= least
+            counts[boundaries] = first.count_first(model, boundaries) if is_near else -1
+            if report := first.job.on_progress:
+                tried = len(counts)
+                report(Progress(TRYING, tried, expected and max(expected, tried + 1), "sets of layers"))
+        return counts[boundaries]
+
+    return climb(score, starts(stated, depth), depth), counts
+
+
+def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], list[int]]:
+    """The texts that choose layers, every second one up to `most` tokens, and those that judge: the rest.
+
+    LEAST_PROMPTS choose, however long they are.
+    """
+    choosing: list[int] = []
+    tokens = 0
+    for index in range(0, len(lengths), 2):
+        tokens += lengths[index]
+        if tokens > most and len(choosing) >= LEAST_PROMPTS:
+            break
+        choosing.append(index)
+    return choosing, [index for index in range(len(lengths)) if index not in set(choosing)]
+
+
+def starts(stated: Boundaries, depth: int) -> Iterator[Boundaries]:
+    """The stated boundaries, those that trainers take by default, and both one layer off."""
+    default = TRAINING_DEFAULT.at(depth)
+    for boundaries in (stated, default) if len(default) == len(stated) else (stated,):
+        for step in (0, -1, 1):
+            yield tuple(boundary + step for boundary in boundaries)
+
+
+def _moved(boundaries: Boundaries, place: int, depth: int) -> Iterator[Boundaries]:
+    """The possible sets with this boundary moved."""
+    for boundary in range(depth + 1):
+        others = (*boundaries[:place], boundary, *boundaries[place + 1 :])
+        if boundary != boundaries[place] and _is_possible(others, depth):
+            yield others
+
+
+def _is_possible(boundaries: Boundaries, depth: int) -> bool:
+    ascending = sorted(set(boundaries)) == list(boundaries)
+    return ascending and boundaries[0] >= 0 and boundaries[-1] <= depth
+
+
+def climb(score: Callable[[Boundaries], int], starts: Iterable[Boundaries], depth: int) -> Boundaries:
+    """The boundaries of the highest score that moves of one boundary at a time lead to."""
+    # the stated ones are first, and stay where others only equal them
+    best = max((boundaries for boundaries in starts if _is_possible(boundaries, depth)), key=score)
+    while True:
+        before = best
+        for place in range(len(best)):
+            best = max([best, *_moved(best, place, depth)], key=score)
+        if best == before:
+            return best
+
+
+def _judged_layers(
+    stage: Stage, stated: Sequence[PromptResult], judging: Sequence[int], boundaries: Boundaries
+) -> tuple[Variant | None, list[Boundaries]]:
+    """The boundaries as a reading, with the figures of draft-and-verify, and those that draft as well.
+
+    None where they gain too little. Of sets that draft alike, the default of trainers is the reading.
+    """
+
+    def run(others: Boundaries) -> list[PromptResult]:
+        return stage.run(stage.drafter, [stage.texts[index] for index in judging], others)
+
+    def variant(outcome: ReadingOutcome) -> Variant:
+        text = ",".join(map(str, boundaries))
+        name, option = f"aux boundaries {text}", f"--aux-layers {text}"
+        return Variant(name, option, measure(own), compared, outcome=outcome, is_verified=True)
+
+    own = run(boundaries)
+    compared = ratio(own, stated)
+    if compared.value < LEAST_GAIN:
+        return None, []
+    if compared.low <= 1:
+        return variant(ReadingOutcome.TOO_FEW_PROMPTS), []
+    depth = stage.target.depth
+    default = TRAINING_DEFAULT.at(depth)
+    near = {*one_off(boundaries, depth), *([default] if len(default) == len(boundaries) else [])}
+    runs = {others: run(others) for others in near - {boundaries, stage.boundaries}}
+    alike = [others for others, results in sorted(runs.items()) if ratio(results, own).high >= 1]
+    if default in alike and ratio(runs[default], stated).low > 1:
+        alike[alike.index(default)] = boundaries
+        boundaries, own = default, runs[default]
+        compared = ratio(own, stated)
+    return variant(ReadingOutcome.BETTER), alike
+
+
+def one_off(boundaries: Boundaries, depth: int) -> Iterator[Boundaries]:
+    """The sets with one boundary one lower or one higher."""
+    for place, boundary in enumerate(boundaries):
+        for others in _moved(boundaries, place, depth):
+            if abs(others[place] - boundary) == 1:
+                yield others
+
+
+def _by_position(tokens: Sequence[tuple[Integers, Flags]], shared: int) -> Iterator[PositionShare]:
+    """Shares by bins of positions, as far as two texts reach.
+
+    Without the `shared` positions that all texts begin with, and without bins in which nothing is right: they
+    hold the text of a template, which nobody drafts.
+    """
+    start, end = 0, FIRST_EDGE
+    while True:
+        results = []
+        for positions, right in tokens:
+            inside = right[(positions >= max(start, shared)) & (positions < end)]
+            results.append(PromptResult("slots", len(inside), (int(inside.sum()),), ()))
+        if end > shared and sum(result.drafts > 0 for result in results) < 2:
+            return
+        if any(sum(result.accepted) for result in results):
+            yield PositionShare(start, end, measure(results).per_position[0])
+        start, end = end, 2 * end
+
 
 LAYERS = "--aux-layers"
 MOST_RIVALS = 7  # the layers next to the chosen ones by the search, against which those are judged
@@ -97,22 +310,22 @@ class MeasuredAnswer(Struct, frozen=True):
             AnswerOutcome.TIE: "a tie, ",
         }[self.outcome]
         more = ""
-        if self.outcome == AnswerOutcome.TIE and self.prompts_needed is None:
+        if self.outcome == AnswerOutcome.TIE:
             more = "; they draft alike on these"
-        elif self.outcome == AnswerOutcome.TIE:
-            more = f"; pass --prompts FILE with about {self.prompts_needed} prompts"
+            if self.prompts_needed is not None:
+                more = f"; pass --prompts FILE with about {self.prompts_needed} prompts"
         return f"{self.question.about}, measured: {outcome}{self.evidence}{more}"
 
     @property
     def evidence(self) -> str:
         """The acceptance lengths of the best choice and its nearest rival, and what they rest on."""
-        best, near = self.tried[0], next(one for one in self.tried if one.choice == self.rival)
-        ratio = f"ratio {self.ratio.value:.2f} [{self.ratio.low:.2f}, {self.ratio.high:.2f}]"
-        lengths = f"{best.length.value:.2f} with {best.choice} and {near.length.value:.2f} with {near.choice}"
-        tried = (
-            f"the best of {self.layers_searched} sets" if self.layers_searched else f"{len(self.tried)} tried"
+        best, near = self.tried[0], next(tried for tried in self.tried if tried.choice == self.rival)
+        count = self.layers_searched
+        tried = f"the best of {count} sets" if count else f"{len(self.tried)} tried"
+        return (
+            f"acceptance length {best.length.value:.2f} with {best.choice} and {near.length.value:.2f} with"
+            f" {near.choice} (ratio {self.ratio.words}, {self.prompts} prompts, k={self.k}, {tried})"
         )
-        return f"acceptance length {lengths} ({ratio}, {self.prompts} prompts, k={self.k}, {tried})"
 
     @property
     def record(self) -> dict[str, Any]:
@@ -153,19 +366,16 @@ def measure_answers(stage: Stage, questions: Sequence[Note], read: Read) -> tupl
     if len(picks) > MOST_READINGS:
         raise UnreadableError(f"{len(picks)} readings are too many to try; answer some of the questions")
     readings = _Readings(stage, read)
-    layers = None
     if place is not None:
-        layers = _LayerSearch(readings, place)
-        picks = layers.run(picks)
+        picks = readings.with_best_layers(picks, place)
     best = readings.best_early(picks)
-    answers = []
-    for at, note in enumerate(questions):
-        if layers is not None and at == place:
-            if (answer := layers.answer(note, best)) is not None:
-                answers.append(answer)
-        elif len({pick[at] for pick in readings.drafts}) > 1:
-            answers.append(_judged(note, readings.by_choice(at, best), stage.job.k))
-    return tuple(answers)
+    answers = [
+        readings.layers_answer(note, best, at)
+        if at == place
+        else _judged(note, readings.by_choice(at, best), stage.job.k)
+        for at, note in enumerate(questions)
+    ]
+    return tuple(answer for answer in answers if answer is not None)
 
 
 def is_measurable(note: Note) -> bool:
@@ -202,20 +412,31 @@ class _Readings:
         self.drafts: dict[Options, Drafts] = {}
         self.first: FirstPass | None = None
         self.known: frozenset[int] = frozenset()
+        # layers by how often the first draft token is right, the best first; the choices before the search;
+        # and the prompts that did not choose
+        self.ranked: list[Boundaries] = []
+        self.stated: list[Choice] = []
+        self.judging: list[int] = []
 
-    def run(self, picks: Sequence[Options]) -> None:
-        """Draft with each of these readings that the files fit."""
-        wanted = [pick for pick in picks if self.at(pick) is not None and pick not in self.drafts]
+    def fitting(self, picks: Sequence[Options]) -> dict[Options, LoadedReading]:
+        """The readings with these choices that the files fit."""
+        for pick in picks:
+            if pick not in self.loaded:
+                self.loaded[pick] = self.read(pick)
+        return {pick: reading for pick in picks if (reading := self.loaded[pick]) is not None}
+
+    def run(self, picks: Sequence[Options]) -> Options:
+        """Draft with each of these readings that the files fit; the first of those that draft most."""
+        wanted = {pick: each for pick, each in self.fitting(picks).items() if pick not in self.drafts}
         first = self._cover(wanted)
-        for number, pick in enumerate(wanted, 1):
-            reading = self.loaded_at(pick)
+        for number, (pick, reading) in enumerate(wanted.items(), 1):
             self.drafts[pick] = first.run(reading.load(), reading.boundaries)
             self.report("measuring answers", number, len(wanted), "readings")
+        return self._best(picks)
 
-    def _cover(self, picks: Sequence[Options]) -> FirstPass:
+    def _cover(self, readings: Mapping[Options, LoadedReading]) -> FirstPass:
         """The first pass, with the target's states at the boundaries of these readings too."""
-        readings = [reading for pick in picks if (reading := self.at(pick)) is not None]
-        boundaries = self.known.union(*(reading.boundaries for reading in readings))
+        boundaries = self.known.union(*(reading.boundaries for reading in readings.values()))
         if self.first is None or boundaries != self.known:
             self.known, self.first = boundaries, FirstPass(self.stage, boundaries, self.results)
             if self.first.left_out == self.first.starts:
@@ -227,152 +448,114 @@ class _Readings:
 
     def run_first(self, picks: Sequence[Options]) -> dict[Options, Drafts]:
         """Drafts of one token at every position with each of these readings that the files fit."""
-        first, drafts = self._cover(picks), {}
-        for pick in picks:
-            if (reading := self.at(pick)) is not None:
-                drafts[pick] = first.run_first(reading.load(), reading.boundaries)
-                self.report("measuring answers", len(drafts), len(picks), "sets of layers")
+        readings, drafts = self.fitting(picks), dict[Options, Drafts]()
+        first = self._cover(readings)
+        for pick, reading in readings.items():
+            drafts[pick] = first.run_first(reading.load(), reading.boundaries)
+            self.report("measuring answers", len(drafts), len(readings), "sets of layers")
         return drafts
 
     def by_choice(self, at: int, best: Options) -> dict[Choice, Drafts]:
         """The drafts of the best reading with each choice of one question, those of `best` first."""
-        choices = dict.fromkeys((best[at], *(pick[at] for pick in self.drafts)))
-        picks = {
-            choice: self.best([pick for pick in self.drafts if pick[at] == choice]) for choice in choices
-        }
-        return {choice: self.drafts[pick] for choice, pick in (picks | {best[at]: best}).items()}
+        drafts = {best[at]: self.drafts[best]}
+        for choice in dict.fromkeys(pick[at] for pick in self.drafts if pick[at] != best[at]):
+            drafts[choice] = self.drafts[self._best([pick for pick in self.drafts if pick[at] == choice])]
+        return drafts
 
     def best_early(self, picks: Sequence[Options]) -> Options:
         """The best reading; all are run again on early positions alone where it is weaker at later ones.
 
         It was trained on shorter texts then, and past those another reading may draft better by chance.
         """
-        self.run(picks)
-        best, first = self.best(picks), self._cover(picks)
-        reading = self.loaded_at(best)
+        best = self.run(picks)
+        reading = self.fitting([best])[best]
+        first = self._cover({best: reading})
         first.find_fall(reading.load(), reading.boundaries)
-        if not first.keep_early():
+        if first.fall is None:
             return best
+        first.batches = first.early()
         again, self.drafts = list(self.drafts), {}
         self.run(again)
-        return self.best(picks)
+        return self._best(picks)
 
-    def best(self, picks: Sequence[Options]) -> Options:
-        """The reading of those that drafts most; the first of several."""
+    def _best(self, picks: Sequence[Options]) -> Options:
         return max((pick for pick in picks if pick in self.drafts), key=lambda pick: self.drafts[pick].length)
 
-    def at(self, pick: Options) -> LoadedReading | None:
-        """The reading with these choices."""
-        if pick not in self.loaded:
-            self.loaded[pick] = self.read(pick)
-        return self.loaded[pick]
+    def with_best_layers(self, picks: Sequence[Options], place: int) -> Sequence[Options]:
+        """The readings with the layers that draft best with the best of the other answers; they are run.
 
-    def loaded_at(self, pick: Options) -> LoadedReading:
-        """The reading with these choices, which the files fit."""
-        reading = self.at(pick)
-        assert reading is not None
-        return reading
-
-    def report(self, step: str, done: int, total: int | None, unit: str) -> None:
-        """Report progress."""
-        if self.stage.job.on_progress:
-            self.stage.job.on_progress(Progress(step, done, total, unit))
-
-
-class _LayerSearch:
-    """The layers that draft best with the best of the other answers, and those that come next.
-
-    The first draft token at every position of prompts and answers shows layers best: it is of their states
-    alone.
-    """
-
-    def __init__(self, readings: _Readings, place: int) -> None:
-        self.readings, self.place, stage = readings, place, readings.stage
+        The first draft token at every position of prompts and answers shows layers best: it is of their
+        states alone.
+        """
+        stage, chosen = self.stage, None
         choosing, self.judging = halves([len(text) + stage.job.max_tokens for text in stage.texts])
-        self.depth = stage.target.depth
-        results = [readings.results[index] for index in choosing]
+        results = [self.results[index] for index in choosing]
         texts = [stage.texts[index] for index in choosing]
-        self.choosing = FirstPass(stage, range(self.depth + 1), results, texts)
-        self.ranked: list[Boundaries] = []
-        self.stated: list[Choice] = []
-
-    def run(self, picks: Sequence[Options]) -> list[Options]:
-        """The readings with the best layers; they are run."""
-        readings, best = self.readings, None
-        self.stated = [pick[self.place] for pick in picks]
+        first = FirstPass(stage, range(stage.target.depth + 1), results, texts)
+        self.stated = [pick[place] for pick in picks]
         for _ in range(MOST_ROUNDS):
-            readings.run(picks)
-            before, best = best, readings.best(picks)
-            if best == before:
+            best = self.run(picks)
+            if best == chosen:
                 break
-            self.ranked = self._ranked(best)
-            chosen = layers_choice(self.ranked[0])
-            picks = list(dict.fromkeys(self._with(pick, chosen) for pick in picks))
-            best = self._with(best, chosen)
-        return list(picks)
+            reading = self.fitting([best])[best]
+            found, counts = best_layers(first, reading.load(), reading.boundaries, screens=False)
+            self.ranked = [found, *sorted(counts.keys() - {found}, key=lambda other: -counts[other])]
+            picks = list(dict.fromkeys(_with(pick, place, layers_choice(found)) for pick in picks))
+            chosen = _with(best, place, layers_choice(found))
+        return picks
 
-    def answer(self, note: Note, best: Options) -> MeasuredAnswer | None:
+    def layers_answer(self, note: Note, best: Options, place: int) -> MeasuredAnswer | None:
         """The chosen layers against the others that come next, on the prompts that did not choose them.
 
         None where the target allows no others.
         """
         layers = [layers_choice(boundaries) for boundaries in self.ranked[: MOST_RIVALS + 1]]
-        picks = [self._with(best, choice) for choice in dict.fromkeys((*layers, *self.stated))]
-        first = self.readings.run_first(picks)
-        drafts = {pick[self.place]: run.of(self.judging) for pick, run in first.items()}
-        if len(drafts) < 2:
+        picks = [_with(best, place, choice) for choice in dict.fromkeys((*layers, *self.stated))]
+        drafts = {pick[place]: run.of(self.judging) for pick, run in self.run_first(picks).items()}
+        if (answer := _judged(note, drafts, k=1)) is None:
             return None
-        answer = _judged(note, drafts, k=1)
         needed = answer.prompts_needed and 2 * answer.prompts_needed
         return replace(answer, prompts_needed=needed, layers_searched=len(self.ranked))
 
-    def _ranked(self, pick: Options) -> list[Boundaries]:
-        """Layers by how often the first draft token is right, the best first."""
-        reading = self.readings.loaded_at(pick)
-        model = reading.load()
-        scores: dict[Boundaries, int] = {}
-
-        def score(boundaries: Boundaries) -> int:
-            if boundaries not in scores:
-                scores[boundaries] = self.choosing.count_first(model, boundaries)
-                self.readings.report("trying aux layers", len(scores), None, "sets of layers")
-            return scores[boundaries]
-
-        best = climb(score, starts(reading.boundaries, self.depth), self.depth)
-        return [best, *sorted(scores.keys() - {best}, key=lambda other: -scores[other])]
-
-    def _with(self, pick: Options, layers: Choice) -> Options:
-        return (*pick[: self.place], layers, *pick[self.place + 1 :])
+    def report(self, step: str, done: int, total: int | None, unit: str) -> None:
+        if self.stage.job.on_progress:
+            self.stage.job.on_progress(Progress(step, done, total, unit))
 
 
-def _judged(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnswer:
-    """Whether the first choice drafts better than every other."""
-    (best, own), *others = drafts.items()
+def _with(pick: Options, place: int, choice: Choice) -> Options:
+    return (*pick[:place], choice, *pick[place + 1 :])
+
+
+def _judged(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnswer | None:
+    """Whether the first choice drafts better than every other; None without another."""
+    (_, own), *others = drafts.items()
+    if not others:
+        return None
     gains = [own.gains(other) for _, other in others]
     # twice, since either could have come first
     p_values = holm([min(1.0, 2 * gain_p_value(gain)) for gain in gains])
     ratios = [ratio(own.at_starts, other.at_starts) for _, other in others]
     nearest = min(range(len(others)), key=lambda index: ratios[index].value)
-    lengths = {choice: measure(run.at_starts).length for choice, run in drafts.items()}
-    tried = [TriedChoice(choice, length) for choice, length in lengths.items()]
-    tried[1:] = sorted(tried[1:], key=lambda option: -option.length.value)
+    tried = [TriedChoice(choice, measure(run.at_starts).length) for choice, run in drafts.items()]
+    first, *rest = tried
+    rest.sort(key=lambda option: -option.length.value)
     is_beyond_chance = max(p_values) < ANSWER_LEVEL and min(estimate.low for estimate in ratios) > 1
-    outcome, needed = AnswerOutcome.TIE, None
-    if lengths[best].low <= DEAD_LENGTH:
+    outcome, needed, prompts = AnswerOutcome.TIE, None, len(own.matches)
+    if first.length.low <= DEAD_LENGTH:
         outcome = AnswerOutcome.NOTHING_DRAFTED
     elif ratios[nearest].value >= LEAST_RATIO:
         if is_beyond_chance and len(gains[0]) >= LEAST_PROMPTS:
             outcome = AnswerOutcome.MEASURED
         else:
             least_sure = max(range(len(gains)), key=lambda index: p_values[index])
-            needed = _prompts_needed(gains[least_sure], len(gains), len(own.matches))
+            needed = _prompts_needed(gains[least_sure], len(gains), prompts)
     return MeasuredAnswer(
         note,
-        tuple(tried),
+        (first, *rest),
         others[nearest][0],
         ratios[nearest],
         max(p_values),
-        len(own.matches),
+        prompts,
         k,
         outcome,
         needed,

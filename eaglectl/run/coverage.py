@@ -4,7 +4,7 @@ that this allows.
 
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -85,23 +85,14 @@ class Coverage(Struct, frozen=True):
     @property
     def low_parts(self) -> dict[str, "Coverage"]:
         """The sets, in quotes, and the scripts with a low share; of the same texts the set."""
-        sets = {f'"{name}"': part for name, part in self.sets.items() if part.is_low}
-        scripts = {
-            name: part
-            for name, part in self.scripts.items()
-            if part.is_low and part not in self.sets.values()
-        }
-        return sets | scripts
-
-    @property
-    def is_low(self) -> bool:
-        """Whether this holds acceptance down."""
-        return self.share < LEAST_SHARE
+        sets = {f'"{name}"': part for name, part in self.sets.items()}
+        scripts = {name: part for name, part in self.scripts.items() if part not in self.sets.values()}
+        return {name: part for name, part in (sets | scripts).items() if part.share < LEAST_SHARE}
 
     @property
     def holds_down(self) -> bool:
         """Whether this, or a set or script of it, holds acceptance down."""
-        return self.is_low or bool(self.low_parts)
+        return self.share < LEAST_SHARE or bool(self.low_parts)
 
 
 def script_of(text: str) -> str:
@@ -127,16 +118,18 @@ def measure_coverage(
 
     `vocabulary` are the target tokens that have a draft token.
     """
-    every = [text.tokens for text in texts]
-    whole = _coverage(every, vocabulary, k, of)
+    whole = _coverage([text.tokens for text in texts], vocabulary, k, of)
     if whole is None:
         return None
-    groups = [
-        dict(_parts(((name, text.tokens) for name, text in zip(names, texts, strict=True)), vocabulary, k))
-        for names in ([text.set for text in texts], [text.script for text in texts])
-    ]
-    sets, scripts = (parts if len(parts) > 1 else {} for parts in groups)
-    return replace(whole, sets=sets, scripts=scripts, size=len(vocabulary))
+    groups = []
+    for names in ([text.set for text in texts], [text.script for text in texts]):
+        named: dict[str, list[Sequence[int]]] = {}
+        for name, text in zip(names, texts, strict=True):
+            named.setdefault(name, []).append(text.tokens)
+        found = {name: _coverage(several, vocabulary, k) for name, several in named.items() if name}
+        parts = {name: part for name, part in found.items() if part}
+        groups.append(parts if len(parts) > 1 else {})
+    return replace(whole, sets=groups[0], scripts=groups[1], size=len(vocabulary))
 
 
 def coverage_of_counts(counts: Mapping[int, int], vocabulary: Collection[int], k: int) -> Coverage:
@@ -151,18 +144,6 @@ def counts_text(texts: Iterable[TokenText]) -> str:
     """How often each token comes in texts, as `--token-counts` takes it: a line "id count" for each."""
     counts = Counter(chain.from_iterable(text.tokens[1:] for text in texts))
     return "".join(f"{token} {count}\n" for token, count in sorted(counts.items()))
-
-
-def _parts(
-    texts: Iterable[tuple[str, Sequence[int]]], vocabulary: Collection[int], k: int
-) -> Iterator[tuple[str, Coverage]]:
-    """Coverage of the texts of each name but ""."""
-    named: dict[str, list[Sequence[int]]] = {}
-    for name, tokens in texts:
-        named.setdefault(name, []).append(tokens)
-    for name, several in named.items():
-        if name and (part := _coverage(several, vocabulary, k)):
-            yield name, part
 
 
 def _coverage(

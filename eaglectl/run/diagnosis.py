@@ -1,20 +1,38 @@
-"""Why acceptance is low: a list of causes in order, of which the first that the evidence shows is named."""
+"""Why acceptance is low: causes in the order in which they are tested, of which the first shown is named.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+docs/reference/causes.md is made of the table CAUSES.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.base import Result
+from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 from eaglectl.errors import RefusedError
+from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.judge.judge import Report
 from eaglectl.judge.judgement import changes_serving
 from eaglectl.judge.rule import Finding
-from eaglectl.run.answering import MeasuredAnswer
-from eaglectl.run.layers import LayerSearch
-from eaglectl.run.report import SmokeReport
-from eaglectl.verdicts import CheckVerdict, DiagnosisEnding
+from eaglectl.run.answering import LayerSearch, MeasuredAnswer
+from eaglectl.run.measurement import (
+    DEAD_LENGTH,
+    DEAD_POSITION_0,
+    FEWEST_DRAFTS,
+    FEWEST_PROMPTS,
+    Estimate,
+    Measurement,
+    p_words,
+    prompts_to_tell,
+    ratio,
+)
+from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES, Variant
+from eaglectl.run.report import MAX_REGRESSION, SmokeReport
+from eaglectl.text import listed
+from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, ReadingOutcome, ServedAs
 
 Phase = Literal["reading", "reference", "engine", "measured"]
 # of all other endings it is FAIL
@@ -24,9 +42,16 @@ VERDICTS: Mapping[DiagnosisEnding, CheckVerdict] = {
 }
 # endings that are no cause of low acceptance
 NO_FAULTS = (*VERDICTS, DiagnosisEnding.NOT_FOUND)
-
 # below it more is looked at where there is nothing to judge acceptance by; no drafter is weak for it
 LOOK_POSITION_0 = 0.5
+# between sets: healthy drafters accept twice as much of one as of another (fixtures/real/acceptance.json)
+LEAST_TIMES = 3
+NO_ENGINE = "no engine was asked for; give --engine or --run-in"
+NOT_RUN = "the reference did not run it"
+CONTRADICTION = "d2t-t2d"
+CHOICE = "; the first command takes t2d for the right one, the second d2t"
+ROTATED, MARKED = "rotated-target", "marked-rotation"
+SWITCHED = {"true": "false", "false": "true"}
 
 
 class Evidence(Struct, frozen=True):
@@ -50,7 +75,6 @@ class Evidence(Struct, frozen=True):
     templated: SmokeReport | None = None
     is_target_quantised: bool = False
     has_own_embedding: bool = False
-    has_unused_template: bool = False
     gaps: Mapping[str, str] = field(default_factory=dict)
     refusals: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,9 +104,8 @@ class Evidence(Struct, frozen=True):
         if self.expected is not None:
             return self.expected, "that was expected"
         alike = self.judged.published.alike if self.judged.published else ()
-        working = (length for length in alike if not length.is_dead)
-        least = min(working, key=lambda published: published.length, default=None)
-        return None if least is None else (least.length, f"that {least.drafter} reaches on such a run")
+        working = [(length.length, length.drafter) for length in alike if not length.is_dead]
+        return (min(working)[0], f"that {min(working)[1]} reaches on such a run") if working else None
 
     @property
     def is_low(self) -> bool:
@@ -96,12 +119,19 @@ class Evidence(Struct, frozen=True):
             return self.is_low
         return self.judged.measured.per_position[0].value < LOOK_POSITION_0
 
-    def serving_errors(self, *, of_target: bool) -> Iterator[Finding]:
+    def serving_errors(self, *, of_target: bool) -> list[Finding]:
         """Errors of `validate` that change what every engine serves, on the target or on the file."""
-        for finding in self.validated.findings:
-            is_of_target = finding.rule.family == "target"
-            if finding.severity == "error" and changes_serving(finding.rule) and is_of_target == of_target:
-                yield finding
+        return [
+            finding
+            for finding in self.validated.findings
+            if finding.severity == "error"
+            and changes_serving(finding.rule)
+            and (finding.rule.family == "target") == of_target
+        ]
+
+    def known(self, *names: str) -> tuple[str, ...]:
+        """The commands of these names that are not known to fail."""
+        return tuple(self.commands[name] for name in names if name in self.commands)
 
 
 class Shown(Struct, frozen=True):
@@ -112,12 +142,15 @@ class Shown(Struct, frozen=True):
     title: str = ""
 
 
+# what shows a cause, why the evidence has nothing on it, or None where the evidence rules it out
+Outcome = Shown | str | None
+
+
 class Cause(Struct, frozen=True):
     """A cause: its id, how a diagnosis with it ends, when it can be tested, and its test.
 
     `title` names it, `how` states what the test looks at and `advice` what to do about it, for the
-    documentation. The test gives what shows the cause, why the evidence has nothing on it, or None where the
-    evidence rules it out.
+    documentation.
     """
 
     id: str
@@ -126,7 +159,7 @@ class Cause(Struct, frozen=True):
     title: str
     how: str
     advice: str
-    test: Callable[[Evidence], Shown | str | None]
+    test: Callable[[Evidence], Outcome]
 
 
 class Diagnosis(Result, frozen=True):
@@ -170,14 +203,12 @@ def find_cause(
         shown = cause.test(evidence)
         if isinstance(shown, Shown):
             break
-        if cause.ending in NO_FAULTS:
-            continue
-        if shown is None:
+        if shown is None and cause.ending not in NO_FAULTS:
             ruled_out.append(cause.title)
-        else:
+        elif shown is not None and cause.ending not in NO_FAULTS:
             not_looked.append((cause.title, shown))
     assert isinstance(shown, Shown), "the last cause is what remains"
-    rest = (other.title for other in causes[causes.index(cause) + 1 :] if other.ending not in NO_FAULTS)
+    rest = [other.title for other in causes[causes.index(cause) + 1 :] if other.ending not in NO_FAULTS]
     return Diagnosis(
         source,
         target,
@@ -190,3 +221,704 @@ def find_cause(
         (*not_looked, *((title, "an earlier question had its answer") for title in rest)),
         evidence,
     )
+
+
+def _as_shown(findings: Sequence[Finding], *commands: str) -> Shown | None:
+    """The first finding with its repair, and the names of the others; None where there is none."""
+    if not findings:
+        return None
+    first, more = findings[0], [finding.rule.name for finding in findings[1:]]
+    rest = f" (and {len(more)} more: {listed(more)})" if more else ""
+    words = f"{first.rule.id} {first.rule.name}: {first.match.message}{rest}; fix: {first.fix}"
+    return Shown(words, commands)
+
+
+def _of_rule(evidence: Evidence, name: str) -> Outcome:
+    """A rule's finding, or why it could not look."""
+    findings = [finding for finding in evidence.validated.findings if finding.rule.name == name]
+    reasons = (entry.reason for entry in evidence.validated.unchecked if entry.rule.name == name)
+    return _as_shown(findings, evidence.commands["validate"]) or next(reasons, None)
+
+
+def _warned(evidence: Evidence, name: str) -> Outcome:
+    """A rule's warning where it stands beside low acceptance."""
+    shown = _of_rule(evidence, name)
+    return shown if isinstance(shown, str) or evidence.may_be_low else None
+
+
+def _rotation(evidence: Evidence, shown: Outcome) -> Outcome:
+    """What a rule shows, with the conversion that its fix names, for the engine that was asked for."""
+    if not isinstance(shown, Shown):
+        return shown
+    layout, fix = layout_for(evidence.engine_name or ""), shown.words.rpartition("; fix: ")[2]
+    option = "" if layout == default_format().name else f" --for {layout}"
+    commands = tuple(part + option for part in fix.split("`")[1::2])
+    return replace(shown, commands=commands or shown.commands)
+
+
+def _unchecked_rules(evidence: Evidence, *, of_target: bool) -> str | None:
+    """Which rules that change what is served could not look; None where all could."""
+    rules = [
+        entry.rule.id
+        for entry in evidence.validated.unchecked
+        if changes_serving(entry.rule)
+        and (entry.rule.family == "target") == of_target
+        and entry.rule.name not in (ROTATED, MARKED)  # which are causes of their own
+    ]
+    return f"rules that could not look: {listed(rules)}" if rules else None
+
+
+def _other_target(evidence: Evidence) -> Outcome:
+    shown = _as_shown(evidence.serving_errors(of_target=True), evidence.commands["validate"])
+    return shown or _unchecked_rules(evidence, of_target=True)
+
+
+def _file_rule(evidence: Evidence) -> Outcome:
+    errors = evidence.serving_errors(of_target=False)
+    if certain := [finding for finding in errors if finding.rule.name != CONTRADICTION]:
+        return _as_shown(certain, *evidence.known("fix"))
+    if errors:
+        return f"{errors[0].rule.id} {CONTRADICTION}: which of the two is right is measured first"
+    if problem := evidence.validated.problem:
+        return Shown(problem, evidence.known("validate"))
+    return _unchecked_rules(evidence, of_target=False)
+
+
+def _tables(evidence: Evidence) -> Outcome:
+    errors = evidence.serving_errors(of_target=False)
+    error = next((finding for finding in errors if finding.rule.name == CONTRADICTION), None)
+    if error is None:
+        return None
+    both = evidence.known(FROM_T2D, FROM_D2T)
+    words = f"{error.rule.id} {CONTRADICTION}: {error.match.message}"
+    if not both:  # rows in another order than t2d's
+        return Shown(f"{words}; fix: {error.fix}")
+    variants = evidence.reference.variants if evidence.reference else ()
+    variant = next((variant for variant in variants if variant.name == MADE_OF_T2D), None)
+    if variant is None:
+        gap = evidence.refusals.get("reference") or evidence.gaps.get("reference") or NOT_RUN
+        return Shown(f"{words}; which of them is right was not measured: {gap}{CHOICE}", both)
+    words += f"; with the tokens of t2d it drafts x{variant.ratio.words} as much as with those of d2t"
+    if variant.is_better:
+        return Shown(words, both[:1])
+    if variant.ratio.high < 1:
+        return Shown(words, both[1:])
+    return Shown(f"{words}, which {variant.measured.prompts} prompts cannot tell from chance{CHOICE}", both)
+
+
+def _refused(evidence: Evidence) -> Outcome:
+    words = evidence.refusals.get("reference")
+    return Shown(words, evidence.known("inspect")) if words else None
+
+
+def _gap(evidence: Evidence, look: str, words: str, *commands: str) -> Outcome:
+    """Why a look was not taken, put into `words`; None where it was."""
+    gap = evidence.gaps.get(look)
+    return Shown(words.format(gap), evidence.known(*commands)) if gap else None
+
+
+def _other_reading(evidence: Evidence) -> Outcome:
+    if evidence.reference is None or (probed := evidence.reference.probed) is None:
+        return NOT_RUN
+    if (best := probed.best) is None:
+        return _unsettled(probed.variants)
+    if best.is_of_layers and evidence.layers and evidence.layers.found and evidence.layers.found.is_better:
+        return f"{best.name} draft better, and so do layers that the search found"
+    name, _, value = best.name.rpartition(" ")
+    title = f"it drafts better read with {best.name}"
+    if value in SWITCHED:
+        title = f"{name} is {SWITCHED[value]} and should be {value}"
+    return Shown(
+        f"read with {best.name} it drafts x{best.ratio.words} as much, beyond chance (p"
+        f" {p_words(best.p_value)} after {len(probed.variants)} readings)",
+        (evidence.commands["repair"],),
+        f"{title}: {best.stated_length:.2f}, and {best.measured.length.value:.2f} read so",
+    )
+
+
+def _unsettled(variants: Sequence[Variant]) -> str | None:
+    """Why it is not settled that no reading is better; None where it is."""
+    if not variants:
+        return "no reading was tried"
+    if (prompts := variants[0].measured.prompts) < LEAST_PROMPTS:
+        return f"{prompts} prompts show no reading to be better; {LEAST_PROMPTS} or more can"
+    few = [variant.name for variant in variants if variant.outcome == ReadingOutcome.TOO_FEW_PROMPTS]
+    return f"too few prompts to tell of {listed(few)}" if few else None
+
+
+def _other_layers(evidence: Evidence) -> Outcome:
+    if (search := evidence.layers) is None:
+        return evidence.gaps.get("layers", NOT_RUN)
+    if (found := search.found) is None:
+        return None
+    stated = [str(boundary) for boundary in search.stated]
+    words = (
+        f"from {found.name} it drafts x{found.ratio.words} as much as from {','.join(stated)} that the file"
+        f" states, on {found.measured.prompts} prompts that did not choose them among {search.tried} sets"
+    )
+    if not found.is_better:
+        return f"{words}: too few to tell from chance"
+    more = "from each set with one boundary one off it drafts less"
+    if search.alike:
+        alike = listed((",".join(map(str, boundaries)) for boundaries in search.alike), " or ")
+        more = f"from {alike} it drafts as well, as far as these prompts tell: the trainer's config decides"
+    title = (
+        f"trained on boundaries {found.name.removeprefix('aux boundaries ')}, and the file states"
+        f" {listed(stated)}: {found.stated_length:.2f}, and {found.measured.length.value:.2f} read so"
+    )
+    return Shown(f"{words}; {more}", (evidence.commands["layers"],), title)
+
+
+def _past_positions(evidence: Evidence) -> Outcome:
+    if evidence.reference is None or (probed := evidence.reference.probed) is None:
+        return NOT_RUN
+    if probed.starts and probed.left_out == probed.starts:
+        words = f"all {probed.starts} drafts begin past the drafter's max_position_embeddings"
+        return Shown(f"{words}; give shorter prompts, or train it on longer texts")
+    if (fall := probed.fall) is None:
+        return None
+    return Shown(
+        f"first draft tokens are right in {fall.below:.0%} before position {fall.position} and in"
+        f" {fall.above:.0%} from there on: it was trained on shorter texts than these; train it on texts as"
+        " long as those that are served"
+    )
+
+
+def _engine_commands(evidence: Evidence, *more: str) -> tuple[str, ...]:
+    """The smallest changes for the one engine that was asked for, without its name before them.
+
+    Where reading says of none, the commands with the names `more`.
+    """
+    changes = (change.partition(": ")[2] for change in evidence.validated.smallest_changes)
+    commands = tuple(change.strip("`") if change.count("`") == 2 else change for change in changes)
+    return commands or evidence.known(*more)
+
+
+def _engine_refuses(evidence: Evidence) -> Outcome:
+    if words := evidence.refusals.get("engine"):
+        return Shown(words, _engine_commands(evidence))
+    return None if evidence.engine else evidence.gaps.get("engine", NO_ENGINE)
+
+
+def _engine_setting(evidence: Evidence) -> Outcome:
+    if evidence.engine is None:
+        return evidence.gaps.get("engine", NO_ENGINE)
+    differences = evidence.engine.run.differences
+    return Shown("; ".join(differences), _engine_commands(evidence, "convert")) if differences else None
+
+
+def _engine_unfilled(evidence: Evidence) -> Outcome:
+    if evidence.engine is None:
+        return evidence.gaps.get("engine", NO_ENGINE)
+    unfilled = evidence.engine.run.resolved.get("unfilled")
+    if unfilled is None:
+        return "the engine does not say which parameters nothing fills"
+    words = f"parameters that nothing fills: {listed(unfilled)}"
+    return Shown(words, _engine_commands(evidence, "convert")) if unfilled else None
+
+
+def _engine_fact(evidence: Evidence) -> Outcome:
+    if evidence.engine_name is None:
+        return NO_ENGINE
+    releases, compared = evidence.validated.releases, _engine_ratio(evidence)
+    if not releases:
+        return "which releases the server has is not asked; validate --engine takes one"
+    if compared is not None and compared.low >= MAX_REGRESSION:
+        return None
+    failed = [verdict for verdict in releases if verdict.outcome.is_known_wrong]
+    if not failed:
+        is_open = any(verdict.outcome == ServedAs.UNKNOWN for verdict in releases)
+        return "its verdict is open: see `validate --engine`" if is_open else None
+    last = failed[-1]
+    words = f"{last.engine} {last.release} does not serve it as trained: {'; '.join(last.reasons)}"
+    return Shown(words, _engine_commands(evidence, "convert"))
+
+
+def _engine_ratio(evidence: Evidence) -> Estimate | None:
+    """Acceptance in the engine over that in the reference; None where the runs cannot be compared."""
+    engine, reference = evidence.engine, evidence.reference
+    if engine is None or reference is None or engine.k != reference.k:
+        return None
+    both = engine.run.results, reference.run.results
+    return ratio(*both) if len(both[0]) == len(both[1]) else None
+
+
+def _engine_lower(evidence: Evidence) -> Outcome:
+    if (engine := evidence.engine) is None:
+        return evidence.gaps.get("engine", NO_ENGINE)
+    if (compared := _engine_ratio(evidence)) is None:
+        return "the engine's run has another number of drafts in a round than the reference's"
+    if compared.high >= MAX_REGRESSION or _is_thin(engine.measured):
+        return None
+    words = (
+        f"{engine.run.engine} {engine.run.version} accepts x{compared.words} of what the reference does with"
+        " the same file, and says of no setting that it differs"
+    )
+    return Shown(words, _engine_commands(evidence, "convert"))
+
+
+def _is_thin(measured: Measurement) -> bool:
+    """Whether too little was measured for any verdict."""
+    return measured.prompts < FEWEST_PROMPTS or measured.drafts < FEWEST_DRAFTS
+
+
+def _is_dead(measured: Measurement) -> bool:
+    """Whether it accepts next to nothing, as a drafter that is broken or was never trained."""
+    return measured.length.value <= DEAD_LENGTH or measured.per_position[0].value < DEAD_POSITION_0
+
+
+def _sampling(evidence: Evidence) -> Outcome:
+    sampled, greedy = evidence.sampled, evidence.reference
+    if sampled is None or greedy is None:
+        return "measured greedily; give --temperature with that of production"
+    compared = ratio(sampled.run.results, greedy.run.results)
+    if compared.high >= 1 or compared.value >= MAX_REGRESSION or _is_thin(sampled.measured):
+        return None
+    return Shown(
+        f"acceptance length {sampled.measured.length.value:.2f} at temperature {sampled.temperature:g} and"
+        f" {greedy.measured.length.value:.2f} at 0 (ratio {compared.words}), with greedy drafts: sampled"
+        " tokens are harder to foresee; lower the temperature, have vLLM sample drafts too"
+        " (draft_sample_method probabilistic in --speculative-config), or train it on sampled answers"
+    )
+
+
+def _template(evidence: Evidence) -> Outcome:
+    templated, plain = evidence.templated, evidence.reference
+    if templated is None or plain is None:
+        return (
+            "run only where acceptance may be low, of plain prompts that fit with the target's chat template"
+        )
+    compared = ratio(templated.run.results, plain.run.results)
+    if compared.low <= 1 or compared.value < LEAST_GAIN or _is_thin(templated.measured):
+        return None
+    return Shown(
+        f"acceptance length {templated.measured.length.value:.2f} with the same texts in the target's chat"
+        f' template, and {plain.measured.length.value:.2f} as given: give chats as "messages", as a server'
+        " gets them"
+    )
+
+
+def _draft_vocabulary(evidence: Evidence) -> Outcome:
+    measured, coverage = evidence.judged.measured, evidence.judged.coverage
+    if coverage is None:
+        return "the draft vocabulary is the target's, or the run does not tell the answers' tokens"
+    if not coverage.holds_down or _is_thin(measured):
+        return None
+    low = listed(coverage.low_parts)
+    return Shown(
+        f"the draft vocabulary holds {coverage.words}, and {measured.length.value:.2f} was measured:"
+        f" {coverage.advice}",
+        coverage.commands,
+        f"a draft vocabulary without the tokens of {low}" if low else "",
+    )
+
+
+def _one_set(evidence: Evidence) -> Outcome:
+    sets = {name: part.length for name, part in evidence.judged.by_set.items() if not _is_thin(part)}
+    if len(sets) < 2:
+        return 'the prompts are of one set; name sets in --prompts ("set")'
+    most = max(length.low for length in sets.values()) - 1
+    low = [name for name, length in sets.items() if length.high - 1 < most / LEAST_TIMES]
+    figures = listed(f'"{name}" {length.value:.2f}' for name, length in sets.items())
+    words = f"acceptance lengths by set: {figures}; it loses on {listed(low)}: train it on prompts like those"
+    return Shown(words) if low else None
+
+
+def _too_few(evidence: Evidence) -> Outcome:
+    measured, bar = evidence.judged.measured, evidence.bar
+    if _is_thin(measured):
+        return Shown(
+            f"{measured.prompts} prompts with {measured.drafts} drafts are too few to judge by;"
+            f" {FEWEST_PROMPTS} and {FEWEST_DRAFTS} are needed, and 16 prompts or more are better: give more"
+            " --prompts, or more --max-tokens"
+        )
+    if words := _open_reading(evidence) or _open_run(evidence):
+        return Shown(words)
+    length = measured.length
+    if bar and length.value < MAX_REGRESSION * bar[0] and length.high >= bar[0]:
+        return Shown(
+            f"acceptance length {length.words} does not tell whether it is below the {bar[0]:g}"
+            f" {bar[1]}: give more --prompts than {measured.prompts}"
+        )
+    return None
+
+
+def _open_reading(evidence: Evidence) -> str:
+    """The reading, or the layers, that a few more prompts could show to be better; "" for none."""
+    is_dead = _is_dead(evidence.judged.measured)
+    variants = evidence.reference.variants if evidence.reference and not is_dead else ()
+    few = [variant for variant in variants if variant.outcome == ReadingOutcome.TOO_FEW_PROMPTS]
+    readings = [variant for variant in few if variant.prompts_needed is not None]
+    found = evidence.layers.found if evidence.layers else None
+    best = max(readings, key=lambda variant: variant.ratio.value, default=found)
+    if best is None:
+        return ""
+    drafts, needed = "draft", "twice as many --prompts"
+    if readings:
+        drafts, needed = "drafts", f"about {best.prompts_needed}"
+    return (
+        f"{best.name} {drafts} better by x{best.ratio.value:.2f}, which {best.measured.prompts} prompts"
+        f" cannot tell from chance: give {needed}"
+    )
+
+
+def _open_run(evidence: Evidence) -> str:
+    """Sampling that costs, or a chat template that gains, where a few more prompts could show it; "": none.
+
+    Not where that is many times the prompts given, as of chance.
+    """
+    if (reference := evidence.reference) is None:
+        return ""
+    prompts = reference.measured.prompts
+    for run, where, is_loss in (
+        (evidence.sampled, "at the temperature that was asked for", True),
+        (evidence.templated, "in the target's chat template", False),
+    ):
+        compared = ratio(run.run.results, reference.run.results) if run else None
+        if compared is None or not compared.low <= 1 <= compared.high:
+            continue
+        if compared.value >= MAX_REGRESSION if is_loss else compared.value < LEAST_GAIN:
+            continue
+        needed = prompts_to_tell(compared, 1.0, prompts)
+        if needed is not None and needed <= MOST_TIMES * prompts:
+            return (
+                f"{where} the prompts have x{compared.words} of their acceptance, which {prompts} prompts"
+                f" cannot tell from chance: give about {needed}"
+            )
+    return ""
+
+
+def _other_revision(evidence: Evidence) -> Outcome:
+    if not evidence.has_own_embedding:
+        return "the file has no embedding of its own to compare with the target's"
+    shown = _warned(evidence, "own-embedding")
+    if isinstance(shown, Shown):
+        advice = "; pass the revision that it was trained for, or train it on this one"
+        return replace(shown, words=shown.words.rpartition("; fix: ")[0] + advice)
+    return shown or "its embedding is the target's, which revisions may share"
+
+
+def _quantised_target(evidence: Evidence) -> Outcome:
+    words = (
+        "the target is quantised, and acceptance is low with nothing else found: measure with the target that"
+        " the drafter was trained with; where that is good, train it on the quantised target's own states"
+    )
+    return Shown(words) if evidence.is_target_quantised and evidence.is_low else None
+
+
+def _weak(evidence: Evidence) -> Outcome:
+    served, bar = evidence.judged, evidence.bar
+    if bar is None:
+        return "no figure of a run like this one; --like makes one, --expected states training's"
+    if _is_dead(served.measured) or evidence.expected is not None or not evidence.is_low:
+        return None
+    return Shown(
+        f"{_figures(served)}: alive, the same in every reading, and below the {bar[0]:g} {bar[1]}: it"
+        " needs more training, or prompts like those it was trained on"
+    )
+
+
+def _figures(served: SmokeReport) -> str:
+    first, length = served.measured.per_position[0], served.measured.length
+    return f"acceptance length {length.words} at k={served.k}, position 0 accepted in {first.value:.0%}"
+
+
+def _healthy(evidence: Evidence) -> Outcome:
+    served, bar = evidence.judged, evidence.bar
+    if evidence.is_low or _is_dead(served.measured):
+        return None
+    words = _figures(served)
+    if evidence.expected is not None:
+        return Shown(f"{words}, as far as these prompts tell that of training ({evidence.expected:g})")
+    if bar is not None:
+        return Shown(f"{words}, as others: not below the {bar[0]:g} {bar[1]}")
+    lines = served.published.lines if served.published else ()
+    others = "; ".join(lines) or "no published length of this target is known"
+    return Shown(
+        f"{words}; nothing was found; whether {served.measured.length.value:.2f} is good for it cannot be"
+        f" told here: {others}"
+    )
+
+
+def _not_found(evidence: Evidence) -> Outcome:
+    served = evidence.judged
+    words = f"acceptance length {served.measured.length.value:.2f} at k={served.k}"
+    if _is_dead(served.measured):
+        words += (
+            ", that of a dead drafter in every reading: never trained, or for another target of these shapes,"
+            " as this one is once its residual stream is rotated (QuaRot, SpinQuant)"
+        )
+    elif evidence.expected is not None:
+        words += f", below the {evidence.expected:g} that was expected, with nothing found"
+    return Shown(words, evidence.known("probe"))
+
+
+CAUSES: tuple[Cause, ...] = (
+    Cause(
+        "rotated-target",
+        DiagnosisEnding.PAIR,
+        "reading",
+        title="a target whose residual stream is rotated",
+        how=(
+            "the target's embedding: the lengths and angles of the drafter's own rows, and other values"
+            " (EGL710)"
+        ),
+        advice="Run the printed `convert --target-rotation`.",
+        test=lambda evidence: _rotation(evidence, _of_rule(evidence, ROTATED)),
+    ),
+    Cause(
+        "other-target",
+        DiagnosisEnding.PAIR,
+        "reading",
+        title="a target of other shapes or another vocabulary",
+        how="errors of `validate` on the target (EGL7xx)",
+        advice="Pass the target that the drafter was trained for.",
+        test=_other_target,
+    ),
+    Cause(
+        "file-rule",
+        DiagnosisEnding.FILE,
+        "reading",
+        title="a file that contradicts itself or misses tensors",
+        how="errors of `validate` that change what every engine serves",
+        advice=("Run the printed `convert`; what it cannot repair has to be restored from the trainer."),
+        test=_file_rule,
+    ),
+    Cause(
+        "tables",
+        DiagnosisEnding.FILE,
+        "reference",
+        title="d2t and t2d that name other tokens",
+        how=("EGL305, and the sensitivity probe: whether the tokens of t2d draft better than those of d2t"),
+        advice="Run the printed `convert`; where it is not told which of them is right, choose.",
+        test=_tables,
+    ),
+    Cause(
+        "refused",
+        DiagnosisEnding.FILE,
+        "reference",
+        title="a file that is not read without an answer",
+        how="whether the reference refuses the drafter",
+        advice="Follow the sentence; `inspect` lists the questions.",
+        test=_refused,
+    ),
+    Cause(
+        "no-reference",
+        DiagnosisEnding.COULD_NOT_LOOK,
+        "reference",
+        title="no run of the reference",
+        how="whether the target, its weights, torch and the prompts are there",
+        advice="Follow the sentence.",
+        test=lambda evidence: _gap(evidence, "reference", "{}; then diagnose again", "diagnose"),
+    ),
+    Cause(
+        "other-reading",
+        DiagnosisEnding.FILE,
+        "reference",
+        title="a file whose tensors or switches mean something else",
+        how="the sensitivity probe: whether another reading drafts better by 3 % beyond chance",
+        advice=("Run the printed `convert`, with `--fix-reading`, `--source-semantics` or `--aux-layers`."),
+        test=_other_reading,
+    ),
+    Cause(
+        "other-layers",
+        DiagnosisEnding.FILE,
+        "reference",
+        title="other aux layers than the file states",
+        how=(
+            "other boundaries of the target, moved one by one while first draft tokens get better on half of"
+            " the prompts, and judged on the other half"
+        ),
+        advice="Run the printed `convert --aux-layers`, after a look into the trainer's config.",
+        test=_other_layers,
+    ),
+    Cause(
+        "past-positions",
+        DiagnosisEnding.PROMPTS,
+        "reference",
+        title="texts longer than it was trained on",
+        how="where first draft tokens stop being right, and drafts past max_position_embeddings",
+        advice="Serve shorter texts, or train on longer ones.",
+        test=_past_positions,
+    ),
+    Cause(
+        "engine-refuses",
+        DiagnosisEnding.ENGINE,
+        "engine",
+        title="an engine that refuses the drafter",
+        how="the run in the engine",
+        advice="Run the printed `convert`, or install a release that serves it.",
+        test=_engine_refuses,
+    ),
+    Cause(
+        "engine-setting",
+        DiagnosisEnding.ENGINE,
+        "engine",
+        title="an engine that uses other settings than the file means",
+        how="norm switches and aux layers that the engine resolved",
+        advice="Run the printed `convert`.",
+        test=_engine_setting,
+    ),
+    Cause(
+        "engine-unfilled",
+        DiagnosisEnding.ENGINE,
+        "engine",
+        title="parameters that the engine leaves unfilled",
+        how="the parameters that no tensor of the file fills",
+        advice="Run the printed `convert`.",
+        test=_engine_unfilled,
+    ),
+    Cause(
+        "engine-fact",
+        DiagnosisEnding.ENGINE,
+        "engine",
+        title="a release that is known not to serve it as trained",
+        how="what this release is known to do with such a file, unless its own run shows no loss",
+        advice=(
+            "Write the keys that are named, run the printed `convert`, or install the release that is named."
+        ),
+        test=_engine_fact,
+    ),
+    Cause(
+        "engine-lower",
+        DiagnosisEnding.ENGINE,
+        "engine",
+        title="an engine that computes something else",
+        how="acceptance in the engine over that in the reference, on the same prompts",
+        advice="Try the printed `convert`, another release, and report it to the engine.",
+        test=_engine_lower,
+    ),
+    Cause(
+        "sampling",
+        DiagnosisEnding.PROMPTS,
+        "measured",
+        title="sampling",
+        how="acceptance at `--temperature` below that at 0",
+        advice=(
+            "Lower the temperature, let vLLM sample drafts (`draft_sample_method`), or train on sampled"
+            " answers."
+        ),
+        test=_sampling,
+    ),
+    Cause(
+        "template",
+        DiagnosisEnding.PROMPTS,
+        "measured",
+        title="prompts without the target's chat template",
+        how="plain prompts again, through the target's chat template",
+        advice="Give chats as `messages`.",
+        test=_template,
+    ),
+    Cause(
+        "draft-vocabulary",
+        DiagnosisEnding.VOCABULARY,
+        "measured",
+        title="a draft vocabulary without the tokens of the answers",
+        how=(
+            "the share of the answers' tokens that a reduced draft vocabulary holds, in all, by set and by"
+            " script"
+        ),
+        advice=(
+            "Count the tokens of such answers by the printed command. Prune a drafter that was pruned anew by"
+            " them, without training; train any other with a draft vocabulary of them."
+        ),
+        test=_draft_vocabulary,
+    ),
+    Cause(
+        "one-set",
+        DiagnosisEnding.PROMPTS,
+        "measured",
+        title="one kind of prompts",
+        how=(
+            "sets of prompts of which it accepts less than a third of the draft tokens that it does of"
+            " another"
+        ),
+        advice="Train on prompts like those it loses on.",
+        test=_one_set,
+    ),
+    Cause(
+        "too-few",
+        DiagnosisEnding.COULD_NOT_LOOK,
+        "measured",
+        title="too few prompts",
+        how="numbers of prompts and drafts, and intervals that hold both answers",
+        advice="Give more `--prompts`.",
+        test=_too_few,
+    ),
+    Cause(
+        "marked-rotation",
+        DiagnosisEnding.PAIR,
+        "measured",
+        title="a target that its files mark as rotated",
+        how="low acceptance, and QuaRot or SpinQuant in the target's files (EGL711)",
+        advice="Run the printed `convert --target-rotation`, unless it was trained on this target.",
+        test=lambda evidence: _rotation(evidence, _warned(evidence, MARKED)),
+    ),
+    Cause(
+        "other-revision",
+        DiagnosisEnding.PAIR,
+        "measured",
+        title="another revision of the target",
+        how="low acceptance, and an embedding that is not the target's (EGL704)",
+        advice="Pass the revision that the drafter was trained for.",
+        test=_other_revision,
+    ),
+    Cause(
+        "quantised-target",
+        DiagnosisEnding.PAIR,
+        "measured",
+        title="a quantised target",
+        how="low acceptance, and a target with quantization_config",
+        advice="Measure with the target of the training.",
+        test=_quantised_target,
+    ),
+    Cause(
+        "untrained",
+        DiagnosisEnding.TRAINING,
+        "measured",
+        title="a drafter that was not trained",
+        how="low acceptance, and tensors as initialised (EGL207)",
+        advice="Train it.",
+        test=partial(_warned, name="untrained"),
+    ),
+    Cause(
+        "weak",
+        DiagnosisEnding.TRAINING,
+        "measured",
+        title="too little training",
+        how=("acceptance below that of every drafter that others ran likewise, with nothing else found"),
+        advice="Train it longer, on prompts like those that are served.",
+        test=_weak,
+    ),
+    Cause(
+        "no-engine",
+        DiagnosisEnding.COULD_NOT_LOOK,
+        "measured",
+        title="no run of the engine",
+        how="whether the engine that was asked for ran",
+        advice="Follow the sentence.",
+        test=lambda evidence: _gap(
+            evidence,
+            "engine",
+            "nothing was found in the file, the reference and the prompts, and the engine did not run: {}",
+        ),
+    ),
+    Cause(
+        "healthy",
+        DiagnosisEnding.HEALTHY,
+        "measured",
+        title="nothing found",
+        how="acceptance that is not below what it can be judged by, with nothing found",
+        advice="Nothing to do.",
+        test=_healthy,
+    ),
+    Cause(
+        "not-found",
+        DiagnosisEnding.NOT_FOUND,
+        "measured",
+        title="no cause found",
+        how="what remains",
+        advice="See what was ruled out and what was not looked at.",
+        test=_not_found,
+    ),
+)

@@ -29,6 +29,8 @@ MEMORY = re.compile(
 )
 # what the set-up lacks, by what the engine says; the advice is the one thing to change
 SETUP: Sequence[tuple[re.Pattern[str], str]] = (
+    (re.compile(r"No module named '([\w.]+)'"), "install the package {}"),
+    (re.compile("cannot open shared object file|cannot import name"), "install the engine again"),
     (
         re.compile(r"CUDA error|CUDA driver|no CUDA|NVML|NCCL|device ordinal|Failed to infer device", re.I),
         "its device cannot be used; check it with nvidia-smi, or pass --device cpu with --run-in reference",
@@ -47,7 +49,6 @@ SETUP: Sequence[tuple[re.Pattern[str], str]] = (
         "give it another number of GPUs with --tensor-parallel-size",
     ),
 )
-MISSING = re.compile(r"No module named '([\w.]+)'|cannot open shared object file|cannot import name")
 # of a worker process: its engine says only that a worker failed
 IN_WORKER = re.compile(r"root cause|Worker failed|EngineCore")
 WORKER_FRAME = re.compile(r'File "[^"]*?((?:vllm|sglang)/[\w/]+)\.py", line \d+, in (\w+)')
@@ -88,44 +89,17 @@ def fault(
             f"{release} could not look, as memory does not suffice: {text}; end what else uses the device, or"
             f" give the engine another share of it with --engine-arg {name}=0.5"
         )
-    if argument := _argument(release, answer, request, text):
-        return argument
-    if frames and frames[-1][0].partition(".")[0] == "eaglectl":
-        return _own_fault(release, text, frames)
-    if setup := _setup_fault(release, text):
-        return setup
-    return _run_fault(release, text, frames, answer, request)
-
-
-def _argument(
-    release: str, answer: Mapping[str, Any], request: Mapping[str, Any], text: str
-) -> EaglectlError | None:
-    """The error for an argument that the engine refuses: the user's, or one that eaglectl sets."""
     fields = answer.get("fields", ())
     if given := [name for name in fields if name in request["engine_arguments"]]:
         return UsageError(f"--engine-arg {listed(given)}: {release} says {text}")
-    return _own_fault(release, text, [("its arguments", listed(fields))]) if fields else None
-
-
-def _own_fault(release: str, text: str, frames: Sequence[tuple[str, str]]) -> EaglectlError:
-    module, function = frames[-1]
-    return EaglectlError(
-        f"this is an error of eaglectl with {release}, and says nothing of the drafter: {text} ({module},"
-        f" {function}); report it, and use --run-in reference meanwhile"
-    )
-
-
-def _setup_fault(release: str, text: str) -> UnreadableError | None:
-    """The error for what the engine's installation, device or arguments lack."""
-    if missing := MISSING.search(text):
-        advice = f"install the package {missing[1]}" if missing[1] else "install the engine again"
-        return UnreadableError(
-            f"{release} could not look, as its installation is not whole: {text}; {advice}"
+    if fields:  # an argument that eaglectl sets
+        frames.append(("eaglectl", f"its arguments, {listed(fields)}"))
+    if frames and frames[-1][0].partition(".")[0] == "eaglectl":
+        return EaglectlError(
+            f"this is an error of eaglectl with {release}, and says nothing of the drafter: {text}"
+            f" ({', '.join(frames[-1])}); report it, and use --run-in reference meanwhile"
         )
-    for pattern, advice in SETUP:
-        if pattern.search(text):
-            return UnreadableError(f"{release} could not look: {text}; {advice}")
-    return None
+    return _run_fault(release, text, frames, answer, request)
 
 
 def _run_fault(
@@ -135,7 +109,9 @@ def _run_fault(
     answer: Mapping[str, Any],
     request: Mapping[str, Any],
 ) -> EaglectlError:
-    """The error for a run that failed in the engine's own code."""
+    for pattern, advice in SETUP:
+        if match := pattern.search(text):
+            return UnreadableError(f"{release} could not look: {text}; {advice.format(*match.groups())}")
     place = next((frame for frame in reversed(frames) if DRAFTER_MODULE.search(frame[0])), None)
     if request["mode"] != "plain" and (place or PAIR.search(text)):
         where = f" ({_where(place, answer)})" if place else ""

@@ -10,6 +10,7 @@ on, where a bootstrap over prompts covers 79 to 80 % at 4 and 91 % at 16 (benchm
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -120,10 +121,8 @@ def prompts_to_tell(estimate: Estimate, bound: float, prompts: int) -> int | Non
     distance = abs(math.log(estimate.value / bound))
     low, high = math.log(estimate.value / estimate.low), math.log(estimate.high / estimate.value)
     width = low if estimate.value > bound else high
-    if distance == 0:
-        return None
-    if width <= distance:
-        return prompts
+    if distance == 0 or width <= distance:
+        return prompts if distance else None
     needed = _prompts_for(width, distance, prompts)
     return None if needed is None else max(prompts, needed)
 
@@ -286,16 +285,9 @@ def prompts_needed(effect: float, p_value: float) -> int | None:
     def is_enough(count: int) -> bool:
         return t_tail(effect * math.sqrt(count), count - 1) < p_value
 
-    high = 2
-    while not is_enough(high):
-        high *= 2
-        if high > MOST_PROMPTS:
-            return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    counts = range(2, MOST_PROMPTS + 1)
+    needed = 2 + bisect_left(counts, True, key=is_enough)
+    return needed if needed <= MOST_PROMPTS else None
 
 
 @lru_cache(maxsize=1024)

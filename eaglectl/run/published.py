@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from eaglectl.errors import check
-from eaglectl.formats.published import Figure, Preset, last_part, published_file
+from eaglectl.formats.published import Preset, last_part, published_file
 from eaglectl.run.measurement import DEAD_LENGTH
 
 MOST_LINES = 4
@@ -121,11 +121,29 @@ def preset(name: str) -> Preset:
 
 def published_lengths() -> tuple[PublishedLength, ...]:
     """Every published length, one for each prompt set of a figure."""
-    return tuple(
-        _length(figure, prompt_set, length)
-        for figure in published_file().figures
-        for prompt_set, length in figure.lengths.items()
-    )
+    file, lengths = published_file(), []
+    for figure in file.figures:
+        source = file.sources[figure.source]
+        presets = {made.set: name for name, made in file.presets.items() if made.source == figure.source}
+        lengths += [
+            PublishedLength(
+                length,
+                figure.drafter,
+                figure.target,
+                prompt_set,
+                presets.get(prompt_set),
+                figure.k,
+                source.temperature if figure.temperature is None else figure.temperature,
+                figure.engine_name,
+                figure.chain,
+                source.title,
+                figure.url or source.url,
+                figure.date or source.date,
+                source.prompts,
+            )
+            for prompt_set, length in figure.lengths.items()
+        ]
+    return tuple(lengths)
 
 
 def published_for(names: Mapping[str, str], settings: Settings) -> Published:
@@ -156,25 +174,3 @@ def _words(length: PublishedLength) -> str:
     dead = " (dead)" if length.is_dead else ""
     count = "" if length.prompts else ", of how many prompts is not stated"
     return f"{length.length:.2f}{dead}  {length.drafter} ({length.source}, {length.date}{count})"
-
-
-def _length(figure: Figure, prompt_set: str, length: float) -> PublishedLength:
-    source = published_file().sources[figure.source]
-    temperature = source.temperature if figure.temperature is None else figure.temperature
-    presets = published_file().presets.items()
-    named = (name for name, made in presets if (made.source, made.set) == (figure.source, prompt_set))
-    return PublishedLength(
-        length,
-        figure.drafter,
-        figure.target,
-        prompt_set,
-        next(named, None),
-        figure.k,
-        temperature,
-        figure.engine_name,
-        figure.chain,
-        source.title,
-        figure.url or source.url,
-        figure.date or source.date,
-        source.prompts,
-    )

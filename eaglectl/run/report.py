@@ -1,6 +1,7 @@
 """The report of `smoke`: acceptance, whether decoding is lossless, probes, and a verdict."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct, field
@@ -10,30 +11,194 @@ from eaglectl.base import Result
 from eaglectl.errors import EaglectlError
 from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.opening import open_folder
+from eaglectl.progress import OnProgress, TimedWork, notify
 from eaglectl.run.coverage import Coverage, TokenText, measure_coverage, pruned_from, script_of
-from eaglectl.run.gate import judge_ratio, needed_to_judge, prompts_forecast, worst
 from eaglectl.run.job import EngineJob, EngineRun
-from eaglectl.run.matching import ServerMatch
 from eaglectl.run.measurement import (
+    DEAD_LENGTH,
     ENOUGH_PROMPTS,
     FEWEST_PROMPTS,
     Estimate,
     Measurement,
     PromptResult,
+    judge_gain,
     measure,
     p_words,
+    prompts_to_keep,
     prompts_to_tell,
     ratio,
     shortcomings,
     shortfalls,
 )
-from eaglectl.run.probe import DriftCondition
+from eaglectl.run.probes import LEAST_GAIN, Drafts, DriftCondition, FirstPass, Sensitivity, Variant
 from eaglectl.run.prompts import PromptChoice, digest_prompts
 from eaglectl.run.published import Published
-from eaglectl.run.sensitivity import LEAST_GAIN, Sensitivity, Variant
-from eaglectl.run.showing import ShownAnswer
 from eaglectl.run.speed import Speed
-from eaglectl.verdicts import CheckVerdict, GateEnding, ReadingOutcome
+from eaglectl.run.stage import Stage
+from eaglectl.verdicts import CheckVerdict, GateEnding, MatchEnding, ReadingOutcome
+
+# values of k (num_speculative_tokens) at which the gate measures
+DEPTHS = (3, 7)
+# a drafter with a smaller acceptance length before the conversion is at fault itself
+MIN_BASELINE_LENGTH = 1.3
+
+
+# prompts whose deviation says how many are needed, before the others are run
+PILOT = 8
+
+
+def judge_ratio(ratio: Estimate, rounds: Estimate, least: float) -> GateEnding:
+    """Whether acceptance was kept: `ratio` is of drafts from every position, `rounds` of draft-and-verify.
+
+    Either ratio's interval decides where the other one's value is on the same side of `least`; rounds, which
+    are what is served, show a loss by themselves.
+    """
+    if rounds.high < least or (ratio.high < least and rounds.value < least):
+        return GateEnding.LOST
+    is_kept = ratio.low >= least and rounds.value >= least
+    return GateEnding.KEPT if is_kept else GateEnding.TOO_FEW_PROMPTS
+
+
+def worst(endings: Iterable[GateEnding]) -> GateEnding:
+    """LOST where one is; KEPT where all are."""
+    return max(endings, key=[GateEnding.KEPT, GateEnding.TOO_FEW_PROMPTS, GateEnding.LOST].index)
+
+
+def needed_to_judge(ratio: Estimate, rounds: Estimate, least: float, prompts: int) -> int | None:
+    """About how many prompts would tell kept from lost, if the ratios stay; None where none would."""
+    are_apart = (ratio.value < least) != (rounds.value < least)
+    return prompts_to_tell(rounds if are_apart else ratio, least, prompts)
+
+
+def prompts_forecast(
+    results: Sequence[PromptResult], baseline: Sequence[PromptResult], least: float
+) -> int | None:
+    """How many prompts tell whether `least` is kept, where nothing is lost; None where no number would.
+
+    Only the deviation between the first PILOT prompts is taken, so that it can be said before others are run.
+    """
+    sides = results[:PILOT], baseline[:PILOT]
+    if not all(any(result.drafts for result in side) for side in sides):
+        return None  # answers that end before a draft show no deviation
+    needed = prompts_to_keep(ratio(*sides), least, len(sides[0]))
+    return None if needed is None else max(needed, FEWEST_PROMPTS)
+
+
+class GateRow(Struct, frozen=True):
+    """Acceptance before and after at one `k`; `ratio` is after over before, with its paired 95 % interval.
+
+    `before` and `after` are of rounds, as an engine makes them, and `rounds` is their ratio. `ratio` is that
+    of the tokens drafted from every position of the same answers. Drafts that go past an answer's end are
+    left out.
+    """
+
+    k: int
+    before: Measurement
+    after: Measurement
+    ratio: Estimate
+    rounds: Estimate
+
+
+class Gate(Struct, frozen=True):
+    """Result of the gate: a row for each k, the number of prompts, the tolerance, and what ran.
+
+    `forecast` is how many prompts the first ones said that the question needs.
+    """
+
+    rows: tuple[GateRow, ...]
+    prompts: int
+    tolerance: float
+    engine: str
+    device: str
+    dtype: str
+    forecast: int | None = None
+
+    @property
+    def ending(self) -> GateEnding:
+        """LOST where one k is; KEPT where all are."""
+        return worst(judge_ratio(row.ratio, row.rounds, self.tolerance) for row in self.rows)
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether acceptance was kept."""
+        return self.ending == GateEnding.KEPT
+
+    @property
+    def prompts_needed(self) -> int | None:
+        """About how many prompts would tell kept from lost, if the ratios stay; None where none would."""
+        needed = [needed_to_judge(row.ratio, row.rounds, self.tolerance, self.prompts) for row in self.rows]
+        return None if None in needed else max(count for count in needed if count is not None)
+
+
+def run_gate(
+    before: EngineJob, after: EngineJob, tolerance: float, on_progress: OnProgress | None = None
+) -> Gate:
+    """Run both drafters on the prompts of `before` at every k, greedily; the target is loaded once."""
+    work = TimedWork(on_progress, "measuring", 2 * len(before.prompts))
+    from eaglectl.reference.target import version_text
+
+    stage = Stage(replace(before, k=max(DEPTHS), temperature=0.0))
+    work.start()
+
+    def write(part: slice) -> list[PromptResult]:
+        return stage.run(stage.drafter, stage.texts[part], on_done=work.add, k=DEPTHS[0])
+
+    old, new = drafts_of_both(stage, after, write, tolerance, work.add)
+    rows = []
+    for k in DEPTHS:
+        first, second = old.cut(k), new.cut(k)
+        starts, rounds = ratio(second.at_starts, first.at_starts), ratio(second.results, first.results)
+        rows.append(GateRow(k, measure(first.results), measure(second.results), starts, rounds))
+    forecast, count = prompts_forecast(new.at_starts, old.at_starts, tolerance), len(stage.texts)
+    return Gate(tuple(rows), count, tolerance, version_text(), stage.device, stage.dtype, forecast)
+
+
+def compare_positions(
+    job: EngineJob, baseline: EngineJob, results: Sequence[PromptResult], least: float
+) -> tuple[list[PromptResult], list[PromptResult]]:
+    """What two drafters draft from every position of the answers in `results`, a result for each prompt.
+
+    Says first how many prompts the question needs.
+    """
+    stage = Stage(replace(job, temperature=0.0))
+    first, second = drafts_of_both(stage, baseline, lambda part: results[part], least)
+    return first.at_starts, second.at_starts
+
+
+def drafts_of_both(
+    stage: Stage,
+    other: EngineJob,
+    write: Callable[[slice], Sequence[PromptResult]],
+    least: float,
+    on_done: Callable[[float], None] | None = None,
+) -> tuple[Drafts, Drafts]:
+    """What the stage's drafter and another one draft from every position of the answers that `write` gives.
+
+    Says after the first texts how many prompts the question needs.
+    """
+    sides = (
+        (stage.drafter, stage.boundaries),
+        (stage.load(other.folder, other.drafter), other.drafter.aux.boundaries or stage.boundaries),
+    )
+
+    def drafted(part: slice) -> tuple[Drafts, Drafts]:
+        first = FirstPass(stage, {*sides[0][1], *sides[1][1]}, write(part), stage.texts[part])
+        one, two = (first.run(model, boundaries) for model, boundaries in sides)
+        if on_done:
+            on_done(len(first.texts))
+        return one, two
+
+    one, two = drafted(slice(PILOT))
+    if len(stage.texts) <= PILOT:
+        return one, two
+    if (needed := prompts_forecast(one.at_starts, two.at_starts, least)) is not None:
+        notify(
+            f"about {needed} prompts tell whether {least:g} of acceptance is kept, by"
+            f" the deviation between the first {PILOT}; {len(stage.texts)} are given"
+        )
+    more_one, more_two = drafted(slice(PILOT, None))
+    return one.joined(more_one), two.joined(more_two)
+
 
 # the least ratio to an older drafter that counts as not worse; the gate of an upgrade has the same
 MAX_REGRESSION = 0.97
@@ -59,7 +224,7 @@ class SmokeReport(Result, frozen=True):
     `probed`) and `drift_conditions` are the results of the probes. `files`: SHA-256 of the drafter's config
     and weights.
     `published` is what others reach with drafters of the target.
-    `trust_remote_code`: the target's own code was allowed to run. `shown`: the answer that --show asks for.
+    `trust_remote_code`: the target's own code was allowed to run.
     `coverage`: what of the answers a reduced draft vocabulary holds, where their tokens are known.
     `speed` is what --speed asks for, `speed_gap` why there is none. `diagnose_command` looks for the cause.
     `match`: whether a server drafts as these files do.
@@ -87,12 +252,11 @@ class SmokeReport(Result, frozen=True):
     choice: PromptChoice | None = None
     probed: Sensitivity | None = None
     published: Published | None = None
-    shown: ShownAnswer | None = None
     speed: Speed | None = None
     speed_gap: str = ""
     coverage: Coverage | None = None
     diagnose_command: str = ""
-    match: ServerMatch | None = None
+    match: "ServerMatch | None" = None
 
     @property
     def verdict(self) -> CheckVerdict:
@@ -189,8 +353,9 @@ def make_report(
     ]
     notes = [f'set "{name}": its answers end before a draft' for name in sets if name not in by_set]
     notes += _drafting_notes(job, run)
-    coverage = _cover_answers(job, run.results, len(measured.per_position))
-    count = _count_different(job, run)
+    count = None
+    if job.temperature == 0 and run.equal_outputs is not None:  # sampled tokens need not be equal
+        count = len(run.results) - run.equal_outputs
     if count:
         different = f"{count} of {len(run.results)} outputs differ from plain decoding"
         if run.dtype == "float32":
@@ -213,8 +378,15 @@ def make_report(
         temperature=job.temperature,
         ignores_eos=job.ignores_eos,
         trust_remote_code=job.trust_remote_code,
-        coverage=coverage,
+        coverage=_cover_answers(job, run.results, len(measured.per_position)),
     )
+
+
+def _drafting_notes(job: EngineJob, run: EngineRun) -> Iterator[str]:
+    """How drafts were sampled at a temperature above 0, which changes how many are accepted."""
+    method = run.resolved.get("draft_sample_method")
+    if job.temperature > 0 and method is not None:
+        yield DRAFTINGS.get(method, f"drafts were sampled by draft_sample_method {method}; {SERVED_WITH}")
 
 
 def _cover_answers(job: EngineJob, results: Sequence[PromptResult], k: int) -> Coverage | None:
@@ -234,20 +406,6 @@ def _cover_answers(job: EngineJob, results: Sequence[PromptResult], k: int) -> C
     return coverage and replace(
         coverage, wider=pruned_from(read_checkpoint(open_folder(str(job.folder))).record)
     )
-
-
-def _count_different(job: EngineJob, run: EngineRun) -> int | None:
-    """How many outputs differ from plain decoding; None where it was not run, or need not be equal."""
-    if job.temperature != 0 or run.equal_outputs is None:  # sampled tokens need not be equal
-        return None
-    return len(run.results) - run.equal_outputs
-
-
-def _drafting_notes(job: EngineJob, run: EngineRun) -> Iterator[str]:
-    """How drafts were sampled at a temperature above 0, which changes how many are accepted."""
-    method = run.resolved.get("draft_sample_method")
-    if job.temperature > 0 and method is not None:
-        yield DRAFTINGS.get(method, f"drafts were sampled by draft_sample_method {method}; {SERVED_WITH}")
 
 
 def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Variant], str]) -> SmokeReport:
@@ -300,17 +458,18 @@ def compare_drafters(
     `positions`: what both draft from every position of the same answers, a result for each prompt.
     """
     rounds = (report.run.results, other.run.results)
-    judged = positions or rounds
-    sets = tuple(
-        _set_ratio(name, _of(rounds, indices), positions and _of(positions, indices), max_regression)
-        for name, indices in _by_set(report.run.results).items()
-    )
+    judged, sets = positions or rounds, []
+    for name, places in _by_set(report.run.results).items():
+        (one, two), (drafted, compared) = (
+            ([side[place] for place in places] for side in pair) for pair in (judged, rounds)
+        )
+        sets.append(_set_ratio(name, (one, two), (drafted, compared), max_regression))
     return DrafterComparison(
         other.source,
         other.measured,
         ratio(*judged),
         ratio(*rounds),
-        sets,
+        tuple(sets),
         max_regression,
         positions is not None,
         prompts_forecast(*judged, max_regression),
@@ -334,22 +493,15 @@ class Gain(Struct, frozen=True):
 
 def gain(after: SmokeReport, before: SmokeReport) -> Gain | None:
     """What a conversion changes; None where the two runs are not of the same prompts in the same engine."""
-    if (
-        len({(made.run.engine, made.run.version, made.prompts_digest, made.k) for made in (after, before)})
-        > 1
-    ):
+    runs = {(made.run.engine, made.run.version, made.prompts_digest, made.k) for made in (after, before)}
+    if len(runs) > 1:
         return None
     change = ratio(after.run.results, before.run.results)
     return Gain(change, prompts_to_tell(change, 1.0, after.measured.prompts))
 
 
-def _of(pair: Pair, indices: Sequence[int]) -> Pair:
-    first, second = ([side[index] for index in indices] for side in pair)
-    return first, second
-
-
-def _set_ratio(name: str, rounds: Pair, positions: Pair | None, least: float) -> SetRatio:
-    judged, count = positions or rounds, len(rounds[0])
+def _set_ratio(name: str, judged: Pair, rounds: Pair, least: float) -> SetRatio:
+    count, needed, reason = len(rounds[0]), None, ""
     if not all(any(result.drafts for result in side) for side in (*judged, *rounds)):
         whole = 1.0 + len(judged[0][0].accepted)
         reason = f'set "{name}": nothing was drafted, so there is nothing to compare; give longer prompts'
@@ -358,23 +510,23 @@ def _set_ratio(name: str, rounds: Pair, positions: Pair | None, least: float) ->
     estimate, verified = ratio(*judged), ratio(*rounds)
     ending = judge_ratio(estimate, verified, least)
     where = f'set "{name}": ratio {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]'
-    if positions:
+    if judged != rounds:
         where += f", of rounds {verified.value:.3f} [{verified.low:.3f}, {verified.high:.3f}]"
     if ending == GateEnding.LOST:
         reason = f"lost: {where} is below --max-regression {least:g}"
-        return SetRatio(name, count, estimate, verified, ending, reason)
-    if ending == GateEnding.KEPT and count >= FEWEST_PROMPTS:
-        return SetRatio(name, count, estimate, verified, ending)
-    # the interval of a prompt or two says nothing of how many are needed
-    found = needed_to_judge(estimate, verified, least, count) if count >= FEWEST_PROMPTS else ENOUGH_PROMPTS
-    needed = max(found, ENOUGH_PROMPTS) if found else None
-    advice = f"give {needed} or more of this set" if needed else "no number of prompts would"
-    reason = f"too few prompts: {where}, prompts: {count}, cannot tell; {advice}"
-    return SetRatio(name, count, estimate, verified, GateEnding.TOO_FEW_PROMPTS, reason, needed)
+    elif ending != GateEnding.KEPT or count < FEWEST_PROMPTS:
+        # the interval of a prompt or two says nothing of how many are needed
+        enough = count >= FEWEST_PROMPTS
+        found = needed_to_judge(estimate, verified, least, count) if enough else ENOUGH_PROMPTS
+        needed = max(found, ENOUGH_PROMPTS) if found else None
+        advice = f"give {needed} or more of this set" if needed else "no number of prompts would"
+        ending = GateEnding.TOO_FEW_PROMPTS
+        reason = f"too few prompts: {where}, prompts: {count}, cannot tell; {advice}"
+    return SetRatio(name, count, estimate, verified, ending, reason, needed)
 
 
 def _results_by_set(results: Sequence[PromptResult]) -> Mapping[str, list[PromptResult]]:
-    return {name: [results[index] for index in indices] for name, indices in _by_set(results).items()}
+    return {name: [results[index] for index in places] for name, places in _by_set(results).items()}
 
 
 def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[int]]:
@@ -383,3 +535,189 @@ def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[int]]:
     for index, result in enumerate(results):
         places.setdefault(result.set, []).append(index)
     return places
+
+
+# the share of prompts with equal rounds that the same drafter exceeds, of those with equal answers and rounds
+# enough. Of fixtures/tiny on vLLM 0.32.0: 24 of 24 in float32 and 15 of 17 in bfloat16; with noise of 5 % on
+# each weight, which leaves the acceptance length as it is, 6 of 24 and 3 of 17; with 1 %, 15 of 24
+LIKE_SHARE = 0.5
+FEWEST_ROUNDS = 4
+# without equal answers, the least ratio of acceptance lengths, and one over it, that is no other drafter's
+LIKE_RATIO = 0.97
+# characters by which a target is known as the same, where rounding changes an answer further on
+BEGIN = 16
+Z = 1.96  # of a two-sided interval of 95 %
+OTHERS = "stale, partly loaded, or with an embedding or head that is not tied"
+
+
+class FilesMatch(Struct, frozen=True):
+    """The rounds of a server beside those that the reference makes of one drafter's files.
+
+    `equal` of `compared` prompts have equal rounds: of those with equal answers and FEWEST_ROUNDS or more.
+    `length` is the files' acceptance length, `ratio` the server's over it. `needed`: about how many prompts
+    would tell; None where more would not.
+    """
+
+    source: str
+    compared: int
+    equal: int
+    length: Estimate
+    ratio: Estimate
+    ending: MatchEnding
+    needed: int | None = None
+
+    @property
+    def figures(self) -> str:
+        """What it was judged by."""
+        return (
+            f"rounds are equal on {self.equal} of {self.compared} prompts answered alike, and the server's"
+            f" length is x{self.ratio.words} of the {self.length.value:.2f} of {self.source}"
+        )
+
+
+class ServerMatch(Struct, frozen=True):
+    """Whether the server drafts as the first of `files` does, and which of them it drafts as ("": of none).
+
+    Of `prompts` the server begins `alike` answers as the target's files do.
+    """
+
+    files: tuple[FilesMatch, ...]
+    prompts: int
+    alike: int
+    ending: MatchEnding
+    nearest: str
+    words: str
+
+
+def match_server(
+    served: Sequence[PromptResult],
+    files: Sequence[tuple[str, Sequence[PromptResult]]],
+    texts: Sequence[str],
+) -> ServerMatch:
+    """Compare a server's results with those of each drafter's files; `texts` are the target's answers.
+
+    Raises UnreadableError where one of them drafted nothing.
+    """
+    answers = [(result.text.strip(), text.strip()) for result, text in zip(served, texts, strict=True)]
+    begin_alike = sum(theirs[:BEGIN] == ours[:BEGIN] for theirs, ours in answers)
+    same = [theirs == ours for theirs, ours in answers]
+    matches = tuple(_match(source, served, results, same) for source, results in files)
+    count = len(served)
+    if 2 * begin_alike < count:
+        words = (
+            f"could not tell: the server answers only {begin_alike} of {count} prompts as the target's files"
+            " do; give the target that it serves"
+        )
+        return ServerMatch(matches, count, begin_alike, MatchEnding.COULD_NOT_TELL, "", words)
+    ending, nearest, words = _judge(matches, _distances(served, files), count)
+    return ServerMatch(matches, count, begin_alike, ending, nearest, words)
+
+
+def _match(
+    source: str, served: Sequence[PromptResult], results: Sequence[PromptResult], same: Sequence[bool]
+) -> FilesMatch:
+    pairs = [
+        (theirs, ours)
+        for theirs, ours, is_same in zip(served, results, same, strict=True)
+        if is_same and ours.drafts >= FEWEST_ROUNDS
+    ]
+    equal = sum((theirs.drafts, theirs.accepted) in _counts(ours) for theirs, ours in pairs)
+    lengths, change = (measure(served), measure(results)), ratio(served, results)
+    ending, needed = _ending(lengths, len(pairs), equal, change)
+    scale = len(served) / max(len(pairs), 1)
+    total = None if needed is None else math.ceil(needed * scale)
+    return FilesMatch(source, len(pairs), equal, lengths[1].length, change, ending, total)
+
+
+def _counts(result: PromptResult) -> list[tuple[int, tuple[int, ...]]]:
+    """Drafts and accepted drafts by position, and both without the last round: llama-server leaves it out."""
+    last = result.rounds[-1] if result.rounds else 0
+    accepted = tuple(count - (place < last) for place, count in enumerate(result.accepted))
+    shorter = [(result.drafts - 1, accepted)] if result.rounds else []
+    return [(result.drafts, result.accepted), *shorter]
+
+
+def _ending(
+    lengths: tuple[Measurement, Measurement], compared: int, equal: int, change: Estimate
+) -> tuple[MatchEnding, int | None]:
+    """Whether one drafter made both, and about how many compared prompts would tell."""
+    if all(measured.length.value <= DEAD_LENGTH for measured in lengths):
+        return MatchEnding.COULD_NOT_TELL, None  # dead drafters are all alike
+    if compared < FEWEST_PROMPTS:
+        is_other = change.high < LIKE_RATIO or change.low > 1 / LIKE_RATIO
+        return (MatchEnding.NO, None) if is_other else (MatchEnding.COULD_NOT_TELL, 2 * FEWEST_PROMPTS)
+    share, spread = equal / compared, Z**2 / compared
+    middle = (share + spread / 2) / (1 + spread)
+    half = math.sqrt(spread * (share * (1 - share) + spread / 4)) / (1 + spread)
+    if middle - half > LIKE_SHARE:
+        return MatchEnding.YES, compared
+    if middle + half < LIKE_SHARE:
+        return MatchEnding.NO, compared
+    smooth = (equal + 1) / (compared + 2)
+    distance = abs(smooth - LIKE_SHARE)
+    needed = math.ceil(smooth * (1 - smooth) * (Z / distance) ** 2) if distance else None
+    return MatchEnding.COULD_NOT_TELL, needed
+
+
+def _distances(
+    served: Sequence[PromptResult], files: Sequence[tuple[str, Sequence[PromptResult]]]
+) -> list[list[int]]:
+    """How far the counts of each drafter's files are from the server's, by prompt."""
+    counts = [
+        [(result.drafts, *result.accepted) for result in results]
+        for results in (served, *(results for _, results in files))
+    ]
+    return [
+        [
+            sum(abs(first - second) for first, second in zip(theirs, own, strict=False))
+            for theirs, own in zip(counts[0], ours, strict=True)
+        ]
+        for ours in counts[1:]
+    ]
+
+
+def _judge(
+    matches: Sequence[FilesMatch], distances: Sequence[Sequence[int]], prompts: int
+) -> tuple[MatchEnding, str, str]:
+    """The ending, the source that fits ("" for none), and both in words."""
+    first = matches[0]
+    fitting = [place for place, match in enumerate(matches) if match.ending == MatchEnding.YES]
+    if fitting == [0]:
+        return MatchEnding.YES, first.source, f"yes: {first.figures}"
+    if len(fitting) > 1:
+        return _nearest(matches, distances, fitting, prompts)
+    if fitting:
+        other = matches[fitting[0]]
+        return (
+            MatchEnding.NO,
+            other.source,
+            f"no, it drafts as {other.source}: {other.figures}; {first.figures}",
+        )
+    if first.ending == MatchEnding.NO:
+        words = f"no: {first.figures}; its weights are others ({OTHERS}): load {first.source} there again"
+        return MatchEnding.NO, "", words
+    would = f"about {first.needed} would" if first.needed else "more would not"
+    if first.compared < prompts // 2:
+        would += "; fewer --max-tokens leave more answers equal"
+    words = f"could not tell with {prompts} prompts ({first.figures}); {would}"
+    return MatchEnding.COULD_NOT_TELL, "", words
+
+
+def _nearest(
+    matches: Sequence[FilesMatch], distances: Sequence[Sequence[int]], fitting: Sequence[int], prompts: int
+) -> tuple[MatchEnding, str, str]:
+    """Of two that fit, the one whose counts are nearer beyond chance."""
+    near, far = sorted(fitting, key=lambda place: sum(distances[place]))[:2]
+    gains = [there - here for here, there in zip(distances[near], distances[far], strict=True)]
+    is_shown, needed = judge_gain(gains)
+    nearest, other = matches[near], matches[far]
+    if is_shown:
+        yes = "yes" if near == 0 else f"no, it drafts as {nearest.source}"
+        words = f"{yes}: {nearest.figures}, nearer than {other.source} ({other.equal})"
+        return (MatchEnding.NO if near else MatchEnding.YES), nearest.source, words
+    would = f"about {needed} would" if needed else "these prompts do not tell them apart"
+    words = (
+        f"could not tell with {prompts} prompts whether as {nearest.source} or as {other.source}, which draft"
+        f" alike; {would}"
+    )
+    return MatchEnding.COULD_NOT_TELL, "", words

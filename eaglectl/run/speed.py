@@ -1,9 +1,9 @@
 """Tokens a second with and without a drafter: the ratio at each concurrency, and up to which it pays."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, convert
 from msgspec.structs import replace
@@ -18,6 +18,11 @@ from eaglectl.run.tokens import tokenise
 ON_CPU = "measured on a CPU: no measure of serving"
 GRAPHS = "CUDA graphs as `vllm serve` has them"
 EAGER = "no CUDA graphs, as enforce_eager was given"
+HOW = (
+    "vLLM {} with {}, warm, without HTTP and prefix caching: so many requests in flight, each of {} new"
+    " tokens whatever ends its answer, with the drafter after without; "
+    f"{LEAST_REPEATS} or more repeats, each with its own prompts"
+)
 NO_RATIO = (
     "a server has one configuration, so there is no ratio: --run-in vllm on such a card times vLLM with the"
     " drafter and without"
@@ -143,7 +148,16 @@ class Speed(Struct, frozen=True):
     @property
     def break_even(self) -> tuple[BreakEven, ...]:
         """That of each k; none where only the drafter was timed."""
-        return tuple(_break_even(k, rows) for k, rows in self.by_k.items() if all(row.ratio for row in rows))
+        found = []
+        for k, rows in self.by_k.items():
+            points = [(row.concurrency, row.ratio) for row in rows if row.ratio]
+            if len(points) == len(rows):
+                places = [
+                    find_break_even([(number, getattr(ratio, name)) for number, ratio in points])
+                    for name in ("median", "low", "high")
+                ]
+                found.append(BreakEven(k, *places))
+        return tuple(found)
 
     @property
     def fastest(self) -> tuple[FastestK, ...]:
@@ -168,18 +182,6 @@ def find_break_even(points: Sequence[tuple[int, float]]) -> Place:
     return Place(points[-1][0], "above")
 
 
-def _break_even(k: int, rows: Sequence[SpeedRow]) -> BreakEven:
-    def place(value: Callable[[Spread], float]) -> Place:
-        return find_break_even([(row.concurrency, value(row.ratio)) for row in rows if row.ratio])
-
-    return BreakEven(
-        k,
-        place(lambda ratio: ratio.median),
-        place(lambda ratio: ratio.low),
-        place(lambda ratio: ratio.high),
-    )
-
-
 def choose_k(rows: Sequence[SpeedRow]) -> FastestK:
     """The fastest of rows of one concurrency, by its median; others whose repeats reach it are named."""
     best = max(rows, key=lambda row: row.drafted.median)
@@ -192,17 +194,16 @@ def compare_timings(
     k: int, drafted: Sequence[Timing], plain: Sequence[Timing] | None
 ) -> tuple[SpeedRow, ...]:
     """A row for each concurrency; both runs timed the same ones, and a repeat of both the same prompts."""
-    others = [None] * len(drafted) if plain is None else plain
-    return tuple(_row(k, timing, other) for timing, other in zip(drafted, others, strict=True))
-
-
-def _row(k: int, drafted: Timing, plain: Timing | None) -> SpeedRow:
-    spread, length = Spread.of(drafted.rates), drafted.length
-    if plain is None:
-        return SpeedRow(k, drafted.concurrency, spread, None, None, length)
-    # one of the runs may have had time for more repeats
-    ratios = [fast / slow for fast, slow in zip(drafted.rates, plain.rates, strict=False)]
-    return SpeedRow(k, drafted.concurrency, spread, Spread.of(plain.rates), Spread.of(ratios), length)
+    rows = []
+    for timing, other in zip(drafted, [None] * len(drafted) if plain is None else plain, strict=True):
+        without = ratio = None
+        if other is not None:
+            without = Spread.of(other.rates)
+            # one of the runs may have had time for more repeats
+            ratio = Spread.of([fast / slow for fast, slow in zip(timing.rates, other.rates, strict=False)])
+        spread = Spread.of(timing.rates)
+        rows.append(SpeedRow(k, timing.concurrency, spread, without, ratio, timing.length))
+    return tuple(rows)
 
 
 def measure_speed(job: EngineJob, ks: Sequence[int], concurrencies: Sequence[int]) -> Speed:
@@ -221,16 +222,8 @@ def measure_speed(job: EngineJob, ks: Sequence[int], concurrencies: Sequence[int
     runs = [convert(answer["timings"], tuple[Timing, ...]) for answer in answers]
     rows = [row for k, run in zip(ks, runs[1:], strict=True) for row in compare_timings(k, run, runs[0])]
     repeats = min(len(timing.batches) for timings in runs for timing in timings)
-    how = _explain(plain, job.max_tokens)
+    how = ON_CPU
+    if plain["device"] != "cpu":
+        graphs = EAGER if plain["is_eager"] else GRAPHS
+        how = HOW.format(plain["version"], graphs, job.max_tokens)
     return Speed(tuple(rows), plain["device"], plain["card"], job.max_tokens, repeats, how)
-
-
-def _explain(answer: Mapping[str, Any], max_tokens: int) -> str:
-    if answer["device"] == "cpu":
-        return ON_CPU
-    graphs = EAGER if answer["is_eager"] else GRAPHS
-    return (
-        f"vLLM {answer['version']} with {graphs}, warm, without HTTP and prefix caching: so many requests in"
-        f" flight, each of {max_tokens} new tokens whatever ends its answer, with the drafter after"
-        f" without; {LEAST_REPEATS} or more repeats, each with its own prompts"
-    )

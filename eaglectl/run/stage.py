@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.conversion.readings import Move, moves
+from eaglectl.conversion.readings import FixReading, Move, moves
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.engines.engine import NetworkReading
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.progress import TimedWork
-from eaglectl.run.candidates import Candidate
 from eaglectl.run.job import EngineJob, EngineRun
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.process import require_torch
@@ -33,6 +33,22 @@ PROVES = "the drafter's maths and its fit to the target; not what an engine load
 OnDone = Callable[[float], None]  # called with how many more prompts are done
 # the targets that are loaded once, by folder, dtype, device and trust; None: each stage loads its own
 LOADED: ContextVar["dict[object, TargetModel] | None"] = ContextVar("LOADED", default=None)
+
+
+class Candidate(Struct, frozen=True):
+    """A reading: the option of `convert` for it, the drafter as it then is, and its aux boundaries.
+
+    `reading` is set where tensors move; the tensors of `drafter` are the stored ones. `tokens` are the target
+    tokens of the draft tokens, where they are not those of d2t.
+    """
+
+    name: str
+    option: str
+    drafter: Drafter
+    boundaries: tuple[int, ...]
+    is_d2t_absolute: bool = False
+    reading: FixReading | None = None
+    tokens: tuple[int, ...] = ()
 
 
 @contextmanager

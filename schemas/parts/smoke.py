@@ -6,7 +6,6 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from eaglectl.base import Count, Digest
-from eaglectl.run.showing import ShownAnswer
 from eaglectl.verdicts import GateEnding, MatchEnding, ReadingOutcome
 from schemas.parts.document import (
     INLINE,
@@ -196,10 +195,6 @@ class SmokeDocument(Document, frozen=True, tag="eaglectl/smoke/1"):
     published: PublishedPart | None
     against: AgainstPart | None
     probes: ProbesPart
-    shown: Annotated[
-        ShownAnswer | None,
-        Meta(description="There with --show: the answer to the first prompt, token by token"),
-    ] = None
     speed: Annotated[SpeedPart | None, Meta(description="There with --speed: tokens a second")] = None
     speed_gap: Annotated[str, Meta(description="There where --speed could not measure: why")] = ""
     coverage: Annotated[

@@ -8,7 +8,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import eaglectl
-from eaglectl.run.probe import TEMPLATES, _foreign_template
+from eaglectl.run.probes import _written
+from eaglectl.run.prompts import Prompt
 from tests.real.conftest import REAL
 
 CHATS = 1
@@ -19,7 +20,7 @@ def test_the_drift_probe_takes_messages_and_a_template_that_is_not_the_targets(
     real_target: Path, tmp_path: Path
 ) -> None:
     own = (real_target / "chat_template.jinja").read_text()
-    assert "<|im_start|>" in own and _foreign_template(own) == TEMPLATES[1]
+    assert "<|im_start|>" in own and _written(Prompt("Hi"), own).text.startswith("### user:")
     path = tmp_path / "few.jsonl"
     path.write_text("".join((REAL / "test.jsonl").read_text().splitlines(keepends=True)[:CHATS]))
     options = eaglectl.SmokeOptions(

@@ -1,11 +1,11 @@
 """The JSON document of `convert`."""
 
 from eaglectl.conversion.plan import ConversionPlan, LeftBehind, Step
+from eaglectl.report.acceptance import MEASUREMENT, measured
 from eaglectl.report.documents.document import Parts
 from eaglectl.report.documents.drafter import DRAFTER
-from eaglectl.report.documents.measurement import MEASUREMENT, measured
 from eaglectl.results import Conversion, OutputServing
-from eaglectl.run.gate import Gate, GateRow
+from eaglectl.run.report import Gate, GateRow
 
 
 def _seconds(conversion: Conversion) -> float:

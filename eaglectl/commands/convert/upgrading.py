@@ -43,7 +43,7 @@ from eaglectl.shell import as_path
 from eaglectl.target import weights_folder
 
 if TYPE_CHECKING:
-    from eaglectl.run.gate import Gate
+    from eaglectl.run.report import Gate
 
 FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
 
@@ -207,7 +207,7 @@ def _gate(
 
     Raises RefusedError where the drafter hardly drafts before the conversion.
     """
-    from eaglectl.run.gate import MIN_BASELINE_LENGTH, run_gate
+    from eaglectl.run.report import MIN_BASELINE_LENGTH, run_gate
 
     after = replace(conversion, layout=DEFAULT_LAYOUT, link=False, max_shard_size=None)
     report_step(on_progress, LOADING)

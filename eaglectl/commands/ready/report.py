@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from eaglectl.engines.registry import ENGINES
+from eaglectl.report.acceptance import MEASUREMENT, TITLE, measured, speed_section
 from eaglectl.report.documents.document import Parts
-from eaglectl.report.documents.measurement import MEASUREMENT, measured
 from eaglectl.report.inspection import headline, layer_strip
 from eaglectl.report.section import (
     TONES,
@@ -19,7 +19,6 @@ from eaglectl.report.section import (
     grouped,
     plain,
 )
-from eaglectl.report.speed import TITLE, speed_section
 from eaglectl.report.wording import OUTCOME_TONES, placeholders, trained_layers
 from eaglectl.results import EngineReadiness, Readiness
 from eaglectl.run.report import Gain, SmokeReport, gain

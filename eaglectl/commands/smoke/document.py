@@ -2,15 +2,12 @@
 
 from typing import Any
 
-from eaglectl.report.acceptance import speed_meaning
+from eaglectl.report.acceptance import MEASUREMENT, speed_meaning
 from eaglectl.report.documents.document import Parts
-from eaglectl.report.documents.measurement import MEASUREMENT
 from eaglectl.run.job import EngineRun
-from eaglectl.run.matching import FilesMatch, ServerMatch
-from eaglectl.run.probe import DriftCondition
+from eaglectl.run.probes import DriftCondition, Variant
 from eaglectl.run.prompts import PromptChoice
-from eaglectl.run.report import DrafterComparison, SetRatio, SmokeReport
-from eaglectl.run.sensitivity import Variant
+from eaglectl.run.report import DrafterComparison, FilesMatch, ServerMatch, SetRatio, SmokeReport
 
 
 def _seconds(report: SmokeReport) -> dict[str, Any]:
@@ -54,7 +51,6 @@ PARTS: Parts = {
         "published",
         "against",
         ("probes", _probes),
-        "shown?",
         "speed?",
         "speed_gap?",
         "coverage?",

@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.comparison.sides import naming_side, read_side
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.registry import ENGINES, EngineRequest
 from eaglectl.engines.releases import ranges
@@ -33,7 +32,7 @@ from eaglectl.judge.policy_file import read_policy
 from eaglectl.judge.rule import Finding
 from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.keywords import StrPath, with_keywords
-from eaglectl.operations.comparing import compare_headers
+from eaglectl.operations.comparing import compare_headers, naming_side, read_side
 from eaglectl.operations.options import ValidateOptions
 from eaglectl.operations.validating import judge_source
 from eaglectl.progress import OnProgress, report_step

@@ -29,9 +29,9 @@ OTHER = re.compile(r"[^ -~\n]|(?<=#)#(?=\w*\[)")
 SURROGATE = re.compile("[\ud800-\udfff]")
 # by the name of a result's class: the module below eaglectl that has its document, loaded where it is needed
 MODULES = {
-    "Comparison": "report.documents.diff",
+    "Comparison": "report.differences",
     "Conversion": "commands.convert.document",
-    "Diagnosis": "report.documents.diagnose",
+    "Diagnosis": "report.diagnosis",
     "FailedSource": "commands.inspect.document",
     "Inspection": "commands.inspect.document",
     "LoadResult": "report.documents.load",

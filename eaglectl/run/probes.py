@@ -1,21 +1,27 @@
-"""The sensitivity probe: does another reading of the file draft better?
+"""The probes of `smoke`: does another reading of the file draft better, and how do drafts fare elsewhere?
 
-All readings draft from every position of the texts that the target wrote, on states of one run of the target.
-Those that win are then run by draft-and-verify.
+Sensitivity: all readings draft from every position of the texts that the target wrote, on states of one run
+of the target. Those that win are then run by draft-and-verify. Drift: other templates, a system prompt and
+long context, to depth 7.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace as replace_prompt
+from itertools import takewhile
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.errors import RefusedError
+from eaglectl.conversion.readings import readings, with_sizes
+from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Rope
+from eaglectl.drafter.vocabulary import FROM_T2D
+from eaglectl.errors import RefusedError, UsageError
 from eaglectl.progress import Progress
-from eaglectl.run.candidates import Candidate, candidates
 from eaglectl.run.job import EngineJob
 from eaglectl.run.measurement import (
     LEVEL,
@@ -30,16 +36,18 @@ from eaglectl.run.measurement import (
     prompts_to_tell,
     ratio,
 )
-from eaglectl.run.prompts import batches_by_length
-from eaglectl.run.stage import Stage
+from eaglectl.run.prompts import Prompt, batches_by_length
+from eaglectl.run.stage import Candidate, Stage
+from eaglectl.run.tokens import chat_messages, read_context_length, token_ids
 from eaglectl.verdicts import ReadingOutcome
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
-    from eaglectl.reference.speculation import ForcedBatch
+    from eaglectl.reference.speculation import ForcedBatch, ForcedDrafter
 
     # the places of texts, and these texts
     Batches = Sequence[tuple[Sequence[int], ForcedBatch]]
+
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -55,6 +63,8 @@ MOST_VERIFIED, CLOSE = 2, 0.95
 # a fall of acceptance at a position: at most this share of what it was, and this many standard errors
 FALL, FALL_ERRORS = 0.8, 6.0
 FIRST_EDGE, LEAST_BELOW, LEAST_ABOVE = 16, 100, 100
+DEFAULT_ROPE_THETA = 10000.0
+MADE_OF_T2D = "d2t made of t2d"
 
 
 class Variant(Struct, frozen=True):
@@ -118,9 +128,8 @@ def probe_sensitivity(
     """
     from eaglectl.reference.target import rope_of
 
-    stage = Stage(job)
-    if job.on_progress:
-        job.on_progress(Progress("probing", 0, 1, "readings"))
+    stage, report = Stage(job), job.on_progress or (lambda progress: None)
+    report(Progress("probing", 0, 1, "readings"))
     tried = list(candidates(job.drafter, stage.target.depth, rope_of(stage.target), job.marked_tokens))
     wanted = {boundary for candidate in tried for boundary in candidate.boundaries}
     first = FirstPass(stage, wanted | set(stage.boundaries), results)
@@ -128,23 +137,25 @@ def probe_sensitivity(
     if first.left_out == first.starts:
         notes = (*first.notes(), "no reading was tried: give prompts that leave room for drafts")
         return Sensitivity((), notes, first.fall, first.left_out, first.starts)
-    passes = [*([first.part(results)] if screens and len(results) > LEAST_PROMPTS else []), first]
+    passes = [first]
+    if screens and len(results) > LEAST_PROMPTS:  # a few of the texts, spread over all, before all
+        step = max(1, min(SCREENED, len(results) // LEAST_PROMPTS))
+        passes.insert(0, FirstPass(stage, stage.target.boundaries, results[::step], first.texts[::step]))
     stated = [each.run(stage.drafter, stage.boundaries) for each in passes]
     runs: list[tuple[Candidate, Drafts, Drafts]] = []
     for number, candidate in enumerate(tried, 1):
         with suppress(RefusedError):  # a rope that the reference does not have
-            if (model := stage.model(candidate)) is not None:
-                runs.append((candidate, *_drafts(passes, stated, model, candidate.boundaries)))
-        if job.on_progress:
-            job.on_progress(Progress("probing", number, len(tried), "readings"))
+            if (model := stage.model(candidate)) is None:
+                continue
+            runs.append((candidate, *_drafts(passes, stated, model, candidate.boundaries)))
+        report(Progress("probing", number, len(tried), "readings"))
     gains = [run.gains(own) for _, run, own in runs]
-    p_values = holm([gain_p_value(gain) for gain in gains])
-    judged = []
+    p_values, variants = holm([gain_p_value(gain) for gain in gains]), []
     for (candidate, run, own), gain, p_value in zip(runs, gains, p_values, strict=True):
         compared = ratio(run.results, own.results)
         variant = Variant(candidate.name, candidate.option, measure(run.results), compared, p_value)
-        judged.append(judge_gain(variant, gain, run.length / own.length, len(runs)))
-    verified = _verified(first, judged, {candidate.option: candidate for candidate, _, _ in runs})
+        variants.append(judge_gain(variant, gain, run.length / own.length, len(runs)))
+    verified = _verified(first, variants, {candidate.option: candidate for candidate in tried})
     return Sensitivity(verified, tuple(first.notes()), first.fall, first.left_out, first.starts)
 
 
@@ -159,46 +170,41 @@ def _drafts(
     return run, own
 
 
+def _verified(
+    first: "FirstPass", variants: Sequence[Variant], tried: Mapping[str, Candidate]
+) -> tuple[Variant, ...]:
+    """The variants, of which those that win most are measured by draft-and-verify."""
+    ratios = {variant.option: variant.ratio.value for variant in variants if variant.is_better}
+    close = [option for option, value in ratios.items() if value >= CLOSE * max(ratios.values())]
+    most = sorted(close, key=lambda option: -ratios[option])[:MOST_VERIFIED]
+    return tuple(
+        first.verify(variant, tried[variant.option]) if variant.option in most else variant
+        for variant in variants
+    )
+
+
 def judge_gain(variant: Variant, gains: Gains, gain_at_starts: float, tries: int) -> Variant:
     """The variant with what its gain over prompts shows.
 
     `gain_at_starts` is the ratio of mean draft lengths over all starts, which are many more than the rounds.
     """
-    if variant.ratio.value <= 1:
-        return variant
     is_sure = variant.p_value < LEVEL and len(gains) >= LEAST_PROMPTS
-    is_clear = is_sure and variant.ratio.low > 1
-    if variant.ratio.value < LEAST_GAIN:
-        return replace(variant, outcome=ReadingOutcome.SLIGHTLY_BETTER) if is_clear else variant
-    if is_clear:
-        return replace(variant, outcome=ReadingOutcome.BETTER)
-    if is_sure:  # at the starts, and not in the rounds that follow from them
-        needed = prompts_to_tell(variant.ratio, 1.0, len(gains))
-        return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
+    is_large = variant.ratio.value >= LEAST_GAIN
+    if is_sure and variant.ratio.low > 1:
+        outcome = ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
+        return replace(variant, outcome=outcome)
     # a gain in the rounds alone, or one that hides in the spread, is no reason to ask for more prompts
-    if gain_at_starts < LEAST_GAIN:
+    if not is_large or (not is_sure and gain_at_starts < LEAST_GAIN):
         return variant
     effect, needed = gain_effect(gains), None
-    if effect is not None:
+    if is_sure:  # at the starts, and not in the rounds that follow from them
+        needed = prompts_to_tell(variant.ratio, 1.0, len(gains))
+    elif effect is not None:
         needed = prompts_needed(effect, LEVEL / tries)
         if needed is None or needed > MOST_TIMES * len(gains):
             return variant
         needed = max(needed, LEAST_PROMPTS, len(gains) + 1)
     return replace(variant, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
-
-
-def _verified(
-    first: "FirstPass", variants: Sequence[Variant], tried: Mapping[str, Candidate]
-) -> tuple[Variant, ...]:
-    """The variants, of which those that win most are measured by draft-and-verify."""
-    better = sorted(
-        (variant for variant in variants if variant.is_better), key=lambda variant: -variant.ratio.value
-    )
-    close = [variant for variant in better if variant.ratio.value >= CLOSE * better[0].ratio.value]
-    verified = {
-        variant.option: first.verify(variant, tried[variant.option]) for variant in close[:MOST_VERIFIED]
-    }
-    return tuple(verified.get(variant.option, variant) for variant in variants)
 
 
 class Drafts(Struct, frozen=True):
@@ -223,12 +229,12 @@ class Drafts(Struct, frozen=True):
 
     def cut(self, k: int) -> "Drafts":
         """The drafts of the first `k` tokens alone, with the rounds that follow from them."""
-        return _in_rounds(tuple(np.minimum(found, k) for found in self.matches), k, self.results)
+        return in_rounds([np.minimum(found, k) for found in self.matches], k, self.results)
 
     def of(self, indices: Sequence[int]) -> "Drafts":
         """The drafts of some texts."""
-        kept = [(self.matches[index], self.results[index]) for index in indices]
-        return Drafts(tuple(found for found, _ in kept), tuple(result for _, result in kept))
+        kept = tuple(self.matches[index] for index in indices)
+        return Drafts(kept, tuple(self.results[index] for index in indices))
 
     def joined(self, others: "Drafts") -> "Drafts":
         """These drafts and those on other texts."""
@@ -270,14 +276,9 @@ class FirstPass:
             self.left_out += batch.drop_starts_from(self.limit - self.job.k)
         self.fall: Fall | None = None
 
-    def part(self, results: Sequence[PromptResult]) -> "FirstPass":
-        """The same of a few of the texts, spread over all; LEAST_PROMPTS at least."""
-        step = max(1, min(SCREENED, len(results) // LEAST_PROMPTS))
-        return FirstPass(self.stage, self.stage.target.boundaries, results[::step], self.texts[::step])
-
     def run(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of `model`, and the results of greedy rounds that follow from them."""
-        return _in_rounds(self._matches(model, boundaries, self.batches), self.job.k, self.stated)
+        return in_rounds(self._matches(model, boundaries, self.batches), self.job.k, self.stated)
 
     def run_first(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of one token at every position of the texts, prompts too, each for the target's choice."""
@@ -287,40 +288,38 @@ class FirstPass:
 
     def first_tokens(self, model: "DraftModel", boundaries: Sequence[int]) -> list[tuple[Integers, Flags]]:
         """Each text's positions but the last, and whether the first draft token is the target's choice."""
-        from eaglectl.reference.speculation import ForcedDrafter
-
-        drafter = ForcedDrafter(model, self.stage.target, boundaries, 1)
-        tokens: dict[int, tuple[Integers, Flags]] = {}
-        for indices, batch in self.batches:
-            columns = drafter.first_matches(batch), batch.positions[:, :-1], batch.valid[:, :-1]
-            rows = zip(indices, *(column.cpu().numpy() for column in columns), strict=True)
-            tokens |= {
-                index: (positions[is_text], right[is_text]) for index, right, positions, is_text in rows
-            }
-        return [tokens[index] for index in range(len(tokens))]
+        drafter = self._forced(model, boundaries, 1)
+        rows = _by_text(
+            (indices, (drafter.first_matches(batch), batch.positions[:, :-1], batch.valid[:, :-1]))
+            for indices, batch in self.batches
+        )
+        return [(positions[is_text], right[is_text]) for right, positions, is_text in rows]
 
     def count_first(self, model: "DraftModel", boundaries: Sequence[int], every: int = 1) -> int:
         """How many first draft tokens are the target's choice, at all positions of the texts or at some."""
-        from eaglectl.reference.speculation import ForcedDrafter
-
-        drafter = ForcedDrafter(model, self.stage.target, boundaries, 1)
+        drafter = self._forced(model, boundaries, 1)
         return sum(int(drafter.first_matches(batch, every).sum()) for _, batch in self.batches)
 
-    def keep_early(self) -> bool:
-        """Let drafts begin before the fall alone, where there is one, in prompts too; whether there is."""
-        if self.fall is None:
-            return False
-        self.batches = self._batches_below(self.fall.position)
-        return True
+    def _matches(self, model: "DraftModel", boundaries: Sequence[int], batches: "Batches") -> list[Integers]:
+        drafter = self._forced(model, boundaries, self.job.k)
+        rows = _by_text((indices, (drafter.matches(batch), batch.is_start)) for indices, batch in batches)
+        return [found[is_start] for found, is_start in rows]
 
-    def _batches_below(self, position: int) -> "Batches":
-        """The texts with drafts that end before a position, in prompts too."""
-        below = position - self.job.k
+    def _forced(self, model: "DraftModel", boundaries: Sequence[int], k: int) -> "ForcedDrafter":
+        from eaglectl.reference.speculation import ForcedDrafter
+
+        return ForcedDrafter(model, self.stage.target, boundaries, k)
+
+    def early(self) -> "Batches":
+        """The texts with drafts that end before the fall alone, where there is one, in prompts too."""
+        if self.fall is None:
+            return self.batches
+        below = self.fall.position - self.job.k
         return [(indices, batch.with_starts_below(below)) for indices, batch in self.batches]
 
     def verify(self, variant: Variant, candidate: Candidate) -> Variant:
         """The variant with the figures of draft-and-verify, on the prompts that end within the limit."""
-        if self.fall is not None and not self._is_better_below(candidate, self.fall.position):
+        if self.fall is not None and not self._is_better_early(candidate):
             return replace(variant, outcome=ReadingOutcome.LATE_POSITIONS_ONLY)
         job, texts, model = self.job, self.stage.texts, self.stage.model(candidate)
         room = self.limit - job.max_tokens - job.k
@@ -334,9 +333,8 @@ class FirstPass:
             needed = prompts_to_tell(compared, 1.0, len(kept))
             return replace(verified, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
         is_large = compared.value >= LEAST_GAIN
-        return replace(
-            verified, outcome=ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
-        )
+        outcome = ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
+        return replace(verified, outcome=outcome)
 
     def notes(self) -> Iterator[str]:
         """What of the texts the drafter was not made for."""
@@ -352,28 +350,13 @@ class FirstPass:
                 " texts; a reading is named only if it drafts better before that position too"
             )
 
-    def _matches(
-        self, model: "DraftModel", boundaries: Sequence[int], batches: "Batches"
-    ) -> tuple[Integers, ...]:
-        """Leading matches at each start, by text."""
-        from eaglectl.reference.speculation import ForcedDrafter
-
-        drafter = ForcedDrafter(model, self.stage.target, boundaries, self.job.k)
-        matches: dict[int, Integers] = {}
-        for indices, batch in batches:
-            columns = drafter.matches(batch), batch.is_start
-            rows = zip(indices, *(column.cpu().numpy() for column in columns), strict=True)
-            matches |= {index: found[is_start] for index, found, is_start in rows}
-        return tuple(matches[index] for index in range(len(matches)))
-
-    def _is_better_below(self, candidate: Candidate, position: int) -> bool:
+    def _is_better_early(self, candidate: Candidate) -> bool:
         """Whether a reading drafts better at the texts' first positions too.
 
         One of positions need not, since no position there is far from another; it must not draft worse.
         """
-        model = self.stage.model(candidate)
+        model, early = self.stage.model(candidate), self.early()
         assert model is not None
-        early = self._batches_below(position)
         own = np.concatenate(self._matches(model, candidate.boundaries, early))
         stated = np.concatenate(self._matches(self.stage.drafter, self.stage.boundaries, early))
         gain = (1 + own.mean()) / (1 + stated.mean()) if len(own) else 0.0
@@ -405,12 +388,8 @@ class Fall(Struct, frozen=True):
 
 def shared_start(texts: Sequence[Sequence[int]]) -> int:
     """How many tokens all texts begin with."""
-    shared = 0
-    for tokens in zip(*texts, strict=False):
-        if len(set(tokens)) > 1:
-            break
-        shared += 1
-    return shared
+    alike = takewhile(lambda tokens: len(set(tokens)) == 1, zip(*texts, strict=False))
+    return sum(1 for _ in alike)
 
 
 def find_fall(positions: Integers, right: Flags) -> Fall | None:
@@ -428,21 +407,205 @@ def find_fall(positions: Integers, right: Flags) -> Fall | None:
     return best
 
 
-def _in_rounds(matches: tuple[Integers, ...], k: int, stated: Sequence[PromptResult]) -> Drafts:
+def in_rounds(matches: Sequence[Integers], k: int, stated: Sequence[PromptResult]) -> Drafts:
     """The drafts with these `matches` on the texts of `stated`, and the rounds that follow from them."""
     pairs = zip(matches, stated, strict=True)
-    return Drafts(
-        matches, tuple(PromptResult("probe", *_rounds(row, k), result.tokens) for row, result in pairs)
-    )
+    results = (PromptResult("probe", *_rounds(row, k), result.tokens) for row, result in pairs)
+    return Drafts(tuple(matches), tuple(results))
 
 
 def _rounds(matches: Integers, k: int) -> tuple[int, tuple[int, ...]]:
     """The number of drafts, each begun where the last one ended, and how many had each position accepted."""
-    drafts, accepted, place = 0, [0] * k, 0
+    lengths, place = list[int](), 0
     while place < len(matches):
-        length = int(matches[place])
-        drafts += 1
-        for position in range(length):
-            accepted[position] += 1
-        place += length + 1
-    return drafts, tuple(accepted)
+        lengths.append(int(matches[place]))
+        place += lengths[-1] + 1
+    return len(lengths), tuple(sum(length > position for length in lengths) for position in range(k))
+
+
+def _by_text(batches: Iterable[tuple[Sequence[int], Sequence[Any]]]) -> list[tuple[Any, ...]]:
+    """The rows of tensors of batches, in the order of the texts."""
+    rows: dict[int, tuple[Any, ...]] = {}
+    for indices, tensors in batches:
+        arrays = [tensor.cpu().numpy() for tensor in tensors]
+        rows |= zip(indices, zip(*arrays, strict=True), strict=True)
+    return [rows[index] for index in range(len(rows))]
+
+
+def candidates(
+    drafter: Drafter, depth: int, target_rope: Rope | None, marked_tokens: tuple[int, ...] = ()
+) -> Iterator[Candidate]:
+    """Other readings of `drafter` for a target of `depth` layers with `target_rope`.
+
+    `marked_tokens` are those of a t2d that contradicts d2t.
+    """
+    boundaries = drafter.aux.boundaries or ()
+    for step in (-1, 1):
+        shifted = tuple(boundary + step for boundary in boundaries)
+        if shifted and min(shifted) >= 0 and max(shifted) <= depth:
+            option = f"--aux-layers {','.join(map(str, shifted))}"
+            yield Candidate(f"aux boundaries {step:+d}", option, drafter, shifted)
+    yield from _switched(drafter, boundaries)
+    for name, answer, rope in _ropes(drafter.rope, target_rope):
+        option = f"--source-semantics rope={answer}"
+        yield Candidate(name, option, replace(drafter, rope=rope), boundaries)
+    if drafter.has_reduced_vocabulary:
+        option = "--source-semantics d2t=absolute"
+        yield Candidate("d2t as absolute ids", option, drafter, boundaries, is_d2t_absolute=True)
+    if marked_tokens:
+        option = f"--fix-reading {FROM_T2D}"
+        yield Candidate(MADE_OF_T2D, option, drafter, boundaries, tokens=marked_tokens)
+    for reading in readings(drafter):
+        resized, option = with_sizes(drafter, reading.key, reading.value), f"--fix-reading {reading.text}"
+        yield Candidate(reading.title, option, resized, boundaries, reading=reading)
+
+
+def _switched(drafter: Drafter, boundaries: tuple[int, ...]) -> Iterator[Candidate]:
+    """Each switch of the norms the other way; the second norm where there is a doubt about it."""
+    for switch in ("norm_output", "norm_before_residual"):
+        flipped = not getattr(drafter.norms, switch)
+        value = str(flipped).lower()
+        norms = replace(drafter.norms, **{switch: flipped})
+        option = f"--source-semantics {switch}={value}"
+        yield Candidate(f"{switch} {value}", option, replace(drafter, norms=norms), boundaries)
+    doubted = {note.topic for note in drafter.notes} | {entry.topic for entry in drafter.settled}
+    if doubted & {DOUBLE_NORM, JOINED_NORMS}:
+        norms = replace(drafter.norms, hidden_twice=not drafter.norms.hidden_twice)
+        count = "twice" if norms.hidden_twice else "once"
+        option = f"--source-semantics {HIDDEN_NORM}={count}"
+        yield Candidate(f"state normed {count}", option, replace(drafter, norms=norms), boundaries)
+
+
+def _ropes(stated: Rope, target: Rope | None) -> Iterator[tuple[str, str, Rope]]:
+    """Name, answer and rope of each other rope: 10000, the target's base, its scaling, none."""
+    bases = [DEFAULT_ROPE_THETA]
+    if target is not None and target.theta.is_integer():
+        bases.append(target.theta)
+    for base in dict.fromkeys(bases):
+        if base != stated.theta:
+            yield f"rope base {base:.0f}", f"{base:.0f}", replace(stated, theta=base)
+    if stated.scaling is not None and "mrope_section" not in stated.scaling:
+        yield "rope without scaling", "plain", replace(stated, scaling=None)
+    if target is not None and target.scaling not in (None, stated.scaling):
+        rope = replace(stated, theta=target.theta, scaling=target.scaling)
+        yield "rope of the target, with its scaling", "target", rope
+
+
+DEPTH = 7
+# a message's turn, and what opens the answer; the first whose mark the target's own template lacks is taken
+TEMPLATES = (
+    ("<|im_start|>{role}\n{text}<|im_end|>\n", "<|im_start|>assistant\n"),
+    ("### {role}:\n{text}\n\n", "### assistant:\n"),
+)
+SYSTEM = (
+    "You are the keeper of a lighthouse. Answer every question in the voice of an old sailor, and never"
+    " mention ships.\n\n{text}"
+)
+FILLER = (
+    "The logbook of the station lists wind, cloud, pressure and the ships that passed, one line for each"
+    " watch. "
+)
+MAX_CONTEXT = 2048
+
+
+class DriftCondition(Struct, frozen=True):
+    """Acceptance and drift of one kind of prompts, by draft depth.
+
+    `state_growth` is the RMS of the fed-back state over that at depth 0. `attention_on_first` and
+    `attention_on_own` are the shares of attention on the first token and on the draft tokens of the same
+    round.
+    """
+
+    name: str
+    measured: Measurement
+    state_growth: tuple[float, ...]
+    attention_on_first: tuple[float, ...]
+    attention_on_own: tuple[float, ...]
+
+
+def probe_drift(job: EngineJob) -> tuple[DriftCondition, ...]:
+    """The prompts as given, in another template, after a system prompt, and in long context, to depth 7."""
+    if given := next((prompt for prompt in job.prompts if prompt.token_ids), None):
+        raise UsageError(
+            f"--probe drift writes the prompts' text into other templates, and {given.place or 'a prompt'} is"
+            " token ids; give --prompts as text or messages, or --probe sensitivity"
+        )
+    stage = Stage(replace(job, k=DEPTH))
+    return tuple(_measured(stage, name, texts) for name, texts in _texts_by_condition(job, stage).items())
+
+
+def _measured(stage: Stage, name: str, texts: Sequence[Sequence[int]]) -> DriftCondition:
+    attention: list[Any] = []
+    stage.drafter.attention_log = attention
+    steps: dict[int, list[tuple[float, float, float]]] = {}
+
+    def record(depth: int, state: Any, valid: Any) -> None:
+        """Keep the figures of one draft step (reference/speculation.py, OnDraftStep)."""
+        rms, weights = state.float().pow(2).mean(-1).sqrt()[:, 0].mean(), attention[-1]
+        first = weights.gather(1, valid.long().argmax(1)[:, None]).mean()
+        own = weights[:, weights.shape[1] - depth :].sum(1).mean() if depth else 0.0
+        steps.setdefault(depth, []).append((float(rms), float(first), float(own)))
+        attention.clear()
+
+    results = stage.run(stage.drafter, texts, on_draft_step=record)
+    stage.drafter.attention_log = None
+    means = [[fmean(values) for values in zip(*steps[depth], strict=True)] for depth in sorted(steps)]
+    sizes, first, own = zip(*means, strict=True)
+    growth = tuple(size / (sizes[0] or 1.0) for size in sizes)
+    return DriftCondition(name, measure(results), growth, first, own)
+
+
+def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[int]]]:
+    """Tokenised prompts that fit the context, by condition. Raises UsageError where none fits."""
+    from eaglectl.reference.target import load_tokenizer
+
+    tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
+    context: int = read_context_length(job.target) or MAX_CONTEXT
+    longest = min(context, MAX_CONTEXT) - job.max_tokens - DEPTH
+    filler = token_ids(tokenizer, Prompt(FILLER))
+
+    own = getattr(tokenizer, "chat_template", None)
+
+    def lengthened(ids: list[int]) -> list[int]:
+        missing = longest - len(ids)
+        return (filler * (missing // len(filler) + 1))[: max(missing, 0)] + ids
+
+    texts: dict[str, Any] = {
+        "as given": stage.texts,
+        "another template": [token_ids(tokenizer, _written(prompt, own)) for prompt in job.prompts],
+        "foreign system prompt": [token_ids(tokenizer, _instructed(prompt)) for prompt in job.prompts],
+        "long context": [lengthened(ids) for ids in stage.texts],
+    }
+    fitting = {name: [ids for ids in group if len(ids) <= longest] for name, group in texts.items()}
+    if not all(fitting.values()):
+        raise UsageError(
+            f"--probe drift: the target's context of {context} leaves no room for these prompts under every"
+            " condition; give shorter ones"
+        )
+    return fitting
+
+
+def _written(prompt: Prompt, own: object) -> Prompt:
+    """The prompt's messages as text in a template that is not the target's `own`."""
+    foreign = (form for form in TEMPLATES if form[0].partition("{")[0] not in str(own))
+    turn, opening = next(foreign, TEMPLATES[-1])
+    messages = chat_messages(prompt)
+    turns = [turn.format(role=message["role"], text=_content(message)) for message in messages]
+    return Prompt("".join(turns) + opening)
+
+
+def _instructed(prompt: Prompt) -> Prompt:
+    """The prompt with the system prompt before the first text of the user, in the target's own template."""
+    if not prompt.messages and not prompt.is_chat:
+        return Prompt(SYSTEM.format(text=prompt.text))
+    messages = list(chat_messages(prompt))
+    first = next((at for at, message in enumerate(messages) if message["role"] == "user"), 0)
+    messages[first] = {**messages[first], "content": SYSTEM.format(text=_content(messages[first]))}
+    if prompt.messages:
+        return replace_prompt(prompt, messages=tuple(messages))
+    return replace_prompt(prompt, text=messages[0]["content"])
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """The text of a message; a call of a tool alone has none."""
+    return message.get("content") or ""
