@@ -17,8 +17,7 @@ from eaglectl.files.files import current_folder, read_small_file
 from eaglectl.files.hub_cache import is_snapshot
 from eaglectl.files.layout import is_checkpoint
 from eaglectl.formats.format import Answers
-from eaglectl.judge.policy import Policy, Suppression, VerifyPolicy
-from eaglectl.judge.rule import Severity
+from eaglectl.judge.rule import Policy, Severity, Suppression, VerifyPolicy
 from eaglectl.judge.rules import find_rule, rule_ids
 from eaglectl.options import TARGET, options_of
 

@@ -18,8 +18,7 @@ from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.policy import Policy
-from eaglectl.judge.rule import CannotLook, Match
+from eaglectl.judge.rule import CannotLook, Match, Policy
 from eaglectl.judge.samples import Sample, sample_matrices
 from eaglectl.judge.vectors import Summary, read_vectors
 from eaglectl.progress import OnProgress

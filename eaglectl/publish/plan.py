@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from eaglectl.errors import RefusedError
 from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
-from eaglectl.judge.judge import Report
+from eaglectl.judge.judgement import Report
 from eaglectl.publish.upload_files import LeftOut, UploadFile
 from eaglectl.verdicts import FileChange
 

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from eaglectl.base import Result
 from eaglectl.errors import RefusedError
-from eaglectl.judge.judge import Report
-from eaglectl.judge.judgement import changes_serving
+from eaglectl.judge.judgement import Report, changes_serving
 from eaglectl.judge.rule import Finding
 from eaglectl.run.answering import MeasuredAnswer
 from eaglectl.run.layers import LayerSearch

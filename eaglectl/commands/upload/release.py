@@ -18,10 +18,8 @@ from eaglectl.files.layout import CARD, CONFIG, RECORD, SUMS
 from eaglectl.files.opening import open_source
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
-from eaglectl.judge.judge import Report
-from eaglectl.judge.judgement import judge_drafter
-from eaglectl.judge.policy import Policy
-from eaglectl.judge.rule import Finding
+from eaglectl.judge.judgement import Report, judge_drafter
+from eaglectl.judge.rule import Finding, Policy
 from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.operations.comparing import compare_headers
 from eaglectl.operations.options import ValidateOptions

@@ -31,8 +31,8 @@ from eaglectl.files.opening import open_local_folder
 from eaglectl.formats.commands import completing, whole_commands
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.outputs import notes_of
-from eaglectl.judge.policy import Policy
 from eaglectl.judge.policy_file import read_policy
+from eaglectl.judge.rule import Policy
 from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.operations.options import ValidateOptions
 from eaglectl.operations.validating import judge_source

@@ -7,8 +7,7 @@ from functools import cache
 from importlib import import_module
 
 from eaglectl.errors import UsageError
-from eaglectl.judge.policy import Policy
-from eaglectl.judge.rule import Rule
+from eaglectl.judge.rule import Policy, Rule
 
 # modules of which no rule concerns how every engine serves a checkpoint; `inspect` does without them
 NOT_OF_EVERY_ENGINE = ("release", "serving")
