@@ -15,8 +15,8 @@ from eaglectl.conversion.arithmetic import encoded, join_absorbed
 from eaglectl.drafter.tensors import Absorbed, Computed, Tensor
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import DTYPE_BITS
+from eaglectl.judge.samples import FLOAT_FORMATS
 from eaglectl.judge.scanning import Floats, as_floats
-from eaglectl.judge.vectors import FLOAT_FORMATS
 
 BLOCK = 4 << 20
 # numbers at a time; as float64 they take eight bytes each

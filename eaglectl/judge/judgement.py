@@ -250,7 +250,8 @@ def judge(
     if subject.read_error is not None and not any(each.severity == "error" for each in report.findings):
         report = replace(report, problem=complete(str(subject.read_error)))
     names = {rule.name for rule in judgement.rules}
-    doubts = tuple(note.reason for note in subject.unsettled if note.topic in names)
+    unsettled = subject.drafter.unsettled if subject.read_error is None else ()
+    doubts = tuple(note.reason for note in unsettled if note.topic in names)
     return replace(
         report,
         verdict=_check(judgement, report, is_open=bool(doubts or report.problem)),
@@ -258,6 +259,7 @@ def judge(
         releases=tuple(verdict.completed(complete) for verdict in judgement.releases),
         smallest_changes=tuple(map(complete, changes)),
         doubts=doubts,
+        questions=tuple(note.text for note in unsettled if note.level == "question"),
         seconds=time.perf_counter() - start,
     )
 
@@ -289,7 +291,6 @@ def _report(
         expired=expired,
         target=subject.target.words,
         target_digest=subject.target.digest,
-        questions=tuple(note.text for note in subject.questions),
         off=tuple(sorted(policy.off)),
         lowered={rule.id: policy.severity(rule) for rule in judgement.rules if policy.lowers(rule)},
         default_engines=tuple((label, why) for label, why in requested.items() if why),
@@ -308,7 +309,7 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
     if not has_defects and not any(sought in finding.fix for finding in reported):
         return reported, ()
     # late: most checkpoints need no repair
-    from eaglectl.judge.fixes import Advice, smallest_changes
+    from eaglectl.judge.outputs import Advice, smallest_changes
 
     advice = Advice(path, subject)
     findings = [
