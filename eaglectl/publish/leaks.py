@@ -42,8 +42,7 @@ def _metadata_leaks(metadata: Mapping[str, str], token: str | None) -> Iterator[
     for leak in scan_text("\n".join((*metadata, *metadata.values())), token):
         yield f"the metadata of the weights holds {leak.kind}"
     for key, value in metadata.items():
-        data = value.encode("utf-8", "replace")
-        if PATH.fullmatch(value) or first_home(len(data), _reader(data)):
+        if PATH.fullmatch(value) or first_home(value.encode("utf-8", "replace")):
             yield f"the metadata of the weights says {key}: a path of one machine"
 
 
@@ -53,7 +52,7 @@ def _file_leaks(files: Sequence[UploadFile], token: str | None) -> Iterator[str]
         for leak in scan_file(file.name, file.size, read, token):
             yield f"{file.name} holds {leak.kind} ({leak.place})"
         is_text = file.name not in NOT_TEXT and not file.name.endswith(IMAGES)
-        if is_text and (home := first_home(file.size, read)):
+        if is_text and (home := first_home(read(0, file.size))):
             yield f"{file.name} names {home}, somebody's home folder"
 
 

@@ -6,7 +6,7 @@ Also the launch commands of the card, and what they state of speculation that is
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import pairwise
@@ -22,7 +22,7 @@ from eaglectl.files.front_matter import front_matter
 from eaglectl.files.record import RECORD_SCHEMA, is_untrained
 from eaglectl.judge.rule import CannotLook, Match, rule
 from eaglectl.judge.rules.files import PICKLE_SUFFIXES
-from eaglectl.judge.secrets import check_searched, overlapping, scan_file, scan_text
+from eaglectl.judge.secrets import check_searched, scan_file, scan_text
 from eaglectl.judge.subject import Subject
 
 PATH = re.compile(
@@ -237,17 +237,14 @@ def home_path(subject: Subject) -> Iterator[Match]:
         if name.endswith(TEXTS) and name not in ("config.json", "tokenizer.json"):  # EGL109's; words
             size = subject.source.size(name)
             check_searched(name, size)
-            if path := first_home(size, partial(subject.source.read, name)):
+            if path := first_home(subject.source.read(name, 0, size)):
                 yield Match(f"{name} names {path}", name)
 
 
-def first_home(size: int, read: Callable[[int, int], bytes]) -> str:
-    """The first home folder in a file of `size` bytes that is not a document's placeholder, or nothing."""
-    for text in overlapping(size, read):
-        for match in HOME.finditer(text.decode("utf-8", "replace")):
-            if (match[2] or "").lower() not in PLACEHOLDER_USERS:
-                return match[0]
-    return ""
+def first_home(text: bytes) -> str:
+    """The first home folder in a text that is not a document's placeholder, or nothing."""
+    homes = HOME.finditer(text.decode("utf-8", "replace"))
+    return next((home[0] for home in homes if (home[2] or "").lower() not in PLACEHOLDER_USERS), "")
 
 
 @rule("EGL906", "init-only", "warning")
