@@ -166,14 +166,16 @@ def _verdict(name: str, release: str, subject: Subject, results: RuleResults) ->
     try:
         if name not in ENGINES:
             return unfollowed_verdict(name, subject.drafter, subject.flat, results)
-        applied = subject.applied_facts[name, release]
-        return ENGINES[name].verdict(subject.view(name), release, results, applied)
+        return ENGINES[name].verdict(
+            subject.view(name), release, results, subject.applied_facts[name, release]
+        )
     except CannotLook as reason:
         if not results.errors:
             return Verdict(name, release, ServedAs.UNKNOWN, (str(reason),))
         rules, texts = zip(*results.errors, strict=True)
-        reasons = tuple(dict.fromkeys(texts))
-        return Verdict(name, release, ServedAs.DIFFERS, reasons, tuple(filter(None, rules)))
+        return Verdict(
+            name, release, ServedAs.DIFFERS, tuple(dict.fromkeys(texts)), tuple(filter(None, rules))
+        )
 
 
 def changes_serving(rule: Rule) -> bool:

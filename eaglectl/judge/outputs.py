@@ -159,8 +159,7 @@ def unserved(plan: ConversionPlan, engines: Sequence[str], named_layout: str | N
     else:
         wanted = [every_release(name) for name in ENGINES]
     missing = tuple(filter(None, (_unserved(plan, engine) for engine in wanted)))
-    is_any_enough = not engines and named_layout is None
-    return () if is_any_enough and len(missing) < len(wanted) else missing
+    return () if not engines and named_layout is None and len(missing) < len(wanted) else missing
 
 
 def _unserved(plan: ConversionPlan, wanted: EngineRequest) -> Unserved | None:

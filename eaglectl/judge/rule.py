@@ -152,8 +152,9 @@ class Suppression(Struct, frozen=True, forbid_unknown_fields=True):
 
     def covers(self, finding: Finding) -> bool:
         """Whether it allows a finding."""
-        is_of_rule = self.rule in (finding.rule.id, finding.rule.name)
-        return is_of_rule and finding.match.where.startswith(self.where)
+        return self.rule in (finding.rule.id, finding.rule.name) and finding.match.where.startswith(
+            self.where
+        )
 
 
 class VerifyPolicy(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):

@@ -98,8 +98,7 @@ def read_vectors(checkpoint: Checkpoint) -> Mapping[str, Summary]:
             checkpoint.read(group[0].name)  # which says why it is not read
         data = source.read(group[0].file, first, max(tensor.stop for tensor in group))
         for tensor in group:
-            raw = data[tensor.start - first : tensor.stop - first]
-            summaries[tensor.name] = summarize(tensor.dtype, raw)
+            summaries[tensor.name] = summarize(tensor.dtype, data[tensor.start - first : tensor.stop - first])
     return summaries
 
 

@@ -101,8 +101,9 @@ def scan(
     with ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
         names = dict.fromkeys(tensor.file for tensor in floats)
         files = {name: stack.enter_context(source.open_file(name)) for name in names}
-        results = map(read, pieces) if jobs == 1 else pool.map(read, pieces)
-        for (tensor, _), part in zip(pieces, results, strict=True):
+        for (tensor, _), part in zip(
+            pieces, map(read, pieces) if jobs == 1 else pool.map(read, pieces), strict=True
+        ):
             parts[tensor.name].append(part)
     return {tensor.name: _summary(tensor.dtype, parts[tensor.name]) for tensor in floats}
 
@@ -217,8 +218,9 @@ def similarity(left: Floats, right: Floats) -> float:
     """
     left, right = left - left.mean(axis=0), right - right.mean(axis=0)
     sizes = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    cosines = np.divide((left * right).sum(axis=1), sizes, out=np.zeros(len(left)), where=sizes > 0)
-    return float(cosines.mean())
+    return float(
+        np.divide((left * right).sum(axis=1), sizes, out=np.zeros(len(left)), where=sizes > 0).mean()
+    )
 
 
 # two embeddings of chance have angles that differ by about sqrt(2 / columns); bfloat16 changes them by 0.0002

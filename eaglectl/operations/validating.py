@@ -86,8 +86,9 @@ def judge_source(
     policy = options.read_policy()
     fail_on = options.least_severity(policy)
     if options.skip_others and (why := why_other(opened)):
-        verdict = CheckVerdict.SKIPPED
-        return Report(path, path, (), verdict, policy=policy.origin, fail_on=fail_on, skipped=why)
+        return Report(
+            path, path, (), CheckVerdict.SKIPPED, policy=policy.origin, fail_on=fail_on, skipped=why
+        )
     if why := why_no_checkpoint(opened):
         return unopened_report(path, why, fail_on, policy.origin)
     if not options.headers_only:

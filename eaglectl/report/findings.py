@@ -48,8 +48,7 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
     judged = "" if all(map(is_unreadable, reports)) else default_engines_line(reports)
     after = [] if is_quiet else [_unchecked("Could not look, in every checkpoint", common)]
     lead = (Words(totals, "strong"), " ", Words(f"({policy})", "quiet"), " ", Words(judged, "quiet"))
-    shown_policy = "" if policy == USUAL_POLICY else f"({policy})"
-    last = [(verdict, f"  {totals}  ", Words(shown_policy, "quiet"))]
+    last = [(verdict, f"  {totals}  ", Words("" if policy == USUAL_POLICY else f"({policy})", "quiet"))]
     if len(parts) == 1:
         sections, is_dense = [*parts[0].sections, *after], is_quiet or is_unreadable(reports[0])
         return replace(parts[0], lead=lead, sections=sections, last=last, is_dense=is_dense)
@@ -88,8 +87,7 @@ def _more(
     yield _fixes((each for each in report.findings if each in rest or not _is_worse(each)), command)
     yield Section("Releases", [release_table(report.releases)], default_engines_line([report]))
     yield Section("Smallest change", [Lines(report.smallest_changes)], "that makes all pass")
-    groups = [group for group in unchecked_groups(report) if group not in common]
-    yield _unchecked("Could not look", groups)
+    yield _unchecked("Could not look", [group for group in unchecked_groups(report) if group not in common])
     counts = Counter((suppressed.finding.rule.id, suppressed.by) for suppressed in report.suppressed)
     suppressions = {
         "Suppressed": [

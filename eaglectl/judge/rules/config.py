@@ -297,8 +297,11 @@ def _speculators_model_type(subject: Subject, layer: Mapping[str, Any] | None) -
         return
     elif layer_type in LAYER_TYPES and (layer_type == "qwen3") != has_qk_norm:
         norm = "q_norm" if has_qk_norm else "no q_norm"
-        text = f"transformer_layer_config's model_type is {layer_type!r}, and the file has {norm}"
-        yield Match(f"{text}; Qwen3's attention has one, Llama's has none", place)
+        yield Match(
+            f"transformer_layer_config's model_type is {layer_type!r}, and the file has {norm}"
+            "; Qwen3's attention has one, Llama's has none",
+            place,
+        )
     else:
         yield from _unknown_model_type(layer_type, LAYER_TYPES, place)
 
@@ -482,8 +485,11 @@ def dimensions(subject: Subject) -> Iterator[Match]:
     key = "target_hidden_size"
     is_null = key in subject.config and not has_layer  # EGL104 reports it
     if flat.get(key) is None and not is_null and dims.target_hidden != dims.hidden:
-        widths = f"aux states {dims.hidden} wide, and fc takes {dims.target_hidden}"
-        yield Match(f"config has no {key}; engines then take {widths}", "config.json")
+        yield Match(
+            f"config has no {key}; engines then take "
+            f"aux states {dims.hidden} wide, and fc takes {dims.target_hidden}",
+            "config.json",
+        )
 
 
 def _class_defaults(subject: Subject) -> Iterator[Match]:
@@ -541,8 +547,7 @@ def config_schema(subject: Subject) -> Iterator[Match]:
     else:
         reported = {note.about for note in subject.drafter.notes if note.topic == "value-types"}
     for where, message in violations(schema, subject.config):
-        key = where.partition("[")[0].rpartition(".")[2]
-        if key not in (*CHECKED_ELSEWHERE, *reported):
+        if where.partition("[")[0].rpartition(".")[2] not in (*CHECKED_ELSEWHERE, *reported):
             yield Match(f"{where} does not fit: {message}", f"config.json:{where}")
 
 

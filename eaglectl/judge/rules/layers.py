@@ -170,8 +170,11 @@ def aux_count_unstated(subject: Subject) -> Iterator[Match]:
     vllm = ENGINES["vllm"]
     built = vllm.case(view, vllm.releases[-1]).aux_count
     if built != drafter.dims.aux:
-        text = f"fc takes {drafter.dims.aux} aux states and no num_aux_hidden_states states it"
-        yield Match(f"{text}; vLLM builds it for {built}", key_place(subject.config, IDS))
+        yield Match(
+            f"fc takes {drafter.dims.aux} aux states and no num_aux_hidden_states states it"
+            f"; vLLM builds it for {built}",
+            key_place(subject.config, IDS),
+        )
 
 
 @rule("EGL409", "aux-ids-absent", "note")

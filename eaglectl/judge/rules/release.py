@@ -340,8 +340,7 @@ def _listed(subject: Subject, name: str, digests: Sequence[str]) -> Iterator[Mat
         for start in range(0, size, CHUNK_SIZE):
             digest.update(source.read(name, start, min(start + CHUNK_SIZE, size)))
         if (found := digest.hexdigest()) != digests[0]:
-            text = f"{name} has SHA-256 {found[:12]}... and {SUMS} states {digests[0][:12]}..."
-            yield Match(text, name)
+            yield Match(f"{name} has SHA-256 {found[:12]}... and {SUMS} states {digests[0][:12]}...", name)
 
 
 OPTION_CONFIG = "speculative-config"
@@ -375,8 +374,7 @@ def launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
             served = next((word for before, word in pairwise(words) if before == "serve"), None)
             target = served or options.get("model-path") or options.get("model") or None
             number = tokens if isinstance(tokens, int) and tokens > 0 else 3
-            right = launch_commands(drafter, str(path or "DRAFTER"), number, target_text=target)
-            yield faults, right[engine]
+            yield faults, launch_commands(drafter, str(path or "DRAFTER"), number, target_text=target)[engine]
 
 
 def _commands(card: str) -> Iterator[Sequence[str]]:

@@ -195,8 +195,7 @@ def rope_values(subject: Subject) -> Iterator[Match]:
     yield from subject.reported("rope-values")
     if subject.ended_on("rope-values"):
         return
-    rope = subject.drafter.rope
-    scaling = rope.scaling or {"rope_type": "default"}
+    scaling = subject.drafter.rope.scaling or {"rope_type": "default"}
     kind = scaling["rope_type"]
     if kind not in SCALINGS:
         yield Match(

@@ -81,8 +81,11 @@ def target_tokenizer(subject: Subject) -> Iterator[Match]:
     tokens = sorted({**own_ids, **target_ids})
     if different := [token for token in tokens if own_ids.get(token) != target_ids.get(token)]:
         token = different[0]
-        first = f"{token!r} is {own_ids.get(token)} here and {target_ids.get(token)} there"
-        yield Match(f"{len(different)} tokens have other numbers than in the target's {name}: {first}", name)
+        yield Match(
+            f"{len(different)} tokens have other numbers than in the target's {name}: "
+            f"{token!r} is {own_ids.get(token)} here and {target_ids.get(token)} there",
+            name,
+        )
 
 
 @rule("EGL706", "target-is-drafter", "error")
@@ -216,8 +219,11 @@ def repeated_rows(subject: Subject) -> Iterator[Match]:
     Fix: export again from the checkpoint that was not pruned, with a corrected tool.
     """
     if (head := _head(subject)) and (count := _repeated(subject, head)):
-        text = f"{head} repeats its row at all of {count} places looked at where d2t repeats its offset"
-        yield Match(f"{text}: it was cut by rows of d2t, not of i + d2t[i]", f"tensor:{head}")
+        yield Match(
+            f"{head} repeats its row at all of {count} places looked at where d2t repeats its offset"
+            ": it was cut by rows of d2t, not of i + d2t[i]",
+            f"tensor:{head}",
+        )
 
 
 @rule("EGL704", "own-embedding", "warning")
@@ -300,8 +306,12 @@ def marked_rotation(subject: Subject) -> Iterator[Match]:
         file = rotation_file(target.source)
         fix = _repair(subject, "FILE" if file is None else f"{target.source.place}/{file}")
         text = f"{mark}; a drafter that was trained on the unrotated target accepts next to nothing with it"
-        unneeded = "nothing, where it was trained on this target or vllm-ascend, which rotates it, serves it"
-        yield Match(text, "", f"{unneeded}; else {fix}")
+        yield Match(
+            text,
+            "",
+            "nothing, where it was trained on this target or vllm-ascend, which rotates it, serves it"
+            f"; else {fix}",
+        )
 
 
 def _unfit_rotation(subject: Subject, rotation: Mapping[str, object]) -> Iterator[Match]:
@@ -317,8 +327,9 @@ def _unfit_rotation(subject: Subject, rotation: Mapping[str, object]) -> Iterato
         raise CannotLook("the target has no embedding of plain numbers to compare with that in eaglectl.json")
     if digest != rotation.get("target_embedding"):
         text = "fc is rotated for a target with another embedding than this one has (eaglectl.json)"
-        fix = "convert the drafter that it was made of anew, for this target."
-        yield Match(text, "tensor:fc.weight", fix)
+        yield Match(
+            text, "tensor:fc.weight", "convert the drafter that it was made of anew, for this target."
+        )
 
 
 def _repair(subject: Subject, how: str) -> str:

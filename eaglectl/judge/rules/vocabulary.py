@@ -210,8 +210,10 @@ def d2t_missing(subject: Subject) -> Iterator[Match]:
     drafter = subject.drafter
     if drafter.has_reduced_vocabulary and "d2t" not in drafter.tensors:
         size, vocab = drafter.dims.draft_vocab, drafter.dims.vocab
-        text = f"the draft vocabulary has {size} of {vocab} tokens and the weights have no d2t"
-        yield Match(f"{text}; engines would propose the first {size}")
+        yield Match(
+            f"the draft vocabulary has {size} of {vocab} tokens and the weights have no d2t"
+            f"; engines would propose the first {size}"
+        )
 
 
 @rule("EGL311", "d2t-int64", "warning")

@@ -253,8 +253,10 @@ def not_finite(subject: Subject) -> Iterator[Match]:
             for size in reversed(shape):
                 position, index = divmod(position, size)
                 first.insert(0, index)
-            count = f"{summary.bad} of {prod(shape)} numbers, the first at {first}"
-            yield Match(f"{name} holds NaN or infinity: {count}", f"tensor:{name}")
+            yield Match(
+                f"{name} holds NaN or infinity: {summary.bad} of {prod(shape)} numbers, the first at {first}",
+                f"tensor:{name}",
+            )
 
 
 @rule("EGL206", "constant-tensor", "error")
