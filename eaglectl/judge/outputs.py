@@ -317,7 +317,6 @@ def _engines_lost(plan: "ConversionPlan | EaglectlError", names: Iterable[str]) 
 
 
 def _served(plan: "ConversionPlan", engine: Engine, releases: Iterable[str], line: str) -> Iterator[str]:
-    """The step `line`, if some of these releases serve the output of its plan, and what is left."""
     verdicts = judge_plan(plan, every_release(engine.name))
     wrong = {each.release: each.reasons[0] for each in verdicts if each.outcome.is_known_wrong}
     if len(wrong) < len(verdicts) and not set(releases) <= set(wrong):
@@ -333,7 +332,6 @@ def _first_from(engine: Engine, unfit: Collection[str]) -> str | None:
 
 
 def _later_release(engine: Engine, first: str | None, unserved: Mapping[str, str]) -> str:
-    """What is left where releases serve it in no way, with their reasons."""
     because = f"({ranges(unserved, engine.releases)} {', '.join(dict.fromkeys(unserved.values()))})"
     if first is None:
         return f"no known release serves it whatever is written {because}"
@@ -361,13 +359,11 @@ def smallest_changes(advice: Advice, rules: Collection[str]) -> tuple[str, ...]:
 
 
 def _defects(facts: Iterable[AppliedFact], remedy: str = "") -> list[AppliedFact]:
-    """The facts that are known to be wrong, of any remedy or of one."""
     known = [fact for fact in facts if fact.fact.outcome != ServedAs.UNKNOWN]
     return [fact for fact in known if remedy in ("", fact.fact.remedy)]
 
 
 def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[str]:
-    """What to change for those releases that can serve it, and which to leave."""
     hopeless = {
         release: upgrades[-1]
         for release, facts in defects.items()
@@ -391,7 +387,6 @@ def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iter
 
 
 def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[str]:
-    """What to change in the checkpoint for those releases that can serve it."""
     facts = {fact.fact.id: fact.fact for applied_facts in defects.values() for fact in applied_facts}
     if not facts:
         return

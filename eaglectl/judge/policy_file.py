@@ -140,7 +140,6 @@ def _parsed(values: Any, label: str, folder: Path) -> PolicyFile:
 
 
 def _policy(file: PolicyFile) -> Policy:
-    """The policy, with rules by their ids. Raises UsageError for unknown rules."""
     keys = file.keys
     try:
         required, forbidden = frozenset(rule_ids(keys.required)), frozenset(rule_ids(keys.forbidden))

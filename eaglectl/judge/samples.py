@@ -218,7 +218,6 @@ def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample |
 
 
 def _rows(count: int, *, is_head: bool) -> Sequence[int]:
-    """Row numbers spread over the matrix, each once."""
     if not is_head or count < 4:
         return spread_over(count, ROWS)
     half = count // 2

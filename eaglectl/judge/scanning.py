@@ -109,7 +109,6 @@ def scan(
 
 
 def _add(part: _Part, block: memoryview, dtype: str) -> None:
-    """Add a block to what is known of a piece."""
     form = FLOAT_FORMATS[dtype]
     words: Words = np.frombuffer(block, f"<u{form.width}")
     if not part.count:
@@ -130,7 +129,6 @@ def _add(part: _Part, block: memoryview, dtype: str) -> None:
 
 
 def _summary(dtype: str, parts: Sequence[_Part]) -> Summary:
-    """The summary of a tensor, of what is known of its pieces."""
     bad, peak, first, count = sum(part.bad for part in parts), 0, -1, 0
     for part in parts:
         first = count + part.first if first < 0 <= part.first else first

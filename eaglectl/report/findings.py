@@ -130,7 +130,6 @@ def _first(report: Report) -> list[Finding]:
 
 
 def _findings(report: Report, findings: Sequence[Finding], title: str = "Findings") -> Section:
-    """The first findings of each rule, with the values that they judge."""
     first, more = first_findings(findings)
     places = Places(report.path)
     rows = [
@@ -150,14 +149,12 @@ def _findings(report: Report, findings: Sequence[Finding], title: str = "Finding
 
 
 def _fixes(findings: Iterable[Finding], command: str) -> Section:
-    """What mends findings, each fix once, where the command to run next does not."""
     ids = grouped((_repair(finding, command), finding.rule.id) for finding in findings)
     lines = [f"{', '.join(dict.fromkeys(rules))}: {repair}" for repair, rules in ids.items()]
     return Section("Fixes", [Lines(lines)], only="terminal", has_heading=False)
 
 
 def _repair(finding: Finding, command: str) -> str:
-    """How a finding is mended, in few words where they do."""
     if "; pass --" in finding.match.message:
         return "answer with one of the options that it names"
     match [repair[1] for repair in COMMAND.finditer(finding.fix)]:

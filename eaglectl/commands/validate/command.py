@@ -144,6 +144,5 @@ def _show(settings: OutputSettings, name: str, reports: "list[Report]", json_ver
 
 
 def _folder(source: str) -> str:
-    """The source, or the folder of a file of FILES_OF_FOLDER."""
     path = Path(source)
     return str(path.parent) if path.name in FILES_OF_FOLDER and path.is_file() else source

@@ -493,7 +493,6 @@ def dimensions(subject: Subject) -> Iterator[Match]:
 
 
 def _class_defaults(subject: Subject) -> Iterator[Match]:
-    """Sizes that the config leaves to its class, whose default is another."""
     flat, dims = subject.flat, subject.drafter.dims
     for key, default in DEFAULTS[_stored_class(subject)].items():
         size = getattr(dims, DIMENSIONS.get(key, key))
@@ -574,7 +573,6 @@ def schema_file(name: str) -> Path:
 
 @cache
 def _schema(name: str) -> Mapping[str, Any]:
-    """A producer's config schema. Raises CannotLook where its file is missing."""
     file = schema_file(f"config-{name}.schema.json")
     try:
         schema: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))

@@ -80,7 +80,6 @@ def unread_block(subject: Subject) -> Iterator[Match]:
 
 
 def _input(subject: Subject, name: str, at: int) -> str:
-    """What a block of columns reads."""
     if name != "fc.weight":
         return ("the embedding", "the fed-back state")[at]
     boundaries = subject.drafter.aux.boundaries

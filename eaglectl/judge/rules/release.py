@@ -327,7 +327,6 @@ def read_sums(text: str) -> Sums:
 
 
 def _listed(subject: Subject, name: str, digests: Sequence[str]) -> Iterator[Match]:
-    """How a file differs from the digests that the list states for it."""
     if len(digests) > 1:
         yield Match(f"{SUMS} states {len(digests)} digests for {name}, and a file has one", SUMS)
     elif name not in subject.names:
@@ -394,7 +393,6 @@ def _commands(card: str) -> Iterator[Sequence[str]]:
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each option with its value, of either form; "" for a switch."""
     for word, following in zip(words, (*words[1:], "--"), strict=True):
         if match := OPTION.fullmatch(word):
             value = "" if following.startswith("-") else following

@@ -275,7 +275,6 @@ rope_untrained = note_rule(
 
 
 def _target_config(subject: Subject) -> Mapping[str, Any]:
-    """The config of the target's language model."""
     return text_part(subject.target.given_config)
 
 

@@ -105,7 +105,6 @@ def _check(engine: Engine, fact: Fact) -> Check:
 
 
 def _other_fix(fact: Fact, subject: Subject) -> str:
-    """For a target that is not captured, the releases of each engine that do; "" for other facts."""
     if fact.id not in TARGET_FACTS:
         return ""
     capturing = {engine.title: _capturing(engine, subject.view(name)) for name, engine in ENGINES.items()}
@@ -116,7 +115,6 @@ def _other_fix(fact: Fact, subject: Subject) -> str:
 
 
 def _capturing(engine: Engine, view: View) -> str:
-    """The releases of which it is known that they capture the target."""
     facts = [fact for fact in engine.facts if fact.id in NOT_CAPTURED]
 
     def captures(release: str) -> bool:
@@ -129,7 +127,6 @@ def _capturing(engine: Engine, view: View) -> str:
 
 
 def _releases(engine: Engine, fact: Fact, facts: Facts) -> Mapping[str, list[str]]:
-    """The releases in which a fact holds, by its message."""
     releases: dict[str, list[str]] = {}
     for (name, release), holding in facts.items():
         for applied_fact in holding:

@@ -315,7 +315,6 @@ def marked_rotation(subject: Subject) -> Iterator[Match]:
 
 
 def _unfit_rotation(subject: Subject, rotation: Mapping[str, object]) -> Iterator[Match]:
-    """What is wrong with a drafter that eaglectl rotated: another target, or no embedding."""
     has_embedding = "embed_tokens.weight" in subject.drafter.tensors
     stated = rotation.get("embedding")
     if has_embedding != (stated == "own"):
@@ -383,7 +382,6 @@ def _own_embedding(subject: Subject) -> str | None:
 
 
 def _is_rotated(ours: Checkpoint, name: str, theirs: Checkpoint, other: str) -> bool:
-    """Whether sampled rows of the target's embedding are those of the drafter's, rotated."""
     if ours.tensors[name].shape[1] != theirs.tensors[other].shape[1]:
         return False
     from eaglectl.judge.scanning import is_rotated, read_rows
@@ -402,7 +400,6 @@ def _head(subject: Subject) -> str | None:
 
 
 def _is_plain(subject: Subject, tensor: Tensor) -> bool:
-    """Whether a matrix is one stored tensor that is not quantised."""
     stored = subject.checkpoint.tensors[tensor.stored[0]]
     is_matrix = stored.shape == tensor.shape and len(stored.shape) == 2
     return is_matrix and len(tensor.stored) == 1 and stored.dtype in PLAIN
@@ -439,7 +436,6 @@ def _named(target: Checkpoint, endings: Sequence[str]) -> str:
 
 
 def _different(ours: Checkpoint, name: str, theirs: Checkpoint, other: str, rows: Sequence[int]) -> list[int]:
-    """The rows that differ in two matrices by more than the rounding of the coarser dtype."""
     if ours.tensors[name].shape[1] != theirs.tensors[other].shape[1]:
         raise CannotLook(f"{name} and the target's {other} are not of one width")
     from eaglectl.judge.scanning import read_rows, same_rows

@@ -19,7 +19,6 @@ TURN_TOKENS = re.compile(r"</?\|?(think|tool_calls?|tool_response)\|?>")
 
 
 def _faults(subject: Subject, topic: str) -> Iterator[Match]:
-    """The faults of the tables on one topic."""
     for fault in subject.vocabulary_faults:
         if fault.topic == topic:
             yield Match(fault.text, f"tensor:{fault.tensor}", subject.vocabulary_repair)
@@ -260,7 +259,6 @@ def _end_tokens(config: Mapping[str, Any]) -> list[int]:
 
 
 def _read_json(source: Source, name: str) -> Mapping[str, Any]:
-    """A JSON object of the target; empty where there is no such file."""
     if name not in source.names():
         return {}
     value = parse_json(name, source.read(name))

@@ -232,7 +232,6 @@ def _unquantised(subject: Subject) -> Iterator[Tensor]:
 
 
 def _dtype_counts(subject: Subject) -> Counter[str]:
-    """How many tensors that are not quantised have each floating-point dtype."""
     return Counter(tensor.dtype for tensor in _unquantised(subject) if tensor.dtype in NUMBERS)
 
 
@@ -549,7 +548,6 @@ def _modelopt(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _exclude_patterns(config: Mapping[str, Any]) -> Iterator[str]:
-    """The patterns of modules that the config excludes from quantisation."""
     inner = _modelopt(config)
     for table in (config,) if inner is config else (config, inner):
         for key in EXCLUDE_KEYS:
@@ -590,7 +588,6 @@ def _is_module(pattern: str, module: str) -> bool:
 
 
 def _quantised_modules(subject: Subject) -> set[str]:
-    """The modules that have scales or packed weights."""
     parts = (name.rpartition(".") for name in subject.drafter.tensors if QUANTISED.search(name))
     return {module for module, _, part in parts if part not in NOT_OF_WEIGHTS}
 

@@ -31,12 +31,10 @@ def required_reasons(report: Report) -> Iterator[tuple[Rule, str]]:
 
 
 def _every_finding(report: Report) -> list[Finding]:
-    """The findings, then those that the policy lets pass."""
     return [*report.findings, *(suppressed.finding for suppressed in report.suppressed)]
 
 
 def _sorted_rules(rules: Iterable[Rule]) -> list[Rule]:
-    """Each rule once, by id."""
     return sorted({rule.id: rule for rule in rules}.values(), key=lambda rule: rule.number)
 
 
