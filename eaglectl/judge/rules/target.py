@@ -26,6 +26,7 @@ from eaglectl.shell import quote
 
 if TYPE_CHECKING:
     from eaglectl.drafter.vocabulary import Ids
+    from eaglectl.judge.scanning import Floats
 
 # common tensor parallel sizes
 TENSOR_PARALLEL_SIZES = (2, 4, 8, 16)
@@ -240,11 +241,15 @@ def own_embedding(subject: Subject) -> Iterator[Match]:
     name = _own_embedding(subject)
     if name is None:
         return
-    weights, theirs = subject.weights, subject.target.checkpoint
-    other = _named(theirs, EMBEDDINGS)
-    rows = spread_over(min(weights.tensors[name].shape[0], theirs.tensors[other].shape[0]))
-    different = _different(weights, name, theirs, other, rows)
-    if different and not _is_rotated(weights, name, theirs, other):
+    other, rows, ours, theirs = _embeddings(subject, name)
+    from eaglectl.judge.scanning import is_rotated, same_rows
+
+    # up to the rounding of the coarser dtype
+    dtypes = {subject.checkpoint.tensors[name].dtype, subject.target.checkpoint.tensors[other].dtype}
+    step = max(STEPS.get(dtype, 0.0) for dtype in dtypes) if len(dtypes) > 1 else 0.0
+    same = same_rows(ours, theirs, step)
+    different = [row for row, is_same in zip(rows, same, strict=True) if not is_same]
+    if different and not is_rotated(ours, theirs):
         if subject.drafter.rotation is not None:
             raise CannotLook(
                 f"eaglectl.json states that the target is rotated, and {name} has rows of neither the"
@@ -274,14 +279,13 @@ def rotated_target(subject: Subject) -> Iterator[Match]:
         return
     if own is None:
         raise CannotLook("the drafter has no embedding of its training to compare with the target's")
-    theirs = subject.target.checkpoint
-    other = _named(theirs, EMBEDDINGS)
-    if _is_rotated(subject.weights, own, theirs, other):
+    other, _, ours, theirs = _embeddings(subject, own)
+    from eaglectl.judge.scanning import is_rotated
+
+    if is_rotated(ours, theirs):
         yield Match(
-            (
-                f"the target's {other} has rows of the same lengths and angles as {own}, and other ones: its"
-                " residual stream is rotated (QuaRot, SpinQuant), and fc was trained on the unrotated one"
-            ),
+            f"the target's {other} has rows of the same lengths and angles as {own}, and other ones: its"
+            " residual stream is rotated (QuaRot, SpinQuant), and fc was trained on the unrotated one",
             f"tensor:{own}",
             _repair(subject, "measure"),
         )
@@ -360,17 +364,37 @@ def head_rows(subject: Subject) -> Iterator[Match]:
     is_broken = head.bad > 0 or head.constant is not None or any(each.topic != "d2t-order" for each in faults)
     if is_broken or _repeated(subject, name):
         return  # other rules report it
-    for source, places in _other_rows(_offsets(subject), theirs.tensors[other].shape[0]).items():
-        here, there = _similarities(weights, name, theirs, other, places)
+    for source, here, there in _similarities(subject, weights, name, other):
         if there > SIMILAR and here < DIFFERENT:
             yield Match(
-                (
-                    f"rows of {name} are like the target's rows {source} (by {there:.2f}),"
-                    f" not i + d2t[i] (by {here:.2f})"
-                ),
+                f"rows of {name} are like the target's rows {source} (by {there:.2f}),"
+                f" not i + d2t[i] (by {here:.2f})",
                 f"tensor:{name}",
             )
             return
+
+
+def _similarities(
+    subject: Subject, weights: Checkpoint, name: str, other: str
+) -> Iterator[tuple[str, float, float]]:
+    """Rows that the head may have been pruned to by mistake, by their formula.
+
+    With how similar the head's rows are to the target's by d2t, and by the formula.
+    """
+    offsets, theirs = _offsets(subject), subject.target.checkpoint
+    from eaglectl.judge.scanning import read_rows, similarity
+
+    vocab = theirs.tensors[other].shape[0]
+    for formula, others in (("i", range(len(offsets))), ("d2t[i]", offsets)):
+        places = [(i, i + offset, row) for i, (offset, row) in enumerate(zip(offsets, others, strict=True))]
+        valid = [place for place in places if place[1] != place[2] and 0 <= min(place) <= max(place) < vocab]
+        chosen = [valid[i] for i in spread_over(len(valid))]
+        # small offsets give one row repeated, which is no evidence
+        if len({row for _, _, row in chosen}) >= LEAST_ROWS:
+            drafts, meant, elsewhere = zip(*chosen, strict=True)
+            rows = read_rows(weights, name, drafts)
+            by_d2t = similarity(rows, read_rows(theirs, other, meant))
+            yield formula, by_d2t, similarity(rows, read_rows(theirs, other, elsewhere))
 
 
 def _own_embedding(subject: Subject) -> str | None:
@@ -381,13 +405,17 @@ def _own_embedding(subject: Subject) -> str | None:
     return own.stored[0]
 
 
-def _is_rotated(ours: Checkpoint, name: str, theirs: Checkpoint, other: str) -> bool:
-    if ours.tensors[name].shape[1] != theirs.tensors[other].shape[1]:
-        return False
-    from eaglectl.judge.scanning import is_rotated, read_rows
+def _embeddings(subject: Subject, name: str) -> tuple[str, Sequence[int], "Floats", "Floats"]:
+    """The name of the target's embedding, sampled row numbers, and these rows of the drafter's and its."""
+    ours, theirs = subject.weights, subject.target.checkpoint  # before numpy is loaded
+    other = _named(theirs, EMBEDDINGS)
+    sizes = ours.tensors[name].shape, theirs.tensors[other].shape
+    if sizes[0][1] != sizes[1][1]:
+        raise CannotLook(f"{name} and the target's {other} are not of one width")
+    from eaglectl.judge.scanning import read_rows
 
-    rows = spread_over(min(ours.tensors[name].shape[0], theirs.tensors[other].shape[0]))
-    return is_rotated(read_rows(ours, name, rows), read_rows(theirs, other, rows))
+    rows = spread_over(min(sizes[0][0], sizes[1][0]))
+    return other, rows, read_rows(ours, name, rows), read_rows(theirs, other, rows)
 
 
 def _head(subject: Subject) -> str | None:
@@ -418,62 +446,16 @@ def _repeated(subject: Subject, head: str) -> int:
     offsets, weights = _offsets(subject), subject.weights
     from eaglectl.drafter.vocabulary import repeated_offsets, row_copies
 
-    summary, size = subject.scan[head], weights.tensors[head].row_bytes
-    places = [i for i in repeated_offsets(offsets, SAMPLED_ROWS) if i + 1 < weights.tensors[head].shape[0]]
+    summary, tensor = subject.scan[head], weights.tensors[head]
+    places = [i for i in repeated_offsets(offsets, SAMPLED_ROWS) if i + 1 < tensor.shape[0]]
     if summary.bad or summary.constant is not None:
         return 0  # another rule reports it
-    pairs = [
-        (weights.read(head, i * size, (i + 1) * size), weights.read(head, (i + 1) * size, (i + 2) * size))
-        for i in places
-    ]
-    return len(pairs) if row_copies(pairs) else 0
+    size = tensor.row_bytes
+    two_rows = [weights.read(head, i * size, (i + 2) * size) for i in places]
+    return len(places) if row_copies([(pair[:size], pair[size:]) for pair in two_rows]) else 0
 
 
 def _named(target: Checkpoint, endings: Sequence[str]) -> str:
     if (name := matrix(target.tensors, endings)) is None:
         raise CannotLook(f"the target has no {' or '.join(endings[:2])} of plain numbers")
     return name
-
-
-def _different(ours: Checkpoint, name: str, theirs: Checkpoint, other: str, rows: Sequence[int]) -> list[int]:
-    if ours.tensors[name].shape[1] != theirs.tensors[other].shape[1]:
-        raise CannotLook(f"{name} and the target's {other} are not of one width")
-    from eaglectl.judge.scanning import read_rows, same_rows
-
-    dtypes = {ours.tensors[name].dtype, theirs.tensors[other].dtype}
-    step = max(STEPS.get(dtype, 0.0) for dtype in dtypes) if len(dtypes) > 1 else 0.0
-    same = same_rows(read_rows(ours, name, rows), read_rows(theirs, other, rows), step)
-    return [row for row, is_same in zip(rows, same, strict=True) if not is_same]
-
-
-def _other_rows(offsets: "Ids", vocab: int) -> Mapping[str, list[tuple[int, int, int]]]:
-    """Rows that a head may have been pruned to by mistake: (draft row, row by d2t, other row), by the
-    other's formula.
-    """
-    samples: dict[str, list[tuple[int, int, int]]] = {}
-    for formula, others in (("i", range(len(offsets))), ("d2t[i]", offsets)):
-        places = [
-            (i, i + offset, other) for i, (offset, other) in enumerate(zip(offsets, others, strict=True))
-        ]
-        valid = [
-            place
-            for place in places
-            if place[1] != place[2] and min(place[1:]) >= 0 and max(place[1:]) < vocab
-        ]
-        rows = [valid[i] for i in spread_over(len(valid))]
-        # small offsets give one row repeated, which is no evidence
-        if len({other for _, _, other in rows}) >= LEAST_ROWS:
-            samples[formula] = rows
-    return samples
-
-
-def _similarities(
-    ours: Checkpoint, name: str, theirs: Checkpoint, other: str, places: Sequence[tuple[int, int, int]]
-) -> tuple[float, float]:
-    """The similarity of rows of the head to the target's rows by d2t, and to its rows at the other places."""
-    from eaglectl.judge.scanning import read_rows, similarity
-
-    drafts, meant, elsewhere = zip(*places, strict=True)
-    rows = read_rows(ours, name, drafts)
-    by_d2t, by_other = read_rows(theirs, other, meant), read_rows(theirs, other, elsewhere)
-    return similarity(rows, by_d2t), similarity(rows, by_other)

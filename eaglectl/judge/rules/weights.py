@@ -79,14 +79,11 @@ def unknown_tensor(subject: Subject) -> Iterator[Match]:
     for match in subject.reported("unknown-tensor"):
         name = match.where.removeprefix("tensor:")
         fix = f"correct the name, or leave the tensor out: `eaglectl convert SOURCE --drop {name}`."
-        yield replace(match, fix=fix) if PLAIN.fullmatch(name) else match
+        yield replace(match, fix=fix if PLAIN.fullmatch(name) else "")
     for name, reason in subject.drafter.strays.items():
         if name.startswith("verifier_"):
-            yield Match(
-                f"{name} is {reason}; vLLM stops at it",
-                f"tensor:{name}",
-                "run `eaglectl convert SOURCE`, which leaves it out",
-            )
+            fix = "run `eaglectl convert SOURCE`, which leaves it out"
+            yield Match(f"{name} is {reason}; vLLM stops at it", f"tensor:{name}", fix)
 
 
 @rule("EGL203", "tensor-shape", "error")
@@ -114,11 +111,9 @@ def tensor_dtype(subject: Subject) -> Iterator[Match]:
     """
     for tensor in _unquantised(subject):
         if tensor.dtype not in NUMBERS:
-            name = tensor.stored[0]
-            yield Match(
-                f"{name} is {tensor.dtype}, without scales beside it; engines expect bfloat16 or float16",
-                f"tensor:{name}",
-            )
+            (name, *_), dtype = tensor.stored, tensor.dtype
+            text = f"{name} is {dtype}, without scales beside it; engines expect bfloat16 or float16"
+            yield Match(text, f"tensor:{name}")
 
 
 @rule("EGL209", "engine-names", "note")
@@ -172,18 +167,14 @@ def config_dtype(subject: Subject) -> Iterator[Match]:
 
     Fix: write torch_dtype (or dtype) as the weights have it.
     """
-    counts = _dtype_counts(subject)
-    if not counts:
-        return
-    stored = counts.most_common(1)[0][0]
-    key = "dtype" if subject.flat.get("dtype") is not None else "torch_dtype"
-    stated, place = subject.flat.get(key), key_place(subject.config, key)
-    if stated is None:
-        yield Match(f"config states no torch_dtype, and the weights are {stored}", place)
-    elif not DTYPE.fullmatch(str(stated)):
+    counts, flat = _dtype_counts(subject), subject.flat
+    key = "dtype" if flat.get("dtype") is not None else "torch_dtype"
+    stated, stored = flat.get(key), max(counts, key=counts.__getitem__, default=None)
+    if stored is None or (stated is not None and not DTYPE.fullmatch(str(stated))):
         return  # EGL112 reports it
-    elif DTYPES.get(str(stated).removeprefix("torch.")) != stored:
-        yield Match(f"config states {key}: {stated}, and the weights are {stored}", place)
+    if DTYPES.get(str(stated).removeprefix("torch.")) != stored:
+        said = "no torch_dtype" if stated is None else f"{key}: {stated}"
+        yield Match(f"config states {said}, and the weights are {stored}", key_place(subject.config, key))
 
 
 tensor_twice = note_rule(
@@ -211,15 +202,11 @@ def allowed_dtype(subject: Subject) -> Iterator[Match]:
     if allowed is None:
         return
     patterns = [DTYPES.get(dtype.lower(), dtype.upper()) for dtype in allowed]
-    first: dict[str, str] = {}
-    for name, tensor in subject.drafter.tensors.items():
-        if name not in TABLES and not is_quantised_part(name):
-            first.setdefault(tensor.dtype, tensor.stored[0])
-    for dtype, stored_name in first.items():
+    tensors = subject.drafter.tensors.items()
+    weights = [tensor for name, tensor in tensors if name not in TABLES and not is_quantised_part(name)]
+    for dtype, name in {tensor.dtype: tensor.stored[0] for tensor in reversed(weights)}.items():
         if not any(fnmatchcase(dtype, pattern) for pattern in patterns):
-            yield Match(
-                f"{stored_name} is {dtype}, which is not among {', '.join(allowed)}", f"tensor:{stored_name}"
-            )
+            yield Match(f"{name} is {dtype}, which is not among {', '.join(allowed)}", f"tensor:{name}")
 
 
 def _unquantised(subject: Subject) -> Iterator[Tensor]:
@@ -252,10 +239,8 @@ def not_finite(subject: Subject) -> Iterator[Match]:
             for size in reversed(shape):
                 position, index = divmod(position, size)
                 first.insert(0, index)
-            yield Match(
-                f"{name} holds NaN or infinity: {summary.bad} of {prod(shape)} numbers, the first at {first}",
-                f"tensor:{name}",
-            )
+            count = f"{summary.bad} of {prod(shape)} numbers, the first at {first}"
+            yield Match(f"{name} holds NaN or infinity: {count}", f"tensor:{name}")
 
 
 @rule("EGL206", "constant-tensor", "error")
@@ -297,16 +282,12 @@ def untrained(subject: Subject) -> Iterator[Match]:
     fresh = {part: matrices for part, names in parts.items() if (matrices := _untrained(subject, names))}
     if len(fresh) == len(parts) > 1:
         _, distribution = next(iter(fresh.values()))[0]
-        yield Match(
-            f"nothing was trained: all norms are ones and all matrices as first drawn ({distribution})"
-        )
+        text = f"nothing was trained: all norms are ones and all matrices as first drawn ({distribution})"
+        yield Match(text)
         return
-    for part, matrices in fresh.items():
-        name, distribution = matrices[0]
-        yield Match(
-            f"{part} looks untrained: its norms are ones and its matrices as first drawn ({distribution})",
-            f"tensor:{name}",
-        )
+    for part, ((name, distribution), *_) in fresh.items():
+        text = f"{part} looks untrained: its norms are ones and its matrices as first drawn ({distribution})"
+        yield Match(text, f"tensor:{name}")
 
 
 @rule("EGL214", "beyond-float16", "warning")
@@ -372,14 +353,13 @@ def distributions(subject: Subject, matrices: Sequence[str]) -> list[tuple[str, 
     from eaglectl.judge.scanning import spread
 
     deviation = float(stated) if isinstance(stated, int | float) and stated > 0 else 0.02
-    fitting = []
-    for name in matrices:
-        width = subject.checkpoint.tensors[name].shape[-1]
-        distribution = _distribution(spread(weights, name), deviation, width)
-        if not distribution:
-            return []
-        fitting.append((name, f"{name}: {distribution}"))
-    return fitting
+    fitting = [
+        (name, _distribution(spread(weights, name), deviation, subject.checkpoint.tensors[name].shape[-1]))
+        for name in matrices
+    ]
+    return (
+        [(name, f"{name}: {words}") for name, words in fitting] if all(words for _, words in fitting) else []
+    )
 
 
 def _distribution(spread: "Spread", deviation: float, width: int) -> str:
@@ -454,20 +434,18 @@ def quantisation_modules(subject: Subject) -> Iterator[Match]:
     config = subject.drafter.quantisation
     if not config:
         return
-    quantised = _quantised_modules(subject)
-    patterns = tuple(_exclude_patterns(config))
+    quantised, patterns = _quantised_modules(subject), tuple(_exclude_patterns(config))
     for module in _quantisable(subject):
         is_excluded = any(_is_module(pattern, module) for pattern in patterns) or not _is_target(
             config, module
         )
         if is_excluded and module in quantised:
-            text = f"{module} has scales, and the config leaves it out"
             tensor = subject.drafter.tensors.get(f"{module}.weight")
-            yield Match(text, f"tensor:{tensor.stored[0] if tensor else module}")
+            place = f"tensor:{tensor.stored[0] if tensor else module}"
+            yield Match(f"{module} has scales, and the config leaves it out", place)
         elif not is_excluded and module not in quantised and module != "lm_head":
-            yield Match(
-                f"{module} has no scales, and the config does not leave it out", _config_place(subject)
-            )
+            text = f"{module} has no scales, and the config does not leave it out"
+            yield Match(text, _config_place(subject))
 
 
 @rule("EGL803", "quantisation-method", "error")
@@ -481,13 +459,15 @@ def quantisation_method(subject: Subject) -> Iterator[Match]:
     config = subject.drafter.quantisation
     if not config:
         return
-    method, algorithm = config.get("quant_method"), _modelopt(config).get("quant_algo")
+    method, algorithm, text = config.get("quant_method"), _modelopt(config).get("quant_algo"), ""
     if method is None and algorithm is None:
-        yield Match("the quantisation config has neither quant_method nor quant_algo", _config_place(subject))
+        text = "the quantisation config has neither quant_method nor quant_algo"
     elif method is not None and method not in METHODS:
-        yield Match(f"quant_method is {method!r}, which vLLM does not know", _config_place(subject))
+        text = f"quant_method is {method!r}, which vLLM does not know"
     elif algorithm is not None and str(algorithm).upper() not in ALGORITHMS:
-        yield Match(f"quant_algo is {algorithm!r}, which vLLM does not know", _config_place(subject))
+        text = f"quant_algo is {algorithm!r}, which vLLM does not know"
+    if text:
+        yield Match(text, _config_place(subject))
 
 
 @rule("EGL804", "quantised-edges", "note")
@@ -520,10 +500,8 @@ def quantisation_unresolved(subject: Subject) -> Iterator[Match]:
     modules = (*tensors, *_quantisable(subject), "embed_tokens", "lm_head", "model.embed_tokens")
     for pattern in _exclude_patterns(config):
         if pattern not in CLASSES and not any(_is_module(pattern, module) for module in modules):
-            yield Match(
-                f"{pattern} is left out of quantisation, and no module of the drafter is meant by it",
-                _config_place(subject),
-            )
+            text = f"{pattern} is left out of quantisation, and no module of the drafter is meant by it"
+            yield Match(text, _config_place(subject))
 
 
 @rule("EGL806", "allowed-quantisation", "error")
@@ -564,13 +542,8 @@ def _is_target(config: Mapping[str, Any], module: str) -> bool:
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping):
         return True
-    targets = [
-        target
-        for group in groups.values()
-        if isinstance(group, Mapping)
-        for target in group.get("targets") or ()
-        if isinstance(target, str)
-    ]
+    tables = [group.get("targets") or () for group in groups.values() if isinstance(group, Mapping)]
+    targets = [target for targets in tables for target in targets if isinstance(target, str)]
     return "Linear" in targets or any(_is_module(target, module) for target in targets)
 
 
@@ -594,13 +567,12 @@ def _quantised_modules(subject: Subject) -> set[str]:
 
 def _quantisable(subject: Subject) -> tuple[str, ...]:
     """The modules that engines may quantise: those with a matrix, without the embedding."""
-    tensors, quantised = subject.drafter.tensors, _quantised_modules(subject)
     matrices = {
         name.removesuffix(".weight")
-        for name, tensor in tensors.items()
+        for name, tensor in subject.drafter.tensors.items()
         if name.endswith(".weight") and len(tensor.shape) == 2
     }
-    return tuple(sorted((matrices | quantised) - {"embed_tokens"}))
+    return tuple(sorted((matrices | _quantised_modules(subject)) - {"embed_tokens"}))
 
 
 def _config_place(subject: Subject) -> str:
