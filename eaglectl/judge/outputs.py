@@ -5,6 +5,7 @@ The smallest change is that with which every requested engine release serves a c
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -62,11 +63,12 @@ class Unserved(Struct, frozen=True):
     def text(self) -> str:
         """In words: the releases, and what the last one does."""
         engine, reasons = ENGINES[self.engine], "; ".join(self.last.reasons)
+        last = self.last.release
         if len(self.releases) == 1:
-            return f"{engine.title} {self.last.release} does not run this output as trained: it {reasons}"
-        span = ranges(self.releases, engine.releases)
+            return f"{engine.title} {last} does not run this output as trained: it {reasons}"
         runs = "runs" if self.is_known else "is known to run"
-        return f"no {engine.title} of {span} {runs} this output as trained: {self.last.release} {reasons}"
+        span = ranges(self.releases, engine.releases)
+        return f"no {engine.title} of {span} {runs} this output as trained: {last} {reasons}"
 
     @property
     def record(self) -> dict[str, Any]:
@@ -99,11 +101,10 @@ def implausible(
     checkpoint: Checkpoint, drafter: Drafter, target_config: Mapping[str, Any] | None
 ) -> Iterator[Note]:
     """A warning for what stands out of norms and of a few rows of each matrix."""
-    if not isinstance(checkpoint.source, FolderSource):
-        return
-    given, read = GivenTarget(drafter.target, None, target_config), (checkpoint, drafter)
-    subject = Subject(checkpoint.source, given, headers_only=True, read=read, takes_samples=True)
-    yield from notes_of(judge_drafter(subject, PLAUSIBLE).findings)
+    if isinstance(checkpoint.source, FolderSource):
+        given, read = GivenTarget(drafter.target, None, target_config), (checkpoint, drafter)
+        subject = Subject(checkpoint.source, given, headers_only=True, read=read, takes_samples=True)
+        yield from notes_of(judge_drafter(subject, PLAUSIBLE).findings)
 
 
 def notes_of(findings: Iterable[Finding]) -> Iterator[Note]:
@@ -154,20 +155,17 @@ def unserved(plan: ConversionPlan, engines: Sequence[str], named_layout: str | N
     layout = by_name(plan.layout).layout
     if engines:
         wanted = [parse_engine(text) for text in engines]
-    elif named_layout is not None:
-        wanted = [every_release(name) for name in (layout.engines if layout else ())]
     else:
-        wanted = [every_release(name) for name in ENGINES]
-    missing = tuple(filter(None, (_unserved(plan, engine) for engine in wanted)))
-    return () if not engines and named_layout is None and len(missing) < len(wanted) else missing
-
-
-def _unserved(plan: ConversionPlan, wanted: EngineRequest) -> Unserved | None:
-    judged = judge_plan(plan, wanted)
-    outcomes = [verdict.outcome for verdict in judged]
-    if any(outcome.is_served for outcome in outcomes) or not judged or not outcomes[-1].is_known_wrong:
-        return None
-    return Unserved(wanted.engine, wanted.releases, judged[-1], ServedAs.UNKNOWN not in outcomes)
+        names = tuple(ENGINES) if named_layout is None else (layout.engines if layout else ())
+        wanted = [every_release(name) for name in names]
+    missing = []
+    for request in wanted:
+        judged = judge_plan(plan, request)
+        outcomes = [verdict.outcome for verdict in judged]
+        if judged and outcomes[-1].is_known_wrong and not any(outcome.is_served for outcome in outcomes):
+            is_known = ServedAs.UNKNOWN not in outcomes
+            missing.append(Unserved(request.engine, request.releases, judged[-1], is_known))
+    return () if not engines and named_layout is None and len(missing) < len(wanted) else tuple(missing)
 
 
 def serving_layout(
@@ -181,13 +179,10 @@ def serving_layout(
         for format in FORMATS:
             if format.layout is None or name not in format.layout.engines:
                 continue
-            try:
+            with suppress(EaglectlError):
                 judged = judge_plan(plan_for(format.name), every_release(name))
-            except EaglectlError:
-                continue
-            serving = tuple(verdict.release for verdict in judged if verdict.outcome.is_served)
-            if serving:
-                return name, serving, format.name
+                if serving := tuple(verdict.release for verdict in judged if verdict.outcome.is_served):
+                    return name, serving, format.name
     return None
 
 
@@ -262,17 +257,12 @@ class Advice(Struct, frozen=True):
         """Why the conversion that a part of a fix offers is refused; "" where none is."""
         offer = OFFER.search(part)
         request = _request(offer[1]) if offer else None
-        if request is None:
+        plan = self.plan(request) if request else None
+        if isinstance(plan, RefusedError | UnreadableError) and not isinstance(plan, OptionNeededError):
+            return str(plan)
+        if request is None or plan is None or isinstance(plan, EaglectlError):
             return ""
-        match self.plan(request):
-            case OptionNeededError():
-                return ""
-            case RefusedError() | UnreadableError() as refusal:
-                return str(refusal)
-            case EaglectlError():
-                return ""
-            case plan:
-                return "; ".join(engine.text for engine in unserved(plan, request.engines, request.layout))
+        return "; ".join(engine.text for engine in unserved(plan, request.engines, request.layout))
 
     def plan(self, request: ConversionRequest) -> "ConversionPlan | EaglectlError":
         """The plan that fulfils a request, or why none can be made."""
@@ -369,21 +359,21 @@ def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iter
         for release, facts in defects.items()
         if (upgrades := _defects(facts, "upgrade"))
     }
+    later = ""
     if hopeless:
         unfit = [release for release in engine.releases if _defects(engine.applied(view, release), "upgrade")]
         first = _first_from(engine, unfit)
         early = engine.releases[: engine.releases.index(first)] if first else engine.releases
         # whatever a final fact hides of an early release, the release can be no better
-        hidden = {
-            release: facts[0]
-            for release, facts in defects.items()
-            if release in early and facts and facts[0].fact.is_final
-        }
-        hopeless = hidden | hopeless
+        for release, facts in defects.items():
+            if release in early and facts and facts[0].fact.is_final:
+                hopeless.setdefault(release, facts[0])
+        ordered = {release: hopeless[release].text for release in defects if release in hopeless}
+        later = _later_release(engine, first, ordered)
     rest = {release: facts for release, facts in defects.items() if release not in hopeless}
     yield from _change(engine, view, rest, advice)
-    if hopeless:
-        yield _later_release(engine, first, {release: fact.text for release, fact in hopeless.items()})
+    if later:
+        yield later
 
 
 def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[str]:

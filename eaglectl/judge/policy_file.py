@@ -173,8 +173,8 @@ def _policy(file: PolicyFile) -> Policy:
 def ignored_file(judged: Iterable[str] = ()) -> str | None:
     """The nearest file from the current folder upwards that is not taken because of where it lies."""
     here = current_folder()
-    ignored = {here, *here.parents} - set(_folders(here, judged))
-    paths = (folder / name for folder in (here, *here.parents) if folder in ignored for name in FILES)
+    taken = _folders(here, judged)
+    paths = (folder / name for folder in (here, *here.parents) if folder not in taken for name in FILES)
     return next((os.path.relpath(path, here) for path in paths if path.is_file()), None)
 
 

@@ -135,12 +135,13 @@ def null_fields(subject: Subject) -> Iterator[Match]:
 
     Fix: write the value, or remove the key.
     """
-    config, prefix, own = subject.config, "", ("target_hidden_size",)
-    layer = config.get("transformer_layer_config")
-    if isinstance(layer, Mapping) or config.get("speculators_model_type") is not None:
-        config, prefix, own = layer if isinstance(layer, Mapping) else config, "transformer_layer_config.", ()
-    typed = (*TYPED, *TYPED_BY_TYPE.get(str(config.get("model_type")), ()), *own)
-    nulls = [key for key in typed if key in config and config[key] is None]
+    layer = subject.config.get("transformer_layer_config")
+    is_nested = isinstance(layer, Mapping) or subject.config.get("speculators_model_type") is not None
+    config = layer if isinstance(layer, Mapping) else subject.config
+    prefix = "transformer_layer_config." if is_nested else ""
+    typed = (*TYPED, *TYPED_BY_TYPE.get(str(config.get("model_type")), ()), "target_hidden_size")
+    keys = typed[:-1] if is_nested else typed
+    nulls = [key for key in keys if key in config and config[key] is None]
     for key in nulls:
         text = f"{key} is null; a value of its type is needed, or no such key"
         yield Match(text, f"config.json:{prefix}{key}")
