@@ -230,8 +230,8 @@ def measure_dtypes(folder: Path) -> None:
     """The pass over the numbers of each dtype in this process, beside one copy of the same bytes."""
     from eaglectl.files.header import StoredTensor
     from eaglectl.files.source import FolderSource
+    from eaglectl.judge.samples import FLOAT_FORMATS
     from eaglectl.judge.scanning import scan
-    from eaglectl.judge.vectors import FLOAT_FORMATS
 
     path = folder / WEIGHTS
     block = finite_block(0)

@@ -19,10 +19,10 @@ from eaglectl.errors import UnreadableError as UnreadableError
 from eaglectl.errors import UsageError as UsageError
 from eaglectl.files.checkpoint import Checkpoint as Checkpoint
 from eaglectl.formats.format import Answers as Answers
-from eaglectl.judge.judge import Report as Report
-from eaglectl.judge.policy import Policy as Policy
+from eaglectl.judge.judgement import Report as Report
 from eaglectl.judge.policy_file import read_policy as read_policy
 from eaglectl.judge.rule import Finding as Finding
+from eaglectl.judge.rule import Policy as Policy
 from eaglectl.operations.calibrating import calibrate as calibrate
 from eaglectl.operations.comparing import diff as diff
 from eaglectl.operations.converting import convert as convert

@@ -18,10 +18,8 @@ from eaglectl.comparison.comparison import KeyPair, NamePair, Remark, Spelling
 from eaglectl.drafter.drafter import Note
 from eaglectl.engines.engine import Verdict
 from eaglectl.formats.commands import command
-from eaglectl.judge.judge import Report, Suppressed, unopened_report
-from eaglectl.judge.judgement import Unchecked
-from eaglectl.judge.policy import Suppression
-from eaglectl.judge.rule import Finding, Match, Rule
+from eaglectl.judge.judgement import Report, Suppressed, Unchecked, unopened_report
+from eaglectl.judge.rule import Finding, Match, Rule, Suppression
 from eaglectl.report.terminal import PAGE_WIDTH, as_plain_text
 from eaglectl.results import FailedSource
 from eaglectl.text import printable

@@ -25,8 +25,8 @@ from eaglectl.files.files import naming
 from eaglectl.files.header import DTYPE_BITS
 from eaglectl.files.hub import HubSource
 from eaglectl.files.source import FolderSource, PinnedSource
+from eaglectl.judge.samples import FLOAT_FORMATS
 from eaglectl.judge.scanning import Floats, as_floats
-from eaglectl.judge.vectors import FLOAT_FORMATS
 from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.verdicts import TensorState
 

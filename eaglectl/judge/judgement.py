@@ -1,19 +1,22 @@
-"""The judgement of a drafter, made once; every command prints parts of it."""
+"""The judgement of a drafter, made once: every command prints parts of it, `validate` its report."""
 
-from collections.abc import Iterator, Sequence
+import datetime
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+from eaglectl.base import Result
 from eaglectl.engines.engine import RuleResults, Verdict
 from eaglectl.engines.registry import ENGINES, UPDATE, unfollowed_verdict
 from eaglectl.errors import UnreadableError
-from eaglectl.judge.policy import Policy
-from eaglectl.judge.rule import SEVERITIES, CannotLook, Finding, Rule
+from eaglectl.formats.commands import completing
+from eaglectl.judge.rule import SEVERITIES, CannotLook, Finding, Policy, Rule, Severity, Suppression
 from eaglectl.judge.rules import rules
 from eaglectl.judge.subject import Subject
-from eaglectl.verdicts import ServedAs
+from eaglectl.verdicts import CheckVerdict, ServedAs
 
 # what is wrong with files or with a release of the drafter does not change how an engine serves it, but for
 # where its weights are
@@ -38,8 +41,10 @@ class Unchecked(Struct, frozen=True):
 class Judgement(Struct, frozen=True):
     """All that is known of one drafter, its target and the engine releases asked about.
 
-    `findings` are those of every rule whose inputs were at hand, `unchecked` what was not looked at and why,
-    `releases` what each release does with the files, those that no data is of first.
+    `rules` are those that ran or could not look, `findings` those of every rule whose inputs were at hand,
+    `unchecked` what was not looked at and why, `releases` what each release does with the files, those that
+    no data is of first. `errors` change how every engine serves the files: those of numbers that were read
+    elsewhere, of rules, and problems in reading that no rule reports (""), as ids and messages.
     """
 
     subject: Subject
@@ -47,48 +52,14 @@ class Judgement(Struct, frozen=True):
     findings: tuple[Finding, ...]
     unchecked: tuple[Unchecked, ...]
     passed: tuple[Rule, ...]
+    errors: tuple[tuple[str, str], ...] = ()
     releases: tuple[Verdict, ...] = ()
-
-    @property
-    def rule_ids(self) -> list[str]:
-        """The ids of the rules that ran or could not look."""
-        return [rule.id for rule in self.rules]
-
-    @property
-    def errors(self) -> tuple[tuple[str, str], ...]:
-        """The errors that change how every engine serves the files, as ids and messages.
-
-        Those of other rules, and problems in reading that no rule reports ("").
-        """
-        is_read = self.subject.read_error is None
-        return (
-            *(self.subject.value_errors or ()),
-            *(
-                (finding.rule.id, finding.match.message)
-                for finding in self.findings
-                if finding.rule.severity == "error"
-                and not finding.match.engines
-                and changes_serving(finding.rule)
-                and (is_read or finding.rule.family not in NOT_SERVED)
-            ),
-            *(
-                ("", note.text)
-                for note in (self.subject.drafter.notes if is_read else ())
-                if note.level == "problem" and not note.topic
-            ),
-        )
 
     @property
     def faults(self) -> tuple[str, ...]:
         """The errors in tensors with which no engine accepts what is drafted, by the rules' families."""
         families = {rule.id: rule.family for rule in self.rules}
         return tuple(f"{rule} {text}" for rule, text in self.errors if families.get(rule) in OF_TENSORS)
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        """What is open of how the drafter was trained, by the rules that ran."""
-        names = {rule.name for rule in self.rules}
-        return tuple(note.reason for note in self.subject.unsettled if note.topic in names)
 
 
 @cache
@@ -103,67 +74,81 @@ def judge_drafter(
 ) -> Judgement:
     """The judgement of a drafter by the `chosen` rules, for the engine releases of the subject's requests.
 
-    None: the rules of serving. Facts of an engine count where their rule is among them.
+    None: the rules of serving. Rules on an engine run only where it was requested or the policy requires
+    them, and facts of an engine count where their rule is among those that run.
     """
-    judgement = _run(subject, serving_rules() if chosen is None else chosen, policy)
-    return replace(judgement, releases=tuple(_verdicts(subject, judgement)))
-
-
-def _run(subject: Subject, chosen: Sequence[Rule], policy: Policy) -> Judgement:
-    """Run the rules that concern the subject: rules on engines only where the engine was requested."""
     requested = tuple(request.engine for request in subject.requests if request.engine in ENGINES)
-    asked = [
+    chosen = serving_rules() if chosen is None else chosen
+    concerned = [
         rule
         for rule in chosen
         if not rule.engines or rule.engines.startswith(requested) or rule.id in policy.required
     ]
-    chosen = asked or chosen
+    ran = tuple(concerned or chosen)
     findings: list[Finding] = []
-    unchecked: list[Unchecked] = []
-    passed: list[Rule] = []
-    for rule in chosen:
-        before, reason = len(findings), ""
+    unchecked, passed = list[Unchecked](), list[Rule]()
+    for rule in ran:
+        before = len(findings)
         try:
-            for match in rule.check(subject):
-                findings.append(Finding(rule, policy.severity(rule), match))
+            findings.extend(Finding(rule, policy.severity(rule), match) for match in rule.check(subject))
         except UnreadableError as error:  # CannotLook among them
-            reason = str(error)
             is_required = rule.family.startswith("serving") or rule.id in policy.required
-            unchecked.append(Unchecked(rule, reason, is_required))
-        if not reason and len(findings) == before:
+            unchecked.append(Unchecked(rule, str(error), is_required))
+            continue
+        if len(findings) == before:
             passed.append(rule)
-    return Judgement(subject, tuple(chosen), tuple(_one_each(findings)), tuple(unchecked), tuple(passed))
+    reported = _one_each(findings)
+    errors = (*(subject.value_errors or ()), *_errors(subject, reported))
+    judgement = Judgement(subject, ran, reported, tuple(unchecked), tuple(passed), errors)
+    return replace(judgement, releases=tuple(_verdicts(judgement)))
 
 
-def _one_each(findings: Sequence[Finding]) -> list[Finding]:
+def _one_each(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Drop duplicates: keep the more severe of two findings on one defect.
 
     Of two alike, the one for all engines.
     """
-    worst: dict[str, int] = {}
-    for finding in findings:
-        worst[finding.rule.id] = max(worst.get(finding.rule.id, -1), finding.level)
+    levels = {finding.rule.id: finding.level for finding in findings}
     replaced = {
         general
         for finding in findings
         for general in finding.rule.reported_by
-        if worst.get(general, len(SEVERITIES)) < finding.level
+        if levels.get(general, len(SEVERITIES)) < finding.level
     }
-    return [
+    return tuple(
         finding
         for finding in findings
         if finding.rule.id not in replaced
-        and not any(worst.get(general, -1) >= finding.level for general in finding.rule.reported_by)
-    ]
+        and not any(levels.get(general, -1) >= finding.level for general in finding.rule.reported_by)
+    )
 
 
-def _verdicts(subject: Subject, judgement: Judgement) -> Iterator[Verdict]:
+def _errors(subject: Subject, findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
+    is_read = subject.read_error is None
+    for finding in findings:
+        rule = finding.rule
+        is_served = changes_serving(rule) and (is_read or rule.family not in NOT_SERVED)
+        if rule.severity == "error" and not finding.match.engines and is_served:
+            yield rule.id, finding.match.message
+    for note in subject.drafter.notes if is_read else ():
+        if note.level == "problem" and not note.topic:
+            yield "", note.text
+
+
+def _verdicts(judgement: Judgement) -> Iterator[Verdict]:
     """A verdict for every release asked about, and for engines of which no rule states what they read.
 
     None of an engine of which no rule was to run.
     """
-    results = _results(judgement)
-    ids = set(judgement.rule_ids)
+    subject, ids = judgement.subject, [rule.id for rule in judgement.rules]
+    has_map = subject.read_error is None and "d2t" in subject.drafter.tensors
+    results = RuleResults(
+        judgement.errors,
+        [entry.reason for entry in judgement.unchecked if has_map and entry.rule.name == MAP_RULE],
+        UNREAD if subject.headers_only and subject.value_errors is None else "",
+        ids,
+        {finding.rule.id for finding in judgement.findings},
+    )
     judged = {name for name, engine in ENGINES.items() if any(fact.rule in ids for fact in engine.facts)}
     requests = [request for request in subject.requests if request.engine in judged]
     for request in requests:
@@ -181,32 +166,185 @@ def _verdict(name: str, release: str, subject: Subject, results: RuleResults) ->
     try:
         if name not in ENGINES:
             return unfollowed_verdict(name, subject.drafter, subject.flat, results)
-        applied = subject.applied_facts[name, release]
-        return ENGINES[name].verdict(subject.view(name), release, results, applied)
+        return ENGINES[name].verdict(
+            subject.view(name), release, results, subject.applied_facts[name, release]
+        )
     except CannotLook as reason:
         if not results.errors:
             return Verdict(name, release, ServedAs.UNKNOWN, (str(reason),))
         rules, texts = zip(*results.errors, strict=True)
-        reasons = tuple(dict.fromkeys(texts))
-        return Verdict(name, release, ServedAs.DIFFERS, reasons, tuple(filter(None, rules)))
-
-
-def _results(judgement: Judgement) -> RuleResults:
-    """What the rules say of the files to every engine."""
-    subject = judgement.subject
-    gaps = [entry.reason for entry in judgement.unchecked if entry.rule.name == MAP_RULE]
-    has_map = subject.read_error is None and "d2t" in subject.drafter.tensors
-    return RuleResults(
-        judgement.errors,
-        gaps if has_map else (),
-        UNREAD if subject.headers_only and subject.value_errors is None else "",
-        judgement.rule_ids,
-        {finding.rule.id for finding in judgement.findings},
-    )
+        return Verdict(
+            name, release, ServedAs.DIFFERS, tuple(dict.fromkeys(texts)), tuple(filter(None, rules))
+        )
 
 
 def changes_serving(rule: Rule) -> bool:
     """Whether what the rule reports changes how any engine serves the checkpoint."""
-    is_of_one_engine = rule.family.startswith("serving")
-    is_served = not is_of_one_engine and rule.name not in LEAKS
+    is_served = not rule.family.startswith("serving") and rule.name not in LEAKS
     return is_served and (rule.family not in NOT_SERVED or rule.name in WEIGHT_FILES)
+
+
+class Suppressed(Struct, frozen=True):
+    """A finding that a suppression of the policy allows."""
+
+    finding: Finding
+    by: Suppression
+
+
+class Report(Result, frozen=True):
+    """The result of validating one checkpoint.
+
+    `unused` are suppressions that no finding needed, `expired` those past their last day, which have no
+    effect. `fail_on` is the lowest severity that fails, None for none. `problem` states why the checkpoint
+    could not be read, where no rule reports it. `releases` has a verdict for each requested engine release,
+    oldest first; `smallest_changes` are the changes with which all of them pass. `target` names the target
+    and states how it was found, `target_digest` is the SHA-256 of its config.json. `is_of_copy`: the weights
+    are pickles, and their values were read from a temporary copy. `skipped` states why a folder is no
+    drafter's, where such are to be skipped: no rule ran. `doubts` are what is open of how the drafter was
+    trained, `questions` those that somebody has to answer. `off` are the rules that the policy switches off,
+    `lowered` those whose severity it lowers, with the new one.
+    `default_engines` are the releases that nobody named, each with the reason why it was judged.
+    """
+
+    source: str
+    path: str
+    engines: tuple[str, ...]
+    verdict: CheckVerdict
+    findings: tuple[Finding, ...] = ()
+    unchecked: tuple[Unchecked, ...] = ()
+    suppressed: tuple[Suppressed, ...] = ()
+    unused: tuple[Suppression, ...] = ()
+    passed: tuple[Rule, ...] = ()
+    policy: str = "built in"
+    seconds: float = 0.0
+    fail_on: Severity | None = "error"
+    problem: str = ""
+    releases: tuple[Verdict, ...] = ()
+    smallest_changes: tuple[str, ...] = ()
+    expired: tuple[Suppression, ...] = ()
+    target: str = ""
+    target_digest: str = ""
+    is_of_copy: bool = False
+    skipped: str = ""
+    doubts: tuple[str, ...] = ()
+    questions: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
+    lowered: Mapping[str, Severity] = field(default_factory=dict)
+    default_engines: tuple[tuple[str, str], ...] = ()
+
+    def __fspath__(self) -> str:
+        return self.path
+
+
+def judge(
+    subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Severity | None, path: str
+) -> Report:
+    """Run `rules` over `subject`; a finding of severity `fail_on` or above fails it, with None nothing does.
+
+    Findings are ordered by severity, the highest first, then by rule. `path` is how commands name the
+    checkpoint.
+    """
+    start = time.perf_counter()
+    judgement = judge_drafter(subject, rules, policy)
+    complete = completing(path, subject.target.text, subject.answers)
+    reported, changes = _repairs(judgement, path)
+    report = _report([finding.completed(complete) for finding in reported], judgement, policy, fail_on, path)
+    if subject.read_error is not None and not any(each.severity == "error" for each in report.findings):
+        report = replace(report, problem=complete(str(subject.read_error)))
+    names = {rule.name for rule in judgement.rules}
+    unsettled = subject.drafter.unsettled if subject.read_error is None else ()
+    doubts = tuple(note.reason for note in unsettled if note.topic in names)
+    return replace(
+        report,
+        verdict=_check(judgement, report, is_open=bool(doubts or report.problem)),
+        unchecked=tuple(replace(entry, reason=complete(entry.reason)) for entry in judgement.unchecked),
+        releases=tuple(verdict.completed(complete) for verdict in judgement.releases),
+        smallest_changes=tuple(map(complete, changes)),
+        doubts=doubts,
+        questions=tuple(note.text for note in unsettled if note.level == "question"),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _report(
+    findings: Sequence[Finding], judgement: Judgement, policy: Policy, fail_on: Severity | None, path: str
+) -> Report:
+    """The report before its verdict: each finding is kept, or the first fitting suppression allows it."""
+    subject, today = judgement.subject, datetime.datetime.now(datetime.UTC).date()
+    expired = tuple(entry for entry in policy.suppressions if entry.until and entry.until < today)
+    valid = [entry for entry in policy.suppressions if entry not in expired]
+    pairs = [(finding, next((by for by in valid if by.covers(finding)), None)) for finding in findings]
+    suppressed = tuple(Suppressed(finding, by) for finding, by in pairs if by is not None)
+    kept = sorted((finding for finding, by in pairs if by is None), key=lambda finding: -finding.level)
+    used = {entry.by for entry in suppressed}
+    looked = {rule.id for rule in judgement.rules} - {entry.rule.id for entry in judgement.unchecked}
+    requested = {label: request.why for request in subject.requests for label in request.labels}
+    return Report(
+        source=subject.source.label,
+        path=path,
+        engines=tuple(requested),
+        verdict=CheckVerdict.PASS,
+        findings=tuple(kept),
+        suppressed=suppressed,
+        unused=tuple(entry for entry in valid if entry not in used and entry.rule in looked),
+        passed=judgement.passed,
+        policy=policy.origin,
+        fail_on=fail_on,
+        expired=expired,
+        target=subject.target.words,
+        target_digest=subject.target.digest,
+        off=tuple(sorted(policy.off)),
+        lowered={rule.id: policy.severity(rule) for rule in judgement.rules if policy.lowers(rule)},
+        default_engines=tuple((label, why) for label, why in requested.items() if why),
+    )
+
+
+def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[str, ...]]:
+    """The findings, without conversions that are refused in their fixes, and the smallest changes."""
+    subject, reported = judgement.subject, judgement.findings
+    is_broken = any(finding.severity == "error" for finding in reported)
+    sought = "eaglectl convert" if is_broken else "--for"
+    try:
+        has_defects = any(subject.applied_facts.values())
+    except CannotLook:
+        has_defects = False
+    if not has_defects and not any(sought in finding.fix for finding in reported):
+        return reported, ()
+    # late: most checkpoints need no repair
+    from eaglectl.judge.outputs import Advice, smallest_changes
+
+    advice = Advice(path, subject)
+    findings = [
+        replace(finding, match=replace(finding.match, fix=advice.possible(finding.fix)))
+        for finding in reported
+    ]
+    return findings, smallest_changes(advice, [rule.id for rule in judgement.rules])
+
+
+def _check(judgement: Judgement, report: Report, *, is_open: bool) -> CheckVerdict:
+    """FAIL for a finding that is severe enough, or a release that fails for a reason that no rule reports.
+
+    COULD_NOT_LOOK where something is open: files, how the drafter was trained, a required rule, a release.
+    """
+    releases, fail_on = judgement.releases, report.fail_on
+    unreported = any(verdict.outcome.is_known_wrong and not verdict.rules for verdict in releases)
+    if (unreported and fail_on) or any(finding.fails(fail_on) for finding in report.findings):
+        return CheckVerdict.FAIL
+    is_open = is_open or any(verdict.outcome == ServedAs.UNKNOWN for verdict in releases)
+    is_open = is_open or any(entry.is_required for entry in judgement.unchecked)
+    return CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.PASS
+
+
+def unopened_report(
+    source: str, problem: str, fail_on: Severity | None = "error", policy: str = "built in"
+) -> Report:
+    """The report on a checkpoint that could not be opened: no rule ran, so it does not pass."""
+    verdict = CheckVerdict.COULD_NOT_LOOK
+    return Report(source, source, (), verdict, policy=policy, fail_on=fail_on, problem=problem)
+
+
+def overall_verdict(reports: Iterable[Report]) -> CheckVerdict:
+    """The worst verdict of several checkpoints; SKIPPED where all are, as then nothing was judged."""
+    verdicts = {report.verdict for report in reports}
+    order = (CheckVerdict.FAIL, CheckVerdict.COULD_NOT_LOOK, CheckVerdict.PASS, CheckVerdict.SKIPPED)
+    return next((verdict for verdict in order if verdict in verdicts), CheckVerdict.PASS)

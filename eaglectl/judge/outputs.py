@@ -1,30 +1,43 @@
-"""What engines do with the output of a conversion: judged as it is planned, and as it was written."""
+"""What engines do with the output of a conversion, planned or written, and the smallest change that mends.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+The smallest change is that with which every requested engine release serves a checkpoint as it was trained.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+from eaglectl import shell
 from eaglectl.conversion.plan import ConversionPlan
+from eaglectl.conversion.request import ConversionRequest, parse_reading
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.engines.behaviour import unversioned
-from eaglectl.engines.engine import Verdict
+from eaglectl.engines.behaviour import AppliedFact, unversioned
+from eaglectl.engines.engine import Engine, Verdict
 from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, parse_engine
 from eaglectl.engines.releases import ranges
-from eaglectl.errors import EaglectlError
+from eaglectl.engines.view import View
+from eaglectl.errors import EaglectlError, OptionNeededError, RefusedError, UnreadableError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.source import FolderSource, Source
-from eaglectl.formats.catalogue import FORMATS, by_name
+from eaglectl.formats.catalogue import FORMATS, by_name, default_format
+from eaglectl.formats.commands import PLAIN, WITH_TARGET, command
 from eaglectl.judge.judgement import Judgement, judge_drafter
-from eaglectl.judge.rule import Finding, Rule
+from eaglectl.judge.rule import CannotLook, Finding, Rule
 from eaglectl.judge.rules import find_rule, plausible
 from eaglectl.judge.rules.serving import RULES as SERVING
+from eaglectl.judge.rules.serving import edits, spelled
 from eaglectl.judge.subject import GivenTarget, Subject
+from eaglectl.text import MOST, listed
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
+    from eaglectl.conversion.plan import ConversionPlan
     from eaglectl.files.hub import HubSource
 
 # of numbers that no trained drafter has
@@ -50,11 +63,12 @@ class Unserved(Struct, frozen=True):
     def text(self) -> str:
         """In words: the releases, and what the last one does."""
         engine, reasons = ENGINES[self.engine], "; ".join(self.last.reasons)
+        last = self.last.release
         if len(self.releases) == 1:
-            return f"{engine.title} {self.last.release} does not run this output as trained: it {reasons}"
-        span = ranges(self.releases, engine.releases)
+            return f"{engine.title} {last} does not run this output as trained: it {reasons}"
         runs = "runs" if self.is_known else "is known to run"
-        return f"no {engine.title} of {span} {runs} this output as trained: {self.last.release} {reasons}"
+        span = ranges(self.releases, engine.releases)
+        return f"no {engine.title} of {span} {runs} this output as trained: {last} {reasons}"
 
     @property
     def record(self) -> dict[str, Any]:
@@ -87,11 +101,10 @@ def implausible(
     checkpoint: Checkpoint, drafter: Drafter, target_config: Mapping[str, Any] | None
 ) -> Iterator[Note]:
     """A warning for what stands out of norms and of a few rows of each matrix."""
-    if not isinstance(checkpoint.source, FolderSource):
-        return
-    given, read = GivenTarget(drafter.target, None, target_config), (checkpoint, drafter)
-    subject = Subject(checkpoint.source, given, headers_only=True, read=read, takes_samples=True)
-    yield from notes_of(judge_drafter(subject, PLAUSIBLE).findings)
+    if isinstance(checkpoint.source, FolderSource):
+        given, read = GivenTarget(drafter.target, None, target_config), (checkpoint, drafter)
+        subject = Subject(checkpoint.source, given, headers_only=True, read=read, takes_samples=True)
+        yield from notes_of(judge_drafter(subject, PLAUSIBLE).findings)
 
 
 def notes_of(findings: Iterable[Finding]) -> Iterator[Note]:
@@ -142,21 +155,17 @@ def unserved(plan: ConversionPlan, engines: Sequence[str], named_layout: str | N
     layout = by_name(plan.layout).layout
     if engines:
         wanted = [parse_engine(text) for text in engines]
-    elif named_layout is not None:
-        wanted = [every_release(name) for name in (layout.engines if layout else ())]
     else:
-        wanted = [every_release(name) for name in ENGINES]
-    missing = tuple(filter(None, (_unserved(plan, engine) for engine in wanted)))
-    is_any_enough = not engines and named_layout is None
-    return () if is_any_enough and len(missing) < len(wanted) else missing
-
-
-def _unserved(plan: ConversionPlan, wanted: EngineRequest) -> Unserved | None:
-    judged = judge_plan(plan, wanted)
-    outcomes = [verdict.outcome for verdict in judged]
-    if any(outcome.is_served for outcome in outcomes) or not judged or not outcomes[-1].is_known_wrong:
-        return None
-    return Unserved(wanted.engine, wanted.releases, judged[-1], ServedAs.UNKNOWN not in outcomes)
+        names = tuple(ENGINES) if named_layout is None else (layout.engines if layout else ())
+        wanted = [every_release(name) for name in names]
+    missing = []
+    for request in wanted:
+        judged = judge_plan(plan, request)
+        outcomes = [verdict.outcome for verdict in judged]
+        if judged and outcomes[-1].is_known_wrong and not any(outcome.is_served for outcome in outcomes):
+            is_known = ServedAs.UNKNOWN not in outcomes
+            missing.append(Unserved(request.engine, request.releases, judged[-1], is_known))
+    return () if not engines and named_layout is None and len(missing) < len(wanted) else tuple(missing)
 
 
 def serving_layout(
@@ -170,11 +179,214 @@ def serving_layout(
         for format in FORMATS:
             if format.layout is None or name not in format.layout.engines:
                 continue
-            try:
+            with suppress(EaglectlError):
                 judged = judge_plan(plan_for(format.name), every_release(name))
-            except EaglectlError:
-                continue
-            serving = tuple(verdict.release for verdict in judged if verdict.outcome.is_served)
-            if serving:
-                return name, serving, format.name
+                if serving := tuple(verdict.release for verdict in judged if verdict.outcome.is_served):
+                    return name, serving, format.name
     return None
+
+
+# a whole conversion in a fix, and where the parts of a fix end
+OFFER = re.compile(r"`eaglectl convert SOURCE([^`]*)`")
+PART = re.compile(r"; |, or (?=[a-z])")
+# what of a request these options of a conversion set, given once
+OPTIONS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
+    "--for": lambda value: {"layout": value},
+    "--drop": lambda value: {"drop": (value,)},
+    "--rope-style": lambda value: {"rope_style": value},
+    "--fix-reading": lambda value: {"fixes": (parse_reading(value),)},
+    "--target": lambda value: {},
+}
+Defects = Mapping[str, Sequence[AppliedFact]]
+
+
+class Advice(Struct, frozen=True):
+    """What to run, for the source as it was given and what was given with it.
+
+    `plans` has the conversions that were planned, by their request, or why none can be made.
+    """
+
+    source: str
+    subject: Subject
+    plans: "dict[str, ConversionPlan | EaglectlError]" = field(default_factory=dict)
+
+    def steps(self, engine: Engine, releases: Iterable[str], *, needs_target: bool) -> Iterator[str]:
+        """The `convert` with which these releases serve the checkpoint, and the other engines too if any can.
+
+        What keeps the conversion from it, or releases that do not serve its output, are a step too.
+        """
+        subject = self.subject
+        # the tensors that no drafter has, which a conversion leaves out only if it is told to
+        unknown = subject.drafter.unknown
+        dropped = unknown if len(unknown) <= MOST and all(map(PLAIN.fullmatch, unknown)) else ()
+        # the layout that loses none of the requested engines, else the engine's own
+        names = dict.fromkeys(request.engine for request in subject.requests)
+        choices = (default_format().name, engine.name) if len(names) > 1 else (engine.name,)
+        plans = {name: self.plan(ConversionRequest(name, drop=dropped)) for name in choices}
+        lost = {name: _engines_lost(plan, names) for name, plan in plans.items()}
+        layout = next((name for name in choices if lost[name] == ()), engine.name)
+        drops = [word for name in dropped for word in ("--drop", name)]
+        target = subject.target.text
+        line = command(
+            "convert", self.source, "--for", layout, *drops, target=target, answers=subject.answers
+        )
+        line = f"`{line}`{WITH_TARGET}" if needs_target and target is None else f"`{line}`"
+        line += f", if nothing in training used {listed(dropped)}" if dropped else ""
+        match plans[layout]:
+            case RefusedError() as refusal:
+                yield f"no layout makes {engine.title} serve it: {refusal}"
+            case UsageError() as question:
+                yield f"{line} with an answer: {question}"
+            case EaglectlError():
+                yield line
+            case plan:
+                others = [ENGINES[name].title for name in lost[layout] or () if name != engine.name]
+                if others:
+                    line += f" (which {' and '.join(others)} then does not serve as trained)"
+                yield from _served(plan, engine, releases, line)
+
+    def possible(self, fix: str) -> str:
+        """A fix, without conversions that are refused: why they are in their place."""
+        parts = {part: self._refusal(part) for part in PART.split(fix.rstrip("."))}
+        if not any(parts.values()):
+            return fix
+        kept = [part for part, refusal in parts.items() if not refusal]
+        return f"{'; '.join(dict.fromkeys([*kept, *filter(None, parts.values())]))}."
+
+    def _refusal(self, part: str) -> str:
+        """Why the conversion that a part of a fix offers is refused; "" where none is."""
+        offer = OFFER.search(part)
+        request = _request(offer[1]) if offer else None
+        plan = self.plan(request) if request else None
+        if isinstance(plan, RefusedError | UnreadableError) and not isinstance(plan, OptionNeededError):
+            return str(plan)
+        if request is None or plan is None or isinstance(plan, EaglectlError):
+            return ""
+        return "; ".join(engine.text for engine in unserved(plan, request.engines, request.layout))
+
+    def plan(self, request: ConversionRequest) -> "ConversionPlan | EaglectlError":
+        """The plan that fulfils a request, or why none can be made."""
+        from eaglectl.conversion.planning import make_plan
+
+        subject, key = self.subject, repr(request)
+        if subject.read_error is not None:
+            return subject.read_error
+        if key not in self.plans:
+            try:
+                self.plans[key] = make_plan(subject.checkpoint, subject.drafter, request, subject.answers)
+            except EaglectlError as error:
+                self.plans[key] = error
+        return self.plans[key]
+
+
+def _request(options: str) -> ConversionRequest | None:
+    """The request of a conversion's options; None where they answer questions too."""
+    try:
+        words = shell.split(options.strip()) if options else []
+    except ValueError:  # text of a file
+        return None
+    given = list(zip(words[::2], words[1::2], strict=False))
+    if not all(name in OPTIONS for name, _ in given):
+        return None
+    settings: dict[str, Any] = {}
+    for name, value in given:
+        settings |= OPTIONS[name](value)
+    return ConversionRequest(**settings)
+
+
+def _engines_lost(plan: "ConversionPlan | EaglectlError", names: Iterable[str]) -> tuple[str, ...] | None:
+    """Those of the engines that have no release which runs a plan's output as trained; None without."""
+    if isinstance(plan, EaglectlError):
+        return None
+    verdicts = {name: judge_plan(plan, parse_engine(name)) for name in names}
+    return tuple(
+        name
+        for name, known in verdicts.items()
+        if known and not any(verdict.outcome.is_served for verdict in known)
+    )
+
+
+def _served(plan: "ConversionPlan", engine: Engine, releases: Iterable[str], line: str) -> Iterator[str]:
+    verdicts = judge_plan(plan, every_release(engine.name))
+    wrong = {each.release: each.reasons[0] for each in verdicts if each.outcome.is_known_wrong}
+    if len(wrong) < len(verdicts) and not set(releases) <= set(wrong):
+        yield line
+    if concerned := {release: wrong[release] for release in wrong if release in releases}:
+        yield _later_release(engine, _first_from(engine, wrong), concerned)
+
+
+def _first_from(engine: Engine, unfit: Collection[str]) -> str | None:
+    """The first release from which on every known one is fit; None where the newest is not."""
+    fit = list(takewhile(lambda release: release not in unfit, reversed(engine.releases)))
+    return fit[-1] if fit else None
+
+
+def _later_release(engine: Engine, first: str | None, unserved: Mapping[str, str]) -> str:
+    because = f"({ranges(unserved, engine.releases)} {', '.join(dict.fromkeys(unserved.values()))})"
+    if first is None:
+        return f"no known release serves it whatever is written {because}"
+    earlier = "since nothing written makes earlier ones serve it"
+    return f"ask for {engine.name}>={first}, {earlier} {because}"
+
+
+def smallest_changes(advice: Advice, rules: Collection[str]) -> tuple[str, ...]:
+    """A sentence for each engine that has a release which does not serve it; only facts of `rules` count."""
+    subject = advice.subject
+    try:
+        facts = subject.applied_facts
+    except CannotLook:
+        return ()
+    changes: dict[str, list[str]] = {}
+    for name in dict.fromkeys(engine for engine, _ in facts):
+        defects = {
+            release: [fact for fact in _defects(holding) if fact.fact.rule in rules]
+            for (engine, release), holding in facts.items()
+            if engine == name
+        }
+        if steps := list(_steps(ENGINES[name], subject.view(name), defects, advice)):
+            changes.setdefault("; ".join(steps), []).append(ENGINES[name].title)
+    return tuple(f"{' and '.join(titles)}: {steps}" for steps, titles in changes.items())
+
+
+def _defects(facts: Iterable[AppliedFact], remedy: str = "") -> list[AppliedFact]:
+    known = [fact for fact in facts if fact.fact.outcome != ServedAs.UNKNOWN]
+    return [fact for fact in known if remedy in ("", fact.fact.remedy)]
+
+
+def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[str]:
+    hopeless = {
+        release: upgrades[-1]
+        for release, facts in defects.items()
+        if (upgrades := _defects(facts, "upgrade"))
+    }
+    later = ""
+    if hopeless:
+        unfit = [release for release in engine.releases if _defects(engine.applied(view, release), "upgrade")]
+        first = _first_from(engine, unfit)
+        early = engine.releases[: engine.releases.index(first)] if first else engine.releases
+        # whatever a final fact hides of an early release, the release can be no better
+        for release, facts in defects.items():
+            if release in early and facts and facts[0].fact.is_final:
+                hopeless.setdefault(release, facts[0])
+        ordered = {release: hopeless[release].text for release in defects if release in hopeless}
+        later = _later_release(engine, first, ordered)
+    rest = {release: facts for release, facts in defects.items() if release not in hopeless}
+    yield from _change(engine, view, rest, advice)
+    if later:
+        yield later
+
+
+def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[str]:
+    facts = {fact.fact.id: fact.fact for applied_facts in defects.values() for fact in applied_facts}
+    if not facts:
+        return
+    changed = [edits(fact, view) for fact in facts.values()]
+    written = {key: value for keys in changed for key, value in keys.items()}
+    edited = replace(view, config={**view.config, **written}, flat={**view.flat, **written})
+    if all(changed) and not any(_defects(engine.applied(edited, release)) for release in defects):
+        yield f"write {spelled(written)} into config.json"
+        return
+    yield from dict.fromkeys(fact.fix.rstrip(".") for fact in facts.values() if fact.remedy == "restore")
+    if any(fact.remedy != "restore" for fact in facts.values()):
+        needs_target = view.drafter.target.depth is None and "aux-layers" in facts
+        yield from advice.steps(engine, tuple(defects), needs_target=needs_target)

@@ -17,8 +17,7 @@ from eaglectl.files.files import current_folder, read_small_file
 from eaglectl.files.hub_cache import is_snapshot
 from eaglectl.files.layout import is_checkpoint
 from eaglectl.formats.format import Answers
-from eaglectl.judge.policy import Policy, Suppression, VerifyPolicy
-from eaglectl.judge.rule import Severity
+from eaglectl.judge.rule import Policy, Severity, Suppression, VerifyPolicy
 from eaglectl.judge.rules import find_rule, rule_ids
 from eaglectl.options import TARGET, options_of
 
@@ -141,7 +140,6 @@ def _parsed(values: Any, label: str, folder: Path) -> PolicyFile:
 
 
 def _policy(file: PolicyFile) -> Policy:
-    """The policy, with rules by their ids. Raises UsageError for unknown rules."""
     keys = file.keys
     try:
         required, forbidden = frozenset(rule_ids(keys.required)), frozenset(rule_ids(keys.forbidden))
@@ -175,8 +173,8 @@ def _policy(file: PolicyFile) -> Policy:
 def ignored_file(judged: Iterable[str] = ()) -> str | None:
     """The nearest file from the current folder upwards that is not taken because of where it lies."""
     here = current_folder()
-    ignored = {here, *here.parents} - set(_folders(here, judged))
-    paths = (folder / name for folder in (here, *here.parents) if folder in ignored for name in FILES)
+    taken = _folders(here, judged)
+    paths = (folder / name for folder in (here, *here.parents) if folder not in taken for name in FILES)
     return next((os.path.relpath(path, here) for path in paths if path.is_file()), None)
 
 

@@ -1,9 +1,13 @@
-"""A rule: its id, name, severity and documentation, the engine releases it concerns, and its check."""
+"""A rule: its id, name, severity and documentation, the engine releases it concerns, and its check.
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+Also what a rule finds, and what a team's policy makes of it.
+"""
 
-from msgspec import Struct
+import datetime
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from eaglectl.errors import UnreadableError
@@ -92,10 +96,9 @@ def note_rule(id: str, name: str, severity: Severity, documentation: str, *, is_
     With `is_fault` a question is a finding.
     """
 
-    def check(subject: Any) -> Iterator[Match]:
-        yield from subject.reported(name, is_fault=is_fault)
-
-    return make_rule(id, name, severity, check, documentation)
+    return make_rule(
+        id, name, severity, lambda subject: subject.reported(name, is_fault=is_fault), documentation
+    )
 
 
 def make_rule(id: str, name: str, severity: Severity, check: Check, documentation: str) -> Rule:
@@ -137,3 +140,54 @@ class Finding(Struct, frozen=True):
         """The finding with whole commands in its message and its fix."""
         match = replace(self.match, message=complete(self.match.message), fix=complete(self.fix))
         return replace(self, match=match)
+
+
+class Suppression(Struct, frozen=True, forbid_unknown_fields=True):
+    """Findings that may pass, each with the reason."""
+
+    rule: Annotated[str, Meta(description="A rule's id or name.")]
+    reason: Annotated[str, Meta(description="Why its findings may pass.", pattern=r"\S")]
+    until: Annotated[datetime.date | None, Meta(description="The last day on which they may.")] = None
+    where: Annotated[str, Meta(description="Only places that begin with this text.")] = ""
+
+    def covers(self, finding: Finding) -> bool:
+        """Whether it allows a finding."""
+        return self.rule in (finding.rule.id, finding.rule.name) and finding.match.where.startswith(
+            self.where
+        )
+
+
+class VerifyPolicy(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """What `verify` requires of a download."""
+
+    require_record: Annotated[bool, Meta(description="Whether a download without eaglectl.json fails.")] = (
+        False
+    )
+
+
+class Policy(Struct, frozen=True):
+    """What a team requires of its checkpoints; the empty policy requires nothing. Rules are named by id.
+
+    `origin` is the file that it was read from. A checkpoint does not pass where a `required` rule could not
+    look. Findings of `forbidden` rules are errors. Rules in `off` do not run. `allowed` maps keys of
+    [allow] to patterns as of file names.
+    """
+
+    origin: str = "built in"
+    engines: tuple[str, ...] = ()
+    required: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+    severities: Mapping[str, Severity] = field(default_factory=dict)
+    off: frozenset[str] = frozenset()
+    allowed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    suppressions: tuple[Suppression, ...] = ()
+    fail_on: Severity | Literal["never"] | None = None
+    verify: VerifyPolicy = VerifyPolicy()
+
+    def severity(self, rule: Rule) -> Severity:
+        """The severity of a rule's findings."""
+        return "error" if rule.id in self.forbidden else self.severities.get(rule.id, rule.severity)
+
+    def lowers(self, rule: Rule) -> bool:
+        """Whether a rule's findings are less severe than without the policy."""
+        return SEVERITIES.index(self.severity(rule)) < SEVERITIES.index(rule.severity)

@@ -1,18 +1,131 @@
-"""Statistics of a few rows of each matrix, without numpy, and the ranges that trained drafters have.
+"""Statistics of norms, and of a few rows of each matrix, without numpy, and the ranges of trained drafters.
 
-Zeros and copies are compared as bytes, in whole rows; a few thousand numbers are decoded for the rest.
+numpy takes longer to load than norms take to read. Zeros and copies are compared as bytes, in whole rows; a
+few thousand numbers are decoded for the rest.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import isfinite, sqrt
-from struct import unpack
+from struct import pack, unpack
 
 from msgspec import Struct
 
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.matrices import PLAIN, spread_over
 from eaglectl.files.checkpoint import Checkpoint
-from eaglectl.judge.vectors import CODES, FLOAT_FORMATS, as_numbers
+from eaglectl.files.header import StoredTensor
+from eaglectl.files.source import FolderSource
+
+# a word and a number of these dtypes, as struct has them; a bfloat16 is half a float32
+CODES: Mapping[str, tuple[str, str]] = {
+    "F64": ("Q", "d"),
+    "F32": ("I", "f"),
+    "F16": ("H", "e"),
+    "BF16": ("H", "f"),
+}
+# bytes of the largest tensor that is small, and those between two that one request reads
+SMALL, GAP = 1 << 18, 1 << 16
+# ranges of norms that are fetched from the Hub, each two requests
+REQUESTS = 3
+
+
+class FloatFormat(Struct, frozen=True):
+    """A dtype's words: their width in bytes, and the least word, without its sign bit, that is not finite.
+
+    `nan` is a word below `limit` that is NaN, -1 for none.
+    """
+
+    width: int
+    limit: int
+    nan: int = -1
+
+    @property
+    def magnitude(self) -> int:
+        """The mask of all bits but the sign."""
+        return (1 << 8 * self.width - 1) - 1
+
+
+FLOAT_FORMATS: Mapping[str, FloatFormat] = {
+    "F64": FloatFormat(8, 0x7FF0_0000_0000_0000),
+    "F32": FloatFormat(4, 0x7F80_0000),
+    "F16": FloatFormat(2, 0x7C00),
+    "BF16": FloatFormat(2, 0x7F80),
+    "F8_E4M3": FloatFormat(1, 0x7F),
+    "F8_E5M2": FloatFormat(1, 0x7C),
+    "F8_E4M3FNUZ": FloatFormat(1, 0x80, 0x80),
+    "F8_E5M2FNUZ": FloatFormat(1, 0x80, 0x80),
+}
+
+
+class Summary(Struct, frozen=True):
+    """The largest magnitude of a tensor, how many numbers are NaN or infinite, and the index of the first.
+
+    `constant` is the value of all numbers; None where they differ. `mean` is that of a small vector.
+    """
+
+    largest: float
+    bad: int
+    first: int
+    constant: float | None
+    mean: float | None = None
+
+
+def read_vectors(checkpoint: Checkpoint) -> Mapping[str, Summary]:
+    """A summary of each small vector of floating-point numbers, which norms and biases are.
+
+    From the Hub those of one file that the fewest requests give. Raises UnreadableError.
+    """
+    source = checkpoint.source
+    is_remote = not isinstance(source, FolderSource)
+    if is_remote and len(checkpoint.weight_files) > 1:
+        return {}
+    small = [
+        tensor
+        for tensor in checkpoint.tensors.values()
+        if len(tensor.shape) == 1 and tensor.dtype in CODES and 0 < tensor.nbytes <= SMALL
+    ]
+    groups: list[list[StoredTensor]] = []  # of neighbours in one file
+    for tensor in sorted(small, key=lambda tensor: (tensor.file, tensor.start)):
+        last = groups[-1][-1] if groups else None
+        if last is None or tensor.file != last.file or tensor.start - last.stop > GAP:
+            groups.append([])
+        groups[-1].append(tensor)
+    summaries = {}
+    for group in groups[:REQUESTS] if is_remote else groups:
+        first = group[0].start
+        if any(tensor.name in checkpoint.scattered for tensor in group):
+            checkpoint.read(group[0].name)  # which says why it is not read
+        data = source.read(group[0].file, first, max(tensor.stop for tensor in group))
+        for tensor in group:
+            summaries[tensor.name] = summarize(tensor.dtype, data[tensor.start - first : tensor.stop - first])
+    return summaries
+
+
+def summarize(dtype: str, raw: bytes) -> Summary:
+    """The summary of a small tensor's data."""
+    form, (code, _) = FLOAT_FORMATS[dtype], CODES[dtype]
+    words = unpack(f"<{len(raw) // form.width}{code}", raw)
+    counts = Counter(words)
+    bad = {word for word in counts if word & form.magnitude >= form.limit}
+    peak = max(word & form.magnitude for word in counts)
+    if bad:
+        first = next(place for place, word in enumerate(words) if word in bad)
+        return Summary(float("inf"), sum(counts[word] for word in bad), first, None)
+    largest, head = as_numbers(dtype, [peak, words[0] if peak else 0])
+    numbers = as_numbers(dtype, list(counts))
+    mean = sum(number * count for number, count in zip(numbers, counts.values(), strict=True)) / len(words)
+    is_constant = len(counts) == 1 or peak == 0
+    return Summary(largest, 0, -1, head if is_constant else None, mean)
+
+
+def as_numbers(dtype: str, words: Sequence[int]) -> list[float]:
+    """The numbers that these words of a dtype in CODES are."""
+    word_code, code = CODES[dtype]
+    if dtype == "BF16":
+        word_code, words = "I", [word << 16 for word in words]
+    return list(unpack(f"<{len(words)}{code}", pack(f"<{len(words)}{word_code}", *words)))
+
 
 # rows that are read of a matrix, and numbers of each block of such a row that are decoded
 ROWS, NUMBERS = 16, 64
@@ -68,13 +181,12 @@ def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple
     """
     samples = {}
     for name, tensor in drafter.tensors.items():
-        if not isinstance(tensor.origin, tuple) or len(tensor.origin) != 1:
+        is_stored = isinstance(tensor.origin, tuple) and len(tensor.origin) == 1
+        stored = weights.tensors.get(tensor.stored[0]) if is_stored else None
+        if stored is None or stored.dtype not in PLAIN or name == "embed_tokens.weight":
             continue
-        stored = weights.tensors.get(tensor.stored[0])
-        is_matrix = stored is not None and len(stored.shape) == 2 and stored.shape == tensor.shape
-        if stored is None or not is_matrix or stored.dtype not in PLAIN or name == "embed_tokens.weight":
-            continue
-        if stored.shape[0] * stored.shape[1] < LEAST_NUMBERS:
+        shape = stored.shape
+        if len(shape) != 2 or shape != tensor.shape or shape[0] * shape[1] < LEAST_NUMBERS:
             continue
         blocks = drafter.dims.aux if name == "fc.weight" else 1
         if name.startswith("layers.0.self_attn.") and tensor.shape[1] == 2 * drafter.dims.hidden:
@@ -87,8 +199,8 @@ def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple
 
 def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample | None:
     tensor = weights.tensors[name]
-    size, count = tensor.row_bytes, tensor.shape[0]
-    chosen = list(_rows(count, is_head=name.endswith("lm_head.weight")))
+    size = tensor.row_bytes
+    chosen = _rows(tensor.shape[0], is_head=name.endswith("lm_head.weight"))
     rows = [weights.read(name, row * size, (row + 1) * size) for row in chosen]
     if len(set(rows)) == 1:
         return None  # a constant matrix, of which another rule speaks
@@ -105,14 +217,12 @@ def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample |
     return Sample(len(rows), zeros, copies, rms, tuple(map(_rms, numbers)), small)
 
 
-def _rows(count: int, *, is_head: bool) -> Iterator[int]:
-    """Row numbers spread over the matrix, each once."""
+def _rows(count: int, *, is_head: bool) -> Sequence[int]:
     if not is_head or count < 4:
-        yield from spread_over(count, ROWS)
-        return
+        return spread_over(count, ROWS)
     half = count // 2
     firsts = {(half - 2) * i // (HEAD_ROWS - 1) for i in range(HEAD_ROWS)}
-    yield from sorted({row for first in firsts for row in (first, first + 1, first + half)})
+    return sorted({row for first in firsts for row in (first, first + 1, first + half)})
 
 
 def _numbers(dtype: str, rows: Sequence[bytes], at: int, blocks: int) -> list[float]:

@@ -7,10 +7,9 @@ integers cost less than one `isnan`.
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,10 @@ from eaglectl.conversion.arithmetic import decode
 from eaglectl.drafter.matrices import spread_over
 from eaglectl.errors import UnreadableError
 from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.files import naming
 from eaglectl.files.header import StoredTensor
-from eaglectl.files.source import FolderSource, Source
-from eaglectl.judge.vectors import FLOAT_FORMATS, Summary
+from eaglectl.files.source import FolderSource
+from eaglectl.judge.samples import FLOAT_FORMATS, Summary
 from eaglectl.progress import ByteCounter, OnProgress
 
 Floats = npt.NDArray[np.float64]
@@ -34,8 +34,6 @@ BLOCK_SIZE = 1 << 20
 SPAN_SIZE = 4 << 20
 # bytes of a tensor that one thread reads, as the largest tensor may be half of a file
 PIECE_SIZE = 64 << 20
-# bytes of one request to another machine
-FETCH_SIZE = 16 << 20
 # how many numbers of a tensor its spread is computed from, and how many runs they are read in
 SAMPLE, RUNS = 1 << 20, 16
 
@@ -49,8 +47,26 @@ class Spread(Struct, frozen=True):
     kurtosis: float
 
 
+class _Part(Struct):
+    """What is known of a piece of a tensor, block by block: `peak` and `head` (its first number) are words.
+
+    `first` is the index of the first number that is not finite, -1 for none.
+    """
+
+    count: int = 0
+    peak: int = 0
+    bad: int = 0
+    first: int = -1
+    head: int = 0
+    is_constant: bool = True
+
+
 def scan(
-    source: Source, tensors: Sequence[StoredTensor], on_progress: OnProgress | None = None, *, jobs: int = 1
+    source: FolderSource,
+    tensors: Sequence[StoredTensor],
+    on_progress: OnProgress | None = None,
+    *,
+    jobs: int = 1,
 ) -> Mapping[str, Summary]:
     """A summary of every floating-point tensor, in one pass over each file, by `jobs` threads.
 
@@ -61,53 +77,71 @@ def scan(
         key=lambda tensor: (tensor.file, tensor.start),
     )
     counter = ByteCounter(on_progress, "reading", sum(tensor.nbytes for tensor in floats))
-    counting, buffers = threading.Lock(), threading.local()
+    counting = threading.Lock()
 
-    def summarize(piece: _Piece) -> _Summarizer:
-        summarizer = _Summarizer(piece.tensor.dtype)
-        for block in _blocks(source, piece, buffers):
-            summarizer.add(block)
+    def read(piece: tuple[StoredTensor, int]) -> _Part:
+        tensor, start = piece
+        part, buffer = _Part(), memoryview(bytearray(min(BLOCK_SIZE, tensor.nbytes)))
+        stop = min(start + PIECE_SIZE, tensor.stop)
+        for place in range(start, stop, BLOCK_SIZE):
+            block = buffer[: stop - place]
+            with naming(tensor.file):
+                size = os.preadv(files[tensor.file].fileno(), [block], place)
+            if size != len(block):
+                raise UnreadableError(
+                    f"{tensor.file} ends within {tensor.name}: it is truncated or being written"
+                )
+            _add(part, block, tensor.dtype)
             with counting:
-                counter.add(block.nbytes)
-        return summarizer
+                counter.add(size)
+        return part
 
-    summaries: dict[str, Summary] = {}
+    pieces = [(tensor, start) for tensor in floats for start in range(tensor.start, tensor.stop, PIECE_SIZE)]
+    parts: dict[str, list[_Part]] = {tensor.name: [] for tensor in floats}
     with ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
         names = dict.fromkeys(tensor.file for tensor in floats)
-        opened = {name: _descriptor(source, name, stack) for name in names}
-        pieces = [
-            _Piece(tensor, start, min(start + PIECE_SIZE, tensor.stop), opened[tensor.file])
-            for tensor in floats
-            for start in range(tensor.start, max(tensor.stop, tensor.start + 1), PIECE_SIZE)
-        ]
-        parts = map(summarize, pieces) if jobs == 1 else pool.map(summarize, pieces)
-        for tensor, group in groupby(zip(pieces, parts, strict=True), key=lambda pair: pair[0].tensor):
-            whole = _Summarizer(tensor.dtype)
-            for _, part in group:
-                whole.append(part)
-            summaries[tensor.name] = whole.summary()
-    return summaries
+        files = {name: stack.enter_context(source.open_file(name)) for name in names}
+        for (tensor, _), part in zip(
+            pieces, map(read, pieces) if jobs == 1 else pool.map(read, pieces), strict=True
+        ):
+            parts[tensor.name].append(part)
+    return {tensor.name: _summary(tensor.dtype, parts[tensor.name]) for tensor in floats}
 
 
-class _Piece(Struct, frozen=True):
-    """Bytes [start, stop) of a file, of one tensor; `descriptor` is the open file, where it is here."""
+def _add(part: _Part, block: memoryview, dtype: str) -> None:
+    form = FLOAT_FORMATS[dtype]
+    words: Words = np.frombuffer(block, f"<u{form.width}")
+    if not part.count:
+        part.head = int(words[0])
+    # two reductions without a temporary array: the largest positive number, and the largest negative one
+    high = int(words.max())
+    peak = max(int(words.view(f"<i{form.width}").max()), high & form.magnitude)
+    part.peak = max(part.peak, peak)
+    if peak >= form.limit or (form.nan >= 0 and high >= form.nan):
+        bad = ((words & form.magnitude) >= form.limit) | (words == form.nan)
+        count = int(np.count_nonzero(bad))
+        if count and part.first < 0:
+            part.first = part.count + int(bad.argmax())
+        part.bad += count
+    if part.is_constant:  # a few words decide it for nearly every tensor
+        part.is_constant = bool((words[:64] == part.head).all() and (words == part.head).all())
+    part.count += len(words)
 
-    tensor: StoredTensor
-    start: int
-    stop: int
-    descriptor: int | None
 
-
-def _descriptor(source: Source, file: str, stack: ExitStack) -> int | None:
-    """The descriptor of an open file, which `stack` closes; None where it is not on this machine."""
-    path = source.path(file)
-    if path is None:
-        return None
-    try:
-        stream = source.open_file(file) if isinstance(source, FolderSource) else path.open("rb")
-    except OSError as error:
-        raise UnreadableError(f"{file} in {source.place}: {error.strerror}") from None
-    return stack.enter_context(stream).fileno()
+def _summary(dtype: str, parts: Sequence[_Part]) -> Summary:
+    bad, peak, first, count = sum(part.bad for part in parts), 0, -1, 0
+    for part in parts:
+        first = count + part.first if first < 0 <= part.first else first
+        peak, count = max(peak, part.peak), count + part.count
+    if bad:
+        return Summary(float("inf"), bad, first, None)
+    if not peak:  # zeros of both signs
+        return Summary(0.0, 0, -1, 0.0 if count else None)
+    width, head = FLOAT_FORMATS[dtype].width, parts[0].head
+    raw = peak.to_bytes(width, "little") + head.to_bytes(width, "little")
+    largest, constant = as_floats(dtype, raw).tolist()
+    is_constant = all(part.is_constant and part.head == head for part in parts)
+    return Summary(largest, 0, -1, constant if is_constant else None)
 
 
 def spread(checkpoint: Checkpoint, name: str) -> Spread:
@@ -115,9 +149,10 @@ def spread(checkpoint: Checkpoint, name: str) -> Spread:
     tensor = checkpoint.tensors[name]
     width = FLOAT_FORMATS[tensor.dtype].width
     count = tensor.nbytes // width
-    run = min(count, max(SAMPLE // RUNS, 1))
-    starts = sorted({(count - run) * i // (RUNS - 1) for i in range(RUNS)}) if count > SAMPLE else [0]
-    length = run if count > SAMPLE else count
+    starts, length = [0], count
+    if count > SAMPLE:
+        length = max(SAMPLE // RUNS, 1)
+        starts = sorted({(count - length) * i // (RUNS - 1) for i in range(RUNS)})
     parts = [checkpoint.read(name, start * width, (start + length) * width) for start in starts]
     values = np.concatenate([as_floats(tensor.dtype, part) for part in parts])
     mean = float(values.mean())
@@ -135,10 +170,10 @@ def read_rows(checkpoint: Checkpoint, name: str, rows: Sequence[int]) -> Floats:
     first, stop = min(rows), max(rows) + 1
     if (stop - first) * width <= SPAN_SIZE:
         block = checkpoint.read(name, first * width, stop * width)
-        raw = b"".join(block[(row - first) * width : (row - first + 1) * width] for row in rows)
+        parts = [block[(row - first) * width : (row - first + 1) * width] for row in rows]
     else:
-        raw = b"".join(checkpoint.read(name, row * width, (row + 1) * width) for row in rows)
-    return as_floats(tensor.dtype, raw).reshape(len(rows), -1)
+        parts = [checkpoint.read(name, row * width, (row + 1) * width) for row in rows]
+    return as_floats(tensor.dtype, b"".join(parts)).reshape(len(rows), -1)
 
 
 # rows and columns of a matrix whose singular values are computed, and how far chance takes the largest
@@ -181,8 +216,9 @@ def similarity(left: Floats, right: Floats) -> float:
     """
     left, right = left - left.mean(axis=0), right - right.mean(axis=0)
     sizes = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    cosines = np.divide((left * right).sum(axis=1), sizes, out=np.zeros(len(left)), where=sizes > 0)
-    return float(cosines.mean())
+    return float(
+        np.divide((left * right).sum(axis=1), sizes, out=np.zeros(len(left)), where=sizes > 0).mean()
+    )
 
 
 # two embeddings of chance have angles that differ by about sqrt(2 / columns); bfloat16 changes them by 0.0002
@@ -202,78 +238,6 @@ def is_rotated(left: Floats, right: Floats) -> bool:
     left, right = left[kept] / sizes[:, None], right[kept] / others[:, None]
     angles = float(np.sqrt(np.square(left @ left.T - right @ right.T).mean()))
     return angles <= SAME_ANGLES and float((left * right).sum(axis=1).mean()) < OTHER_ROWS
-
-
-def _blocks(source: Source, piece: _Piece, buffers: threading.local) -> Iterator[memoryview]:
-    """The bytes in blocks; those of a file on this machine in the buffer of the thread."""
-    if piece.descriptor is None:
-        for start in range(piece.start, piece.stop, FETCH_SIZE):
-            yield memoryview(source.read(piece.tensor.file, start, min(start + FETCH_SIZE, piece.stop)))
-        return
-    if not hasattr(buffers, "buffer"):
-        buffers.buffer = memoryview(bytearray(BLOCK_SIZE))
-    for start in range(piece.start, piece.stop, BLOCK_SIZE):
-        block = buffers.buffer[: min(BLOCK_SIZE, piece.stop - start)]
-        try:
-            size = os.preadv(piece.descriptor, [block], start)
-        except OSError as error:
-            raise UnreadableError(f"{piece.tensor.file}: {error.strerror}") from None
-        if size != len(block):
-            raise UnreadableError(
-                f"{piece.tensor.file} ends within {piece.tensor.name}: it is truncated or being written"
-            )
-        yield block
-
-
-class _Summarizer:
-    """The summary of one tensor, or of a piece of it, block by block."""
-
-    def __init__(self, dtype: str) -> None:
-        self.dtype, self.format = dtype, FLOAT_FORMATS[dtype]
-        self.count = self.peak = self.bad = 0
-        self.first, self.head_word, self.is_constant = -1, 0, True
-
-    def add(self, block: memoryview) -> None:
-        format = self.format
-        words: Words = np.frombuffer(block, f"<u{format.width}")
-        if not self.count:
-            self.head_word = int(words[0])
-        # two reductions without a temporary array: the largest positive number, and the largest negative one
-        high = int(words.max())
-        peak = max(int(words.view(f"<i{format.width}").max()), high & format.magnitude)
-        self.peak = max(self.peak, peak)
-        if peak >= format.limit or (format.nan >= 0 and high >= format.nan):
-            bad = (words & format.magnitude) >= format.limit
-            if format.nan >= 0:
-                bad |= words == format.nan
-            if (count := int(np.count_nonzero(bad))) and self.first < 0:
-                self.first = self.count + int(bad.argmax())
-            self.bad += count
-        if self.is_constant:  # a few words decide it for nearly every tensor
-            self.is_constant = bool((words[:64] == self.head_word).all() and (words == self.head_word).all())
-        self.count += len(words)
-
-    def append(self, part: "_Summarizer") -> None:
-        """Add what is known of the piece that follows."""
-        if not part.count:
-            return
-        if not self.count:
-            self.head_word = part.head_word
-        if self.first < 0 <= part.first:
-            self.first = self.count + part.first
-        self.is_constant = self.is_constant and part.is_constant and self.head_word == part.head_word
-        self.peak, self.bad = max(self.peak, part.peak), self.bad + part.bad
-        self.count += part.count
-
-    def summary(self) -> Summary:
-        largest = float("inf") if self.bad else self._number(self.peak)
-        constant = self.is_constant and self.count and not self.bad
-        if self.peak == 0 and self.count and not self.bad:  # zeros of both signs
-            return Summary(0.0, 0, -1, 0.0)
-        return Summary(largest, self.bad, self.first, self._number(self.head_word) if constant else None)
-
-    def _number(self, word: int) -> float:
-        return float(as_floats(self.dtype, word.to_bytes(self.format.width, "little"))[0])
 
 
 def _eight_bits(exponent: int, bias: int, *, is_unsigned_zero: bool) -> Floats:

@@ -14,17 +14,13 @@ from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
 
-Regex = re.Pattern[bytes]
 # name = "value", in any of the spellings of config files
 SET_TO = r"[\w.-]{0,20}[\"'\s\\]{0,4}(?:=>|:=|=|:)[\"'\s\\]{0,4}"
 Read = Callable[[int, int], bytes]
-BLOCK = 1 << 20
-# the longest secret that is sure to be seen where it lies across two blocks, and what a rule reads before it
-OVERLAP, BEFORE = 8192, 256
-# how much of a text near a keyword a rule reads
-AFTER = 2048
-# of one file; weights but for their headers are not searched
-MAX_SCANNED = 256 << 20
+# how much of a text before and after a keyword a rule reads
+BEFORE, AFTER = 256, 2048
+# of one file, which is read whole; weights but for their headers are not searched
+MAX_SCANNED = 64 << 20
 # of a header: 4,096 tensors, the most of a drafter, take a tenth of it
 MAX_HEADER_SCANNED = 8 << 20
 
@@ -33,23 +29,13 @@ class SecretRule(Struct, frozen=True):
     """A kind of secret: `pattern` finds it near one of the `keywords`, which are in lower case.
 
     The secret is the first group with a text, else the whole match. It counts above an entropy (bits a
-    character). Patterns are compiled where a keyword was found, as few are.
+    character).
     """
 
     kind: str
     keywords: tuple[bytes, ...]
     pattern: str
     entropy: float = 0
-
-    @property
-    def regex(self) -> Regex:
-        """The pattern, compiled."""
-        return re.compile(self.pattern.encode())
-
-    def is_secret(self, match: re.Match[bytes]) -> bool:
-        """Whether a match is random enough to be a secret."""
-        secret = next(filter(None, match.groups()), match[0])
-        return not self.entropy or entropy(secret) > self.entropy
 
 
 def entropy(text: bytes) -> float:
@@ -136,11 +122,7 @@ def scan_file(name: str, size: int, read: Read, token: str | None = None) -> Ite
         size = min(size, 8 + int.from_bytes(read(0, min(size, 8)), "little"))  # checked by other rules
         check_searched(f"the header of {name}", size, MAX_HEADER_SCANNED)
     check_searched(name, size)
-    seen = set()
-    for secret in _scan_blocks(_blocks(size, read), token):
-        if secret.kind not in seen:
-            seen.add(secret.kind)
-            yield secret
+    yield from _scan(read(0, size), token)
 
 
 def check_searched(name: str, size: int, most: int = MAX_SCANNED) -> None:
@@ -150,67 +132,43 @@ def check_searched(name: str, size: int, most: int = MAX_SCANNED) -> None:
 
 
 def scan_text(text: str, token: str | None = None) -> Iterator[Secret]:
-    """The secrets of a text."""
-    data = text.encode("utf-8", "replace")
-    return scan_file("", len(data), lambda start, stop: data[start:stop], token)
+    """The secrets of a text, the first of each kind."""
+    yield from _scan(text.encode("utf-8", "replace"), token)
 
 
-def _blocks(size: int, read: Read) -> Iterator[bytes]:
-    for start in range(0, size, BLOCK):
-        yield read(start, min(start + BLOCK, size))
-
-
-def overlapping(size: int, read: Read) -> Iterator[bytes]:
-    """The blocks of a file, each after the end of the block before it."""
-    end = b""
-    for block in _blocks(size, read):
-        yield end + block
-        end = (end + block)[-BEFORE:]
-
-
-def _scan_blocks(blocks: Iterable[bytes], token: str | None) -> Iterator[Secret]:
-    """The secrets in a text that comes in blocks."""
-    lines, text, first = 1, b"", 0
-    for block in blocks:
-        text += block
-        if len(text) > OVERLAP + BEFORE:
-            end = len(text) - OVERLAP
-            yield from _scan_span(text, first, end, lines, token)
-            lines += text.count(b"\n", 0, end - BEFORE)
-            text, first = text[end - BEFORE :], BEFORE
-    yield from _scan_span(text, first, len(text) + 1, lines, token)
-
-
-def _scan_span(text: bytes, first: int, end: int, lines: int, token: str | None) -> Iterator[Secret]:
-    """The secrets that begin at [first, end), as bytes and without the zeros that UTF-16 has between them."""
-    for start, kind in find_secrets(text, token):
-        if first <= start < end:
-            line = lines + text.count(b"\n", 0, start)
+def _scan(data: bytes, token: str | None) -> Iterator[Secret]:
+    """The secrets in bytes, and without the zeros that UTF-16 has between them."""
+    seen = set()
+    for start, kind in find_secrets(data, token):
+        if kind not in seen:
+            seen.add(kind)
+            line = 1 + data.count(b"\n", 0, start)
             yield Secret(kind, f"line {line}")
-    if b"\0" in text:
-        for _, kind in find_secrets(text.replace(b"\0", b""), token):
-            yield Secret(kind, "text with two or four bytes a character")
+    if b"\0" in data:
+        others = {kind for _, kind in find_secrets(data.replace(b"\0", b""), token)} - seen
+        yield from (Secret(kind, "text with two or four bytes a character") for kind in sorted(others))
 
 
 def find_secrets(text: bytes, token: str | None = None) -> Iterator[tuple[int, str]]:
     """Where secrets begin in a text, and their kinds; of two that overlap the first rule's."""
     if token and (start := text.find(token.encode())) >= 0:
         yield start, "the token that this call uses"
-    lower, spans = text.lower(), list[tuple[int, int]]()
-    near = (rule for rule in SECRETS if any(keyword in lower for keyword in rule.keywords))
-    for rule in near:
+    lower, taken = text.lower(), bytearray(len(text))
+    for rule in SECRETS:
         for start, stop in _spans(text, lower, rule):
-            if all(stop <= taken_start or taken_stop <= start for taken_start, taken_stop in spans):
-                spans.append((start, stop))
+            if not any(taken[start:stop]):
+                taken[start:stop] = b"\1" * (stop - start)
                 yield start, rule.kind
 
 
 def _spans(text: bytes, lower: bytes, rule: SecretRule) -> Iterator[tuple[int, int]]:
+    regex = re.compile(rule.pattern.encode())
     for start, stop in _windows(lower, rule.keywords):
-        for match in rule.regex.finditer(text, start, stop):
+        for match in regex.finditer(text, start, stop):
             # a match that the window cuts off: in the whole text it may go on, or be none
-            whole = rule.regex.match(text, match.start()) if match.end() == stop < len(text) else match
-            if whole and rule.is_secret(whole):
+            whole = regex.match(text, match.start()) if match.end() == stop < len(text) else match
+            secret = next(filter(None, whole.groups()), whole[0]) if whole else b""
+            if whole and (not rule.entropy or entropy(secret) > rule.entropy):
                 yield whole.span()
 
 

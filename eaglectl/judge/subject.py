@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from eaglectl.drafter.drafter import Drafter, Note, Target
+from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.drafter.tensors import is_known
 from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.registry import ENGINES, EngineRequest, view_for
@@ -18,10 +18,8 @@ from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.policy import Policy
-from eaglectl.judge.rule import CannotLook, Match
-from eaglectl.judge.samples import Sample, sample_matrices
-from eaglectl.judge.vectors import Summary, read_vectors
+from eaglectl.judge.rule import CannotLook, Match, Policy
+from eaglectl.judge.samples import Sample, Summary, read_vectors, sample_matrices
 from eaglectl.progress import OnProgress
 from eaglectl.text import printable
 
@@ -95,15 +93,6 @@ class GivenTarget(Struct, frozen=True, dict=True):
             raise CannotLook(f"the target's weights cannot be read: {error}") from None
 
 
-class _Reading(Struct, frozen=True):
-    """What could be read of a checkpoint, and the error that ended reading."""
-
-    config: Mapping[str, Any] | None = None
-    checkpoint: Checkpoint | None = None
-    drafter: Drafter | None = None
-    error: EaglectlError | None = None
-
-
 class Subject(Struct, frozen=True, eq=False, dict=True):
     """One checkpoint under validation. A property that cannot be read raises CannotLook.
 
@@ -128,21 +117,24 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     takes_samples: bool = False
 
     @cached_property
-    def _reading(self) -> _Reading:
+    def _reading(
+        self,
+    ) -> tuple[Mapping[str, Any] | None, Checkpoint | None, Drafter | None, EaglectlError | None]:
+        """The config, the headers and the drafter, as far as they could be read, and what ended reading."""
         if self.read:
-            return _Reading(self.read[0].config, *self.read)
+            return self.read[0].config, *self.read, None
         config = checkpoint = None
         try:
             config = read_config(self.source)
             checkpoint = read_checkpoint(self.source)
-            return _Reading(config, checkpoint, read_drafter(checkpoint, self.answers, self.target.known))
+            return config, checkpoint, read_drafter(checkpoint, self.answers, self.target.known), None
         except EaglectlError as error:
-            return _Reading(config, checkpoint, error=error)
+            return config, checkpoint, None, error
 
     @property
     def read_error(self) -> EaglectlError | None:
         """The error that ended reading. The rule that its topic names reports it; others could not look."""
-        return self._reading.error
+        return self._reading[3]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -152,9 +144,9 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     @property
     def config(self) -> Mapping[str, Any]:
         """The content of config.json."""
-        if self._reading.config is None:
+        if (config := self._reading[0]) is None:
             raise CannotLook(f"config.json cannot be read: {self.read_error}")
-        return self._reading.config
+        return config
 
     @cached_property
     def flat(self) -> Mapping[str, Any]:
@@ -164,26 +156,16 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     @property
     def checkpoint(self) -> Checkpoint:
         """The config and the headers of the weights."""
-        if self._reading.checkpoint is None:
+        if (checkpoint := self._reading[1]) is None:
             raise CannotLook(f"the weights' headers cannot be read: {self.read_error}")
-        return self._reading.checkpoint
+        return checkpoint
 
     @property
     def drafter(self) -> Drafter:
         """The canonical drafter."""
-        if self._reading.drafter is None:
+        if (drafter := self._reading[2]) is None:
             raise CannotLook(f"the files do not describe one drafter: {self.read_error}")
-        return self._reading.drafter
-
-    @property
-    def unsettled(self) -> tuple[Note, ...]:
-        """The notes that leave open what was trained; none of a drafter that could not be read."""
-        return self._reading.drafter.unsettled if self._reading.drafter else ()
-
-    @property
-    def questions(self) -> tuple[Note, ...]:
-        """What the files leave open and nobody has answered, with the options that do."""
-        return tuple(note for note in self.unsettled if note.level == "question")
+        return drafter
 
     @property
     def weights(self) -> Checkpoint:
@@ -210,12 +192,11 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         """A summary of each floating-point tensor, by its name in the file, from one pass over the
         weights.
         """
-        weights = self.weights  # before numpy is loaded
+        tensors = tuple(self.weights.tensors.values())  # before numpy is loaded
         from eaglectl.judge.scanning import scan
 
-        copied = self.unpickled if isinstance(self.unpickled, FolderSource) else None
-        tensors = tuple(weights.tensors.values())
-        return scan(copied or self.on_disk, tensors, self.on_progress, jobs=self.jobs)
+        source = self.unpickled if isinstance(self.unpickled, FolderSource) else self.on_disk
+        return scan(source, tensors, self.on_progress, jobs=self.jobs)
 
     @cached_property
     def vectors(self) -> Mapping[str, Summary]:
@@ -257,7 +238,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def vocabulary_tables(self) -> tuple["Ids | None", "Ids | None"]:
         """d2t and t2d as engines read them; None for a table that the file does not have."""
-        tables = {name: self.drafter.tensors[name] for name in TABLES if name in self.drafter.tensors}
+        tables = {name: self.drafter.tensors[name] for name in sorted(TABLES) if name in self.drafter.tensors}
         if not tables:
             return None, None
         if self.is_d2t_rounded:

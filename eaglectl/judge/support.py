@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT, AuxLayers
 from eaglectl.drafter.drafter import Drafter, Norms, Rope, Target
-from eaglectl.drafter.tensors import LAYER_SHAPES, Dimensions, Tensor, expected_shape
+from eaglectl.drafter.tensors import Dimensions, Tensor, expected_shape
 from eaglectl.engines.registry import ENGINES, view_for
 from eaglectl.engines.sglang import ids_in
 from eaglectl.engines.view import View
@@ -46,7 +46,16 @@ MLA = Dimensions(
     v_head_dim=16,
 )
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
-QUERY_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+# the parts of the one layer, without those of attention, and those of each class
+LAYER_PARTS = (
+    "input_layernorm", "hidden_norm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj",
+    "mlp.down_proj", "self_attn.o_proj",
+)  # fmt: skip
+ATTENTION_PARTS: Mapping[ModelClass, tuple[str, ...]] = {
+    "llama": ("q_proj", "k_proj", "v_proj"),
+    "qwen3": ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm"),
+    "mla": ("q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj"),
+}
 
 
 class Service(Struct, frozen=True):
@@ -73,25 +82,26 @@ def ideal(version: str, attention: str) -> Drafter:
     """A drafter of one layer on the default aux layers, with a reduced vocabulary and its own head."""
     family = ATTENTION[attention]
     dims, norms, target = MLA if family == "mla" else GQA, NORMS[version], TARGETS[family]
-    assert target.depth is not None
-    boundaries = TRAINING_DEFAULT.at(target.depth)
-    aux = AuxLayers(3, boundaries, True, "the default", boundaries, "boundary")
-    scaling = YARN if family == "mla" else None
-    settings = {"rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "hidden_act": "silu"}
+    boundaries = TRAINING_DEFAULT.at(target.depth or 0)
+    parts = (*LAYER_PARTS, *(f"self_attn.{part}" for part in ATTENTION_PARTS[family]))
+    modules = ["fc", "norm", "lm_head", *(f"layers.0.{part}" for part in parts)]
+    modules += [f"fc_norm.{index}" for index in range(dims.aux if norms.fc_norm else 0)]
+    modules += ["input_norm"] if norms.norm_before_fc else []
+    names = ["d2t", *(f"{module}.weight" for module in modules)]
     return Drafter(
         "eaglectl",
         "",
         "eagle3",
         dims,
         norms,
-        aux,
-        Rope(500000.0, scaling, family == "mla"),
+        AuxLayers(3, boundaries, True, "the default", boundaries, "boundary"),
+        Rope(500000.0, YARN if family == "mla" else None, family == "mla"),
         target,
         {
-            name: Tensor(name, "I64" if name == "d2t" else "BF16", shape, ())
-            for name, shape in _tensors(family, norms, dims)
+            name: Tensor(name, "I64" if name == "d2t" else "BF16", expected_shape(name, dims) or (), ())
+            for name in names
         },
-        settings,
+        {"rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "hidden_act": "silu"},
         {},
         {},
         (),
@@ -99,30 +109,6 @@ def ideal(version: str, attention: str) -> Drafter:
         (),
         ("BF16",),
     )
-
-
-def _tensors(
-    model_class: ModelClass, norms: Norms, dims: Dimensions
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    names = ["fc.weight", "norm.weight", "lm_head.weight", "d2t"]
-    if norms.fc_norm:
-        names += [f"fc_norm.{index}.weight" for index in range(dims.aux)]
-    if norms.norm_before_fc:
-        names.append("input_norm.weight")
-    names += [f"layers.0.{part}" for part in LAYER_SHAPES if _has_part(model_class, part)]
-    for name in names:
-        shape = expected_shape(name, dims)
-        assert shape is not None, name
-        yield name, shape
-
-
-def _has_part(model_class: ModelClass, part: str) -> bool:
-    """Whether a layer of this class has a tensor, biases left out."""
-    if not part.endswith(".weight") or (part in QUERY_NORMS and model_class != "qwen3"):
-        return False
-    is_common = "self_attn" not in part or "o_proj" in part
-    is_latent = "_a_" in part or "_b_" in part
-    return is_common or is_latent == (model_class == "mla")
 
 
 def _written(format: Format, engine: str, version: str, attention: str) -> View | None:

@@ -22,7 +22,7 @@ from eaglectl.files.target_files import read_target_config, text_part
 from eaglectl.formats.catalogue import layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
-from eaglectl.judge.policy import Policy
+from eaglectl.judge.rule import Policy
 from eaglectl.keywords import StrPath, path_text, with_keywords
 from eaglectl.operations.converting import convert
 from eaglectl.operations.inspecting import inspect

@@ -19,8 +19,7 @@ from eaglectl.conversion.request import (
 )
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
-from eaglectl.judge.policy import Policy
-from eaglectl.judge.rule import Severity
+from eaglectl.judge.rule import Policy, Severity
 from eaglectl.options import ANSWERS, ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options, options_of
 from eaglectl.progress import notify
 

@@ -13,7 +13,7 @@ from eaglectl.progress import OnProgress, Progress
 from eaglectl.results import FailedSource, Inspection
 
 if TYPE_CHECKING:
-    from eaglectl.judge.judge import Report
+    from eaglectl.judge.judgement import Report
 
 T = TypeVar("T")
 CRASH = 70
@@ -38,7 +38,7 @@ def validate_all(
 
     `unopened` makes the report of a source that cannot be validated, from the source and the message.
     """
-    from eaglectl.judge.judge import unopened_report
+    from eaglectl.judge.judgement import unopened_report
 
     def report_failure(failure: FailedSource) -> "Report":
         return (unopened or unopened_report)(failure.source, failure.message)

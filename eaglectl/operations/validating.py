@@ -15,7 +15,7 @@ from eaglectl.files.checkpoint import read_checkpoint, read_config, why_no_check
 from eaglectl.files.opening import check_cached, open_source, uncompared_weights
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.other_drafters import why_other
-from eaglectl.judge.judge import Report, judge, skipped_report, unopened_report
+from eaglectl.judge.judgement import Report, judge, unopened_report
 from eaglectl.judge.rules import select_rules
 from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.keywords import StrPath, with_keywords
@@ -24,6 +24,7 @@ from eaglectl.operations.options import ValidateOptions
 from eaglectl.operations.several import validate_all
 from eaglectl.progress import OnProgress, notify
 from eaglectl.target import choose_target, fitting_target, open_target, target_source
+from eaglectl.verdicts import CheckVerdict
 
 if TYPE_CHECKING:
     from eaglectl.files.hub import HubSource
@@ -83,10 +84,13 @@ def judge_source(
     Raises UnreadableError for files in the Hub client's cache that are not what was downloaded.
     """
     policy = options.read_policy()
+    fail_on = options.least_severity(policy)
     if options.skip_others and (why := why_other(opened)):
-        return skipped_report(path, why, options.least_severity(policy), policy.origin)
+        return Report(
+            path, path, (), CheckVerdict.SKIPPED, policy=policy.origin, fail_on=fail_on, skipped=why
+        )
     if why := why_no_checkpoint(opened):
-        return unopened_report(path, why, options.least_severity(policy), policy.origin)
+        return unopened_report(path, why, fail_on, policy.origin)
     if not options.headers_only:
         check_cached(opened)
     rules = select_rules(policy, options.select, options.ignore)
@@ -102,7 +106,7 @@ def judge_source(
             copied,
             jobs=options.jobs,
         )
-        report = judge(subject, rules, policy, options.least_severity(policy), path)
+        report = judge(subject, rules, policy, fail_on, path)
     return replace(report, is_of_copy=isinstance(copied, FolderSource))
 
 
@@ -126,8 +130,7 @@ def _given_target(source: Source, options: ValidateOptions) -> GivenTarget:
             choice = fitting_target(choice, read_checkpoint(source), options.answers)
     if choice.place is None:
         return GivenTarget(choice.known())
-    target = GivenTarget(choice.known(), target_source(choice.place), None, choice.text)
-    assert target.source is not None
+    files, config = target_source(choice.place), None
     with suppress(EaglectlError):
-        target = replace(target, config=read_config(target.source))
-    return target
+        config = read_config(files)
+    return GivenTarget(choice.known(), files, config, choice.text)

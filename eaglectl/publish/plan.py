@@ -20,10 +20,10 @@ from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageE
 from eaglectl.files.files import Stamp, naming
 from eaglectl.files.layout import CARD, NOT_WEIGHTS, RECORD, SIGNATURE, SUMS
 from eaglectl.files.source import FolderSource, read_open
-from eaglectl.judge.judge import Report
+from eaglectl.judge.judgement import Report
 from eaglectl.judge.rules.files import CODE, KNOWN, PICKLE_SUFFIXES
 from eaglectl.judge.rules.release import PATH, first_home
-from eaglectl.judge.secrets import Read, scan_file, scan_text
+from eaglectl.judge.secrets import scan_file, scan_text
 from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.verdicts import FileChange
 
@@ -216,7 +216,7 @@ def check_leaks(
         for leak in scan_file(file.name, file.size, read, token):
             leaks.add(f"{file.name} holds {leak.kind} ({leak.place})")
         is_text = file.name not in NOT_TEXT and not file.name.endswith(IMAGES)
-        if is_text and (home := first_home(file.size, read)):
+        if is_text and (home := first_home(read(0, file.size))):
             leaks.add(f"{file.name} names {home}, somebody's home folder")
     if leaks:
         more = f" and {len(leaks) - 5} more" if len(leaks) > 5 else ""
@@ -230,13 +230,8 @@ def _metadata_leaks(metadata: Mapping[str, str], token: str | None) -> Iterator[
     for leak in scan_text("\n".join((*metadata, *metadata.values())), token):
         yield f"the metadata of the weights holds {leak.kind}"
     for key, value in metadata.items():
-        data = value.encode("utf-8", "replace")
-        if PATH.fullmatch(value) or first_home(len(data), _reader(data)):
+        if PATH.fullmatch(value) or first_home(value.encode("utf-8", "replace")):
             yield f"the metadata of the weights says {key}: a path of one machine"
-
-
-def _reader(data: bytes) -> Read:
-    return lambda start, stop: data[start:stop]
 
 
 def check_message(message: str | None, token: str | None) -> None:

@@ -9,7 +9,7 @@ from eaglectl.errors import UsageError
 from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.files.layout import CARD
 from eaglectl.formats.format import Answers
-from eaglectl.judge.policy import Policy
+from eaglectl.judge.rule import Policy
 from eaglectl.options import ENGINE, NO_ENGINES, TARGET, Option, Options
 
 LICENCE = re.compile(r"[a-z][a-z0-9.+-]{0,60}")

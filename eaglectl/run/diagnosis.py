@@ -14,8 +14,7 @@ from eaglectl.base import Result
 from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
 from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import default_format, layout_for
-from eaglectl.judge.judge import Report
-from eaglectl.judge.judgement import changes_serving
+from eaglectl.judge.judgement import Report, changes_serving
 from eaglectl.judge.rule import Finding
 from eaglectl.run.answering import LayerSearch, MeasuredAnswer
 from eaglectl.run.measurement import (

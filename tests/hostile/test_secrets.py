@@ -93,16 +93,6 @@ def test_the_line_of_a_secret_is_stated() -> None:
     assert found(b"\n\n" + SECRETS["GitLab"].encode()) == [scan.Secret("a GitLab token", "line 3")]
 
 
-@pytest.mark.parametrize("distance", [-60, -30, -1, 0, 1, scan.OVERLAP, 2 * scan.OVERLAP])
-def test_a_secret_across_two_blocks_is_seen(monkeypatch: pytest.MonkeyPatch, distance: int) -> None:
-    monkeypatch.setattr(scan, "BLOCK", 50_000)
-    for kind in ("GitHub", "AWS secret, ini", "JSON web token", "Azure"):
-        data = b"word " * 20_000
-        place = 50_000 + distance
-        data = data[:place] + b"\n" + SECRETS[kind].encode() + b"\n" + data[place:]
-        assert [secret.place for secret in found(data)] == ["line 2"], kind
-
-
 def check_end_of(folder: Path, size: int) -> None:
     """A secret after `size` bytes is refused."""
     (folder / "README.md").write_bytes(b"a word and more\n" * (size >> 4) + SECRETS["GitLab"].encode())
@@ -116,7 +106,6 @@ def test_a_secret_at_the_end_of_a_streamed_file_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing_files, "MAX_KEPT", 4000)
-    monkeypatch.setattr(scan, "BLOCK", 50_000)
     check_end_of(drafter_folder(tmp_path), 180_000)
 
 

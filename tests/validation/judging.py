@@ -8,7 +8,7 @@ from typing import Any
 
 import eaglectl
 from eaglectl.formats.format import Answers
-from eaglectl.judge.judge import Report
+from eaglectl.judge.judgement import Report
 from tests.builders import (
     ABSENT,
     HIDDEN,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import eaglectl
-from eaglectl.judge.judge import Report
+from eaglectl.judge.judgement import Report
 from tests.builders import ABSENT, drafter_folder
 from tests.conftest import FIXTURES
 

@@ -9,7 +9,7 @@ import pytest
 
 import eaglectl
 from eaglectl.formats.format import Answers
-from eaglectl.judge.policy import Policy
+from eaglectl.judge.rule import Policy
 from tests.builders import (
     ABSENT,
     DRAFT,

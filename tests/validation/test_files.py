@@ -9,7 +9,7 @@ import pytest
 import eaglectl
 from eaglectl.errors import UnreadableError
 from eaglectl.files.source import FolderSource
-from eaglectl.judge.policy import Policy
+from eaglectl.judge.rule import Policy
 from tests.builders import (
     call,
     drafter_config,

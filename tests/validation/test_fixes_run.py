@@ -12,7 +12,7 @@ import pytest
 import eaglectl
 import tests.validation
 from eaglectl.formats.format import Answers
-from eaglectl.judge.judge import Report
+from eaglectl.judge.judgement import Report
 from tests.builders import Outcome, call
 from tests.validation import test_serving
 from tests.validation.judging import Bad, judged, patches

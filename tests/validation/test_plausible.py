@@ -18,8 +18,7 @@ from eaglectl.files.source import FolderSource
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.rules import rules
-from eaglectl.judge.samples import RANGES, sample_matrices
-from eaglectl.judge.vectors import read_vectors
+from eaglectl.judge.samples import RANGES, read_vectors, sample_matrices
 from tests.builders import STATED, Stored, call, read_safetensors, write_safetensors
 from tests.conftest import FIXTURES
 from tests.tiny import PROMPTS, TARGET, TINY

@@ -10,9 +10,9 @@ import pytest
 import eaglectl
 from eaglectl import read_policy
 from eaglectl.errors import UsageError
-from eaglectl.judge.judge import Report
-from eaglectl.judge.policy import Policy, Suppression
+from eaglectl.judge.judgement import Report
 from eaglectl.judge.policy_file import parse_policy
+from eaglectl.judge.rule import Policy, Suppression
 from eaglectl.judge.rules import rules, select_rules
 from tests.builders import call, drafter_folder, refusal
 

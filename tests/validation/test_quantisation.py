@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eaglectl.judge.policy import Policy
+from eaglectl.judge.rule import Policy
 from tests.builders import Stored, drafter_tensors, floats
 from tests.validation.patches import Patch, check
 

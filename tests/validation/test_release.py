@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.judge.policy import Policy
+from eaglectl.judge.rule import Policy
 from eaglectl.operations.converting import ConvertOptions
 from tests.builders import drafter_folder
 from tests.validation.patches import Patch, check

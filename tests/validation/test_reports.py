@@ -19,19 +19,15 @@ from rich.console import Console as RichConsole
 
 import eaglectl
 from eaglectl.engines.engine import Verdict
-from eaglectl.judge.judge import Report, Suppressed, unopened_report
-from eaglectl.judge.judgement import Unchecked
-from eaglectl.judge.policy import Suppression
-from eaglectl.judge.rule import Finding, Match, Rule, Severity
+from eaglectl.judge.judgement import Report, Suppressed, Unchecked, unopened_report
+from eaglectl.judge.rule import Finding, Match, Rule, Severity, Suppression
 from eaglectl.publish import project
 from eaglectl.report import findings
-from eaglectl.report.ci.annotations import github
-from eaglectl.report.ci.junit import junit
+from eaglectl.report.ci.formats import fingerprints, github, junit, sarif
 from eaglectl.report.ci.outputs import FORMATS, render
 from eaglectl.report.ci.places import Places, key_offset
-from eaglectl.report.ci.sarif import sarif
 from eaglectl.report.documents.validate import validate_document
-from eaglectl.report.findings import fingerprints, reports_outline
+from eaglectl.report.findings import reports_outline
 from eaglectl.report.terminal import Console, as_text, print_outline
 from eaglectl.text import as_markdown
 from eaglectl.verdicts import ServedAs
@@ -97,7 +93,7 @@ def report(path: str = "drafter", **changes: Any) -> Report:
             Unchecked(RULES[301], "d2t cannot be read", True),
         ),
         (Suppressed(finding(203, "is narrow", "tensor:x"), by),),
-        (Suppression("EGL999", "long gone"), OLD),
+        (Suppression("EGL999", "long gone"),),
         (RULES[204],),
         "eaglectl.toml",
         0.5,
@@ -293,7 +289,7 @@ def test_sarif_holds_the_rule_the_level_and_its_page() -> None:
 
 def test_sarif_links_to_the_repository_that_pyproject_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "repository", lambda: "https://git.example.org/me/eaglectl")
-    monkeypatch.setattr("eaglectl.report.ci.sarif.repository", findings.repository)
+    monkeypatch.setattr("eaglectl.report.ci.formats.repository", findings.repository)
     document = json.loads(sarif([report()]))
     driver = document["runs"][0]["tool"]["driver"]
     assert driver["informationUri"] == "https://git.example.org/me/eaglectl"

@@ -16,10 +16,8 @@ from eaglectl.engines.registry import parse_engine
 from eaglectl.files.opening import open_source
 from eaglectl.files.source import FolderSource
 from eaglectl.judge import rules as rule_modules
-from eaglectl.judge.judge import judge
-from eaglectl.judge.judgement import changes_serving
-from eaglectl.judge.policy import Policy
-from eaglectl.judge.rule import Rule
+from eaglectl.judge.judgement import changes_serving, judge
+from eaglectl.judge.rule import Policy, Rule
 from eaglectl.judge.rules import NOT_OF_EVERY_ENGINE, rules
 from eaglectl.judge.subject import GivenTarget, Subject
 from tests.builders import drafter_folder

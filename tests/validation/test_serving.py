@@ -16,8 +16,8 @@ from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.names import WRAPPERS
-from eaglectl.judge.judge import Report
-from eaglectl.judge.policy import Policy, Suppression
+from eaglectl.judge.judgement import Report
+from eaglectl.judge.rule import Policy, Suppression
 from eaglectl.judge.rules import rules
 from eaglectl.judge.rules.serving import RULES
 from eaglectl.operations.converting import ConvertOptions

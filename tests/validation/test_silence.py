@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.judge.judge import Report
+from eaglectl.judge.judgement import Report
 from eaglectl.operations.converting import ConvertOptions
 from tests.builders import HIDDEN, drafter_folder, floats, sharded_folder
 from tests.cases import CASES, REFUSED, Case

@@ -386,25 +386,6 @@ def test_bytes_are_counted_as_they_are_read(tmp_path: Path, monkeypatch: pytest.
     assert reported == [(1024, 1220), (1200, 1220), (1220, 1220)]
 
 
-class Elsewhere(FolderSource):
-    """A folder of another machine."""
-
-    def path(self, name: str) -> None:  # type: ignore[override]
-        return None
-
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        return FolderSource(self.root).read(name, start, stop)
-
-
-def test_a_file_on_another_machine_is_scanned_by_ranges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = scanned(tmp_path, one=floats("a", 600), two=poisoned(FC, b"\xc0\x7f", 700)[FC])
-    monkeypatch.setattr(scanning, "FETCH_SIZE", 1024)
-    tensors = tuple(read_checkpoint(FolderSource(tmp_path)).tensors.values())
-    assert scanning.scan(Elsewhere(tmp_path), tensors) == here
-
-
 def test_the_first_bad_number_stays_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "BLOCK_SIZE", 8)
     nan, zero = b"\xc0\x7f", bytes(2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eaglectl.judge.policy import Policy
+from eaglectl.judge.rule import Policy
 from tests.builders import DRAFT, HIDDEN, VOCAB, drafter_tensors, floats, write_safetensors
 from tests.validation.patches import Patch, check
 

@@ -42,8 +42,7 @@ from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.judge.outputs import judge_plan, notes_of
-from eaglectl.judge.policy import Policy
-from eaglectl.judge.rule import Finding
+from eaglectl.judge.rule import Finding, Policy
 from eaglectl.keywords import StrPath, path_text, with_keywords
 from eaglectl.operations.comparing import diff
 from eaglectl.operations.converting import convert, default_place

@@ -93,8 +93,8 @@ def _with_policy(options: UploadOptions, folder: str) -> UploadOptions:
 
     A policy's file that nobody named is told, also where the plan is not shown.
     """
-    from eaglectl.judge.policy import Policy
     from eaglectl.judge.policy_file import read_policy
+    from eaglectl.judge.rule import Policy
 
     path = options.policy if isinstance(options.policy, str) else None
     policy = read_policy(path, judged=[folder])

@@ -24,12 +24,10 @@ from eaglectl.files.opening import open_local_folder, open_source
 from eaglectl.formats.commands import command, completing, whole_commands
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.judge import Report
-from eaglectl.judge.judgement import judge_drafter
+from eaglectl.judge.judgement import Report, judge_drafter
 from eaglectl.judge.outputs import notes_of
-from eaglectl.judge.policy import Policy
 from eaglectl.judge.policy_file import read_policy
-from eaglectl.judge.rule import Finding
+from eaglectl.judge.rule import Finding, Policy
 from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.operations.comparing import compare_headers, naming_side, read_side

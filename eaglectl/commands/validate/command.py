@@ -24,7 +24,7 @@ from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
 
 if TYPE_CHECKING:
-    from eaglectl.judge.judge import Report
+    from eaglectl.judge.judgement import Report
 
 REPORTS = "Reports"
 Sources = Annotated[
@@ -89,7 +89,7 @@ def validate_command(
     page: Page = None,
 ) -> None:
     """Check checkpoints by rules, and by what each engine release does with them."""
-    from eaglectl.judge.judge import overall_verdict
+    from eaglectl.judge.judgement import overall_verdict
     from eaglectl.judge.policy_file import read_policy
     from eaglectl.operations.validating import check_options
     from eaglectl.report.ci import outputs
@@ -116,7 +116,7 @@ def _validate_all(
     settings: OutputSettings, folders: Sequence[str], options: ValidateOptions
 ) -> "tuple[list[Report], bool]":
     """The reports on all folders, and whether eaglectl crashed on one; tracebacks go to stderr."""
-    from eaglectl.judge.judge import unopened_report
+    from eaglectl.judge.judgement import unopened_report
     from eaglectl.operations.several import validate_all
     from eaglectl.operations.validating import validate
 
@@ -144,6 +144,5 @@ def _show(settings: OutputSettings, name: str, reports: "list[Report]", json_ver
 
 
 def _folder(source: str) -> str:
-    """The source, or the folder of a file of FILES_OF_FOLDER."""
     path = Path(source)
     return str(path.parent) if path.name in FILES_OF_FOLDER and path.is_file() else source

@@ -8,8 +8,8 @@ from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.hub import HubSource, open_hub
 from eaglectl.files.layout import SIGNATURE
 from eaglectl.files.opening import hub_name, open_local_folder
-from eaglectl.judge.policy import Policy
 from eaglectl.judge.policy_file import read_policy
+from eaglectl.judge.rule import Policy
 from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.progress import OnProgress
 from eaglectl.publish.request import VerifyOptions

@@ -7,8 +7,7 @@ from functools import cache
 from importlib import import_module
 
 from eaglectl.errors import UsageError
-from eaglectl.judge.policy import Policy
-from eaglectl.judge.rule import Rule
+from eaglectl.judge.rule import Policy, Rule
 
 # modules of which no rule concerns how every engine serves a checkpoint; `inspect` does without them
 NOT_OF_EVERY_ENGINE = ("release", "serving")
@@ -34,15 +33,6 @@ def find_rule(text: str) -> Rule:
     raise UsageError(f"{text} is no rule; {hint}")
 
 
-def find_rules(text: str) -> tuple[Rule, ...]:
-    """The rules that an id, a name or a family's prefix (EGL2) names. Raises UsageError with similar
-    names.
-    """
-    prefix = text.upper()
-    family = tuple(rule for rule in rules() if prefix in ("EGL", f"EGL{rule.number // 100}"))
-    return family or (find_rule(text),)
-
-
 def select_rules(policy: Policy, select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[Rule, ...]:
     """The rules to run: those that `select` names (all if it names none), less those that `ignore` names.
 
@@ -59,4 +49,9 @@ def select_rules(policy: Policy, select: Iterable[str] = (), ignore: Iterable[st
 
 def rule_ids(texts: Iterable[str]) -> set[str]:
     """The ids of the rules that ids, names and families' prefixes name. Raises UsageError."""
-    return {rule.id for text in texts for rule in find_rules(text)}
+    ids: set[str] = set()
+    for text in texts:
+        prefix = text.upper()
+        family = {rule.id for rule in rules() if prefix in ("EGL", f"EGL{rule.number // 100}")}
+        ids |= family or {find_rule(text).id}
+    return ids

@@ -138,12 +138,13 @@ def null_fields(subject: Subject) -> Iterator[Match]:
     layer = subject.config.get("transformer_layer_config")
     is_nested = isinstance(layer, Mapping) or subject.config.get("speculators_model_type") is not None
     config = layer if isinstance(layer, Mapping) else subject.config
-    own = () if is_nested else ("target_hidden_size",)
-    typed = (*TYPED, *TYPED_BY_TYPE.get(str(config.get("model_type")), ()), *own)
-    nulls = [key for key in typed if key in config and config[key] is None]
+    prefix = "transformer_layer_config." if is_nested else ""
+    typed = (*TYPED, *TYPED_BY_TYPE.get(str(config.get("model_type")), ()), "target_hidden_size")
+    keys = typed[:-1] if is_nested else typed
+    nulls = [key for key in keys if key in config and config[key] is None]
     for key in nulls:
-        path = f"transformer_layer_config.{key}" if is_nested else key
-        yield Match(f"{key} is null; a value of its type is needed, or no such key", f"config.json:{path}")
+        text = f"{key} is null; a value of its type is needed, or no such key"
+        yield Match(text, f"config.json:{prefix}{key}")
     if not nulls and subject.ended_on("null-fields"):
         yield from subject.reported("null-fields")
 
@@ -174,18 +175,15 @@ def spellings_agree(subject: Subject) -> Iterator[Match]:
     Fix: keep the value that was trained, and remove or correct the other. Where tensors show it,
     `eaglectl convert SOURCE` does.
     """
-    config = subject.config
-    inner = config.get("transformer_layer_config")
+    config, inner = subject.config, subject.config.get("transformer_layer_config")
     layer: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {}
-    stated = [config.get(key) for key in ("torch_dtype", "dtype") if config.get(key) is not None]
+    stated = [config[key] for key in ("torch_dtype", "dtype") if config.get(key) is not None]
     if len({str(dtype).removeprefix("torch.") for dtype in stated}) > 1:
         yield Match("torch_dtype is {} and dtype is {}".format(*stated), "config.json:torch_dtype")
     for key in sorted(set(config) & set(layer) - set(OF_TWO_LEVELS) - set(SPECULATORS_KEYS)):
         if config[key] is not None and layer[key] is not None and config[key] != layer[key]:
-            yield Match(
-                f"{key} is {config[key]!r} at the top and {layer[key]!r} in transformer_layer_config",
-                f"config.json:{key}",
-            )
+            text = f"{key} is {config[key]!r} at the top and {layer[key]!r} in transformer_layer_config"
+            yield Match(text, f"config.json:{key}")
     for note in subject.drafter.notes if subject.read_error is None else ():
         if note.topic == "spellings-agree" and note.is_open:
             raise CannotLook(note.text)  # a conversion assumed it: this file states one value alone
@@ -297,8 +295,11 @@ def _speculators_model_type(subject: Subject, layer: Mapping[str, Any] | None) -
         return
     elif layer_type in LAYER_TYPES and (layer_type == "qwen3") != has_qk_norm:
         norm = "q_norm" if has_qk_norm else "no q_norm"
-        text = f"transformer_layer_config's model_type is {layer_type!r}, and the file has {norm}"
-        yield Match(f"{text}; Qwen3's attention has one, Llama's has none", place)
+        yield Match(
+            f"transformer_layer_config's model_type is {layer_type!r}, and the file has {norm}"
+            "; Qwen3's attention has one, Llama's has none",
+            place,
+        )
     else:
         yield from _unknown_model_type(layer_type, LAYER_TYPES, place)
 
@@ -344,9 +345,8 @@ def allowed_architecture(subject: Subject) -> Iterator[Match]:
     names = subject.config.get("architectures")
     for name in names if isinstance(names, list) else [names]:
         if not any(fnmatchcase(str(name), pattern) for pattern in allowed):
-            yield Match(
-                f"{name} is not among {', '.join(allowed)}", key_place(subject.config, "architectures")
-            )
+            text = f"{name} is not among {', '.join(allowed)}"
+            yield Match(text, key_place(subject.config, "architectures"))
 
 
 def _served(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -482,27 +482,25 @@ def dimensions(subject: Subject) -> Iterator[Match]:
     key = "target_hidden_size"
     is_null = key in subject.config and not has_layer  # EGL104 reports it
     if flat.get(key) is None and not is_null and dims.target_hidden != dims.hidden:
-        widths = f"aux states {dims.hidden} wide, and fc takes {dims.target_hidden}"
-        yield Match(f"config has no {key}; engines then take {widths}", "config.json")
+        yield Match(
+            f"config has no {key}; engines then take "
+            f"aux states {dims.hidden} wide, and fc takes {dims.target_hidden}",
+            "config.json",
+        )
 
 
 def _class_defaults(subject: Subject) -> Iterator[Match]:
-    """Sizes that the config leaves to its class, whose default is another."""
     flat, dims = subject.flat, subject.drafter.dims
     for key, default in DEFAULTS[_stored_class(subject)].items():
         size = getattr(dims, DIMENSIONS.get(key, key))
         if key == "q_lora_rank" and not size:
             continue  # EGL201 reports its tensors
-        if key == "q_lora_rank" and key in flat and flat[key] is None:
-            yield Match(
-                f"q_lora_rank is null, with which engines build q_proj, and the tensors have {size}",
-                key_place(subject.config, key),
-            )
         if key not in flat and size != default:
-            yield Match(
-                f"config has no {key}; its class then means {default}, and the tensors have {size}",
-                "config.json",
-            )
+            text = f"config has no {key}; its class then means {default}, and the tensors have {size}"
+            yield Match(text, "config.json")
+        elif key == "q_lora_rank" and key in flat and flat[key] is None:
+            text = f"q_lora_rank is null, with which engines build q_proj, and the tensors have {size}"
+            yield Match(text, key_place(subject.config, key))
 
 
 @rule("EGL116", "mask-token", "error")
@@ -536,13 +534,13 @@ def config_schema(subject: Subject) -> Iterator[Match]:
     if _fits(schema, subject.config):
         return
     # keys of values that reading the checkpoint reported already
-    if subject.read_error is not None:
-        reported = {subject.read_error.where.removeprefix("config.json:").rpartition(".")[2]}
-    else:
-        reported = {note.about for note in subject.drafter.notes if note.topic == "value-types"}
+    reported = (
+        {note.about for note in subject.drafter.notes if note.topic == "value-types"}
+        if subject.read_error is None
+        else {subject.read_error.where.removeprefix("config.json:").rpartition(".")[2]}
+    )
     for where, message in violations(schema, subject.config):
-        key = where.partition("[")[0].rpartition(".")[2]
-        if key not in (*CHECKED_ELSEWHERE, *reported):
+        if where.partition("[")[0].rpartition(".")[2] not in (*CHECKED_ELSEWHERE, *reported):
             yield Match(f"{where} does not fit: {message}", f"config.json:{where}")
 
 
@@ -569,7 +567,6 @@ def schema_file(name: str) -> Path:
 
 @cache
 def _schema(name: str) -> Mapping[str, Any]:
-    """A producer's config schema. Raises CannotLook where its file is missing."""
     file = schema_file(f"config-{name}.schema.json")
     try:
         schema: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))

@@ -23,8 +23,7 @@ def misread(subject: Subject) -> Mapping[str, str]:
     for canonical, (name, sample) in subject.samples.items():
         dtype = subject.drafter.tensors[canonical].dtype
         # a bfloat16's exponent has three bits more: read as float16, its numbers lie between 1/16 and 4
-        is_narrow = sample.small < (RANGES["small"].below or 0) and 1 / 16 < sample.rms < 4
-        if dtype == "F16" and is_narrow:
+        if dtype == "F16" and sample.small < (RANGES["small"].below or 0) and 1 / 16 < sample.rms < 4:
             shown[name] = f"none of its numbers is below a tenth of their RMS, {sample.rms:.2f}"
         elif dtype == "BF16" and sample.rms < (RANGES["scale"].below or 0):
             shown[name] = f"the RMS of its numbers is {sample.rms:.1g}"
@@ -53,10 +52,11 @@ def outlier(subject: Subject) -> Iterator[Match]:
     for _, stored, sample in _plausible(subject):
         peak = subject.scan[stored]
         if not peak.bad and sample.rms * (RANGES["peak"].above or 0) < peak.largest <= HALF:
-            text = (
+            yield Match(
                 f"{stored} reaches {peak.largest:.3g}, {peak.largest / sample.rms:,.0f} times the root mean"
+                f" square of its numbers ({sample.rms:.2g})",
+                f"tensor:{stored}",
             )
-            yield Match(f"{text} square of its numbers ({sample.rms:.2g})", f"tensor:{stored}")
 
 
 @rule("EGL217", "unread-block", "warning")
@@ -80,7 +80,6 @@ def unread_block(subject: Subject) -> Iterator[Match]:
 
 
 def _input(subject: Subject, name: str, at: int) -> str:
-    """What a block of columns reads."""
     if name != "fc.weight":
         return ("the embedding", "the fed-back state")[at]
     boundaries = subject.drafter.aux.boundaries
@@ -166,8 +165,12 @@ def misread_dtype(subject: Subject) -> Iterator[Match]:
         reading, other = next(names for names in WORDS.items() if names[1] != dtype)
         more = f" and {len(others) - 1} others" if len(others) > 1 else ""
         fix = f"run `eaglectl convert SOURCE --fix-reading dtype={reading}`, which keeps the bytes."
-        text = f"{stored}{more}, stated as {dtype}, {'hold' if more else 'holds'} {other}"
-        yield Match(f"{text}: read as {dtype}, {words}", f"tensor:{stored}", fix)
+        yield Match(
+            f"{stored}{more}, stated as {dtype}, {'hold' if more else 'holds'} {other}"
+            f": read as {dtype}, {words}",
+            f"tensor:{stored}",
+            fix,
+        )
 
 
 def _norms(subject: Subject) -> Mapping[str, str]:

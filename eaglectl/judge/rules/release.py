@@ -1,20 +1,28 @@
-"""Rules on what is published with a drafter: its record, card, checksums, paths of a machine, and keys."""
+"""Rules on what is published with a drafter: its record, card, checksums, paths of a machine, and keys.
 
+Also the launch commands of the card, and what they state of speculation that is not the drafter's.
+"""
+
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
 
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.engines.data import load
+from eaglectl.engines.registry import launch_commands
 from eaglectl.errors import EaglectlError
 from eaglectl.files.front_matter import front_matter
 from eaglectl.files.record import RECORD_SCHEMA, is_untrained
-from eaglectl.judge.launch_lines import launch_faults
 from eaglectl.judge.rule import CannotLook, Match, rule
 from eaglectl.judge.rules.files import PICKLE_SUFFIXES
-from eaglectl.judge.secrets import check_searched, overlapping, scan_file, scan_text
+from eaglectl.judge.secrets import check_searched, scan_file, scan_text
 from eaglectl.judge.subject import Subject
 
 PATH = re.compile(
@@ -83,23 +91,23 @@ def secret(subject: Subject) -> Iterator[Match]:
     """
     error: EaglectlError | None = None
     read: tuple[str, ...] = ()
-    is_clean = True
+    leaks: list[Match] = []
     if subject.read_error is None:
         read, metadata = subject.checkpoint.weight_files, subject.checkpoint.metadata
         header = "\n".join((*metadata, *metadata.values(), *subject.checkpoint.tensors))
-        for leak in scan_text(header):
-            yield Match(f"the header of {read[0]} holds {leak.kind}", read[0])
+        yield from (
+            Match(f"the header of {read[0]} holds {leak.kind}", read[0]) for leak in scan_text(header)
+        )
     for name in subject.names:
         if name in read or name.lower().endswith(PICKLE_SUFFIXES):  # EGL002 reports pickles
             continue
         try:
-            leaks = list(scan_file(name, subject.source.size(name), partial(subject.source.read, name)))
+            found = list(scan_file(name, subject.source.size(name), partial(subject.source.read, name)))
+            leaks += [Match(f"{name} holds {leak.kind} ({leak.place})", name) for leak in found]
         except EaglectlError as reason:
-            error, leaks = error or reason, []
-        for leak in leaks:
-            is_clean = False
-            yield Match(f"{name} holds {leak.kind} ({leak.place})", name)
-    if error is not None and is_clean:
+            error = error or reason
+    yield from leaks
+    if error is not None and not leaks:
         raise CannotLook(str(error))
 
 
@@ -107,12 +115,13 @@ def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
     """Every text in a JSON value with its path, as "key.key[0]"."""
     if isinstance(value, str):
         yield place, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _texts(inner, f"{place}.{key}" if place else key)
+    parts: Mapping[str, Any] = {}
+    if isinstance(value, Mapping):
+        parts = {f"{place}.{key}" if place else key: inner for key, inner in value.items()}
     elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _texts(inner, f"{place}[{index}]")
+        parts = {f"{place}[{index}]": inner for index, inner in enumerate(value)}
+    for path, inner in parts.items():
+        yield from _texts(inner, path)
 
 
 @rule("EGL901", "record-agrees", "warning")
@@ -130,24 +139,19 @@ def record_agrees(subject: Subject) -> Iterator[Match]:
     if record.get("schema") != RECORD_SCHEMA:
         yield Match(f"{RECORD} states schema {record.get('schema')!r}; {RECORD_SCHEMA!r} is known", RECORD)
         return
+    boundaries, own, steps = record.get("boundaries"), drafter.aux.boundaries, record.get("tensors")
+    named = [
+        step.get("name") for step in (steps if isinstance(steps, list) else ()) if isinstance(step, dict)
+    ]
+    missing = [str(name) for name in named if name is not None and name not in subject.checkpoint.tensors]
     if record.get("eagle") != drafter.version:
-        yield Match(
-            f"{RECORD} states EAGLE {record.get('eagle')!r} and the files are EAGLE {drafter.version}", RECORD
-        )
-    boundaries, own = record.get("boundaries"), drafter.aux.boundaries
+        text = f"EAGLE {record.get('eagle')!r} and the files are EAGLE {drafter.version}"
+        yield Match(f"{RECORD} states {text}", RECORD)
     if boundaries and own is not None and list(own) != boundaries:
         yield Match(f"{RECORD} states boundaries {boundaries} and the files {list(own)}", RECORD)
-    steps = record.get("tensors")
-    named = [
-        str(step["name"])
-        for step in (steps if isinstance(steps, list) else ())
-        if isinstance(step, dict) and "name" in step
-    ]
-    if missing := [name for name in named if name not in subject.checkpoint.tensors]:
-        yield Match(
-            f"{RECORD} records how {', '.join(missing[:3])} was made, and the weights have no such tensor",
-            RECORD,
-        )
+    if missing:
+        text = f"how {', '.join(missing[:3])} was made, and the weights have no such tensor"
+        yield Match(f"{RECORD} records {text}", RECORD)
 
 
 @rule("EGL902", "card-facts", "note")
@@ -172,8 +176,7 @@ def card_commands(subject: Subject) -> Iterator[Match]:
 
     Fix: copy the launch commands that `eaglectl inspect SOURCE` prints into README.md.
     """
-    card = _text(subject, CARD)
-    if not any(command in card for command in COMMANDS):
+    if not any(command in _text(subject, CARD) for command in COMMANDS):
         yield Match(f"{CARD} has no launch command of vLLM or SGLang", CARD)
 
 
@@ -187,9 +190,9 @@ def card_speculation(subject: Subject) -> Iterator[Match]:
 
     Fix: copy the launch commands that `eaglectl inspect SOURCE` prints into README.md.
     """
-    if not _has(subject, CARD, "EGL909"):
-        return
-    for words, right in launch_faults(_text(subject, CARD), subject.drafter):
+    for words, right in (
+        launch_faults(_text(subject, CARD), subject.drafter) if _has(subject, CARD, "EGL909") else ()
+    ):
         yield Match(f"a command of {CARD}: {words}", CARD, f"write `{right}`.")
 
 
@@ -204,14 +207,11 @@ def checksums(subject: Subject) -> Iterator[Match]:
     if not _has(subject, SUMS, "EGL904"):
         return
     sums = read_sums(_text(subject, SUMS))
-    unlisted = [
-        name for name in subject.names if name.lower().endswith(".safetensors") and name not in sums.digests
-    ]
-    matches = [
-        *(Match(f"line {number} of {SUMS} is no digest and name", SUMS) for number in sums.broken),
-        *(Match(f"{name} is not in {SUMS}", name) for name in unlisted),
-        *(match for name, digests in sums.digests.items() for match in _listed(subject, name, digests)),
-    ]
+    weights = [name for name in subject.names if name.lower().endswith(".safetensors")]
+    matches = [Match(f"line {number} of {SUMS} is no digest and name", SUMS) for number in sums.broken]
+    matches += [Match(f"{name} is not in {SUMS}", name) for name in weights if name not in sums.digests]
+    for name, digests in sums.digests.items():
+        matches += _listed(subject, name, digests)
     yield from matches
     if subject.headers_only and not matches:
         raise CannotLook("the digests of weights need their data, and --headers-only leaves it closed")
@@ -227,19 +227,15 @@ def home_path(subject: Subject) -> Iterator[Match]:
     """
     for name in subject.names:
         if name.endswith(TEXTS) and name not in ("config.json", "tokenizer.json"):  # EGL109's; words
-            size = subject.source.size(name)
-            check_searched(name, size)
-            if path := first_home(size, partial(subject.source.read, name)):
+            check_searched(name, subject.source.size(name))
+            if path := first_home(subject.source.read(name)):
                 yield Match(f"{name} names {path}", name)
 
 
-def first_home(size: int, read: Callable[[int, int], bytes]) -> str:
-    """The first home folder in a file of `size` bytes that is not a document's placeholder, or nothing."""
-    for text in overlapping(size, read):
-        for match in HOME.finditer(text.decode("utf-8", "replace")):
-            if (match[2] or "").lower() not in PLACEHOLDER_USERS:
-                return match[0]
-    return ""
+def first_home(text: bytes) -> str:
+    """The first home folder in a text that is not a document's placeholder, or nothing."""
+    homes = HOME.finditer(text.decode("utf-8", "replace"))
+    return next((home[0] for home in homes if (home[2] or "").lower() not in PLACEHOLDER_USERS), "")
 
 
 @rule("EGL906", "init-only", "warning")
@@ -331,22 +327,148 @@ def read_sums(text: str) -> Sums:
 
 
 def _listed(subject: Subject, name: str, digests: Sequence[str]) -> Iterator[Match]:
-    """How a file differs from the digests that the list states for it."""
     if len(digests) > 1:
         yield Match(f"{SUMS} states {len(digests)} digests for {name}, and a file has one", SUMS)
     elif name not in subject.names:
         yield Match(f"{SUMS} lists {name}, and there is no such file", SUMS)
-    elif subject.headers_only and name.endswith(".safetensors"):
+    elif not (subject.headers_only and name.endswith(".safetensors")):
+        import hashlib  # late: it loads OpenSSL, and few checkpoints have a list of digests
+
+        digest, size = hashlib.sha256(), subject.source.size(name)
+        source = subject.source if size <= CHUNK_SIZE else subject.on_disk
+        for start in range(0, size, CHUNK_SIZE):
+            digest.update(source.read(name, start, min(start + CHUNK_SIZE, size)))
+        if (found := digest.hexdigest()) != digests[0]:
+            yield Match(f"{name} has SHA-256 {found[:12]}... and {SUMS} states {digests[0][:12]}...", name)
+
+
+OPTION_CONFIG = "speculative-config"
+ALGORITHM = ("speculative-algorithm", "speculative-algo")
+DRAFTER = ("speculative-draft-model-path", "speculative-draft-model")
+# vLLM's short options and the keys of its --speculative-config that they set
+SHORT = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
+OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+LONGEST = 8192  # characters of a command
+
+
+def launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
+    """What is wrong in each launch command of `card`, and the command in its place.
+
+    Those of vLLM and of SGLang with options of speculation are read; a command that no shell splits is not.
+    """
+    for words in _commands(card):
+        options = dict(_options(words))
+        given = _vllm_config(options)
+        tokens = given.get("num_speculative_tokens")
+        if given or any("vllm" in word for word in words):
+            engine, faults, path = (
+                "vllm",
+                "; ".join(_vllm_faults(given, options, drafter)),
+                given.get("model"),
+            )
+        else:
+            engine, faults = "sglang", "; ".join(_sglang_faults(options, drafter))
+            path, tokens = _first(options, DRAFTER), _number(options, "num-steps")
+        if faults:
+            served = next((word for before, word in pairwise(words) if before == "serve"), None)
+            target = served or options.get("model-path") or options.get("model") or None
+            number = tokens if isinstance(tokens, int) and tokens > 0 else 3
+            yield faults, launch_commands(drafter, str(path or "DRAFTER"), number, target_text=target)[engine]
+
+
+def _commands(card: str) -> Iterator[Sequence[str]]:
+    """The words of each command that states speculation; quotes may go on in the lines that follow."""
+    kept = ""
+    for line in re.sub(r"\\\r?\n", " ", card).splitlines():
+        is_end = not line.strip() or line.startswith("```")
+        kept = "" if is_end else f"{kept}\n{line}".lstrip("\n")
+        try:
+            words = shlex.split(kept)
+        except ValueError:
+            kept = kept if "--spec" in kept and len(kept) <= LONGEST else ""
+            continue
+        if "--speculative" in kept or ("vllm" in kept and "--spec-" in kept):
+            yield words
+        kept = ""
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for word, following in zip(words, (*words[1:], "--"), strict=True):
+        if match := OPTION.fullmatch(word):
+            value = "" if following.startswith("-") else following
+            yield match[1].replace("_", "-"), value if match[2] is None else match[2]
+
+
+def _vllm_config(options: Mapping[str, str]) -> Mapping[str, Any]:
+    """What --speculative-config states, as JSON or by dotted keys; nothing where it is not read."""
+    keys = {
+        SHORT.get(name, name.removeprefix(f"{OPTION_CONFIG}.")).replace("-", "_"): value
+        for name, value in options.items()
+        if name in SHORT or name.startswith(f"{OPTION_CONFIG}.")
+    }
+    try:
+        stated = json.loads(options.get(OPTION_CONFIG) or options.get("sc") or "{}")
+    except ValueError:
+        return {}
+    numbers = {name: int(value) if value.isdecimal() else value for name, value in keys.items()}
+    return {**stated, **numbers} if isinstance(stated, dict) else {}
+
+
+def _vllm_faults(given: Mapping[str, Any], options: Mapping[str, str], drafter: Drafter) -> Iterator[str]:
+    for name in options:
+        if name.startswith(("speculative-", "num-speculative-")) and not name.startswith(OPTION_CONFIG):
+            yield f"vLLM has no --{name} since its V1 engine; --speculative-config states it"
+    if not given:
         return
-    elif (digest := _digest(subject, name)) != digests[0]:
-        yield Match(f"{name} has SHA-256 {digest[:12]}... and {SUMS} states {digests[0][:12]}...", name)
+    known = load("vllm")["speculative_options"]
+    for key in given:
+        if key.partition(".")[0] not in known["names"]:
+            yield f"--speculative-config has {json.dumps(key)}, which vLLM {known['release']} refuses"
+    method = given.get("method", "eagle3")
+    if method != "eagle3":
+        yield f'--speculative-config has "method": {json.dumps(method)}, and this drafter\'s is "eagle3"'
+    if drafter.kind == "peagle" and given.get("parallel_drafting") not in (True, "true"):
+        yield '--speculative-config has no "parallel_drafting": true, without which vLLM drafts one by one'
+    if type(given.get("num_speculative_tokens")) is not int:
+        yield "--speculative-config has no num_speculative_tokens, without which vLLM does not start"
 
 
-def _digest(subject: Subject, name: str) -> str:
-    import hashlib  # late: it loads OpenSSL, and few checkpoints have a list of digests
+def _sglang_faults(options: Mapping[str, str], drafter: Drafter) -> Iterator[str]:
+    name = next((name for name in ALGORITHM if name in options), "")
+    if not name:
+        return
+    if options[name].upper() != "EAGLE3":
+        yield (
+            f"--{name} {options[name]} hands the drafter the target's last state alone, and this drafter is"
+            " EAGLE3's: the acceptance length is 1.00 (sglang 21272)"
+        )
+    if not _first(options, DRAFTER):
+        yield f"--{name} without --speculative-draft-model-path names no drafter"
+    steps, tokens = _number(options, "num-steps"), _number(options, "num-draft-tokens")
+    if _number(options, "eagle-topk") == 1 and None not in (steps, tokens) and tokens != (steps or 0) + 1:
+        yield (
+            f"{steps} steps with --speculative-eagle-topk 1 are {(steps or 0) + 1} draft tokens, and"
+            f" --speculative-num-draft-tokens is {tokens}"
+        )
+    # what SGLang's parser does not know; the beginning of one name stands for it
+    known = load("sglang")["speculative_options"]
+    for option in [option for option in options if option.startswith("speculative-")]:
+        begins = [each for each in known["names"] if f"speculative-{each}".startswith(option)]
+        if option.removeprefix("speculative-") not in known["names"] and len(begins) != 1:
+            yield f"SGLang {known['release']} has no --{option}, and does not start"
+    method = options.get("quantization", "unquant")
+    own = "speculative-draft-model-quantization" in options
+    if method != "unquant" and not own and drafter.quantisation is None:
+        yield (
+            f"--quantization {method} is taken over by the drafter, whose weights are not quantised, unless"
+            " --speculative-draft-model-quantization unquant stands beside it (sglang 28196)"
+        )
 
-    digest, size = hashlib.sha256(), subject.source.size(name)
-    source = subject.source if size <= CHUNK_SIZE else subject.on_disk
-    for start in range(0, size, CHUNK_SIZE):
-        digest.update(source.read(name, start, min(start + CHUNK_SIZE, size)))
-    return digest.hexdigest()
+
+def _first(options: Mapping[str, str], names: Sequence[str]) -> str:
+    return next((options[name] for name in names if options.get(name)), "")
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(f"speculative-{name}", "")
+    return int(value) if value.isdecimal() and len(value) < 10 else None

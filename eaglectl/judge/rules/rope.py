@@ -194,8 +194,7 @@ def rope_values(subject: Subject) -> Iterator[Match]:
     yield from subject.reported("rope-values")
     if subject.ended_on("rope-values"):
         return
-    rope = subject.drafter.rope
-    scaling = rope.scaling or {"rope_type": "default"}
+    scaling = subject.drafter.rope.scaling or {"rope_type": "default"}
     kind = scaling["rope_type"]
     if kind not in SCALINGS:
         yield Match(
@@ -275,7 +274,6 @@ rope_untrained = note_rule(
 
 
 def _target_config(subject: Subject) -> Mapping[str, Any]:
-    """The config of the target's language model."""
     return text_part(subject.target.given_config)
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eaglectl.engines.behaviour import AppliedFact, Fact
+from eaglectl.engines.behaviour import Fact
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.layers import IDS
 from eaglectl.engines.registry import ENGINES
@@ -40,7 +40,6 @@ ARCHITECTURES = {
 OLDEST = "Eagle3LlamaForCausalLM"  # for releases that do not know the name that most engines do
 TARGET_FACTS = ("target-lacks", "target-unlisted")
 NOT_CAPTURED = (*TARGET_FACTS, "target-unknown", "target-state")
-Facts = Mapping[tuple[str, str], tuple[AppliedFact, ...]]
 
 
 def edits(fact: Fact, view: View) -> Mapping[str, Any]:
@@ -82,7 +81,11 @@ def _check(engine: Engine, fact: Fact) -> Check:
     def check(subject: Subject) -> Iterator[Match]:
         if not any(request.engine == engine.name for request in subject.requests):
             raise CannotLook(f"no release of {engine.title} is asked for; pass --engine {engine.name}")
-        releases = _releases(engine, fact, subject.applied_facts)
+        releases: dict[str, list[str]] = {}  # in which the fact holds, by its message
+        for (name, release), holding in subject.applied_facts.items():
+            for applied_fact in holding if name == engine.name else ():
+                if applied_fact.fact.rule == fact.rule:
+                    releases.setdefault(applied_fact.text, []).append(release)
         if not releases:
             return
         message = "; ".join(
@@ -90,13 +93,13 @@ def _check(engine: Engine, fact: Fact) -> Check:
         )
         if fact.outcome == ServedAs.UNKNOWN:
             raise CannotLook(message)
-        checkpoint = subject.view(engine.name)
-        written = edits(fact, checkpoint)
+        view = subject.view(engine.name)
+        written = edits(fact, view)
         keys = (ABOUT.get(fact.id, ""), *(() if isinstance(fact.remedy, str) else fact.remedy))
         concerned = {release for named in releases.values() for release in named}
         yield Match(
             message,
-            next((f"config.json:{key}" for key in keys if key in checkpoint.config), ""),
+            next((f"config.json:{key}" for key in keys if key in view.config), ""),
             f"write {spelled(written)} into config.json." if written else _other_fix(fact, subject),
             tuple(f"{engine.name}=={release}" for release in engine.releases if release in concerned),
         )
@@ -105,7 +108,6 @@ def _check(engine: Engine, fact: Fact) -> Check:
 
 
 def _other_fix(fact: Fact, subject: Subject) -> str:
-    """For a target that is not captured, the releases of each engine that do; "" for other facts."""
     if fact.id not in TARGET_FACTS:
         return ""
     capturing = {engine.title: _capturing(engine, subject.view(name)) for name, engine in ENGINES.items()}
@@ -116,7 +118,6 @@ def _other_fix(fact: Fact, subject: Subject) -> str:
 
 
 def _capturing(engine: Engine, view: View) -> str:
-    """The releases of which it is known that they capture the target."""
     facts = [fact for fact in engine.facts if fact.id in NOT_CAPTURED]
 
     def captures(release: str) -> bool:
@@ -126,16 +127,6 @@ def _capturing(engine: Engine, view: View) -> str:
         )
 
     return ranges(filter(captures, engine.releases), engine.releases)
-
-
-def _releases(engine: Engine, fact: Fact, facts: Facts) -> Mapping[str, list[str]]:
-    """The releases in which a fact holds, by its message."""
-    releases: dict[str, list[str]] = {}
-    for (name, release), holding in facts.items():
-        for applied_fact in holding:
-            if name == engine.name and applied_fact.fact.rule == fact.rule:
-                releases.setdefault(applied_fact.text, []).append(release)
-    return releases
 
 
 def _rule(engine: Engine, fact: Fact) -> Rule:

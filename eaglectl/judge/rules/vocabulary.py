@@ -19,7 +19,6 @@ TURN_TOKENS = re.compile(r"</?\|?(think|tool_calls?|tool_response)\|?>")
 
 
 def _faults(subject: Subject, topic: str) -> Iterator[Match]:
-    """The faults of the tables on one topic."""
     for fault in subject.vocabulary_faults:
         if fault.topic == topic:
             yield Match(fault.text, f"tensor:{fault.tensor}", subject.vocabulary_repair)
@@ -210,8 +209,10 @@ def d2t_missing(subject: Subject) -> Iterator[Match]:
     drafter = subject.drafter
     if drafter.has_reduced_vocabulary and "d2t" not in drafter.tensors:
         size, vocab = drafter.dims.draft_vocab, drafter.dims.vocab
-        text = f"the draft vocabulary has {size} of {vocab} tokens and the weights have no d2t"
-        yield Match(f"{text}; engines would propose the first {size}")
+        yield Match(
+            f"the draft vocabulary has {size} of {vocab} tokens and the weights have no d2t"
+            f"; engines would propose the first {size}"
+        )
 
 
 @rule("EGL311", "d2t-int64", "warning")
@@ -258,7 +259,6 @@ def _end_tokens(config: Mapping[str, Any]) -> list[int]:
 
 
 def _read_json(source: Source, name: str) -> Mapping[str, Any]:
-    """A JSON object of the target; empty where there is no such file."""
     if name not in source.names():
         return {}
     value = parse_json(name, source.read(name))

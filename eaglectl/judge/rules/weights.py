@@ -1,6 +1,7 @@
 """Rules on the tensors: exactly those of the drafter, in their shapes and dtypes, with numbers as trained.
 
-Not finite, never initialised, never trained, or far too large: that is what their numbers show.
+Not finite, never initialised, never trained, or far too large: that is what their numbers show. Of quantised
+drafters: a config and scales that agree, and methods that engines know.
 """
 
 import re
@@ -8,19 +9,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from math import prod, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from eaglectl.drafter.tensors import LAYER, Tensor, is_quantised_part
+from eaglectl.drafter.tensors import LAYER, QUANTISED, Tensor, is_quantised_part
+from eaglectl.files.layout import QUANTISATION
 from eaglectl.formats.commands import PLAIN
 from eaglectl.formats.names import WRAPPERS, canonical_name
-from eaglectl.judge.rule import Match, note_rule, rule
+from eaglectl.judge.rule import CannotLook, Match, note_rule, rule
 from eaglectl.judge.subject import TABLES, Subject, key_place
 
 if TYPE_CHECKING:
+    from eaglectl.judge.samples import Summary
     from eaglectl.judge.scanning import Spread
-    from eaglectl.judge.vectors import Summary
 
 # dtypes as configs name them -> as safetensors names them
 DTYPES: Mapping[str, str] = {
@@ -77,14 +79,11 @@ def unknown_tensor(subject: Subject) -> Iterator[Match]:
     for match in subject.reported("unknown-tensor"):
         name = match.where.removeprefix("tensor:")
         fix = f"correct the name, or leave the tensor out: `eaglectl convert SOURCE --drop {name}`."
-        yield replace(match, fix=fix) if PLAIN.fullmatch(name) else match
+        yield replace(match, fix=fix if PLAIN.fullmatch(name) else "")
     for name, reason in subject.drafter.strays.items():
         if name.startswith("verifier_"):
-            yield Match(
-                f"{name} is {reason}; vLLM stops at it",
-                f"tensor:{name}",
-                "run `eaglectl convert SOURCE`, which leaves it out",
-            )
+            fix = "run `eaglectl convert SOURCE`, which leaves it out"
+            yield Match(f"{name} is {reason}; vLLM stops at it", f"tensor:{name}", fix)
 
 
 @rule("EGL203", "tensor-shape", "error")
@@ -112,11 +111,9 @@ def tensor_dtype(subject: Subject) -> Iterator[Match]:
     """
     for tensor in _unquantised(subject):
         if tensor.dtype not in NUMBERS:
-            name = tensor.stored[0]
-            yield Match(
-                f"{name} is {tensor.dtype}, without scales beside it; engines expect bfloat16 or float16",
-                f"tensor:{name}",
-            )
+            (name, *_), dtype = tensor.stored, tensor.dtype
+            text = f"{name} is {dtype}, without scales beside it; engines expect bfloat16 or float16"
+            yield Match(text, f"tensor:{name}")
 
 
 @rule("EGL209", "engine-names", "note")
@@ -170,18 +167,14 @@ def config_dtype(subject: Subject) -> Iterator[Match]:
 
     Fix: write torch_dtype (or dtype) as the weights have it.
     """
-    counts = _dtype_counts(subject)
-    if not counts:
-        return
-    stored = counts.most_common(1)[0][0]
-    key = "dtype" if subject.flat.get("dtype") is not None else "torch_dtype"
-    stated, place = subject.flat.get(key), key_place(subject.config, key)
-    if stated is None:
-        yield Match(f"config states no torch_dtype, and the weights are {stored}", place)
-    elif not DTYPE.fullmatch(str(stated)):
+    counts, flat = _dtype_counts(subject), subject.flat
+    key = "dtype" if flat.get("dtype") is not None else "torch_dtype"
+    stated, stored = flat.get(key), max(counts, key=counts.__getitem__, default=None)
+    if stored is None or (stated is not None and not DTYPE.fullmatch(str(stated))):
         return  # EGL112 reports it
-    elif DTYPES.get(str(stated).removeprefix("torch.")) != stored:
-        yield Match(f"config states {key}: {stated}, and the weights are {stored}", place)
+    if DTYPES.get(str(stated).removeprefix("torch.")) != stored:
+        said = "no torch_dtype" if stated is None else f"{key}: {stated}"
+        yield Match(f"config states {said}, and the weights are {stored}", key_place(subject.config, key))
 
 
 tensor_twice = note_rule(
@@ -209,15 +202,11 @@ def allowed_dtype(subject: Subject) -> Iterator[Match]:
     if allowed is None:
         return
     patterns = [DTYPES.get(dtype.lower(), dtype.upper()) for dtype in allowed]
-    first: dict[str, str] = {}
-    for name, tensor in subject.drafter.tensors.items():
-        if name not in TABLES and not is_quantised_part(name):
-            first.setdefault(tensor.dtype, tensor.stored[0])
-    for dtype, stored_name in first.items():
+    tensors = subject.drafter.tensors.items()
+    weights = [tensor for name, tensor in tensors if name not in TABLES and not is_quantised_part(name)]
+    for dtype, name in {tensor.dtype: tensor.stored[0] for tensor in reversed(weights)}.items():
         if not any(fnmatchcase(dtype, pattern) for pattern in patterns):
-            yield Match(
-                f"{stored_name} is {dtype}, which is not among {', '.join(allowed)}", f"tensor:{stored_name}"
-            )
+            yield Match(f"{name} is {dtype}, which is not among {', '.join(allowed)}", f"tensor:{name}")
 
 
 def _unquantised(subject: Subject) -> Iterator[Tensor]:
@@ -230,7 +219,6 @@ def _unquantised(subject: Subject) -> Iterator[Tensor]:
 
 
 def _dtype_counts(subject: Subject) -> Counter[str]:
-    """How many tensors that are not quantised have each floating-point dtype."""
     return Counter(tensor.dtype for tensor in _unquantised(subject) if tensor.dtype in NUMBERS)
 
 
@@ -294,16 +282,12 @@ def untrained(subject: Subject) -> Iterator[Match]:
     fresh = {part: matrices for part, names in parts.items() if (matrices := _untrained(subject, names))}
     if len(fresh) == len(parts) > 1:
         _, distribution = next(iter(fresh.values()))[0]
-        yield Match(
-            f"nothing was trained: all norms are ones and all matrices as first drawn ({distribution})"
-        )
+        text = f"nothing was trained: all norms are ones and all matrices as first drawn ({distribution})"
+        yield Match(text)
         return
-    for part, matrices in fresh.items():
-        name, distribution = matrices[0]
-        yield Match(
-            f"{part} looks untrained: its norms are ones and its matrices as first drawn ({distribution})",
-            f"tensor:{name}",
-        )
+    for part, ((name, distribution), *_) in fresh.items():
+        text = f"{part} looks untrained: its norms are ones and its matrices as first drawn ({distribution})"
+        yield Match(text, f"tensor:{name}")
 
 
 @rule("EGL214", "beyond-float16", "warning")
@@ -369,14 +353,13 @@ def distributions(subject: Subject, matrices: Sequence[str]) -> list[tuple[str, 
     from eaglectl.judge.scanning import spread
 
     deviation = float(stated) if isinstance(stated, int | float) and stated > 0 else 0.02
-    fitting = []
-    for name in matrices:
-        width = subject.checkpoint.tensors[name].shape[-1]
-        distribution = _distribution(spread(weights, name), deviation, width)
-        if not distribution:
-            return []
-        fitting.append((name, f"{name}: {distribution}"))
-    return fitting
+    fitting = [
+        (name, _distribution(spread(weights, name), deviation, subject.checkpoint.tensors[name].shape[-1]))
+        for name in matrices
+    ]
+    return (
+        [(name, f"{name}: {words}") for name, words in fitting] if all(words for _, words in fitting) else []
+    )
 
 
 def _distribution(spread: "Spread", deviation: float, width: int) -> str:
@@ -393,3 +376,208 @@ def _distribution(spread: "Spread", deviation: float, width: int) -> str:
         if is_centred and is_wide and abs(spread.kurtosis - kurtosis) <= max(0.03, error * sqrt(24)):
             return words
     return ""
+
+
+# targets of compressed-tensors that are classes of modules
+CLASSES = ("Linear", "LMHead", "ParallelLMHead", "Embedding", "Attention")
+CONFIG_KEY = "quantization_config"
+# the values of quant_method in vLLM 0.32, and ModelOpt's algorithms (layers/quantization/__init__.py and
+# modelopt.py there)
+METHODS = (
+    "awq", "auto_awq", "fp8", "fbgemm_fp8", "fp_quant", "modelopt", "modelopt_fp4", "modelopt_mxfp8",
+    "modelopt_mixed", "auto_gptq",
+    "gptq", "gptq_marlin", "awq_marlin", "humming", "compressed-tensors", "experts_int8", "quark",
+    "moe_wna16", "torchao", "inc", "mxfp4",
+    "gpt_oss_mxfp4", "deepseek_v4_fp8", "online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel",
+    "int8_per_channel_weight_only",
+    "nvfp4_per_token", "mxfp8",
+)  # fmt: skip
+ALGORITHMS = (
+    "FP8",
+    "FP8_PER_CHANNEL_PER_TOKEN",
+    "FP8_PB_WO",
+    "NVFP4",
+    "W4A16_NVFP4",
+    "MXFP8",
+    "MIXED_PRECISION",
+)
+# the keys under which quantisers list the modules that they exclude
+EXCLUDE_KEYS = ("ignore", "exclude_modules", "exclude", "ignored_layers", "modules_to_not_convert")
+# scales of the KV cache and of activations, not of weights
+NOT_OF_WEIGHTS = ("k_scale", "v_scale", "q_scale", "output_scale", "input_scale", "pre_quant_scale")
+
+
+quantisation_config = note_rule(
+    "EGL801",
+    "quantisation-config",
+    "error",
+    """A quantisation config and the scales of quantised weights are both present, or neither is.
+
+    With the config alone, which drafters inherit from a quantised target, engines look for scales that do
+    not exist; with the scales alone they read quantised numbers as weights.
+
+    Fix: remove quantization_config from a drafter that is not quantised; else restore what is missing from
+    the trainer.
+    """,
+)
+
+
+@rule("EGL802", "quantisation-modules", "error")
+def quantisation_modules(subject: Subject) -> Iterator[Match]:
+    """The modules that the config quantises are those that have scales.
+
+    vLLM builds each module by the config: scales of a module that the config excludes cannot be loaded, and
+    a module without scales that it does not exclude gets uninitialised ones.
+
+    Fix: correct the config's list of excluded modules, with the names of the tensors.
+    """
+    config = subject.drafter.quantisation
+    if not config:
+        return
+    quantised, patterns = _quantised_modules(subject), tuple(_exclude_patterns(config))
+    for module in _quantisable(subject):
+        is_excluded = any(_is_module(pattern, module) for pattern in patterns) or not _is_target(
+            config, module
+        )
+        if is_excluded and module in quantised:
+            tensor = subject.drafter.tensors.get(f"{module}.weight")
+            place = f"tensor:{tensor.stored[0] if tensor else module}"
+            yield Match(f"{module} has scales, and the config leaves it out", place)
+        elif not is_excluded and module not in quantised and module != "lm_head":
+            text = f"{module} has no scales, and the config does not leave it out"
+            yield Match(text, _config_place(subject))
+
+
+@rule("EGL803", "quantisation-method", "error")
+def quantisation_method(subject: Subject) -> Iterator[Match]:
+    """The config names a quantisation method that engines know.
+
+    They look up quant_method, or ModelOpt's quant_algo, and stop at any other.
+
+    Fix: quantise the drafter with a tool that the engine supports (compressed-tensors or ModelOpt).
+    """
+    config = subject.drafter.quantisation
+    if not config:
+        return
+    method, algorithm, text = config.get("quant_method"), _modelopt(config).get("quant_algo"), ""
+    if method is None and algorithm is None:
+        text = "the quantisation config has neither quant_method nor quant_algo"
+    elif method is not None and method not in METHODS:
+        text = f"quant_method is {method!r}, which vLLM does not know"
+    elif algorithm is not None and str(algorithm).upper() not in ALGORITHMS:
+        text = f"quant_algo is {algorithm!r}, which vLLM does not know"
+    if text:
+        yield Match(text, _config_place(subject))
+
+
+@rule("EGL804", "quantised-edges", "note")
+def quantised_edges(subject: Subject) -> Iterator[Match]:
+    """fc and lm_head are not quantised.
+
+    fc mixes states of very different scales, and lm_head decides the drafts: both lose most by rounding,
+    are small beside the target, and only recent engines load them quantised.
+
+    Fix: exclude both when quantising, unless `eaglectl smoke SOURCE --target TARGET` shows no loss.
+    """
+    for module in sorted(_quantised_modules(subject) & {"fc", "lm_head"}):
+        yield Match(f"{module} is quantised", f"tensor:{module}.weight")
+
+
+@rule("EGL805", "quantisation-unresolved", "note")
+def quantisation_unresolved(subject: Subject) -> Iterator[Match]:
+    """Every module that the quantisation config excludes is one of the drafter's.
+
+    Names of the target's modules in it show that the list was copied, and that the drafter's own may be
+    missing.
+
+    Fix: write the names of the drafter's modules.
+    """
+    config = subject.drafter.quantisation
+    if not config:
+        return
+    # norms too, which quantisers of some frameworks leave out by name
+    tensors = {name.rpartition(".")[0] for name in subject.drafter.tensors}
+    modules = (*tensors, *_quantisable(subject), "embed_tokens", "lm_head", "model.embed_tokens")
+    for pattern in _exclude_patterns(config):
+        if pattern not in CLASSES and not any(_is_module(pattern, module) for module in modules):
+            text = f"{pattern} is left out of quantisation, and no module of the drafter is meant by it"
+            yield Match(text, _config_place(subject))
+
+
+@rule("EGL806", "allowed-quantisation", "error")
+def allowed_quantisation(subject: Subject) -> Iterator[Match]:
+    """The drafter is quantised by a method that the policy allows.
+
+    Reports nothing without `quantisation` in the policy's [allow]; an empty list allows no method.
+
+    Fix: quantise the drafter anew, or add the method to the policy.
+    """
+    allowed, config = subject.policy.allowed.get("quantisation"), subject.drafter.quantisation
+    if allowed is None or not config:
+        return
+    method = str(config.get("quant_method") or _modelopt(config).get("quant_algo") or "unnamed")
+    if not any(fnmatchcase(method.lower(), pattern.lower()) for pattern in allowed):
+        yield Match(f"{method} is not among {', '.join(allowed) or 'none'}", _config_place(subject))
+
+
+def _modelopt(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner = config.get("quantization")
+    return inner if isinstance(inner, Mapping) else config
+
+
+def _exclude_patterns(config: Mapping[str, Any]) -> Iterator[str]:
+    inner = _modelopt(config)
+    for table in (config,) if inner is config else (config, inner):
+        for key in EXCLUDE_KEYS:
+            patterns = table.get(key)
+            if patterns is not None and not isinstance(patterns, list):
+                raise CannotLook(f"the quantisation config's {key} is no list")
+            yield from (pattern for pattern in patterns or () if isinstance(pattern, str))
+
+
+def _is_target(config: Mapping[str, Any], module: str) -> bool:
+    """Whether a group of compressed-tensors targets a module; other configs target all that they do not
+    exclude.
+    """
+    groups = config.get("config_groups")
+    if not isinstance(groups, Mapping):
+        return True
+    tables = [group.get("targets") or () for group in groups.values() if isinstance(group, Mapping)]
+    targets = [target for targets in tables for target in targets if isinstance(target, str)]
+    return "Linear" in targets or any(_is_module(target, module) for target in targets)
+
+
+def _is_module(pattern: str, module: str) -> bool:
+    """Whether a pattern (a name, its end, a glob, "re:...") matches a module, with any prefix."""
+    names = (module, f"model.{module}", module.replace("layers.0.", "midlayer.", 1))
+    if pattern.startswith("re:"):
+        try:
+            return any(re.match(pattern[3:], name) for name in names)
+        except re.error:
+            raise CannotLook(f"{pattern} in the quantisation config is no regular expression") from None
+    own = canonical_name(pattern)
+    is_match = any(fnmatchcase(name, pattern) or f".{own}." in f".{name}." for name in names)
+    return is_match or f".{own}".endswith(f".{module}")
+
+
+def _quantised_modules(subject: Subject) -> set[str]:
+    parts = (name.rpartition(".") for name in subject.drafter.tensors if QUANTISED.search(name))
+    return {module for module, _, part in parts if part not in NOT_OF_WEIGHTS}
+
+
+def _quantisable(subject: Subject) -> tuple[str, ...]:
+    """The modules that engines may quantise: those with a matrix, without the embedding."""
+    matrices = {
+        name.removesuffix(".weight")
+        for name, tensor in subject.drafter.tensors.items()
+        if name.endswith(".weight") and len(tensor.shape) == 2
+    }
+    return tuple(sorted((matrices | _quantised_modules(subject)) - {"embed_tokens"}))
+
+
+def _config_place(subject: Subject) -> str:
+    return (
+        key_place(subject.config, CONFIG_KEY)
+        if CONFIG_KEY in subject.config or QUANTISATION not in subject.names
+        else QUANTISATION
+    )

@@ -2,40 +2,37 @@
 
 import os
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
-from eaglectl.judge.judge import Report
+from eaglectl.judge.judgement import Report
 from eaglectl.report.output_files import Outputs, check_file, write_report
 
-# the modules of the formats that one function of the same name makes
-MODULES = {
-    "junit": "junit",
-    "sarif": "sarif",
-    "github": "annotations",
-}
-FORMATS = ("text", "json", *MODULES, "markdown")
+# the formats that a function of the same name in formats.py writes
+WRITTEN = ("junit", "sarif", "github")
+FORMATS = ("text", "json", *WRITTEN, "markdown")
 
 
 def render(name: str, reports: Sequence[Report], json_version: int = 1) -> str:
-    """Return the reports in one format."""
-    if name == "text":
-        from eaglectl.report.findings import reports_outline
-        from eaglectl.report.terminal import as_text
+    """Return the reports in one format; the modules of the others are not loaded."""
+    if name in WRITTEN:
+        from eaglectl.report.ci import formats
 
-        return as_text(reports_outline(reports))
-    if name == "markdown":
-        from eaglectl.report.findings import reports_outline
-        from eaglectl.report.markdown import markdown
-
-        return markdown(reports_outline(reports))
+        text: str = getattr(formats, name)(reports)
+        return text
     if name == "json":
         from eaglectl.report.documents.document import render_json
 
         return render_json(*reports, version=json_version)
-    text: str = getattr(import_module(f"eaglectl.report.ci.{MODULES[name]}"), name)(reports)
-    return text
+    from eaglectl.report.findings import reports_outline
+
+    if name == "text":
+        from eaglectl.report.terminal import as_text
+
+        return as_text(reports_outline(reports))
+    from eaglectl.report.markdown import markdown
+
+    return markdown(reports_outline(reports))
 
 
 def parse_outputs(texts: Sequence[str]) -> Outputs:

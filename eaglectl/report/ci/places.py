@@ -55,12 +55,11 @@ class Places:
         if not where:
             file = "config.json" if "config.json" in self.names else self.only_file
         elif not file.endswith(".json") or where in self.names:
-            file = where
-        line = 1 if file.endswith(".json") else None
-        text = self._text(file) if key and file != where else ""
+            file, key = where, ""
+        text = self._text(file) if key else ""
         offset = key_offset(text, key)
         if offset is None:
-            return Place(self._path(file), line)
+            return Place(self._path(file), 1 if file.endswith(".json") else None)
         before = text[:offset]
         return Place(self._path(file), before.count("\n") + 1, offset - before.rfind("\n"))
 
@@ -109,28 +108,25 @@ class Places:
 
 
 def key_offset(text: str, key: str) -> int | None:
-    """Return the offset of a dotted key in a JSON object, or of its nearest parent; None without either."""
-    try:
-        offsets = _key_offsets(text)
-    except (ValueError, IndexError):
-        return None
-    ends = [len(key), *(match.start() for match in re.finditer(r"[.\[]", key))]
-    return next((offsets[key[:end]] for end in sorted(ends, reverse=True) if key[:end] in offsets), None)
+    """Return the offset of a dotted key in a JSON object, or of its nearest parent; None without either.
 
-
-def _key_offsets(text: str) -> Mapping[str, int]:
-    """The offset of each key by its dotted path, in which a list is "[]"; of equal paths the last."""
+    A list is "[]" in a path; of equal paths the last counts.
+    """
     offsets: dict[str, int] = {}
     path: list[str] = []  # the last key of each open object; no path has that of a list
-    for token in TOKEN.finditer(text):
-        match token[0][0]:
-            case "{":
-                path.append("")
-            case "[":
-                path.append("[]")
-            case "}" | "]":
-                path.pop()
-            case '"' if token[1]:
-                path[-1] = json.loads(token[0].removesuffix(token[1]))
-                offsets[".".join(path)] = token.start()
-    return offsets
+    try:
+        for token in TOKEN.finditer(text):
+            match token[0][0]:
+                case "{":
+                    path.append("")
+                case "[":
+                    path.append("[]")
+                case "}" | "]":
+                    path.pop()
+                case '"' if token[1]:
+                    path[-1] = json.loads(token[0].removesuffix(token[1]))
+                    offsets[".".join(path)] = token.start()
+    except (ValueError, IndexError):
+        return None
+    ends = [len(key), *(end.start() for end in re.finditer(r"[.\[]", key))]
+    return next((offsets[key[:end]] for end in sorted(ends, reverse=True) if key[:end] in offsets), None)

@@ -4,34 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from eaglectl.engines.engine import Verdict
-from eaglectl.judge.judge import Report, Suppressed, overall_verdict
-from eaglectl.judge.judgement import Unchecked
-from eaglectl.judge.policy import Suppression
-from eaglectl.judge.rule import Finding, Match, Rule
+from eaglectl.judge.judgement import Report, Suppressed, Unchecked, overall_verdict
+from eaglectl.judge.rule import Finding, Match, Rule, Suppression
 from eaglectl.report.documents.document import Parts, document, part
 from eaglectl.report.findings import rule_url
-
-
-def _url(finding: Finding) -> str:
-    return rule_url(finding.rule)
-
-
-def _fail_on(report: Report) -> str:
-    return report.fail_on or "never"
-
-
-def _unused(report: Report) -> list[Suppression]:
-    return [suppression for suppression in report.unused if suppression not in report.expired]
-
-
-def _passed(report: Report) -> list[str]:
-    return [rule.id for rule in report.passed]
-
 
 PARTS: Parts = {
     Rule: ("rule=id", "name"),
     Match: ("message", "where", "engines"),
-    Finding: ("*rule", "severity", "*match", "fix", ("url", _url)),
+    Finding: ("*rule", "severity", "*match", "fix", ("url", lambda finding: rule_url(finding.rule))),
     Verdict: ("engine", "release", "verdict=outcome.check", "rules", "reasons", "unread"),
     Unchecked: ("*rule", "reason", "is_required"),
     Suppressed: ("*finding", "reason=by.reason", "until=by.until"),
@@ -45,7 +26,7 @@ PARTS: Parts = {
         "problem",
         "skipped",
         "policy",
-        ("fail_on", _fail_on),
+        ("fail_on", lambda report: report.fail_on or "never"),
         "off",
         "lowered",
         "findings",
@@ -53,9 +34,9 @@ PARTS: Parts = {
         "ways_out=smallest_changes",
         "could_not_look=unchecked",
         "suppressed",
-        ("unused_suppressions", _unused),
+        "unused_suppressions=unused",
         "expired_suppressions=expired",
-        ("passed", _passed),
+        ("passed", lambda report: [rule.id for rule in report.passed]),
     ),
 }
 

@@ -9,7 +9,7 @@ import eaglectl
 from eaglectl.engines.behaviour import Fact
 from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import EaglectlError
-from eaglectl.judge.judge import Report
+from eaglectl.judge.judgement import Report
 from tests.engine.agreement.bases import BASES, TARGETS, target
 from tests.engine.agreement.cases import CASES
 from tests.engine.agreement.records import VLLM, Record

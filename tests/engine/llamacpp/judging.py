@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import eaglectl
-from eaglectl.judge.judge import Report
+from eaglectl.judge.judgement import Report
 from tests.engine.agreement.judging import DIVIDED, UNREADABLE, UNSAFE, UNTRAINED, compared
 from tests.engine.llamacpp.cases import CASES
 from tests.engine.llamacpp.records import LLAMACPP, Record
