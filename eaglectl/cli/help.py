@@ -8,7 +8,6 @@ from typing import Any
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from eaglectl.cli.command import HELP_ALL
 from eaglectl.cli.commands import COMMANDS
 from eaglectl.cli.defaults import command_defaults
 from eaglectl.text import printable
@@ -19,6 +18,7 @@ LEAST_WIDTH = 50
 NARROW_NAME = 12
 # groups that are always shown
 FIRST, MORE = ("Arguments", "Options"), "More options"
+HELP_ALL = "--help-all"
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COMMON = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
 

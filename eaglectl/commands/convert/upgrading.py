@@ -167,8 +167,9 @@ class _Upgrade(Struct, frozen=True):
     def _check_out(self, out: Path | None) -> None:
         """Raise UsageError before long work where the output cannot be written."""
         place = out or default_place(self.files.original, "3.1")
-        for path in filter(None, (self.options.statistics, self.options.prompts)):
-            check_apart(place, path)
+        for path in (self.options.statistics, self.options.prompts):
+            if path is not None:
+                check_apart(place, Path(path))
         is_whole = self.options.fc_norm != "off" and self.options.is_norm_output
         if not self.conversion.dry_run and (out is not None or is_whole):
             check_free(place, force=self.conversion.force)

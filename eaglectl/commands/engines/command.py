@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.commands.arguments import Json, print_json, show
-from eaglectl.commands.completion import every_engine
+from eaglectl.commands.completion import offering
 
 
 def engines_command(
@@ -13,7 +13,9 @@ def engines_command(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ENGINE]", help="One engine: vllm, tensorrt-llm.", autocompletion=every_engine
+            metavar="[ENGINE]",
+            help="One engine: vllm, tensorrt-llm.",
+            autocompletion=offering("every engine"),
         ),
     ] = None,
     json_: Json = False,
