@@ -18,14 +18,7 @@ def has(feature: Feature) -> Condition:
 
 def when(holds: Callable[[View], object]) -> Condition:
     """Holds for checkpoints of which `holds` is true, whatever the release."""
-
-    def holds_for(case: Case) -> bool:
-        judged = case.view.judged
-        if holds not in judged:
-            judged[holds] = bool(holds(case.view))
-        return judged[holds]
-
-    return holds_for
+    return lambda case: bool(holds(case.view))
 
 
 def misread(flag: str) -> Condition:
@@ -55,16 +48,6 @@ def captures_last_boundary(case: Case) -> bool:
     return depth is not None and boundaries is not None and depth in boundaries
 
 
-def has_refused_prefix(case: Case) -> bool:
-    """Whether names have a prefix that the loader of the drafter's class does not remove."""
-    return bool(case.refused_prefixes)
-
-
-def has_other_count(case: Case) -> bool:
-    """Whether the release builds fc for another number of aux states."""
-    return case.aux_count != case.view.drafter.dims.aux
-
-
 def tied_head(view: View) -> bool:
     """Whether the config ties the head to the embedding and the file has none."""
     has_head = any(name.endswith("lm_head.weight") for name in view.names)
@@ -78,6 +61,8 @@ def _short_positions(view: View) -> bool:
 
 # of facts that several engines have, by the fact's id
 COMMON: Mapping[str, Condition] = {
+    # the release builds fc for another number of aux states
+    "aux-count": lambda case: case.aux_count != case.view.drafter.dims.aux,
     "absorbed-names": when(lambda view: view.runtime_parts),
     # every runner that the release may take captures other layers than were trained on
     "aux-layers": lambda case: case.sameness == {False},
@@ -105,7 +90,8 @@ COMMON: Mapping[str, Condition] = {
         lambda view: view.drafter.rope.rotated_part not in (1, view.value("partial_rotary_factor"))
     ),
     "positions": when(_short_positions),
-    "prefix": has_refused_prefix,
+    # the loader of the drafter's class does not remove it
+    "prefix": lambda case: bool(case.refused_prefixes),
     "qk-norms": has(Feature.QK_NORM),
     "sliding-window": has(Feature.SLIDING_WINDOW),
     "target-unknown": target_is("unknown"),

@@ -27,11 +27,11 @@ from eaglectl.engines.behaviour import (
 )
 from eaglectl.engines.data import load
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
-from eaglectl.engines.publication import publication
-from eaglectl.engines.releases import is_within
+from eaglectl.engines.releases import is_since, is_within
 from eaglectl.engines.targets import TargetReading, as_seen, read_captures
 from eaglectl.engines.view import View, stated_theta
 from eaglectl.files.layout import INDEX
+from eaglectl.formats.published import published_file
 from eaglectl.text import listed
 from eaglectl.verdicts import ServedAs
 
@@ -79,7 +79,8 @@ def network_reading(
     `captured` are the layers by the runners that the release may take, which have to agree.
     """
     values: dict[str, Any] = {}
-    for kind in (applied.fact.misread for applied in differing):
+    for applied in differing:
+        kind = applied.fact.misread
         value = None if kind is None else _value(kind, view, captured.values())
         if value is None:
             return None
@@ -90,20 +91,20 @@ def network_reading(
 
 def _value(kind: Misread, view: View, captured: Iterable[CapturedLayers]) -> Any:
     """What the engine reads; None where that is not known, or nothing that the tensors fit."""
-    if kind == "aux layers":
-        (boundaries, *others) = {layers.boundaries for layers in captured}
-        if others or boundaries is None or len(boundaries) != view.drafter.dims.aux:
-            return None
-        listed = view.drafter.aux.listed
-        if listed is None or len(set(listed)) < len(listed):  # two stored blocks are of one boundary
-            return boundaries if listed is None else None
-        # a conversion sorts fc's blocks by the boundaries trained on
-        return tuple(layer for _, layer in sorted(zip(listed, boundaries, strict=True)))
     if kind == "rope base":
         theta = stated_theta(view)
         return float(theta) if isinstance(theta, int | float) else None
-    trained = getattr(view.drafter.norms, kind)
-    return None if trained is None or (kind in WITH_TENSORS and not trained) else not trained
+    if kind != "aux layers":
+        trained = getattr(view.drafter.norms, kind)
+        return None if trained is None or (kind in WITH_TENSORS and not trained) else not trained
+    (boundaries, *others) = {layers.boundaries for layers in captured}
+    if others or boundaries is None or len(boundaries) != view.drafter.dims.aux:
+        return None
+    listed = view.drafter.aux.listed
+    if listed is None or len(set(listed)) < len(listed):  # two stored blocks are of one boundary
+        return boundaries if listed is None else None
+    # a conversion sorts fc's blocks by the boundaries trained on
+    return tuple(layer for _, layer in sorted(zip(listed, boundaries, strict=True)))
 
 
 class Case(Struct, frozen=True, dict=True):
@@ -123,8 +124,8 @@ class Case(Struct, frozen=True, dict=True):
         values = (value_at(self.view.flat, path) for path in flag.first)
         first = next((value for value in values if value is not None), None)
         if first is None and self.view.is_speculators:
-            kind = str(self.view.config["speculators_model_type"])
-            first = self.behaviour.speculators_defaults.get(kind, {}).get(name)
+            kind = self.view.config["speculators_model_type"]
+            first = self.behaviour.speculators_defaults.get(str(kind), {}).get(name)
         return bool(first)
 
     @property
@@ -242,28 +243,54 @@ class RuleResults(Struct, frozen=True):
     rules: Collection[str] | None = None
     reporting: Collection[str] = ()
 
-    def rule(self, fact: Fact) -> str:
-        """The rule that reports a fact: its own, or another on the same defect."""
-        return next((rule for rule in (fact.rule, *fact.reported_by) if rule in self.reporting), fact.rule)
-
     def faults(self, facts: Sequence[AppliedFact]) -> list[tuple[ServedAs, str, str]]:
-        """What is known to go wrong, the worst first: by facts, then by errors that no fact reports."""
-        faults = [
-            (outcome, self.rule(fact.fact), fact.text)
-            for outcome in (ServedAs.FAILS, ServedAs.DIFFERS)
-            for fact in facts
-            if fact.fact.outcome == outcome
-        ]
+        """What is known to go wrong, the worst first: by facts, then by errors that no fact reports.
+
+        A fact's rule is its own, or another that reports the same defect.
+        """
+        faults = []
+        for outcome in (ServedAs.FAILS, ServedAs.DIFFERS):
+            for fact, text in ((each.fact, each.text) for each in facts if each.fact.outcome == outcome):
+                reporting = (rule for rule in (fact.rule, *fact.reported_by) if rule in self.reporting)
+                faults.append((outcome, next(reporting, fact.rule), text))
         own = {rule for _, rule, _ in faults}
         errors = [(ServedAs.DIFFERS, rule, text) for rule, text in self.errors if rule not in own]
         return [*faults, *errors]
 
-    def chosen(self, facts: Sequence[AppliedFact]) -> list[AppliedFact]:
-        """The facts that count."""
-        return [fact for fact in facts if self.rules is None or fact.fact.rule in self.rules]
-
 
 NO_RESULTS = RuleResults()
+
+
+def publication(
+    drafter: str, engine: str, releases: Sequence[str], reads_alike: Callable[[str], bool]
+) -> tuple[tuple[str, ...], str]:
+    """The figures that are published of a drafter, in words, and why they tell nothing of a release.
+
+    `engine` is its title, `releases` those that are known, `reads_alike` whether one of them reads the file
+    as the release in question does, and as the drafter is settled. Each that a figure can be of must do so,
+    or the figure tells nothing. Its authors' figures are before those of others.
+    """
+    figures = next(entry.figures for entry in published_file().drafters if entry.name == drafter)
+    measured = [figure for figure in figures if figure.is_by_authors and figure.engine_name]
+    own = [figure for figure in measured if figure.engine_name == engine]
+    if not own:
+        engines = " and ".join(dict.fromkeys(str(figure.engine_name) for figure in measured))
+        return (), f"its authors measured it in {engines}, not in {engine}"
+    # the release that its source states, else all since it was made
+    stated, since = own[0].release, own[0].since or "0"
+    run = [release for release in releases if (release == stated if stated else is_since(since, release))]
+    other = next((release for release in run if not reads_alike(release)), None)
+    if other or not run:
+        why = f"{other} reads it otherwise" if other else "what that release reads is not known"
+        return (), f"its authors measured it ({own[0].origin}), and {why}"
+    origins = "; ".join(dict.fromkeys(figure.origin for figure in own))
+    others = (
+        f"others, {figure.changed or 'as stored'}: {figure.words} ({figure.origin})"
+        for figure in figures
+        if not figure.is_by_authors
+    )
+    first, *more = (figure.words for figure in own)
+    return (first, *more, f"measured by the authors of {drafter} ({origins})", *others), ""
 
 
 class Engine(Struct, frozen=True):
@@ -356,13 +383,13 @@ class Engine(Struct, frozen=True):
         applied: Sequence[AppliedFact] | None = None,
     ) -> Verdict:
         """What `release` does with a checkpoint as stored; `applied` are its facts, where they are known."""
-        facts = results.chosen(self.applied(view, release) if applied is None else applied)
+        known = self.applied(view, release) if applied is None else applied
+        facts = [each for each in known if results.rules is None or each.fact.rule in results.rules]
         if faults := results.faults(facts):
             texts = tuple(dict.fromkeys(text for *_, text in faults))
             rules = tuple(dict.fromkeys(rule for _, rule, _ in faults if rule))
-            is_read = len(faults) == len(facts) and {outcome for outcome, *_ in faults} == {ServedAs.DIFFERS}
             reading = None
-            if is_read and not results.errors:
+            if len(faults) == len(facts) and not results.errors and faults[0][0] == ServedAs.DIFFERS:
                 captured = self.readings(view, release)
                 reading = network_reading(f"{self.title} {release}", view, captured, facts)
             return Verdict(self.name, release, faults[0][0], texts, rules, reading)
@@ -374,21 +401,19 @@ class Engine(Struct, frozen=True):
 
     def _doubtful(self, view: View, release: str, texts: tuple[str, ...], results: RuleResults) -> Verdict:
         """The verdict where something is open (`texts`), which what its authors published may settle."""
-        drafter, here = view.drafter, None
         unknown = Verdict(self.name, release, ServedAs.UNKNOWN, texts)
-        is_open = results.gaps or any(note.level != "note" for note in drafter.unsettled)
-        if drafter.publication is not None and not is_open:
-            here = self._open_facts(view, release)
-        if drafter.publication is None or here is None:
+        published, unsettled = view.drafter.publication, view.drafter.unsettled
+        if published is None or results.gaps or any(note.level != "note" for note in unsettled):
             return unknown
-
-        def reads_alike(other: str) -> bool:
-            return self._open_facts(view, other) == here
-
-        known = publication(drafter.publication, self.title, self.releases, reads_alike)
-        if known.gap:
-            return replace(unknown, reasons=(*texts, known.gap))
-        reasons = (*known.reasons, *self.runner_remarks(view, release)[1:])
+        here = self._open_facts(view, release)
+        if here is None:
+            return unknown
+        reasons, gap = publication(
+            published, self.title, self.releases, lambda other: self._open_facts(view, other) == here
+        )
+        if gap:
+            return replace(unknown, reasons=(*texts, gap))
+        reasons += self.runner_remarks(view, release)[1:]
         return Verdict(self.name, release, ServedAs.AS_PUBLISHED, reasons, unread=results.unread)
 
     def _open_facts(self, view: View, release: str) -> frozenset[str] | None:

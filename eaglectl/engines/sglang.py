@@ -12,8 +12,6 @@ from eaglectl.engines.conditions import (
     captures_last_boundary,
     common_words,
     has,
-    has_other_count,
-    has_refused_prefix,
     misread,
     when,
 )
@@ -57,11 +55,6 @@ def _replaced_embedding(view: View) -> bool:
     return view.drafter.rotation is not None and _has_embedding(view) and dims.hidden == dims.target_hidden
 
 
-def _lacks_last_state(case: Case) -> bool:
-    """The state after the last layer is captured of some classes alone."""
-    return captures_last_boundary(case) and not (case.target_reading and case.target_reading.last)
-
-
 def _quantised_latent(view: View) -> bool:
     tensors = view.drafter.tensors.items()
     is_quantised = any("kv_b_proj" in name and tensor.dtype not in FLOATS for name, tensor in tensors)
@@ -83,11 +76,6 @@ def _bias_key(view: View) -> str:
     return next((key for key in ("attention_bias", "bias") if view.value(key) is True), "")
 
 
-def _unused_fc(view: View) -> bool:
-    dims = view.drafter.dims
-    return dims.aux == 1 and dims.target_hidden == dims.hidden
-
-
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
     "speculators": when(lambda view: "speculators_model_type" in view.config),
@@ -96,19 +84,21 @@ CONDITIONS: Mapping[str, Condition] = {
     "attention-bias": has(Feature.ATTENTION_BIAS),
     "draft-vocab-size": when(lambda view: "draft_vocab_size" not in view.config),
     "tied-head": when(lambda view: _is_tied(view) and "lm_head.weight" in view.names),
-    "mla-prefix": has_refused_prefix,
-    "wrapped-names": has_refused_prefix,
+    "mla-prefix": COMMON["prefix"],
+    "wrapped-names": COMMON["prefix"],
     "later-input-layernorm": when(_later_input_layernorm),
     "norm-output": misread("norm_output"),
     "fc-norm": misread("fc_norm"),
     "mla-layers": has(Feature.MULTI_LAYER),
     "mla-norm-before-fc": has(Feature.NORM_BEFORE_FC),
     "mla-quantised": when(_quantised_latent),
-    "aux-count": has_other_count,
-    "mla-aux-count": has_other_count,
+    "mla-aux-count": COMMON["aux-count"],
     "target-state": lambda case: case.target_reading is not None and bool(case.target_reading.state),
     "fc-bias": when(lambda view: Feature.FC_BIAS in view.features and not view.config.get("bias")),
-    "last-boundary": _lacks_last_state,
+    # the state after the last layer is captured of some classes alone
+    "last-boundary": lambda case: (
+        captures_last_boundary(case) and not (case.target_reading and case.target_reading.last)
+    ),
     "ids-empty": when(lambda view: view.nested(IDS) == []),
     "ids-twice": when(_repeated_ids),
     "head-replaced": when(_replaced_head),
@@ -122,7 +112,11 @@ CONDITIONS: Mapping[str, Condition] = {
         )
     ),
     "biases-unfilled": when(lambda view: _bias_key(view) and Feature.OUTPUT_BIAS not in view.features),
-    "one-state": when(_unused_fc),
+    "one-state": when(
+        lambda view: (
+            view.drafter.dims.aux == 1 and view.drafter.dims.target_hidden == view.drafter.dims.hidden
+        )
+    ),
     "mlp-bias": has(Feature.MLP_BIAS),
 }
 

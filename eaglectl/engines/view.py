@@ -65,11 +65,6 @@ class View(Struct, frozen=True, dict=True):
         return tuple(part for part in RUNTIME_NAMES if any(part in name for name in self.names))
 
     @cached_property
-    def judged(self) -> dict[object, bool]:
-        """Conditions on the checkpoint alone that were judged, which not every release has to judge again."""
-        return {}
-
-    @cached_property
     def open_facts(self) -> dict[tuple[str, str], frozenset[str] | None]:
         """By engine and release, the facts that were looked up: see `Engine.verdict`."""
         return {}
