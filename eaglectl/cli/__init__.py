@@ -16,7 +16,7 @@ from typing import Any
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError, input_error
 from eaglectl.files.signals import Terminated, run_removals
 from eaglectl.options import CALLER
-from eaglectl.terminal import discard_stdout, guard_streams, report_fault, say
+from eaglectl.terminal import discard, guard_streams, report_fault, say
 from eaglectl.text import printable
 
 USAGE = 2
@@ -137,7 +137,7 @@ def _failed(error: BaseException, arguments: list[str]) -> int:
     """Say why a command ended; return its exit code. What is no Exception and no answer is raised."""
     refusal = error if isinstance(error, EaglectlError) else input_error(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        discard_stdout()
+        discard(sys.stdout)
         refusal = UnreadableError(f"{error.filename or 'stdout'}: {error.strerror}; make room")
     if refusal is not None:
         _print_error(refusal, arguments)

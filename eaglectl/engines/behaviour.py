@@ -5,7 +5,6 @@ entries override earlier ones key by key, and null removes a key (RFC 7396).
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct, convert, field
@@ -105,17 +104,6 @@ class Behaviour(Struct, frozen=True):
         return tuple(name for name in self.runners if name in possible)
 
 
-def releases(engine: str) -> tuple[str, ...]:
-    """Known releases of an engine, oldest first."""
-    return tuple(release for entry in entries(engine) for release in entry["releases"])
-
-
-@cached
-def behaviour(engine: str, release: str) -> Behaviour:
-    """What a release does. Raises ValueError where the data file contradicts itself."""
-    return parse(stated(engine, release), f"{engine} {release}")
-
-
 def unversioned() -> Mapping[str, Any]:
     """What is known of engines whose releases are not followed."""
     return read("unversioned.json")
@@ -169,14 +157,12 @@ def merge(before: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, 
     """One JSON object with the changes of another (RFC 7396)."""
     merged = dict(before)
     for key, value in change.items():
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, Mapping):
+        if isinstance(value, Mapping):
             inner = merged.get(key)
             merged[key] = merge(inner if isinstance(inner, Mapping) else {}, value)
         else:
             merged[key] = value
-    return merged
+    return {key: value for key, value in merged.items() if value is not None}
 
 
 def parse(data: Mapping[str, Any], what: str) -> Behaviour:
@@ -244,21 +230,3 @@ class AppliedFact(Struct, frozen=True):
 
     fact: Fact
     text: str
-
-
-@cached
-def facts(engine: str) -> tuple[Fact, ...]:
-    """The facts of an engine, in the order of its data file.
-
-    Raises ValueError where one does not state its evidence.
-    """
-    rows = load(engine)["facts"]
-    for row in rows:
-        check_evidence(row, f"the fact {row['id']}", partial(is_within, row["releases"]))
-    return convert(rows, tuple[Fact, ...])
-
-
-@cached
-def release_facts(engine: str, release: str) -> tuple[Fact, ...]:
-    """The facts of an engine that hold in a release, in the order of its data file."""
-    return tuple(fact for fact in facts(engine) if is_within(fact.releases, release))

@@ -8,6 +8,7 @@ from eaglectl.engines.engine import Case, Condition
 from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.targets import Captures
 from eaglectl.engines.view import View
+from eaglectl.files.target_files import text_part
 from eaglectl.text import brief
 
 
@@ -51,11 +52,14 @@ def captures_last_boundary(case: Case) -> bool:
 def tied_head(view: View) -> bool:
     """Whether the config ties the head to the embedding and the file has none."""
     has_head = any(name.endswith("lm_head.weight") for name in view.names)
-    return view.value("tie_word_embeddings") is True and not has_head
+    return view.flat.get("tie_word_embeddings") is True and not has_head
 
 
 def _short_positions(view: View) -> bool:
-    theirs, ours = view.target_text.get("max_position_embeddings"), view.number("max_position_embeddings")
+    theirs, ours = (
+        text_part(view.target).get("max_position_embeddings"),
+        view.number("max_position_embeddings"),
+    )
     return isinstance(theirs, int) and ours is not None and ours < theirs
 
 
@@ -74,7 +78,7 @@ COMMON: Mapping[str, Condition] = {
     "draft-vocab-mismatch": when(
         lambda view: view.number("draft_vocab_size") not in (None, view.drafter.dims.draft_vocab)
     ),
-    "hidden-act": when(lambda view: view.value("hidden_act") not in (None, "silu")),
+    "hidden-act": when(lambda view: view.flat.get("hidden_act") not in (None, "silu")),
     "ids-unsorted": when(lambda view: view.drafter.aux.order is not None),
     "layers-overstated": when(
         lambda view: (view.number("num_hidden_layers") or 0) > view.drafter.dims.layers
@@ -87,7 +91,7 @@ COMMON: Mapping[str, Condition] = {
     ),
     "parallel": has(Feature.PARALLEL),
     "partial-rotary": when(
-        lambda view: view.drafter.rope.rotated_part not in (1, view.value("partial_rotary_factor"))
+        lambda view: view.drafter.rope.rotated_part not in (1, view.flat.get("partial_rotary_factor"))
     ),
     "positions": when(_short_positions),
     # the loader of the drafter's class does not remove it
@@ -109,14 +113,14 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "aux": view.drafter.dims.aux,
         "depth": view.drafter.target.depth,
         "draft_vocab": view.drafter.dims.draft_vocab,
-        "hidden_act": view.value("hidden_act"),
+        "hidden_act": view.flat.get("hidden_act"),
         "misloaded": case.misloaded,
         "layers": view.drafter.dims.layers,
-        "positions": view.value("max_position_embeddings"),
+        "positions": view.flat.get("max_position_embeddings"),
         "share": view.drafter.rope.rotated_part,
         "prefixes": " or ".join(case.refused_prefixes),
         "stated_aux": case.aux_count,
-        "target_positions": view.target_text.get("max_position_embeddings"),
+        "target_positions": text_part(view.target).get("max_position_embeddings"),
         "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
     }
     if reading is None:

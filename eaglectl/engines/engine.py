@@ -5,10 +5,10 @@ Where the network that it makes of it is another one than was trained, `NetworkR
 
 import fnmatch
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Drafter
@@ -19,13 +19,11 @@ from eaglectl.engines.behaviour import (
     Fact,
     Flag,
     Misread,
-    behaviour,
-    facts,
-    release_facts,
-    releases,
+    entries,
+    parse,
     stated,
 )
-from eaglectl.engines.data import load
+from eaglectl.engines.data import cached, check_evidence, load
 from eaglectl.engines.layers import CapturedLayers, capture, value_at
 from eaglectl.engines.releases import is_since, is_within
 from eaglectl.engines.targets import TargetReading, as_seen, read_captures
@@ -293,7 +291,7 @@ def publication(
     return (first, *more, f"measured by the authors of {drafter} ({origins})", *others), ""
 
 
-class Engine(Struct, frozen=True):
+class Engine(Struct, frozen=True, eq=False):
     """An engine: `conditions` of its facts by id, and the `words` that fill their messages.
 
     `package` is what Python imports, of one of these `distributions`. `is_default`: checkpoints are judged
@@ -321,16 +319,26 @@ class Engine(Struct, frozen=True):
     @property
     def releases(self) -> tuple[str, ...]:
         """Known releases, oldest first."""
-        return releases(self.name)
+        return tuple(release for entry in entries(self.name) for release in entry["releases"])
 
     @property
+    @cached
     def facts(self) -> tuple[Fact, ...]:
-        """Every fact, in the order of the file."""
-        return facts(self.name)
+        """Every fact, in the order of the file. Raises ValueError where one does not state its evidence."""
+        rows = self.data["facts"]
+        for row in rows:
+            check_evidence(row, f"the fact {row['id']}", partial(is_within, row["releases"]))
+        return convert(rows, tuple[Fact, ...])
 
+    @cached
+    def facts_of(self, release: str) -> tuple[Fact, ...]:
+        """The facts that hold in a release."""
+        return tuple(fact for fact in self.facts if is_within(fact.releases, release))
+
+    @cached
     def behaviour(self, release: str) -> Behaviour:
-        """What a release reads and captures."""
-        return behaviour(self.name, release)
+        """What a release does. Raises ValueError where the data file contradicts itself."""
+        return parse(stated(self.name, release), f"{self.name} {release}")
 
     def runners_run(self, release: str) -> tuple[str, ...]:
         """The runners of a release that ran recorded cases; none where the release was only read."""
@@ -339,7 +347,7 @@ class Engine(Struct, frozen=True):
 
     def evidence(self, release: str) -> Mapping[EvidenceKind, int]:
         """How many facts of a release were run, and how many read only."""
-        known = [fact.evidence(release) for fact in release_facts(self.name, release)]
+        known = [fact.evidence(release) for fact in self.facts_of(release)]
         return {"run": known.count("run"), "read": known.count("read")}
 
     def ids_evidence(self, release: str) -> EvidenceKind:
@@ -368,7 +376,7 @@ class Engine(Struct, frozen=True):
         case = self.case(view, release)
         holding = [
             fact
-            for fact in release_facts(self.name, release)
+            for fact in self.facts_of(release)
             if view.model_class in fact.classes and self.conditions[fact.id](case)
         ]
         holding = [fact for fact in holding if fact.is_final][:1] or holding

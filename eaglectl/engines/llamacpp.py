@@ -58,7 +58,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "architecture": when(lambda view: view.architecture not in load("llama.cpp")["architectures"]),
     "draft-vocab-size": when(lambda view: "draft_vocab_size" not in view.flat),
     "layers-misstated": when(
-        lambda view: view.drafter.dims.layers == 1 and view.value("num_hidden_layers") != 1
+        lambda view: view.drafter.dims.layers == 1 and view.flat.get("num_hidden_layers") != 1
     ),
     "aux-count": _other_count,
     "fc-norm": has(Feature.FC_NORM),

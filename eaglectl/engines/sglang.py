@@ -17,7 +17,7 @@ from eaglectl.engines.conditions import (
 )
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Case, Condition, Engine
-from eaglectl.engines.layers import IDS, adds_one
+from eaglectl.engines.layers import NESTED, adds_one, value_at
 from eaglectl.engines.targets import as_seen
 from eaglectl.engines.view import View
 from eaglectl.errors import RefusedError, UsageError
@@ -62,18 +62,18 @@ def _quantised_latent(view: View) -> bool:
 
 
 def _repeated_ids(view: View) -> bool:
-    ids = view.nested(IDS)
+    ids = value_at(view.flat, NESTED)
     return isinstance(ids, list) and any(ids.count(layer) > 1 for layer in ids)
 
 
 def _replaced_head(view: View) -> bool:
     """The key is null; a Llama drafter without the key does not load at all."""
     is_null = "draft_vocab_size" in view.config or view.model_class == "mla"
-    return view.value("draft_vocab_size") is None and is_null and "lm_head.weight" in view.drafter.tensors
+    return view.flat.get("draft_vocab_size") is None and is_null and "lm_head.weight" in view.drafter.tensors
 
 
 def _bias_key(view: View) -> str:
-    return next((key for key in ("attention_bias", "bias") if view.value(key) is True), "")
+    return next((key for key in ("attention_bias", "bias") if view.flat.get(key) is True), "")
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -99,7 +99,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "last-boundary": lambda case: (
         captures_last_boundary(case) and not (case.target_reading and case.target_reading.last)
     ),
-    "ids-empty": when(lambda view: view.nested(IDS) == []),
+    "ids-empty": when(lambda view: value_at(view.flat, NESTED) == []),
     "ids-twice": when(_repeated_ids),
     "head-replaced": when(_replaced_head),
     "tied-to-own": when(
@@ -108,7 +108,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "embedding-replaced": when(_replaced_embedding),
     "head-unfilled": when(
         lambda view: (
-            "lm_head.weight" not in view.drafter.tensors and view.value("draft_vocab_size") is not None
+            "lm_head.weight" not in view.drafter.tensors and view.flat.get("draft_vocab_size") is not None
         )
     ),
     "biases-unfilled": when(lambda view: _bias_key(view) and Feature.OUTPUT_BIAS not in view.features),

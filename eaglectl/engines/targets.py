@@ -1,7 +1,7 @@
 """Which targets each engine release captures hidden states of: closed lists of classes, with evidence."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
@@ -143,22 +143,26 @@ def read_captures(engine: str, release: str, target: Target) -> TargetReading | 
     kind = target.outer_type or target.model_type
     if not names and not kind:
         return None
-    readings = [_reading(engine, release, row, target) for row in _rows(engine, release, names)]
+    rows = [row for name in names if (row := target_class(engine, release, name))]
+    # those that the release lacks count where it has none of the others
+    rows = [row for row in rows if row.captures != "absent"] or rows
+    readings = [_reading(engine, release, row, target) for row in rows]
     if target.architectures:
         readings = readings[:1]  # engines take the first that they know
-    different = {reading.captures for reading in readings}
-    if len(different) == 1:
+    if len({reading.captures for reading in readings}) == 1:
         return readings[0]
     named = " or ".join(names) or f"model_type {kind}"
     if readings:
         return TargetReading("unknown", named, "captures layers of some of these classes and not of others")
-    return _unlisted(engine, release, target, names) or TargetReading("unknown", named, NEVER_SEEN)
-
-
-def _rows(engine: str, release: str, names: Sequence[str]) -> list[TargetClass]:
-    """The rows of these classes; those that a release lacks only where it has none of the others."""
-    rows = [row for name in names if (row := target_class(engine, release, name))]
-    return [row for row in rows if row.captures != "absent"] or rows
+    other = _unregistered(engine, release)
+    if not names or "is_closed" not in other:
+        return TargetReading("unknown", named, NEVER_SEEN)
+    # all registered classes are known; llama.cpp's converter takes the class of a text_config first
+    # (conversion/base.py:2900, 0.3.36)
+    if target.architectures and target.outer_type is None:
+        return TargetReading("absent", named, other["text"], other["source"])
+    text = f"{other['text']}, unless a text_config names another"
+    return TargetReading("unknown", named, text, other["source"])
 
 
 def as_seen(engine: str, release: str, target: Target) -> Target:
@@ -186,24 +190,8 @@ def _reading(engine: str, release: str, row: TargetClass, target: Target) -> Tar
 
 def _unregistered(engine: str, release: str) -> Mapping[str, Any]:
     """What a release does with classes that it does not register; where `is_closed`, no row is missing."""
-    rows: Sequence[Mapping[str, Any]] = _data(engine)["unregistered"]
-    return [row for row in rows if is_since(row["from"], release)][-1]
-
-
-def _unlisted(engine: str, release: str, target: Target, names: Sequence[str]) -> TargetReading | None:
-    """A target whose classes have no row, in a release of which all registered classes are known.
-
-    llama.cpp's converter takes the class of a text_config first (conversion/base.py:2900, 0.3.36).
-    """
-    row = _unregistered(engine, release)
-    if not names or "is_closed" not in row:
-        return None
-    named = " or ".join(names)
-    if target.architectures and target.outer_type is None:
-        return TargetReading("absent", named, row["text"], row["source"])
-    return TargetReading(
-        "unknown", named, f"{row['text']}, unless a text_config names another", row["source"]
-    )
+    known = [row for row in _data(engine)["unregistered"] if is_since(row["from"], release)]
+    return cast(Mapping[str, Any], known[-1])
 
 
 def _inner_reading(engine: str, release: str, row: TargetClass, target: Target) -> TargetReading:

@@ -7,7 +7,6 @@ from typing import Any
 from msgspec import Struct, field
 
 from eaglectl.drafter.drafter import Drafter, Feature
-from eaglectl.files.target_files import text_part
 from eaglectl.formats.catalogue import prefixes
 from eaglectl.formats.format import ModelClass
 from eaglectl.formats.names import inner_wrapper, stored_prefix
@@ -80,24 +79,10 @@ class View(Struct, frozen=True, dict=True):
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else "(none)"
 
-    @property
-    def target_text(self) -> Mapping[str, Any]:
-        """The config of the target's language model."""
-        return text_part(self.target)
-
-    def value(self, key: str) -> object:
-        """A key at the top level of the config that the model class gets."""
-        return self.flat.get(key)
-
     def number(self, key: str) -> int | None:
         """A whole number at the top level of the config that the model class gets."""
-        value = self.value(key)
+        value = self.flat.get(key)
         return value if isinstance(value, int) else None
-
-    def nested(self, key: str) -> object:
-        """A key of eagle_config."""
-        value = self.flat.get("eagle_config")
-        return value.get(key) if isinstance(value, Mapping) else None
 
 
 def dimensions(view: View) -> Iterator[tuple[str, int, int]]:
@@ -107,7 +92,7 @@ def dimensions(view: View) -> Iterator[tuple[str, int, int]]:
     if dims.attention != "MLA":
         measured["num_key_value_heads"] = dims.kv_heads
     for key, size in measured.items():
-        stated = view.value(key)
+        stated = view.flat.get(key)
         if key == "num_key_value_heads" and stated is None:
             stated = dims.heads
         if isinstance(stated, int) and stated != size:
@@ -122,7 +107,7 @@ def assumed_head_dim(view: View) -> float:
 
 def stated_theta(view: View) -> object:
     """The rope base that the config states, in either spelling; 10000 where it states none."""
-    nested = view.value("rope_parameters")
+    nested = view.flat.get("rope_parameters")
     inner = nested.get("rope_theta") if isinstance(nested, Mapping) else None
-    stated = (theta for theta in (view.value("rope_theta"), inner) if theta is not None)
+    stated = (theta for theta in (view.flat.get("rope_theta"), inner) if theta is not None)
     return next(stated, 10000.0)

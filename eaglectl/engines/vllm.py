@@ -67,7 +67,7 @@ def class_of(architecture: str) -> ModelClass:
 
 
 def _rewritten_model_type(case: Case) -> bool:
-    releases = load("vllm")["rewritten_model_types"].get(str(case.view.value("model_type")))
+    releases = load("vllm")["rewritten_model_types"].get(str(case.view.flat.get("model_type")))
     return not case.view.is_speculators and releases is not None and is_within(releases, case.release)
 
 
@@ -99,14 +99,16 @@ def _placeless_biases(view: View) -> frozenset[Feature]:
 
 def _unstated_biases(view: View) -> bool:
     placed = view.features - PLACELESS_BIASES[view.model_class]
-    has_attention = bool(ATTENTION_BIASES & placed) and not view.value("attention_bias")
-    return has_attention or (Feature.MLP_BIAS in placed and not view.value("mlp_bias"))
+    has_attention = bool(ATTENTION_BIASES & placed) and not view.flat.get("attention_bias")
+    return has_attention or (Feature.MLP_BIAS in placed and not view.flat.get("mlp_bias"))
 
 
 def _stated_biases(count: int) -> Condition:
     """Holds where the config states attention biases, of which the file has so many of the two kinds."""
     return when(
-        lambda view: view.value("attention_bias") is True and len(ATTENTION_BIASES & view.features) == count
+        lambda view: (
+            view.flat.get("attention_bias") is True and len(ATTENTION_BIASES & view.features) == count
+        )
     )
 
 
@@ -118,13 +120,15 @@ def _unread_here(flag: str) -> Condition:
 
 
 def _nested_norm_before_fc(case: Case) -> bool:
-    is_nested = bool(case.view.nested("norm_before_fc")) and not case.view.value("norm_before_fc")
+    is_nested = bool(value_at(case.view.flat, "eagle_config.norm_before_fc")) and not case.view.flat.get(
+        "norm_before_fc"
+    )
     return is_nested and unread("norm_before_fc")(case)
 
 
 def _only_rope_parameters(view: View) -> bool:
-    stated = view.value("rope_parameters")
-    if not isinstance(stated, Mapping) or view.value("rope_theta") is not None:
+    stated = view.flat.get("rope_parameters")
+    if not isinstance(stated, Mapping) or view.flat.get("rope_theta") is not None:
         return False
     return view.drafter.rope.theta != 10000 or view.drafter.rope.scaling is not None
 
@@ -180,7 +184,7 @@ CONDITIONS: Mapping[str, Condition] = {
         lambda view: not view.drafter.has_reduced_vocabulary and any("d2t" in name for name in view.names)
     ),
     "no-draft-vocab-size": when(
-        lambda view: view.drafter.has_reduced_vocabulary and view.value("draft_vocab_size") is None
+        lambda view: view.drafter.has_reduced_vocabulary and view.flat.get("draft_vocab_size") is None
     ),
     "mla-plain-rope": when(lambda view: view.drafter.rope.scaling is None),
     "aux-count": has(Feature.AUX_COUNT),
@@ -208,12 +212,12 @@ CONDITIONS: Mapping[str, Condition] = {
     "biases-partial": _stated_biases(1),
     "biases-without-place": when(_placeless_biases),
     "mlp-bias-overstated": when(
-        lambda view: view.value("mlp_bias") is True and Feature.MLP_BIAS not in view.features
+        lambda view: view.flat.get("mlp_bias") is True and Feature.MLP_BIAS not in view.features
     ),
     "layers-understated": when(
         lambda view: 0 < (view.number("num_hidden_layers") or 0) < view.drafter.dims.layers
     ),
-    "layers-unstated": when(lambda view: view.value("num_hidden_layers") is None),
+    "layers-unstated": when(lambda view: view.flat.get("num_hidden_layers") is None),
     "head-dim-unstated": when(lambda view: assumed_head_dim(view) > view.drafter.dims.head_dim),
     "head-dim-smaller": when(lambda view: assumed_head_dim(view) < view.drafter.dims.head_dim),
     "dimension-above": when(lambda view: any(stated > size for _, stated, size in dimensions(view))),
@@ -273,9 +277,9 @@ def _words(case: Case) -> Mapping[str, Any]:
         "runtime": ", ".join(view.runtime_parts),
         "theta": f"{drafter.rope.theta:g}",
         "stated_theta": stated_theta(view),
-        "stated_draft_vocab": view.value("draft_vocab_size"),
-        "model_type": view.value("model_type"),
-        "stated_layers": view.value("num_hidden_layers"),
+        "stated_draft_vocab": view.flat.get("draft_vocab_size"),
+        "model_type": view.flat.get("model_type"),
+        "stated_layers": view.flat.get("num_hidden_layers"),
         "head_dim": drafter.dims.head_dim,
         "assumed_head_dim": f"{assumed_head_dim(view):g}",
         "runners": " and ".join(case.behaviour.runners),

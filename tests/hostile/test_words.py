@@ -592,6 +592,9 @@ class RawError(Exception):
     def __init__(self, message: str) -> None:
         self.message = message
 
+    def format_message(self) -> str:
+        return self.message
+
     def show(self, file: Any) -> None:
         file.write(f"Usage: eaglectl ...\n\nError: {self.message}\n")
 

@@ -15,7 +15,7 @@ from packaging.version import Version
 import eaglectl
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT, DefaultLayers
 from eaglectl.engines import vllm
-from eaglectl.engines.behaviour import behaviour, merge
+from eaglectl.engines.behaviour import merge
 from eaglectl.engines.data import FOLDER
 from eaglectl.engines.layers import IDS
 from eaglectl.errors import UnreadableError
@@ -96,8 +96,8 @@ def outcomes(drafter: Path, **options: Any) -> list[str]:
 def test_the_release_is_known_while_its_data_is_in_use(tmp_path: Path) -> None:
     with data_from(with_entry(tmp_path, ENTRY)):
         assert vllm.ENGINE.releases[-2:] == ("0.33.0", "0.99.0")
-        assert list(behaviour("vllm", "0.99.0").runners) == ["V2"]
-        assert list(behaviour("vllm", "0.33.0").runners) == ["V1", "V2"]
+        assert list(vllm.ENGINE.behaviour("0.99.0").runners) == ["V2"]
+        assert list(vllm.ENGINE.behaviour("0.33.0").runners) == ["V1", "V2"]
     assert vllm.ENGINE.releases[-1] != "0.99.0"
 
 
@@ -238,7 +238,7 @@ def test_an_entry_that_cannot_be_is_refused_with_its_reason(
     change: Mapping[str, Any], reason: str, tmp_path: Path
 ) -> None:
     with data_from(with_entry(tmp_path, {**ENTRY, **change})), pytest.raises(ValueError, match=reason):
-        behaviour("vllm", "0.99.0")
+        vllm.ENGINE.behaviour("0.99.0")
 
 
 def test_a_release_is_unknown_again_without_its_data(tmp_path: Path) -> None:
