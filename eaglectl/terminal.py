@@ -60,7 +60,7 @@ class OutputSettings(Struct):
         )
 
     def show(self, paint: "Callable[[Console], None]", stream: IO[str] | None = None) -> None:
-        """Print what `paint` writes to a console, to stdout or `stream`; spaces at ends for terminals alone."""
+        """Print what `paint` writes to a console, to stdout or `stream`; no line of a file ends in spaces."""
         from eaglectl.report.terminal.console import Console
 
         stream = stream or sys.stdout

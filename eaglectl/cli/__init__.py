@@ -59,17 +59,17 @@ def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; only an error in eaglectl itself prints a traceback."""
     before, CALLER.is_command_line = CALLER.is_command_line, True
     try:
-        return _run(_current(arguments))
+        code = _run(_current(arguments))
     except Terminated as end:
         _print_end(f"ended by {signal.Signals(end.number).name}")
         return 128 + end.number
     except BaseException as error:
         code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else _failed(error, arguments)
-        if code == INTERRUPTED:
-            _print_end("interrupted")
-        return code
     finally:
         CALLER.is_command_line = before
+    if code == INTERRUPTED:  # typer's code of Ctrl-C too
+        _print_end("interrupted")
+    return code
 
 
 def _run(arguments: list[str]) -> int:

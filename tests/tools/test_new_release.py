@@ -153,7 +153,7 @@ def test_inspect_shows_what_the_newest_release_captures(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("new_release")
 def test_the_table_of_engines_has_the_release() -> None:
     text = call("-v", "engines").out
-    assert "vLLM  0.10.0 - 0.99.0" in text and "V2 in 0.99.0" in text and "0.22.0 - 0.99.0" in text
+    assert "vLLM  0.10.0 - 0.99.0" in text and "V2 in 0.29.0 - 0.99.0" in text and "0.22.0 - 0.99.0" in text
     document = call("engines", "--json").document
     assert document["engines"][0]["releases"][-1]["runners"] == ["V2"]
     assert document["engines"][0]["releases"][-1]["run"] == []

@@ -4,14 +4,14 @@ from collections.abc import Collection
 from typing import Any
 
 from eaglectl.commands.engines.report import (
-    model_runners,
+    gpu_runs,
+    has_several_runners,
     serving_lines,
     unversioned_evidence,
     unversioned_notes,
 )
 from eaglectl.engines.behaviour import Fact
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.gpu import gpu_runs
 from eaglectl.engines.registry import ENGINES
 from eaglectl.judge.support import Service, services
 from eaglectl.report.documents.document import Parts, document, plain
@@ -39,10 +39,11 @@ def engines_document(chosen: Collection[str]) -> dict[str, Any]:
 
 
 def _engine(engine: Engine, serves: list[Service]) -> dict[str, Any]:
+    has_several = has_several_runners(engine)
     releases = [
         {
             "release": release,
-            "runners": model_runners(engine, release),
+            "runners": engine.behaviour(release).runners_for(None) if has_several else (),
             "run": engine.runners_run(release),
             "ids": engine.ids_evidence(release),
             "facts": engine.evidence(release),
