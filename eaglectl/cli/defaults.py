@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglectl.files.files import current_folder
@@ -37,7 +36,9 @@ def command_defaults(
     What lies in one of the command's `arguments` says nothing. Raises UsageError for a file that is not as it
     should be.
     """
-    if command not in READERS or not (policy or _has_file(current_folder())):
+    here = current_folder()
+    places = (folder / name for folder in (here, *here.parents) for name in FILES)
+    if command not in READERS or not (policy or any(place.is_file() for place in places)):
         return {}
     from eaglectl.judge.policy_file import find_policy_file, ignored_file
 
@@ -63,19 +64,11 @@ def _parameters(file: "PolicyFile", *, is_verbose: bool) -> dict[str, Any]:
         "engines": list(file.keys.engines),
     }
     values = {name: value for name, value in values.items() if value}
-    shown = [name for name in values if name in OPTIONS and (is_verbose or name in ALWAYS_SHOWN)]
+    shown = []
+    for name, value in values.items():
+        if name in ALWAYS_SHOWN or (is_verbose and name in OPTIONS):
+            texts = value if isinstance(value, list) else [value]
+            shown += [OPTIONS[name] if text is True else f"{OPTIONS[name]} {text}" for text in texts]
     if shown:
-        options = " ".join(_as_option(OPTIONS[name], values[name]) for name in shown)
-        say(f"{file.label} gives {options}, where the command line says nothing else", sys.stderr)
+        say(f"{file.label} gives {' '.join(shown)}, where the command line says nothing else", sys.stderr)
     return values
-
-
-def _as_option(option: str, value: str | bool | list[str]) -> str:
-    """An option with its value, once for each of a list."""
-    if value is True:
-        return option
-    return " ".join(f"{option} {text}" for text in (value if isinstance(value, list) else [value]))
-
-
-def _has_file(start: Path) -> bool:
-    return any((folder / name).is_file() for folder in (start, *start.parents) for name in FILES)

@@ -85,18 +85,12 @@ class GroupedCommand(TyperCommand):
         arguments = (each for each in self.get_params(ctx) if isinstance(each, TyperArgument))
         return ["[OPTIONS]", *(str(argument.metavar) for argument in arguments)]
 
-    @property
-    def common(self) -> tuple[str, ...]:
-        """The flags of the options that --help shows; none: it shows all."""
-        command = COMMANDS.get(self.name or "")
-        return command.common if command else ()
-
     def sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         """By the title of each group: parameters with what they take, and their help.
 
         The first are the arguments and the common options.
         """
-        common = self.common
+        common = COMMANDS[self.name or ""].common
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], MORE: []}
         for parameter in sorted(self.get_params(ctx), key=lambda each: _place(each, common)):
             record = parameter.get_help_record(ctx)
@@ -113,24 +107,24 @@ class GroupedCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the common options or each group of all, and the examples."""
-        sections = self.sections(ctx)
-        left = [title for title in sections if title not in FIRST]
-        if ctx.meta.get(HELP_ALL) or not self.common:
-            left = []
-        for title in sections:
-            if title not in left:
-                with formatter.section(title):
-                    formatter.write_dl(sections[title])
-        if left:
-            count = sum(len(sections[title]) for title in left)
-            formatter.write_paragraph()
+        is_whole, count = ctx.meta.get(HELP_ALL) or not COMMANDS[self.name or ""].common, 0
+        for title, rows in self.sections(ctx).items():
+            if title not in FIRST and not is_whole:
+                count += len(rows)
+                continue
+            with formatter.section(title):
+                formatter.write_dl(rows)
+        if count:
             text = f"{count} more options: {ctx.command_path} {HELP_ALL}"
-            formatter.write(
-                textwrap.fill(text, formatter.width, initial_indent="  ", subsequent_indent="  ") + "\n"
-            )
+            lines = textwrap.fill(text, formatter.width, initial_indent="  ", subsequent_indent="  ")
+            formatter.write_paragraph()
+            formatter.write(f"{lines}\n")
         with formatter.section("Examples"):
             for example in examples(ctx.command_path, self.name or ""):
-                formatter.write(_continued(example, formatter.width))
+                lines = textwrap.wrap(
+                    example, formatter.width - 4, break_long_words=False, break_on_hyphens=False
+                )
+                formatter.write(textwrap.indent(" \\\n  ".join(lines), "  ") + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and keep values as texts, which the options records read: typer's own types load pydantic,
@@ -171,13 +165,6 @@ def terminal_width() -> int | None:
     return max(width, 20) if width < LEAST_WIDTH else None
 
 
-def _continued(example: str, width: int) -> str:
-    """A command line, on lines that end with a backslash where it is wider than the terminal."""
-    lines = textwrap.wrap(example, width - 4, break_long_words=False, break_on_hyphens=False)
-    return textwrap.indent(" \\\n  ".join(lines), "  ") + "\n"
-
-
 def examples(path: str, name: str) -> list[str]:
     """Whole command lines of a command, which stands at `path`, like `eaglectl inspect`."""
-    command = COMMANDS.get(name)
-    return [f"{path} {options}".rstrip() for options in (command.examples if command else ())]
+    return [f"{path} {options}".rstrip() for options in COMMANDS[name].examples]
