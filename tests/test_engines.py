@@ -15,10 +15,10 @@ from packaging.specifiers import SpecifierSet
 import eaglectl
 from eaglectl.engines import vllm
 from eaglectl.engines.behaviour import unversioned_behaviour
-from eaglectl.engines.conditions import COMMON
 from eaglectl.engines.data import FOLDER
 from eaglectl.engines.registry import ENGINES, parse_engine, view_for
 from eaglectl.engines.releases import is_within, ranges
+from eaglectl.engines.view import COMMON
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
 from eaglectl.judge.support import ideal, services

@@ -8,11 +8,10 @@ from msgspec import Struct
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.engines.behaviour import Behaviour, unversioned_behaviour
 from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case
 from eaglectl.engines.layers import capture, value_at
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import is_within
-from eaglectl.engines.view import View
+from eaglectl.engines.view import Case, View
 
 IDS, COUNT, MASK = "aux layers", "number of aux states", "mask token"
 NOT_FOLLOWED = "(not followed)"

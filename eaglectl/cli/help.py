@@ -121,10 +121,10 @@ class GroupedCommand(TyperCommand):
             formatter.write(f"{lines}\n")
         with formatter.section("Examples"):
             for example in examples(ctx.command_path, self.name or ""):
-                lines = textwrap.wrap(
+                parts = textwrap.wrap(
                     example, formatter.width - 4, break_long_words=False, break_on_hyphens=False
                 )
-                formatter.write(textwrap.indent(" \\\n  ".join(lines), "  ") + "\n")
+                formatter.write(textwrap.indent(" \\\n  ".join(parts), "  ") + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and keep values as texts, which the options records read: typer's own types load pydantic,

@@ -3,9 +3,8 @@
 Where the network that it makes of it is another one than was trained, `NetworkReading` says in what.
 """
 
-import fnmatch
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal, get_args
 
 from msgspec import Struct, convert, field
@@ -17,20 +16,17 @@ from eaglectl.engines.behaviour import (
     Behaviour,
     EvidenceKind,
     Fact,
-    Flag,
     Misread,
     entries,
     parse,
     stated,
 )
 from eaglectl.engines.data import cached, check_evidence, load
-from eaglectl.engines.layers import CapturedLayers, capture, value_at
+from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.releases import is_since, is_within
-from eaglectl.engines.targets import TargetReading, as_seen, read_captures
-from eaglectl.engines.view import View, stated_theta
-from eaglectl.files.layout import INDEX
+from eaglectl.engines.targets import as_seen
+from eaglectl.engines.view import Case, Condition, View, stated_theta
 from eaglectl.formats.published import published_file
-from eaglectl.text import listed
 from eaglectl.verdicts import ServedAs
 
 Switch = Literal["fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"]
@@ -103,91 +99,6 @@ def _value(kind: Misread, view: View, captured: Iterable[CapturedLayers]) -> Any
         return boundaries if listed is None else None
     # a conversion sorts fc's blocks by the boundaries trained on
     return tuple(layer for _, layer in sorted(zip(listed, boundaries, strict=True)))
-
-
-class Case(Struct, frozen=True, dict=True):
-    """One checkpoint in one release; `captured` has the layers for each runner that the release may take."""
-
-    view: View
-    engine: str
-    release: str
-    behaviour: Behaviour
-    captured: Mapping[str, CapturedLayers]
-
-    def flag(self, name: str) -> bool:
-        """A switch as the release reads it; false where it knows no such switch."""
-        flag = self.behaviour.flags.get(name, Flag())
-        if flag.any:
-            return any(value_at(self.view.flat, path) for path in flag.any)
-        values = (value_at(self.view.flat, path) for path in flag.first)
-        first = next((value for value in values if value is not None), None)
-        if first is None and self.view.is_speculators:
-            kind = self.view.config["speculators_model_type"]
-            first = self.behaviour.speculators_defaults.get(str(kind), {}).get(name)
-        return bool(first)
-
-    @property
-    def aux_count(self) -> int:
-        """The number of aux states that the release builds fc for."""
-        counted = self.behaviour.aux_count[self.view.model_class]
-        for path in counted.paths:
-            match value_at(self.view.flat, path):
-                case int(count):
-                    return count
-                case [*ids] if ids:
-                    return len(ids)
-        return counted.otherwise
-
-    @cached_property
-    def refused_prefixes(self) -> tuple[str, ...]:
-        """Beginnings of stored names with prefixes that the loader of the drafter's class does not remove."""
-        removed, refused = self.behaviour.prefixes.get(self.view.model_class, ()), []
-        for name, prefix, inner in self.view.prefixed_names:
-            if inner:
-                refused.append(name.partition(inner)[0] + inner)
-            elif prefix not in removed:
-                refused.append(prefix)
-            else:
-                parts = (prefix + part for part in self.behaviour.unprefixed)
-                refused += [part for part in parts if name.startswith(part)][:1]
-        return tuple(dict.fromkeys(refused))
-
-    @cached_property
-    def misloaded(self) -> str:
-        """What the loader makes of files that are not what it takes for weights; "" of those that are."""
-        known, files = self.behaviour, self.view.files
-        if not known.weight_patterns or not files.names or INDEX in files.names:
-            return ""
-        at_top = [name for name in files.names if "/" not in name]
-        fitting = (fnmatch.filter(at_top, pattern) for pattern in known.weight_patterns)
-        first = next(filter(None, fitting), [])
-        opened = [name for name in first if not name.endswith(known.skipped_weights)]
-        if not opened:
-            return f"opens {', '.join(known.weight_patterns)}, and the weights are in {listed(files.weights)}"
-        if files.nested:
-            return f"takes the items of {files.nested} for tensors, and they are inside of one"
-        others = [name for name in opened if name not in files.weights]
-        return f"opens {listed(others)} in the same folder too" if others else ""
-
-    @cached_property
-    def target_reading(self) -> TargetReading | None:
-        """What the release does with the target; None where nothing names its kind."""
-        return read_captures(self.engine, self.release, self.view.drafter.target)
-
-    @cached_property
-    def sameness(self) -> set[bool | None]:
-        """Whether the captured layers are those trained on, for the runners that the release may take.
-
-        Empty for a target of which it captures none; without None for one that was never looked at.
-        """
-        captures = self.target_reading.captures if self.target_reading else "captures"
-        if captures in ("lacks", "absent"):
-            return set()
-        same = {captured.same_as(self.view.drafter.aux) for captured in self.captured.values()}
-        return same - {None} if captures == "unknown" else same
-
-
-Condition = Callable[[Case], bool]
 
 
 class Verdict(Struct, frozen=True):

@@ -7,19 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from eaglectl.drafter.drafter import Feature
-from eaglectl.engines.conditions import (
+from eaglectl.engines.data import load
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.view import (
     COMMON,
+    Case,
+    Condition,
+    View,
+    assumed_head_dim,
     captured_by_one,
     captures_last_boundary,
     common_words,
+    dimensions,
     has,
     misread,
     tied_head,
     when,
 )
-from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, Engine
-from eaglectl.engines.view import View, assumed_head_dim, dimensions
 from eaglectl.text import brief
 
 RUNNER = "default"

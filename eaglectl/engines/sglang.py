@@ -6,8 +6,15 @@ from typing import Any
 from eaglectl.drafter.boundaries import to_boundaries
 from eaglectl.drafter.drafter import Feature, Target
 from eaglectl.drafter.tensors import LAYER
-from eaglectl.engines.conditions import (
+from eaglectl.engines.data import load
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.layers import NESTED, adds_one, value_at
+from eaglectl.engines.targets import as_seen
+from eaglectl.engines.view import (
     COMMON,
+    Case,
+    Condition,
+    View,
     captured_by_one,
     captures_last_boundary,
     common_words,
@@ -15,11 +22,6 @@ from eaglectl.engines.conditions import (
     misread,
     when,
 )
-from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, Engine
-from eaglectl.engines.layers import NESTED, adds_one, value_at
-from eaglectl.engines.targets import as_seen
-from eaglectl.engines.view import View
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import IdsPlace
 

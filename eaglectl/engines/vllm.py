@@ -6,21 +6,26 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Feature
 from eaglectl.drafter.tensors import LAYER
-from eaglectl.engines.conditions import (
+from eaglectl.engines.data import load
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.layers import IDS, value_at
+from eaglectl.engines.releases import is_since, is_within
+from eaglectl.engines.view import (
     COMMON,
+    Case,
+    Condition,
+    View,
+    assumed_head_dim,
     common_words,
+    dimensions,
     has,
     misread,
+    stated_theta,
     target_is,
     tied_head,
     unread,
     when,
 )
-from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, Engine
-from eaglectl.engines.layers import IDS, value_at
-from eaglectl.engines.releases import is_since, is_within
-from eaglectl.engines.view import View, assumed_head_dim, dimensions, stated_theta
 from eaglectl.formats.config_keys import mask_token
 from eaglectl.formats.format import ModelClass
 
