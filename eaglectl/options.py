@@ -179,7 +179,6 @@ class Field(Struct, frozen=True):
         return value if isinstance(value, Mapping) and kept == value else kept
 
     def _read(self, value: Any) -> Any:
-        """The value with its texts read."""
         read = self.option.read
         if read is None:
             return value

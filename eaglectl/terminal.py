@@ -244,7 +244,6 @@ def _write(lines: Iterable[str], stream: IO[str]) -> None:
 
 
 def _escaped_but(pattern: re.Pattern[str], text: str) -> str:
-    """Return text with all escaped but what matches the pattern of one group."""
     return "".join(part if place % 2 else escaped(part) for place, part in enumerate(pattern.split(text)))
 
 

@@ -124,7 +124,6 @@ def common_first(arguments: list[str]) -> list[str]:
 
 
 def _print_error(error: EaglectlError, arguments: list[str]) -> None:
-    """Print the error as a JSON document if the command line asks for JSON."""
     if {"--json", "--format=json"} & {*arguments} or ("--format", "json") in pairwise(arguments):
         from eaglectl.commands.arguments import print_json
         from eaglectl.report.documents.document import error_document

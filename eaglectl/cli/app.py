@@ -109,7 +109,6 @@ def common(
 
 
 def _restore(before: dict[str, str]) -> None:
-    """Set the environment variables of offline mode as they were."""
     for name in OFFLINE:
         os.environ.pop(name, None)
     os.environ.update(before)
@@ -157,13 +156,11 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_given(context: typer.Context, name: str) -> bool:
-    """Whether the command line, or eaglectl.toml, gives an option."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
 
 
 def _parameter(field: Field) -> inspect.Parameter:
-    """An option as typer has it declared."""
     from eaglectl.commands.completion import offering  # late: --help of all commands needs no other package
 
     option = field.option

@@ -53,7 +53,6 @@ def command_defaults(
 
 
 def _parameters(file: "PolicyFile", *, is_verbose: bool) -> dict[str, Any]:
-    """The parameters that the file gives a value, told on stderr."""
     keys = file.keys.defaults
     values: dict[str, Any] = {
         "target": file.target,

@@ -40,7 +40,6 @@ def _rope_type(view: View) -> str:
 
 
 def _other_shapes(view: View) -> tuple[str, ...]:
-    """Sizes that the config states and the tensors do not have."""
     stated = [f"{key} {stated}, and the tensors have {size}" for key, stated, size in dimensions(view)]
     if (assumed := assumed_head_dim(view)) != view.drafter.dims.head_dim:
         stated.append(f"head_dim {assumed:g}, and the tensors have {view.drafter.dims.head_dim}")

@@ -153,7 +153,6 @@ def _layer_model_type(view: View) -> bool:
 
 
 def _mask_keys(release: str) -> list[str]:
-    """The places in config.json where a release looks for the mask token."""
     return [
         path for path, releases in load("vllm")["keys"]["mask token"].items() if is_within(releases, release)
     ]
@@ -268,7 +267,6 @@ CONDITIONS: Mapping[str, Condition] = {
 
 
 def _words(case: Case) -> Mapping[str, Any]:
-    """The values that fill the messages of vLLM's facts."""
     view, drafter = case.view, case.view.drafter
     layer, different = view.config.get("transformer_layer_config"), list(dimensions(view))
     captured = dict.fromkeys(case.captured.values())

@@ -103,7 +103,6 @@ def engines_outline(chosen: Collection[str]) -> Outline:
 
 
 def _serving(engine: Engine, kind: tuple[str, str], served: Sequence[Service]) -> set[str]:
-    """The releases that serve a kind of drafter from some layout."""
     rows = [row for row in served if row.engine == engine.name and (row.version, row.attention) == kind]
     return {release for row in rows for release in row.releases}
 
