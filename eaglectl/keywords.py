@@ -69,7 +69,9 @@ def with_keywords(function: F) -> F:
             INSIDE.reset(token)
 
     call.__signature__ = _signature(signature, options)  # type: ignore[attr-defined]
-    call.__doc__ = _documentation(function, options)
+    rows = [f"    {name}: {option.option.help}" for name, option in options.items() if option.option.help]
+    head = [inspect.getdoc(function) or "", "", "Options, in a record or as keyword arguments:"]
+    call.__doc__ = "\n".join([*head, *rows])
     return call  # type: ignore[return-value]
 
 
@@ -92,7 +94,9 @@ def _fill(
                 f"{function}() takes {record.__name__} as {parameter}, not {type(value).__name__}; give"
                 f" options by name: {first}=..."
             )
-        own = {name: given.pop(name) for name in [*given] if name in _names(record)}
+        # its fields, and the options of the records in it
+        names = {*options_of(record), *(field.name for field in fields(record))}
+        own = {name: given.pop(name) for name in [*given] if name in names}
         if own and value is not None:
             raise UsageError(f"{parameter} is given beside {', '.join(own)}; write all into one")
         if own:
@@ -115,24 +119,12 @@ def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> in
     return signature.replace(parameters=[*kept, *added])
 
 
-def _documentation(function: Callable[..., Any], options: Mapping[str, Field]) -> str:
-    rows = [f"    {name}: {option.option.help}" for name, option in options.items() if option.option.help]
-    return "\n".join(
-        [inspect.getdoc(function) or "", "", "Options, in a record or as keyword arguments:", *rows]
-    )
-
-
 def _unknown(function: str, name: str, names: Mapping[str, str], options: Mapping[str, Field]) -> TypeError:
     """The error, with the keyword of the flag that is spelled so, else the nearest one."""
     flag = names.get(f"--{name.strip('_').replace('_', '-')}")
     near = [flag] if flag else get_close_matches(name, options, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
-
-
-def _names(record: type[Options]) -> set[str]:
-    """What a record may be made of: its fields, and the options of the records in it."""
-    return {*options_of(record), *(field.name for field in fields(record))}
 
 
 def _names_by_flag(option: Field) -> dict[str, str]:

@@ -4,7 +4,6 @@ Where the network that it makes of it is another one than was trained, `NetworkR
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, get_args
 
 from msgspec import Struct, convert, field
@@ -17,11 +16,9 @@ from eaglectl.engines.behaviour import (
     EvidenceKind,
     Fact,
     Misread,
-    entries,
-    parse,
     stated,
 )
-from eaglectl.engines.data import cached, check_evidence, load
+from eaglectl.engines.data import cached, load
 from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.releases import is_since, is_within
 from eaglectl.engines.targets import as_seen
@@ -230,16 +227,13 @@ class Engine(Struct, frozen=True, eq=False):
     @property
     def releases(self) -> tuple[str, ...]:
         """Known releases, oldest first."""
-        return tuple(release for entry in entries(self.name) for release in entry["releases"])
+        return tuple(release for entry in self.data["behaviour"] for release in entry["releases"])
 
     @property
     @cached
     def facts(self) -> tuple[Fact, ...]:
-        """Every fact, in the order of the file. Raises ValueError where one does not state its evidence."""
-        rows = self.data["facts"]
-        for row in rows:
-            check_evidence(row, f"the fact {row['id']}", partial(is_within, row["releases"]))
-        return convert(rows, tuple[Fact, ...])
+        """Every fact, in the order of the file."""
+        return convert(self.data["facts"], tuple[Fact, ...])
 
     @cached
     def facts_of(self, release: str) -> tuple[Fact, ...]:
@@ -248,8 +242,8 @@ class Engine(Struct, frozen=True, eq=False):
 
     @cached
     def behaviour(self, release: str) -> Behaviour:
-        """What a release does. Raises ValueError where the data file contradicts itself."""
-        return parse(stated(self.name, release), f"{self.name} {release}")
+        """What a release does."""
+        return convert(stated(self.name, release), Behaviour)
 
     def runners_run(self, release: str) -> tuple[str, ...]:
         """The runners of a release that ran recorded cases; none where the release was only read."""

@@ -58,12 +58,6 @@ def _unknown_architecture(case: Case) -> bool:
     return known is None or not is_within(known, case.release)
 
 
-def _class_mismatch(case: Case) -> bool:
-    if case.view.is_speculators or _unknown_architecture(case):
-        return False
-    return class_of(case.view.architecture) != case.view.model_class
-
-
 def class_of(architecture: str) -> ModelClass:
     """The kind of attention that an architecture is for."""
     if "Deepseek" in architecture:
@@ -91,11 +85,6 @@ def _headless_multimodal(case: Case) -> bool:
     if not isinstance(names, list) or "V2" not in case.captured:
         return False
     return _headless(case.view) and any("ForConditionalGeneration" in str(name) for name in names)
-
-
-def _replaced_embedding(view: View) -> bool:
-    dims = view.drafter.dims
-    return "embed_tokens.weight" in view.drafter.tensors and dims.hidden == dims.target_hidden
 
 
 def _placeless_biases(view: View) -> frozenset[Feature]:
@@ -240,7 +229,11 @@ CONDITIONS: Mapping[str, Condition] = {
     "aux-ids-unread": COMMON["aux-layers"],
     "aux-unknown": lambda case: None in case.sameness and case.view.drafter.aux.convention is not None,
     "aux-runner": lambda case: {True, False} <= case.sameness,
-    "class-mismatch": _class_mismatch,
+    "class-mismatch": lambda case: (
+        not case.view.is_speculators
+        and not _unknown_architecture(case)
+        and class_of(case.view.architecture) != case.view.model_class
+    ),
     "later-hidden-norm": when(_later_hidden_norm),
     "verifier-tensors": when(lambda view: any(name.startswith("verifier_") for name in view.names)),
     "rope-base": when(lambda view: stated_theta(view) != view.drafter.rope.theta),
@@ -252,7 +245,12 @@ CONDITIONS: Mapping[str, Condition] = {
     "tied-head": when(tied_head),
     "head-absent": when(_headless),
     "head-of-multimodal": _headless_multimodal,
-    "embedding-replaced": when(_replaced_embedding),
+    "embedding-replaced": when(
+        lambda view: (
+            "embed_tokens.weight" in view.drafter.tensors
+            and view.drafter.dims.hidden == view.drafter.dims.target_hidden
+        )
+    ),
     "target-lacks": target_is("lacks", "absent"),
     "target-unlisted": _unlisted_target,
     "speculators-unknown": _of_speculators(lambda view: True),

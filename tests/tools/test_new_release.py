@@ -220,18 +220,9 @@ def test_what_no_entry_settles_is_left_to_decide(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"default_runner": [{"value": ["V3"]}]}, "names V3"),
-        ({"default_runner": [{"targets": ["llama"], "value": ["V2"]}]}, "states nothing for targets"),
         ({"runners": {"V3": {"ids": []}}}, "missing required field"),
-        ({"runners": {"V2": {"default_layers": [{"value": "(1, n**2)"}]}}}, "n\\*\\*2|n \\*\\* 2"),
-        ({"runners": {"V2": {"default_layers": [{"value": "2, n//2, x"}]}}}, "a default layer is made of n"),
-        ({"runners": {"V2": {"default_layers": [{"value": "n//2"}]}}}, "a tuple"),
         ({"runners": {"V2": {"adds_one": [{"value": "sometimes"}]}}}, "sometimes"),
         ({"flags": None}, "flags"),
-        ({"releases": ["0.33.1"]}, "0.33.1: it is not in the range"),
-        ({"range": "", "releases": ["0.12.1"]}, "do not ascend"),
-        ({"range": "", "releases": ["0.33.0"]}, "do not ascend"),
-        ({"range": "", "releases": ["newest"]}, "are numbers"),
     ],
 )
 def test_an_entry_that_cannot_be_is_refused_with_its_reason(
