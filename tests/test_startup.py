@@ -71,7 +71,6 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
         "eaglectl.cli",
         "eaglectl.cli.app",
         "eaglectl.cli.commands",
-        "eaglectl.cli.defaults",
         "eaglectl.cli.help",
         "eaglectl.errors",
         "eaglectl.options",

@@ -26,8 +26,6 @@ INTERRUPTED = 130
 GARBAGE_EVERY = 100_000
 # set by a shell that asks how a line goes on
 ASKED = "_EAGLECTL_COMPLETE"
-COMPLETION = ("--install-completion", "--show-completion")
-VERBOSE = {"-v", "--verbose"}
 # what torch's C++ code and tokenizers' Rust code read, which write to stderr themselves
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
 COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
@@ -48,7 +46,7 @@ def quiet_packages(arguments: list[str]) -> None:
     """Show nothing of what other packages warn of, or all of it with -v; Python's own -W goes before."""
     if sys.warnoptions:
         return
-    CALLER.is_quiet = not VERBOSE & set(arguments)
+    CALLER.is_quiet = {"-v", "--verbose"}.isdisjoint(arguments)
     warnings.simplefilter("ignore" if CALLER.is_quiet else "default")
     if CALLER.is_quiet:
         for name, value in QUIET.items():
@@ -77,11 +75,11 @@ def _run(arguments: list[str]) -> int:
 
     # None: a shell asks how a line goes on
     command = None if ASKED in os.environ else _command(arguments)
-    option = next((option for option in COMPLETION if option in arguments), None)
-    if option is not None:
+    options = [option for option in ("--install-completion", "--show-completion") if option in arguments]
+    if options:
         from eaglectl.cli.shells import complete
 
-        complete(option, command or "")
+        complete(options[0], command or "")
         return 0
     app = make_app(command)
     if "serve" in arguments and command == "inspect":

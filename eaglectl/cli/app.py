@@ -25,8 +25,6 @@ from eaglectl.terminal import OutputSettings, say
 
 # what the Hub's client, transformers and child processes read
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-INSTALL = "Install completion for the current shell."
-SHOW = "Show completion for the current shell, to copy it or customize the installation."
 # what --help shows for a number
 VALUES = {int: "N", float: "X"}
 
@@ -91,8 +89,16 @@ def common(
         bool,
         typer.Option("-V", "--version", help="Print the version.", is_eager=True, callback=_print_version),
     ] = False,
-    install_completion: Annotated[bool, typer.Option("--install-completion", help=INSTALL)] = False,
-    show_completion: Annotated[bool, typer.Option("--show-completion", help=SHOW)] = False,
+    install_completion: Annotated[
+        bool, typer.Option("--install-completion", help="Install completion for the current shell.")
+    ] = False,
+    show_completion: Annotated[
+        bool,
+        typer.Option(
+            "--show-completion",
+            help="Show completion for the current shell, to copy it or customize the installation.",
+        ),
+    ] = False,
     help_: Annotated[
         bool,
         typer.Option("-h", "--help", help="Show this message and exit.", is_eager=True, callback=print_help),
@@ -172,15 +178,15 @@ def _parameter(field: Field) -> inspect.Parameter:
         kind, default = field.kind, field.shown_default if default is None else default
     elif type(field.default) is int:  # one number, or several in a text
         kind, default = str, str(field.default)
-    offered = option.choices or (option.value.split("|") if "|" in option.value else ())
+    value = option.value or "|".join(option.choices) or VALUES.get(field.kind, "")
     declared = typer.Option(
         *field.flags,
         help=option.help,
-        metavar=option.value or "|".join(option.choices) or VALUES.get(field.kind),
+        metavar=value or None,
         rich_help_panel=option.group or None,
         min=None if math.isinf(option.least) else option.least,
         max=None if math.isinf(option.most) else option.most,
-        autocompletion=offering(option.complete) if option.complete else lambda: [*offered],
+        autocompletion=offering(option.complete or value),
     )
     annotation: Any = Annotated[kind if default is not None else kind | None, declared]
     return inspect.Parameter(

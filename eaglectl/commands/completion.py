@@ -9,7 +9,10 @@ RANGE = re.compile(r"([a-z.]+).*[=<>!~]")
 
 
 def offering(kind: str) -> Callable[[str], list[str]]:
-    """What typer asks for the values of a kind; it leaves out what begins otherwise than was typed."""
+    """What typer asks for the values of a kind, or of a text like "on|off".
+
+    It leaves out what begins otherwise than was typed.
+    """
 
     def complete(incomplete: str) -> list[str]:
         return list(_values(kind, incomplete))
@@ -27,24 +30,29 @@ def _values(kind: str, typed: str) -> Iterable[str]:
             from eaglectl.judge.rules import rules
 
             return (name for rule in rules() for name in (rule.id, rule.name))
-        case "layouts":
-            from eaglectl.formats.catalogue import FORMATS
-
-            return (format.name for format in FORMATS if format.layout)
-        case "semantics":
-            from eaglectl.formats.reader import known_semantics
-
-            known = known_semantics().items()
-            return (f"{key}={value}" for key, values in known for value in values or ("",))
-        case "readings":
-            from eaglectl.conversion.readings import READINGS
-
-            return (f"{key}=" for key in READINGS)
+        case "layouts" | "semantics" | "readings":
+            return _of_formats(kind)
         case "formats" | "outputs":
-            from eaglectl.report.ci.outputs import FORMATS as NAMES
+            from eaglectl.report.ci.outputs import FORMATS
 
-            return (f"{name}=" if kind == "outputs" else name for name in NAMES)
-    return _files(kind, typed)
+            return FORMATS if kind == "formats" else (f"{name}=" for name in FORMATS)
+        case "files" | "folders" | "checkpoints":
+            return _files(kind, typed)
+    return kind.split("|") if "|" in kind else ()
+
+
+def _of_formats(kind: str) -> Iterable[str]:
+    from eaglectl.conversion.readings import READINGS
+    from eaglectl.formats.catalogue import FORMATS
+    from eaglectl.formats.reader import known_semantics
+
+    match kind:
+        case "layouts":
+            return (format.name for format in FORMATS if format.layout)
+        case "readings":
+            return (f"{key}=" for key in READINGS)
+    known = known_semantics().items()
+    return (f"{key}={value}" for key, values in known for value in values or ("",))
 
 
 def _engines(typed: str, *, has_releases: bool) -> Iterator[str]:

@@ -3,7 +3,7 @@
 Where the network that it makes of it is another one than was trained, `NetworkReading` says in what.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from msgspec import Struct, convert, field
@@ -23,7 +23,7 @@ from eaglectl.engines.layers import CapturedLayers, capture
 from eaglectl.engines.releases import is_since, is_within
 from eaglectl.engines.targets import as_seen
 from eaglectl.engines.view import Case, Condition, View, stated_theta
-from eaglectl.formats.published import published_file
+from eaglectl.formats.published import Figure, published_file
 from eaglectl.verdicts import ServedAs
 
 Switch = Literal["fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"]
@@ -182,21 +182,28 @@ def publication(
     if not own:
         engines = " and ".join(dict.fromkeys(str(figure.engine_name) for figure in measured))
         return (), f"its authors measured it in {engines}, not in {engine}"
-    # the release that its source states, else all since it was made
-    stated, since = own[0].release, own[0].since or "0"
-    run = [release for release in releases if (release == stated if stated else is_since(since, release))]
+    run = _run_by_authors(own[0], releases)
     other = next((release for release in run if not reads_alike(release)), None)
     if other or not run:
         why = f"{other} reads it otherwise" if other else "what that release reads is not known"
         return (), f"its authors measured it ({own[0].origin}), and {why}"
-    origins = "; ".join(dict.fromkeys(figure.origin for figure in own))
-    others = (
-        f"others, {figure.changed or 'as stored'}: {figure.words} ({figure.origin})"
-        for figure in figures
-        if not figure.is_by_authors
-    )
-    first, *more = (figure.words for figure in own)
-    return (first, *more, f"measured by the authors of {drafter} ({origins})", *others), ""
+    return (*(figure.words for figure in own), *_origins(drafter, own, figures)), ""
+
+
+def _origins(drafter: str, own: Sequence[Figure], figures: Sequence[Figure]) -> Iterator[str]:
+    """Where all that its authors measured is from, and what others measured."""
+    origins = dict.fromkeys(figure.origin for figure in own)
+    yield f"measured by the authors of {drafter} ({'; '.join(origins)})"
+    for figure in figures:
+        if not figure.is_by_authors:
+            yield f"others, {figure.changed or 'as stored'}: {figure.words} ({figure.origin})"
+
+
+def _run_by_authors(figure: Figure, releases: Sequence[str]) -> list[str]:
+    """The releases that a figure can be of: the one that its source states, else all since it was made."""
+    if figure.release is not None:
+        return [release for release in releases if release == figure.release]
+    return [release for release in releases if is_since(figure.since or "0", release)]
 
 
 class Engine(Struct, frozen=True, eq=False):

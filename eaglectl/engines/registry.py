@@ -23,7 +23,7 @@ from eaglectl.files.opening import hub_name
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
-    from packaging.version import Version
+    from packaging.specifiers import SpecifierSet
 
 # why a release is judged that nobody named
 NEWEST, INSTALLED = "newest known", "installed here"
@@ -91,19 +91,18 @@ def parse_engine(text: str) -> EngineRequest:
         raise UsageError(f"--engine {text}: {_spelling(text)}")
     if not requirement.specifier:
         return parse_engine(name)
-    # of one exact version, the release that it is of
-    exact = re.fullmatch(r"===?([^,*]+)", str(requirement.specifier))
-    own = known_release(ENGINES[name], exact[1]) if exact else ""
-    matching = tuple(
-        release for release in ENGINES[name].releases if release == own or release in requirement.specifier
-    )
+    matching = _matching(ENGINES[name], requirement.specifier)
     if not matching:
-        from packaging.version import Version
-
-        versions = [Version(bound.version.removesuffix(".*")) for bound in requirement.specifier]
-        known = f"no known release fits; {_nearest(name, versions)}"
+        known = f"no known release fits; {_nearest(name, requirement.specifier)}"
         raise OutdatedError(f"--engine {text}: {known}; {UPDATE.format(name)}")
     return EngineRequest(name, matching)
+
+
+def _matching(engine: Engine, specifier: "SpecifierSet") -> tuple[str, ...]:
+    """The known releases that a specifier names; for one exact version, the release that it is of."""
+    exact = re.fullmatch(r"===?([^,*]+)", str(specifier))
+    own = known_release(engine, exact[1]) if exact else ""
+    return tuple(release for release in engine.releases if release == own or release in specifier)
 
 
 def known_release(engine: Engine, version: str) -> str:
@@ -145,9 +144,10 @@ def installed_release(engine: Engine) -> str | None:
     return None
 
 
-def _nearest(name: str, versions: Sequence["Version"]) -> str:
+def _nearest(name: str, specifier: "SpecifierSet") -> str:
     from packaging.version import Version
 
+    versions = [Version(bound.version.removesuffix(".*")) for bound in specifier]
     known = ENGINES[name].releases
     below = [release for release in known if Version(release) <= min(versions)]
     above = [release for release in known if Version(release) >= max(versions)]
@@ -220,19 +220,6 @@ def launch_commands(
         speculative["revision"] = revision
     if drafter.kind == "peagle":
         speculative["parallel_drafting"] = True
-    window = str(drafter.carried.get("sliding_window"))
-    options = (
-        (revision is not None, shell.option("--speculative-draft-model-revision", revision or "")),
-        (
-            Feature.SLIDING_WINDOW in drafter.features(),
-            shell.option("--speculative-draft-window-size", window),
-        ),
-        # a --quantization for the target, which many commands have, would be the drafter's too
-        (
-            drafter.target.is_quantised and drafter.quantisation is None,
-            "--speculative-draft-model-quantization unquant",
-        ),
-    )
     served = f"vllm serve {shell.quote(shell.as_path(target))}{revised}"
     commands = {
         "vllm": f"{served} --speculative-config {shell.quote(json.dumps(speculative))}",
@@ -241,7 +228,7 @@ def launch_commands(
             f" --speculative-algorithm EAGLE3 {shell.option('--speculative-draft-model-path', path)}"
             f" --speculative-num-steps {tokens} --speculative-eagle-topk 1"
             f" --speculative-num-draft-tokens {tokens + 1}"
-            f"{''.join(f' {text}' for is_needed, text in options if is_needed)}"
+            f"{_sglang_options(drafter, revision)}"
         ),
         "llama.cpp": llama_server("DRAFTER.gguf", tokens),
     }
@@ -254,6 +241,19 @@ def launch_commands(
             if option := _layers_option(name, drafter):
                 commands[name] = f"{option}  # {TARGETS_UNREAD}"
     return commands
+
+
+def _sglang_options(drafter: Drafter, revision: str | None) -> str:
+    options = ""
+    if revision is not None:
+        options += f" {shell.option('--speculative-draft-model-revision', revision)}"
+    if Feature.SLIDING_WINDOW in drafter.features():
+        window = str(drafter.carried.get("sliding_window"))
+        options += f" {shell.option('--speculative-draft-window-size', window)}"
+    if drafter.target.is_quantised and drafter.quantisation is None:
+        # a --quantization for the target, which many commands have, would be the drafter's too
+        options += " --speculative-draft-model-quantization unquant"
+    return options
 
 
 def _can_be_given(path: str) -> bool:

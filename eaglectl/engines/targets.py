@@ -128,10 +128,7 @@ def read_captures(engine: str, release: str, target: Target) -> TargetReading | 
     kind = target.outer_type or target.model_type
     if not names and not kind:
         return None
-    rows = [row for name in names if (row := target_class(engine, release, name))]
-    # those that the release lacks count where it has none of the others
-    rows = [row for row in rows if row.captures != "absent"] or rows
-    readings = [_reading(engine, release, row, target) for row in rows]
+    readings = [_reading(engine, release, row, target) for row in _rows(engine, release, names)]
     if target.architectures:
         readings = readings[:1]  # engines take the first that they know
     if len({reading.captures for reading in readings}) == 1:
@@ -139,9 +136,21 @@ def read_captures(engine: str, release: str, target: Target) -> TargetReading | 
     named = " or ".join(names) or f"model_type {kind}"
     if readings:
         return TargetReading("unknown", named, "captures layers of some of these classes and not of others")
-    other = _unregistered(engine, release)
-    if not names or "is_closed" not in other:
-        return TargetReading("unknown", named, NEVER_SEEN)
+    return _unlisted(_unregistered(engine, release), target, named if names else "") or TargetReading(
+        "unknown", named, NEVER_SEEN
+    )
+
+
+def _rows(engine: str, release: str, names: Sequence[str]) -> list[TargetClass]:
+    """The rows of these classes; those that a release lacks only where it has none of the others."""
+    rows = [row for name in names if (row := target_class(engine, release, name))]
+    return [row for row in rows if row.captures != "absent"] or rows
+
+
+def _unlisted(other: Mapping[str, Any], target: Target, named: str) -> TargetReading | None:
+    """A target whose classes, as they are `named`, have no row."""
+    if not named or "is_closed" not in other:
+        return None
     # all registered classes are known; llama.cpp's converter takes the class of a text_config first
     # (conversion/base.py:2900, 0.3.36)
     if target.architectures and target.outer_type is None:

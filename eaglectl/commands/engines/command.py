@@ -21,12 +21,10 @@ def engines_command(
     json_: Json = False,
 ) -> None:
     """Which engine release serves which kind of drafter from which layout."""
-    from eaglectl.commands.engines.report import chosen_engines, engines_outline
+    from eaglectl.commands.engines.report import chosen_engines, engines_document, engines_outline
 
     chosen = chosen_engines(name)
     if json_:
-        from eaglectl.commands.engines.document import engines_document
-
         print_json(engines_document(chosen))
-        return
-    show(context.obj, engines_outline(chosen))
+    else:
+        show(context.obj, engines_outline(chosen))

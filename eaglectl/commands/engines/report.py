@@ -1,12 +1,13 @@
-"""Which release of an engine serves which drafter from which layout, and the source of that, as sections."""
+"""What engine releases serve which drafter from which layout, with the source: sections, and a document."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import product
+from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.engines.behaviour import Behaviour, EvidenceKind, unversioned
+from eaglectl.engines.behaviour import Behaviour, EvidenceKind, Fact, unversioned
 from eaglectl.engines.data import cached, read
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES
@@ -14,12 +15,17 @@ from eaglectl.engines.releases import ranges
 from eaglectl.engines.targets import serving_notes
 from eaglectl.errors import UsageError
 from eaglectl.judge.support import ATTENTION, NORMS, Service, services
+from eaglectl.report.documents.document import Parts, document, plain
 from eaglectl.report.section import Lines, Outline, Section, Table, Words, grouped
 from eaglectl.report.wording import engine_title
 
 KIND_WORDS = {"GQA": "MHA or GQA", "Qwen3": "Qwen3 norms", "MLA": "MLA"}
 KINDS = tuple(product(NORMS, ATTENTION))
 COLUMNS = {"GQA": "MHA, GQA, MQA", "Qwen3": "q/k norms (Qwen3)", "MLA": "MLA"}
+PARTS: Parts = {
+    Fact: ("rule", "id", "releases", "source", "run_in"),
+    Service: ("layout", "drafter=version", "attention", "releases", "newest_says=reasons"),
+}
 SCOPE = (
     "judged with drafters on the default aux layers (MLA: with YaRN) for Llama, Qwen3 and DeepSeek-V3 targets"
 )
@@ -76,7 +82,7 @@ def unversioned_evidence(engine: str) -> EvidenceKind:
     return "run" if unversioned()["engines"][engine]["run_in"] else "read"
 
 
-def engines_outline(chosen: Collection[str]) -> Outline:
+def engines_outline(chosen: Sequence[str]) -> Outline:
     """How many kinds of drafter are served, from which release each, and all that is known of the engines."""
     engines = [engine for engine in ENGINES.values() if engine.name in chosen]
     served = [service for service in services() if service.engine in chosen]
@@ -92,14 +98,18 @@ def engines_outline(chosen: Collection[str]) -> Outline:
     if lines:
         title = "releases not followed"
         sections.append(Section(", ".join(notes), [_quiet(lines)], title, is_more=bool(engines)))
-    answer = f"{', '.join(map(engine_title, chosen))}: its releases are not followed"
+    answer = _answer(engines, served) or f"{engine_title(chosen[0])}: its releases are not followed"
+    command = f"eaglectl validate SOURCE --engine {chosen[0]}"
+    return Outline("engines", Words("what is known", "plain"), "", answer, answer, sections, next=command)
+
+
+def _answer(engines: Sequence[Engine], served: Sequence[Service]) -> str:
+    """How many kinds of drafter the newest release of each engine serves."""
     counts: list[str] = []
     for engine in engines:
         count = sum(engine.releases[-1] in _serving(engine, kind, served) for kind in KINDS)
         counts.append(f"{engine.title} {engine.releases[-1]}{'' if counts else ' serves'} {count}")
-        answer = f"of {len(KINDS)} kinds of drafter {', '.join(counts)}"
-    command = f"eaglectl validate SOURCE --engine {next(iter(chosen))}"
-    return Outline("engines", Words("what is known", "plain"), "", answer, answer, sections, next=command)
+    return f"of {len(KINDS)} kinds of drafter {', '.join(counts)}" if counts else ""
 
 
 def _serving(engine: Engine, kind: tuple[str, str], served: Sequence[Service]) -> set[str]:
@@ -195,3 +205,43 @@ def _rows(engine: Engine, served: Sequence[Service]) -> Iterator[tuple[str, ...]
         for releases, layouts in grouped(rows).items():
             columns = ("" if each is None else each or "none" for each in releases)
             yield f"EAGLE {version}", ", ".join(layouts), *columns
+
+
+def engines_document(chosen: Collection[str]) -> dict[str, Any]:
+    """Return what `engines --json` prints of the chosen engines, by their names."""
+    served = tuple(services())
+    engines = [
+        _engine(engine, [service for service in served if service.engine == name])
+        for name, engine in ENGINES.items()
+        if name in chosen
+    ]
+    not_followed = [
+        {"engine": name, "evidence": unversioned_evidence(name), "notes": notes}
+        for name, notes in unversioned_notes(chosen).items()
+    ]
+    keys = {"engines": engines, "not_followed": not_followed}
+    return document("eaglectl/engines/1", plain(keys, PARTS))
+
+
+def _engine(engine: Engine, serves: list[Service]) -> dict[str, Any]:
+    has_several = has_several_runners(engine)
+    releases = [
+        {
+            "release": release,
+            "runners": engine.behaviour(release).runners_for(None) if has_several else (),
+            "run": engine.runners_run(release),
+            "ids": engine.ids_evidence(release),
+            "facts": engine.evidence(release),
+        }
+        for release in engine.releases
+    ]
+    return {
+        "engine": engine.name,
+        "title": engine.title,
+        "source": engine.data["source"],
+        "releases": releases,
+        "gpu_runs": gpu_runs(engine.name),
+        "facts": engine.facts,
+        "serves": serves,
+        "notes": list(serving_lines(engine.name)),
+    }
