@@ -6,7 +6,7 @@ from pathlib import Path
 from tables import table
 
 import eaglectl
-from eaglectl.engines.behaviour import releases, unversioned
+from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from tools import key_readers as keys
@@ -59,4 +59,4 @@ def _title(engine: str) -> str:
 
 
 def _releases(engine: str, listed: Sequence[str]) -> str:
-    return "" if engine in UNVERSIONED else ranges(listed, releases(engine))
+    return "" if engine in UNVERSIONED else ranges(listed, ENGINES[engine].releases)

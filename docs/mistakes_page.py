@@ -13,10 +13,10 @@ import numpy as np
 import eaglectl
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.behaviour import judged_unversioned, unversioned_behaviour
-from eaglectl.engines.engine import Case, Switch
+from eaglectl.engines.engine import Switch
 from eaglectl.engines.layers import capture
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.view import View
+from eaglectl.engines.view import Case, View
 from eaglectl.verdicts import ServedAs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import keys
 
-from eaglectl.engines.behaviour import releases
 from eaglectl.engines.data import read
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
@@ -128,14 +127,14 @@ def _counts(engines: Sequence[str]) -> str:
     head = ["| engine | releases read | newest: captured | cannot | of these run |", "|---|---|---|---|---|"]
     rows = []
     for engine in engines:
-        newest, known = releases(engine)[-1], releases_read(engine)
+        newest, known = ENGINES[engine].releases[-1], releases_read(engine)
         rows_now = [target_class(engine, newest, name) for name in target_classes(engine)]
         states = [row.captures for row in rows_now if row]
         stated = read(f"{engine}_targets.json")
         ran = ", ".join(f"{len(names)} in {release}" for release, names in stated["run_in"].items()) or "none"
         refused = sum(len(names) for names in stated["refused_in"].values())
         ran += f", and {refused} that it does not have" if refused else ""
-        span = f"{len(known)} ({ranges(known, releases(engine))})"
+        span = f"{len(known)} ({ranges(known, ENGINES[engine].releases)})"
         title = ENGINES[engine].title
         rows.append(f"| {title} | {span} | {states.count('captures')} | {states.count('lacks')} | {ran} |")
     return "\n".join([*head, *rows, ""])
@@ -162,19 +161,21 @@ def _table(engines: Sequence[str], names: Sequence[str]) -> str:
 
 
 def _cell(engine: str, name: str) -> str:
-    rows = {release: target_class(engine, release, name) for release in releases(engine)}
+    rows = {release: target_class(engine, release, name) for release in ENGINES[engine].releases}
     captured = [release for release, row in rows.items() if row and row.captures == "captures"]
     lacking = [release for release, row in rows.items() if row and row.captures == "lacks"]
     run = [release for release in rows if target_evidence(engine, release, name) == "run"]
     parts = []
     if captured:
         first = rows[captured[0]]
-        parts.append(f"{ranges(captured, releases(engine))} ({'; '.join(_facts(first, rows[captured[-1]]))})")
+        parts.append(
+            f"{ranges(captured, ENGINES[engine].releases)} ({'; '.join(_facts(first, rows[captured[-1]]))})"
+        )
     if lacking:
         row = rows[lacking[0]]
-        parts.append(f"no: {ranges(lacking, releases(engine))} ({row.source if row else ''})")
+        parts.append(f"no: {ranges(lacking, ENGINES[engine].releases)} ({row.source if row else ''})")
     if run:
-        parts.append(f"*run* in {ranges(run, releases(engine))}")
+        parts.append(f"*run* in {ranges(run, ENGINES[engine].releases)}")
     return "; ".join(parts) or "not there"
 
 

@@ -27,7 +27,6 @@ __version__ = "0.1.0"
 
 @_cache
 def _modules():
-    """The module of each public name."""
     text = _Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
     return {name: module for module, name in _re.findall(r"^from (\S+) import (\w+) as", text, _re.MULTILINE)}
 

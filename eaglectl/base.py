@@ -77,6 +77,7 @@ def frame(*results: Any) -> str | None:
 
 
 def _short(value: Any) -> str:
+    """A text, cut where it is long, or a number; of plain items all where they are few, else how many."""
     match value:
         case str():
             text = str(value)
@@ -85,18 +86,10 @@ def _short(value: Any) -> str:
             return f"{value:.6g}"
         case None | bool() | int():
             return repr(value)
-        case Struct():
-            return f"<{type(value).__name__}>"
-        case os.PathLike():
+        case os.PathLike() if not isinstance(value, Struct):
             return repr(os.fspath(value))
         case Collection():
-            return _short_collection(value)
+            items = value.values() if isinstance(value, Mapping) else value
+            is_plain = all(isinstance(item, str | int | float | None) for item in items)
+            return repr(value) if is_plain and len(repr(value)) <= LISTED else f"<{len(value)}>"
     return f"<{type(value).__name__}>"
-
-
-def _short_collection(value: Collection[Any]) -> str:
-    """The items if they are few and plain, else how many."""
-    items = value.values() if isinstance(value, Mapping) else value
-    if all(isinstance(item, str | int | float | None) for item in items) and len(repr(value)) <= LISTED:
-        return repr(value)
-    return f"<{len(value)}>"

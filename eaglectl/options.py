@@ -10,7 +10,7 @@ field that is a record itself stands for the options of that record.
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
@@ -54,8 +54,8 @@ class Option(Struct, frozen=True):
     `flags` is how the command line spells it ("-o, --out", "--gate/--no-gate"; by default the field's name),
     `value` what --help says that it takes, `group` its panel of --help. A value is one of `choices`, and from
     `least` to `most`. `read` makes it of a text, of each text where there may be several, and raises
-    ValueError with what was expected. `complete` names the function of eaglectl.commands.completion that
-    offers values to a shell. `is_former`: a spelling of before, which is taken and shown nowhere.
+    ValueError with what was expected. `complete` is the kind of values that a shell is offered, of
+    eaglectl.commands.completion.
     """
 
     help: str
@@ -67,7 +67,6 @@ class Option(Struct, frozen=True):
     most: float = math.inf
     read: Callable[[Any], Any] | None = None
     complete: str = ""
-    is_former: bool = False
 
 
 # of fields that are none
@@ -159,8 +158,7 @@ class Field(Struct, frozen=True):
                 value = float(text)
             return self.checked(value)
         except ValueError as error:
-            why = f"{self._why(error)} was expected"
-            raise UsageError(f"{self.flag} {text}: {why}", option=self.name) from None
+            raise self.error(f"{self.flag} {text}", error) from None
 
     def checked(self, value: Any) -> Any:
         """The value as the record keeps it. Raises ValueError for one that is none, UsageError with why."""
@@ -168,48 +166,33 @@ class Field(Struct, frozen=True):
             return None
         if self.option.choices and type(value) in (int, float):  # version=3.1
             value = f"{value:g}"
-        value = _converted(self._read(value), self.kind)
-        if self.option.choices and value not in self.option.choices:
+        try:
+            value = self._read(os.fspath(value) if isinstance(value, os.PathLike) else value)
+            kept = msgspec.convert(value, self.kind, dec_hook=_as_path)
+        except msgspec.ValidationError:
+            raise ValueError from None
+        if self.option.choices and kept not in self.option.choices:
             raise ValueError
-        if isinstance(value, int | float) and (value < self.option.least or value > self.option.most):
+        if isinstance(kept, int | float) and (kept < self.option.least or kept > self.option.most):
             raise ValueError
-        return value
+        # a mapping stays the caller's own, who may look for it again
+        return value if isinstance(value, Mapping) and kept == value else kept
 
     def _read(self, value: Any) -> Any:
-        """The value with its texts read."""
         read = self.option.read
-        if read is None or isinstance(value, Mapping):
+        if read is None:
             return value
-        if self.is_list and not isinstance(value, Sequence):
-            raise ValueError
+        if isinstance(value, str):
+            return read([value] if self.is_mapping else value)
+        if not isinstance(value, list | tuple):
+            return value
         if self.is_mapping:
-            texts = [value] if isinstance(value, str) else value
-            if not all(isinstance(text, str) for text in texts):
-                raise ValueError
-            return read(texts)
-        if self.is_list and not isinstance(value, str):
-            return tuple(read(item) if isinstance(item, str) else item for item in value)
-        return read(value) if isinstance(value, str) else value
+            return read(msgspec.convert(value, list[str]))
+        return tuple(read(item) if isinstance(item, str) else item for item in value)
 
-    def error(self, value: Any, error: ValueError, record: str) -> UsageError:
-        """The error of a record that is made with a value that is none."""
-        why = f"{self._why(error)} was expected"
-        return UsageError(f"{record}({self.name}={value!r}): {why}", option=self.name)
-
-    def _why(self, error: ValueError) -> str:
-        return str(error) or self.expected
-
-
-def _converted(value: Any, kind: Any) -> Any:
-    """A value as `kind`: paths as texts or as Path, lists as tuples. Raises ValueError for another type."""
-    try:
-        converted = msgspec.convert(
-            os.fspath(value) if isinstance(value, os.PathLike) else value, kind, dec_hook=_as_path
-        )
-    except msgspec.ValidationError:
-        raise ValueError from None
-    # a mapping stays the caller's own, who may look for it again
-    return value if isinstance(value, Mapping) and converted == value else converted
+    def error(self, given: str, error: ValueError) -> UsageError:
+        """The error for a value that is none, with how it was given."""
+        return UsageError(f"{given}: {str(error) or self.expected} was expected", option=self.name)
 
 
 def _as_path(kind: type, value: Any) -> Any:
@@ -230,9 +213,8 @@ class Options(Struct, frozen=True):
             try:
                 kept = one.checked(value)
             except ValueError as error:
-                raise one.error(value, error, type(self).__name__) from None
-            if kept is not value:
-                force_setattr(self, one.name, kept)
+                raise one.error(f"{type(self).__name__}({one.name}={value!r})", error) from None
+            force_setattr(self, one.name, kept)
 
 
 @cache
@@ -243,13 +225,9 @@ def fields(record: type[Options]) -> tuple[Field, ...]:
 
 
 def _field(one: FieldInfo, hint: Any) -> Field:
-    option = HIDDEN
-    if get_origin(hint) is Annotated:
-        hint, option = get_args(hint)[:2]
-    kind, is_optional = hint, False
-    if get_origin(hint) in (Union, UnionType) and type(None) in get_args(hint):
-        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
-        kind, is_optional = reduce(or_, kinds), True
+    hint, option = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, HIDDEN)
+    is_optional = get_origin(hint) in (Union, UnionType) and type(None) in get_args(hint)
+    kind = reduce(or_, (each for each in get_args(hint) if each is not type(None))) if is_optional else hint
     record = kind if isinstance(kind, type) and issubclass(kind, Options) else None
     return Field(one.name, kind, is_optional, one.required, one.default, option, record)
 

@@ -188,7 +188,6 @@ class Readiness(Result, frozen=True):
 
 
 def _written(out: Path | None, function: str) -> str:
-    """The path of a result. Raises UsageError where nothing was written."""
     if out is None:
         raise UsageError(f"{function} wrote nothing, so its result is no checkpoint; give the source itself")
     return str(out)

@@ -9,21 +9,20 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
-from eaglectl.progress import Progress, set_notices
+from eaglectl.progress import Progress
 from eaglectl.text import duration, escaped, inert, masked, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from rich.console import Console as RichConsole
     from rich.progress import Progress as RichProgress
-    from rich.progress import ProgressColumn, TaskID
+    from rich.progress import ProgressColumn
 
     from eaglectl.report.terminal import Console
 
@@ -37,7 +36,6 @@ LONG = 60.0
 WRONG = 1.5
 STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 # what progress bars of the Hub's client write to a terminal: to the start of a line, to another one, clear it
-NOTHING = re.compile(r"((?!))")
 BAR = re.compile(r"(\r|\x1b\[[0-9;]*[AK])")
 
 
@@ -61,17 +59,11 @@ class OutputSettings(Struct):
             markup=False,
         )
 
-    def show(self, paint: "Callable[[Console], None]") -> None:
-        """Print to stdout what `paint` writes to a console; outside a terminal, without trailing spaces."""
-        self._show(paint, sys.stdout)
-
-    def warn(self, text: str) -> None:
-        """Print a warning to stderr."""
-        self._show(lambda console: console.print(f"warning: {text}", style="yellow"), sys.stderr)
-
-    def _show(self, paint: "Callable[[Console], None]", stream: IO[str]) -> None:
+    def show(self, paint: "Callable[[Console], None]", stream: IO[str] | None = None) -> None:
+        """Print what `paint` writes to a console, to stdout or `stream`; no line of a file ends in spaces."""
         from eaglectl.report.terminal import Console
 
+        stream = stream or sys.stdout
         console = self.rich_console(stream)
         with console.capture() as capture:
             paint(Console(console))
@@ -79,6 +71,10 @@ class OutputSettings(Struct):
         if not console.is_terminal:
             lines = [line.rstrip() for line in lines]
         _write((inert(_escaped_but(STYLE, line)) for line in lines), stream)
+
+    def warn(self, text: str) -> None:
+        """Print a warning to stderr."""
+        self.show(lambda console: console.print(f"warning: {text}", style="yellow"), sys.stderr)
 
 
 class ProgressBar:
@@ -93,50 +89,42 @@ class ProgressBar:
         self.is_on = is_on
         self.has_terminal = sys.stderr.isatty()
         self.clock = time.monotonic
-        self.stage_shown = ""
-        self.is_counted = False
+        # the stage, and whether it is counted
+        self.shown = ("", False)
         # when the rest of the stage ends, where that was timed, and the ends that a line said
         self.end: float | None = None
         self.announced: dict[str, float] = {}
         self.bar: RichProgress | None = None
-        # who has notices while there is no bar
-        self.former: Callable[[str], None] | None = None
-        self.task: TaskID | None = None
         # several threads may report at the same time
         self.lock = threading.Lock()
 
     def __enter__(self) -> "ProgressBar":
-        if self.is_on and self.has_terminal:
-            self.former = set_notices(None)
-            set_notices(self._notice if self.former else None)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.is_on and self.has_terminal:
-            set_notices(self.former)
         self._stop()
 
     def __call__(self, progress: Progress) -> None:
         """Show `progress`; a new stage replaces the bar, a finished stage removes it."""
-        if not self.is_on:
-            return
+        if self.is_on:
+            with self.lock:
+                (self._update if self.has_terminal else self._print_lines)(progress)
+
+    def pause(self) -> None:
+        """Take the bar away, for a question."""
         with self.lock:
-            if self.has_terminal:
-                self._update(progress)
-            else:
-                self._print_line(progress)
-            self._announce(progress)
+            self._stop()
 
     def _update(self, progress: Progress) -> None:
         is_finished = progress.total is not None and progress.done >= progress.total
-        if self.stage_shown != progress.stage or self.is_counted != (progress.total is not None):
+        if self.shown != (progress.stage, progress.total is not None):
             self._stop()
         if self.bar is None and not is_finished:
             self._start(progress)
         if progress.seconds is not None:
             self.end = self.clock() + progress.seconds
-        if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=progress.done, total=progress.total)
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=progress.done, total=progress.total)
         if is_finished:
             self._stop()
 
@@ -150,88 +138,60 @@ class ProgressBar:
             *self._columns(progress),
             console=self.settings.rich_console(sys.stderr),
             transient=True,
+            redirect_stdout=False,  # but stderr, so that a notice stands above the bar
             get_time=self.clock,
         )
-        self.task = self.bar.add_task(printable(progress.stage), total=progress.total)
-        self.stage_shown, self.is_counted = progress.stage, progress.total is not None
+        self.bar.add_task(printable(progress.stage), total=progress.total)
+        self.shown = progress.stage, progress.total is not None
         self.bar.start()
-
-    def pause(self) -> None:
-        """Take the bar away, for a question."""
-        with self.lock:
-            self._stop()
 
     def _stop(self) -> None:
         if self.bar is not None:
             self.bar.stop()
-        self.bar = self.task = self.end = None
+        self.bar = self.end = None
 
     def _columns(self, progress: Progress) -> "list[ProgressColumn]":
         """The columns after the bar: bytes as sizes and a rate, all else as counts, and the time left."""
-        from rich.progress import DownloadColumn, MofNCompleteColumn, TimeElapsedColumn, TransferSpeedColumn
+        from rich.progress import (
+            DownloadColumn,
+            MofNCompleteColumn,
+            ProgressColumn,
+            Task,
+            TimeElapsedColumn,
+            TransferSpeedColumn,
+        )
+        from rich.text import Text
+
+        class TimeLeft(ProgressColumn):  # as it was timed, else at the pace so far (rich's needs two steps)
+            def render(column, task: Task) -> Text:
+                if self.end is not None:
+                    seconds = self.end - self.clock()
+                elif task.completed and task.total is not None:
+                    seconds = (task.elapsed or 0.0) / task.completed * (task.total - task.completed)
+                else:
+                    return Text("-:--:--")
+                return Text(str(timedelta(seconds=max(round(seconds), 0))))
 
         if progress.total is None:
             return [TimeElapsedColumn()]
         if progress.unit == "bytes":
             return [DownloadColumn(), TransferSpeedColumn()]
-        return [MofNCompleteColumn(), self._time_left_column()]
+        return [MofNCompleteColumn(), TimeLeft()]
 
-    def _time_left_column(self) -> "ProgressColumn":
-        """The time that the rest takes: as it was timed, else at the pace so far (rich's needs two steps)."""
-        from rich.progress import ProgressColumn, Task
-        from rich.text import Text
-
-        class TimeLeft(ProgressColumn):
-            def render(column, task: Task) -> Text:
-                if self.end is not None:
-                    return Text(_clock(self.end - self.clock()))
-                if not task.completed or task.total is None:
-                    return Text("-:--:--")
-                pace = (task.elapsed or 0.0) / task.completed
-                return Text(_clock(pace * (task.total - task.completed)))
-
-        return TimeLeft()
-
-    def _announce(self, progress: Progress) -> None:
-        """Say how long the rest takes, where that was timed; again where it was wrong."""
+    def _print_lines(self, progress: Progress) -> None:
+        """Say that a stage begins whose bytes take seconds, and how long the rest takes."""
+        total = progress.total or 0
+        if progress.unit == "bytes" and total >= LARGE and self.shown != (progress.stage, True):
+            self.shown = progress.stage, True
+            say(f"{progress.stage} {total / 1e9:.1f} GB", sys.stderr)
         seconds, work = progress.seconds, progress.whole or progress.stage
-        if seconds is None or seconds < LONG or self.has_terminal:  # where the bar says it
+        if seconds is None or seconds < LONG:
             return
         now = self.clock()
         before = self.announced.get(work, now) - now
         if before <= 0 or not before / WRONG < seconds < before * WRONG:
             self.announced[work] = now + seconds
             say(f"{work} takes about {duration(seconds)} more", sys.stderr)
-
-    def _notice(self, text: str) -> None:
-        """Print a notice above the bar, as one below would stand in its line."""
-        with self.lock:
-            if self.bar is not None:
-                self.bar.console.print(printable(f"eaglectl: {text}"))
-            elif self.former is not None:
-                self.former(text)
-
-    def _print_line(self, progress: Progress) -> None:
-        """Print a line as a stage begins whose bytes take seconds."""
-        total = progress.total or 0
-        if progress.unit == "bytes" and total >= LARGE and self.stage_shown != progress.stage:
-            self.stage_shown = progress.stage
-            say(f"{progress.stage} {total / 1e9:.1f} GB", sys.stderr)
-
-    def start(self, plan: Any) -> None:
-        """Count the bytes of a plan from here on."""
-        self.plan_bytes, self.written = plan.nbytes, 0
-
-    def advance(self, nbytes: int) -> None:
-        """Count bytes written."""
-        self.written += nbytes
-        self(Progress("writing", self.written, self.plan_bytes, "bytes"))
-
-
-def _clock(seconds: float) -> str:
-    """Return a time as hours, minutes and seconds."""
-    whole = max(round(seconds), 0)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def say(text: str, stream: IO[str] | None = None) -> None:
@@ -266,7 +226,7 @@ def emit(document: str, *, has_commands: bool = False) -> None:
     _write(lines if has_commands else map(inert, lines), sys.stdout)
 
 
-def _write(lines: "Iterable[str]", stream: IO[str]) -> None:
+def _write(lines: Iterable[str], stream: IO[str]) -> None:
     """Write lines; a closed pipe is not an error. Raises UnreadableError for stdout that takes nothing."""
     # a locale may have no character for what a file is named
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -274,9 +234,9 @@ def _write(lines: "Iterable[str]", stream: IO[str]) -> None:
     try:
         print(output, flush=True, file=_unguarded(stream))
     except BrokenPipeError:
-        _discard(stream)
+        discard(stream)
     except OSError as error:
-        _discard(stream)
+        discard(stream)
         if stream is not sys.stderr:
             raise UnreadableError(
                 f"stdout cannot be written to: {error.strerror}; give it a place that has room"
@@ -284,16 +244,11 @@ def _write(lines: "Iterable[str]", stream: IO[str]) -> None:
 
 
 def _escaped_but(pattern: re.Pattern[str], text: str) -> str:
-    """Return text with all escaped but what matches the pattern of one group."""
     return "".join(part if place % 2 else escaped(part) for place, part in enumerate(pattern.split(text)))
 
 
-def discard_stdout() -> None:
+def discard(stream: IO[str]) -> None:
     """Send what is buffered nowhere, as the interpreter flushes stdout once more at exit."""
-    _discard(sys.stdout)
-
-
-def _discard(stream: IO[str]) -> None:
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -309,12 +264,12 @@ class Guard:
 
     def write(self, text: str) -> int:
         """Write text with control characters escaped; on a terminal those of progress bars are kept."""
-        kept = BAR if self.unguarded.isatty() else NOTHING
-        lines = (_escaped_but(kept, line) for line in text.split("\n"))
+        is_kept = self.unguarded.isatty()
+        lines = (_escaped_but(BAR, line) if is_kept else escaped(line) for line in text.split("\n"))
         self.unguarded.write("\n".join(inert(masked(line)) for line in lines))
         return len(text)
 
-    def writelines(self, lines: "Iterable[str]") -> None:
+    def writelines(self, lines: Iterable[str]) -> None:
         """Write lines as `write` does."""
         for line in lines:
             self.write(line)
@@ -326,4 +281,4 @@ def guard_streams() -> None:
 
 
 def _unguarded(stream: IO[str]) -> IO[str]:
-    return getattr(stream, "unguarded", stream)
+    return stream.unguarded if isinstance(stream, Guard) else stream

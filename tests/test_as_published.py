@@ -12,7 +12,7 @@ import eaglectl
 from eaglectl import ServedAs
 from eaglectl.commands.inspect.launch_line import inspected
 from eaglectl.commands.ready import run as readying
-from eaglectl.engines.publication import publication
+from eaglectl.engines.engine import publication
 from eaglectl.errors import UsageError
 from eaglectl.formats import published, settling
 from eaglectl.formats.published import PublishedDrafter, published_drafter, published_file
@@ -317,24 +317,24 @@ def test_ready_starts_it_as_published_and_converts_nothing(
 
 def test_a_release_is_as_published_where_the_one_that_was_run_reads_alike() -> None:
     found = publication(CODER, "SGLang", ("0.5.14", "0.5.23"), lambda release: release == "0.5.14")
-    assert found.gap == "" and found.figures[0].release == "0.5.14"
+    assert found[0] and found[1] == ""
 
 
 def test_a_release_that_reads_otherwise_than_the_one_that_was_run_is_not() -> None:
     found = publication(CODER, "SGLang", ("0.5.14", "0.5.23"), lambda release: release == "0.5.23")
-    assert found.gap.endswith("and 0.5.14 reads it otherwise")
+    assert found[1].endswith("and 0.5.14 reads it otherwise")
 
 
 def test_of_a_release_that_is_not_known_nothing_follows() -> None:
     found = publication(CODER, "SGLang", ("0.5.23",), lambda _: True)
-    assert found.gap.endswith("and what that release reads is not known")
+    assert found[1].endswith("and what that release reads is not known")
 
 
 def test_where_no_release_is_stated_all_since_must_read_alike() -> None:
     releases = ("0.22.0", "0.23.0", "0.33.0")
-    assert publication(KIMI, "vLLM", releases, lambda release: release != "0.22.0").gap == ""
+    assert publication(KIMI, "vLLM", releases, lambda release: release != "0.22.0")[1] == ""
     found = publication(KIMI, "vLLM", releases, lambda release: release != "0.33.0")
-    assert found.gap.endswith("and 0.33.0 reads it otherwise")
+    assert found[1].endswith("and 0.33.0 reads it otherwise")
 
 
 # the list

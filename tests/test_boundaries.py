@@ -19,9 +19,8 @@ from eaglectl.drafter.boundaries import (
     to_boundaries,
 )
 from eaglectl.drafter.drafter import Target
-from eaglectl.engines.behaviour import behaviour
 from eaglectl.engines.layers import capture
-from eaglectl.engines.registry import aux_readings
+from eaglectl.engines.registry import ENGINES, aux_readings
 from eaglectl.engines.sglang import sglang_ids
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.config_keys import TARGET_DEPTH
@@ -150,7 +149,7 @@ def test_sglang_ids_follow_the_model(
 def test_what_ids_and_defaults_mean_changed_with_releases_of_sglang(
     release: str, kind: str, depth: int, ids: list[int], expected: tuple[int, ...]
 ) -> None:
-    runner = behaviour("sglang", release).runners["default"]
+    runner = ENGINES["sglang"].behaviour(release).runners["default"]
     config = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}} if ids else {}
     assert capture(runner, config, Target(model_type=kind, depth=depth)).boundaries == expected
 

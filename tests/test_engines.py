@@ -4,7 +4,7 @@ Every fact has a condition, and known cases come out as they were measured.
 """
 
 import json
-import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,20 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 import eaglectl
+from eaglectl.drafter.boundaries import DefaultLayers
 from eaglectl.engines import vllm
-from eaglectl.engines.behaviour import unversioned_behaviour
-from eaglectl.engines.conditions import COMMON
-from eaglectl.engines.data import FOLDER
+from eaglectl.engines.behaviour import Behaviour, judged_unversioned, unversioned, unversioned_behaviour
+from eaglectl.engines.data import load
 from eaglectl.engines.registry import ENGINES, parse_engine, view_for
-from eaglectl.engines.releases import is_within, ranges
+from eaglectl.engines.releases import is_within, ranges, release_order
+from eaglectl.engines.view import COMMON
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.format import Answers
 from eaglectl.judge.support import ideal, services
-from tests.builders import ABSENT, call, changed, refusal
+from tests.builders import call, changed, refusal
 from tests.cases import stored_tensors
 from tests.conftest import FIXTURES
 from tests.drafters import Made
-from tools.engine_data import data_from
 
 PRODUCERS = FIXTURES / "producers"
 
@@ -353,53 +353,38 @@ def test_ranges_of_releases_are_told_in_few_words() -> None:
     assert ranges((), vllm.ENGINE.releases) == ""
 
 
-def with_data(parent: Path, name: str, key: str, place: int, **changes: Any) -> Path:
-    """A copy of the data files with keys of one row changed (ABSENT: gone)."""
-    shutil.copytree(FOLDER, parent / "data", ignore=lambda _, names: {n for n in names if ".json" not in n})
-    path = parent / "data" / name
-    data = json.loads(path.read_text())
-    row = {**data[key][place], **changes}
-    data[key][place] = {name: value for name, value in row.items() if value is not ABSENT}
-    path.write_text(json.dumps(data))
-    return path.parent
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_fact_is_run_in_releases_that_it_concerns_alone(engine: str) -> None:
+    for fact in ENGINES[engine].facts:
+        assert all(is_within(fact.releases, release) for release in fact.run_in), fact.id
 
 
-@pytest.mark.parametrize("run_in", [ABSENT, None, ["0.32.0"], "run"])
-@pytest.mark.parametrize("name", ["vllm", "sglang"])
-def test_a_fact_that_states_no_evidence_is_refused(name: str, run_in: Any, tmp_path: Path) -> None:
-    with (
-        data_from(with_data(tmp_path, f"{name}_releases.json", "facts", 1, run_in=run_in)),
-        pytest.raises(ValueError, match="run_in has to name the releases"),
-    ):
-        list(ENGINES[name].facts)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_entries_of_an_engine_do_not_contradict_themselves(engine: str) -> None:
+    for entry in load(engine)["behaviour"]:
+        assert entry["run_in"].keys() <= set(entry["releases"]), "run_in says which were run: {} for none"
+        assert all(is_within(entry["range"], release) for release in entry["releases"])
+    releases = ENGINES[engine].releases
+    assert sorted(set(releases), key=release_order) == list(releases)
 
 
-def test_a_fact_is_not_run_in_a_release_that_it_does_not_concern(tmp_path: Path) -> None:
-    changed_data = with_data(
-        tmp_path, "vllm_releases.json", "facts", 0, releases="<0.18.0", run_in={"0.18.0": "llama3/none"}
-    )
-    with (
-        data_from(changed_data),
-        pytest.raises(ValueError, match=r"names 0\.18\.0, in which it does not hold"),
-    ):
-        list(vllm.ENGINE.facts)
+def behaviours() -> Iterator[Behaviour]:
+    """What each release does, and each engine whose releases are not followed."""
+    for engine in ENGINES.values():
+        yield from map(engine.behaviour, engine.releases)
+    yield from map(unversioned_behaviour, judged_unversioned())
 
 
-@pytest.mark.parametrize("run_in", [ABSENT, {"0.31.0": ["V1"], "0.99.0": ["V1"]}])
-def test_an_entry_that_states_no_evidence_of_its_releases_is_refused(run_in: Any, tmp_path: Path) -> None:
-    with (
-        data_from(with_data(tmp_path, "vllm_releases.json", "behaviour", -1, run_in=run_in)),
-        pytest.raises(ValueError, match="run_in"),
-    ):
-        vllm.ENGINE.behaviour("0.33.0")
+def test_runners_are_those_of_the_release_and_layers_of_n() -> None:
+    for known in behaviours():
+        assert {name for rule in known.default_runner for name in rule.value} <= known.runners.keys()
+        assert known.default_runner and not known.default_runner[-1].targets, "the last is of all others"
+        for runner in known.runners.values():
+            assert all(DefaultLayers(rule.value).words for rule in runner.default_layers)
 
 
-def test_an_engine_without_releases_states_its_evidence_too(tmp_path: Path) -> None:
-    with (
-        data_from(with_data(tmp_path, "unversioned.json", "engines", "atom", run_in=ABSENT)),  # type: ignore[arg-type]
-        pytest.raises(ValueError, match="atom: run_in"),
-    ):
-        unversioned_behaviour("atom")
+def test_an_engine_without_releases_states_its_evidence_too() -> None:
+    assert all("run_in" in engine for engine in unversioned()["engines"].values())
 
 
 def test_the_table_of_engines_says_what_was_run_and_what_was_read() -> None:

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 import eaglectl
 from eaglectl.drafter.boundaries import to_boundaries
 from eaglectl.drafter.drafter import Drafter, Feature
-from eaglectl.engines.engine import Case
 from eaglectl.engines.registry import ENGINES, parse_engine, view_for
+from eaglectl.engines.view import Case
 from eaglectl.errors import EaglectlError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.opening import open_folder

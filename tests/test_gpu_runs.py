@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks import gpu
+from eaglectl.commands.engines.report import GpuRun, gpu_runs
 from eaglectl.engines.data import FOLDER
-from eaglectl.engines.gpu import GpuRun, gpu_runs
 from tests.builders import call
 from tests.conftest import FIXTURES
 from tools.engine_data import data_from

@@ -15,7 +15,7 @@ from eaglectl.cli.app import make_app
 from eaglectl.cli.commands import COMMANDS, EXITS
 from eaglectl.cli.help import GroupedCommand
 from eaglectl.cli.shells import SCRIPTS
-from tests.builders import call, on_a_terminal, refusal
+from tests.builders import call, on_a_terminal
 from tests.conftest import FIXTURES
 
 # a model runs, or another file is needed
@@ -110,11 +110,6 @@ def test_the_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPat
     for example in COMMANDS[name].examples:
         done = call(name, *shlex.split(example))
         assert done.code in (0, 3) and not re.search(r"Usage|Traceback", done.err), done.err
-
-
-def test_the_scanner_s_old_name_is_answered_with_its_place() -> None:
-    message = "engines scan is a tool of a checkout now: python -m tools.scan WHEEL"
-    assert refusal(2, "engines", "scan", "vllm-0.33.0.whl", "--against", "0.32.0") == message
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in EXAMPLES_THAT_RUN])

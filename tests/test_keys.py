@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.engines.behaviour import releases
+from eaglectl.engines.registry import ENGINES
 from eaglectl.formats.format import Answers
 from tests.conftest import FIXTURES
 from tools.key_readers import FOLLOWED, IDS, key_readers, left_out
@@ -87,7 +87,7 @@ def test_every_release_has_one_reader_for_each_fact_runner_and_class() -> None:
             for release in row.releases
         ]
         assert len(read) == len(set(read))
-        assert {release for *_, release in read} == set(releases(engine))
+        assert {release for *_, release in read} == set(ENGINES[engine].releases)
 
 
 SCANNED = {"draft_vocab_size", "target_hidden_size", "attention_bias"}

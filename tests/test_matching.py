@@ -117,7 +117,7 @@ def pages(drafter: Path, prompts: Path) -> dict[str, Any]:
     """A server of SGLang's kind that drafts as `drafter` does."""
     from eaglectl.reference.target import load_tokenizer
 
-    options = eaglectl.SmokeOptions(engine="reference", prompts=str(prompts), max_tokens=24, lossless=False)
+    options = eaglectl.SmokeOptions(run_in="reference", prompts=str(prompts), max_tokens=24, lossless=False)
     results = eaglectl.smoke(str(drafter), str(TARGET), options).run.results
     tokenizer = load_tokenizer(TARGET)
 

@@ -158,28 +158,23 @@ def test_no_option_takes_a_value_of_another_kind(record: type[Options]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "moved", "last"),
+    ("words", "last"),
     [
-        (("smoke", TINY, "--engine", "tgi"), "tgi", "--run-in tgi: auto"),
-        (("smoke", TINY, "--engine", "http://u:p@h:x"), "URL", "--run-in"),
-        (("diagnose", TINY, "--engine", "http://u:p@h:x"), "URL", ""),
-        (("ready", TINY, "--engine", "http://u:p@h:x"), "URL", ""),
-        (("calibrate", TINY, "-o", "x", "--engine", "tgi"), "tgi", "--run-in tgi: transformers or vllm"),
-        (("smoke", TINY, "--engine", "vllm", "--run-in", "reference"), "vllm", "contradict each other"),
+        (("smoke", TINY, "--engine", "tgi"), "--run-in tgi: auto"),
+        (("smoke", TINY, "--engine=http://u:p@h:x"), "--run-in"),
+        (("calibrate", TINY, "-o", "x", "--engine", "tgi"), "--run-in tgi: transformers or vllm"),
     ],
 )
-def test_what_runs_may_still_be_spelled_as_an_engine(words: tuple[str, ...], moved: str, last: str) -> None:
+def test_what_runs_may_still_be_spelled_as_an_engine(words: tuple[str, ...], last: str) -> None:
     done = call(*words, "--target", TARGET)
     assert done.code in (2, 3) and last in done.err.splitlines()[-1] and "p@" not in done.err
-    assert f"eaglectl: --engine {moved} is spelled --run-in {moved} now\n" in done.err
+    assert "eaglectl: --engine is spelled --run-in now\n" in done.err
 
 
-def test_what_runs_may_still_be_named_engine_in_python() -> None:
-    assert eaglectl.SmokeOptions(engine="reference") == eaglectl.SmokeOptions(run_in="reference")
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'engin'$"):
-        eaglectl.smoke(TINY, TARGET, engin="vllm")
-    moved = eaglectl.ReadyOptions(engines=("vllm", "http://h:1"))
-    assert (moved.engines, moved.run_in) == (("vllm",), ("http://h:1",))
+@pytest.mark.parametrize("command", ["diagnose", "ready"])
+def test_a_server_is_no_engine(command: str) -> None:
+    done = call(command, TINY, "--engine", "http://u:p@h:x", "--target", TARGET)
+    assert done.code == 2 and "--engine http://***@h:x: " in done.err
 
 
 @pytest.mark.parametrize(

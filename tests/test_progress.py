@@ -17,7 +17,7 @@ from eaglectl.operations.diagnosing import STAGES
 from eaglectl.progress import Progress, StagedWork, TimedWork, notify, set_notices
 from eaglectl.publish import plan as upload_files
 from eaglectl.run.answering import TRYING
-from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.terminal import OutputSettings, ProgressBar, say
 from tests.builders import STATED, call, drafter_folder
 from tests.conftest import FIXTURES
 
@@ -189,9 +189,9 @@ def test_a_terminal_has_the_time_in_its_bar_alone(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_notice_stands_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    notices: list[str] = []
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    former = set_notices(notices.append)
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    former = set_notices(lambda text: say(f"eaglectl: {text}", sys.stderr))
     try:
         with ProgressBar(OutputSettings(no_color=True), is_on=True) as bar:
             notify("before the bar")
@@ -200,8 +200,10 @@ def test_a_notice_stands_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         notify("after the bar")
     finally:
         set_notices(former)
-    assert notices == ["before the bar", "after the bar"]
-    assert "eaglectl: beside the bar\n" in sys.stderr.getvalue()  # type: ignore[attr-defined]
+    lines = [re.sub(r"\x1b\[[0-9;]*[A-Za-z]|.*\r", "", line) for line in stream.getvalue().split("\n")]
+    assert [line for line in lines if "the bar" in line] == [
+        f"eaglectl: {place} the bar" for place in ("before", "beside", "after")
+    ]
 
 
 # how many times as slow as ours a machine is, and what its later prompts take beside the first ones

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.keywords import _names_by_flag, in_python
+from eaglectl.keywords import _name_option, _names_by_flag
 from eaglectl.options import CALLER, options_of
 from tests.builders import call
 from tests.conftest import FIXTURES
@@ -148,7 +148,9 @@ def test_flags_become_fields(text: str, expected: str) -> None:
     names: dict[str, str] = {}
     for option in options_of(eaglectl.ConvertOptions).values():
         names |= _names_by_flag(option)
-    assert in_python(text, names) == expected
+    error = UsageError(text)
+    _name_option(error, names, is_outermost=True)
+    assert str(error) == expected
 
 
 def test_importing_a_result_loads_no_other_command() -> None:

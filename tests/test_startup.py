@@ -71,9 +71,7 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
         "eaglectl.cli",
         "eaglectl.cli.app",
         "eaglectl.cli.commands",
-        "eaglectl.cli.defaults",
         "eaglectl.cli.help",
-        "eaglectl.cli.command",
         "eaglectl.errors",
         "eaglectl.options",
         "eaglectl.progress",
@@ -95,7 +93,9 @@ def test_a_conversion_that_measures_nothing_loads_no_engine() -> None:
 
 def test_a_command_loads_no_other_command(drafter: Path) -> None:
     loaded = {name for name in modules("inspect", drafter) if name.startswith("eaglectl.commands.")}
-    assert loaded == {f"eaglectl.commands.{name}" for name in ("arguments", "inspect", "inspect.command")}
+    assert loaded == {
+        f"eaglectl.commands.{name}" for name in ("arguments", "completion", "inspect", "inspect.command")
+    }
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from eaglectl.drafter.boundaries import DefaultLayers, to_boundaries
 from eaglectl.drafter.drafter import Target
-from eaglectl.engines.behaviour import behaviour, releases
 from eaglectl.engines.data import FOLDER, read
 from eaglectl.engines.layers import adds_one
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.targets import (
     architectures,
     read_captures,
@@ -41,7 +41,7 @@ MODEL_TYPES = sorted({*read("model_types.json")["architectures"], "kimi_k2", "mi
 
 
 def newest(engine: str) -> str:
-    return releases(engine)[-1]
+    return ENGINES[engine].releases[-1]
 
 
 def captures(engine: str, model_type: str, release: str = "") -> str:
@@ -52,7 +52,7 @@ def captures(engine: str, model_type: str, release: str = "") -> str:
 
 @pytest.mark.parametrize("engine", FOLLOWED)
 def test_the_sources_of_every_release_that_is_judged_were_read(engine: str) -> None:
-    assert releases_read(engine) == releases(engine)
+    assert releases_read(engine) == ENGINES[engine].releases
 
 
 @pytest.mark.parametrize("engine", FOLLOWED)
@@ -105,7 +105,7 @@ def test_what_the_newest_releases_do_with_a_model_type(
     ],
 )
 def test_a_target_is_captured_from_a_release_on(engine: str, model_type: str, first: str) -> None:
-    found = {release: captures(engine, model_type, release) for release in releases(engine)}
+    found = {release: captures(engine, model_type, release) for release in ENGINES[engine].releases}
     assert next(release for release, what in found.items() if what == "captures") == first
     assert set(found.values()) <= {"captures", "lacks", "absent"}
 
@@ -122,7 +122,7 @@ def test_a_target_is_captured_from_a_release_on(engine: str, model_type: str, fi
 def test_a_hook_whose_ids_no_decoder_reads_captures_nothing(name: str, first: str) -> None:
     readings = {
         release: read_captures("sglang", release, Target(architectures=(name,)))
-        for release in releases("sglang")
+        for release in ENGINES["sglang"].releases
     }
     unread = [
         release
@@ -145,7 +145,7 @@ def test_a_hook_whose_ids_no_decoder_reads_captures_nothing(name: str, first: st
     ],
 )
 def test_the_state_after_the_last_layer_is_a_fact_of_the_class(name: str, first: str | None) -> None:
-    rows = {release: target_class("sglang", release, name) for release in releases("sglang")}
+    rows = {release: target_class("sglang", release, name) for release in ENGINES["sglang"].releases}
     assert next((release for release, row in rows.items() if row and row.last), None) == first
 
 
@@ -267,16 +267,16 @@ def test_no_name_like_a_listed_one_has_its_rule(beginning: str, end: str) -> Non
     model_type = beginning + end
     if architectures(model_type):
         return
-    runner = behaviour("sglang", newest("sglang")).runners["default"]
+    runner = ENGINES["sglang"].behaviour(newest("sglang")).runners["default"]
     assert not any(
         rule.targets and rule.fits(model_type) for rule in (*runner.adds_one, *runner.default_layers)
     )
     assert captures("sglang", model_type) == "unknown"
 
 
-@pytest.mark.parametrize("release", releases("sglang"))
+@pytest.mark.parametrize("release", ENGINES["sglang"].releases)
 def test_what_ids_mean_by_model_type_is_what_its_class_does(release: str) -> None:
-    runner = behaviour("sglang", release).runners["default"]
+    runner = ENGINES["sglang"].behaviour(release).runners["default"]
     classes = [(kind, name) for kind in MODEL_TYPES for name in architectures(kind)]
     rows = [(kind, row) for kind, name in classes if (row := target_class("sglang", release, name))]
     capturing = [(kind, row) for kind, row in rows if row.captures == "captures"]
@@ -308,7 +308,6 @@ ROW = {"from": "0.5.14", "captures": True, "source": "llama.py:1"}
         ("Deepseek?", ROW, "regex"),
         ("FooForCausalLM", {**ROW, "source": ""}, "source"),
         ("FooForCausalLM", {"from": "0.5.14", "captures": True}, "source"),
-        ("FooForCausalLM", {**ROW, "from": "0.4.0"}, "a release that was read"),
     ],
 )
 def test_a_pattern_and_a_row_without_evidence_are_refused(
@@ -318,20 +317,20 @@ def test_a_pattern_and_a_row_without_evidence_are_refused(
         target_classes("sglang")
 
 
-@pytest.mark.parametrize("run_in", [None, {"0.4.0": []}, {"0.5.23": ["FooForCausalLM"]}])
-def test_what_was_run_is_stated_of_rows_and_releases_that_are_there(run_in: Any, tmp_path: Path) -> None:
-    with (
-        data_from(with_row(tmp_path, "sglang", "BarForCausalLM", [ROW], run_in=run_in)),
-        pytest.raises(ValueError, match="run_in"),
-    ):
-        target_classes("sglang")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_was_run_is_stated_of_rows_and_releases_that_are_there(engine: str) -> None:
+    stated = read(f"{engine}_targets.json")
+    assert stated["run_in"].keys() <= stated["read"].keys()
+    assert all(set(names) <= stated["architectures"].keys() for names in stated["run_in"].values())
+    rows = [row for rows in stated["architectures"].values() for row in rows]
+    assert {row["from"] for row in rows} <= stated["read"].keys()
 
 
 def test_a_pattern_in_an_engines_entries_is_refused(tmp_path: Path) -> None:
     for path in FOLDER.glob("*.json"):
         (tmp_path / path.name).write_text(path.read_text().replace('"kimi_k25"', '"*kimi*"'))
     with data_from(tmp_path), pytest.raises(ValueError, match="regex"):
-        behaviour("sglang", "0.5.23")
+        ENGINES["sglang"].behaviour("0.5.23")
 
 
 @pytest.mark.parametrize(("engine", "release", "name", "row"), RECORDS, ids=lambda value: str(value)[:40])
@@ -342,7 +341,7 @@ def test_what_an_engine_did_with_a_tiny_target_is_what_the_table_says(
     assert stated is not None and (stated.captures == "captures") is record.RUN[row["outcome"]]
     assert target_evidence(engine, release, name) == "run"
     if row["outcome"] == "captured":
-        runner = next(iter(behaviour(engine, release).runners.values()))
+        runner = next(iter(ENGINES[engine].behaviour(release).runners.values()))
         seen = Target(model_type=row["model_type"], architectures=(name,), depth=8)
         expected = to_boundaries(row["ids"], "output" if adds_one(runner, row["ids"], seen) else "boundary")
         assert (row["boundaries"] == list(expected)) is not bool(stated.state)

@@ -6,12 +6,12 @@ from typing import Any
 from msgspec import Struct
 
 from eaglectl.drafter.drafter import Drafter, Feature
-from eaglectl.engines.behaviour import Behaviour, behaviour, releases, unversioned_behaviour
+from eaglectl.engines.behaviour import Behaviour, unversioned_behaviour
 from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case
 from eaglectl.engines.layers import capture, value_at
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import is_within
-from eaglectl.engines.view import View
+from eaglectl.engines.view import Case, View
 
 IDS, COUNT, MASK = "aux layers", "number of aux states", "mask token"
 NOT_FOLLOWED = "(not followed)"
@@ -97,8 +97,8 @@ def _releases(engine: str) -> Iterator[tuple[str, Behaviour]]:
     if engine in UNVERSIONED:
         yield NOT_FOLLOWED, unversioned_behaviour(engine)
         return
-    for release in releases(engine):
-        yield release, behaviour(engine, release)
+    for release in ENGINES[engine].releases:
+        yield release, ENGINES[engine].behaviour(release)
 
 
 def _reads(engine: str, release: str, known: Behaviour) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:

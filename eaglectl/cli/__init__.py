@@ -5,16 +5,18 @@ import errno
 import gc
 import io
 import os
+import re
 import signal
 import sys
 import traceback
 import warnings
 from itertools import pairwise
+from typing import Any
 
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError, input_error
 from eaglectl.files.scratch import Terminated, run_removals
 from eaglectl.options import CALLER
-from eaglectl.terminal import discard_stdout, guard_streams, report_fault, say
+from eaglectl.terminal import discard, guard_streams, report_fault, say
 from eaglectl.text import printable
 
 USAGE = 2
@@ -24,8 +26,6 @@ INTERRUPTED = 130
 GARBAGE_EVERY = 100_000
 # set by a shell that asks how a line goes on
 ASKED = "_EAGLECTL_COMPLETE"
-COMPLETION = ("--install-completion", "--show-completion")
-VERBOSE = {"-v", "--verbose"}
 # what torch's C++ code and tokenizers' Rust code read, which write to stderr themselves
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
 COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
@@ -46,7 +46,7 @@ def quiet_packages(arguments: list[str]) -> None:
     """Show nothing of what other packages warn of, or all of it with -v; Python's own -W goes before."""
     if sys.warnoptions:
         return
-    CALLER.is_quiet = not VERBOSE & set(arguments)
+    CALLER.is_quiet = {"-v", "--verbose"}.isdisjoint(arguments)
     warnings.simplefilter("ignore" if CALLER.is_quiet else "default")
     if CALLER.is_quiet:
         for name, value in QUIET.items():
@@ -55,72 +55,53 @@ def quiet_packages(arguments: list[str]) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; only an error in eaglectl itself prints a traceback."""
-    from eaglectl.cli.app import make_app  # loads typer
-
     before, CALLER.is_command_line = CALLER.is_command_line, True
-    arguments = _as_help(arguments)
     try:
-        _check_moved(arguments)
-        if _completes(arguments):
-            return 0
-        app = make_app(_command(arguments))
-        if "serve" in arguments and _command(arguments) == "inspect":
-            from eaglectl.commands.inspect.launch_line import inspected
-
-            arguments = inspected(arguments)
-        code = int(app(common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
-    except EaglectlError as error:
-        return _refused(error, arguments)
+        code = _run(_current(arguments))
     except Terminated as end:
         _print_end(f"ended by {signal.Signals(end.number).name}")
         return 128 + end.number
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except Exception as error:
-        code = _handle_other(error, arguments)
     except BaseException as error:
-        if (refusal := input_error(error)) is None:
-            raise
-        return _refused(refusal, arguments)
+        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else _failed(error, arguments)
     finally:
         CALLER.is_command_line = before
-    if code == INTERRUPTED:
+    if code == INTERRUPTED:  # typer's code of Ctrl-C too
         _print_end("interrupted")
     return code
 
 
-def _as_help(arguments: list[str]) -> list[str]:
-    """The arguments, with `help COMMAND` as `COMMAND --help`."""
-    return [*arguments[1:2], "--help"] if arguments[:1] == ["help"] else arguments
+def _run(arguments: list[str]) -> int:
+    from eaglectl.cli.app import make_app  # loads typer
 
-
-def _refused(error: EaglectlError, arguments: list[str]) -> int:
-    _print_error(error, arguments)
-    say(f"eaglectl: {error}", sys.stderr)
-    return error.exit_code
-
-
-def _completes(arguments: list[str]) -> bool:
-    """Print or install completion where that is asked for, of the shell that is named."""
-    option = next((option for option in COMPLETION if option in arguments), None)
-    if option is not None:
+    # None: a shell asks how a line goes on
+    command = None if ASKED in os.environ else _command(arguments)
+    options = [option for option in ("--install-completion", "--show-completion") if option in arguments]
+    if options:
         from eaglectl.cli.shells import complete
 
-        complete(option, _command(arguments) or "")
-    return option is not None
+        complete(options[0], command or "")
+        return 0
+    app = make_app(command)
+    if "serve" in arguments and command == "inspect":
+        from eaglectl.commands.inspect.launch_line import inspected
+
+        arguments = inspected(arguments)
+    return int(app(common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
 
 
-def _command(arguments: list[str]) -> str | None:
-    """The command that is asked for, empty for none; None: a shell asks how a line goes on."""
-    if ASKED in os.environ:
-        return None
+def _command(arguments: list[str]) -> str:
     return next((text for text in arguments if not text.startswith("-")), "")
 
 
-def _check_moved(arguments: list[str]) -> None:
-    """Raise UsageError for the command that the package has no more, with its place."""
-    if [text for text in arguments if not text.startswith("-")][:2] == ["engines", "scan"]:
-        raise UsageError("engines scan is a tool of a checkout now: python -m tools.scan WHEEL")
+def _current(arguments: list[str]) -> list[str]:
+    """The arguments as they are spelled now: `help COMMAND` is `COMMAND --help`, what runs is `--run-in`."""
+    if arguments[:1] == ["help"]:
+        return [*arguments[1:2], "--help"]
+    current = [re.sub(r"^--engine(?==|$)", "--run-in", text) for text in arguments]
+    if current == arguments or _command(arguments) not in ("smoke", "calibrate"):
+        return arguments
+    say("eaglectl: --engine is spelled --run-in now", sys.stderr)
+    return current
 
 
 def _print_end(what: str) -> None:
@@ -141,11 +122,7 @@ def common_first(arguments: list[str]) -> list[str]:
 
 
 def _print_error(error: EaglectlError, arguments: list[str]) -> None:
-    """Print the error as a JSON document if the command line asks for JSON."""
-    is_json = bool({"--json", "--format=json"} & set(arguments)) or ("--format", "json") in pairwise(
-        arguments
-    )
-    if is_json:
+    if {"--json", "--format=json"} & {*arguments} or ("--format", "json") in pairwise(arguments):
         from eaglectl.commands.arguments import print_json
         from eaglectl.report.documents.document import error_document
 
@@ -153,30 +130,34 @@ def _print_error(error: EaglectlError, arguments: list[str]) -> None:
             print_json(error_document(error))
 
 
-def _handle_other(error: Exception, arguments: list[str]) -> int:
-    """Print a usage error of click, or the traceback of an error in eaglectl; return the exit code."""
-    if (refusal := input_error(error)) is not None:
-        return _refused(refusal, arguments)
-    # click's errors are known by their methods, as typer may ship click under another name
-    show = getattr(error, "show", None)
-    if callable(show) and hasattr(error, "exit_code"):
-        message = getattr(error, "format_message", lambda: str(error))()
-        if type(error).__name__ == "NoArgsIsHelpError":  # its message is our own help, of many lines
-            for line in message.splitlines():
-                say(line, sys.stderr)
-            return USAGE
-        _print_error(UsageError(message), arguments)
-        error.message = printable(str(getattr(error, "message", "")))  # type: ignore[attr-defined]
-        usage = io.StringIO()
-        show(file=usage)
-        for line in usage.getvalue().splitlines():
-            say(line, sys.stderr)
-        return USAGE
+def _failed(error: BaseException, arguments: list[str]) -> int:
+    """Say why a command ended; return its exit code. What is no Exception and no answer is raised."""
+    refusal = error if isinstance(error, EaglectlError) else input_error(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        discard(sys.stdout)
+        refusal = UnreadableError(f"{error.filename or 'stdout'}: {error.strerror}; make room")
+    if refusal is not None:
+        _print_error(refusal, arguments)
+        say(f"eaglectl: {refusal}", sys.stderr)
+        return refusal.exit_code
+    if not isinstance(error, Exception):
+        raise error
+    # click's errors are known by their names and methods, as typer may ship click under another name
     if type(error).__name__ == "Abort":
         return INTERRUPTED
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        discard_stdout()
-        say(f"eaglectl: {error.filename or 'stdout'}: {error.strerror}; make room", sys.stderr)
-        return UnreadableError.exit_code
+    if hasattr(error, "show") and hasattr(error, "format_message"):
+        _print_usage(error, arguments)
+        return USAGE
     report_fault(traceback.format_exc())
     return INTERNAL_ERROR
+
+
+def _print_usage(error: Any, arguments: list[str]) -> None:
+    """Print click's error, or our own help, which is the message where nothing was asked for."""
+    text = io.StringIO(error.format_message())
+    if type(error).__name__ != "NoArgsIsHelpError":
+        _print_error(UsageError(text.getvalue()), arguments)
+        error.message = printable(str(error.message))
+        error.show(file=(text := io.StringIO()))
+    for line in text.getvalue().splitlines():
+        say(line, sys.stderr)

@@ -1,17 +1,24 @@
-"""`--help` in groups with two examples for each command, and the values of a command line as texts."""
+"""`--help` in groups with two examples for each command, and the values of a command line as texts.
+
+What it leaves out may be in the nearest eaglectl.toml: its [defaults], and its engines.
+"""
 
 import re
 import shutil
+import sys
 import textwrap
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from eaglectl.cli.command import HELP_ALL
 from eaglectl.cli.commands import COMMANDS
-from eaglectl.cli.defaults import command_defaults
+from eaglectl.files.files import current_folder
+from eaglectl.terminal import say
 from eaglectl.text import printable
+
+if TYPE_CHECKING:
+    from eaglectl.judge.policy_file import PolicyFile
 
 # click's help is this wide at least
 LEAST_WIDTH = 50
@@ -19,8 +26,23 @@ LEAST_WIDTH = 50
 NARROW_NAME = 12
 # groups that are always shown
 FIRST, MORE = ("Arguments", "Options"), "More options"
+HELP_ALL = "--help-all"
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COMMON = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
+# files of defaults
+FILES = ("eaglectl.toml", "pyproject.toml")
+# commands that read a drafter; `validate` and `upload` take the engines with the rest of the policy
+READERS = ("inspect", "convert", "validate", "smoke", "calibrate", "diagnose", "diff", "upload")
+WITH_ENGINES = ("inspect", "convert")
+# the options that the keys of [defaults] stand for, by parameter
+OPTIONS = {
+    "target": "--target",
+    "aux_layers": "--aux-layers",
+    "aux_convention": "--aux-convention",
+    "semantics": "--source-semantics",
+    "assume": "--assume-defaults",
+}
+ALWAYS_SHOWN = ("target", "assume")
 
 
 # typer's own copy of click, or click
@@ -85,18 +107,12 @@ class GroupedCommand(TyperCommand):
         arguments = (each for each in self.get_params(ctx) if isinstance(each, TyperArgument))
         return ["[OPTIONS]", *(str(argument.metavar) for argument in arguments)]
 
-    @property
-    def common(self) -> tuple[str, ...]:
-        """The flags of the options that --help shows; none: it shows all."""
-        command = COMMANDS.get(self.name or "")
-        return command.common if command else ()
-
     def sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         """By the title of each group: parameters with what they take, and their help.
 
         The first are the arguments and the common options.
         """
-        common = self.common
+        common = COMMANDS[self.name or ""].common
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], MORE: []}
         for parameter in sorted(self.get_params(ctx), key=lambda each: _place(each, common)):
             record = parameter.get_help_record(ctx)
@@ -113,24 +129,24 @@ class GroupedCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the common options or each group of all, and the examples."""
-        sections = self.sections(ctx)
-        left = [title for title in sections if title not in FIRST]
-        if ctx.meta.get(HELP_ALL) or not self.common:
-            left = []
-        for title in sections:
-            if title not in left:
-                with formatter.section(title):
-                    formatter.write_dl(sections[title])
-        if left:
-            count = sum(len(sections[title]) for title in left)
-            formatter.write_paragraph()
+        is_whole, count = ctx.meta.get(HELP_ALL) or not COMMANDS[self.name or ""].common, 0
+        for title, rows in self.sections(ctx).items():
+            if title not in FIRST and not is_whole:
+                count += len(rows)
+                continue
+            with formatter.section(title):
+                formatter.write_dl(rows)
+        if count:
             text = f"{count} more options: {ctx.command_path} {HELP_ALL}"
-            formatter.write(
-                textwrap.fill(text, formatter.width, initial_indent="  ", subsequent_indent="  ") + "\n"
-            )
+            lines = textwrap.fill(text, formatter.width, initial_indent="  ", subsequent_indent="  ")
+            formatter.write_paragraph()
+            formatter.write(f"{lines}\n")
         with formatter.section("Examples"):
             for example in examples(ctx.command_path, self.name or ""):
-                formatter.write(_continued(example, formatter.width))
+                parts = textwrap.wrap(
+                    example, formatter.width - 4, break_long_words=False, break_on_hyphens=False
+                )
+                formatter.write(textwrap.indent(" \\\n  ".join(parts), "  ") + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and keep values as texts, which the options records read: typer's own types load pydantic,
@@ -171,13 +187,54 @@ def terminal_width() -> int | None:
     return max(width, 20) if width < LEAST_WIDTH else None
 
 
-def _continued(example: str, width: int) -> str:
-    """A command line, on lines that end with a backslash where it is wider than the terminal."""
-    lines = textwrap.wrap(example, width - 4, break_long_words=False, break_on_hyphens=False)
-    return textwrap.indent(" \\\n  ".join(lines), "  ") + "\n"
-
-
 def examples(path: str, name: str) -> list[str]:
     """Whole command lines of a command, which stands at `path`, like `eaglectl inspect`."""
-    command = COMMANDS.get(name)
-    return [f"{path} {options}".rstrip() for options in (command.examples if command else ())]
+    return [f"{path} {options}".rstrip() for options in COMMANDS[name].examples]
+
+
+def command_defaults(
+    command: str, arguments: Sequence[Any], policy: str | None = None, *, is_verbose: bool = False
+) -> Mapping[str, Any]:
+    """Values of a command's parameters that the command line may leave out, from the file `policy` if given.
+
+    A target and `assume` are told on stderr, as they decide what is judged and taken for trained; the others
+    where `is_verbose`.
+
+    What lies in one of the command's `arguments` says nothing. Raises UsageError for a file that is not as it
+    should be.
+    """
+    here = current_folder()
+    places = (folder / name for folder in (here, *here.parents) for name in FILES)
+    if command not in READERS or not (policy or any(place.is_file() for place in places)):
+        return {}
+    from eaglectl.judge.policy_file import find_policy_file, ignored_file
+
+    judged = [text for one in arguments for text in ([one] if isinstance(one, str) else one or ())]
+    file = find_policy_file(policy, judged=judged)
+    values = {} if file is None else _parameters(file, is_verbose=is_verbose)
+    if policy is None and (ignored := ignored_file(judged)):
+        say(f"{ignored} is not read: it lies in a checkpoint or a download", sys.stderr)
+    if command not in WITH_ENGINES:
+        values.pop("engines", None)
+    return values
+
+
+def _parameters(file: "PolicyFile", *, is_verbose: bool) -> dict[str, Any]:
+    keys = file.keys.defaults
+    values: dict[str, Any] = {
+        "target": file.target,
+        "aux_layers": ",".join(map(str, keys.aux_layers or ())),
+        "aux_convention": keys.aux_convention,
+        "semantics": [f"{key}={value}" for key, value in keys.source_semantics.items()],
+        "assume": keys.assume,
+        "engines": list(file.keys.engines),
+    }
+    values = {name: value for name, value in values.items() if value}
+    shown = []
+    for name, value in values.items():
+        if name in ALWAYS_SHOWN or (is_verbose and name in OPTIONS):
+            texts = value if isinstance(value, list) else [value]
+            shown += [OPTIONS[name] if text is True else f"{OPTIONS[name]} {text}" for text in texts]
+    if shown:
+        say(f"{file.label} gives {' '.join(shown)}, where the command line says nothing else", sys.stderr)
+    return values

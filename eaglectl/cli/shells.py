@@ -143,7 +143,6 @@ def complete(option: str, word: str) -> None:
 
 
 def _install(shell: str) -> Path:
-    """Write the script of a shell, and once the line that loads it."""
     place, start, line = PLACES[shell]
     home = home_folder()
     path = home / place

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eaglectl.commands.completion import offering
 from eaglectl.options import TARGET, Option
 from eaglectl.terminal import OutputSettings, emit, say
 from eaglectl.verdicts import CheckVerdict, DiffVerdict
@@ -26,13 +27,7 @@ EXIT_CODES: Mapping[str, int] = {
 }
 
 
-def offered(incomplete: str) -> list[str]:
-    """Checkpoints that a shell is offered as an argument."""
-    from eaglectl.commands.completion import checkpoints
-
-    return list(checkpoints(incomplete))
-
-
+offered = offering("checkpoints")
 Source = Annotated[
     str,
     typer.Argument(

@@ -4,15 +4,13 @@ An entry states the releases that came with it, the range in which it holds, and
 entries override earlier ones key by key, and null removes a key (RFC 7396).
 """
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct, convert, field
 
-from eaglectl.drafter.boundaries import DefaultLayers
-from eaglectl.engines.data import cached, check_evidence, load, read
-from eaglectl.engines.releases import is_within, release_order
+from eaglectl.engines.data import cached, load, read
+from eaglectl.engines.releases import is_within
 from eaglectl.verdicts import ServedAs
 
 AddsOne = Literal["never", "always", "first id is 1", "no id is n"]
@@ -105,17 +103,6 @@ class Behaviour(Struct, frozen=True):
         return tuple(name for name in self.runners if name in possible)
 
 
-def releases(engine: str) -> tuple[str, ...]:
-    """Known releases of an engine, oldest first."""
-    return tuple(release for entry in entries(engine) for release in entry["releases"])
-
-
-@cached
-def behaviour(engine: str, release: str) -> Behaviour:
-    """What a release does. Raises ValueError where the data file contradicts itself."""
-    return parse(stated(engine, release), f"{engine} {release}")
-
-
 def unversioned() -> Mapping[str, Any]:
     """What is known of engines whose releases are not followed."""
     return read("unversioned.json")
@@ -128,72 +115,30 @@ def judged_unversioned() -> Mapping[str, str]:
 
 
 def unversioned_behaviour(engine: str) -> Behaviour:
-    """What an engine does whose releases are not followed.
-
-    Raises ValueError where it does not state its evidence.
-    """
-    row = unversioned()["engines"][engine]
-    check_evidence(row, engine, lambda release: True)
-    return parse(row["behaviour"], engine)
+    """What an engine does whose releases are not followed."""
+    return convert(unversioned()["engines"][engine]["behaviour"], Behaviour)
 
 
 @cached
 def stated(engine: str, release: str) -> Mapping[str, Any]:
     """All that the entries of a release state, merged."""
     merged: Mapping[str, Any] = {}
-    for entry in entries(engine):
+    for entry in load(engine)["behaviour"]:
         if is_within(entry["range"], release):
             merged = merge(merged, entry)
     return merged
-
-
-@cached
-def entries(engine: str) -> Sequence[Mapping[str, Any]]:
-    """The entries of an engine's data file.
-
-    Raises ValueError where releases do not ascend or are outside their range, or the evidence is not stated.
-    """
-    rows: Sequence[Mapping[str, Any]] = load(engine)["behaviour"]
-    known = [release_order(release) for row in rows for release in row["releases"]]
-    for row in rows:
-        check_evidence(row, f"{engine}, the entry of {row['releases']}", row["releases"].__contains__)
-        for release in row["releases"]:
-            if not is_within(row["range"], release):
-                raise ValueError(f"{engine} {release}: it is not in the range {row['range']!r} of its entry")
-    if known != sorted(set(known)):
-        raise ValueError(f"{engine}: the releases of its entries do not ascend")
-    return rows
 
 
 def merge(before: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, Any]:
     """One JSON object with the changes of another (RFC 7396)."""
     merged = dict(before)
     for key, value in change.items():
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, Mapping):
+        if isinstance(value, Mapping):
             inner = merged.get(key)
             merged[key] = merge(inner if isinstance(inner, Mapping) else {}, value)
         else:
             merged[key] = value
-    return merged
-
-
-def parse(data: Mapping[str, Any], what: str) -> Behaviour:
-    """The behaviour that a merged entry states; `what` names it in errors. Raises ValueError."""
-    try:
-        behaviour = convert(data, Behaviour)
-        for runner in behaviour.runners.values():
-            for rule in runner.default_layers:
-                DefaultLayers(rule.value)
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
-    missing = {name for rule in behaviour.default_runner for name in rule.value} - set(behaviour.runners)
-    if missing:
-        raise ValueError(f"{what}: default_runner names {', '.join(sorted(missing))}, which it does not have")
-    if not behaviour.default_runner or behaviour.default_runner[-1].targets:
-        raise ValueError(f"{what}: default_runner states nothing for targets that it does not name")
-    return behaviour
+    return {key: value for key, value in merged.items() if value is not None}
 
 
 # run: a recorded case shows it on the engine itself; read: its sources show it
@@ -244,21 +189,3 @@ class AppliedFact(Struct, frozen=True):
 
     fact: Fact
     text: str
-
-
-@cached
-def facts(engine: str) -> tuple[Fact, ...]:
-    """The facts of an engine, in the order of its data file.
-
-    Raises ValueError where one does not state its evidence.
-    """
-    rows = load(engine)["facts"]
-    for row in rows:
-        check_evidence(row, f"the fact {row['id']}", partial(is_within, row["releases"]))
-    return convert(rows, tuple[Fact, ...])
-
-
-@cached
-def release_facts(engine: str, release: str) -> tuple[Fact, ...]:
-    """The facts of an engine that hold in a release, in the order of its data file."""
-    return tuple(fact for fact in facts(engine) if is_within(fact.releases, release))

@@ -29,14 +29,3 @@ def read(name: str) -> Mapping[str, Any]:
     """A data file."""
     value: Mapping[str, Any] = json.loads((FOLDER / name).read_text(encoding="utf-8"))
     return value
-
-
-def check_evidence(row: Mapping[str, Any], what: str, holds: Callable[[str], bool]) -> None:
-    """Raise ValueError unless `run_in` states the releases in which a row was run, and it `holds` in each."""
-    if not isinstance(run_in := row.get("run_in"), Mapping):
-        raise ValueError(
-            f"{what}: run_in has to name the releases in which it was run; {{}} where it was read"
-        )
-    for release in run_in:
-        if not holds(release):
-            raise ValueError(f"{what}: run_in names {release}, in which it does not hold")

@@ -3,12 +3,10 @@
 Where the network that it makes of it is another one than was trained, `NetworkReading` says in what.
 """
 
-import fnmatch
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Drafter
@@ -17,22 +15,15 @@ from eaglectl.engines.behaviour import (
     Behaviour,
     EvidenceKind,
     Fact,
-    Flag,
     Misread,
-    behaviour,
-    facts,
-    release_facts,
-    releases,
     stated,
 )
-from eaglectl.engines.data import load
-from eaglectl.engines.layers import CapturedLayers, capture, value_at
-from eaglectl.engines.publication import publication
-from eaglectl.engines.releases import is_within
-from eaglectl.engines.targets import TargetReading, as_seen, read_captures
-from eaglectl.engines.view import View, stated_theta
-from eaglectl.files.layout import INDEX
-from eaglectl.text import listed
+from eaglectl.engines.data import cached, load
+from eaglectl.engines.layers import CapturedLayers, capture
+from eaglectl.engines.releases import is_since, is_within
+from eaglectl.engines.targets import as_seen
+from eaglectl.engines.view import Case, Condition, View, stated_theta
+from eaglectl.formats.published import Figure, published_file
 from eaglectl.verdicts import ServedAs
 
 Switch = Literal["fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"]
@@ -79,7 +70,8 @@ def network_reading(
     `captured` are the layers by the runners that the release may take, which have to agree.
     """
     values: dict[str, Any] = {}
-    for kind in (applied.fact.misread for applied in differing):
+    for applied in differing:
+        kind = applied.fact.misread
         value = None if kind is None else _value(kind, view, captured.values())
         if value is None:
             return None
@@ -90,105 +82,20 @@ def network_reading(
 
 def _value(kind: Misread, view: View, captured: Iterable[CapturedLayers]) -> Any:
     """What the engine reads; None where that is not known, or nothing that the tensors fit."""
-    if kind == "aux layers":
-        (boundaries, *others) = {layers.boundaries for layers in captured}
-        if others or boundaries is None or len(boundaries) != view.drafter.dims.aux:
-            return None
-        listed = view.drafter.aux.listed
-        if listed is None or len(set(listed)) < len(listed):  # two stored blocks are of one boundary
-            return boundaries if listed is None else None
-        # a conversion sorts fc's blocks by the boundaries trained on
-        return tuple(layer for _, layer in sorted(zip(listed, boundaries, strict=True)))
     if kind == "rope base":
         theta = stated_theta(view)
         return float(theta) if isinstance(theta, int | float) else None
-    trained = getattr(view.drafter.norms, kind)
-    return None if trained is None or (kind in WITH_TENSORS and not trained) else not trained
-
-
-class Case(Struct, frozen=True, dict=True):
-    """One checkpoint in one release; `captured` has the layers for each runner that the release may take."""
-
-    view: View
-    engine: str
-    release: str
-    behaviour: Behaviour
-    captured: Mapping[str, CapturedLayers]
-
-    def flag(self, name: str) -> bool:
-        """A switch as the release reads it; false where it knows no such switch."""
-        flag = self.behaviour.flags.get(name, Flag())
-        if flag.any:
-            return any(value_at(self.view.flat, path) for path in flag.any)
-        values = (value_at(self.view.flat, path) for path in flag.first)
-        first = next((value for value in values if value is not None), None)
-        if first is None and self.view.is_speculators:
-            kind = str(self.view.config["speculators_model_type"])
-            first = self.behaviour.speculators_defaults.get(kind, {}).get(name)
-        return bool(first)
-
-    @property
-    def aux_count(self) -> int:
-        """The number of aux states that the release builds fc for."""
-        counted = self.behaviour.aux_count[self.view.model_class]
-        for path in counted.paths:
-            match value_at(self.view.flat, path):
-                case int(count):
-                    return count
-                case [*ids] if ids:
-                    return len(ids)
-        return counted.otherwise
-
-    @cached_property
-    def refused_prefixes(self) -> tuple[str, ...]:
-        """Beginnings of stored names with prefixes that the loader of the drafter's class does not remove."""
-        removed, refused = self.behaviour.prefixes.get(self.view.model_class, ()), []
-        for name, prefix, inner in self.view.prefixed_names:
-            if inner:
-                refused.append(name.partition(inner)[0] + inner)
-            elif prefix not in removed:
-                refused.append(prefix)
-            else:
-                parts = (prefix + part for part in self.behaviour.unprefixed)
-                refused += [part for part in parts if name.startswith(part)][:1]
-        return tuple(dict.fromkeys(refused))
-
-    @cached_property
-    def misloaded(self) -> str:
-        """What the loader makes of files that are not what it takes for weights; "" of those that are."""
-        known, files = self.behaviour, self.view.files
-        if not known.weight_patterns or not files.names or INDEX in files.names:
-            return ""
-        at_top = [name for name in files.names if "/" not in name]
-        fitting = (fnmatch.filter(at_top, pattern) for pattern in known.weight_patterns)
-        first = next(filter(None, fitting), [])
-        opened = [name for name in first if not name.endswith(known.skipped_weights)]
-        if not opened:
-            return f"opens {', '.join(known.weight_patterns)}, and the weights are in {listed(files.weights)}"
-        if files.nested:
-            return f"takes the items of {files.nested} for tensors, and they are inside of one"
-        others = [name for name in opened if name not in files.weights]
-        return f"opens {listed(others)} in the same folder too" if others else ""
-
-    @cached_property
-    def target_reading(self) -> TargetReading | None:
-        """What the release does with the target; None where nothing names its kind."""
-        return read_captures(self.engine, self.release, self.view.drafter.target)
-
-    @cached_property
-    def sameness(self) -> set[bool | None]:
-        """Whether the captured layers are those trained on, for the runners that the release may take.
-
-        Empty for a target of which it captures none; without None for one that was never looked at.
-        """
-        captures = self.target_reading.captures if self.target_reading else "captures"
-        if captures in ("lacks", "absent"):
-            return set()
-        same = {captured.same_as(self.view.drafter.aux) for captured in self.captured.values()}
-        return same - {None} if captures == "unknown" else same
-
-
-Condition = Callable[[Case], bool]
+    if kind != "aux layers":
+        trained = getattr(view.drafter.norms, kind)
+        return None if trained is None or (kind in WITH_TENSORS and not trained) else not trained
+    (boundaries, *others) = {layers.boundaries for layers in captured}
+    if others or boundaries is None or len(boundaries) != view.drafter.dims.aux:
+        return None
+    listed = view.drafter.aux.listed
+    if listed is None or len(set(listed)) < len(listed):  # two stored blocks are of one boundary
+        return boundaries if listed is None else None
+    # a conversion sorts fc's blocks by the boundaries trained on
+    return tuple(layer for _, layer in sorted(zip(listed, boundaries, strict=True)))
 
 
 class Verdict(Struct, frozen=True):
@@ -242,31 +149,64 @@ class RuleResults(Struct, frozen=True):
     rules: Collection[str] | None = None
     reporting: Collection[str] = ()
 
-    def rule(self, fact: Fact) -> str:
-        """The rule that reports a fact: its own, or another on the same defect."""
-        return next((rule for rule in (fact.rule, *fact.reported_by) if rule in self.reporting), fact.rule)
-
     def faults(self, facts: Sequence[AppliedFact]) -> list[tuple[ServedAs, str, str]]:
-        """What is known to go wrong, the worst first: by facts, then by errors that no fact reports."""
-        faults = [
-            (outcome, self.rule(fact.fact), fact.text)
-            for outcome in (ServedAs.FAILS, ServedAs.DIFFERS)
-            for fact in facts
-            if fact.fact.outcome == outcome
-        ]
+        """What is known to go wrong, the worst first: by facts, then by errors that no fact reports.
+
+        A fact's rule is its own, or another that reports the same defect.
+        """
+        faults = []
+        for outcome in (ServedAs.FAILS, ServedAs.DIFFERS):
+            for fact, text in ((each.fact, each.text) for each in facts if each.fact.outcome == outcome):
+                reporting = (rule for rule in (fact.rule, *fact.reported_by) if rule in self.reporting)
+                faults.append((outcome, next(reporting, fact.rule), text))
         own = {rule for _, rule, _ in faults}
         errors = [(ServedAs.DIFFERS, rule, text) for rule, text in self.errors if rule not in own]
         return [*faults, *errors]
-
-    def chosen(self, facts: Sequence[AppliedFact]) -> list[AppliedFact]:
-        """The facts that count."""
-        return [fact for fact in facts if self.rules is None or fact.fact.rule in self.rules]
 
 
 NO_RESULTS = RuleResults()
 
 
-class Engine(Struct, frozen=True):
+def publication(
+    drafter: str, engine: str, releases: Sequence[str], reads_alike: Callable[[str], bool]
+) -> tuple[tuple[str, ...], str]:
+    """The figures that are published of a drafter, in words, and why they tell nothing of a release.
+
+    `engine` is its title, `releases` those that are known, `reads_alike` whether one of them reads the file
+    as the release in question does, and as the drafter is settled. Each that a figure can be of must do so,
+    or the figure tells nothing. Its authors' figures are before those of others.
+    """
+    figures = next(entry.figures for entry in published_file().drafters if entry.name == drafter)
+    measured = [figure for figure in figures if figure.is_by_authors and figure.engine_name]
+    own = [figure for figure in measured if figure.engine_name == engine]
+    if not own:
+        engines = " and ".join(dict.fromkeys(str(figure.engine_name) for figure in measured))
+        return (), f"its authors measured it in {engines}, not in {engine}"
+    run = _run_by_authors(own[0], releases)
+    other = next((release for release in run if not reads_alike(release)), None)
+    if other or not run:
+        why = f"{other} reads it otherwise" if other else "what that release reads is not known"
+        return (), f"its authors measured it ({own[0].origin}), and {why}"
+    return (*(figure.words for figure in own), *_origins(drafter, own, figures)), ""
+
+
+def _origins(drafter: str, own: Sequence[Figure], figures: Sequence[Figure]) -> Iterator[str]:
+    """Where all that its authors measured is from, and what others measured."""
+    origins = dict.fromkeys(figure.origin for figure in own)
+    yield f"measured by the authors of {drafter} ({'; '.join(origins)})"
+    for figure in figures:
+        if not figure.is_by_authors:
+            yield f"others, {figure.changed or 'as stored'}: {figure.words} ({figure.origin})"
+
+
+def _run_by_authors(figure: Figure, releases: Sequence[str]) -> list[str]:
+    """The releases that a figure can be of: the one that its source states, else all since it was made."""
+    if figure.release is not None:
+        return [release for release in releases if release == figure.release]
+    return [release for release in releases if is_since(figure.since or "0", release)]
+
+
+class Engine(Struct, frozen=True, eq=False):
     """An engine: `conditions` of its facts by id, and the `words` that fill their messages.
 
     `package` is what Python imports, of one of these `distributions`. `is_default`: checkpoints are judged
@@ -294,16 +234,23 @@ class Engine(Struct, frozen=True):
     @property
     def releases(self) -> tuple[str, ...]:
         """Known releases, oldest first."""
-        return releases(self.name)
+        return tuple(release for entry in self.data["behaviour"] for release in entry["releases"])
 
     @property
+    @cached
     def facts(self) -> tuple[Fact, ...]:
         """Every fact, in the order of the file."""
-        return facts(self.name)
+        return convert(self.data["facts"], tuple[Fact, ...])
 
+    @cached
+    def facts_of(self, release: str) -> tuple[Fact, ...]:
+        """The facts that hold in a release."""
+        return tuple(fact for fact in self.facts if is_within(fact.releases, release))
+
+    @cached
     def behaviour(self, release: str) -> Behaviour:
-        """What a release reads and captures."""
-        return behaviour(self.name, release)
+        """What a release does."""
+        return convert(stated(self.name, release), Behaviour)
 
     def runners_run(self, release: str) -> tuple[str, ...]:
         """The runners of a release that ran recorded cases; none where the release was only read."""
@@ -312,7 +259,7 @@ class Engine(Struct, frozen=True):
 
     def evidence(self, release: str) -> Mapping[EvidenceKind, int]:
         """How many facts of a release were run, and how many read only."""
-        known = [fact.evidence(release) for fact in release_facts(self.name, release)]
+        known = [fact.evidence(release) for fact in self.facts_of(release)]
         return {"run": known.count("run"), "read": known.count("read")}
 
     def ids_evidence(self, release: str) -> EvidenceKind:
@@ -341,7 +288,7 @@ class Engine(Struct, frozen=True):
         case = self.case(view, release)
         holding = [
             fact
-            for fact in release_facts(self.name, release)
+            for fact in self.facts_of(release)
             if view.model_class in fact.classes and self.conditions[fact.id](case)
         ]
         holding = [fact for fact in holding if fact.is_final][:1] or holding
@@ -356,13 +303,13 @@ class Engine(Struct, frozen=True):
         applied: Sequence[AppliedFact] | None = None,
     ) -> Verdict:
         """What `release` does with a checkpoint as stored; `applied` are its facts, where they are known."""
-        facts = results.chosen(self.applied(view, release) if applied is None else applied)
+        known = self.applied(view, release) if applied is None else applied
+        facts = [each for each in known if results.rules is None or each.fact.rule in results.rules]
         if faults := results.faults(facts):
             texts = tuple(dict.fromkeys(text for *_, text in faults))
             rules = tuple(dict.fromkeys(rule for _, rule, _ in faults if rule))
-            is_read = len(faults) == len(facts) and {outcome for outcome, *_ in faults} == {ServedAs.DIFFERS}
             reading = None
-            if is_read and not results.errors:
+            if len(faults) == len(facts) and not results.errors and faults[0][0] == ServedAs.DIFFERS:
                 captured = self.readings(view, release)
                 reading = network_reading(f"{self.title} {release}", view, captured, facts)
             return Verdict(self.name, release, faults[0][0], texts, rules, reading)
@@ -374,21 +321,19 @@ class Engine(Struct, frozen=True):
 
     def _doubtful(self, view: View, release: str, texts: tuple[str, ...], results: RuleResults) -> Verdict:
         """The verdict where something is open (`texts`), which what its authors published may settle."""
-        drafter, here = view.drafter, None
         unknown = Verdict(self.name, release, ServedAs.UNKNOWN, texts)
-        is_open = results.gaps or any(note.level != "note" for note in drafter.unsettled)
-        if drafter.publication is not None and not is_open:
-            here = self._open_facts(view, release)
-        if drafter.publication is None or here is None:
+        published, unsettled = view.drafter.publication, view.drafter.unsettled
+        if published is None or results.gaps or any(note.level != "note" for note in unsettled):
             return unknown
-
-        def reads_alike(other: str) -> bool:
-            return self._open_facts(view, other) == here
-
-        known = publication(drafter.publication, self.title, self.releases, reads_alike)
-        if known.gap:
-            return replace(unknown, reasons=(*texts, known.gap))
-        reasons = (*known.reasons, *self.runner_remarks(view, release)[1:])
+        here = self._open_facts(view, release)
+        if here is None:
+            return unknown
+        reasons, gap = publication(
+            published, self.title, self.releases, lambda other: self._open_facts(view, other) == here
+        )
+        if gap:
+            return replace(unknown, reasons=(*texts, gap))
+        reasons += self.runner_remarks(view, release)[1:]
         return Verdict(self.name, release, ServedAs.AS_PUBLISHED, reasons, unread=results.unread)
 
     def _open_facts(self, view: View, release: str) -> frozenset[str] | None:

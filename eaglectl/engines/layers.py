@@ -14,7 +14,8 @@ from eaglectl.engines.behaviour import AddsOne, Runner
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 # places of ids as reports name them; other paths name themselves
-PLACES = {IDS: "top level", f"eagle_config.{IDS}": "eagle_config"}
+NESTED = f"eagle_config.{IDS}"
+PLACES = {IDS: "top level", NESTED: "eagle_config"}
 
 
 class CapturedLayers(Struct, frozen=True):
@@ -80,15 +81,11 @@ def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> Captur
             return _explicit(runner, path, ids, target)
         if value_at(config, path):  # of another type: vLLM looks no further (run, 0.22.0 to 0.33.0)
             break
-    default = default_layers(runner, target)
+    # of a target of unknown model_type, what it takes for most
+    fitting = (rule.value for rule in runner.default_layers if rule.fits(*target.kinds))
+    default = DefaultLayers(next(fitting))
     boundaries = default.at(target.depth) if target.depth else None
     return CapturedLayers(runner.label, runner.without_ids, None, boundaries, default)
-
-
-def default_layers(runner: Runner, target: Target) -> DefaultLayers:
-    """What `runner` takes without ids; of a target of unknown model_type, what it takes for most."""
-    fitting = (rule for rule in runner.default_layers if rule.fits(*target.kinds))
-    return DefaultLayers(next(fitting).value)
 
 
 def _explicit(runner: Runner, path: str, ids: tuple[int, ...], target: Target) -> CapturedLayers:
@@ -110,10 +107,10 @@ def adds_one(runner: Runner, ids: Sequence[int], target: Target) -> bool | None:
 
     None where the target's model_type decides and is not known.
     """
+    rules = runner.adds_one
     if target.kinds:
-        rule = next(rule for rule in runner.adds_one if rule.fits(*target.kinds))
-        return _adds_one(rule.value, ids, target.depth)
-    answers = {_adds_one(rule.value, ids, target.depth) for rule in runner.adds_one}
+        rules = (next(rule for rule in rules if rule.fits(*target.kinds)),)
+    answers = {_adds_one(rule.value, ids, target.depth) for rule in rules}
     return answers.pop() if len(answers) == 1 else None
 
 

@@ -7,19 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from eaglectl.drafter.drafter import Feature
-from eaglectl.engines.conditions import (
+from eaglectl.engines.data import load
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.view import (
     COMMON,
+    Case,
+    Condition,
+    View,
+    assumed_head_dim,
     captured_by_one,
     captures_last_boundary,
     common_words,
+    dimensions,
     has,
     misread,
     tied_head,
     when,
 )
-from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, Engine
-from eaglectl.engines.view import View, assumed_head_dim, dimensions
 from eaglectl.text import brief
 
 RUNNER = "default"
@@ -36,7 +40,6 @@ def _rope_type(view: View) -> str:
 
 
 def _other_shapes(view: View) -> tuple[str, ...]:
-    """Sizes that the config states and the tensors do not have."""
     stated = [f"{key} {stated}, and the tensors have {size}" for key, stated, size in dimensions(view)]
     if (assumed := assumed_head_dim(view)) != view.drafter.dims.head_dim:
         stated.append(f"head_dim {assumed:g}, and the tensors have {view.drafter.dims.head_dim}")
@@ -58,7 +61,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "architecture": when(lambda view: view.architecture not in load("llama.cpp")["architectures"]),
     "draft-vocab-size": when(lambda view: "draft_vocab_size" not in view.flat),
     "layers-misstated": when(
-        lambda view: view.drafter.dims.layers == 1 and view.value("num_hidden_layers") != 1
+        lambda view: view.drafter.dims.layers == 1 and view.flat.get("num_hidden_layers") != 1
     ),
     "aux-count": _other_count,
     "fc-norm": has(Feature.FC_NORM),

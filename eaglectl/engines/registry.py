@@ -24,7 +24,6 @@ from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
 
 # why a release is judged that nobody named
 NEWEST, INSTALLED = "newest known", "installed here"
@@ -94,10 +93,7 @@ def parse_engine(text: str) -> EngineRequest:
         return parse_engine(name)
     matching = _matching(ENGINES[name], requirement.specifier)
     if not matching:
-        from packaging.version import Version
-
-        versions = [Version(bound.version.removesuffix(".*")) for bound in requirement.specifier]
-        known = f"no known release fits; {_nearest(name, versions)}"
+        known = f"no known release fits; {_nearest(name, requirement.specifier)}"
         raise OutdatedError(f"--engine {text}: {known}; {UPDATE.format(name)}")
     return EngineRequest(name, matching)
 
@@ -148,10 +144,10 @@ def installed_release(engine: Engine) -> str | None:
     return None
 
 
-def _nearest(name: str, versions: Sequence["Version"]) -> str:
-    """The known releases around `versions`."""
+def _nearest(name: str, specifier: "SpecifierSet") -> str:
     from packaging.version import Version
 
+    versions = [Version(bound.version.removesuffix(".*")) for bound in specifier]
     known = ENGINES[name].releases
     below = [release for release in known if Version(release) <= min(versions)]
     above = [release for release in known if Version(release) >= max(versions)]
@@ -177,17 +173,15 @@ def _spelling(text: str) -> str:
 
 def aux_readings(config: Mapping[str, Any], target: Target) -> Mapping[str, CapturedLayers]:
     """The layers that each runner of the newest releases captures, by the runner's label."""
-    newest = [
-        (engine.behaviour(engine.releases[-1]), as_seen(name, engine.releases[-1], target))
-        for name, engine in ENGINES.items()
+    places = [
+        (engine.behaviour(engine.releases[-1]), engine.releases[-1], name) for name, engine in ENGINES.items()
     ]
-    others = [(unversioned_behaviour(name), target) for name in judged_unversioned()]
-    readings = [
-        capture(runner, config, seen)
-        for behaviour, seen in (*newest, *others)
-        for runner in reversed(tuple(behaviour.runners.values()))
+    known = [(behaviour, as_seen(name, release, target)) for behaviour, release, name in places]
+    known += [(unversioned_behaviour(name), target) for name in judged_unversioned()]
+    runners = [
+        (runner, seen) for behaviour, seen in known for runner in reversed([*behaviour.runners.values()])
     ]
-    return {captured.engine: captured for captured in readings}
+    return {runner.label: capture(runner, config, seen) for runner, seen in runners}
 
 
 def view_for(
@@ -226,38 +220,43 @@ def launch_commands(
         speculative["revision"] = revision
     if drafter.kind == "peagle":
         speculative["parallel_drafting"] = True
-    sglang_parts = [
-        (
-            f"python -m sglang.launch_server {shell.option('--model-path', target)}{revised}"
-            f" --speculative-algorithm EAGLE3 {shell.option('--speculative-draft-model-path', path)}"
-        ),
-        f"--speculative-num-steps {tokens} --speculative-eagle-topk 1",
-        f"--speculative-num-draft-tokens {tokens + 1}",
-    ]
-    if revision is not None:
-        sglang_parts.append(shell.option("--speculative-draft-model-revision", revision))
-    window = str(drafter.carried.get("sliding_window"))
-    if Feature.SLIDING_WINDOW in drafter.features():
-        sglang_parts.append(shell.option("--speculative-draft-window-size", window))
-    if drafter.target.is_quantised and drafter.quantisation is None:
-        # a --quantization for the target, which many commands have, would be the drafter's too
-        sglang_parts.append("--speculative-draft-model-quantization unquant")
     served = f"vllm serve {shell.quote(shell.as_path(target))}{revised}"
     commands = {
         "vllm": f"{served} --speculative-config {shell.quote(json.dumps(speculative))}",
-        "sglang": " ".join(sglang_parts),
+        "sglang": (
+            f"python -m sglang.launch_server {shell.option('--model-path', target)}{revised}"
+            f" --speculative-algorithm EAGLE3 {shell.option('--speculative-draft-model-path', path)}"
+            f" --speculative-num-steps {tokens} --speculative-eagle-topk 1"
+            f" --speculative-num-draft-tokens {tokens + 1}"
+            f"{_sglang_options(drafter, revision)}"
+        ),
         "llama.cpp": llama_server("DRAFTER.gguf", tokens),
     }
+    # the newest release of some engine captures states of the target, or nothing names its kind
+    newest = (read_captures(name, engine.releases[-1], drafter.target) for name, engine in ENGINES.items())
+    is_captured = any(reading is None or reading.captures == "captures" for reading in newest)
     # their releases have no verdict, which would carry a doubt about the drafter or the target
-    if not drafter.unsettled and _is_captured(drafter.target):
+    if not drafter.unsettled and is_captured:
         for name in unversioned()["engines"]:
             if option := _layers_option(name, drafter):
                 commands[name] = f"{option}  # {TARGETS_UNREAD}"
     return commands
 
 
+def _sglang_options(drafter: Drafter, revision: str | None) -> str:
+    options = ""
+    if revision is not None:
+        options += f" {shell.option('--speculative-draft-model-revision', revision)}"
+    if Feature.SLIDING_WINDOW in drafter.features():
+        window = str(drafter.carried.get("sliding_window"))
+        options += f" {shell.option('--speculative-draft-window-size', window)}"
+    if drafter.target.is_quantised and drafter.quantisation is None:
+        # a --quantization for the target, which many commands have, would be the drafter's too
+        options += " --speculative-draft-model-quantization unquant"
+    return options
+
+
 def _can_be_given(path: str) -> bool:
-    """Whether a command can name the path, which a config may state."""
     return 0 < len(path) <= LONGEST_PATH and shell.can_type(path)
 
 
@@ -270,12 +269,6 @@ def _layers_option(engine: str, drafter: Drafter) -> str:
     if not option or not boundaries or boundaries[0] == 0:
         return ""
     return f"{option}: {{{', '.join(str(boundary - 1) for boundary in boundaries)}}}"
-
-
-def _is_captured(target: Target) -> bool:
-    """Whether the newest release of some engine captures states of the target, or nothing names its kind."""
-    readings = [read_captures(name, engine.releases[-1], target) for name, engine in ENGINES.items()]
-    return any(reading is None or reading.captures == "captures" for reading in readings)
 
 
 def unfollowed_verdict(

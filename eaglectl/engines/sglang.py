@@ -6,22 +6,22 @@ from typing import Any
 from eaglectl.drafter.boundaries import to_boundaries
 from eaglectl.drafter.drafter import Feature, Target
 from eaglectl.drafter.tensors import LAYER
-from eaglectl.engines.conditions import (
+from eaglectl.engines.data import load
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.layers import NESTED, adds_one, value_at
+from eaglectl.engines.targets import as_seen
+from eaglectl.engines.view import (
     COMMON,
+    Case,
+    Condition,
+    View,
     captured_by_one,
     captures_last_boundary,
     common_words,
     has,
-    has_other_count,
-    has_refused_prefix,
     misread,
     when,
 )
-from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, Engine
-from eaglectl.engines.layers import IDS, adds_one
-from eaglectl.engines.targets import as_seen
-from eaglectl.engines.view import View
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import IdsPlace
 
@@ -57,11 +57,6 @@ def _replaced_embedding(view: View) -> bool:
     return view.drafter.rotation is not None and _has_embedding(view) and dims.hidden == dims.target_hidden
 
 
-def _lacks_last_state(case: Case) -> bool:
-    """The state after the last layer is captured of some classes alone."""
-    return captures_last_boundary(case) and not (case.target_reading and case.target_reading.last)
-
-
 def _quantised_latent(view: View) -> bool:
     tensors = view.drafter.tensors.items()
     is_quantised = any("kv_b_proj" in name and tensor.dtype not in FLOATS for name, tensor in tensors)
@@ -69,23 +64,18 @@ def _quantised_latent(view: View) -> bool:
 
 
 def _repeated_ids(view: View) -> bool:
-    ids = view.nested(IDS)
+    ids = value_at(view.flat, NESTED)
     return isinstance(ids, list) and any(ids.count(layer) > 1 for layer in ids)
 
 
 def _replaced_head(view: View) -> bool:
     """The key is null; a Llama drafter without the key does not load at all."""
     is_null = "draft_vocab_size" in view.config or view.model_class == "mla"
-    return view.value("draft_vocab_size") is None and is_null and "lm_head.weight" in view.drafter.tensors
+    return view.flat.get("draft_vocab_size") is None and is_null and "lm_head.weight" in view.drafter.tensors
 
 
 def _bias_key(view: View) -> str:
-    return next((key for key in ("attention_bias", "bias") if view.value(key) is True), "")
-
-
-def _unused_fc(view: View) -> bool:
-    dims = view.drafter.dims
-    return dims.aux == 1 and dims.target_hidden == dims.hidden
+    return next((key for key in ("attention_bias", "bias") if view.flat.get(key) is True), "")
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -96,20 +86,22 @@ CONDITIONS: Mapping[str, Condition] = {
     "attention-bias": has(Feature.ATTENTION_BIAS),
     "draft-vocab-size": when(lambda view: "draft_vocab_size" not in view.config),
     "tied-head": when(lambda view: _is_tied(view) and "lm_head.weight" in view.names),
-    "mla-prefix": has_refused_prefix,
-    "wrapped-names": has_refused_prefix,
+    "mla-prefix": COMMON["prefix"],
+    "wrapped-names": COMMON["prefix"],
     "later-input-layernorm": when(_later_input_layernorm),
     "norm-output": misread("norm_output"),
     "fc-norm": misread("fc_norm"),
     "mla-layers": has(Feature.MULTI_LAYER),
     "mla-norm-before-fc": has(Feature.NORM_BEFORE_FC),
     "mla-quantised": when(_quantised_latent),
-    "aux-count": has_other_count,
-    "mla-aux-count": has_other_count,
+    "mla-aux-count": COMMON["aux-count"],
     "target-state": lambda case: case.target_reading is not None and bool(case.target_reading.state),
     "fc-bias": when(lambda view: Feature.FC_BIAS in view.features and not view.config.get("bias")),
-    "last-boundary": _lacks_last_state,
-    "ids-empty": when(lambda view: view.nested(IDS) == []),
+    # the state after the last layer is captured of some classes alone
+    "last-boundary": lambda case: (
+        captures_last_boundary(case) and not (case.target_reading and case.target_reading.last)
+    ),
+    "ids-empty": when(lambda view: value_at(view.flat, NESTED) == []),
     "ids-twice": when(_repeated_ids),
     "head-replaced": when(_replaced_head),
     "tied-to-own": when(
@@ -118,11 +110,15 @@ CONDITIONS: Mapping[str, Condition] = {
     "embedding-replaced": when(_replaced_embedding),
     "head-unfilled": when(
         lambda view: (
-            "lm_head.weight" not in view.drafter.tensors and view.value("draft_vocab_size") is not None
+            "lm_head.weight" not in view.drafter.tensors and view.flat.get("draft_vocab_size") is not None
         )
     ),
     "biases-unfilled": when(lambda view: _bias_key(view) and Feature.OUTPUT_BIAS not in view.features),
-    "one-state": when(_unused_fc),
+    "one-state": when(
+        lambda view: (
+            view.drafter.dims.aux == 1 and view.drafter.dims.target_hidden == view.drafter.dims.hidden
+        )
+    ),
     "mlp-bias": has(Feature.MLP_BIAS),
 }
 

@@ -1,14 +1,14 @@
 """Which targets each engine release captures hidden states of: closed lists of classes, with evidence."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, convert
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Drafter, Target
 from eaglectl.engines.behaviour import Name
-from eaglectl.engines.data import cached, check_evidence, read
+from eaglectl.engines.data import cached, read
 from eaglectl.engines.releases import is_since, is_within
 
 # absent: other releases register the class, this one does not
@@ -70,27 +70,12 @@ class TargetReading(Struct, frozen=True):
 
 @cached
 def target_classes(engine: str) -> Mapping[str, Sequence[TargetClass]]:
-    """The rows of each architecture, oldest first.
-
-    Raises ValueError where a row has no evidence, or a name is a pattern.
-    """
-    what, stated = f"{engine}_targets.json", _data(engine)
-    check_evidence(stated, what, stated["read"].__contains__)
-    for release, names in stated["run_in"].items():
-        if unknown := sorted(set(names) - set(stated["architectures"])):
-            raise ValueError(f"{what}: run_in of {release} names {', '.join(unknown)}, of no row")
-    rows = {}
-    for name, listed in stated["architectures"].items():
-        try:
-            rows[name] = tuple(
-                convert({**row, "architecture": name, "captures": CAPTURES[row["captures"]]}, TargetClass)
-                for row in listed
-            )
-        except ValidationError as error:
-            raise ValueError(f"{what}, {name}: {error}") from None
-        if not {row.since for row in rows[name]} <= stated["read"].keys():
-            raise ValueError(f"{what}, {name}: from is a release that was read")
-    return rows
+    """The rows of each architecture, oldest first. Raises ValueError where a name is a pattern."""
+    rows = {
+        name: [{**row, "architecture": name, "captures": CAPTURES[row["captures"]]} for row in listed]
+        for name, listed in _data(engine)["architectures"].items()
+    }
+    return convert(rows, dict[str, tuple[TargetClass, ...]])
 
 
 @cached
@@ -146,19 +131,32 @@ def read_captures(engine: str, release: str, target: Target) -> TargetReading | 
     readings = [_reading(engine, release, row, target) for row in _rows(engine, release, names)]
     if target.architectures:
         readings = readings[:1]  # engines take the first that they know
-    different = {reading.captures for reading in readings}
-    if len(different) == 1:
+    if len({reading.captures for reading in readings}) == 1:
         return readings[0]
     named = " or ".join(names) or f"model_type {kind}"
     if readings:
         return TargetReading("unknown", named, "captures layers of some of these classes and not of others")
-    return _unlisted(engine, release, target, names) or TargetReading("unknown", named, NEVER_SEEN)
+    return _unlisted(_unregistered(engine, release), target, named if names else "") or TargetReading(
+        "unknown", named, NEVER_SEEN
+    )
 
 
 def _rows(engine: str, release: str, names: Sequence[str]) -> list[TargetClass]:
     """The rows of these classes; those that a release lacks only where it has none of the others."""
     rows = [row for name in names if (row := target_class(engine, release, name))]
     return [row for row in rows if row.captures != "absent"] or rows
+
+
+def _unlisted(other: Mapping[str, Any], target: Target, named: str) -> TargetReading | None:
+    """A target whose classes, as they are `named`, have no row."""
+    if not named or "is_closed" not in other:
+        return None
+    # all registered classes are known; llama.cpp's converter takes the class of a text_config first
+    # (conversion/base.py:2900, 0.3.36)
+    if target.architectures and target.outer_type is None:
+        return TargetReading("absent", named, other["text"], other["source"])
+    text = f"{other['text']}, unless a text_config names another"
+    return TargetReading("unknown", named, text, other["source"])
 
 
 def as_seen(engine: str, release: str, target: Target) -> Target:
@@ -186,24 +184,8 @@ def _reading(engine: str, release: str, row: TargetClass, target: Target) -> Tar
 
 def _unregistered(engine: str, release: str) -> Mapping[str, Any]:
     """What a release does with classes that it does not register; where `is_closed`, no row is missing."""
-    rows: Sequence[Mapping[str, Any]] = _data(engine)["unregistered"]
-    return [row for row in rows if is_since(row["from"], release)][-1]
-
-
-def _unlisted(engine: str, release: str, target: Target, names: Sequence[str]) -> TargetReading | None:
-    """A target whose classes have no row, in a release of which all registered classes are known.
-
-    llama.cpp's converter takes the class of a text_config first (conversion/base.py:2900, 0.3.36).
-    """
-    row = _unregistered(engine, release)
-    if not names or "is_closed" not in row:
-        return None
-    named = " or ".join(names)
-    if target.architectures and target.outer_type is None:
-        return TargetReading("absent", named, row["text"], row["source"])
-    return TargetReading(
-        "unknown", named, f"{row['text']}, unless a text_config names another", row["source"]
-    )
+    known = [row for row in _data(engine)["unregistered"] if is_since(row["from"], release)]
+    return cast(Mapping[str, Any], known[-1])
 
 
 def _inner_reading(engine: str, release: str, row: TargetClass, target: Target) -> TargetReading:

@@ -6,22 +6,26 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Feature
 from eaglectl.drafter.tensors import LAYER
-from eaglectl.engines.conditions import (
+from eaglectl.engines.data import load
+from eaglectl.engines.engine import Engine
+from eaglectl.engines.layers import IDS, value_at
+from eaglectl.engines.releases import is_since, is_within
+from eaglectl.engines.view import (
     COMMON,
+    Case,
+    Condition,
+    View,
+    assumed_head_dim,
     common_words,
+    dimensions,
     has,
-    has_other_count,
     misread,
+    stated_theta,
     target_is,
     tied_head,
     unread,
     when,
 )
-from eaglectl.engines.data import load
-from eaglectl.engines.engine import Case, Condition, Engine
-from eaglectl.engines.layers import IDS, value_at
-from eaglectl.engines.releases import is_since, is_within
-from eaglectl.engines.view import View, assumed_head_dim, dimensions, stated_theta
 from eaglectl.formats.config_keys import mask_token
 from eaglectl.formats.format import ModelClass
 
@@ -54,12 +58,6 @@ def _unknown_architecture(case: Case) -> bool:
     return known is None or not is_within(known, case.release)
 
 
-def _class_mismatch(case: Case) -> bool:
-    if case.view.is_speculators or _unknown_architecture(case):
-        return False
-    return class_of(case.view.architecture) != case.view.model_class
-
-
 def class_of(architecture: str) -> ModelClass:
     """The kind of attention that an architecture is for."""
     if "Deepseek" in architecture:
@@ -68,7 +66,7 @@ def class_of(architecture: str) -> ModelClass:
 
 
 def _rewritten_model_type(case: Case) -> bool:
-    releases = load("vllm")["rewritten_model_types"].get(str(case.view.value("model_type")))
+    releases = load("vllm")["rewritten_model_types"].get(str(case.view.flat.get("model_type")))
     return not case.view.is_speculators and releases is not None and is_within(releases, case.release)
 
 
@@ -89,25 +87,22 @@ def _headless_multimodal(case: Case) -> bool:
     return _headless(case.view) and any("ForConditionalGeneration" in str(name) for name in names)
 
 
-def _replaced_embedding(view: View) -> bool:
-    dims = view.drafter.dims
-    return "embed_tokens.weight" in view.drafter.tensors and dims.hidden == dims.target_hidden
-
-
 def _placeless_biases(view: View) -> frozenset[Feature]:
     return PLACELESS_BIASES[view.model_class] & view.features
 
 
 def _unstated_biases(view: View) -> bool:
     placed = view.features - PLACELESS_BIASES[view.model_class]
-    has_attention = bool(ATTENTION_BIASES & placed) and not view.value("attention_bias")
-    return has_attention or (Feature.MLP_BIAS in placed and not view.value("mlp_bias"))
+    has_attention = bool(ATTENTION_BIASES & placed) and not view.flat.get("attention_bias")
+    return has_attention or (Feature.MLP_BIAS in placed and not view.flat.get("mlp_bias"))
 
 
 def _stated_biases(count: int) -> Condition:
     """Holds where the config states attention biases, of which the file has so many of the two kinds."""
     return when(
-        lambda view: view.value("attention_bias") is True and len(ATTENTION_BIASES & view.features) == count
+        lambda view: (
+            view.flat.get("attention_bias") is True and len(ATTENTION_BIASES & view.features) == count
+        )
     )
 
 
@@ -119,13 +114,15 @@ def _unread_here(flag: str) -> Condition:
 
 
 def _nested_norm_before_fc(case: Case) -> bool:
-    is_nested = bool(case.view.nested("norm_before_fc")) and not case.view.value("norm_before_fc")
+    is_nested = bool(value_at(case.view.flat, "eagle_config.norm_before_fc")) and not case.view.flat.get(
+        "norm_before_fc"
+    )
     return is_nested and unread("norm_before_fc")(case)
 
 
 def _only_rope_parameters(view: View) -> bool:
-    stated = view.value("rope_parameters")
-    if not isinstance(stated, Mapping) or view.value("rope_theta") is not None:
+    stated = view.flat.get("rope_parameters")
+    if not isinstance(stated, Mapping) or view.flat.get("rope_theta") is not None:
         return False
     return view.drafter.rope.theta != 10000 or view.drafter.rope.scaling is not None
 
@@ -145,7 +142,6 @@ def _layer_model_type(view: View) -> bool:
 
 
 def _mask_keys(release: str) -> list[str]:
-    """The places in config.json where a release looks for the mask token."""
     return [
         path for path, releases in load("vllm")["keys"]["mask token"].items() if is_within(releases, release)
     ]
@@ -181,11 +177,11 @@ CONDITIONS: Mapping[str, Condition] = {
         lambda view: not view.drafter.has_reduced_vocabulary and any("d2t" in name for name in view.names)
     ),
     "no-draft-vocab-size": when(
-        lambda view: view.drafter.has_reduced_vocabulary and view.value("draft_vocab_size") is None
+        lambda view: view.drafter.has_reduced_vocabulary and view.flat.get("draft_vocab_size") is None
     ),
     "mla-plain-rope": when(lambda view: view.drafter.rope.scaling is None),
     "aux-count": has(Feature.AUX_COUNT),
-    "aux-count-unstated": has_other_count,
+    "aux-count-unstated": COMMON["aux-count"],
     "fc-norm-absent": has(Feature.FC_NORM),
     "fc-norm-dropped": has(Feature.FC_NORM),
     "fc-norm-not-applied": has(Feature.FC_NORM),
@@ -209,12 +205,12 @@ CONDITIONS: Mapping[str, Condition] = {
     "biases-partial": _stated_biases(1),
     "biases-without-place": when(_placeless_biases),
     "mlp-bias-overstated": when(
-        lambda view: view.value("mlp_bias") is True and Feature.MLP_BIAS not in view.features
+        lambda view: view.flat.get("mlp_bias") is True and Feature.MLP_BIAS not in view.features
     ),
     "layers-understated": when(
         lambda view: 0 < (view.number("num_hidden_layers") or 0) < view.drafter.dims.layers
     ),
-    "layers-unstated": when(lambda view: view.value("num_hidden_layers") is None),
+    "layers-unstated": when(lambda view: view.flat.get("num_hidden_layers") is None),
     "head-dim-unstated": when(lambda view: assumed_head_dim(view) > view.drafter.dims.head_dim),
     "head-dim-smaller": when(lambda view: assumed_head_dim(view) < view.drafter.dims.head_dim),
     "dimension-above": when(lambda view: any(stated > size for _, stated, size in dimensions(view))),
@@ -233,7 +229,11 @@ CONDITIONS: Mapping[str, Condition] = {
     "aux-ids-unread": COMMON["aux-layers"],
     "aux-unknown": lambda case: None in case.sameness and case.view.drafter.aux.convention is not None,
     "aux-runner": lambda case: {True, False} <= case.sameness,
-    "class-mismatch": _class_mismatch,
+    "class-mismatch": lambda case: (
+        not case.view.is_speculators
+        and not _unknown_architecture(case)
+        and class_of(case.view.architecture) != case.view.model_class
+    ),
     "later-hidden-norm": when(_later_hidden_norm),
     "verifier-tensors": when(lambda view: any(name.startswith("verifier_") for name in view.names)),
     "rope-base": when(lambda view: stated_theta(view) != view.drafter.rope.theta),
@@ -245,7 +245,12 @@ CONDITIONS: Mapping[str, Condition] = {
     "tied-head": when(tied_head),
     "head-absent": when(_headless),
     "head-of-multimodal": _headless_multimodal,
-    "embedding-replaced": when(_replaced_embedding),
+    "embedding-replaced": when(
+        lambda view: (
+            "embed_tokens.weight" in view.drafter.tensors
+            and view.drafter.dims.hidden == view.drafter.dims.target_hidden
+        )
+    ),
     "target-lacks": target_is("lacks", "absent"),
     "target-unlisted": _unlisted_target,
     "speculators-unknown": _of_speculators(lambda view: True),
@@ -260,7 +265,6 @@ CONDITIONS: Mapping[str, Condition] = {
 
 
 def _words(case: Case) -> Mapping[str, Any]:
-    """The values that fill the messages of vLLM's facts."""
     view, drafter = case.view, case.view.drafter
     layer, different = view.config.get("transformer_layer_config"), list(dimensions(view))
     captured = dict.fromkeys(case.captured.values())
@@ -274,9 +278,9 @@ def _words(case: Case) -> Mapping[str, Any]:
         "runtime": ", ".join(view.runtime_parts),
         "theta": f"{drafter.rope.theta:g}",
         "stated_theta": stated_theta(view),
-        "stated_draft_vocab": view.value("draft_vocab_size"),
-        "model_type": view.value("model_type"),
-        "stated_layers": view.value("num_hidden_layers"),
+        "stated_draft_vocab": view.flat.get("draft_vocab_size"),
+        "model_type": view.flat.get("model_type"),
+        "stated_layers": view.flat.get("num_hidden_layers"),
         "head_dim": drafter.dims.head_dim,
         "assumed_head_dim": f"{assumed_head_dim(view):g}",
         "runners": " and ".join(case.behaviour.runners),

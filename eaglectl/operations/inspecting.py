@@ -36,7 +36,7 @@ from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.operations.copies import pickles_copied
 from eaglectl.operations.covering import cover_given
 from eaglectl.operations.options import InspectOptions
-from eaglectl.operations.several import inspect_all
+from eaglectl.operations.several import SeveralResults, run_all
 from eaglectl.progress import OnProgress
 from eaglectl.results import FailedSource, Inspection
 from eaglectl.target import (
@@ -71,11 +71,11 @@ def inspect(
     chosen = options or InspectOptions()
     if isinstance(source, str | os.PathLike):
         return inspect_files(os.fspath(source), chosen)
-    return Results(
-        inspect_all(
-            [os.fspath(each) for each in source], lambda name: inspect(name, chosen), jobs=JOBS
-        ).reports
+    names = [os.fspath(each) for each in source]
+    results: SeveralResults[Inspection | FailedSource] = run_all(
+        names, lambda name: inspect(name, chosen), lambda failure: failure, jobs=JOBS
     )
+    return Results(results.reports)
 
 
 def inspect_files(

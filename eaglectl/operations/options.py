@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import field
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from eaglectl.conversion.request import (
     FC_NORM_MODES,
@@ -17,23 +17,18 @@ from eaglectl.conversion.request import (
     UpgradeRecipe,
     parse_reading,
 )
-from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.judge.rule import Policy, Severity
-from eaglectl.options import ANSWERS, ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options, options_of
-from eaglectl.progress import notify
+from eaglectl.options import ANSWERS, ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options
 
 if TYPE_CHECKING:
     from eaglectl.engines.registry import EngineRequest
     from eaglectl.run.prompts import Prompt
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
-UNITS = " KMGT"
-SERVERS = ("http://", "https://")
 # engines that run here where they are installed
 INSTALLED = ("vllm", "sglang")
 TIMED = ("vllm",)
-PROBES = ("sensitivity", "drift")
 TOLERANCE = 0.97
 MOST_NUMBER = 1024  # of requests at a time
 NUMBERS = f"different whole numbers from 1 to {MOST_NUMBER} in rising order, like 1,4,16,"
@@ -43,19 +38,15 @@ RUN = "The run of the target"
 WRITING = "Writing"
 UPGRADE = "EAGLE-3 as 3.1 (with --to 3.1)"
 
-PROMPTS = Option("Prompts like production's, as for `smoke`; built-in ones otherwise.", value="FILE")
+PROMPTS = Option(
+    "Prompts like production's, as for `smoke`; built-in ones otherwise.", value="FILE", complete="files"
+)
 SAMPLE = Option("Take this many of the prompts, drawn by --seed.")
 SEED = Option("The seed of --sample.")
 IGNORE_EOS = Option("Let answers go on past the end of a sequence.")
 DEVICES = ("auto", "cuda", "cpu")
-DEVICE = Option("auto, cuda or cpu.", choices=DEVICES)
 TRUST = Option("Let the target's own code run (auto_map in its files). Never done unasked.")
-K = Option("Draft tokens in a round.", "-k, --num-speculative-tokens")
-TEMPERATURE_SEED = Option("For --sample, and for tokens at a temperature.")
-LIKE = Option(
-    "The run of a published figure: its prompts, draft tokens, temperature, tokens and seed: vllm-mt-bench.",
-    value="PRESET",
-)
+K = Option("Draft tokens in a round.", "-k, --num-speculative-tokens", group=ADVANCED)
 
 
 def read_arguments(texts: Sequence[str]) -> Mapping[str, Any]:
@@ -65,35 +56,9 @@ def read_arguments(texts: Sequence[str]) -> Mapping[str, Any]:
     return parse_engine_arguments(texts)
 
 
-# what runs was spelled --engine, which is an engine and release that is judged
-FORMER = Option("", "--engine", is_former=True)
-
-
 def is_server(text: str) -> bool:
     """Whether what runs is the URL of a server."""
-    return text.startswith(SERVERS)
-
-
-def move_former(options: Options, name: str, is_moved: Callable[[str], bool]) -> None:
-    """Move the values of the field `name` that are what runs to `run_in`, and say how they are spelled now.
-
-    Raises UsageError where `run_in` says otherwise.
-    """
-    given, now = (getattr(options, field) for field in (name, "run_in"))
-    values = given if isinstance(given, tuple) else tuple(filter(None, [given]))
-    moved = tuple(text for text in values if is_moved(text))
-    for text in moved:
-        shown = "URL" if "://" in text else text  # which may have a password
-        notify(f"--engine {shown} is spelled --run-in {shown} now")
-    if moved and isinstance(now, tuple):
-        force_setattr(options, name, tuple(text for text in values if text not in moved))
-        force_setattr(options, "run_in", (*now, *moved))
-    elif moved:
-        field = options_of(type(options))["run_in"]
-        if now not in (field.default, moved[0]):
-            raise UsageError("--engine and --run-in contradict each other; leave --engine out")
-        force_setattr(options, name, None)
-        force_setattr(options, "run_in", field.of_text(moved[0]))
+    return text.startswith(("http://", "https://"))
 
 
 ENGINE_ARGUMENTS = Option(
@@ -101,15 +66,14 @@ ENGINE_ARGUMENTS = Option(
     " times.",
     "--engine-arg",
     value="KEY=VALUE",
+    group=ADVANCED,
     read=read_arguments,
 )
-TENSOR_PARALLEL = Option("GPUs that vLLM or SGLang spreads the target over.")
+TENSOR_PARALLEL = Option("GPUs that vLLM or SGLang spreads the target over.", group=ADVANCED)
 MEASURE = Option(
     "Measure on the target, where its weights are here, what the file leaves open.",
     "--measure/--no-measure",
 )
-
-
 DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
@@ -123,7 +87,7 @@ def read_dtype(text: str) -> str:
 def read_size(text: str) -> int:
     """The bytes of a size like 2GB. Raises ValueError."""
     match = SIZE.fullmatch(text.strip())
-    size = float(match[1]) * 1000 ** UNITS.index(match[2].upper() or " ") if match else 0.0
+    size = float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " ") if match else 0.0
     if not 1 <= size < math.inf:
         raise ValueError("a size like 500MB or 2GB")
     return int(size)
@@ -139,11 +103,7 @@ def read_boundaries(text: str) -> tuple[int, ...]:
 
 def is_rising(numbers: Sequence[int]) -> bool:
     """Whether these are different numbers from 1 to MOST_NUMBER in rising order, one or more."""
-    return (
-        bool(numbers)
-        and list(numbers) == sorted({*numbers})
-        and 1 <= numbers[0] <= numbers[-1] <= MOST_NUMBER
-    )
+    return bool(numbers) and list(numbers) == sorted({*numbers} & {*range(1, MOST_NUMBER + 1)})
 
 
 def read_numbers(text: str) -> tuple[int, ...]:
@@ -170,8 +130,6 @@ SPEED = Option(
     value="1,4,16",
     read=read_numbers,
 )
-
-
 COVERAGE = "What the draft vocabulary holds"
 WRITE_COUNTS = Option(
     "Write how often each token came in the answers, for `convert --draft-vocab` or a trainer.",
@@ -488,7 +446,7 @@ class ConvertOptions(Options, frozen=True):
         return replace(self, answers=answers, record={**self.record, **record})
 
 
-class UpgradeOptions(Options, frozen=True):
+class UpgradeOptions(MeasureOptions, frozen=True):
     """How EAGLE-3 becomes 3.1; without `statistics`, calibration runs on the prompts.
 
     At most `max_tokens` tokens are generated per prompt in the gate.
@@ -521,7 +479,6 @@ class UpgradeOptions(Options, frozen=True):
             complete="folders",
         ),
     ] = None
-    prompts: Annotated[Path | None, PROMPTS] = None
     tolerance: Annotated[
         float, Option("--to 3.1: the least ratio of acceptance that the gate lets pass.", group=UPGRADE)
     ] = TOLERANCE
@@ -533,12 +490,6 @@ class UpgradeOptions(Options, frozen=True):
         bool,
         Option("--to 3.1: a start for a trainer, marked as untrained.", "--init-only", group=UPGRADE),
     ] = False
-    device: Annotated[str, DEVICE] = "auto"
-    max_tokens: int = 64
-    sample: Annotated[int | None, SAMPLE] = None
-    seed: Annotated[int, SEED] = 0
-    ignore_eos: Annotated[bool, IGNORE_EOS] = False
-    trust_remote_code: Annotated[bool, TRUST] = False
 
     @property
     def is_measured(self) -> bool:
@@ -552,11 +503,38 @@ class UpgradeOptions(Options, frozen=True):
         return choose_prompts(self.prompts, self.sample, self.seed).prompts
 
 
-class CalibrateOptions(Options, frozen=True):
+class RunOptions(Options, frozen=True):
+    """How a target is run, and what is known of the drafter that is run with it."""
+
+    sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
+    seed: Annotated[int, Option("For --sample, and for tokens at a temperature.", group=ADVANCED)] = 0
+    device: Annotated[str, Option("auto, cuda or cpu.", group=ADVANCED, choices=DEVICES)] = "auto"
+    timeout: Annotated[
+        float, Option("Seconds for the engine's run, or each request to a server.", group=ADVANCED)
+    ] = 600.0
+    trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
+    answers: Answers = field(default_factory=Answers)
+
+
+class DraftOptions(RunOptions, frozen=True):
+    """How a drafter is run with its target."""
+
+    like: Annotated[
+        str | None,
+        Option(
+            "The run of a published figure: its prompts, draft tokens, temperature, tokens and seed:"
+            " vllm-mt-bench.",
+            value="PRESET",
+        ),
+    ] = None
+    max_tokens: Annotated[int, Option("New tokens for each prompt.")] = 64
+    temperature: Annotated[float, Option("0 is greedy.", group=ADVANCED)] = 0.0
+
+
+class CalibrateOptions(RunOptions, frozen=True):
     """Options of `calibrate`. Where `states` is given, nothing is run but the drafter."""
 
-    prompts: Annotated[str | None, replace(PROMPTS, complete="files")] = None
-    sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
+    prompts: Annotated[str | None, PROMPTS] = None
     seed: Annotated[int, replace(SEED, group=ADVANCED)] = 0
     answer_tokens: Annotated[
         int, Option("Tokens of the target's own answer to each prompt that count too.", least=1)
@@ -569,18 +547,13 @@ class CalibrateOptions(Options, frozen=True):
             choices=("transformers", "vllm"),
         ),
     ] = "transformers"
-    device: Annotated[str, replace(DEVICE, group=ADVANCED)] = "auto"
     tensor_parallel_size: Annotated[
         int, Option("GPUs that vLLM spreads the target over.", group=ADVANCED)
     ] = 1
     timeout: Annotated[
         float, Option("Seconds for vLLM to load the target, and for each batch after that.", group=ADVANCED)
     ] = 1800.0
-    trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
-    engine_arguments: Annotated[Mapping[str, Any], replace(ENGINE_ARGUMENTS, group=ADVANCED)] = field(
-        default_factory=dict
-    )
-    answers: Answers = field(default_factory=Answers)
+    engine_arguments: Annotated[Mapping[str, Any], ENGINE_ARGUMENTS] = field(default_factory=dict)
     force: Annotated[bool, Option("Replace an existing folder at OUT.")] = False
     states: Annotated[
         str | None,
@@ -601,11 +574,6 @@ class CalibrateOptions(Options, frozen=True):
         ),
     ] = None
     measure: Annotated[bool, MEASURE] = True
-    engine: Annotated[str | None, FORMER] = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        move_former(self, "engine", bool)
 
     @property
     def measuring(self) -> MeasureOptions | None:
@@ -623,7 +591,7 @@ class CalibrateOptions(Options, frozen=True):
         )
 
 
-class SmokeOptions(Options, frozen=True):
+class SmokeOptions(DraftOptions, frozen=True):
     """Options of `smoke`."""
 
     run_in: Annotated[
@@ -635,8 +603,7 @@ class SmokeOptions(Options, frozen=True):
             complete="runners",
         ),
     ] = "auto"
-    device: Annotated[str, replace(DEVICE, group=ADVANCED)] = "auto"
-    k: Annotated[int | tuple[int, ...], replace(K, value="N", read=read_chain)] = 3
+    k: Annotated[int | tuple[int, ...], replace(K, value="N", group="", read=read_chain)] = 3
     speed: Annotated[
         tuple[int, ...] | None,
         replace(SPEED, help=f"{SPEED.help} -k may be several, 1,3,5: the fastest is named."),
@@ -650,12 +617,7 @@ class SmokeOptions(Options, frozen=True):
             complete="files",
         ),
     ] = None
-    like: Annotated[str | None, LIKE] = None
-    sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
-    max_tokens: Annotated[int, Option("New tokens for each prompt.")] = 64
     ignore_eos: Annotated[bool, replace(IGNORE_EOS, group=ADVANCED)] = False
-    temperature: Annotated[float, Option("0 is greedy.", group=ADVANCED)] = 0.0
-    seed: Annotated[int, replace(TEMPERATURE_SEED, group=ADVANCED)] = 0
     lossless: Annotated[
         bool,
         Option(
@@ -705,20 +667,11 @@ class SmokeOptions(Options, frozen=True):
         Option(
             "sensitivity: doubtful settings the other way; drift: other prompts, to depth 7.",
             value="sensitivity|drift",
-            choices=PROBES,
+            choices=("sensitivity", "drift"),
         ),
     ] = None
-    trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
-    tensor_parallel_size: Annotated[int, replace(TENSOR_PARALLEL, group=ADVANCED)] = 1
-    engine_arguments: Annotated[Mapping[str, Any], replace(ENGINE_ARGUMENTS, group=ADVANCED)] = field(
-        default_factory=dict
-    )
-    answers: Answers = field(default_factory=Answers)
-    engine: Annotated[str | None, FORMER] = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        move_former(self, "engine", bool)
+    tensor_parallel_size: Annotated[int, TENSOR_PARALLEL] = 1
+    engine_arguments: Annotated[Mapping[str, Any], ENGINE_ARGUMENTS] = field(default_factory=dict)
 
     @property
     def needs_match(self) -> bool:
@@ -731,7 +684,7 @@ class SmokeOptions(Options, frozen=True):
         return self.k if isinstance(self.k, tuple) else (self.k,)
 
 
-class DiagnoseOptions(Options, frozen=True):
+class DiagnoseOptions(DraftOptions, frozen=True):
     """Options of `diagnose`."""
 
     engine: Annotated[
@@ -752,27 +705,13 @@ class DiagnoseOptions(Options, frozen=True):
             complete="runners",
         ),
     ] = None
-    prompts: Annotated[str | None, replace(PROMPTS, complete="files")] = None
-    like: Annotated[str | None, LIKE] = None
-    sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
-    k: Annotated[int, replace(K, group=ADVANCED)] = 3
-    max_tokens: Annotated[int, Option("New tokens for each prompt.")] = 64
+    prompts: Annotated[str | None, PROMPTS] = None
+    k: Annotated[int, K] = 3
     temperature: Annotated[float, Option("Production's, to see what sampling costs.")] = 0.0
-    seed: Annotated[int, replace(TEMPERATURE_SEED, group=ADVANCED)] = 0
     expected: Annotated[
         float | None, Option("The acceptance length that training reported; lower is low.")
     ] = None
-    device: Annotated[str, replace(DEVICE, group=ADVANCED)] = "auto"
-    timeout: Annotated[
-        float, Option("Seconds for the engine's run, or each request to a server.", group=ADVANCED)
-    ] = 600.0
-    trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
-    answers: Answers = field(default_factory=Answers)
     measure: Annotated[bool, MEASURE] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        move_former(self, "engine", is_server)
 
     @property
     def measuring(self) -> MeasureOptions | None:
@@ -789,7 +728,7 @@ class DiagnoseOptions(Options, frozen=True):
         )
 
 
-class ReadyOptions(Options, frozen=True):
+class ReadyOptions(DraftOptions, frozen=True):
     """Options of `ready`. A preset sets prompts, `k`, `temperature` and `max_tokens`."""
 
     engines: Annotated[
@@ -812,6 +751,7 @@ class ReadyOptions(Options, frozen=True):
             complete="runners",
         ),
     ] = ()
+    seed: Annotated[int, replace(SEED, group=ADVANCED)] = 0
     prompts: Annotated[
         str | None,
         Option(
@@ -820,23 +760,10 @@ class ReadyOptions(Options, frozen=True):
             complete="files",
         ),
     ] = None
-    like: Annotated[str | None, LIKE] = None
-    sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
-    k: Annotated[int, replace(K, group=ADVANCED)] = 3
+    k: Annotated[int, K] = 3
     speed: Annotated[tuple[int, ...] | None, replace(SPEED, group=ADVANCED)] = None
-    max_tokens: Annotated[int, Option("New tokens for each prompt.", group=ADVANCED)] = 64
-    temperature: Annotated[float, Option("0 is greedy.", group=ADVANCED)] = 0.0
-    seed: Annotated[int, replace(SEED, group=ADVANCED)] = 0
-    device: Annotated[str, replace(DEVICE, group=ADVANCED)] = "auto"
-    timeout: Annotated[
-        float, Option("Seconds for the engine's run, or each request to a server.", group=ADVANCED)
-    ] = 600.0
-    trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
-    tensor_parallel_size: Annotated[int, replace(TENSOR_PARALLEL, group=ADVANCED)] = 1
-    engine_arguments: Annotated[Mapping[str, Any], replace(ENGINE_ARGUMENTS, group=ADVANCED)] = field(
-        default_factory=dict
-    )
-    answers: Answers = field(default_factory=Answers)
+    tensor_parallel_size: Annotated[int, TENSOR_PARALLEL] = 1
+    engine_arguments: Annotated[Mapping[str, Any], ENGINE_ARGUMENTS] = field(default_factory=dict)
     measure: Annotated[bool, MEASURE] = True
     reuse: Annotated[
         bool,
@@ -846,10 +773,6 @@ class ReadyOptions(Options, frozen=True):
             group=ADVANCED,
         ),
     ] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        move_former(self, "engines", is_server)
 
     @property
     def servers(self) -> tuple[str, ...]:

@@ -3,17 +3,14 @@
 import itertools
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
 from eaglectl.errors import EaglectlError, input_error
 from eaglectl.files.hub_cache import shared_repositories
 from eaglectl.progress import OnProgress, Progress
-from eaglectl.results import FailedSource, Inspection
-
-if TYPE_CHECKING:
-    from eaglectl.judge.judgement import Report
+from eaglectl.results import FailedSource
 
 T = TypeVar("T")
 CRASH = 70
@@ -26,69 +23,36 @@ class SeveralResults(Struct, Generic[T]):
     crashes: list[str] = field(default_factory=list)
 
 
-def validate_all(
-    sources: Sequence[str],
-    validate: "Callable[[str], Report]",
-    unopened: "Callable[[str, str], Report] | None" = None,
-    *,
-    jobs: int = 1,
-    on_progress: OnProgress | None = None,
-) -> "SeveralResults[Report]":
-    """`validate` each source, at most `jobs` at once.
-
-    `unopened` makes the report of a source that cannot be validated, from the source and the message.
-    """
-    from eaglectl.judge.judgement import unopened_report
-
-    def report_failure(failure: FailedSource) -> "Report":
-        return (unopened or unopened_report)(failure.source, failure.message)
-
-    return _run_all(sources, validate, report_failure, jobs, on_progress)
-
-
-def inspect_all(
-    sources: Sequence[str],
-    inspect: Callable[[str], Inspection],
-    *,
-    jobs: int = 1,
-    on_progress: OnProgress | None = None,
-) -> SeveralResults[Inspection | FailedSource]:
-    """`inspect` each source, at most `jobs` at once; one that cannot be inspected becomes a FailedSource."""
-    act: Callable[[str], Inspection | FailedSource] = inspect
-    return _run_all(sources, act, lambda failure: failure, jobs, on_progress)
-
-
-def _run_all(
+def run_all(
     sources: Sequence[str],
     act: Callable[[str], T],
     report_failure: Callable[[FailedSource], T],
+    *,
     jobs: int,
-    on_progress: OnProgress | None,
+    on_progress: OnProgress | None = None,
 ) -> SeveralResults[T]:
+    """`act` on each source, at most `jobs` at once; of one that fails the result is made of the failure."""
+    from concurrent.futures import ThreadPoolExecutor  # late: one source needs none
+
     results: SeveralResults[T] = SeveralResults()
     count = itertools.count(1)
 
     def run(source: str) -> T:
         try:
             result = act(source)
-        except (EaglectlError, MemoryError) as raised:
+        except Exception as raised:
             error = raised if isinstance(raised, EaglectlError) else input_error(raised)
-            assert error is not None
-            result = report_failure(FailedSource(source, error.kind, error.exit_code, str(error)))
-        except Exception as error:
-            results.crashes.append(traceback.format_exc())
-            message = f"this is a fault of eaglectl: {type(error).__name__}: {error}"
-            result = report_failure(FailedSource(source, "fault", CRASH, message))
+            if error is not None:
+                failure = FailedSource(source, error.kind, error.exit_code, str(error))
+            else:
+                results.crashes.append(traceback.format_exc())
+                message = f"this is a fault of eaglectl: {type(raised).__name__}: {raised}"
+                failure = FailedSource(source, "fault", CRASH, message)
+            result = report_failure(failure)
         if on_progress:
             on_progress(Progress("checkpoints", next(count), len(sources), "checkpoints"))
         return result
 
-    if jobs == 1 or len(sources) == 1:
-        with shared_repositories():
-            results.reports += map(run, sources)
-        return results
-    from concurrent.futures import ThreadPoolExecutor
-
     with shared_repositories(), ThreadPoolExecutor(jobs) as pool:
-        results.reports += pool.map(run, sources)
+        results.reports += (pool.map if min(jobs, len(sources)) > 1 else map)(run, sources)
     return results

@@ -21,7 +21,7 @@ from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.operations.copies import pickles_copied
 from eaglectl.operations.options import ValidateOptions
-from eaglectl.operations.several import validate_all
+from eaglectl.operations.several import run_all
 from eaglectl.progress import OnProgress, notify
 from eaglectl.target import choose_target, fitting_target, open_target, target_source
 from eaglectl.verdicts import CheckVerdict
@@ -64,7 +64,14 @@ def validate(
     options = options or ValidateOptions()
     if not isinstance(source, str | os.PathLike):
         names, judge_one = [os.fspath(each) for each in source], partial(validate, options=options)
-        return Results(validate_all(names, judge_one, jobs=options.jobs, on_progress=on_progress).reports)
+        results = run_all(
+            names,
+            judge_one,
+            lambda failure: unopened_report(failure.source, failure.message),
+            jobs=options.jobs,
+            on_progress=on_progress,
+        )
+        return Results(results.reports)
     source = os.fspath(source)
     opened = open_source(source)
     report = judge_source(opened, source, options, on_progress)

@@ -135,7 +135,7 @@ def test_a_server_drafts_as_its_files_do_and_not_as_older_ones(folder: Path, ser
     # a drafter that was not trained has near ties, which rounding decides
     assert match.alike == 8 and match.files[0].equal > 4 > match.files[1].equal
     settings["against"] = str(folder / "drafter")
-    options = eaglectl.SmokeOptions(engine=served, timeout=120.0, **settings)
+    options = eaglectl.SmokeOptions(run_in=served, timeout=120.0, **settings)
     found = eaglectl.smoke(str(older), str(folder / "target"), options)
     assert found.match is not None and (found.match.ending, found.match.nearest) == ("no", "drafter")
     assert "does not draft as these files do" in found.failures[-1]

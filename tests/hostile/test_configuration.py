@@ -166,7 +166,7 @@ def test_a_removed_working_folder_is_an_error_in_words(
 @pytest.mark.parametrize("name", ["x" * 5000, "a/" * 2500])
 @pytest.mark.parametrize(
     "arguments",
-    [("verify",), ("upload", "o/n", "--dry-run"), ("smoke", "--target"), ("engines", "scan"), ("inspect",)],
+    [("verify",), ("upload", "o/n", "--dry-run"), ("smoke", "--target"), ("inspect",)],
 )
 def test_a_name_that_no_file_can_have_is_an_error_in_words(arguments: tuple[str, ...], name: str) -> None:
     command = [*arguments[:1], name, *arguments[1:]] if arguments[0] == "upload" else [*arguments, name]

@@ -577,18 +577,6 @@ def test_a_servers_words_reach_no_output_raw(is_json: bool, good: Path, tmp_path
     check_files(Path.cwd())
 
 
-def test_a_wheels_words_reach_no_output_raw(tmp_path: Path) -> None:
-    wheel = tmp_path / FILE
-    models = wheel / "vllm/model_executor/models"
-    models.mkdir(parents=True)
-    for name in ("llama_eagle3.py", "registry.py", f"{FILE}.py"):
-        (models / name).write_text(f"x = {EVIL!r}\nclass Model:\n    def __init__(self):\n        {EVIL!r}\n")
-    (wheel / "vllm-9.9.9.dist-info").mkdir()
-    (wheel / "vllm-9.9.9.dist-info/METADATA").write_text(f"Name: vllm\nVersion: {EVIL}\n")
-    check_output(call("engines", "scan", wheel), [])
-    check_output(call("engines", "scan", wheel, "--json"), ["--json"])
-
-
 @pytest.mark.parametrize("name", [EVIL, "'; rm -rf ~; '" * 1000])
 def test_a_name_that_cannot_be_shown_whole_is_copied_into_no_command(name: str, tmp_path: Path) -> None:
     config = drafter_config(speculators_config={"verifier": {"name_or_path": name}})
@@ -603,6 +591,9 @@ class RawError(Exception):
 
     def __init__(self, message: str) -> None:
         self.message = message
+
+    def format_message(self) -> str:
+        return self.message
 
     def show(self, file: Any) -> None:
         file.write(f"Usage: eaglectl ...\n\nError: {self.message}\n")

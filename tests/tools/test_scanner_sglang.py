@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from eaglectl.engines.behaviour import releases
 from eaglectl.engines.data import read
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.targets import target_class, target_classes
@@ -219,12 +218,15 @@ def test_what_was_found_in_a_release_is_what_the_data_says_of_it(path: Path) -> 
 
 
 def test_every_release_of_the_data_has_its_scan() -> None:
-    assert {path.stem for path in SCANS} == {f"sglang-{release}" for release in releases("sglang")}
+    assert {path.stem for path in SCANS} == {f"sglang-{release}" for release in ENGINES["sglang"].releases}
     assert len(SCANS) == 11
 
 
 def test_a_release_that_changed_something_disagrees_with_the_data_of_the_one_before() -> None:
-    known, found = releases("sglang"), {path.stem.removeprefix("sglang-"): scan(path) for path in SCANS}
+    known, found = (
+        ENGINES["sglang"].releases,
+        {path.stem.removeprefix("sglang-"): scan(path) for path in SCANS},
+    )
     differing = {
         release: {one.what for one in compare(found[release], before)} for before, release in pairwise(known)
     }

@@ -172,7 +172,7 @@ def test_errors_are_what_nothing_is_accepted_with() -> None:
 @pytest.mark.parametrize("patch", [patch for patch in BAD if patch.why in DEAD], ids=lambda patch: patch.why)
 def test_dead_numbers_are_errors(patch: Patch, tmp_path: Path) -> None:
     report = eaglectl.smoke(
-        patch.build(tmp_path), str(TARGET), engine="reference", prompts=PROMPTS, sample=8, max_tokens=16, k=3
+        patch.build(tmp_path), str(TARGET), run_in="reference", prompts=PROMPTS, sample=8, max_tokens=16, k=3
     )
     assert report.measured is not None and report.measured.length.value < 1.2
 

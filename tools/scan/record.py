@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from eaglectl.engines import data
-from eaglectl.engines.behaviour import EvidenceKind, releases
+from eaglectl.engines.behaviour import EvidenceKind
 from eaglectl.engines.data import read
+from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import is_since, release_order
 from tools.scan import sglang_sources, vllm_sources
 from tools.scan.llamacpp_sources import targets as llamacpp_targets
@@ -62,7 +63,7 @@ def tables(engine: str, folders: list[Path]) -> Iterator[tuple[str, Mapping[str,
     """Each release, with the row of each of its architectures."""
     for folder in folders:
         if engine == "llama.cpp":
-            yield releases(engine)[-1], without_drafters(llamacpp_targets(folder))
+            yield ENGINES[engine].releases[-1], without_drafters(llamacpp_targets(folder))
         else:
             sources = Sources(folder)
             yield sources.release, without_drafters(PARTS[engine](sources))

@@ -111,8 +111,9 @@ def _upgraded(
     drafter, gate = read_drafter(files.checkpoint, conversion.answers, target), None
     if drafter.version == "3":  # else it is 3.1 already, or the plan raises a question
         place = out or default_place(files.original, "3.1")
-        for path in filter(None, (options.statistics, options.prompts)):
-            check_apart(place, path)
+        for path in (options.statistics, options.prompts):
+            if path is not None:
+                check_apart(place, Path(path))
         is_whole = options.fc_norm != "off" and options.is_norm_output
         if not conversion.dry_run and (out is not None or is_whole):
             check_free(place, force=conversion.force)  # before long work

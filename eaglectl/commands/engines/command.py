@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.commands.arguments import Json, print_json, show
-from eaglectl.commands.completion import every_engine
+from eaglectl.commands.completion import offering
 
 
 def engines_command(
@@ -13,18 +13,18 @@ def engines_command(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ENGINE]", help="One engine: vllm, tensorrt-llm.", autocompletion=every_engine
+            metavar="[ENGINE]",
+            help="One engine: vllm, tensorrt-llm.",
+            autocompletion=offering("every engine"),
         ),
     ] = None,
     json_: Json = False,
 ) -> None:
     """Which engine release serves which kind of drafter from which layout."""
-    from eaglectl.commands.engines.report import chosen_engines, engines_outline
+    from eaglectl.commands.engines.report import chosen_engines, engines_document, engines_outline
 
     chosen = chosen_engines(name)
     if json_:
-        from eaglectl.commands.engines.document import engines_document
-
         print_json(engines_document(chosen))
-        return
-    show(context.obj, engines_outline(chosen))
+    else:
+        show(context.obj, engines_outline(chosen))

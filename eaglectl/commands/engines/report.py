@@ -1,27 +1,58 @@
-"""Which release of an engine serves which drafter from which layout, and the source of that, as sections."""
+"""What engine releases serve which drafter from which layout, with the source: sections, and a document."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import product
+from typing import Any
 
-from eaglectl.engines.behaviour import EvidenceKind, stated, unversioned
+from msgspec import Struct
+
+from eaglectl.engines.behaviour import Behaviour, EvidenceKind, Fact, unversioned
+from eaglectl.engines.data import cached, read
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.gpu import gpu_runs
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.releases import ranges
 from eaglectl.engines.targets import serving_notes
 from eaglectl.errors import UsageError
 from eaglectl.judge.support import ATTENTION, NORMS, Service, services
+from eaglectl.report.documents.document import Parts, document, plain
 from eaglectl.report.section import Lines, Outline, Section, Table, Words, grouped
 from eaglectl.report.wording import engine_title
 
 KIND_WORDS = {"GQA": "MHA or GQA", "Qwen3": "Qwen3 norms", "MLA": "MLA"}
 KINDS = tuple(product(NORMS, ATTENTION))
 COLUMNS = {"GQA": "MHA, GQA, MQA", "Qwen3": "q/k norms (Qwen3)", "MLA": "MLA"}
-RUNNERS = {("V1",): "V1", ("V2",): "V2", ("V1", "V2"): "V1 or V2, by the target's architecture"}
+PARTS: Parts = {
+    Fact: ("rule", "id", "releases", "source", "run_in"),
+    Service: ("layout", "drafter=version", "attention", "releases", "newest_says=reasons"),
+}
 SCOPE = (
     "judged with drafters on the default aux layers (MLA: with YaRN) for Llama, Qwen3 and DeepSeek-V3 targets"
 )
+
+
+class GpuRun(Struct, frozen=True):
+    """A release of an engine on a card, at a commit of eaglectl: how many commands passed, and failed."""
+
+    release: str | None
+    card: str
+    date: str
+    eaglectl: str
+    passed: int
+    failed: int
+
+
+@cached
+def gpu_runs(engine: str) -> tuple[GpuRun, ...]:
+    """The recorded runs of an engine, the newest last (gpu_runs.json, written by tests/gpu)."""
+    runs = []
+    for run in read("gpu_runs.json")["runs"]:
+        results = [row["result"] for row in run["rows"] if row["engine"] == engine]
+        passed, skipped = results.count("passed"), results.count("skipped")
+        if len(results) > skipped:
+            failed, release = len(results) - passed - skipped, run["packages"].get(engine)
+            runs.append(GpuRun(release, run["card"], run["date"], run["eaglectl"], passed, failed))
+    return tuple(runs)
 
 
 def chosen_engines(name: str | None) -> tuple[str, ...]:
@@ -51,51 +82,39 @@ def unversioned_evidence(engine: str) -> EvidenceKind:
     return "run" if unversioned()["engines"][engine]["run_in"] else "read"
 
 
-def model_runners(engine: Engine, release: str) -> tuple[str, ...]:
-    """Return the model runners that a release may take; none of an engine that never had several."""
-    has_several = any(len(engine.behaviour(known).runners) > 1 for known in engine.releases)
-    return engine.behaviour(release).runners_for(None) if has_several else ()
-
-
-def engines_outline(chosen: Collection[str]) -> Outline:
+def engines_outline(chosen: Sequence[str]) -> Outline:
     """How many kinds of drafter are served, from which release each, and all that is known of the engines."""
     engines = [engine for engine in ENGINES.values() if engine.name in chosen]
     served = [service for service in services() if service.engine in chosen]
-    sections = [
-        Section("Releases", [_matrix(engines, served)], has_heading=False),
-        *(_followed(engine, [each for each in served if each.engine == engine.name]) for engine in engines),
-        *_unfollowed(unversioned_notes(chosen), is_more=bool(engines)),
+    sections = [Section("Releases", [_matrix(engines, served)], has_heading=False)]
+    sections += [
+        _followed(engine, [each for each in served if each.engine == engine.name]) for engine in engines
     ]
-    verbs = [" serves", *[""] * len(engines)]
-    counts = [
-        f"{engine.title} {engine.releases[-1]}{verb} {_count(engine, served)}"
-        for engine, verb in zip(engines, verbs, strict=False)
-    ]
-    answer = f"of {len(KINDS)} kinds of drafter {', '.join(counts)}"
-    if not engines:
-        answer = f"{', '.join(map(engine_title, chosen))}: its releases are not followed"
-    command = f"eaglectl validate SOURCE --engine {next(iter(chosen))}"
+    # then those whose releases are not followed
+    notes = unversioned_notes(chosen)
+    lines = [f"{name}: {note}" for name in notes for note in notes[name]]
+    if known := [name for name in notes if unversioned_evidence(name) == "read"]:
+        lines.append(f"read in their sources, not run: {', '.join(known)}")
+    if lines:
+        title = "releases not followed"
+        sections.append(Section(", ".join(notes), [_quiet(lines)], title, is_more=bool(engines)))
+    answer = _answer(engines, served) or f"{engine_title(chosen[0])}: its releases are not followed"
+    command = f"eaglectl validate SOURCE --engine {chosen[0]}"
     return Outline("engines", Words("what is known", "plain"), "", answer, answer, sections, next=command)
 
 
-def _unfollowed(notes_by_name: Mapping[str, Sequence[str]], *, is_more: bool) -> Iterator[Section]:
-    """What is known of engines whose releases are not followed."""
-    lines = [f"{name}: {note}" for name, notes in notes_by_name.items() for note in notes]
-    if known := [name for name in notes_by_name if unversioned_evidence(name) == "read"]:
-        lines.append(f"read in their sources, not run: {', '.join(known)}")
-    if lines:
-        yield Section(", ".join(notes_by_name), [_quiet(lines)], "releases not followed", is_more=is_more)
+def _answer(engines: Sequence[Engine], served: Sequence[Service]) -> str:
+    """How many kinds of drafter the newest release of each engine serves."""
+    counts: list[str] = []
+    for engine in engines:
+        count = sum(engine.releases[-1] in _serving(engine, kind, served) for kind in KINDS)
+        counts.append(f"{engine.title} {engine.releases[-1]}{'' if counts else ' serves'} {count}")
+    return f"of {len(KINDS)} kinds of drafter {', '.join(counts)}" if counts else ""
 
 
 def _serving(engine: Engine, kind: tuple[str, str], served: Sequence[Service]) -> set[str]:
-    """The releases that serve a kind of drafter from some layout."""
     rows = [row for row in served if row.engine == engine.name and (row.version, row.attention) == kind]
     return {release for row in rows for release in row.releases}
-
-
-def _count(engine: Engine, served: Sequence[Service]) -> int:
-    """The kinds of drafter that the newest release serves."""
-    return sum(engine.releases[-1] in _serving(engine, kind, served) for kind in KINDS)
 
 
 def _matrix(engines: Sequence[Engine], served: Sequence[Service]) -> Table:
@@ -113,48 +132,48 @@ def _quiet(lines: Sequence[str]) -> Lines:
 
 def _followed(engine: Engine, served: Sequence[Service]) -> Section:
     source = f"from {engine.data['source']}"
-    lines = [*_release_lines(engine), *_evidence_lines(engine), source]
     head = ("drafter", "layouts", *(COLUMNS[attention] for attention in ATTENTION))
     table = Table(head, list(_rows(engine, served)), is_whole=True)
-    facts = _quiet([*lines, *serving_lines(engine.name), SCOPE])
+    facts = _quiet(
+        [*_release_lines(engine), *_evidence_lines(engine), source, *serving_lines(engine.name), SCOPE]
+    )
     return Section(engine.title, [facts, table], ranges(engine.releases, engine.releases), is_more=True)
+
+
+def has_several_runners(engine: Engine) -> bool:
+    """Whether some release has several model runners, so that it says something which one a release takes."""
+    return any(len(engine.behaviour(release).runners) > 1 for release in engine.releases)
 
 
 def _release_lines(engine: Engine) -> Iterator[str]:
     """The model runner of each release, and the layers that it captures for a drafter without ids."""
-    runners, layers = [], []
-    for release in engine.releases:
-        known, cpu_runner = engine.behaviour(release).runners, stated(engine.name, release).get("cpu_runner")
-        text = RUNNERS.get(model_runners(engine, release), "")
-        runners.append(f"{text} ({cpu_runner} on CPUs)" if cpu_runner in known else text)
-        rules = dict.fromkeys(rule for runner in known.values() for rule in runner.default_layers)
-        layers.append(
-            ", ".join(
-                f"{rule.value} for {' and '.join(rule.targets)}" if rule.targets else rule.value
-                for rule in rules
-            )
-        )
-    if any(runners):
-        yield f"model runner: {_by_release(engine, runners)}"
-    yield f"boundaries without layer ids: {_by_release(engine, layers)}"
 
+    def spans(words: Callable[[Behaviour], str]) -> str:
+        groups = grouped((words(engine.behaviour(release)), release) for release in engine.releases)
+        return "; ".join(f"{text} in {ranges(group, engine.releases)}" for text, group in groups.items())
 
-def _by_release(engine: Engine, words: Sequence[str]) -> str:
-    """What is so in which releases; `words` are of each release."""
-    groups = grouped(zip(words, engine.releases, strict=True))
-    return "; ".join(f"{text} in {ranges(releases, engine.releases)}" for text, releases in groups.items())
+    def runners(known: Behaviour) -> str:
+        names = known.runners_for(None)
+        return " or ".join(names) + (", by the target's architecture" if len(names) > 1 else "")
+
+    def layers(known: Behaviour) -> str:
+        rules = dict.fromkeys(rule for runner in known.runners.values() for rule in runner.default_layers)
+        named = ((rule.value, " and ".join(rule.targets)) for rule in rules)
+        return ", ".join(f"{value} for {targets}" if targets else value for value, targets in named)
+
+    if has_several_runners(engine):
+        yield f"model runner: {spans(runners)}"
+    yield f"boundaries without layer ids: {spans(layers)}"
 
 
 def _evidence_lines(engine: Engine) -> Iterator[str]:
     """The releases that ran recorded cases, then those that were only read."""
     run = [release for release in engine.releases if engine.runners_run(release)]
     for release in run:
-        runners = (
-            " and ".join(engine.runners_run(release)) if len(engine.behaviour(release).runners) > 1 else ""
-        )
-        count = engine.evidence(release)
+        runners, count = " and ".join(engine.runners_run(release)), engine.evidence(release)
+        named = f" ({runners} runner)" if len(engine.behaviour(release).runners) > 1 else ""
         yield (
-            f"run: {release}{runners and f' ({runners} runner)'}; recorded cases show {count['run']} of the"
+            f"run: {release}{named}; recorded cases show {count['run']} of the"
             f" {sum(count.values())} facts about it, the others are read"
         )
     resolved = [release for release in engine.releases if engine.ids_evidence(release) == "run"]
@@ -186,3 +205,43 @@ def _rows(engine: Engine, served: Sequence[Service]) -> Iterator[tuple[str, ...]
         for releases, layouts in grouped(rows).items():
             columns = ("" if each is None else each or "none" for each in releases)
             yield f"EAGLE {version}", ", ".join(layouts), *columns
+
+
+def engines_document(chosen: Collection[str]) -> dict[str, Any]:
+    """Return what `engines --json` prints of the chosen engines, by their names."""
+    served = tuple(services())
+    engines = [
+        _engine(engine, [service for service in served if service.engine == name])
+        for name, engine in ENGINES.items()
+        if name in chosen
+    ]
+    not_followed = [
+        {"engine": name, "evidence": unversioned_evidence(name), "notes": notes}
+        for name, notes in unversioned_notes(chosen).items()
+    ]
+    keys = {"engines": engines, "not_followed": not_followed}
+    return document("eaglectl/engines/1", plain(keys, PARTS))
+
+
+def _engine(engine: Engine, serves: list[Service]) -> dict[str, Any]:
+    has_several = has_several_runners(engine)
+    releases = [
+        {
+            "release": release,
+            "runners": engine.behaviour(release).runners_for(None) if has_several else (),
+            "run": engine.runners_run(release),
+            "ids": engine.ids_evidence(release),
+            "facts": engine.evidence(release),
+        }
+        for release in engine.releases
+    ]
+    return {
+        "engine": engine.name,
+        "title": engine.title,
+        "source": engine.data["source"],
+        "releases": releases,
+        "gpu_runs": gpu_runs(engine.name),
+        "facts": engine.facts,
+        "serves": serves,
+        "notes": list(serving_lines(engine.name)),
+    }

@@ -90,13 +90,16 @@ def _inspect_several(
     from eaglectl.files.hub_cache import shared_repositories
     from eaglectl.operations.inspecting import inspect
     from eaglectl.operations.options import ValidateOptions
-    from eaglectl.operations.several import CRASH, inspect_all
+    from eaglectl.operations.several import CRASH, SeveralResults, run_all
     from eaglectl.operations.validating import check_options
     from eaglectl.results import FailedSource
 
     with shared_repositories(), ProgressBar(settings, is_on=not settings.quiet) as bar:
         check_options(ValidateOptions(options.target, options.engines))
-        results = inspect_all(sources, partial(inspect, options=options), jobs=jobs, on_progress=bar)
+        look = partial(inspect, options=options)
+        results: SeveralResults[Inspection | FailedSource] = run_all(
+            sources, look, lambda failure: failure, jobs=jobs, on_progress=bar
+        )
     for crash in results.crashes:
         report_fault(crash)
     codes = [report.exit_code for report in results.reports if isinstance(report, FailedSource)]

@@ -5,12 +5,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.commands.arguments import Json, print_json, show
-
-
-def _offered(incomplete: str) -> list[str]:
-    from eaglectl.commands.completion import rules
-
-    return list(rules(incomplete))
+from eaglectl.commands.completion import offering
 
 
 def rules_command(
@@ -20,7 +15,7 @@ def rules_command(
         typer.Argument(
             metavar="[RULE]",
             help="A rule's id or name, to explain it: EGL201, missing-tensor.",
-            autocompletion=_offered,
+            autocompletion=offering("rules"),
         ),
     ] = None,
     json_: Json = False,

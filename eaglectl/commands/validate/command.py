@@ -117,7 +117,7 @@ def _validate_all(
 ) -> "tuple[list[Report], bool]":
     """The reports on all folders, and whether eaglectl crashed on one; tracebacks go to stderr."""
     from eaglectl.judge.judgement import unopened_report
-    from eaglectl.operations.several import validate_all
+    from eaglectl.operations.several import run_all
     from eaglectl.operations.validating import validate
 
     policy, is_single = options.read_policy(), len(folders) == 1
@@ -126,7 +126,13 @@ def _validate_all(
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
         judge = partial(validate, options=one, on_progress=bar if is_single else None)
         on_progress = None if is_single else bar
-        results = validate_all(folders, judge, unopened, jobs=options.jobs, on_progress=on_progress)
+        results = run_all(
+            folders,
+            judge,
+            lambda failure: unopened(failure.source, failure.message),
+            jobs=options.jobs,
+            on_progress=on_progress,
+        )
     for crash in results.crashes:
         report_fault(crash)
     return results.reports, bool(results.crashes)

@@ -169,7 +169,11 @@ def aux_count_unstated(subject: Subject) -> Iterator[Match]:
     drafter, view = subject.drafter, _view(subject)
     is_requested = any(request.engine == "vllm" for request in subject.requests)
     is_judged = is_requested or Feature.QK_NORM in drafter.features()
-    if is_judged or view.value("num_aux_hidden_states") is not None or any(_reported(subject, "aux-count")):
+    if (
+        is_judged
+        or view.flat.get("num_aux_hidden_states") is not None
+        or any(_reported(subject, "aux-count"))
+    ):
         return
     vllm = ENGINES["vllm"]
     built = vllm.case(view, vllm.releases[-1]).aux_count
