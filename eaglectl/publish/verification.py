@@ -121,9 +121,13 @@ class Verification(Result, frozen=True):
         """What the lists prove: nothing where a file differs, or was not looked at."""
         if not self.lists or self.verdict != VerifyVerdict.EQUAL:
             return ()
-        proves = "no file was lost, added or damaged since the lists were written"
-        leaves_open = "who wrote the lists: whoever can change the files can change them too"
-        return (Evidence(" and ".join(self.lists), proves, leaves_open),)
+        return (
+            Evidence(
+                " and ".join(self.lists),
+                "no file was lost, added or damaged since the lists were written",
+                "who wrote the lists: whoever can change the files can change them too",
+            ),
+        )
 
 
 class FolderFiles:
@@ -260,12 +264,9 @@ def verify_repository(source: HubSource, shown: str, *, needs_record: bool = Fal
 
 def read_lists(files: FolderFiles | HubFiles) -> Lists:
     """SHA256SUMS and eaglectl.json, those of them that are there and list files. Raises UnreadableError."""
-    lists: Lists = {}
-    if SUMS in files.names:
-        lists[SUMS] = _read_sums(files.read(SUMS))
-    if RECORD in files.names and (stated := _read_record(files.read(RECORD))):
-        lists[RECORD] = stated
-    return lists
+    readers = {SUMS: _read_sums, RECORD: _read_record}
+    stated = {name: read(files.read(name)) for name, read in readers.items() if name in files.names}
+    return {name: entries for name, entries in stated.items() if entries}
 
 
 def _read_sums(data: bytes) -> Mapping[str, StatedFile]:
@@ -279,13 +280,13 @@ def _read_sums(data: bytes) -> Mapping[str, StatedFile]:
     }
 
 
-def _read_record(data: bytes) -> Mapping[str, StatedFile] | None:
+def _read_record(data: bytes) -> Mapping[str, StatedFile]:
     """The files that were published; of what was not, those that `convert` wrote."""
     try:
         record: Any = parse_json(RECORD, data)
         files = record.get("published", record.get("output", {})).get("files")
         if files is None:
-            return None
+            return {}
         if not files:
             raise ValueError("a list of no files")
         return {str(name): _recorded(file) for name, file in files.items()}
@@ -313,8 +314,8 @@ def _read_listing(source: HubSource) -> Mapping[str, StatedFile]:
     }
     stated = {}
     for name, size in {**source.sizes, **source.below}.items():
-        kind = next((kind for kind, digests in kinds.items() if name in digests), None)
         if not BOOKKEEPING.fullmatch(name):
+            kind = next((kind for kind, digests in kinds.items() if name in digests), None)
             stated[name] = StatedFile(size, kind, {"": kinds[kind][name]} if kind else {})
     return stated
 

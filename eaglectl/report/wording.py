@@ -50,7 +50,8 @@ def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None = Non
     """
     parts: list[str | Words] = []
     groups = grouped(
-        ((verdict.outcome, verdict.unread, _layers_read(verdict)), verdict) for verdict in verdicts
+        ((verdict.outcome, verdict.unread, verdict.reading and verdict.reading.boundaries), verdict)
+        for verdict in verdicts
     )
     for (outcome, unread, boundaries), group in groups.items():
         names = engine_names(group)
@@ -89,10 +90,6 @@ def release_table(verdicts: Iterable[Verdict]) -> Table:
         ).values()
     ]
     return Table(("releases", "outcome", "why"), rows, is_whole=True)
-
-
-def _layers_read(verdict: Verdict) -> tuple[int, ...] | None:
-    return verdict.reading.boundaries if verdict.reading else None
 
 
 def engine_names(verdicts: Sequence[Verdict]) -> str:
