@@ -486,6 +486,8 @@ def _download_command(facts: CardFacts) -> str:
 MAX_SMOKE = 64 * MIB
 # how a measurement for a card is made
 MEASURE = "`eaglectl smoke SOURCE --json --target TARGET > smoke.json`"
+# the files that a measurement is of
+MEASURED = re.compile(r"config\.json|.*\.safetensors")
 # files that the record does not list: itself, and what is written after it
 UNLISTED = (RECORD, SUMS, SIGNATURE)
 # keys of a smoke document that are published: no names of folders
@@ -574,18 +576,16 @@ def kept_smoke(record: Mapping[str, Any], files: Sequence[UploadFile]) -> Mappin
     match record:
         case {"published": {"smoke": Mapping() as smoke, "files": Mapping() as listed}}:
             named = ((name, file) for name, file in listed.items() if isinstance(file, Mapping))
-            if {name: file.get("sha256") for name, file in named if _is_measured(name)} == _measured(files):
+            if {name: file.get("sha256") for name, file in named if MEASURED.fullmatch(name)} == _measured(
+                files
+            ):
                 _check_smoke(smoke, f"what {RECORD} says was measured")
                 return smoke
     return None
 
 
 def _measured(files: Sequence[UploadFile]) -> Mapping[str, str]:
-    return {file.name: file.sha256 for file in files if _is_measured(file.name)}
-
-
-def _is_measured(name: str) -> bool:
-    return name == "config.json" or name.endswith(".safetensors")
+    return {file.name: file.sha256 for file in files if MEASURED.fullmatch(file.name)}
 
 
 def _check_smoke(document: Mapping[str, Any], where: str) -> None:
