@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,19 +157,21 @@ def within(step: str, change: Callable[[Path], None]) -> Arrange:
     return arrange
 
 
+late = partial(at, is_preupload)
 CHANGED = "what was judged is not what lies there now, and nothing was committed"
 FOLDER = {
-    f"{name} {when}": Case(how, 1, f"{file} {word} after the files were hashed: {CHANGED}")
-    for name, change, file, word in (
-        ("the config changes", edit_config, "config.json", "changed"),
-        ("the weights change", edit_weights, "model.safetensors", "changed"),
-        ("a file is added", add_file, "model-2.safetensors", "was added"),
-    )
-    for when, how in (
-        ("before it is judged", within("release_target", change)),
-        ("after it was judged", within("served_releases", change)),
-        ("before the plan is shown", within("check_plan", change)),
-        ("while files are sent", at(is_preupload, change)),
+    f"{name} {when}": Case(how(change), 1, f"{file} {word} after the files were hashed: {CHANGED}")
+    for name, change, file, word, when, how in (
+        *(
+            ("the config changes", edit_config, "config.json", "changed", when, partial(within, step))
+            for when, step in (
+                ("before it is judged", "release_target"),
+                ("after it was judged", "served_releases"),
+                ("before the plan is shown", "check_plan"),
+            )
+        ),
+        ("the weights change", edit_weights, "model.safetensors", "changed", "while files are sent", late),
+        ("a file is added", add_file, "model-2.safetensors", "was added", "while files are sent", late),
     )
 } | {
     "the weights change while they are sent": Case(
@@ -382,14 +385,15 @@ COMMIT = {
         f"the answer is lost, {how}, {options[0]}": Case(
             commits(reply, is_made=True), 0, "the Hub's answer was lost", options, asked=1, made=1
         )
-        for options in (("--direct",), PR)
-        for how, reply in (
-            ("500", Reply(500)),
-            ("504", Reply(504)),
-            ("cut", None),
-            ("a page", OTHER_WORDS),
-            ("403", Reply(403)),
-            ("412", Reply(412)),
+        for how, reply, options in (
+            ("500", Reply(500), PR),
+            ("504", Reply(504), ("--direct",)),
+            ("cut", None, ("--direct",)),
+            ("cut", None, PR),
+            ("a page", OTHER_WORDS, ("--direct",)),
+            ("403", Reply(403), ("--direct",)),
+            ("403", Reply(403), PR),
+            ("412", Reply(412), ("--direct",)),
         )
     },
     **{

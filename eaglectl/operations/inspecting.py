@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from eaglectl.base import Results
 from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.registry import (
     ENGINES,
     EngineRequest,
@@ -111,28 +112,34 @@ def inspect_files(
     verdicts = {(each.engine, each.release): each.completed(complete) for each in judgement.releases}
     shown = [verdicts[place] for request in shown_requests for place in request.places]
     commands = _launch_commands(source, checkpoint, drafter, choice)
-    # which aux layers engines read of a config that is nested
-    is_nested = "speculators_model_type" in subject.config
-    flat = {**subject.flat, "eagle_config": None} if is_nested else subject.flat
-    names = checkpoint.source.names()
-    beside = {config_name(names) or CONFIG, INDEX, *checkpoint.sidecars} & set(names)
     return Inspection(
         checkpoint.source.label,
         drafter,
         checkpoint,
-        tuple(aux_readings(flat, drafter.target).values()),
+        _readings(subject),
         tuple(shown),
         tuple(verdicts[place] for request in requests for place in request.places),
         as_served(commands, shown, is_sound=not judgement.errors),
         command("convert", source, target=choice.text, answers=answers),
-        opened.uncompared([*checkpoint.weight_files, *beside])
-        if isinstance(opened, FolderSource)
-        else opened.unchecked,
+        opened.uncompared(_read_files(checkpoint)) if isinstance(opened, FolderSource) else opened.unchecked,
         target.words,
         target.digest,
         tuple(finding.completed(complete) for finding in judgement.findings),
         cover_given(checkpoint, drafter, options, source, choice.place),
     )
+
+
+def _readings(subject: Subject) -> tuple[CapturedLayers, ...]:
+    """Which aux layers each engine reads."""
+    is_nested = "speculators_model_type" in subject.config
+    flat = {**subject.flat, "eagle_config": None} if is_nested else subject.flat
+    return tuple(aux_readings(flat, subject.drafter.target).values())
+
+
+def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:
+    names = checkpoint.source.names()
+    beside = {config_name(names) or CONFIG, INDEX, *checkpoint.sidecars} & set(names)
+    return (*checkpoint.weight_files, *beside)
 
 
 def _launch_commands(

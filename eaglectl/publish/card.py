@@ -209,19 +209,22 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
             raise RefusedError(f"{CARD}: its front matter has {key} {count} times; keep one of them")
     _check_stated(known, facts)
     names = [dataset["name"] for dataset in facts.training.get("datasets", [])]
+    libraries = [library for library in LIBRARIES if library in facts.served]
     values: dict[str, str | Sequence[str] | None] = {
         "license": facts.licence,
         "base_model": facts.base_model,
         "datasets": list(dict.fromkeys(name for name in names if is_repo_name(name))),
         # in quotes: YAML reads Norwegian as "false"
         "language": [f'"{code}"' for code in facts.training.get("language", ())],
-        "library_name": next((library for library in LIBRARIES if library in facts.served), None),
+        "library_name": next(iter(libraries), None),
         "pipeline_tag": "text-generation",
     }
     for key, value in values.items():
         if key not in known and value:
             inner += f"{key}: {value}{newline}" if isinstance(value, str) else _list(key, value, newline)
-    inner = _with_tags(inner, _tags(facts), newline)
+    tags = ["eagle3", *(["eagle-3.1"] if facts.drafter.version.startswith("3.1") else [])]
+    papers = [f"arxiv:{number}" for number, _ in facts.papers]
+    inner = _with_tags(inner, [*tags, "speculative-decoding", "draft-model", *libraries, *papers], newline)
     return text[: match.start(2)] + OLD_RESULTS.sub("", inner) + text[match.start(3) :]
 
 
@@ -242,19 +245,6 @@ def _list(key: str, items: Sequence[str], newline: str) -> str:
     return f"{key}:{newline}" + "".join(f"- {item}{newline}" for item in items)
 
 
-def _tags(facts: CardFacts) -> list[str]:
-    tags = ["eagle3"]
-    if facts.drafter.version.startswith("3.1"):
-        tags.append("eagle-3.1")
-    return [
-        *tags,
-        "speculative-decoding",
-        "draft-model",
-        *(library for library in LIBRARIES if library in facts.served),
-        *(f"arxiv:{number}" for number, _ in facts.papers),
-    ]
-
-
 def _with_tags(inner: str, tags: Sequence[str], newline: str) -> str:
     """The front matter with its missing tags added, in the notation of its list."""
     old = front_matter(f"---\n{inner}---\n").get("tags", [])
@@ -273,6 +263,11 @@ def _with_tags(inner: str, tags: Sequence[str], newline: str) -> str:
 def _block(facts: CardFacts) -> list[str]:
     target = _model(facts.base_model) if facts.base_model else "its target model"
     acceptance = [*(measurement_lines(facts.smoke) if facts.smoke else []), *gate_lines(facts.record)]
+    training = []
+    if facts.training:
+        method = [as_markdown(facts.training["method"]), ""] if facts.training.get("method") else []
+        rows = table(("", ""), _training_rows(facts.training))
+        training = ["## Training", "", "As its trainer states it:", "", *method, *rows, ""]
     papers = " and ".join(f"[{title}](https://arxiv.org/abs/{number})" for number, title in facts.papers)
     return [
         "## Overview",
@@ -289,7 +284,7 @@ def _block(facts: CardFacts) -> list[str]:
         *measured_lines(facts.drafter),
         *upgrade_lines(facts.record),
         *_serving(facts),
-        *_training(facts),
+        *training,
         *(["## Acceptance", "", DEFINITION, "", *acceptance] if acceptance else []),
         *_download(facts),
     ]
@@ -363,21 +358,6 @@ def _serving(facts: CardFacts) -> list[str]:
     if facts.revision is None:
         lines += ["These commands take the newest revision; add the one of a commit to stay with it.", ""]
     return lines
-
-
-def _training(facts: CardFacts) -> list[str]:
-    if not facts.training:
-        return []
-    method = facts.training.get("method")
-    return [
-        "## Training",
-        "",
-        "As its trainer states it:",
-        "",
-        *([as_markdown(method), ""] if method else []),
-        *table(("", ""), _training_rows(facts.training)),
-        "",
-    ]
 
 
 def _training_rows(training: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -506,6 +486,8 @@ def _download_command(facts: CardFacts) -> str:
 MAX_SMOKE = 64 * MIB
 # how a measurement for a card is made
 MEASURE = "`eaglectl smoke SOURCE --json --target TARGET > smoke.json`"
+# the files that a measurement is of
+MEASURED = re.compile(r"config\.json|.*\.safetensors")
 # files that the record does not list: itself, and what is written after it
 UNLISTED = (RECORD, SUMS, SIGNATURE)
 # keys of a smoke document that are published: no names of folders
@@ -594,18 +576,16 @@ def kept_smoke(record: Mapping[str, Any], files: Sequence[UploadFile]) -> Mappin
     match record:
         case {"published": {"smoke": Mapping() as smoke, "files": Mapping() as listed}}:
             named = ((name, file) for name, file in listed.items() if isinstance(file, Mapping))
-            if {name: file.get("sha256") for name, file in named if _is_measured(name)} == _measured(files):
+            if {name: file.get("sha256") for name, file in named if MEASURED.fullmatch(name)} == _measured(
+                files
+            ):
                 _check_smoke(smoke, f"what {RECORD} says was measured")
                 return smoke
     return None
 
 
 def _measured(files: Sequence[UploadFile]) -> Mapping[str, str]:
-    return {file.name: file.sha256 for file in files if _is_measured(file.name)}
-
-
-def _is_measured(name: str) -> bool:
-    return name == "config.json" or name.endswith(".safetensors")
+    return {file.name: file.sha256 for file in files if MEASURED.fullmatch(file.name)}
 
 
 def _check_smoke(document: Mapping[str, Any], where: str) -> None:

@@ -7,7 +7,7 @@ is listed, or is a difference.
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace as replace_fields
 from itertools import chain
 from pathlib import Path
@@ -121,9 +121,13 @@ class Verification(Result, frozen=True):
         """What the lists prove: nothing where a file differs, or was not looked at."""
         if not self.lists or self.verdict != VerifyVerdict.EQUAL:
             return ()
-        proves = "no file was lost, added or damaged since the lists were written"
-        leaves_open = "who wrote the lists: whoever can change the files can change them too"
-        return (Evidence(" and ".join(self.lists), proves, leaves_open),)
+        return (
+            Evidence(
+                " and ".join(self.lists),
+                "no file was lost, added or damaged since the lists were written",
+                "who wrote the lists: whoever can change the files can change them too",
+            ),
+        )
 
 
 class FolderFiles:
@@ -137,23 +141,28 @@ class FolderFiles:
         self.source, self.threads = source, threads
         self.started: dict[str, RangeDigests] = {}
         self.names: set[str] = set()
-        self.bookkeeping: list[str] = []
+        self.bookkeeping: set[str] = set()
         self.irregular: dict[str, str] = {}
-        root = source.root.resolve()
-        for path in _files_below(source.root):
-            name = path.relative_to(source.root).as_posix()
-            if path.is_symlink():
-                target = Path(os.path.realpath(path))
-                if target.is_file() and is_blob(root, target):  # the Hub client's own, to ../../blobs
-                    self.names.add(name)
-                else:
-                    self.irregular[name] = "is a symbolic link; a published drafter has none"
-            elif not path.is_file():
-                self.irregular[name] = "is a pipe, a socket or a device, and no file"
-            elif BOOKKEEPING.fullmatch(name):
-                self.bookkeeping.append(name)
-            else:
+        for folder, folders, files in os.walk(source.root, onerror=self._refuse):
+            for path in sorted(Path(folder, name) for name in (*folders, *files)):
+                self._add(path)
+
+    def _refuse(self, error: OSError) -> None:
+        where = error.filename or self.source.root
+        raise UnreadableError(f"{where}: {error.strerror}; what is in it cannot be compared") from None
+
+    def _add(self, path: Path) -> None:
+        name = path.relative_to(self.source.root).as_posix()
+        if path.is_symlink():
+            target = Path(os.path.realpath(path))
+            if target.is_file() and is_blob(self.source.root.resolve(), target):  # the Hub client's own
                 self.names.add(name)
+            else:
+                self.irregular[name] = "is a symbolic link; a published drafter has none"
+        elif path.is_file():
+            (self.bookkeeping if BOOKKEEPING.fullmatch(name) else self.names).add(name)
+        elif not path.is_dir():
+            self.irregular[name] = "is a pipe, a socket or a device, and no file"
 
     def start(self, lists: Lists) -> None:
         """Have the threads begin with the SHA-256 of the files that `lists` state it of."""
@@ -193,27 +202,14 @@ class FolderFiles:
             return "tensors", self.threads.of_ranges(name, file.fileno(), ranges, stated.algorithm).result()
 
 
-def _files_below(root: Path) -> Iterator[Path]:
-    """Everything below a folder but plain folders, without following links."""
-
-    def refuse(error: OSError) -> None:
-        raise UnreadableError(
-            f"{(error.filename or root)}: {error.strerror}; what is in it cannot be compared"
-        ) from None
-
-    for folder, folders, names in os.walk(root, onerror=refuse):
-        paths = sorted(Path(folder, name) for name in (*folders, *names))
-        yield from (path for path in paths if path.is_symlink() or not path.is_dir())
-
-
 class HubFiles:
     """The files of a repository at one commit; only files outside of LFS are downloaded, to be hashed."""
 
     def __init__(self, source: HubSource) -> None:
         sizes = {**source.sizes, **source.below}
         self.source = replace_fields(source, sizes=sizes)
-        self.bookkeeping = [name for name in sizes if BOOKKEEPING.fullmatch(name)]
-        self.names = set(sizes) - set(self.bookkeeping)
+        self.bookkeeping = {name for name in sizes if BOOKKEEPING.fullmatch(name)}
+        self.names = set(sizes) - self.bookkeeping
         self.irregular: dict[str, str] = {}
         # both raise UnreadableError for a file that is not as the Hub lists it
         self.size, self.read = self.source.size, self.source.read
@@ -260,12 +256,9 @@ def verify_repository(source: HubSource, shown: str, *, needs_record: bool = Fal
 
 def read_lists(files: FolderFiles | HubFiles) -> Lists:
     """SHA256SUMS and eaglectl.json, those of them that are there and list files. Raises UnreadableError."""
-    lists: Lists = {}
-    if SUMS in files.names:
-        lists[SUMS] = _read_sums(files.read(SUMS))
-    if RECORD in files.names and (stated := _read_record(files.read(RECORD))):
-        lists[RECORD] = stated
-    return lists
+    readers = {SUMS: _read_sums, RECORD: _read_record}
+    stated = {name: read(files.read(name)) for name, read in readers.items() if name in files.names}
+    return {name: entries for name, entries in stated.items() if entries}
 
 
 def _read_sums(data: bytes) -> Mapping[str, StatedFile]:
@@ -279,13 +272,13 @@ def _read_sums(data: bytes) -> Mapping[str, StatedFile]:
     }
 
 
-def _read_record(data: bytes) -> Mapping[str, StatedFile] | None:
+def _read_record(data: bytes) -> Mapping[str, StatedFile]:
     """The files that were published; of what was not, those that `convert` wrote."""
     try:
         record: Any = parse_json(RECORD, data)
         files = record.get("published", record.get("output", {})).get("files")
         if files is None:
-            return None
+            return {}
         if not files:
             raise ValueError("a list of no files")
         return {str(name): _recorded(file) for name, file in files.items()}
@@ -313,8 +306,8 @@ def _read_listing(source: HubSource) -> Mapping[str, StatedFile]:
     }
     stated = {}
     for name, size in {**source.sizes, **source.below}.items():
-        kind = next((kind for kind, digests in kinds.items() if name in digests), None)
         if not BOOKKEEPING.fullmatch(name):
+            kind = next((kind for kind, digests in kinds.items() if name in digests), None)
             stated[name] = StatedFile(size, kind, {"": kinds[kind][name]} if kind else {})
     return stated
 

@@ -222,7 +222,7 @@ def aux_section(inspection: Inspection) -> Section:
     strip = layer_strip(inspection.drafter, captured)
     table = Table(AUX_HEAD, [_aux_row(layers, inspection) for layers in captured])
     trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
-    return Section("Aux layers", [strip, table] if strip else [table], trained, is_more=True)
+    return Section("Aux layers", [*([strip] if strip else []), table], trained, is_more=True)
 
 
 def inspections_outline(
@@ -280,7 +280,10 @@ def _facts(inspection: Inspection) -> list[tuple[str, str]]:
     network += [f"hidden {dims.hidden}", f"MLP {dims.intermediate}"]
     if Feature.QK_NORM in drafter.features():
         network.append("q/k norms")
-    covered = []
+    target, covered = drafter.target, []
+    # a path that was given is known, and can be longer than a line
+    how = GIVEN if inspection.target.endswith(GIVEN) else inspection.target
+    depth = f"{target.depth} layers" if target.depth else None
     if coverage:
         covered = [("coverage", f"{coverage.words}{f': {coverage.advice}' if coverage.holds_down else ''}")]
     parameters = sum(
@@ -291,7 +294,7 @@ def _facts(inspection: Inspection) -> list[tuple[str, str]]:
         f" {', '.join(drafter.dtypes)}{HEADERS_READ if inspection.unchecked else ''}"
     )
     return [
-        ("target", _target(drafter, inspection.target)),
+        ("target", ", ".join(filter(None, (target.name or how or "not named", depth, target.model_type)))),
         ("network", ", ".join(network)),
         ("layers", f"trained on {trained_layers(drafter.aux)}"),
         ("norms", _norms(drafter)),
@@ -304,14 +307,6 @@ def _facts(inspection: Inspection) -> list[tuple[str, str]]:
         ("weights", weights),
         ("quantised", "no" if drafter.quantisation is None else "yes, passed through unchanged"),
     ]
-
-
-def _target(drafter: Drafter, given: str) -> str:
-    target = drafter.target
-    # a path that was given is known, and can be longer than a line
-    how = GIVEN if given.endswith(GIVEN) else given
-    depth = f"{target.depth} layers" if target.depth else None
-    return ", ".join(filter(None, (target.name or how or "not named", depth, target.model_type)))
 
 
 def _attention(dims: Dimensions) -> str:

@@ -172,16 +172,6 @@ class LayerStrip(Struct, frozen=True):
     captured: tuple[CapturedSet, ...]
     undrawn: tuple[str, ...] = ()
 
-    @property
-    def remark(self) -> str:
-        """Which engines are not drawn, or ""."""
-        return f"not drawn, as the target decides: {'; '.join(self.undrawn)}" if self.undrawn else ""
-
-    @property
-    def is_as_trained(self) -> bool:
-        """Whether every engine captures what was trained."""
-        return all(part.as_trained == "yes" for part in self.captured)
-
 
 Block = Pairs | Table | Remarks | Lines | Marked | Commands | Entries | LayerStrip
 

@@ -310,7 +310,7 @@ def print_section(console: Console, section: Section, *, is_first: bool = False)
 
 def _is_elsewhere(block: Block) -> bool:
     if isinstance(block, LayerStrip):
-        return block.is_as_trained
+        return all(part.as_trained == "yes" for part in block.captured)
     return isinstance(block, Lines) and block.only == "markdown"
 
 
@@ -450,7 +450,8 @@ def _print_strip(console: Console, strip: LayerStrip) -> None:
                 row.append(glyphs[mark] * len(list(run)), style=STYLES[MARK_TONES[mark]])
             console.print(_indented(row))
     legend = [f"{glyphs[mark]} {words}" for mark, words in MARKS.items() if mark in shown]
-    for text in filter(None, ("  ".join(legend), strip.remark)):
+    undrawn = f"not drawn, as the target decides: {'; '.join(strip.undrawn)}" if strip.undrawn else ""
+    for text in filter(None, ("  ".join(legend), undrawn)):
         console.print(_indented(Text(text, style="dim")))
     console.print()
 

@@ -14,6 +14,7 @@ from eaglectl.results import OutputServing
 from eaglectl.verdicts import ServedAs
 
 LONGEST_VALUE = 60
+UNITS = ("B", "kB", "MB", "GB", "TB")
 PLURALS = {"runs": " run ", "reads": " read ", "does": " do "}
 # what stands in the commands of engines for files that are not known
 PLACEHOLDERS = {
@@ -50,7 +51,8 @@ def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None = Non
     """
     parts: list[str | Words] = []
     groups = grouped(
-        ((verdict.outcome, verdict.unread, _layers_read(verdict)), verdict) for verdict in verdicts
+        ((verdict.outcome, verdict.unread, verdict.reading and verdict.reading.boundaries), verdict)
+        for verdict in verdicts
     )
     for (outcome, unread, boundaries), group in groups.items():
         names = engine_names(group)
@@ -89,10 +91,6 @@ def release_table(verdicts: Iterable[Verdict]) -> Table:
         ).values()
     ]
     return Table(("releases", "outcome", "why"), rows, is_whole=True)
-
-
-def _layers_read(verdict: Verdict) -> tuple[int, ...] | None:
-    return verdict.reading.boundaries if verdict.reading else None
 
 
 def engine_names(verdicts: Sequence[Verdict]) -> str:
@@ -137,13 +135,8 @@ def not_served(serving: OutputServing, shown: Iterable[Note] = ()) -> str:
 
 def size(nbytes: int) -> str:
     """Return bytes in decimal units, as disks and the Hub count them."""
-    amount, unit = float(nbytes), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if amount < 1000 or unit == "TB":
-            break
-        amount /= 1000
-    decimals = 0 if unit == "B" else 2
-    return f"{amount:.{decimals}f} {unit}"
+    power = min((len(str(nbytes)) - 1) // 3, len(UNITS) - 1)
+    return f"{nbytes / 1000**power:.{2 if power else 0}f} {UNITS[power]}"
 
 
 def plural(count: int, noun: str) -> str:
@@ -171,11 +164,11 @@ def trained_layers(aux: AuxLayers) -> str:
 
 def engine_ranges(releases: Sequence[str]) -> str:
     """Return engine releases, each as "vllm==0.32.0", as ranges: "vllm 0.22.0 - 0.24.0, sglang 0.5.23"."""
-    by_engine: dict[str, list[str]] = {}
-    for text in releases:
-        engine, _, release = text.partition("==")
-        by_engine.setdefault(engine, []).extend(filter(None, [release]))
-    texts = (f"{engine} {ranges(named, _known(engine, named))}" for engine, named in by_engine.items())
+    named = grouped((engine, release) for engine, _, release in (text.partition("==") for text in releases))
+    texts = (
+        f"{engine} {ranges(list(filter(None, found)), _known(engine, found))}"
+        for engine, found in named.items()
+    )
     return ", ".join(text.strip() for text in texts)
 
 

@@ -387,15 +387,3 @@ def test_the_publishing_job_runs(is_trusted: bool, tmp_path: Path) -> None:
         asked = [request.path for request in hub.requests if request.path in ("/id-token", "/oauth/token")]
         assert asked[:2] == ["/id-token", "/oauth/token"]
         assert not [request for request in hub.requests if request.token == TOKEN and not is_trusted]
-
-
-def test_an_old_client_is_told_before_anything_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_OIDC_RESOURCE", "org/drafter")
-    monkeypatch.setattr("huggingface_hub.__version__", "1.18.0")
-    done = call("upload", drafter_folder(tmp_path, card=STATED), "org/drafter", "--direct")
-    assert done.code == 3 and "'huggingface-hub>=1.19'" in done.err and "this is 1.18.0" in done.err

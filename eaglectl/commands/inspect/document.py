@@ -11,30 +11,6 @@ from eaglectl.report.documents.drafter import COVERAGE, DRAFTER
 from eaglectl.report.inspection import next_command
 from eaglectl.results import FailedSource, Inspection
 
-
-def _aux_readings(inspection: Inspection) -> list[dict[str, Any]]:
-    return [
-        {
-            "engine": layers.engine,
-            "from": layers.key,
-            "ids": layers.ids,
-            "boundaries": layers.boundaries,
-            "is_default": layers.is_default,
-            "as_trained": layers.same_as(inspection.drafter.aux),
-        }
-        for layers in inspection.captured_layers
-    ]
-
-
-def _weights(inspection: Inspection) -> dict[str, Any]:
-    return {
-        "files": inspection.checkpoint.weight_files,
-        "bytes": inspection.checkpoint.nbytes,
-        "dtypes": inspection.drafter.dtypes,
-        "unchecked": inspection.unchecked,
-    }
-
-
 PARTS: Parts = {
     **DRAFTER,
     **COVERAGE,
@@ -43,8 +19,29 @@ PARTS: Parts = {
         "target",
         "target_digest",
         "drafter",
-        ("weights", _weights),
-        ("aux_readings", _aux_readings),
+        (
+            "weights",
+            lambda inspection: {
+                "files": inspection.checkpoint.weight_files,
+                "bytes": inspection.checkpoint.nbytes,
+                "dtypes": inspection.drafter.dtypes,
+                "unchecked": inspection.unchecked,
+            },
+        ),
+        (
+            "aux_readings",
+            lambda inspection: [
+                {
+                    "engine": layers.engine,
+                    "from": layers.key,
+                    "ids": layers.ids,
+                    "boundaries": layers.boundaries,
+                    "is_default": layers.is_default,
+                    "as_trained": layers.same_as(inspection.drafter.aux),
+                }
+                for layers in inspection.captured_layers
+            ],
+        ),
         ("engines", lambda inspection: inspection.requested or inspection.verdicts),
         "commands",
         ("next", next_command),

@@ -1,7 +1,6 @@
 """What `ready` found, as sections and as a JSON document."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from eaglectl.engines.registry import ENGINES
 from eaglectl.report.acceptance import MEASUREMENT, TITLE, measured, speed_section
@@ -49,6 +48,10 @@ def readiness_outline(result: Readiness) -> Outline:
     starts = [row for row in commands if row[1] != command]
     answers = [answer.text for answer in result.measured]
     trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
+    # engines that `ready` cannot run are measured once they are started
+    is_ready = result.verdict == CheckVerdict.PASS
+    unmeasured = [state for state in _serving(result) if state.measure_command and is_ready]
+    rows = [(release_name(state), state.measure_command) for state in unmeasured]
     sections = [
         _engines(result),
         Section("Start it", [Commands(starts)]),
@@ -56,7 +59,12 @@ def readiness_outline(result: Readiness) -> Outline:
         Section("Measured first", [Lines(answers)], is_more=True),
         Section("What it is", [Lines([what])], is_more=True),
         Section("Aux layers", [strip] if strip else [], trained, is_more=True),
-        _measuring(result),
+        Section(
+            "Measure it where it runs",
+            [Commands(rows)],
+            placeholders(state.command for state in unmeasured),
+            is_more=True,
+        ),
         Section("What others reach", [Lines(others)], SOURCES, is_more=True),
     ]
     head, cause = (word, "  ", lengths), list(_cause(result))
@@ -120,19 +128,6 @@ def _speed(result: Readiness) -> Iterator[Section]:
             yield speed_section(state.final.speed, release_name(state))
     if result.speed_gap:
         yield Section(TITLE, [Lines([Words(f"not measured: {result.speed_gap}", "doubt")])])
-
-
-def _measuring(result: Readiness) -> Section:
-    """How engines that `ready` cannot run are measured once they are started."""
-    is_ready = result.verdict == CheckVerdict.PASS
-    states = [state for state in _serving(result) if state.measure_command and is_ready]
-    rows = [(release_name(state), state.measure_command) for state in states]
-    return Section(
-        "Measure it where it runs",
-        [Commands(rows)],
-        placeholders(state.command for state in states),
-        is_more=True,
-    )
 
 
 def _engines(result: Readiness) -> Section:
@@ -201,29 +196,6 @@ def last_line(result: Readiness) -> str:
     return f"{WORDS[result.verdict]}  {'; '.join([_lengths(result), *map(plain, _cause(result)), *start])}"
 
 
-def _stored(state: EngineReadiness) -> dict[str, Any]:
-    """What the engine does with the files as stored; `reading`: as what the reference ran them."""
-    return {
-        "outcome": state.stored_outcome,
-        "reasons": state.stored_reasons,
-        "acceptance": state.stored,
-        "gap": state.stored_gap,
-        "reading": state.stored_reading and state.stored_reading.words,
-    }
-
-
-def _converted(state: EngineReadiness) -> dict[str, Any] | None:
-    if state.converted_outcome is None:
-        return None
-    return {
-        "outcome": state.converted_outcome,
-        "reasons": state.converted_reasons,
-        "acceptance": state.converted,
-        "gap": state.converted_gap,
-        "reading": None,
-    }
-
-
 TAG = "eaglectl/ready/1"
 PARTS: Parts = {
     **MEASUREMENT,
@@ -247,8 +219,30 @@ PARTS: Parts = {
     EngineReadiness: (
         "engine",
         "release",
-        ("stored", _stored),
-        ("converted", _converted),
+        (
+            "stored",
+            lambda state: {
+                "outcome": state.stored_outcome,
+                "reasons": state.stored_reasons,
+                "acceptance": state.stored,
+                "gap": state.stored_gap,
+                # as what the reference ran them
+                "reading": state.stored_reading and state.stored_reading.words,
+            },
+        ),
+        (
+            "converted",
+            lambda state: (
+                state.converted_outcome
+                and {
+                    "outcome": state.converted_outcome,
+                    "reasons": state.converted_reasons,
+                    "acceptance": state.converted,
+                    "gap": state.converted_gap,
+                    "reading": None,
+                }
+            ),
+        ),
         ("gain", engine_gain),
         ("command", lambda state: state.command if state.is_serving else None),
         ("measure", lambda state: (state.is_serving and state.measure_command) or None),

@@ -15,6 +15,7 @@ from eaglectl.terminal import OutputSettings, ProgressBar, confirm, say
 from eaglectl.verdicts import CheckVerdict, UploadOutcome
 
 if TYPE_CHECKING:
+    from eaglectl.judge.rule import Policy
     from eaglectl.publish.plan import UploadPlan
 
 Folder = Annotated[
@@ -48,16 +49,20 @@ def upload_command(
 
     The plan shows how the drafter differs from the repository's. The token is the Hub client's own.
     """
+    from eaglectl.commands.upload.report import card_outline, upload_plan_outline
     from eaglectl.commands.upload.run import upload
 
     settings: OutputSettings = context.obj
-    options = _with_policy(options, folder)
+    options = replace(options, policy=_policy(options, folder))
     has_question = not (options.dry_run or asking.yes or json_)
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
 
         def show_plan(plan: "UploadPlan") -> None:
             is_asked = has_question and plan.is_needed and sys.stdin.isatty() and sys.stderr.isatty()
-            _show_plan(settings, plan, options, is_whole=is_asked)
+            if is_asked or options.dry_run or not settings.quiet:
+                show(settings, upload_plan_outline(plan))
+            if options.show_card or settings.verbose:
+                show(settings, card_outline(plan))
             if is_asked:
                 bar.pause()
                 if not confirm(f"publish this to {plan.repo}?"):
@@ -76,23 +81,8 @@ def upload_command(
         exit_by(CheckVerdict.FAIL)
 
 
-def _show_plan(
-    settings: OutputSettings, plan: "UploadPlan", options: UploadOptions, *, is_whole: bool
-) -> None:
-    """Show a plan, also where the output is quiet if it `is_whole`, and the card where that was asked for."""
-    from eaglectl.commands.upload.report import card_outline, upload_plan_outline
-
-    if is_whole or options.dry_run or not settings.quiet:
-        show(settings, upload_plan_outline(plan))
-    if options.show_card or settings.verbose:
-        show(settings, card_outline(plan))
-
-
-def _with_policy(options: UploadOptions, folder: str) -> UploadOptions:
-    """The options with the policy of a release.
-
-    A policy's file that nobody named is told, also where the plan is not shown.
-    """
+def _policy(options: UploadOptions, folder: str) -> "Policy":
+    """The policy of a release; that of a file that nobody named is told, also where the plan is not shown."""
     from eaglectl.judge.policy_file import read_policy
     from eaglectl.judge.rule import Policy
 
@@ -100,4 +90,4 @@ def _with_policy(options: UploadOptions, folder: str) -> UploadOptions:
     policy = read_policy(path, judged=[folder])
     if path is None and policy != Policy():
         say(f"{policy.origin} gives the policy", sys.stderr)
-    return replace(options, policy=policy)
+    return policy

@@ -1,7 +1,6 @@
 """An upload as sections (the plan, the card, and what came of it) and as a JSON document."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from eaglectl.files.layout import CARD
 from eaglectl.publish.plan import Changes, UploadPlan
@@ -182,23 +181,6 @@ def _changed_facts(changes: Changes) -> list[dict[str, str]]:
     return [{"name": name, "there": there, "here": here} for name, there, here in sides]
 
 
-def _tensors(changes: Changes) -> list[str]:
-    return [pair.name for pair in (changes.comparison.tensors if changes.comparison else ()) if pair.differs]
-
-
-def _files(done: Upload) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": file.name,
-            "size": file.size,
-            "sha256": file.sha256,
-            "change": done.plan.change(file),
-            "is_written": file.is_written,
-        }
-        for file in done.plan.files
-    ]
-
-
 TAG = "eaglectl/upload/1"
 PARTS: Parts = {
     Upload: (
@@ -216,7 +198,19 @@ PARTS: Parts = {
         "verdict=plan.report.verdict",
         "doubts=plan.doubts",
         "changes=plan.changes",
-        ("files", _files),
+        (
+            "files",
+            lambda done: [
+                {
+                    "name": file.name,
+                    "size": file.size,
+                    "sha256": file.sha256,
+                    "change": done.plan.change(file),
+                    "is_written": file.is_written,
+                }
+                for file in done.plan.files
+            ],
+        ),
         "not_sent=plan.left_out",
         "only_there=plan.extra",
         "bytes=plan.nbytes",
@@ -231,7 +225,14 @@ PARTS: Parts = {
         "verdict=comparison.verdict",
         ("summary", change_sentence),
         ("facts", _changed_facts),
-        ("tensors", _tensors),
+        (
+            "tensors",
+            lambda changes: [
+                pair.name
+                for pair in (changes.comparison.tensors if changes.comparison else ())
+                if pair.differs
+            ],
+        ),
         "weights",
         "diff=command",
     ),

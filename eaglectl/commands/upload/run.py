@@ -121,16 +121,9 @@ def _upload(
     smoke = None if options.smoke is None else read_smoke(options.smoke)
     if is_offline() and not options.dry_run:
         raise UnreadableError(f"{to.repo}: nothing can be published offline; --dry-run shows what would be")
-    policy = _policy(options)
-    frozen, files, left_out = freeze(source, policy.allowed.get("files", ()), on_progress)
+    rules = _rules(options)
+    frozen, files, left_out = freeze(source, rules.read_policy().allowed.get("files", ()), on_progress)
     report_step(on_progress, f"validating {folder}")
-    rules = ValidateOptions(
-        options.target,
-        options.engines,
-        policy=policy,
-        answers=options.answers,
-        has_engines=options.has_engines,
-    )
     target = release_target(frozen, folder, rules, options.card.base_model)
     rules = replace(rules, target=target.place)
     report = judge_source(frozen, folder, rules)
@@ -163,11 +156,18 @@ def _upload(
     return carry_out(plan, remote, frozen.check_unchanged, on_progress)
 
 
-def _policy(options: UploadOptions) -> Policy:
-    """The policy, with the rules that a release must pass as errors, but for those it names itself."""
+def _rules(options: UploadOptions) -> ValidateOptions:
+    """How the files are judged; a policy decides itself on the rules that it names."""
     policy = options.policy
     policy = read_policy(policy) if isinstance(policy, str) else policy or Policy()
-    return replace(policy, forbidden=policy.forbidden | (set(FORBIDDEN) - {*policy.severities, *policy.off}))
+    forbidden = policy.forbidden | (set(FORBIDDEN) - {*policy.severities, *policy.off})
+    return ValidateOptions(
+        options.target,
+        options.engines,
+        policy=replace(policy, forbidden=forbidden),
+        answers=options.answers,
+        has_engines=options.has_engines,
+    )
 
 
 def release_target(

@@ -11,7 +11,6 @@ A key that ends in `?` is absent where its value is empty. A record that the tab
 """
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -83,12 +82,8 @@ def plain(value: Any, parts: Parts) -> Any:
             return {key: plain(item, parts) for key, item in value.items()}
         case list() | tuple():
             return [plain(item, parts) for item in value]
-    return to_builtins(value, enc_hook=_other)
-
-
-def _other(value: Any) -> Any:
-    """A number of numpy, a text of a class of its own (torch's names of types), or a path."""
-    return float(value) if isinstance(value, float) else str(os.fspath(value))
+    # a number of numpy, a text of a class of its own (torch's names of types), or a path
+    return to_builtins(value, enc_hook=lambda other: float(other) if isinstance(other, float) else str(other))
 
 
 def as_json(document: Any) -> str:
