@@ -25,7 +25,7 @@ import eaglectl  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
 from eaglectl.operations import diagnosing  # noqa: E402
 from eaglectl.reference import target as targets  # noqa: E402
-from eaglectl.run.answering import _judged_layers, best_layers, climb, one_off, starts  # noqa: E402
+from eaglectl.run.answering import _judged_layers, best_layers, climb, starts  # noqa: E402
 from eaglectl.run.coverage import Coverage  # noqa: E402
 from eaglectl.run.diagnosis import CAUSES, Diagnosis, Shown, find_cause  # noqa: E402
 from eaglectl.run.job import EngineRun  # noqa: E402
@@ -128,16 +128,6 @@ def test_a_healthy_3_1_drafter_ends_in_healthy(good: dict[str, Path], prompts: P
 READ = [fault for fault in FAULTS if fault.name not in (*RUN, LAYERS)]
 
 
-@pytest.mark.parametrize("fault", READ, ids=lambda fault: fault.name)
-def test_a_fault_that_a_rule_sees_ends_in_the_file(
-    fault: Fault, good: dict[str, Path], prompts: Path, tmp_path: Path
-) -> None:
-    diagnosis = diagnose(fault.apply(good[fault.base], tmp_path / "broken"), prompts)
-    assert (diagnosis.cause, diagnosis.ending, diagnosis.verdict) == ("file-rule", "file", "fail")
-    assert diagnosis.words.startswith("EGL")
-    assert diagnosis.evidence.reference is None
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -220,10 +210,6 @@ def test_layers_that_draft_clearly_worse_are_counted_at_a_part_of_the_positions(
     assert [counts[boundaries] for boundaries in right] == [400, -1, 396, 480]
     whole = [boundaries for boundaries, every in first.counted if every == 1]
     assert sorted(whole) == [(0, 3), (0, 4), (1, 3)]  # each once
-
-
-def test_one_off_are_possible_boundaries() -> None:
-    assert set(one_off((0, 1, 5), 5)) == {(0, 2, 5), (0, 1, 4)}
 
 
 class Drafting:

@@ -92,9 +92,14 @@ LOST = tuple(map(without_mask, (shifted, zeros, truncated, rounded, missing)))
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trained drafter in vLLM's layout."""
-    return in_vllms_layout(tmp_path_factory.mktemp("good"))["eagle3"]
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both trained drafters in vLLM's layout."""
+    return in_vllms_layout(tmp_path_factory.mktemp("good"))
+
+
+@pytest.fixture(scope="module")
+def good(both: dict[str, Path]) -> Path:
+    return both["eagle3"]
 
 
 @pytest.fixture(scope="module")
@@ -195,12 +200,14 @@ def test_convert_asks_which_of_two_whole_tables_is_right(good: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("fault", READ, ids=lambda fault: fault.name)
-def test_a_fault_of_the_file_is_repaired_or_no_repair_is_printed(
-    fault: Fault, prompts: Path, tmp_path: Path
+def test_a_fault_that_a_rule_sees_is_repaired_or_no_repair_is_printed(
+    fault: Fault, both: dict[str, Path], prompts: Path, tmp_path: Path
 ) -> None:
-    folder = fault.apply(in_vllms_layout(tmp_path / "good")[fault.base], tmp_path / "broken")
+    folder = fault.apply(both[fault.base], tmp_path / "broken")
     diagnosis = diagnose(folder, prompts)
-    assert diagnosis.cause == "file-rule"
+    assert (diagnosis.cause, diagnosis.ending, diagnosis.verdict) == ("file-rule", "file", "fail")
+    assert diagnosis.words.startswith("EGL")
+    assert diagnosis.evidence.reference is None  # nothing ran
     if diagnosis.commands:
         out = repaired(diagnosis, tmp_path / "out")
         assert eaglectl.validate(str(out), eaglectl.ValidateOptions(target=str(TARGET))).verdict == "pass"

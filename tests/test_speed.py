@@ -442,9 +442,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return starts
 
 
-def smoke(*more: str) -> Outcome:
+def smoke(*more: str, before: Sequence[str] = ()) -> Outcome:
     run = ("--target", TARGET, "--prompts", PROMPTS, "--sample", "8", "--max-tokens", "16")
-    return call("smoke", TINY / "eagle3", *run, "--engine", "vllm", *more)
+    return call(*before, "smoke", TINY / "eagle3", *run, "--engine", "vllm", *more)
 
 
 def test_the_terminal_shows_the_ratio_at_each_concurrency(engine: list[tuple[str, int]]) -> None:
@@ -458,19 +458,7 @@ def test_the_terminal_shows_the_ratio_at_each_concurrency(engine: list[tuple[str
 
 @pytest.mark.usefixtures("engine")
 def test_the_time_of_the_run_is_not_called_speed() -> None:
-    run = (
-        "--target",
-        TARGET,
-        "--prompts",
-        PROMPTS,
-        "--sample",
-        "8",
-        "--max-tokens",
-        "16",
-        "--engine",
-        "vllm",
-    )
-    whole = call("-v", "smoke", TINY / "eagle3", *run).out
+    whole = smoke(before=["-v"]).out
     assert "tokens/s" not in whole and "no measure of serving" in " ".join(whole.split())
 
 

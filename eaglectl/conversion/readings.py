@@ -55,7 +55,7 @@ class Move(Struct, frozen=True):
 def readings(drafter: Drafter) -> Iterator[FixReading]:
     """Every reading that this drafter's tensors allow and the probe tries.
 
-    Not those of tables: t2d changes no draft, and d2t is tried where t2d says otherwise (candidates.py). Nor
+    Not those of tables: t2d changes no draft, and d2t is tried where t2d says otherwise (run/probes.py). Nor
     that of a dtype, which the numbers show.
     """
     for key, declared in READINGS.items():

@@ -1,8 +1,13 @@
 """Which of several readings of its files a drafter was trained with, where the files leave that open.
 
 Every reading drafts from every position of the texts that the target writes, on states of one run of it. The
-answers to all questions are tried together, so that a wrong one hides no other. Layers that no file states
-are searched with the best of the other answers (layers.py), on half of the prompts, and judged on the rest.
+answers to all questions are tried together, so that a wrong one hides no other.
+
+Aux boundaries, which a file may leave open or state wrongly, are searched with the best of the other answers.
+How often a drafter's first draft token is the target's choice, over all slots of the texts, tells how well
+they fit. Half of the prompts choose, one boundary after the other; the other half judges, by draft-and-verify
+where the file states some, so that the best of many by chance is not named. So are the sets with one boundary
+one off, and trainers' default: those that draft as well are told.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,14 @@
-"""The report of `smoke`: acceptance, whether decoding is lossless, probes, and a verdict."""
+"""The report of `smoke`: acceptance, whether decoding is lossless, probes, other drafters, and a verdict.
+
+Two drafters, or one before and after a conversion (the gate), are compared on the same prompts. The first
+runs by draft-and-verify, which writes the target's answers: greedy ones, which no drafter changes. Then both
+draft from every position of these answers (teacher forcing): a ratio with a narrower interval than that of
+the rounds that follow from these drafts, which begin at few of the positions, and which have to confirm it.
+
+A running server is compared with the files of a drafter by its rounds and those of the reference. Where the
+answers are equal, so are the rounds, prompt by prompt, if the drafters are, but for rounding; another
+drafter's are equal on few prompts, also where it is as good.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,8 +51,6 @@ from eaglectl.verdicts import CheckVerdict, GateEnding, MatchEnding, ReadingOutc
 DEPTHS = (3, 7)
 # a drafter with a smaller acceptance length before the conversion is at fault itself
 MIN_BASELINE_LENGTH = 1.3
-
-
 # prompts whose deviation says how many are needed, before the others are run
 PILOT = 8
 
