@@ -49,8 +49,7 @@ class Rotary:
         is_interleaved = self.is_interleaved
         first, second = (wide[..., ::2], wide[..., 1::2]) if is_interleaved else wide.chunk(2, dim=-1)
         pair = (first * cos - second * sin, second * cos + first * sin)
-        turned = torch.stack(pair, -1).flatten(-2) if is_interleaved else torch.cat(pair, -1)
-        return turned.to(x.dtype)
+        return (torch.stack(pair, -1).flatten(-2) if is_interleaved else torch.cat(pair, -1)).to(x.dtype)
 
 
 def _frequencies(rope: Rope, dim: int) -> tuple[torch.Tensor, float]:

@@ -177,8 +177,7 @@ class SpeculativeDecoder:
         chance = probabilities[:, :k].gather(2, drafted[..., None])[..., 0]
         draws = torch.rand(chance.shape, generator=self.random).to(chance.device)
         accepted = (draws < chance).long().cumprod(1).sum(1)
-        index = accepted[:, None, None].expand(-1, 1, probabilities.shape[-1])
-        last = probabilities.gather(1, index)[:, 0]
+        last = probabilities.gather(1, accepted[:, None, None].expand(-1, 1, probabilities.shape[-1]))[:, 0]
         # where a token was rejected, the next one is sampled from p without it
         rejected = torch.cat((drafted, drafted.new_zeros(len(drafted), 1)), 1).gather(1, accepted[:, None])
         last = last.scatter(1, rejected, torch.where(accepted[:, None] < k, 0.0, last.gather(1, rejected)))
@@ -192,8 +191,7 @@ class DraftSession:
         self, drafter: DraftModel, target: TargetModel, k: int, on_draft_step: OnDraftStep | None = None
     ) -> None:
         self.drafter, self.target, self.k, self.on_draft_step = drafter, target, k, on_draft_step
-        head = drafter.weights.get("lm_head.weight", target.head)
-        self.head = head.to(drafter.device, drafter.dtype)
+        self.head = drafter.weights.get("lm_head.weight", target.head).to(drafter.device, drafter.dtype)
         self.caches = drafter.new_caches()
         self.valid: torch.Tensor | None = None
 
@@ -310,8 +308,7 @@ class ForcedDrafter:
 
     def __init__(self, drafter: DraftModel, target: TargetModel, boundaries: Sequence[int], k: int) -> None:
         self.drafter, self.target, self.boundaries, self.k = drafter, target, boundaries, k
-        head = drafter.weights.get("lm_head.weight", target.head)
-        self.head = head.to(drafter.device, drafter.dtype)
+        self.head = drafter.weights.get("lm_head.weight", target.head).to(drafter.device, drafter.dtype)
 
     @without_gradients
     def first_matches(self, batch: ForcedBatch, every: int = 1) -> torch.Tensor:

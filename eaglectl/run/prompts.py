@@ -129,8 +129,7 @@ def more_prompts() -> tuple[Prompt, ...]:
 
 
 def _packaged(name: str) -> Iterator[tuple[int, str]]:
-    lines = Path(__file__).with_name(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    return enumerate(lines, 1)
+    return enumerate(Path(__file__).with_name(f"{name}.jsonl").read_text(encoding="utf-8").splitlines(), 1)
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
