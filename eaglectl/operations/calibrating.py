@@ -168,9 +168,8 @@ def collect_stored(
     require_torch("calibrating on stored states runs the drafter and needs", runs_target=False)
     from eaglectl.reference.model import load_drafter
     from eaglectl.reference.states import StoredStates, load_embedding
-    from eaglectl.reference.target import choose_device, drafter_device
+    from eaglectl.reference.target import choose_device
 
-    device = drafter_device(choose_device(options.device)[0])
     with _opened_pair(source, target, options) as pair:
         dims = pair.drafter.dims
         if options.states_layers is None:
@@ -180,20 +179,21 @@ def collect_stored(
                 " --states-layers with their boundaries in the order of the files"
                 f" ({wanted} are the drafter's)"
             )
+        device = choose_device(options.device)[0]
+        model = load_drafter(pair.place, pair.drafter, dtype="float32", device=device)
         states = StoredStates(
             Path(str(options.states)),
             options.states_layers,
             pair.boundaries,
             dims,
-            device,
+            model.device.type,
             lambda: load_embedding(
                 read_checkpoint(FolderSource(pair.target)), dims.vocab, dims.target_hidden
-            ).to(device),
+            ).to(model.device),
         )
         sequences = [tokens for tokens in states.files if len(tokens) >= MIN_TOKENS]
         prompts = [Prompt("", "states", token_ids=tuple(tokens)) for tokens in sequences]
         work = TimedWork(on_progress, "calibrating", (PASSES - 1) * len(sequences))
-        model = load_drafter(pair.place, pair.drafter, dtype="float32", device=device)
         batches = _batches(sequences, [prompt.set for prompt in prompts])
         work.start()
         return pair.statistics(prompts, states, *_collect(states, model, batches, work.add, source))
@@ -386,7 +386,7 @@ def _start_engine(
     """The target in its engine, for sequences of at most `length` tokens, and the reference model."""
     from eaglectl.reference.model import load_drafter
     from eaglectl.reference.states import TransformersEngine
-    from eaglectl.reference.target import choose_device, drafter_device, load_target
+    from eaglectl.reference.target import choose_device, load_target
 
     device, dtype = choose_device(job.device)
     if engine_name == "vllm":
@@ -402,5 +402,5 @@ def _start_engine(
         trust_remote_code=job.trust_remote_code,
         on_progress=job.on_progress,
     )
-    model = load_drafter(job.folder, job.drafter, dtype=dtype, device=drafter_device(device))
+    model = load_drafter(job.folder, job.drafter, dtype=dtype, device=device)
     yield TransformersEngine(target, device, dtype), model

@@ -339,7 +339,8 @@ def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> 
         raise RefusedError(f"the reference engine runs SiLU alone, and hidden_act is {activation!r}")
     weights: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        for name, tensor in load_file(path, device=device).items():
+        # one device, where the target is spread over several
+        for name, tensor in load_file(path, device="cuda" if device == "auto" else device).items():
             weights[name] = tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
     eps = float(drafter.settings["rms_norm_eps"])
     return DraftModel(weights, drafter.dims, drafter.norms, drafter.rope, eps, drafter.windows)

@@ -298,11 +298,6 @@ def rope_of(target: TargetModel) -> Rope | None:
     return target_rope(getattr(config, "get_text_config", lambda: config)().to_dict())
 
 
-def drafter_device(device: str) -> str:
-    """The one device for a drafter whose target is on `device`."""
-    return "cuda" if device == "auto" else device
-
-
 def version_text() -> str:
     """Versions of torch and transformers in one line."""
     return ", ".join(f"{name} {version}" for name, version in package_versions().items())
