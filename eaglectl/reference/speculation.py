@@ -106,9 +106,7 @@ class SpeculativeDecoder:
         valid, lengths = verified.valid, verified.positions[:, -1] + 1
         texts, rounds = [[token] for token in following.tolist()], [list[int]() for _ in prompts]
         rows = list(range(len(prompts)))  # the prompts whose sequences are in the batch
-        while kept := [
-            place for place, row in enumerate(rows) if len(texts[row]) < most and stop.isdisjoint(texts[row])
-        ]:
+        while kept := self._unfinished([texts[row] for row in rows]):
             rows = [rows[place] for place in kept]
             if on_round:
                 on_round(len(texts) - len(rows) + sum(len(texts[row]) for row in rows) / most)
@@ -132,6 +130,11 @@ class SpeculativeDecoder:
             GeneratedSequence(tuple(until_end(tokens[:most], stop)), tuple(counts), k)
             for tokens, counts in zip(texts, rounds, strict=True)
         ]
+
+    def _unfinished(self, texts: Sequence[Sequence[int]]) -> list[int]:
+        """The places of the texts that go on."""
+        most, stop = self.settings.max_tokens, self.settings.stop
+        return [place for place, text in enumerate(texts) if len(text) < most and stop.isdisjoint(text)]
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, DraftInput]:
         """The target's first token after each prompt [batch], and what the drafter begins with."""
