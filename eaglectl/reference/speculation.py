@@ -104,12 +104,10 @@ class SpeculativeDecoder:
         session = self.drafter and DraftSession(self.drafter, self.target, k, self.on_draft_step)
         following, verified = self._prefill(prompts)
         valid, lengths = verified.valid, verified.positions[:, -1] + 1
-        texts, rounds = [[token] for token in following.tolist()], [list[int]() for _ in prompts]
+        texts, rounds = following[:, None].tolist(), [list[int]() for _ in prompts]
         rows = list(range(len(prompts)))  # the prompts whose sequences are in the batch
-        while kept := self._unfinished([texts[row] for row in rows]):
+        while kept := self._unfinished(texts, rows, on_round):
             rows = [rows[place] for place in kept]
-            if on_round:
-                on_round(len(texts) - len(rows) + sum(len(texts[row]) for row in rows) / most)
             if len(kept) < len(following):
                 index = torch.tensor(kept, device=following.device)
                 following, lengths, valid = following[index], lengths[index], valid[index]
@@ -131,10 +129,16 @@ class SpeculativeDecoder:
             for tokens, counts in zip(texts, rounds, strict=True)
         ]
 
-    def _unfinished(self, texts: Sequence[Sequence[int]]) -> list[int]:
-        """The places of the texts that go on."""
+    def _unfinished(
+        self, texts: Sequence[Sequence[int]], rows: Sequence[int], on_round: OnRound | None
+    ) -> list[int]:
+        """The places of the rows whose texts go on."""
         most, stop = self.settings.max_tokens, self.settings.stop
-        return [place for place, text in enumerate(texts) if len(text) < most and stop.isdisjoint(text)]
+        kept = [place for place, row in enumerate(rows) if len(texts[row]) < most]
+        kept = [place for place in kept if stop.isdisjoint(texts[rows[place]])]
+        if on_round and kept:
+            on_round(len(texts) - len(kept) + sum(len(texts[rows[place]]) for place in kept) / most)
+        return kept
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, DraftInput]:
         """The target's first token after each prompt [batch], and what the drafter begins with."""
