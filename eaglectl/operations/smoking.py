@@ -110,8 +110,8 @@ def smoke(
         return compare_files(report, source, target, as_preset(options), on_progress)
     if report.run.engine != "reference":
         return report
-    verdicts = inspect(source, target=target, answers=options.answers).verdicts
-    latest = {verdict.engine: verdict for verdict in verdicts}
+    judged = inspect(source, target=target, answers=options.answers)
+    latest = {verdict.engine: verdict for verdict in judged.verdicts}
     wrong = [verdict for verdict in latest.values() if verdict.outcome.is_known_wrong]
     if not wrong:
         return report
@@ -226,13 +226,12 @@ def _matched(
     tokenizer = load_tokenizer(target)
     texts = [tokenizer.decode(result.tokens, skip_special_tokens=True) for result in runs[0].run.results]
     match = match_server(report.run.results, [(run.source, run.run.results) for run in runs], texts)
-    report = replace(report, match=match)
+    failures, gaps = report.failures, report.gaps
     if match.ending == MatchEnding.NO:
-        failure = f"the server does not draft as these files do: {match.words}"
-        return replace(report, failures=(*report.failures, failure))
+        failures += (f"the server does not draft as these files do: {match.words}",)
     if match.ending == MatchEnding.COULD_NOT_TELL and options.needs_match:
-        return replace(report, gaps=(*report.gaps, f"the server beside these files: {match.words}"))
-    return report
+        gaps += (f"the server beside these files: {match.words}",)
+    return replace(report, match=match, failures=failures, gaps=gaps)
 
 
 def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
@@ -498,8 +497,7 @@ class _Runs(Struct, frozen=True):
         if is_sglang or (self.engine in RUNNERS and drafter.has_reduced_vocabulary):
             # tables that contradict each other run in vLLM, and not in SGLang, whose map is compared
             with nullcontext() if is_sglang else suppress(EaglectlError):
-                vocabulary = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None)
-                tokens = vocabulary.targets
+                tokens = draft_vocabulary(read_checkpoint(stored), drafter, options.answers, None).targets
         yield job(stored.root, drafter, draft_tokens=tokens)
 
 

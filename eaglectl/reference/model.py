@@ -49,8 +49,7 @@ class Rotary:
         is_interleaved = self.is_interleaved
         first, second = (wide[..., ::2], wide[..., 1::2]) if is_interleaved else wide.chunk(2, dim=-1)
         pair = (first * cos - second * sin, second * cos + first * sin)
-        turned = torch.stack(pair, -1).flatten(-2) if is_interleaved else torch.cat(pair, -1)
-        return turned.to(x.dtype)
+        return (torch.stack(pair, -1).flatten(-2) if is_interleaved else torch.cat(pair, -1)).to(x.dtype)
 
 
 def _frequencies(rope: Rope, dim: int) -> tuple[torch.Tensor, float]:
@@ -340,7 +339,8 @@ def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> 
         raise RefusedError(f"the reference engine runs SiLU alone, and hidden_act is {activation!r}")
     weights: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        for name, tensor in load_file(path, device=device).items():
+        # one device, where the target is spread over several
+        for name, tensor in load_file(path, device="cuda" if device == "auto" else device).items():
             weights[name] = tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
     eps = float(drafter.settings["rms_norm_eps"])
     return DraftModel(weights, drafter.dims, drafter.norms, drafter.rope, eps, drafter.windows)

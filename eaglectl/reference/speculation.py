@@ -104,14 +104,10 @@ class SpeculativeDecoder:
         session = self.drafter and DraftSession(self.drafter, self.target, k, self.on_draft_step)
         following, verified = self._prefill(prompts)
         valid, lengths = verified.valid, verified.positions[:, -1] + 1
-        texts, rounds = [[token] for token in following.tolist()], [list[int]() for _ in prompts]
+        texts, rounds = following[:, None].tolist(), [list[int]() for _ in prompts]
         rows = list(range(len(prompts)))  # the prompts whose sequences are in the batch
-        while kept := [
-            place for place, row in enumerate(rows) if len(texts[row]) < most and stop.isdisjoint(texts[row])
-        ]:
+        while kept := self._unfinished(texts, rows, on_round):
             rows = [rows[place] for place in kept]
-            if on_round:
-                on_round(len(texts) - len(rows) + sum(len(texts[row]) for row in rows) / most)
             if len(kept) < len(following):
                 index = torch.tensor(kept, device=following.device)
                 following, lengths, valid = following[index], lengths[index], valid[index]
@@ -132,6 +128,17 @@ class SpeculativeDecoder:
             GeneratedSequence(tuple(until_end(tokens[:most], stop)), tuple(counts), k)
             for tokens, counts in zip(texts, rounds, strict=True)
         ]
+
+    def _unfinished(
+        self, texts: Sequence[Sequence[int]], rows: Sequence[int], on_round: OnRound | None
+    ) -> list[int]:
+        """The places of the rows whose texts go on."""
+        most, stop = self.settings.max_tokens, self.settings.stop
+        kept = [place for place, row in enumerate(rows) if len(texts[row]) < most]
+        kept = [place for place in kept if stop.isdisjoint(texts[rows[place]])]
+        if on_round and kept:
+            on_round(len(texts) - len(kept) + sum(len(texts[rows[place]]) for place in kept) / most)
+        return kept
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, DraftInput]:
         """The target's first token after each prompt [batch], and what the drafter begins with."""
@@ -177,8 +184,7 @@ class SpeculativeDecoder:
         chance = probabilities[:, :k].gather(2, drafted[..., None])[..., 0]
         draws = torch.rand(chance.shape, generator=self.random).to(chance.device)
         accepted = (draws < chance).long().cumprod(1).sum(1)
-        index = accepted[:, None, None].expand(-1, 1, probabilities.shape[-1])
-        last = probabilities.gather(1, index)[:, 0]
+        last = probabilities.gather(1, accepted[:, None, None].expand(-1, 1, probabilities.shape[-1]))[:, 0]
         # where a token was rejected, the next one is sampled from p without it
         rejected = torch.cat((drafted, drafted.new_zeros(len(drafted), 1)), 1).gather(1, accepted[:, None])
         last = last.scatter(1, rejected, torch.where(accepted[:, None] < k, 0.0, last.gather(1, rejected)))
@@ -192,8 +198,7 @@ class DraftSession:
         self, drafter: DraftModel, target: TargetModel, k: int, on_draft_step: OnDraftStep | None = None
     ) -> None:
         self.drafter, self.target, self.k, self.on_draft_step = drafter, target, k, on_draft_step
-        head = drafter.weights.get("lm_head.weight", target.head)
-        self.head = head.to(drafter.device, drafter.dtype)
+        self.head = drafter.weights.get("lm_head.weight", target.head).to(drafter.device, drafter.dtype)
         self.caches = drafter.new_caches()
         self.valid: torch.Tensor | None = None
 
@@ -310,8 +315,7 @@ class ForcedDrafter:
 
     def __init__(self, drafter: DraftModel, target: TargetModel, boundaries: Sequence[int], k: int) -> None:
         self.drafter, self.target, self.boundaries, self.k = drafter, target, boundaries, k
-        head = drafter.weights.get("lm_head.weight", target.head)
-        self.head = head.to(drafter.device, drafter.dtype)
+        self.head = drafter.weights.get("lm_head.weight", target.head).to(drafter.device, drafter.dtype)
 
     @without_gradients
     def first_matches(self, batch: ForcedBatch, every: int = 1) -> torch.Tensor:

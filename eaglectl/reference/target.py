@@ -295,13 +295,7 @@ def choose_device(device: str) -> tuple[str, str]:
 def rope_of(target: TargetModel) -> Rope | None:
     """The rope of the target's text model; None where its config states none of one kind."""
     config = target.model.config
-    text = getattr(config, "get_text_config", lambda: config)()
-    return target_rope(text.to_dict())
-
-
-def drafter_device(device: str) -> str:
-    """The one device for a drafter whose target is on `device`."""
-    return "cuda" if device == "auto" else device
+    return target_rope(getattr(config, "get_text_config", lambda: config)().to_dict())
 
 
 def version_text() -> str:
@@ -321,8 +315,7 @@ def decoder_parts(model: Any) -> tuple[nn.ModuleList, nn.Module]:
 
     Raises UnreadableError where no module has both.
     """
-    text_config = getattr(model.config, "get_text_config", lambda: model.config)()
-    depth = text_config.num_hidden_layers
+    depth = getattr(model.config, "get_text_config", lambda: model.config)().num_hidden_layers
     for module in model.modules():
         lists, norms = ([getattr(module, name, None) for name in names] for names in (LAYER_LISTS, NORMS))
         layers = [part for part in lists if isinstance(part, nn.ModuleList) and len(part) == depth]

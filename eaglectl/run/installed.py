@@ -258,7 +258,6 @@ def weight_bytes(folder: Path) -> int:
 
 MARGIN = 16  # tokens of context beyond the longest sequence
 FLOAT32_BYTES = 4
-CACHE_BYTES = 256 << 20  # the least of vLLM's cache
 
 
 class VllmEngine:
@@ -361,6 +360,6 @@ def _base_request(job: EngineJob, longest: int) -> dict[str, Any]:
         "trust_remote_code": job.trust_remote_code,
         "needs_tokenizer": job.needs_tokenizer,
         "is_mla_target": "kv_lora_rank" in text_config,
-        "cache_bytes": max(cache, CACHE_BYTES),
+        "cache_bytes": max(cache, MIN_CACHE),
         "memory_bytes": weights + BATCH * cache + activation_bytes(text_config) + ENGINE_BYTES,
     }

@@ -11,7 +11,7 @@ import heapq
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -129,8 +129,7 @@ def more_prompts() -> tuple[Prompt, ...]:
 
 
 def _packaged(name: str) -> Iterator[tuple[int, str]]:
-    lines = Path(__file__).with_name(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    return enumerate(lines, 1)
+    return enumerate(Path(__file__).with_name(f"{name}.jsonl").read_text(encoding="utf-8").splitlines(), 1)
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
@@ -151,14 +150,7 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
     memory than what is run. Raises as `read_prompts` does, and UsageError for a sample that is larger than
     the file.
     """
-    digest, named = hashlib.sha256(), None
-    place, file, lines = str(path), None if path is None else Path(path).name, _packaged("prompts")
-    if path is None:
-        place = "the built-in prompts"
-    elif not os.path.lexists(path) and (named := _named(place)) is not None:
-        file, lines = place, enumerate(named[1], 1)
-    else:
-        lines = _read_lines(Path(path), digest)
+    place, file, sha256, lines = _opened(path)
     kept, length, total = list[tuple[int, int, Prompt]](), 0, 0
     for number, line in lines:
         prompt = _prompt(place, number, line)
@@ -181,10 +173,21 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
             f" {total} was expected"
         )
     prompts = tuple(prompt for _, _, prompt in sorted(kept, key=lambda entry: entry[1]))
-    sha256 = named[0] if named else digest.hexdigest()
-    return PromptChoice(
-        prompts, file, None if path is None else sha256, total, sample, 0 if sample is None else seed
-    )
+    seed = 0 if sample is None else seed
+    return PromptChoice(prompts, file, sha256 and sha256(), total, sample, seed)
+
+
+def _opened(
+    path: str | Path | None,
+) -> tuple[str, str | None, Callable[[], str] | None, Iterable[tuple[int, str]]]:
+    """What the prompts are called in messages and in results, their digest once read, and their lines."""
+    if path is None:
+        return "the built-in prompts", None, None, _packaged("prompts")
+    if not os.path.lexists(path) and (named := _named(str(path))) is not None:
+        digest, lines = named
+        return str(path), str(path), lambda: digest, enumerate(lines, 1)
+    read = hashlib.sha256()
+    return str(path), Path(path).name, read.hexdigest, _read_lines(Path(path), read)
 
 
 def _read_lines(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, str]]:

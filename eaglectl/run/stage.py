@@ -90,9 +90,8 @@ class Stage:
     def load(self, folder: "Path", drafter: Drafter) -> "DraftModel":
         """The model of a drafter in vLLM's layout, on the device of this one."""
         from eaglectl.reference.model import load_drafter
-        from eaglectl.reference.target import drafter_device
 
-        return load_drafter(folder, drafter, dtype=self.dtype, device=drafter_device(self.device))
+        return load_drafter(folder, drafter, dtype=self.dtype, device=self.device)
 
     def model(self, candidate: Candidate) -> "DraftModel | None":
         """The drafter read as `candidate` says; None for d2t as absolute ids past the vocabulary.

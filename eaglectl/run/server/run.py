@@ -157,8 +157,7 @@ def _sample(server: Server, names: CounterNames, line: str) -> tuple[str, str, i
         position = POSITION.search(labels)
         key += f"[{int(position[1])}]" if position else ""
     value = float(text) if COUNT.fullmatch(text) and key != names.accepted else -1.0
-    is_count = 0 <= value <= MOST and value.is_integer()
-    return (f"{match[1]}{labels}", key, int(value)) if is_count else None
+    return (f"{match[1]}{labels}", key, int(value)) if (0 <= value <= MOST and value.is_integer()) else None
 
 
 def _count_positions(counters: Counters, names: CounterNames) -> int:

@@ -33,8 +33,7 @@ def _version() -> str:
 def _argument_names() -> list[str]:
     from sglang.srt.server_args import ServerArgs
 
-    names = getattr(ServerArgs, "__struct_fields__", None) or ServerArgs.__dataclass_fields__
-    return [*names]
+    return [*(getattr(ServerArgs, "__struct_fields__", None) or ServerArgs.__dataclass_fields__)]
 
 
 def _memory(request: dict[str, Any]) -> dict[str, int]:

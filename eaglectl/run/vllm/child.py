@@ -126,8 +126,7 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
     # asked in the workers, which may be processes of their own
     resolved = {} if is_plain else llm.collective_rpc(resolved_in_worker)[0]
     if resolved and request["temperature"] > 0:
-        config = llm.llm_engine.vllm_config.speculative_config
-        resolved[DRAFTING] = getattr(config, DRAFTING, "greedy")
+        resolved[DRAFTING] = getattr(llm.llm_engine.vllm_config.speculative_config, DRAFTING, "greedy")
     return {"results": results, "seconds": seconds, "resolved": resolved, **_describe(llm)}
 
 
