@@ -187,7 +187,6 @@ class _Output:
         self.linked: set[str] = set()
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
-        """Write a small file, with one digest of its bytes."""
         digest, sizes = hashlib.sha256(), list[int]()
         self.folder.write(name, hashed(parts, digest), sizes.append)
         self.files[name] = {"size": sum(sizes), "sha256": digest.hexdigest()}
@@ -214,7 +213,6 @@ class _Output:
         return True
 
     def stated(self) -> dict[str, Mapping[str, Any]]:
-        """Each file as eaglectl.json states it."""
         weights = {name: _stated(size, made.result()) for name, (size, made) in self.weights.items()}
         return dict(sorted({**self.files, **weights}.items()))
 
@@ -264,11 +262,14 @@ def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int
     linked = [f"{shard.name} (the source's {shard.copied})" for shard in shards if shard.copied]
     if not linked:
         return ()
-    text = (
-        f"--link: {listed(linked)} is one file under two names: an edit of it in the output changes the"
-        " source, and the other way round; leave --link out for a copy"
+    return (
+        Note(
+            "warning",
+            "link",
+            f"--link: {listed(linked)} is one file under two names: an edit of it in the output changes the"
+            " source, and the other way round; leave --link out for a copy",
+        ),
     )
-    return (Note("warning", "link", text),)
 
 
 def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,7 +158,6 @@ class _Pair(Struct, frozen=True):
 def _collect_run(
     pair: _Pair, prompts: Sequence[Prompt], options: CalibrateOptions, on_progress: OnProgress | None
 ) -> Statistics:
-    """Over prompts and the target's own answers to them."""
     from eaglectl.reference.collecting import collect_moments, collect_sizes
     from eaglectl.reference.target_engine import KeptStates
 
@@ -194,8 +193,7 @@ def _collect_run(
             costs = [len(batch.texts) * size for batch, size in zip(batches, longest, strict=True)]
             work.estimate(costs[0] / sum(costs))
         answered += [_answered(engine, batch, job, stop, work) for batch in batches[1:]]
-        kept = [batch for batch in answered if batch.texts]
-        return _collect(pair, states, model, prompts, kept, work)
+        return _collect(pair, states, model, prompts, [batch for batch in answered if batch.texts], work)
 
 
 def _collect_stored(
@@ -317,7 +315,6 @@ def _collect(
 def _statistics(
     pair: _Pair, prompts: tuple[str, ...], engine: Mapping[str, str], sizes: "Sizes", moments: "Moments"
 ) -> Statistics:
-    """What was collected over the prompts of these digests, with those of the pair."""
     massive = moments.massive
     matrices = Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy())
     if massive.tokens and massive.normed is not None and massive.output is not None:

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.planning import make_plan
 from eaglectl.conversion.request import DEFAULT_LAYOUT
-from eaglectl.conversion.rewriting import MATERIALIZE, find_target_matrix
-from eaglectl.conversion.rotation import find_rotation
+from eaglectl.conversion.rewriting import MATERIALIZE, find_rotation, find_target_matrix
 from eaglectl.conversion.writing import WriteOptions, link_notes, write_plan
 from eaglectl.drafter.drafter import Note, Target, are_stated
 from eaglectl.engines.registry import (
@@ -166,8 +165,7 @@ def convert_files(
     if options.dry_run:
         return Conversion(plan, None, files.pickles, time.perf_counter() - start)
     serving = write_conversion(files, plan, place, options, on_progress)
-    seconds = time.perf_counter() - start
-    return Conversion(plan, place, files.pickles, seconds, serving=serving)
+    return Conversion(plan, place, files.pickles, time.perf_counter() - start, serving=serving)
 
 
 def check_options(original: FolderSource, out: StrPath | None, options: ConvertOptions) -> None:
@@ -201,8 +199,7 @@ def check_options(original: FolderSource, out: StrPath | None, options: ConvertO
 
 def _target_of(files: OpenedSource, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
     """The target that the checkpoint names and that fits it; its config may be fetched where it is needed."""
-    drafter = read_drafter(files.checkpoint, answers, Target())
-    may_fetch = drafter.aux.boundaries is None
+    may_fetch = read_drafter(files.checkpoint, answers, Target()).aux.boundaries is None
     choice = choose_target(files.original, None, needs_weights=needs_weights, may_fetch=may_fetch)
     return fitting_target(choice, files.checkpoint, answers)
 
@@ -212,8 +209,7 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
     drafter = read_drafter(files.checkpoint, options.answers, target)
     request = options.request
     if request.pruning and request.pruning.kept is None:
-        pruning = replace(request.pruning, kept=special_tokens(options.target))
-        request = replace(request, pruning=pruning)
+        request = replace(request, pruning=replace(request.pruning, kept=special_tokens(options.target)))
     if options.target_rotation is not None:
         if options.target is None:
             raise UsageError("--target-rotation needs the rotated target; pass --target with its weights")
@@ -279,7 +275,6 @@ def write_conversion(
 
 
 def _check_output(judgement: Judgement, source: str, options: ConvertOptions) -> None:
-    """Raise RefusedError for numbers in what is to be published that no training gives."""
     # the tokens that counts choose may well be the first ones
     faults = [
         fault for fault in judgement.faults if options.pruning is None or not fault.startswith(IDENTITY)

@@ -80,7 +80,6 @@ def upgrade(
 
 
 def _check(options: UpgradeOptions) -> None:
-    """Raise UsageError for a value that is not known, and for options that would have no effect."""
     why = "with --init-only there is no gate" if options.is_start else "--no-gate takes the gate away"
     has_own_prompts = options.statistics is not None and options.prompts is not None
     check(
@@ -106,7 +105,6 @@ def _check(options: UpgradeOptions) -> None:
 def _upgraded(
     ready: Prepared, options: UpgradeOptions, out: Path | None, on_progress: OnProgress | None
 ) -> Conversion:
-    """Calibrate, plan, measure and write."""
     files, target, conversion = ready.files, ready.target, ready.options
     drafter, gate = read_drafter(files.checkpoint, conversion.answers, target), None
     if drafter.version == "3":  # else it is 3.1 already, or the plan raises a question
@@ -169,7 +167,6 @@ def _statistics(
 
 
 def _check_gate(ready: Prepared, drafter: Drafter, prompts: tuple[Prompt, ...], place: Path) -> None:
-    """Raise UsageError where the gate cannot be run."""
     against = ("--run-in", "vllm", "--against", as_path(ready.files.original_path))
     line = command("smoke", str(place), *against, target=ready.target_text)
     check(
@@ -240,7 +237,6 @@ def _gate(
 
 
 def _record(gate: "Gate | None") -> Mapping[str, Any] | None:
-    """What eaglectl.json keeps of a gate."""
     if gate is None:
         return None
     rows = [
