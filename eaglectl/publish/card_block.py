@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 import eaglectl
 from eaglectl import shell
-from eaglectl.conversion.card import (
+from eaglectl.conversion.writing import (
     DEFINITION,
     doubt_lines,
     format_title,

@@ -37,8 +37,8 @@ def convert_command(
     Bytes move and nothing else: each tensor keeps its values unless a step is named.
     """
     from eaglectl.commands.convert.report import conversion_outline
-    from eaglectl.commands.convert.upgrading import upgrade
     from eaglectl.operations.converting import convert
+    from eaglectl.operations.upgrading import upgrade
 
     settings: OutputSettings = context.obj
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
