@@ -20,7 +20,7 @@ from eaglectl.conversion.plan import (
     Step,
     TransformedDrafter,
 )
-from eaglectl.conversion.readings import with_readings_fixed
+from eaglectl.conversion.readings import TABLES, with_readings_fixed
 from eaglectl.conversion.request import DEFAULT_LAYOUT, ConversionRequest
 from eaglectl.conversion.rewriting import (
     HEAD,
@@ -57,7 +57,6 @@ WHY_NOT: Mapping[Feature, str] = {
     Feature.PARALLEL: "its mask_hidden has no place there",
     Feature.QK_NORM: "its q/k norms have no place there",
 }
-TABLES = ("d2t", "t2d")
 COPIED_SUFFIXES = (".md", ".txt", ".jinja", ".model")
 LEGAL_PREFIXES = ("LICENSE", "NOTICE")
 TRAINER_STATE = (
@@ -343,10 +342,10 @@ def _without_dropped(drafter: Drafter, drop: Sequence[str]) -> Drafter:
 
     Raises UsageError for others.
     """
-    names = {name for name in drafter.tensors if name in ("mask_hidden", "t2d") or name.endswith(".bias")}
+    names = ["mask_hidden", "t2d", *(name for name in drafter.tensors if name.endswith(".bias"))]
     if drafter.dims.hidden == drafter.dims.target_hidden:
-        names.add("embed_tokens.weight")  # engines share the target's
-    optional = {tensor.stored[0]: name for name, tensor in drafter.tensors.items() if name in names}
+        names.append("embed_tokens.weight")  # engines share the target's
+    optional = {drafter.tensors[name].stored[0]: name for name in names if name in drafter.tensors}
     for name in drop:
         if name not in drafter.unknown and name not in optional:
             droppable = listed(sorted((*drafter.unknown, *optional))) or "nothing"

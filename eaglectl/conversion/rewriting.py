@@ -284,12 +284,10 @@ def in_ascending_order(drafter: Drafter) -> TransformedDrafter:
     tensors |= {name: replace(norms[old], name=name) for name, old in zip(names, order, strict=False)}
     notes: tuple[Note, ...] = ()
     if len(groups) == count:
-        for name in (FC, "input_norm.weight", "mask_hidden"):
-            if (tensor := tensors.get(name)) and name == FC:
-                tensors[name] = tensor.with_blocks(order)
-            elif tensor:
-                flat = replace(tensor, shape=(prod(tensor.shape),))
-                tensors[name] = replace(flat.with_blocks(order), shape=tensor.shape)
+        tensors[FC] = tensors[FC].with_blocks(order)
+        for name in {"input_norm.weight", "mask_hidden"} & tensors.keys():
+            flat = replace(tensors[name], shape=(prod(tensors[name].shape),))
+            tensors[name] = replace(flat.with_blocks(order), shape=tensors[name].shape)
     else:
         tensors |= _added(drafter, groups, norms)
         boundaries = zip(drafter.aux.boundaries or (), groups, strict=True)

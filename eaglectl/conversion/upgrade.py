@@ -34,7 +34,6 @@ from eaglectl.text import listed
 
 # of the ridge; 1e-3 does as well: on the tiny pair the two differ by less than their intervals
 STRENGTH = 1e-2
-Refit = tuple[Array, Mapping[str, float]]
 # the relative residual of all tokens, of the massive ones, and of the others
 ALL, MASSIVE, OTHERS = "relative_residual", "relative_residual_massive", "relative_residual_others"
 LARGE_RESIDUAL = 0.15  # the shrinking alone leaves about a tenth
@@ -282,13 +281,16 @@ def _faults(statistics: Statistics) -> Iterator[str]:
     sizes = (*statistics.rms, *statistics.sigmas.values(), statistics.eps, statistics.sigma)
     if not all(size > 0 for size in (*sizes, statistics.tokens)):
         yield "a size is not above 0"
-    if matrices is None:
-        return
+    if matrices is not None:
+        yield from _matrix_faults(matrices, max(count, 1))
+
+
+def _matrix_faults(matrices: Matrices, layers: int) -> Iterator[str]:
     gram, cross = matrices.gram, matrices.cross
     with np.errstate(invalid="ignore", over="ignore"):
         are_finite = bool(np.isfinite(gram.sum()) and np.isfinite(cross.sum()))
     is_fitting = gram.ndim == 2 and cross.ndim == 2 and gram.shape == (cross.shape[1],) * 2
-    if not is_fitting or len(gram) % max(count, 1):
+    if not is_fitting or len(gram) % layers:
         yield f"gram {list(gram.shape)} and cross {list(cross.shape)} do not fit together"
     elif not are_finite:
         yield "the matrices are not finite"
@@ -415,7 +417,9 @@ def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecip
     return TransformedDrafter(result, tuple(notes), record)
 
 
-def _refit(prior: Array, columns: Array, recipe: UpgradeRecipe, statistics: Statistics) -> Refit:
+def _refit(
+    prior: Array, columns: Array, recipe: UpgradeRecipe, statistics: Statistics
+) -> tuple[Array, Mapping[str, float]]:
     """The refit fc [hidden, aux*target_hidden], and the share of the old one's output that is unexplained.
 
     That is weighted as the fit: of all tokens, and where some are massive, of those and of the others. It is

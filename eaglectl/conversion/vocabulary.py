@@ -49,11 +49,7 @@ def draft_vocabulary(
     question: with the reading of --fix-reading that repairs them, if there is one.
     """
     dims = drafter.dims
-    # a table has numbers of its own where it is not made of the other (--fix-reading)
-    d2t, t2d = (
-        table if table and table.stored[0].endswith(name) else None
-        for name, table in ((name, drafter.tensors.get(name)) for name in ("d2t", "t2d"))
-    )
+    d2t, t2d = (_own_table(drafter, name) for name in ("d2t", "t2d"))
     producer = by_name(drafter.producer)
     if d2t is None and selected is None and t2d is not None and producer.has_unordered_rows:
         raise RefusedError(
@@ -78,6 +74,17 @@ def draft_vocabulary(
                 f"{refusal}; or pass --fix-reading {readings[0]}, as that table is whole", *place
             ) from None
         raise
+    _refuse_copied_rows(checkpoint, drafter, vocabulary)
+    return vocabulary
+
+
+def _own_table(drafter: Drafter, name: str) -> Tensor | None:
+    """d2t or t2d where it has numbers of its own: not made of the other (--fix-reading)."""
+    tensor = drafter.tensors.get(name)
+    return tensor if tensor and tensor.stored[0].endswith(name) else None
+
+
+def _refuse_copied_rows(checkpoint: Checkpoint, drafter: Drafter, vocabulary: DraftVocabulary) -> None:
     head = checkpoint.tensors.get("lm_head.weight")
     if head is not None and drafter.has_reduced_vocabulary:
         repeated, size = repeated_offsets(vocabulary.offsets, SAMPLED_ROWS), head.row_bytes
@@ -87,7 +94,6 @@ def draft_vocabulary(
                 "lm_head.weight repeats its row wherever d2t repeats its offset: it was pruned by rows of"
                 " d2t, not of i + d2t (TorchSpec's pruning fault); export again from the unpruned checkpoint"
             )
-    return vocabulary
 
 
 def table_readings(checkpoint: Checkpoint, drafter: Drafter) -> tuple[str, ...]:

@@ -120,15 +120,19 @@ def _shard(
     if stored and is_unchanged and all(step.action == "kept" for step in steps):
         return Shard(name, steps, max(stored.values()), copied=str(file))
     raw = header_json(plan.metadata, ((step.name, step.dtype, step.shape, step.nbytes) for step in steps))
-    start, largest, padding = 8 + len(raw), 0, 0
+    raw += b" " * _page_padding(8 + len(raw), steps, checkpoint)
+    header = len(raw).to_bytes(8, "little") + raw
+    return Shard(name, steps, len(header) + sum(step.nbytes for step in steps), header)
+
+
+def _page_padding(start: int, steps: Sequence[Step], checkpoint: Checkpoint) -> int:
+    """How many bytes to leave before the tensors, which would begin at `start`; 0 where nothing is gained."""
+    largest, padding = 0, 0
     for step in steps:
         if step.is_moved and step.nbytes > largest:
             largest, padding = step.nbytes, (checkpoint.tensors[step.stored[0]].start - start) % PAGE
         start += step.nbytes
-    if largest >= PAGE and padding % 8 == 0:
-        raw += b" " * padding
-    header = len(raw).to_bytes(8, "little") + raw
-    return Shard(name, steps, len(header) + sum(step.nbytes for step in steps), header)
+    return padding if largest >= PAGE and padding % 8 == 0 else 0
 
 
 def _shard_ranges(shard: Shard, checkpoint: Checkpoint) -> dict[str, Range]:
@@ -178,9 +182,7 @@ def write_plan(
         for shard in unlinked:
             output.write_weights(shard, checkpoint, counter)
         if len(shards) > 1:
-            weight_map = {step.name: shard.name for shard in shards for step in shard.steps}
-            index = {"metadata": {"total_size": plan.nbytes}, "weight_map": dict(sorted(weight_map.items()))}
-            output.write(INDEX, [_json(index)])
+            output.write(INDEX, [_json(_index(plan, shards))])
         output.write(CONFIG, [_json(plan.config)])
         for name in plan.copied_files:
             output.write(name, [checkpoint.source.read(name)])
@@ -198,6 +200,11 @@ def write_plan(
             options.check(folder.work)
         folder.publish()
     return options.out
+
+
+def _index(plan: ConversionPlan, shards: Sequence[Shard]) -> Mapping[str, Any]:
+    weight_map = {step.name: shard.name for shard in shards for step in shard.steps}
+    return {"metadata": {"total_size": plan.nbytes}, "weight_map": dict(sorted(weight_map.items()))}
 
 
 class _Output:

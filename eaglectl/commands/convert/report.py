@@ -60,16 +60,11 @@ def conversion_outline(
     plan, gate, is_plan = conversion.plan, conversion.gate, conversion.out is None
     serving = [] if is_quiet else _chosen(conversion, engines)
     command = next((row.command for row in serving if row.is_served), "")
-    rows = [Remark(toned(note.level), note.text) for note in urgent_notes(plan.notes)]
-    first = [] if is_quiet else [row for row in rows if row.word.text == "warning"][:MOST_WARNINGS]
-    others = [row for row in rows if row not in first]
+    warnings, others = _notes(plan, 0 if is_quiet else MOST_WARNINGS)
     is_start = plan.record.get("upgrade", {}).get("needs_finetune") and gate is None
-    written: list[Line] = [_summary(conversion), f"layers: trained on {trained_layers(plan.drafter.aux)}"]
-    if plan.drafter.target.origin:
-        written.append(f"target: {plan.drafter.target.origin}")
     sections = [
-        Section("", [Lines(written, is_unbroken=True)], has_heading=False),
-        Section("Warnings", [Remarks(first)]),
+        Section("", [Lines(_written(conversion), is_unbroken=True)], has_heading=False),
+        Section("Warnings", [Remarks(warnings)]),
         *([_gate(gate)] if gate else []),
         *([_trainers(plan)] if is_start else []),
         Section("Notes", [Remarks(others)], is_more=not is_plan),
@@ -178,6 +173,19 @@ def _trainers(plan: ConversionPlan) -> Section:
         " EAGLE-3.1 gains"
     )
     return Section("Train it with", [Table(("trainer", "settings"), rows), Lines([control])])
+
+
+def _notes(plan: ConversionPlan, most: int) -> tuple[list[Remark], list[Remark]]:
+    """The first warnings, at most so many, and all other notes."""
+    rows = [Remark(toned(note.level), note.text) for note in urgent_notes(plan.notes)]
+    first = [row for row in rows if row.word.text == "warning"][:most]
+    return first, [row for row in rows if row not in first]
+
+
+def _written(conversion: Conversion) -> list[Line]:
+    plan = conversion.plan
+    origin = [f"target: {plan.drafter.target.origin}"] if plan.drafter.target.origin else []
+    return [_summary(conversion), f"layers: trained on {trained_layers(plan.drafter.aux)}", *origin]
 
 
 def _summary(conversion: Conversion) -> str:
