@@ -26,9 +26,9 @@ import heldout  # noqa: E402
 import train  # noqa: E402
 
 import eaglectl  # noqa: E402
-from eaglectl.commands.convert.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.drafter.drafter import Rope  # noqa: E402
 from eaglectl.operations.converting import ConvertOptions  # noqa: E402
+from eaglectl.operations.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings  # noqa: E402
 from eaglectl.reference.target import load_target, load_tokenizer  # noqa: E402

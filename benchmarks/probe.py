@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 
 import eaglectl
-from eaglectl.commands.convert.upgrading import UpgradeOptions
 from eaglectl.operations.converting import ConvertOptions
+from eaglectl.operations.upgrading import UpgradeOptions
 from eaglectl.run.report import SmokeReport
 from tests.conftest import FIXTURES
 from tests.pairs import SECOND, TABLE, TINY, Trained, write_prompts

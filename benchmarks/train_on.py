@@ -25,8 +25,8 @@ NAME = "example/tiny-target"
 ANSWER, LENGTH = 128, 256
 
 import eaglectl  # noqa: E402
-from eaglectl.commands.convert.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.operations.converting import ConvertOptions  # noqa: E402
+from eaglectl.operations.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.reference.model import load_drafter  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings  # noqa: E402
 from eaglectl.reference.states import TransformersEngine  # noqa: E402

@@ -1,6 +1,5 @@
 """The public names of eaglectl, each with the module that has it: the one list of them."""
 
-from eaglectl.commands.convert.upgrading import upgrade as upgrade
 from eaglectl.commands.ready.run import ready as ready
 from eaglectl.commands.upload.run import upload as upload
 from eaglectl.commands.verify.run import verify as verify
@@ -23,7 +22,6 @@ from eaglectl.judge.judgement import Report as Report
 from eaglectl.judge.policy_file import read_policy as read_policy
 from eaglectl.judge.rule import Finding as Finding
 from eaglectl.judge.rule import Policy as Policy
-from eaglectl.operations.calibrating import calibrate as calibrate
 from eaglectl.operations.comparing import diff as diff
 from eaglectl.operations.converting import convert as convert
 from eaglectl.operations.diagnosing import diagnose as diagnose
@@ -40,6 +38,8 @@ from eaglectl.operations.options import UpgradeOptions as UpgradeOptions
 from eaglectl.operations.options import ValidateOptions as ValidateOptions
 from eaglectl.operations.smoking import load_only as load_only
 from eaglectl.operations.smoking import smoke as smoke
+from eaglectl.operations.upgrading import calibrate as calibrate
+from eaglectl.operations.upgrading import upgrade as upgrade
 from eaglectl.operations.validating import check_options as check_options
 from eaglectl.operations.validating import validate as validate
 from eaglectl.publish.plan import UploadPlan as UploadPlan

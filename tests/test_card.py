@@ -226,7 +226,7 @@ def test_what_a_gate_measured_goes_along_when_the_bytes_only_move(folder: Path) 
     [{"pruning": {}}, {"downgrade": {}}, {"upgrade": {**UPGRADE, "needs_finetune": True}, "gate": None}],
 )
 def test_what_a_gate_measured_is_not_told_of_another_drafter(folder: Path, later: dict[str, Any]) -> None:
-    from eaglectl.conversion.card import gate_lines
+    from eaglectl.conversion.writing import gate_lines
 
     assert gate_lines({**later, "previous": {"upgrade": UPGRADE, "gate": GATE}}) == []
 

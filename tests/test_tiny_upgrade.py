@@ -16,11 +16,11 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file  # noqa: E402
 
 import eaglectl  # noqa: E402
-from eaglectl.commands.convert.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.conversion.upgrade import UpgradeRecipe, read_statistics  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
 from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.operations.options import MeasureOptions  # noqa: E402
+from eaglectl.operations.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.progress import Progress  # noqa: E402
 from eaglectl.reference.target import TargetModel  # noqa: E402
 from eaglectl.run.job import EngineJob  # noqa: E402

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 torch = pytest.importorskip("torch")
 
 import eaglectl  # noqa: E402
-from eaglectl.commands.convert.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.conversion.arithmetic import decode, evaluate  # noqa: E402
 from eaglectl.conversion.upgrade import (  # noqa: E402
     ALL,
@@ -37,6 +36,7 @@ from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reader import read_drafter  # noqa: E402
 from eaglectl.operations import copies  # noqa: E402
 from eaglectl.operations.converting import ConvertOptions  # noqa: E402
+from eaglectl.operations.upgrading import UpgradeOptions  # noqa: E402
 from eaglectl.progress import Progress  # noqa: E402
 from eaglectl.reference import collecting  # noqa: E402
 from eaglectl.reference.collecting import solve_ridge  # noqa: E402

@@ -78,6 +78,11 @@ def encode(values: Array, dtype: str, name: str) -> bytes:
     return result.tobytes()
 
 
+def rounded(values: Array, dtype: str) -> Array:
+    """Numbers as `dtype` stores them: what is computed from them must use the stored ones."""
+    return decode(encode(values, dtype, "a scale"), dtype, "a scale").reshape(values.shape)
+
+
 def _to_bfloat16(values: Array) -> npt.NDArray[np.uint16]:
     # rounding to float32 first could round twice; to odd keeps what decides the second rounding
     single = values.astype("<f4")

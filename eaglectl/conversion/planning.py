@@ -18,10 +18,9 @@ from eaglectl.conversion.plan import (
     KeyChange,
     LeftBehind,
     Step,
-    StepOrigin,
     TransformedDrafter,
 )
-from eaglectl.conversion.readings import with_readings_fixed
+from eaglectl.conversion.readings import TABLES, with_readings_fixed
 from eaglectl.conversion.request import DEFAULT_LAYOUT, ConversionRequest
 from eaglectl.conversion.rewriting import (
     HEAD,
@@ -29,14 +28,14 @@ from eaglectl.conversion.rewriting import (
     rewritten_attention,
     with_head,
     with_one_norm,
+    with_rotation,
     with_whole_head,
     without_solved_problems,
 )
-from eaglectl.conversion.rotation import with_rotation
 from eaglectl.conversion.upgrade import UpgradeRecipe, at_version
 from eaglectl.conversion.vocabulary import draft_vocabulary, pruned
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT
-from eaglectl.drafter.drafter import Drafter, Feature, Level, Note, bias_feature
+from eaglectl.drafter.drafter import Drafter, Feature, Note, bias_feature
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor, is_quantised_part
 from eaglectl.drafter.vocabulary import ABSOLUTE, DraftVocabulary, as_int64, identity, offsets_record
 from eaglectl.engines.sglang import ids_in
@@ -58,7 +57,6 @@ WHY_NOT: Mapping[Feature, str] = {
     Feature.PARALLEL: "its mask_hidden has no place there",
     Feature.QK_NORM: "its q/k norms have no place there",
 }
-TABLES = ("d2t", "t2d")
 COPIED_SUFFIXES = (".md", ".txt", ".jinja", ".model")
 LEGAL_PREFIXES = ("LICENSE", "NOTICE")
 TRAINER_STATE = (
@@ -81,25 +79,22 @@ def make_plan(
 
     Raises UsageError for what must be asked, RefusedError for what cannot be done.
     """
-    name, is_for_training = request.layout or DEFAULT_LAYOUT, request.recipe is not None
+    name = request.layout or DEFAULT_LAYOUT
     if name not in writable() or (layout := by_name(name).layout) is None:
         raise UsageError(f"--for {name} is not a layout; these are: {', '.join(writable())}")
     format = by_name(name)
-    changed, reasons = _transformed(checkpoint, drafter, layout, request)
-    _check_expressible(changed.drafter, format, layout, is_for_training=is_for_training)
+    changed, reasons = _transformed(checkpoint, drafter, format, layout, request)
     vocabulary = draft_vocabulary(checkpoint, changed.drafter, answers, selected)
-    repairs = tuple(_repair_notes(drafter, vocabulary))
-    changed = changed.then(TransformedDrafter(changed.drafter, repairs, request.record))
+    changed = replace(changed, notes=(*changed.notes, *_repair_notes(drafter, vocabulary)))
     if request.head and (own := changed.drafter.tensors[HEAD].stored):
         whole, vocabulary = with_whole_head(checkpoint, changed.drafter, vocabulary, request.head)
-        changed = changed.then(TransformedDrafter(whole))
+        changed = replace(changed, drafter=whole)
         reasons |= dict.fromkeys((*own, *TABLES), "of the target's head, now whole")
     if request.pruning:
         fewer, vocabulary = pruned(changed.drafter, vocabulary, request.pruning)
         changed = changed.then(fewer)
-    drafter, record = changed.drafter, dict(changed.record)
+    drafter, record = changed.drafter, {**request.record, **changed.record}
     ids, id_notes = _ids(drafter, format, request.engines)
-    layout_notes = _layout_notes(drafter, format, layout, is_for_training=is_for_training)
     steps = _tensor_steps(checkpoint, drafter, layout, vocabulary, request.dtype)
     if any(step.name == "d2t" for step in steps):
         record["d2t"] = offsets_record(vocabulary.offsets)
@@ -119,24 +114,22 @@ def make_plan(
         left_tensors=tuple(_tensors_left_behind(checkpoint, drafter, steps, reasons)),
         left_files=left_files,
         copied_files=copied,
-        notes=(*changed.notes, *id_notes, *layout_notes),
+        notes=(*changed.notes, *id_notes, *_layout_notes(drafter, format, layout, request)),
         record=record,
     )
     return replace(plan, output=_read_back(plan, checkpoint.source))
 
 
 def _repair_notes(drafter: Drafter, vocabulary: DraftVocabulary) -> Iterator[Note]:
-    """What the output's d2t repairs, and what engines do with the source's."""
     if vocabulary.how.startswith(ABSOLUTE):
         yield Note("warning", "d2t", "d2t: token ids became offsets; as stored no engine accepts a token")
     elif "d2t" not in drafter.tensors and drafter.has_reduced_vocabulary:
-        first = drafter.dims.draft_vocab
-        text = f"d2t: made {vocabulary.how}; as stored engines propose the first {first} tokens"
-        yield Note("warning", "d2t", text)
+        stored = f"as stored engines propose the first {drafter.dims.draft_vocab} tokens"
+        yield Note("warning", "d2t", f"d2t: made {vocabulary.how}; {stored}")
 
 
 def _transformed(
-    checkpoint: Checkpoint, drafter: Drafter, layout: Layout, request: ConversionRequest
+    checkpoint: Checkpoint, drafter: Drafter, format: Format, layout: Layout, request: ConversionRequest
 ) -> tuple[TransformedDrafter, dict[str, str]]:
     """The drafter after every transformation but pruning, and why tensors are left behind, by stored name."""
     drafter = without_solved_problems(
@@ -173,6 +166,7 @@ def _transformed(
     changed = changed.then(in_ascending_order(changed.drafter))
     if request.rotation:
         changed = changed.then(with_rotation(checkpoint, changed.drafter, request.rotation))
+    _check_expressible(changed.drafter, format, layout, is_for_training=request.recipe is not None)
     reasons = dict.fromkeys(request.drop, "dropped as asked by --drop")
     reasons |= dict.fromkeys(zeros.values(), "all zeros, and this layout has no biases")
     return replace(changed, notes=(*changed.drafter.notes, *changed.notes)), reasons
@@ -188,19 +182,23 @@ def _ids(
     ids: dict[str, Sequence[int]] = {}
     notes: list[Note] = []
     for place in format.written_ids:
-        if place.key == NESTED_IDS and "atom" in engines:
-            ids[place.key] = boundaries  # ATOM reads this key as boundaries
-            continue
+        is_atoms = place.key == NESTED_IDS and "atom" in engines  # which reads this key as boundaries
         try:
-            ids[place.key] = ids_in(place, boundaries, drafter.target)
+            ids[place.key] = boundaries if is_atoms else ids_in(place, boundaries, drafter.target)
         except EaglectlError as error:
             if place.is_required:
                 raise
             if place.meaning == "output":
-                text = f"{format.title}: {error}; write it --for {default_format().name}"
-                raise RefusedError(text) from None
-            text = f"{error}; without them SGLang captures its default layers, so this output is for vLLM"
-            notes.append(Note("warning", "aux layers", text))
+                raise RefusedError(
+                    f"{format.title}: {error}; write it --for {default_format().name}"
+                ) from None
+            notes.append(
+                Note(
+                    "warning",
+                    "aux layers",
+                    f"{error}; without them SGLang captures its default layers, so this output is for vLLM",
+                )
+            )
     return ids, tuple(notes)
 
 
@@ -214,34 +212,30 @@ def _key_changes(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any
 
 
 def _layout_notes(
-    drafter: Drafter, format: Format, layout: Layout, *, is_for_training: bool
+    drafter: Drafter, format: Format, layout: Layout, request: ConversionRequest
 ) -> Iterator[Note]:
     base, is_sectioned = drafter.rope.theta, "mrope_section" in (drafter.rope.scaling or {})
     if layout.rope and base != layout.rope.base and not is_sectioned:
-        text = (
+        yield Note(
+            "warning",
+            "rope_theta",
             f"{format.title}'s own code rotates with base {layout.rope.base:g} whatever is stated, and this"
-            f" drafter has {base:g}: engines rotate as written, and training would go on with another"
+            f" drafter has {base:g}: engines rotate as written, and training would go on with another",
         )
-        yield Note("warning", "rope_theta", text)
     if layout.needs_embedding and "embed_tokens.weight" not in drafter.tensors:
-        level: Level = "warning" if is_for_training else "note"
-        yield Note(level, "embed_tokens", layout.needs_embedding)
+        yield Note("warning" if request.recipe else "note", "embed_tokens", layout.needs_embedding)
     written = sorted(drafter.features() & layout.cautions.keys())
     for text in dict.fromkeys(layout.cautions[feature] for feature in written):
         yield Note("warning", "training", text)
-    if drafter.has_reduced_vocabulary or "d2t" not in drafter.tensors:
-        return
-    text = "the full vocabulary's d2t and t2d are left out; vLLM from 0.30.0 on refuses them"
-    if layout.has_identity_map:
-        text = "identity d2t and t2d are written, as this producer does"
-    yield Note("note", "d2t", text)
+    if not drafter.has_reduced_vocabulary and "d2t" in drafter.tensors:
+        text = "the full vocabulary's d2t and t2d are left out; vLLM from 0.30.0 on refuses them"
+        identity_text = "identity d2t and t2d are written, as this producer does"
+        yield Note("note", "d2t", identity_text if layout.has_identity_map else text)
 
 
 def _check_settled(drafter: Drafter) -> None:
-    """Raise RefusedError with all of a drafter's problems, OpenFactError with all of its questions."""
     if problems := drafter.notes_at("problem"):
-        has_option = any(note.names_option for note in problems)
-        error = OptionNeededError if has_option else RefusedError
+        error = OptionNeededError if any(note.names_option for note in problems) else RefusedError
         raise error(listed((note.text for note in problems), "; "))
     if questions := drafter.notes_at("question"):
         raise OpenFactError(listed((note.text for note in questions), "; "))
@@ -283,14 +277,13 @@ def _check_expressible(
     )
     name = drafter.target.name
     if layout.nest and (name is None or name.startswith((".", "/", "~"))):
-        text = f"a config of {format.title} names the target by its Hub name; pass --target-name org/name"
-        raise UsageError(text)
+        raise UsageError(
+            f"a config of {format.title} names the target by its Hub name; pass --target-name org/name"
+        )
 
 
 def _missing_features(drafter: Drafter, layout: Layout) -> frozenset[Feature]:
-    """The features of a drafter that a layout has no place for."""
-    model_class = model_class_of(drafter.tensors, drafter.dims)
-    features = drafter.features()
+    features, model_class = drafter.features(), model_class_of(drafter.tensors, drafter.dims)
     return (features - layout.expresses) | (features & layout.lacks.get(model_class, frozenset()))
 
 
@@ -311,8 +304,9 @@ def _read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafte
         try:
             after = read_drafter(written, Answers(), plan.drafter.target)
         except EaglectlError as error:
-            text = f"written as {title}'s, this drafter could not be read back ({error}){other}"
-            raise RefusedError(text) from None
+            raise RefusedError(
+                f"written as {title}'s, this drafter could not be read back ({error}){other}"
+            ) from None
         if differences := "; ".join(_differences(plan.drafter, after)):
             raise RefusedError(
                 f"written as {title}'s, this drafter reads back as another: {differences}{other}"
@@ -348,10 +342,10 @@ def _without_dropped(drafter: Drafter, drop: Sequence[str]) -> Drafter:
 
     Raises UsageError for others.
     """
-    names = {name for name in drafter.tensors if name in ("mask_hidden", "t2d") or name.endswith(".bias")}
+    names = ["mask_hidden", "t2d", *(name for name in drafter.tensors if name.endswith(".bias"))]
     if drafter.dims.hidden == drafter.dims.target_hidden:
-        names.add("embed_tokens.weight")  # engines share the target's
-    optional = {tensor.stored[0]: name for name, tensor in drafter.tensors.items() if name in names}
+        names.append("embed_tokens.weight")  # engines share the target's
+    optional = {drafter.tensors[name].stored[0]: name for name in names if name in drafter.tensors}
     for name in drop:
         if name not in drafter.unknown and name not in optional:
             droppable = listed(sorted((*drafter.unknown, *optional))) or "nothing"
@@ -373,17 +367,15 @@ def _tensors_left_behind(
     """The stored tensors no step uses. Raises RefusedError for one without a reason to leave it."""
     used = {name for step in steps for name in step.stored}
     for name in checkpoint.tensors:
-        if name in used:
-            continue
-        if why := drafter.strays.get(name) or reasons.get(name):
-            yield LeftBehind(name, why)
-        elif canonical_name(name) in ("d2t", "t2d"):
+        why = drafter.strays.get(name) or reasons.get(name)
+        if not why and canonical_name(name) in TABLES:
             why = "the identity map of a full vocabulary, which says nothing"
             if drafter.has_reduced_vocabulary:
                 why = "made of the other table (--fix-reading)"
-            yield LeftBehind(name, why)
-        else:
+        if not why and name not in used:
             raise OptionNeededError(f"{name} would be lost; pass --drop {name} if it may be left behind")
+        if why and name not in used:
+            yield LeftBehind(name, why)
 
 
 def _side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehind, ...]]:
@@ -391,20 +383,23 @@ def _side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehi
 
     Raises UnreadableError for one to copy that is larger than any of its kind.
     """
-    copied, left = [], list[LeftBehind]()
+    copied: list[str] = []
+    left: list[LeftBehind] = []
     for name in checkpoint.source.names():
         if name in checkpoint.weight_files or name in REWRITTEN or "/" in name:
             continue
         is_settings = name.endswith(".json") and "index" not in name
-        if name in TRAINER_STATE:
-            left.append(LeftBehind(name, "how far a trainer was, which says nothing of the drafter"))
-        elif is_settings or name.endswith(COPIED_SUFFIXES) or name.upper().startswith(LEGAL_PREFIXES):
+        is_text = name.endswith(COPIED_SUFFIXES) or name.upper().startswith(LEGAL_PREFIXES)
+        if (is_settings or is_text) and name not in TRAINER_STATE:
             check_whole(checkpoint.source.place, name, checkpoint.source.size(name))
             copied.append(name)
-        elif name.endswith(".py"):
-            left.append(LeftBehind(name, "code is not shipped with weights"))
-        else:
-            left.append(LeftBehind(name, "not part of a drafter's release"))
+            continue
+        why = (
+            "code is not shipped with weights" if name.endswith(".py") else "not part of a drafter's release"
+        )
+        if name in TRAINER_STATE:
+            why = "how far a trainer was, which says nothing of the drafter"
+        left.append(LeftBehind(name, why))
     return tuple(copied), tuple(left)
 
 
@@ -442,43 +437,39 @@ def _tensor_steps(
 
 
 def _step(checkpoint: Checkpoint, tensor: Tensor, layout: Layout, dtype: str | None) -> Step:
-    origin, written = _origin(tensor, dtype)
-    nbytes, is_whole = prod(tensor.shape) * DTYPE_BITS[written] // 8, False
-    if isinstance(origin, tuple):
-        nbytes = sum(segment.stop - segment.start for segment in origin)
-        first = origin[0].stored
-        is_whole = origin == (Segment(first, 0, checkpoint.tensors[first].nbytes),)
-    name = written_name(tensor.name, layout)
-    return Step(name, written, tensor.shape, nbytes, origin, tensor.stored, is_whole)
-
-
-def _origin(tensor: Tensor, dtype: str | None) -> tuple[StepOrigin, str]:
-    """The origin of the tensor's bytes as written, cast to `dtype` where one is given, and its dtype."""
+    """The tensor as it is written, cast to `dtype` where one is given."""
     is_cast = dtype is not None and tensor.dtype in FLOATS and dtype != tensor.dtype
-    match tensor.origin:
+    written, origin, is_whole = tensor.dtype, tensor.origin, False
+    match origin:
         case Computed(how=how):
             if tensor.dtype not in ITEM_SIZE:
                 raise RefusedError(
                     f"{tensor.name} is {tensor.dtype}; {how} needs its numbers: convert the unquantised"
                     " drafter"
                 )
-            return tensor.origin, dtype or tensor.dtype
-        case Absorbed() if is_cast:
-            raise RefusedError(
-                f"{tensor.name}: --dtype cannot be joined with rearranging w_kc and w_vc; convert first, then"
-                " cast the result"
-            )
+            written = dtype or tensor.dtype
         case Absorbed():
-            if DTYPE_BITS[tensor.dtype] < 8:
-                raise RefusedError(
+            check(
+                (
+                    is_cast,
+                    f"{tensor.name}: --dtype cannot be joined with rearranging w_kc and w_vc; convert first,"
+                    " then cast the result",
+                ),
+                (
+                    DTYPE_BITS[tensor.dtype] < 8,
                     f"{tensor.name}: w_kc and w_vc are {tensor.dtype}, whose elements cannot be moved one by"
-                    " one"
-                )
-            return tensor.origin, tensor.dtype
+                    " one",
+                ),
+                error=RefusedError,
+            )
+        case _ if is_cast:
+            written = dtype or tensor.dtype
+            origin = Computed(CAST, (tensor,), lambda values: values, by_rows=True)
         case segments:
-            if is_cast and dtype is not None:
-                return Computed(CAST, (tensor,), lambda values: values, by_rows=True), dtype
-            return segments, tensor.dtype
+            first = segments[0].stored
+            is_whole = segments == (Segment(first, 0, checkpoint.tensors[first].nbytes),)
+    nbytes, name = prod(tensor.shape) * DTYPE_BITS[written] // 8, written_name(tensor.name, layout)
+    return Step(name, written, tensor.shape, nbytes, origin, tensor.stored, is_whole)
 
 
 def _vocabulary_steps(

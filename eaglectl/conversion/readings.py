@@ -105,8 +105,9 @@ def with_readings_fixed(drafter: Drafter, fixes: Sequence[tuple[str, str]]) -> T
         change = READINGS[key].change.format(value=value.replace("-", " "))
         names = ", ".join(move.name for move in asked) or "heads"
         kept = "one is added to or taken off each number" if key == NORM_WEIGHTS else "no value changes"
-        text = f"{key}={value}: {names} {change} as asked by --fix-reading; {kept}"
-        notes.append(Note("note", "reading", text))
+        notes.append(
+            Note("note", "reading", f"{key}={value}: {names} {change} as asked by --fix-reading; {kept}")
+        )
     record = {"fixed_readings": [f"{key}={value}" for key, value in fixes]} if fixes else {}
     return TransformedDrafter(drafter, tuple(notes), record)
 
@@ -137,8 +138,12 @@ def with_moves(drafter: Drafter, moves: Iterable[Move]) -> Drafter:
         if move.blocks is not None:
             tensor = tensor.with_blocks(move.blocks)
         if move.added:
-            how = f"{move.added:+d} to each number"
-            tensor = replace(tensor, origin=Computed(how, (tensor,), partial(operator.add, move.added)))
+            tensor = replace(
+                tensor,
+                origin=Computed(
+                    f"{move.added:+d} to each number", (tensor,), partial(operator.add, move.added)
+                ),
+            )
         if move.dtype:
             tensor = replace(tensor, dtype=move.dtype)
         moved[move.name] = replace(tensor, name=move.name)
@@ -198,8 +203,9 @@ def _made_of(name: str, source: str) -> _Declared:
         if has_both and (name == "t2d" or not by_name(drafter.producer).has_unordered_rows):
             yield f"from-{source}"
 
-    title = f"{name} made of {source}"
-    return _Declared(title, values, lambda *_: iter([Move(name, source)]), change="made {value}")
+    return _Declared(
+        f"{name} made of {source}", values, lambda *_: iter([Move(name, source)]), change="made {value}"
+    )
 
 
 # ---------------------------------------------------------------------------------------- rotary pairing
@@ -257,19 +263,16 @@ def _orders(drafter: Drafter) -> Iterator[str]:
 
 def _normed_orders(drafter: Drafter) -> Iterator[str]:
     has_norms = drafter.norms.fc_norm or "input_norm.weight" in drafter.tensors
-    if has_norms and "mask_hidden" not in drafter.tensors:
-        yield from _orders(drafter)
+    return _orders(drafter) if has_norms and "mask_hidden" not in drafter.tensors else iter(())
 
 
 def _state_moves(drafter: Drafter, value: str) -> Iterator[Move]:
     """The blocks of fc with the norms before them."""
     order = _order(value)
-    for name in ("fc.weight", "input_norm.weight"):
-        if name in drafter.tensors:
-            yield Move(name, name, blocks=order)
-    for new, old in enumerate(order):
-        if (name := f"fc_norm.{old}.weight") in drafter.tensors:
-            yield Move(f"fc_norm.{new}.weight", name)
+    names = ("fc.weight", "input_norm.weight")
+    yield from (Move(name, name, blocks=order) for name in names if name in drafter.tensors)
+    if drafter.norms.fc_norm:
+        yield from (Move(f"fc_norm.{new}.weight", f"fc_norm.{old}.weight") for new, old in enumerate(order))
 
 
 # ------------------------------------------------------------------------------------ norms and inputs
@@ -277,9 +280,9 @@ def _state_moves(drafter: Drafter, value: str) -> Iterator[Move]:
 
 def _input_moves(drafter: Drafter, _: str) -> Iterator[Move]:
     """The halves of the first layer's input, embedding and state, in the weights that read it."""
-    for part in ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa"):
-        if (name := f"layers.0.self_attn.{part}.weight") in drafter.tensors:
-            yield Move(name, name, blocks=(1, 0))
+    parts = ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa")
+    names = (f"layers.0.self_attn.{part}.weight" for part in parts)
+    return (Move(name, name, blocks=(1, 0)) for name in names if name in drafter.tensors)
 
 
 # ---------------------------------------------------------------------------------------------- heads
@@ -287,22 +290,17 @@ def _input_moves(drafter: Drafter, _: str) -> Iterator[Move]:
 
 def _head_orders(drafter: Drafter) -> Iterator[str]:
     """Query heads rotated, and the two ways to lay out groups."""
-    dims = drafter.dims
-    count = dims.heads
+    count, groups = drafter.dims.heads, drafter.dims.kv_heads
     steps: list[int] = list(range(1, count))
     if count > MOST_ROTATED_HEADS:
         powers = [2**power for power in range(count.bit_length()) if 2**power < count]
         steps = sorted({step % count for power in powers for step in (power, -power)})
     orders = [tuple((head + step) % count for head in range(count)) for step in steps]
-    if 1 < dims.kv_heads < count:
-        orders += [_tiled(count, dims.kv_heads), _tiled(count, count // dims.kv_heads)]
+    for columns in (groups, count // groups) if 1 < groups < count else ():
+        # read by columns, where they were written by rows of so many
+        orders.append(tuple(place for first in range(columns) for place in range(first, count, columns)))
     for order in dict.fromkeys(orders):
         yield ",".join(map(str, order))
-
-
-def _tiled(count: int, columns: int) -> tuple[int, ...]:
-    """The places of `count` heads read by columns, that were written by rows of `columns`."""
-    return tuple(row * columns + column for column in range(columns) for row in range(count // columns))
 
 
 def _head_moves(drafter: Drafter, value: str) -> Iterator[Move]:
@@ -319,12 +317,9 @@ def _head_moves(drafter: Drafter, value: str) -> Iterator[Move]:
 def _head_sizes(drafter: Drafter) -> Iterator[str]:
     """Half and twice the head size, where the rows of q_proj and k_proj are whole heads of it."""
     dims = drafter.dims
-    if not dims.head_dim or any(
-        name.endswith(("q_norm.weight", "k_norm.weight")) for name in drafter.tensors
-    ):
-        return
-    for size in (dims.head_dim // 2, dims.head_dim * 2):
-        rows = (dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim)
+    is_normed = any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in drafter.tensors)
+    rows = (dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim)
+    for size in (dims.head_dim // 2, dims.head_dim * 2) if dims.attention != "MLA" and not is_normed else ():
         if size >= LEAST_HEAD and size % 2 == 0 and all(count % size == 0 for count in rows):
             yield str(size)
 

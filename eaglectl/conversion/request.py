@@ -10,8 +10,7 @@ from eaglectl.formats.catalogue import default_format
 from eaglectl.options import Option, Options
 
 if TYPE_CHECKING:
-    from eaglectl.conversion.rewriting import TargetMatrix
-    from eaglectl.conversion.rotation import TargetRotation
+    from eaglectl.conversion.rewriting import TargetMatrix, TargetRotation
     from eaglectl.conversion.upgrade import UpgradeRecipe as UpgradeRecipe
 else:  # what the options do not make; numpy's modules
     UpgradeRecipe = TargetRotation = TargetMatrix = Any

@@ -6,7 +6,6 @@ EAGLE-3's acceptance; only training with the two norms improves on that.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from math import sqrt
@@ -20,23 +19,21 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.base import Result
-from eaglectl.conversion.arithmetic import Array, decode, encode, evaluate
+from eaglectl.conversion.arithmetic import Array, evaluate, rounded
 from eaglectl.conversion.plan import TransformedDrafter
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import OptionNeededError, RefusedError, UnreadableError, UsageError, check
-from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.checkpoint import Checkpoint, read_weight_file
 from eaglectl.files.digests import hashed
 from eaglectl.files.files import MIB, open_regular, read_small_file
-from eaglectl.files.header import header_json, header_length, parse_header, parse_json
+from eaglectl.files.header import header_json, parse_json
 from eaglectl.files.source import Source
 from eaglectl.files.writer import STATISTICS, Folder
 from eaglectl.text import listed
 
-STRENGTH = (
-    1e-2  # of the ridge; 1e-3 does as well: on the tiny pair the two differ by less than their intervals
-)
-Refit = tuple[Array, Mapping[str, float]]
+# of the ridge; 1e-3 does as well: on the tiny pair the two differ by less than their intervals
+STRENGTH = 1e-2
 # the relative residual of all tokens, of the massive ones, and of the others
 ALL, MASSIVE, OTHERS = "relative_residual", "relative_residual_massive", "relative_residual_others"
 LARGE_RESIDUAL = 0.15  # the shrinking alone leaves about a tenth
@@ -69,7 +66,6 @@ FAR_SIGMA = 0.15  # relative to all prompts together; 30 % cost 6 % of acceptanc
 
 
 FILE, MATRICES = "statistics.json", "statistics.safetensors"
-SCHEMA = STATISTICS.schema
 MAX_STATISTICS = 64 * MIB
 WRITES = "`eaglectl calibrate SOURCE -o calibration --target TARGET` writes"
 UNSTATED = {"prompts", "matrices", "out", "trust_remote_code"}  # in eaglectl.json
@@ -88,11 +84,6 @@ class Matrices(Struct, frozen=True):
     cross: Array
     massive_states: Array | None = None
     massive_outputs: Array | None = None
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """All of them that there are, by name."""
-        return {name: array for name, array in msgspec.structs.asdict(self).items() if array is not None}
 
 
 class MassiveTokens(Struct, frozen=True):
@@ -181,8 +172,7 @@ class UpgradeRecipe(Struct, frozen=True, eq=False):
 def drafter_digest(checkpoint: Checkpoint, drafter: Drafter) -> str:
     """SHA-256 over the float tensors by canonical name: the same for every layout of one drafter."""
     digest = hashlib.sha256()
-    for name in sorted(drafter.tensors):
-        tensor = drafter.tensors[name]
+    for name, tensor in sorted(drafter.tensors.items()):
         if name in ("d2t", "t2d") or not isinstance(tensor.origin, tuple):
             continue
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
@@ -196,12 +186,11 @@ def target_digest(source: Source) -> str:
     """SHA-256 of a target's config, and of the size, first and last 64 KiB of each weight file."""
     digest = hashlib.sha256()
     for name in source.names():
-        if name != "config.json" and not name.endswith((".safetensors", ".bin")):
-            continue
-        size = source.size(name)
-        digest.update(f"{name} {size}\n".encode())
-        for start in sorted({0, max(0, size - ENDS)}):
-            digest.update(source.read(name, start, min(start + ENDS, size)))
+        if name == "config.json" or name.endswith((".safetensors", ".bin")):
+            size = source.size(name)
+            digest.update(f"{name} {size}\n".encode())
+            for start in sorted({0, max(0, size - ENDS)}):
+                digest.update(source.read(name, start, min(start + ENDS, size)))
     return digest.hexdigest()
 
 
@@ -211,7 +200,7 @@ def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
     Raises UsageError where it exists, UnreadableError where nothing can be written.
     """
     document = {
-        "schema": SCHEMA,
+        "schema": STATISTICS.schema,
         "eaglectl": eaglectl.__version__,
         **statistics.described(),
         "prompts": list(statistics.prompts),
@@ -227,7 +216,8 @@ def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
 
 
 def _stored(matrices: Matrices) -> Iterator[bytes]:
-    arrays = {name: np.ascontiguousarray(array, "<f8") for name, array in matrices.arrays.items()}
+    stored = {name: part for name, part in msgspec.structs.asdict(matrices).items() if part is not None}
+    arrays = {name: np.ascontiguousarray(array, "<f8") for name, array in stored.items()}
     entries = ((name, "F64", array.shape, array.nbytes) for name, array in arrays.items())
     raw = header_json({"format": "np"}, entries)
     yield len(raw).to_bytes(8, "little") + raw
@@ -243,7 +233,7 @@ def read_statistics(folder: Path) -> Statistics:
     """
     try:
         value = parse_json(FILE, read_small_file(folder / FILE, MAX_STATISTICS, "--calibration"))
-        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        if not isinstance(value, dict) or value.get("schema") != STATISTICS.schema:
             raise UnreadableError(f"{FILE} is not what this version of it writes")
         statistics = msgspec.convert({**value, "matrices": None}, Statistics)
         statistics = replace(statistics, matrices=_matrices(folder, value))
@@ -267,19 +257,16 @@ def _matrices(folder: Path, document: Mapping[str, Any]) -> Matrices | None:
     Raises UnreadableError where they differ or are truncated.
     """
     stated, path = document.get("matrices"), folder / MATRICES
-    if not stated and not path.exists():
+    if not stated:
         return None
-    with open_regular(path, "--calibration") as file:
-        size = os.fstat(file.fileno()).st_size
-        length = header_length(MATRICES, file.read(8), size)
-        header = parse_header(MATRICES, file.read(length), size)
-        file.seek(0)
-        if stated and hashlib.file_digest(file, "sha256").hexdigest() != stated["sha256"]:
+    file = read_weight_file(path)
+    with open_regular(path, "--calibration") as opened:
+        if hashlib.file_digest(opened, "sha256").hexdigest() != stated["sha256"]:
             raise UnreadableError(f"{MATRICES} is not the file that was written with {FILE}")
-    if any(tensor.dtype != "F64" for tensor in header.tensors):
+    if any(tensor.dtype != "F64" for tensor in file.tensors.values()):
         raise UnreadableError(f"{MATRICES} is not float64")
     arrays = {
-        tensor.name: np.memmap(path, "<f8", "r", tensor.start, tensor.shape) for tensor in header.tensors
+        name: np.memmap(path, "<f8", "r", tensor.start, tensor.shape) for name, tensor in file.tensors.items()
     }
     return Matrices(
         arrays["gram"], arrays["cross"], arrays.get("massive_states"), arrays.get("massive_outputs")
@@ -294,13 +281,16 @@ def _faults(statistics: Statistics) -> Iterator[str]:
     sizes = (*statistics.rms, *statistics.sigmas.values(), statistics.eps, statistics.sigma)
     if not all(size > 0 for size in (*sizes, statistics.tokens)):
         yield "a size is not above 0"
-    if matrices is None:
-        return
+    if matrices is not None:
+        yield from _matrix_faults(matrices, max(count, 1))
+
+
+def _matrix_faults(matrices: Matrices, layers: int) -> Iterator[str]:
     gram, cross = matrices.gram, matrices.cross
     with np.errstate(invalid="ignore", over="ignore"):
         are_finite = bool(np.isfinite(gram.sum()) and np.isfinite(cross.sum()))
     is_fitting = gram.ndim == 2 and cross.ndim == 2 and gram.shape == (cross.shape[1],) * 2
-    if not is_fitting or len(gram) % max(count, 1):
+    if not is_fitting or len(gram) % layers:
         yield f"gram {list(gram.shape)} and cross {list(cross.shape)} do not fit together"
     elif not are_finite:
         yield "the matrices are not finite"
@@ -370,9 +360,7 @@ def at_version(
         return TransformedDrafter(drafter, (Note("warning", "upgrade", ALREADY),))
     if version in (None, drafter.version):
         return TransformedDrafter(drafter)
-    if version == "3.1":
-        return upgrade(checkpoint, drafter, recipe)
-    return downgrade(checkpoint, drafter)
+    return upgrade(checkpoint, drafter, recipe) if version == "3.1" else downgrade(checkpoint, drafter)
 
 
 def upgrade(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> TransformedDrafter:
@@ -393,44 +381,45 @@ def upgrade(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> 
 
 
 def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> TransformedDrafter:
-    statistics = recipe.statistics
-    mode = recipe.fc_norm if statistics else "ones"
-    scales = [1.0] * drafter.dims.aux
-    if statistics and mode != "ones":
-        written = recipe.dtype or drafter.tensors["norm.weight"].dtype
-        scales = [rounded_to(rms, written) for rms in statistics.rms]
-    dtype, size = drafter.tensors["norm.weight"].dtype, drafter.dims.target_hidden
-    how = "ones" if mode == "ones" else "median RMS of the state, every channel"
-    tensors = dict(drafter.tensors)
+    statistics, dtype = recipe.statistics, drafter.tensors["norm.weight"].dtype
+    mode, how = recipe.fc_norm, "median RMS of the state, every channel"
+    scales, notes = [1.0] * drafter.dims.aux, list(state_warnings(statistics)) if statistics else []
+    if not statistics or mode == "ones":
+        mode, how = "ones", "ones"
+    else:
+        scales = rounded(np.array(statistics.rms), recipe.dtype or dtype).tolist()
+    tensors, size = dict(drafter.tensors), drafter.dims.target_hidden
     for index, scale in enumerate(scales):
         name = f"fc_norm.{index}.weight"
         tensors[name] = Tensor(name, dtype, (size,), Computed(how, (), partial(np.full, size, scale)))
-    notes = list(state_warnings(statistics)) if statistics else []
     record: dict[str, Any] = {}
-    if statistics and mode == "refit":
-        if obstacle := refit_obstacle(statistics, drafter):
-            notes.append(obstacle)
-            mode = "calibrated"
-        else:
-            prior = evaluate(drafter.tensors["fc.weight"], checkpoint)
-            made, residuals = _refit(prior, np.repeat(scales, drafter.dims.target_hidden), recipe, statistics)
-            # massive tokens are few, and no norm fits both them and the others
-            if (residual := residuals.get(OTHERS, residuals[ALL])) > LARGE_RESIDUAL:
-                text = (
+    if statistics and mode == "refit" and (obstacle := refit_obstacle(statistics, drafter)):
+        notes.append(obstacle)
+        mode = "calibrated"
+    elif statistics and mode == "refit":
+        fc = tensors["fc.weight"]
+        made, residuals = _refit(evaluate(fc, checkpoint), np.repeat(scales, size), recipe, statistics)
+        # massive tokens are few, and no norm fits both them and the others
+        if (residual := residuals.get(OTHERS, residuals[ALL])) > LARGE_RESIDUAL:
+            notes.append(
+                Note(
+                    "warning",
+                    "fc.weight",
                     f"the refit leaves {residual:.0%} of what fc made unexplained; see what the gate says, or"
-                    " calibrate with more prompts"
+                    " calibrate with more prompts",
                 )
-                notes.append(Note("warning", "fc.weight", text))
-            fc = tensors["fc.weight"]
-            how = "ridge refit to the normed states"
-            tensors["fc.weight"] = replace(fc, origin=Computed(how, (fc,), lambda _: made))
-            record["refit"] = {"strength": STRENGTH, **residuals}
+            )
+        refit = Computed("ridge refit to the normed states", (fc,), lambda _: made)
+        tensors["fc.weight"] = replace(fc, origin=refit)
+        record["refit"] = {"strength": STRENGTH, **residuals}
     record |= {"fc_norm": mode, "scales": scales}
     result = replace(drafter, tensors=tensors, norms=replace(drafter.norms, fc_norm=True))
     return TransformedDrafter(result, tuple(notes), record)
 
 
-def _refit(prior: Array, columns: Array, recipe: UpgradeRecipe, statistics: Statistics) -> Refit:
+def _refit(
+    prior: Array, columns: Array, recipe: UpgradeRecipe, statistics: Statistics
+) -> tuple[Array, Mapping[str, float]]:
     """The refit fc [hidden, aux*target_hidden], and the share of the old one's output that is unexplained.
 
     That is weighted as the fit: of all tokens, and where some are massive, of those and of the others. It is
@@ -486,11 +475,14 @@ def _with_norm_output(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeR
     tensors, record = changed(switched, weight, size, recipe.dtype)
     notes = sigma_warnings(statistics) if statistics else ()
     if is_exact:
-        text = (
-            "norm_before_residual is true, so norm_output is the same function: nothing is lost and nothing"
-            " gained by it"
+        notes = (
+            Note(
+                "note",
+                "norm_output",
+                "norm_before_residual is true, so norm_output is the same function: nothing is lost and"
+                " nothing gained by it",
+            ),
         )
-        notes = (Note("note", "norm_output", text),)
     return TransformedDrafter(
         replace(switched, tensors={**drafter.tensors, **tensors}), notes, {**record, "is_exact": is_exact}
     )
@@ -501,7 +493,7 @@ def _absorbed(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """norm.weight is set to the size in every channel, and lm_head takes what it was."""
     norm, head = drafter.tensors["norm.weight"], drafter.tensors["lm_head.weight"]
-    sigma = rounded_to(size, dtype or norm.dtype)
+    sigma = float(rounded(np.array(size), dtype or norm.dtype))
     factors = weight / sigma
     uniform = Computed(f"sigma = {sigma:g}, every channel", (norm,), lambda _: np.full(norm.shape, sigma))
     scaled = Computed(
@@ -558,17 +550,18 @@ def downgrade(checkpoint: Checkpoint, drafter: Drafter) -> TransformedDrafter:
         ),
         error=RefusedError,
     )
-    text = "turned off: norm.weight is uniform and norm_before_residual true, so the function stays the same"
     return TransformedDrafter(
         replace(drafter, norms=replace(norms, norm_output=False)),
-        (Note("note", "norm_output", text),),
+        (
+            Note(
+                "note",
+                "norm_output",
+                "turned off: norm.weight is uniform and norm_before_residual true, so the function stays"
+                " the same",
+            ),
+        ),
         {"downgrade": {"norm_output": "off, exact"}},
     )
-
-
-def rounded_to(value: float, dtype: str) -> float:
-    """A number as `dtype` stores it: what is computed from it must use the stored value."""
-    return float(decode(encode(np.array([value]), dtype, "scale"), dtype, "scale")[0])
 
 
 def _rms(weight: Array) -> float:
@@ -649,10 +642,11 @@ def refit_obstacle(statistics: Statistics, drafter: Drafter) -> Note | None:
     why = f"{statistics.tokens} calibration tokens are too few to refit fc ({needed} at least)"
     if statistics.matrices is None:
         why = "the calibration holds no matrices to refit fc with"
-    text = (
-        f"{why}; the scales alone are set, as --fc-norm calibrated does: calibrate again, with more prompts"
+    return Note(
+        "warning",
+        "fc.weight",
+        f"{why}; the scales alone are set, as --fc-norm calibrated does: calibrate again, with more prompts",
     )
-    return Note("warning", "fc.weight", text)
 
 
 def state_warnings(statistics: Statistics) -> Iterator[Note]:
@@ -677,17 +671,16 @@ def state_warnings(statistics: Statistics) -> Iterator[Note]:
 
 def sigma_warnings(statistics: Statistics) -> tuple[Note, ...]:
     """A warning where sets of prompts differ in sigma, of which the output has one."""
-    far = {
-        name: sigma
-        for name, sigma in statistics.sigmas.items()
-        if abs(sigma / statistics.sigma - 1) > FAR_SIGMA
-    }
+    sigmas = sorted(statistics.sigmas.items())
+    far = [f"{name} {sigma:.4g}" for name, sigma in sigmas if abs(sigma / statistics.sigma - 1) > FAR_SIGMA]
     if not far:
         return ()
-    sets = ", ".join(f"{name} {sigma:.4g}" for name, sigma in sorted(far.items()))
-    text = (
-        f"what is fed back differs in size between sets of prompts ({sets}; all {statistics.sigma:.4g}), and"
-        " norm_output gives it one size: calibrate on prompts like those in production, and see that the"
-        " gate's are too"
+    return (
+        Note(
+            "warning",
+            "norm_output",
+            f"what is fed back differs in size between sets of prompts ({', '.join(far)}; all"
+            f" {statistics.sigma:.4g}), and norm_output gives it one size: calibrate on prompts like those in"
+            " production, and see that the gate's are too",
+        ),
     )
-    return (Note("warning", "norm_output", text),)

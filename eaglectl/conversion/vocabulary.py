@@ -49,11 +49,7 @@ def draft_vocabulary(
     question: with the reading of --fix-reading that repairs them, if there is one.
     """
     dims = drafter.dims
-    # a table has numbers of its own where it is not made of the other (--fix-reading)
-    d2t, t2d = (
-        table if table and table.stored[0].endswith(name) else None
-        for name, table in ((name, drafter.tensors.get(name)) for name in ("d2t", "t2d"))
-    )
+    d2t, t2d = (_own_table(drafter, name) for name in ("d2t", "t2d"))
     producer = by_name(drafter.producer)
     if d2t is None and selected is None and t2d is not None and producer.has_unordered_rows:
         raise RefusedError(
@@ -67,17 +63,28 @@ def draft_vocabulary(
             return from_tokens(selected, dims.draft_vocab, dims.vocab)
     try:
         offsets, mask = _stored_numbers(checkpoint, d2t), _stored_numbers(checkpoint, t2d)
-        recorded = recorded_meaning(checkpoint.record, offsets)
-        answer = answers.semantics.get("d2t", recorded)
+        answer = answers.semantics.get("d2t", recorded_meaning(checkpoint.record, offsets))
         vocabulary = read_vocabulary(offsets, mask, dims.draft_vocab, dims.vocab, answer)
     except RefusedError as refusal:
         readings, place = table_readings(checkpoint, drafter), (refusal.topic, refusal.where)
         if len(readings) > 1:
             raise OpenFactError(BOTH_WHOLE, *place) from None
         if readings:
-            words = f"{refusal}; or pass --fix-reading {readings[0]}, as that table is whole"
-            raise OptionNeededError(words, *place) from None
+            raise OptionNeededError(
+                f"{refusal}; or pass --fix-reading {readings[0]}, as that table is whole", *place
+            ) from None
         raise
+    _refuse_copied_rows(checkpoint, drafter, vocabulary)
+    return vocabulary
+
+
+def _own_table(drafter: Drafter, name: str) -> Tensor | None:
+    """d2t or t2d where it has numbers of its own: not made of the other (--fix-reading)."""
+    tensor = drafter.tensors.get(name)
+    return tensor if tensor and tensor.stored[0].endswith(name) else None
+
+
+def _refuse_copied_rows(checkpoint: Checkpoint, drafter: Drafter, vocabulary: DraftVocabulary) -> None:
     head = checkpoint.tensors.get("lm_head.weight")
     if head is not None and drafter.has_reduced_vocabulary:
         repeated, size = repeated_offsets(vocabulary.offsets, SAMPLED_ROWS), head.row_bytes
@@ -87,7 +94,6 @@ def draft_vocabulary(
                 "lm_head.weight repeats its row wherever d2t repeats its offset: it was pruned by rows of"
                 " d2t, not of i + d2t (TorchSpec's pruning fault); export again from the unpruned checkpoint"
             )
-    return vocabulary
 
 
 def table_readings(checkpoint: Checkpoint, drafter: Drafter) -> tuple[str, ...]:
@@ -168,12 +174,11 @@ def pruned(
         )
     tokens = most_counted(counts.by_token, rows, size, kept)
     kept_rows = [rows[token] for token in tokens]
-    before, after = counts.share(rows), counts.share(tokens)
     record = {
         "draft_vocab": size,
         "of": have,
-        "share": after,
-        "share_before": before,
+        "share": counts.share(tokens),
+        "share_before": counts.share(rows),
         "counts": counts.name,
         "sha256": counts.digest,
         "tokens_counted": counts.total,
@@ -184,30 +189,28 @@ def pruned(
         tensors={**drafter.tensors, head.name: head.with_rows(kept_rows)},
         dims=replace(drafter.dims, draft_vocab=size),
     )
-    notes = [
-        Note("warning", "draft_vocab_size", text)
-        for is_there, text in _warnings(counts, tokens, rows, request.kept)
-        if is_there
-    ]
-    text = (
-        f"{size} of {have} tokens stay; they are {after:.2%} of the {counts.total:,} counted in {counts.name}"
-        f"{f', {before:.2%} before' if before != 1.0 else ''}"
-    )
-    first = Note("note", "draft_vocab_size", text)
-    if after < SMALL_SHARE:
-        more = f"{text}: every other token ends a draft; give a larger --draft-vocab"
-        first = Note("warning", "draft_vocab_size", more)
+    notes = tuple(_notes(counts, tokens, rows, request.kept))
     fewer = vocabulary.selected(kept_rows, f"the {size} most counted tokens of {counts.name}")
-    return TransformedDrafter(smaller, (first, *notes), {"pruning": record}), fewer
+    return TransformedDrafter(smaller, notes, {"pruning": record}), fewer
 
 
-def _warnings(
+def _notes(
     counts: Counts, tokens: Sequence[int], rows: Mapping[int, int], special: Sequence[int] | None
-) -> tuple[tuple[object, str], ...]:
-    """What may be wrong with the tokens that stay; `special` are the target's (None: not known)."""
+) -> Iterator[Note]:
+    """What share stays, and what may be wrong with it; `special` are the target's (None: not known)."""
+    about, before, after = "draft_vocab_size", counts.share(rows), counts.share(tokens)
+    text = (
+        f"{len(tokens)} of {len(rows)} tokens stay; they are {after:.2%} of the {counts.total:,} counted in"
+        f" {counts.name}{f', {before:.2%} before' if before != 1.0 else ''}"
+    )
+    if after >= SMALL_SHARE:
+        yield Note("note", about, text)
+    else:
+        more = ": every other token ends a draft; give a larger --draft-vocab"
+        yield Note("warning", about, text + more)
     uncounted = sum(not counts.by_token.get(token) for token in set(tokens) - set(special or ()))
     missing = [token for token in special or () if token not in rows]
-    return (
+    warnings = (
         (
             uncounted,
             f"{uncounted} of the {len(tokens)} were never counted and fill it up, the lowest ids first; count"
@@ -228,6 +231,7 @@ def _warnings(
             f"the target's special tokens {missing} have no row in this drafter; it never drafts them",
         ),
     )
+    yield from (Note("warning", about, text) for is_there, text in warnings if is_there)
 
 
 def most_counted(

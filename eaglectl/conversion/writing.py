@@ -5,6 +5,7 @@ Memory does not grow with the checkpoint.
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,10 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.conversion.arithmetic import encoded, join_absorbed
-from eaglectl.conversion.card import conversion_card
 from eaglectl.conversion.plan import ConversionPlan, GeneratedBytes, Step
-from eaglectl.drafter.drafter import Note
+from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Tensor
-from eaglectl.errors import UsageError
+from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.digests import (
     HEADER_KEY,
@@ -33,14 +33,40 @@ from eaglectl.files.files import Stamp
 from eaglectl.files.header import DTYPE_BITS, header_json
 from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.files.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
-from eaglectl.files.record import RECORD_SCHEMA
+from eaglectl.files.record import RECORD_SCHEMA, history, is_untrained
 from eaglectl.files.source import PinnedSource, Source, changed
 from eaglectl.files.writer import Bytes, Copy, Folder
+from eaglectl.formats.catalogue import by_name
 from eaglectl.progress import ByteCounter, OnProgress
-from eaglectl.text import listed
+from eaglectl.text import as_markdown, listed, printable
 
 PAGE = 4096  # bytes of a page of memory, and of a block of most file systems
 REPORTED_BLOCK = 16 << 20  # bytes that are copied between two reports of progress
+DEFINITION = (
+    "Acceptance length: tokens that one step of the target gives, 1 + accepted drafted tokens / drafts. In"
+    " brackets: 95 % over prompts."
+)
+UNTRAINED = (
+    "> **Not trained, and not to be served.** `eaglectl convert --to 3.1 --init-only` wrote this as a start"
+    " for a trainer: its new norms were never trained and its acceptance was not looked at. Train it first."
+)
+FC_NORM = {
+    "refit": "on: every state is divided by its size, and fc is refit to the normed states",
+    "calibrated": "on: every state is divided by its size and multiplied by the median size; fc is as it was",
+    "ones": "on, with weights of ones; fc is as it was",
+    "off": "off",
+}
+NORM_OUTPUT = {
+    "absorbed": "on: the norm's weights went into lm_head",
+    "residual scaled": "on: the residual stream is scaled to the norm's size",
+    "flag": "on; no weight changed",
+    "as trained": "on, as it was trained",
+    "off": "off",
+}
+# ends a cell of a table, where it is not escaped
+BAR = re.compile(r"(?<!\\)\|")
+# steps after which a drafter is another one than the one that the gate measured
+OTHER = ("pruning", "downgrade", "upgrade")
 
 
 class Shard(Struct, frozen=True):
@@ -94,15 +120,19 @@ def _shard(
     if stored and is_unchanged and all(step.action == "kept" for step in steps):
         return Shard(name, steps, max(stored.values()), copied=str(file))
     raw = header_json(plan.metadata, ((step.name, step.dtype, step.shape, step.nbytes) for step in steps))
-    start, largest, padding = 8 + len(raw), 0, 0
+    raw += b" " * _page_padding(8 + len(raw), steps, checkpoint)
+    header = len(raw).to_bytes(8, "little") + raw
+    return Shard(name, steps, len(header) + sum(step.nbytes for step in steps), header)
+
+
+def _page_padding(start: int, steps: Sequence[Step], checkpoint: Checkpoint) -> int:
+    """How many bytes to leave before the tensors, which would begin at `start`; 0 where nothing is gained."""
+    largest, padding = 0, 0
     for step in steps:
         if step.is_moved and step.nbytes > largest:
             largest, padding = step.nbytes, (checkpoint.tensors[step.stored[0]].start - start) % PAGE
         start += step.nbytes
-    if largest >= PAGE and padding % 8 == 0:
-        raw += b" " * padding
-    header = len(raw).to_bytes(8, "little") + raw
-    return Shard(name, steps, len(header) + sum(step.nbytes for step in steps), header)
+    return padding if largest >= PAGE and padding % 8 == 0 else 0
 
 
 def _shard_ranges(shard: Shard, checkpoint: Checkpoint) -> dict[str, Range]:
@@ -152,9 +182,7 @@ def write_plan(
         for shard in unlinked:
             output.write_weights(shard, checkpoint, counter)
         if len(shards) > 1:
-            weight_map = {step.name: shard.name for shard in shards for step in shard.steps}
-            index = {"metadata": {"total_size": plan.nbytes}, "weight_map": dict(sorted(weight_map.items()))}
-            output.write(INDEX, [_json(index)])
+            output.write(INDEX, [_json(_index(plan, shards))])
         output.write(CONFIG, [_json(plan.config)])
         for name in plan.copied_files:
             output.write(name, [checkpoint.source.read(name)])
@@ -174,6 +202,11 @@ def write_plan(
     return options.out
 
 
+def _index(plan: ConversionPlan, shards: Sequence[Shard]) -> Mapping[str, Any]:
+    weight_map = {step.name: shard.name for shard in shards for step in shard.steps}
+    return {"metadata": {"total_size": plan.nbytes}, "weight_map": dict(sorted(weight_map.items()))}
+
+
 class _Output:
     """The files of the output as they are written, and what eaglectl.json states of each.
 
@@ -187,7 +220,6 @@ class _Output:
         self.linked: set[str] = set()
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
-        """Write a small file, with one digest of its bytes."""
         digest, sizes = hashlib.sha256(), list[int]()
         self.folder.write(name, hashed(parts, digest), sizes.append)
         self.files[name] = {"size": sum(sizes), "sha256": digest.hexdigest()}
@@ -214,7 +246,6 @@ class _Output:
         return True
 
     def stated(self) -> dict[str, Mapping[str, Any]]:
-        """Each file as eaglectl.json states it."""
         weights = {name: _stated(size, made.result()) for name, (size, made) in self.weights.items()}
         return dict(sorted({**self.files, **weights}.items()))
 
@@ -264,11 +295,14 @@ def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int
     linked = [f"{shard.name} (the source's {shard.copied})" for shard in shards if shard.copied]
     if not linked:
         return ()
-    text = (
-        f"--link: {listed(linked)} is one file under two names: an edit of it in the output changes the"
-        " source, and the other way round; leave --link out for a copy"
+    return (
+        Note(
+            "warning",
+            "link",
+            f"--link: {listed(linked)} is one file under two names: an edit of it in the output changes the"
+            " source, and the other way round; leave --link out for a copy",
+        ),
     )
-    return (Note("warning", "link", text),)
 
 
 def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,3 +395,145 @@ def _counted(parts: Iterable[Bytes], counter: ByteCounter) -> Iterator[Bytes]:
 
 def _json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def conversion_card(plan: ConversionPlan, record: Mapping[str, Any]) -> str:
+    """README.md for an output whose source has none; `record` is its eaglectl.json."""
+    drafter = plan.drafter
+    base, unserved = drafter.target.name, unserved_lines(record)
+    aux, gate = drafter.aux.boundaries, gate_lines(record)
+    boundaries = "the engines' default" if aux is None else f"boundaries {list(aux)}"
+    lines = [
+        "---",
+        *([f"base_model: {base}"] if base and is_repo_name(base) else []),
+        *(["library_name: vllm"] if not unserved else []),
+        "tags: [speculative-decoding, eagle3]",
+        "---",
+        "",
+        f"# EAGLE-{drafter.version} drafter",
+        "",
+        *unserved,
+        f"Converted from {as_markdown(plan.source)} ({format_title(drafter.producer)}) to"
+        f" {format_title(plan.layout)} by eaglectl {eaglectl.__version__}; aux layers: {boundaries}.",
+        "",
+        *doubt_lines(drafter),
+        *measured_lines(drafter),
+        *upgrade_lines(record),
+        *(["## Acceptance", "", DEFINITION, "", *gate] if gate else []),
+    ]
+    return "\n".join(lines)
+
+
+def unserved_lines(record: Mapping[str, Any]) -> list[str]:
+    """That no release of the engines asked for runs the output (`--force-unserved`); empty where one does."""
+    titles = [engine["engine"] for engine in record.get("unserved", ())]
+    if not titles:
+        return []
+    why = as_markdown(
+        "; ".join(dict.fromkeys(text for engine in record["unserved"] for text in engine["reasons"]))
+    )
+    return [f"> **Not served as trained** by any release asked for of {', '.join(titles)}: {why}.", ""]
+
+
+def format_title(name: str) -> str:
+    """A format's name for readers who know engines and trainers, and not eaglectl's table of formats."""
+    return by_name(name).title.partition(",")[0]
+
+
+def doubt_lines(drafter: Drafter) -> list[str]:
+    """What is open of the drafter, a quotation for each; empty where nothing is."""
+    texts = [f"> **Not settled:** {as_markdown(note.reason)}." for note in drafter.notes if note.is_open]
+    return [line for text in texts for line in (text, "")]
+
+
+def measured_lines(drafter: Drafter) -> list[str]:
+    """What the trainer's files left open and a measurement settled, a paragraph for each."""
+    entries = (entry for entry in drafter.settled if entry.by == "measured")
+    texts = [f"{entry.question}; {entry.answer}: {entry.evidence}" for entry in entries]
+    return [line for text in texts for line in (f"Measured: {as_markdown(text)}.", "")]
+
+
+def upgrade_lines(record: Mapping[str, Any]) -> list[str]:
+    """How the drafter became EAGLE-3.1, and whether it is untrained; empty where no record states it."""
+    lines = [UNTRAINED, ""] if is_untrained(record) else []
+    for one in history(record):
+        if isinstance(upgrade := one.get("upgrade"), Mapping):
+            return [*lines, "## How it became EAGLE-3.1", "", *table(("", ""), _method(one, upgrade)), ""]
+    return lines
+
+
+def gate_lines(record: Mapping[str, Any]) -> list[str]:
+    """What the gate measured; empty where there was none, or where the drafter has changed since."""
+    for one in history(record):
+        if isinstance(gate := one.get("gate"), Mapping):
+            return _gate(gate, is_earlier=one is not record)
+        if any(step in one for step in OTHER):
+            return []
+    return []
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
+    return [
+        *lines,
+        *(f"| {' | '.join(printable(BAR.sub('&#124;', cell)) for cell in row)} |" for row in rows),
+    ]
+
+
+def _method(record: Mapping[str, Any], upgrade: Mapping[str, Any]) -> list[tuple[str, str]]:
+    try:
+        fc_norm, norm_output = (
+            words.get(upgrade[key], as_markdown(str(upgrade[key])))
+            for key, words in (("fc_norm", FC_NORM), ("norm_output", NORM_OUTPUT))
+        )
+        if refit := upgrade.get("refit"):
+            fc_norm += f" ({float(refit['relative_residual']):.1%} of what it made is left unexplained)"
+        if upgrade.get("is_exact"):
+            norm_output += "; the same function as before"
+        calibration = upgrade.get("calibration")
+        tokens = (
+            f"{int(calibration['tokens']):,} tokens of prompts and the target's own answers"
+            if calibration
+            else "nothing"
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _broken("how it became EAGLE-3.1") from None
+    rows = [("fc_norm", fc_norm), ("norm_output", norm_output), ("calibrated on", tokens)]
+    if not record.get("gate") and not upgrade.get("needs_finetune"):
+        rows.append(("acceptance", "not compared with that of before (`--no-gate`)"))
+    return rows
+
+
+def _gate(gate: Mapping[str, Any], *, is_earlier: bool) -> list[str]:
+    try:
+        rows = [
+            [
+                str(int(row["k"])),
+                f"{row['acceptance_length_before']:.3f}",
+                f"{row['acceptance_length']:.3f}",
+                f"{row['ratio']:.3f} [{row['interval'][0]:.3f}, {row['interval'][1]:.3f}]",
+            ]
+            for row in gate["rows"]
+        ]
+        prompts, least = int(gate["prompts"]), float(gate["tolerance"])
+        engine, device, dtype = (as_markdown(str(gate[key])) for key in ("engine", "device", "dtype"))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        raise _broken("what the gate measured") from None
+    if not rows:
+        return []
+    when = ", before it was rewritten in this layout" if is_earlier else ""
+    about = (
+        f"EAGLE-3 before and EAGLE-3.1 after the conversion, drafting k tokens, on the same {prompts}"
+        f" prompts, none of them calibrated on ({engine}, {device}, {dtype}){when}; the ratio's lower bound"
+        f" had to reach {least:g}:"
+    )
+    return [about, "", *table(("k", "before", "after", "ratio"), rows), ""]
+
+
+def _broken(what: str) -> UnreadableError:
+    return UnreadableError(
+        f"eaglectl.json cannot be used: {what} is not as eaglectl writes it; convert again, or remove the"
+        " file",
+        where="eaglectl.json",
+    )

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from eaglectl.conversion.plan import ConversionPlan
 from eaglectl.conversion.planning import make_plan
 from eaglectl.conversion.request import DEFAULT_LAYOUT
-from eaglectl.conversion.rewriting import MATERIALIZE, find_target_matrix
-from eaglectl.conversion.rotation import find_rotation
+from eaglectl.conversion.rewriting import MATERIALIZE, find_rotation, find_target_matrix
 from eaglectl.conversion.writing import WriteOptions, link_notes, write_plan
 from eaglectl.drafter.drafter import Note, Target, are_stated
 from eaglectl.engines.registry import (
@@ -32,7 +31,6 @@ from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.writer import check_apart
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import Complete, command, completing, whole_commands
-from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Judgement
 from eaglectl.judge.outputs import (
@@ -117,7 +115,11 @@ def prepared(
     given = named and named.known(options.target_name)
     is_looked_at = options.dry_run and options.version != "3.1"
     with opened(original, path_text(out), is_looked_at=is_looked_at) as files:
-        choice = named or _target_of(files, options.answers, needs_weights=needs_target)
+        choice = named
+        if choice is None:  # what the checkpoint names; its config may be fetched where it is needed
+            may_fetch = read_drafter(files.checkpoint, options.answers, Target()).aux.boundaries is None
+            choice = choose_target(files.original, None, needs_weights=needs_target, may_fetch=may_fetch)
+            choice = fitting_target(choice, files.checkpoint, options.answers)
         target, options = given or choice.known(options.target_name), replace(options, target=choice.place)
         questions = measure_open_questions(files, target, options, on_progress)
         options = options.answered(questions.answers, questions.record)
@@ -166,8 +168,7 @@ def convert_files(
     if options.dry_run:
         return Conversion(plan, None, files.pickles, time.perf_counter() - start)
     serving = write_conversion(files, plan, place, options, on_progress)
-    seconds = time.perf_counter() - start
-    return Conversion(plan, place, files.pickles, seconds, serving=serving)
+    return Conversion(plan, place, files.pickles, time.perf_counter() - start, serving=serving)
 
 
 def check_options(original: FolderSource, out: StrPath | None, options: ConvertOptions) -> None:
@@ -199,28 +200,17 @@ def check_options(original: FolderSource, out: StrPath | None, options: ConvertO
             check_apart(Path(out), path)
 
 
-def _target_of(files: OpenedSource, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
-    """The target that the checkpoint names and that fits it; its config may be fetched where it is needed."""
-    drafter = read_drafter(files.checkpoint, answers, Target())
-    may_fetch = drafter.aux.boundaries is None
-    choice = choose_target(files.original, None, needs_weights=needs_weights, may_fetch=may_fetch)
-    return fitting_target(choice, files.checkpoint, answers)
-
-
 def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions) -> ConversionPlan:
     """The plan of a conversion, with a warning for each engine that would not run the output as trained."""
     drafter = read_drafter(files.checkpoint, options.answers, target)
     request = options.request
     if request.pruning and request.pruning.kept is None:
-        pruning = replace(request.pruning, kept=special_tokens(options.target))
-        request = replace(request, pruning=pruning)
+        request = replace(request, pruning=replace(request.pruning, kept=special_tokens(options.target)))
     if options.target_rotation is not None:
         if options.target is None:
             raise UsageError("--target-rotation needs the rotated target; pass --target with its weights")
-        rotated, layout = (
-            read_checkpoint(open_folder(options.target)),
-            by_name(options.layout or DEFAULT_LAYOUT).layout,
-        )
+        rotated = read_checkpoint(open_folder(options.target))
+        layout = by_name(options.layout or DEFAULT_LAYOUT).layout
         trained = options.trained_target and read_checkpoint(open_folder(options.trained_target))
         is_shared = layout is not None and any(ENGINES[name].shares_embedding for name in layout.engines)
         rotation = find_rotation(
@@ -279,7 +269,6 @@ def write_conversion(
 
 
 def _check_output(judgement: Judgement, source: str, options: ConvertOptions) -> None:
-    """Raise RefusedError for numbers in what is to be published that no training gives."""
     # the tokens that counts choose may well be the first ones
     faults = [
         fault for fault in judgement.faults if options.pruning is None or not fault.startswith(IDENTITY)

@@ -31,31 +31,12 @@ def pickles_copied(source: Source) -> Iterator[FolderSource | EaglectlError | No
                 folder = source.downloaded() if isinstance(source, HubSource) else source
                 assert isinstance(folder, FolderSource)
                 check_cached(folder)
-                pinned = stack.enter_context(PinnedSource(folder.root, folder.only))
-                copied, _ = stack.enter_context(without_pickles(pinned))
-                pinned.check_unchanged(is_status_compared=False)
+                files = stack.enter_context(opened(folder))
+                files.original.check_unchanged(is_status_compared=False)
+                copied = files.readable
         except EaglectlError as error:
             copied = error
         yield copied
-
-
-@contextmanager
-def without_pickles(
-    original: PinnedSource, near: Path | None = None
-) -> Iterator[tuple[FolderSource, tuple[str, ...]]]:
-    """The source, or a temporary safetensors copy of its pickles in the folder `near`; and the pickles."""
-    pickles = pickle_files(original)
-    if not pickles:
-        yield original, pickles
-        return
-    from eaglectl.files.pickles import unpickle
-
-    read_config(original)
-    for name in pickles:
-        original.pinned(name)
-    near = near if near and is_folder(near) else None
-    with scratch_folder(near) as scratch:
-        yield unpickle(original, scratch), pickles
 
 
 class OpenedSource(Struct, frozen=True):
@@ -80,15 +61,21 @@ def opened(
 
     With `is_looked_at` that is left out where their tables and a few ranges are enough for a plan.
     """
-    near = None if out is None else Path(out).parent
-    with PinnedSource(original.root, original.only) as pinned, ExitStack() as stack:
-        if is_looked_at and (pickles := pickle_files(pinned)):
-            checkpoint = read_checkpoint(pinned)
-            if not checkpoint.scattered:
-                yield OpenedSource(pinned, pickles, pinned, checkpoint)
-                return
-        readable, pickles = stack.enter_context(without_pickles(pinned, near))
-        yield OpenedSource(pinned, pickles, readable, read_checkpoint(readable))
+    with PinnedSource(original.root, original.only) as pinned:
+        pickles = pickle_files(pinned)
+        checkpoint = read_checkpoint(pinned) if is_looked_at or not pickles else None
+        if checkpoint and not (pickles and checkpoint.scattered):
+            yield OpenedSource(pinned, pickles, pinned, checkpoint)
+            return
+        from eaglectl.files.pickles import unpickle
+
+        read_config(pinned)
+        for name in pickles:
+            pinned.pinned(name)
+        near = None if out is None or not is_folder(Path(out).parent) else Path(out).parent
+        with scratch_folder(near) as scratch:
+            readable = unpickle(pinned, scratch)
+            yield OpenedSource(pinned, pickles, readable, read_checkpoint(readable))
 
 
 def selected_tokens_of(original: FolderSource, drafter: Drafter) -> tuple[int, ...] | None:

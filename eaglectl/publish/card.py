@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl import shell
-from eaglectl.conversion.card import (
+from eaglectl.conversion.writing import (
     DEFINITION,
     doubt_lines,
     format_title,

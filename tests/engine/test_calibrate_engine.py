@@ -12,10 +12,10 @@ import torch
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.commands.convert.upgrading import UpgradeOptions
 from eaglectl.conversion.upgrade import Statistics, read_statistics
 from eaglectl.errors import UnreadableError
 from eaglectl.operations.converting import ConvertOptions
+from eaglectl.operations.upgrading import UpgradeOptions
 from eaglectl.progress import Progress
 from eaglectl.reference.states import TransformersEngine
 from eaglectl.reference.target import load_target

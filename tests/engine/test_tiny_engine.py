@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.commands.convert.upgrading import UpgradeOptions
 from eaglectl.errors import EaglectlError
 from eaglectl.operations.converting import ConvertOptions
+from eaglectl.operations.upgrading import UpgradeOptions
 from eaglectl.run.report import SmokeReport
 from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault, in_vllms_layout
 

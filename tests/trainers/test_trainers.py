@@ -203,8 +203,8 @@ def test_the_states_that_a_trainer_trains_on_calibrate_as_a_run_does(trainer: st
 
 def statistics_of_a_run() -> Statistics:
     """Statistics over the trainers' tokens from a run of the target, by the API's own collection."""
-    from eaglectl.operations.calibrating import collect_statistics
     from eaglectl.operations.converting import prepared
+    from eaglectl.operations.upgrading import collect_statistics
 
     tokens = pair.states()["tokens"]
     prompts = [api_prompt(row[: -pair.ANSWER].tolist()) for row in tokens]

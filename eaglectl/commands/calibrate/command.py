@@ -30,7 +30,7 @@ def calibrate_command(
     With --states, the states are read from a trainer's files and the target is not run.
     """
     from eaglectl.formats.commands import command
-    from eaglectl.operations.calibrating import calibrate
+    from eaglectl.operations.upgrading import calibrate
     from eaglectl.shell import as_path
     from eaglectl.target import runnable_target
 

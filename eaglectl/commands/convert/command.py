@@ -37,12 +37,13 @@ def convert_command(
     Bytes move and nothing else: each tensor keeps its values unless a step is named.
     """
     from eaglectl.commands.convert.report import conversion_outline
-    from eaglectl.commands.convert.upgrading import upgrade
     from eaglectl.operations.converting import convert
 
     settings: OutputSettings = context.obj
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         if options.version == "3.1":
+            from eaglectl.operations.upgrading import upgrade  # late: it loads what runs targets
+
             conversion = upgrade(source, out, upgrading, options, on_progress=bar)
         else:
             _check_run(options, upgrading)

@@ -1,20 +1,11 @@
 """The JSON document of `convert`."""
 
-from eaglectl.conversion.plan import ConversionPlan, LeftBehind, Step
+from eaglectl.conversion.plan import ConversionPlan, Step
 from eaglectl.report.acceptance import MEASUREMENT, measured
 from eaglectl.report.documents.document import Parts
 from eaglectl.report.documents.drafter import DRAFTER
 from eaglectl.results import Conversion, OutputServing
 from eaglectl.run.report import Gate, GateRow
-
-
-def _seconds(conversion: Conversion) -> float:
-    return round(conversion.seconds, 3)
-
-
-def _left(plan: ConversionPlan) -> tuple[LeftBehind, ...]:
-    return (*plan.left_tensors, *plan.left_files)
-
 
 TAG = "eaglectl/convert/1"
 PARTS: Parts = {
@@ -22,7 +13,7 @@ PARTS: Parts = {
     **MEASUREMENT,
     Conversion: (
         "out",
-        ("seconds", _seconds),
+        ("seconds", lambda conversion: round(conversion.seconds, 3)),
         "plan",
         "commands",
         "serving",
@@ -37,7 +28,7 @@ PARTS: Parts = {
         "tensors=steps",
         "config",
         "changes",
-        ("left", _left),
+        ("left", lambda plan: (*plan.left_tensors, *plan.left_files)),
         "notes",
     ),
     Step: ("name", "action", "from=stored", "dtype", "shape", "bytes=nbytes", "how"),

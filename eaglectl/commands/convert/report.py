@@ -60,16 +60,11 @@ def conversion_outline(
     plan, gate, is_plan = conversion.plan, conversion.gate, conversion.out is None
     serving = [] if is_quiet else _chosen(conversion, engines)
     command = next((row.command for row in serving if row.is_served), "")
-    rows = [Remark(toned(note.level), note.text) for note in urgent_notes(plan.notes)]
-    first = [] if is_quiet else [row for row in rows if row.word.text == "warning"][:MOST_WARNINGS]
-    others = [row for row in rows if row not in first]
+    warnings, others = _notes(plan, 0 if is_quiet else MOST_WARNINGS)
     is_start = plan.record.get("upgrade", {}).get("needs_finetune") and gate is None
-    written: list[Line] = [_summary(conversion), f"layers: trained on {trained_layers(plan.drafter.aux)}"]
-    if plan.drafter.target.origin:
-        written.append(f"target: {plan.drafter.target.origin}")
     sections = [
-        Section("", [Lines(written, is_unbroken=True)], has_heading=False),
-        Section("Warnings", [Remarks(first)]),
+        Section("", [Lines(_written(conversion), is_unbroken=True)], has_heading=False),
+        Section("Warnings", [Remarks(warnings)]),
         *([_gate(gate)] if gate else []),
         *([_trainers(plan)] if is_start else []),
         Section("Notes", [Remarks(others)], is_more=not is_plan),
@@ -82,7 +77,6 @@ def conversion_outline(
 
 
 def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
-    """Where it was written and what these engines do with it, or why it was not."""
     plan, gate = conversion.plan, conversion.gate
     if conversion.out is None and gate is not None:
         return Words("nothing was written", "bad"), f": {plain(next(_ending(gate)))}"
@@ -90,12 +84,10 @@ def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
         producer, layout = by_name(plan.drafter.producer).title, by_name(plan.layout).title
         return f"nothing was written (--dry-run): EAGLE-{plan.drafter.version} from {producer} to {layout}"
     answer = answer_line([row.verdict for row in serving], plan.drafter.aux.boundaries)
-    out = Words(str(conversion.out), "strong")
-    return Words("wrote ", "good"), out, "; " if answer else "", *answer
+    return Words("wrote ", "good"), Words(str(conversion.out), "strong"), "; " if answer else "", *answer
 
 
 def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: str) -> list[Line]:
-    """What was measured, why engines do not run it as trained, and what stands for a file in the command."""
     lines: list[Line] = [answer.text for answer in conversion.measured]
     for row in serving:
         if not row.is_served:
@@ -113,7 +105,6 @@ def _chosen(conversion: Conversion, engines: Sequence[str]) -> list[OutputServin
 
 
 def _serving(conversion: Conversion, engines: Sequence[str]) -> Iterator[Section]:
-    """The command that serves the output in each other engine, or why it does not."""
     chosen = _chosen(conversion, engines)
     rest = [] if engines else [row for row in conversion.serving if row not in chosen]
     also = also_line((row.verdict.outcome, engine_names([row.verdict])) for row in rest)
@@ -128,7 +119,6 @@ def _serving(conversion: Conversion, engines: Sequence[str]) -> Iterator[Section
 
 
 def _gate(gate: "Gate") -> Section:
-    """Acceptance before and after an upgrade, and whether it was kept."""
     from eaglectl.report.acceptance import estimate
 
     about = (
@@ -142,8 +132,10 @@ def _gate(gate: "Gate") -> Section:
     head = ("k", "before", "after", "after / before", "from every position")
     lines = list(_ending(gate))
     if gate.prompts < FEW_PROMPTS:
-        text = f"{gate.prompts} prompts say little of others: give a hundred or more --prompts"
-        lines.insert(0, Words(text, "doubt"))
+        lines.insert(
+            0,
+            Words(f"{gate.prompts} prompts say little of others: give a hundred or more --prompts", "doubt"),
+        )
     return Section("Gate", [Table(head, rows), Lines(lines)], about)
 
 
@@ -183,8 +175,20 @@ def _trainers(plan: ConversionPlan) -> Section:
     return Section("Train it with", [Table(("trainer", "settings"), rows), Lines([control])])
 
 
+def _notes(plan: ConversionPlan, most: int) -> tuple[list[Remark], list[Remark]]:
+    """The first warnings, at most so many, and all other notes."""
+    rows = [Remark(toned(note.level), note.text) for note in urgent_notes(plan.notes)]
+    first = [row for row in rows if row.word.text == "warning"][:most]
+    return first, [row for row in rows if row not in first]
+
+
+def _written(conversion: Conversion) -> list[Line]:
+    plan = conversion.plan
+    origin = [f"target: {plan.drafter.target.origin}"] if plan.drafter.target.origin else []
+    return [_summary(conversion), f"layers: trained on {trained_layers(plan.drafter.aux)}", *origin]
+
+
 def _summary(conversion: Conversion) -> str:
-    """The version, the layout, the tensors by what becomes of them, the size and the time."""
     plan = conversion.plan
     counts = Counter(step.action for step in plan.steps)
     actions = ", ".join(f"{count} {action}" for action, count in counts.most_common())
@@ -197,8 +201,11 @@ def _summary(conversion: Conversion) -> str:
 def _changes(plan: ConversionPlan) -> Iterator[Section]:
     moved = [step for step in plan.steps if step.action != "kept"]
     moves = [(step.action, " + ".join(step.stored) or "config", step.name) for step in moved]
-    about = f"{len(plan.steps)}, {size(plan.nbytes)}; {len(plan.steps) - len(moved)} kept as they are"
-    yield Section("Tensors", [Table(("action", "from", "to"), moves)], about)
+    yield Section(
+        "Tensors",
+        [Table(("action", "from", "to"), moves)],
+        f"{len(plan.steps)}, {size(plan.nbytes)}; {len(plan.steps) - len(moved)} kept as they are",
+    )
     keys = [(change.key, _value(change.before), _value(change.after)) for change in plan.changes]
     yield Section("config.json", [Table(("key", "before", "after"), keys)], f"{len(keys)} keys change")
     if rows := [(left.name, left.why) for left in (*plan.left_tensors, *plan.left_files)]:
