@@ -294,7 +294,11 @@ def _report(
         target=subject.target.words,
         target_digest=subject.target.digest,
         off=tuple(sorted(policy.off)),
-        lowered={rule.id: policy.severity(rule) for rule in judgement.rules if policy.lowers(rule)},
+        lowered={
+            rule.id: policy.severity(rule)
+            for rule in judgement.rules
+            if SEVERITIES.index(policy.severity(rule)) < SEVERITIES.index(rule.severity)
+        },
         default_engines=tuple((label, why) for label, why in requested.items() if why),
     )
 
