@@ -1,7 +1,5 @@
 """The judgement of a drafter, made once: every command prints parts of it, `validate` its report."""
 
-import datetime
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
@@ -12,7 +10,6 @@ from eaglectl.base import Result
 from eaglectl.engines.engine import RuleResults, Verdict
 from eaglectl.engines.registry import ENGINES, UPDATE, unfollowed_verdict
 from eaglectl.errors import UnreadableError
-from eaglectl.formats.commands import completing
 from eaglectl.judge.rule import SEVERITIES, CannotLook, Finding, Policy, Rule, Severity, Suppression
 from eaglectl.judge.rules import rules
 from eaglectl.judge.subject import Subject
@@ -234,105 +231,6 @@ class Report(Result, frozen=True):
 
     def __fspath__(self) -> str:
         return self.path
-
-
-def judge(
-    subject: Subject, rules: Sequence[Rule], policy: Policy, fail_on: Severity | None, path: str
-) -> Report:
-    """Run `rules` over `subject`; a finding of severity `fail_on` or above fails it, with None nothing does.
-
-    Findings are ordered by severity, the highest first, then by rule. `path` is how commands name the
-    checkpoint.
-    """
-    start = time.perf_counter()
-    judgement = judge_drafter(subject, rules, policy)
-    complete = completing(path, subject.target.text, subject.answers)
-    reported, changes = _repairs(judgement, path)
-    report = _report([finding.completed(complete) for finding in reported], judgement, policy, fail_on, path)
-    if subject.read_error is not None and not any(each.severity == "error" for each in report.findings):
-        report = replace(report, problem=complete(str(subject.read_error)))
-    names = {rule.name for rule in judgement.rules}
-    unsettled = subject.drafter.unsettled if subject.read_error is None else ()
-    doubts = tuple(note.reason for note in unsettled if note.topic in names)
-    return replace(
-        report,
-        verdict=_check(judgement, report, is_open=bool(doubts or report.problem)),
-        unchecked=tuple(replace(entry, reason=complete(entry.reason)) for entry in judgement.unchecked),
-        releases=tuple(verdict.completed(complete) for verdict in judgement.releases),
-        smallest_changes=tuple(map(complete, changes)),
-        doubts=doubts,
-        questions=tuple(note.text for note in unsettled if note.level == "question"),
-        seconds=time.perf_counter() - start,
-    )
-
-
-def _report(
-    findings: Sequence[Finding], judgement: Judgement, policy: Policy, fail_on: Severity | None, path: str
-) -> Report:
-    """The report before its verdict: each finding is kept, or the first fitting suppression allows it."""
-    subject, today = judgement.subject, datetime.datetime.now(datetime.UTC).date()
-    expired = tuple(entry for entry in policy.suppressions if entry.until and entry.until < today)
-    valid = [entry for entry in policy.suppressions if entry not in expired]
-    pairs = [(finding, next((by for by in valid if by.covers(finding)), None)) for finding in findings]
-    suppressed = tuple(Suppressed(finding, by) for finding, by in pairs if by is not None)
-    kept = sorted((finding for finding, by in pairs if by is None), key=lambda finding: -finding.level)
-    used = {entry.by for entry in suppressed}
-    looked = {rule.id for rule in judgement.rules} - {entry.rule.id for entry in judgement.unchecked}
-    requested = {label: request.why for request in subject.requests for label in request.labels}
-    return Report(
-        source=subject.source.label,
-        path=path,
-        engines=tuple(requested),
-        verdict=CheckVerdict.PASS,
-        findings=tuple(kept),
-        suppressed=suppressed,
-        unused=tuple(entry for entry in valid if entry not in used and entry.rule in looked),
-        passed=judgement.passed,
-        policy=policy.origin,
-        fail_on=fail_on,
-        expired=expired,
-        target=subject.target.words,
-        target_digest=subject.target.digest,
-        off=tuple(sorted(policy.off)),
-        lowered={rule.id: policy.severity(rule) for rule in judgement.rules if policy.lowers(rule)},
-        default_engines=tuple((label, why) for label, why in requested.items() if why),
-    )
-
-
-def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[str, ...]]:
-    """The findings, without conversions that are refused in their fixes, and the smallest changes."""
-    subject, reported = judgement.subject, judgement.findings
-    is_broken = any(finding.severity == "error" for finding in reported)
-    sought = "eaglectl convert" if is_broken else "--for"
-    try:
-        has_defects = any(subject.applied_facts.values())
-    except CannotLook:
-        has_defects = False
-    if not has_defects and not any(sought in finding.fix for finding in reported):
-        return reported, ()
-    # late: most checkpoints need no repair
-    from eaglectl.judge.outputs import Advice, smallest_changes
-
-    advice = Advice(path, subject)
-    findings = [
-        replace(finding, match=replace(finding.match, fix=advice.possible(finding.fix)))
-        for finding in reported
-    ]
-    return findings, smallest_changes(advice, [rule.id for rule in judgement.rules])
-
-
-def _check(judgement: Judgement, report: Report, *, is_open: bool) -> CheckVerdict:
-    """FAIL for a finding that is severe enough, or a release that fails for a reason that no rule reports.
-
-    COULD_NOT_LOOK where something is open: files, how the drafter was trained, a required rule, a release.
-    """
-    releases, fail_on = judgement.releases, report.fail_on
-    unreported = any(verdict.outcome.is_known_wrong and not verdict.rules for verdict in releases)
-    if (unreported and fail_on) or any(finding.fails(fail_on) for finding in report.findings):
-        return CheckVerdict.FAIL
-    is_open = is_open or any(verdict.outcome == ServedAs.UNKNOWN for verdict in releases)
-    is_open = is_open or any(entry.is_required for entry in judgement.unchecked)
-    return CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.PASS
 
 
 def unopened_report(

@@ -224,15 +224,15 @@ class Advice(Struct, frozen=True):
         choices = (default_format().name, engine.name) if len(names) > 1 else (engine.name,)
         plans = {name: self.plan(ConversionRequest(name, drop=dropped)) for name in choices}
         lost = {name: _engines_lost(plan, names) for name, plan in plans.items()}
-        layout = next((name for name in choices if lost[name] == ()), engine.name)
+        chosen = next((name for name in choices if lost[name] == ()), engine.name)
         drops = [word for name in dropped for word in ("--drop", name)]
         target = subject.target.text
         line = command(
-            "convert", self.source, "--for", layout, *drops, target=target, answers=subject.answers
+            "convert", self.source, "--for", chosen, *drops, target=target, answers=subject.answers
         )
         line = f"`{line}`{WITH_TARGET}" if needs_target and target is None else f"`{line}`"
         line += f", if nothing in training used {listed(dropped)}" if dropped else ""
-        match plans[layout]:
+        match plans[chosen]:
             case RefusedError() as refusal:
                 yield f"no layout makes {engine.title} serve it: {refusal}"
             case UsageError() as question:
@@ -240,7 +240,7 @@ class Advice(Struct, frozen=True):
             case EaglectlError():
                 yield line
             case plan:
-                others = [ENGINES[name].title for name in lost[layout] or () if name != engine.name]
+                others = [ENGINES[name].title for name in lost[chosen] or () if name != engine.name]
                 if others:
                     line += f" (which {' and '.join(others)} then does not serve as trained)"
                 yield from _served(plan, engine, releases, line)

@@ -187,7 +187,3 @@ class Policy(Struct, frozen=True):
     def severity(self, rule: Rule) -> Severity:
         """The severity of a rule's findings."""
         return "error" if rule.id in self.forbidden else self.severities.get(rule.id, rule.severity)
-
-    def lowers(self, rule: Rule) -> bool:
-        """Whether a rule's findings are less severe than without the policy."""
-        return SEVERITIES.index(self.severity(rule)) < SEVERITIES.index(rule.severity)

@@ -200,7 +200,11 @@ def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple
 def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample | None:
     tensor = weights.tensors[name]
     size = tensor.row_bytes
-    chosen = _rows(tensor.shape[0], is_head=name.endswith("lm_head.weight"))
+    count = tensor.shape[0]
+    chosen, half = spread_over(count, ROWS), count // 2
+    if name.endswith("lm_head.weight") and count >= 4:
+        firsts = {(half - 2) * i // (HEAD_ROWS - 1) for i in range(HEAD_ROWS)}
+        chosen = sorted({row for first in firsts for row in (first, first + 1, first + half)})
     rows = [weights.read(name, row * size, (row + 1) * size) for row in chosen]
     if len(set(rows)) == 1:
         return None  # a constant matrix, of which another rule speaks
@@ -215,14 +219,6 @@ def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample |
         return None
     small = sum(0 < number < rms / 10 for number in every) / sum(number > 0 for number in every)
     return Sample(len(rows), zeros, copies, rms, tuple(map(_rms, numbers)), small)
-
-
-def _rows(count: int, *, is_head: bool) -> Sequence[int]:
-    if not is_head or count < 4:
-        return spread_over(count, ROWS)
-    half = count // 2
-    firsts = {(half - 2) * i // (HEAD_ROWS - 1) for i in range(HEAD_ROWS)}
-    return sorted({row for first in firsts for row in (first, first + 1, first + half)})
 
 
 def _numbers(dtype: str, rows: Sequence[bytes], at: int, blocks: int) -> list[float]:

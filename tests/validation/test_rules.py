@@ -16,10 +16,11 @@ from eaglectl.engines.registry import parse_engine
 from eaglectl.files.opening import open_source
 from eaglectl.files.source import FolderSource
 from eaglectl.judge import rules as rule_modules
-from eaglectl.judge.judgement import changes_serving, judge
+from eaglectl.judge.judgement import changes_serving
 from eaglectl.judge.rule import Policy, Rule
 from eaglectl.judge.rules import NOT_OF_EVERY_ENGINE, rules
 from eaglectl.judge.subject import GivenTarget, Subject
+from eaglectl.operations.validating import judge
 from tests.builders import drafter_folder
 from tests.validation.judging import patches
 

@@ -21,14 +21,11 @@ def rules_command(
     json_: Json = False,
 ) -> None:
     """List the rules of `validate`, or say what one asks, why, what to do, and how to let a finding pass."""
+    from eaglectl.commands.rules.report import rule_outline, rules_document, rules_outline
     from eaglectl.judge.rules import find_rule, rules
 
     listed = rules() if rule is None else (find_rule(rule),)
     if json_:
-        from eaglectl.commands.rules.document import rules_document
-
         print_json(rules_document(listed))
         return
-    from eaglectl.commands.rules.report import rule_outline, rules_outline
-
     show(context.obj, rules_outline(listed) if rule is None else rule_outline(listed[0]))

@@ -1,10 +1,12 @@
 """The rules of `validate` as sections: the list of them, and one with why it is and what to do."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from string import ascii_lowercase
+from typing import Any
 
 from eaglectl.judge.rule import Rule
+from eaglectl.report.documents.document import document
 from eaglectl.report.findings import rule_url
 from eaglectl.report.section import Lines, Outline, Section, Table, Words, toned
 from eaglectl.report.wording import plural
@@ -58,3 +60,24 @@ def suppression(rule: Rule) -> str:
         " (both may be left out):\n\n"
         f'[[suppress]]\nrule = "{rule.id}"\nreason = "why this is accepted"\nuntil = 2027-06-30'
     )
+
+
+def rules_document(rules: Iterable[Rule]) -> dict[str, Any]:
+    """Return what `rules --json` prints: every rule, or the one that was named."""
+    entries = [
+        {
+            "id": rule.id,
+            "name": rule.name,
+            "severity": rule.severity,
+            "family": rule.family,
+            "engines": [rule.engines] if rule.engines else [],
+            "sentence": rule.summary,
+            "why": rule.why,
+            "fix": rule.fix,
+            "evidence": rule.evidence,
+            "doc": f"{rule.summary}\n\n{rule.why}\n\nFix: {rule.fix}",
+            "url": rule_url(rule),
+        }
+        for rule in rules
+    ]
+    return document("eaglectl/rules/1", {"rules": entries})

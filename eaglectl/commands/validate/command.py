@@ -102,7 +102,13 @@ def validate_command(
         raise UsageError("--engine and --no-engines contradict each other; leave one of them out")
     check_options(options)
     reports, has_crashed = _validate_all(context.obj, folders, options)
-    _show(context.obj, shown, reports, reporting.json_version)
+    if shown == "text":
+        from eaglectl.report.findings import reports_outline
+
+        show(context.obj, reports_outline(reports, is_quiet=context.obj.quiet))
+    else:
+        text = outputs.render(shown, reports, reporting.json_version)
+        emit(text, has_commands=shown == "github")
     write_page(file, *reports)
     outputs.write_outputs(files, reports, reporting.json_version)
     if "github" in (shown, *(name for name, _ in files)):
@@ -136,17 +142,6 @@ def _validate_all(
     for crash in results.crashes:
         report_fault(crash)
     return results.reports, bool(results.crashes)
-
-
-def _show(settings: OutputSettings, name: str, reports: "list[Report]", json_version: int) -> None:
-    from eaglectl.report.ci import outputs
-
-    if name != "text":
-        emit(outputs.render(name, reports, json_version), has_commands=name == "github")
-        return
-    from eaglectl.report.findings import reports_outline
-
-    show(settings, reports_outline(reports, is_quiet=settings.quiet))
 
 
 def _folder(source: str) -> str:
