@@ -15,8 +15,7 @@ from eaglectl.drafter.boundaries import (
 )
 from eaglectl.drafter.drafter import Drafter, Feature, Rope
 from eaglectl.drafter.tensors import Dimensions
-from eaglectl.files.checkpoint import Checkpoint
-from eaglectl.files.record import history
+from eaglectl.files.checkpoint import Checkpoint, history
 from eaglectl.formats.config_keys import Keys, mask_token
 from eaglectl.formats.settling import RECORDED, is_config_edited
 from eaglectl.verdicts import FactState

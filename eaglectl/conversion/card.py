@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import eaglectl
 from eaglectl.errors import UnreadableError
+from eaglectl.files.checkpoint import history, is_untrained
 from eaglectl.files.hub_cache import is_repo_name
-from eaglectl.files.record import history, is_untrained
 from eaglectl.formats.catalogue import by_name
 from eaglectl.text import as_markdown, printable
 

@@ -19,7 +19,7 @@ from eaglectl.conversion.plan import ConversionPlan, DtypeCast, GeneratedBytes, 
 from eaglectl.drafter.drafter import Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Tensor
 from eaglectl.errors import UsageError
-from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.checkpoint import RECORD_SCHEMA, Checkpoint
 from eaglectl.files.digests import (
     HEADER_KEY,
     TENSORS,
@@ -34,7 +34,6 @@ from eaglectl.files.files import Stamp
 from eaglectl.files.header import DTYPE_BITS, header_json
 from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.files.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
-from eaglectl.files.record import RECORD_SCHEMA
 from eaglectl.files.source import PinnedSource, Source, changed
 from eaglectl.files.writer import Bytes, Copy, Folder
 from eaglectl.progress import ByteCounter, OnProgress
@@ -215,15 +214,7 @@ def write_plan(
         if CARD not in plan.copied_files:
             output.write(CARD, [conversion_card(plan, record).encode()])
         folder.write(RECORD, [_json({**record, "output": {"files": output.stated()}})])
-        original.check_unchanged(
-            has_same_bytes=lambda name: (
-                name in output.linked
-                or (
-                    original.has_other_links(name)
-                    and _is_as_stated(name, sources, checkpoint, original, digests)
-                )
-            )
-        )
+        original.check_unchanged()
         if options.check:
             options.check(folder.work)
         folder.publish()
@@ -231,16 +222,12 @@ def write_plan(
 
 
 class _Output:
-    """The files of the output as they are written, and what eaglectl.json states of each.
-
-    `linked` are the source's files that the output has under a second name.
-    """
+    """The files of the output as they are written, and what eaglectl.json states of each."""
 
     def __init__(self, folder: Folder, digests: Digests) -> None:
         self.folder, self.digests = folder, digests
         self.files: dict[str, Mapping[str, Any]] = {}
         self.weights: dict[str, tuple[int, RangeDigests]] = {}
-        self.linked: set[str] = set()
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
         """Write a small file, with one digest of its bytes."""
@@ -251,8 +238,10 @@ class _Output:
 
     def write_weights(self, shard: Shard, parts: Iterable[Bytes], checkpoint: Checkpoint) -> None:
         """Write a weight file, with a digest of its header and one of each tensor."""
-        digests = RangeDigests(self.digests, shard.name, shard_ranges(shard, checkpoint), TENSORS)
-        self.folder.write(shard.name, parts, digests=digests)
+        self.folder.write(shard.name, parts)
+        with (self.folder.work / shard.name).open("rb") as file:
+            ranges = shard_ranges(shard, checkpoint)
+            digests = self.digests.of_ranges(shard.name, file.fileno(), ranges, TENSORS)
         self.weights[shard.name] = (shard.nbytes, digests)
 
     def link(self, shard: Shard, checkpoint: Checkpoint) -> bool:
@@ -266,7 +255,6 @@ class _Output:
         linked = Stamp.of((self.folder.work / shard.name).stat())
         if isinstance(source, PinnedSource) and not linked.is_same_content(source.pinned(file).stamp):
             raise changed(source, file)
-        self.linked.add(file)
         self.files[shard.name] = _unread(shard.nbytes)
         return True
 
@@ -336,23 +324,6 @@ def _source_ranges(
     if is_pickle:
         return {HEADER_KEY: (0, original.size(name))}, "sha256"
     return tensor_ranges(checkpoint.tensors.values(), name), TENSORS
-
-
-def _is_as_stated(
-    name: str,
-    sources: Mapping[str, Mapping[str, Any]],
-    checkpoint: Checkpoint,
-    original: PinnedSource,
-    digests: Digests,
-) -> bool:
-    """Whether a weight file of the source has the digests now that eaglectl.json states of it."""
-    stated = sources.get(name, {})
-    is_pickle = "header" not in stated
-    ranges, algorithm = _source_ranges(checkpoint, original, name, is_pickle=is_pickle)
-    known = digests.of_ranges(name, original.pinned(name).descriptor, ranges, algorithm).result()
-    if is_pickle:
-        return stated.get("sha256") == known[HEADER_KEY]  # None where it was not read
-    return stated == _stated(original.size(name), known)
 
 
 def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int | None) -> tuple[Note, ...]:

@@ -22,10 +22,9 @@ from eaglectl.engines.registry import (
     parse_engine,
 )
 from eaglectl.engines.targets import notes_on_pair
-from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.files.checkpoint import Checkpoint, history, read_checkpoint
 from eaglectl.files.layout import CONFIG, INDEX, STATE, STATE_CONFIG, config_name
 from eaglectl.files.opening import hub_name, open_source
-from eaglectl.files.record import history
 from eaglectl.files.source import FolderSource
 from eaglectl.formats.commands import command, completing
 from eaglectl.formats.reader import read_drafter
@@ -147,13 +146,8 @@ def _state_notes(checkpoint: Checkpoint) -> Iterator[Note]:
     """What a trainer's own state is, where its config is the json that was given to the trainer."""
     source = checkpoint.source
     if config_name(source.names()) == STATE_CONFIG:
-        from eaglectl.files.pickles import training_progress  # late: few sources are pickles
-
-        progress = training_progress(source)
-        state = f"a trainer's state ({progress})" if progress else "a trainer's state"
-        yield Note(
-            "note", "files", f"{STATE} is {state}, read with {STATE_CONFIG}; engines load what convert makes"
-        )
+        about = f"{STATE} is a trainer's state, read with {STATE_CONFIG}; engines load what convert makes"
+        yield Note("note", "files", about)
 
 
 def _launch_commands(

@@ -19,8 +19,8 @@ from eaglectl.conversion.card import (
 )
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.registry import launch_commands, llama_server
+from eaglectl.files.checkpoint import history
 from eaglectl.files.hub_cache import is_repo_name
-from eaglectl.files.record import history
 from eaglectl.formats.catalogue import known_formats
 from eaglectl.publish.project import install_command, repository
 from eaglectl.publish.training import training_rows

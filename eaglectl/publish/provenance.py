@@ -10,10 +10,9 @@ from typing import Any
 import eaglectl
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
-from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.checkpoint import RECORD_SCHEMA, Checkpoint
 from eaglectl.files.files import MIB, read_small_file
 from eaglectl.files.layout import RECORD, SIGNATURE, SUMS
-from eaglectl.files.record import RECORD_SCHEMA
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import CheckpointSummary
 from eaglectl.formats.settling import doubt_entries, fact_record

@@ -14,15 +14,13 @@ from msgspec import Struct, field
 
 import eaglectl
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
-from eaglectl.files.hub import check_token
+from eaglectl.files.hub import check_token, failure_in, hub_calls
 from eaglectl.files.hub_requests import (
     ACCOUNT,
     LOGIN,
     XET_CODE,
     HubRequest,
     TransferError,
-    failure_in,
-    hub_calls,
     refusal,
     unreachable,
 )

@@ -26,8 +26,8 @@ from msgspec.structs import replace
 
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.files import MIB, decoded, keep_file, naming, open_regular
-from eaglectl.files.hub import is_offline
-from eaglectl.files.hub_requests import TransferError, hub_calls, load_client
+from eaglectl.files.hub import hub_calls, is_offline
+from eaglectl.files.hub_requests import TransferError, load_client
 from eaglectl.formats.published import Preset, published_file
 from eaglectl.text import listed
 

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from blake3 import blake3
@@ -12,7 +11,6 @@ from blake3 import blake3
 import eaglectl
 from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.files import writer
-from eaglectl.files.source import PinnedSource
 from eaglectl.operations.calibrating import readable_folder
 from eaglectl.operations.converting import ConvertOptions
 from tests.builders import call, contents, drafter_folder, sharded_folder
@@ -122,43 +120,6 @@ def test_what_was_there_for_a_moment_is_not_linked(tmp_path: Path, monkeypatch: 
     with pytest.raises(UnreadableError, match="changed while it was read"):
         eaglectl.convert(str(source), tmp_path / "out", ConvertOptions(link=True))
     assert names(tmp_path) == ["drafter"]
-
-
-@pytest.mark.parametrize("is_linked", [True, False])
-def test_hard_links_that_another_command_makes_meanwhile_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_linked: bool
-) -> None:
-    source, real = drafter_folder(tmp_path), PinnedSource.check_unchanged
-    weights, other = source / WEIGHTS, tmp_path / "link"  # as smoke makes one in its temporary folder
-
-    def check_unchanged(pinned: PinnedSource, **named: Any) -> None:
-        before = weights.stat().st_ctime_ns if "has_same_bytes" in named else 0  # the look before publishing
-        while weights.stat().st_ctime_ns == before:  # the clock of a file system is coarse
-            other.unlink(missing_ok=True)
-            os.link(weights, other)
-        if is_linked:
-            other.unlink(missing_ok=True)
-        real(pinned, **named)
-
-    monkeypatch.setattr(PinnedSource, "check_unchanged", check_unchanged)
-    eaglectl.convert(str(source), tmp_path / "out", ConvertOptions(link=is_linked))
-    assert (tmp_path / "out" / WEIGHTS).read_bytes() == weights.read_bytes()
-    assert (tmp_path / "out" / WEIGHTS).samefile(weights) == is_linked
-
-
-def test_bytes_that_change_behind_a_link_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, real = drafter_folder(tmp_path), PinnedSource.check_unchanged
-
-    def check_unchanged(pinned: PinnedSource, **named: Any) -> None:
-        if "has_same_bytes" in named:  # the look before publishing
-            rewrite_and_hide(source / WEIGHTS)
-            os.link(source / WEIGHTS, tmp_path / "link")
-        real(pinned, **named)
-
-    monkeypatch.setattr(PinnedSource, "check_unchanged", check_unchanged)
-    with pytest.raises(UnreadableError, match="changed while it was read"):
-        eaglectl.convert(str(source), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("is_linked", [True, False])

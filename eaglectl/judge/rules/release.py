@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from eaglectl.errors import EaglectlError
+from eaglectl.files.checkpoint import RECORD_SCHEMA, is_untrained
 from eaglectl.files.front_matter import front_matter
-from eaglectl.files.record import RECORD_SCHEMA, is_untrained
 from eaglectl.judge.launch_lines import launch_faults
 from eaglectl.judge.rule import CannotLook, Match, rule
 from eaglectl.judge.rules.files import PICKLE_SUFFIXES
