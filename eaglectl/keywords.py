@@ -11,8 +11,8 @@ from functools import wraps
 from typing import Any, TypeVar, get_args
 
 from eaglectl.errors import EaglectlError, UsageError, input_error
-from eaglectl.notebook import notebook_progress
 from eaglectl.options import CALLER, Field, Options, fields, made, options_of
+from eaglectl.progress import notebook_progress
 
 StrPath = str | os.PathLike[str]
 # whether one of the functions has called another

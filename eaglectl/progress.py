@@ -1,10 +1,17 @@
 """How long work reports its progress: one callback type for every command."""
 
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from importlib import import_module
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+from eaglectl.text import duration, printable
 
 
 class Progress(Struct, frozen=True):
@@ -34,10 +41,7 @@ class ByteCounter:
     """Adds up the bytes of one stage, and reports the sum to `on_progress` after each step."""
 
     def __init__(self, on_progress: OnProgress | None, stage: str, total: int) -> None:
-        self.on_progress = on_progress
-        self.stage = stage
-        self.total = total
-        self.done = 0
+        self.on_progress, self.stage, self.total, self.done = on_progress, stage, total, 0
 
     def add(self, nbytes: int) -> None:
         """Count `nbytes` more; never more than the total."""
@@ -60,12 +64,8 @@ class TimedWork:
     """
 
     def __init__(self, on_progress: OnProgress | None, stage: str, total: int) -> None:
-        self.on_progress = on_progress
-        self.stage = stage
-        self.total = total
-        self.done = 0.0
-        self.began = time.perf_counter()
-        self.is_even = True
+        self.on_progress, self.stage, self.total = on_progress, stage, total
+        self.done, self.began, self.is_even = 0.0, time.perf_counter(), True
         report_step(on_progress, LOADING)
 
     def start(self, *, is_even: bool = True) -> None:
@@ -73,8 +73,7 @@ class TimedWork:
 
         `is_even`: each prompt takes as long as the others. Otherwise `estimate` has to be called.
         """
-        self.began = time.perf_counter()
-        self.is_even = is_even
+        self.began, self.is_even = time.perf_counter(), is_even
         self._report(None)
 
     def add(self, prompts: float = 1) -> None:
@@ -103,39 +102,32 @@ class StagedWork:
     def __init__(
         self, on_progress: OnProgress | None, whole: str, stages: Sequence[tuple[str, float]]
     ) -> None:
-        self.on_progress, self.whole, self.stages = on_progress, whole, tuple(stages)
-        self.place = -1
-        self.finished = 0.0
-        self.share = 0.0
-        self.began: float | None = None
+        self.on_progress, self.whole, self.later = on_progress, whole, list(stages)
+        self.stage, self.weight = "", 0.0  # the one that runs
+        self.finished, self.share, self.began = 0.0, 0.0, 0.0
 
     def __call__(self, progress: Progress) -> None:
         """Report the step, with how long the rest of the command takes where that can be told."""
         if self.on_progress is None:
             return
-        if progress.total and self._enter(progress):
-            now = time.perf_counter()
-            self.began = now if self.began is None else self.began
-            done = self.finished + self.share * self.stages[self.place][1]
-            rest = (1 - self.share) * self.stages[self.place][1]
-            rest += sum(weight for _, weight in self.stages[self.place + 1 :])
-            elapsed = now - self.began
-            progress = replace(progress, seconds=rest_of(elapsed, done, rest), whole=self.whole)
-        self.on_progress(progress)
-
-    def _enter(self, progress: Progress) -> bool:
-        """Go on to the stage of this step; whether it is one of those that were to come."""
         share = progress.done / (progress.total or 1)
-        is_same = self.place >= 0 and self.stages[self.place][0] == progress.stage and share >= self.share
-        if not is_same:
-            later = range(self.place + 1, len(self.stages))
-            place = next((place for place in later if self.stages[place][0] == progress.stage), None)
-            if place is None:
-                return False
-            self.finished += self.stages[self.place][1] if self.place >= 0 else 0.0
-            self.place = place
-        self.share = share
-        return True
+        if progress.stage != self.stage or share < self.share:
+            names = [name for name, _ in self.later]
+            is_next = bool(progress.total) and progress.stage in names
+            if is_next:
+                place = names.index(progress.stage)
+                self.finished += self.weight
+                self.stage, self.weight = self.later[place]
+                self.later = self.later[place + 1 :]
+        else:
+            is_next = bool(progress.total)
+        if is_next:
+            self.share = share
+            self.began = self.began or time.perf_counter()
+            rest = (1 - share) * self.weight + sum(weight for _, weight in self.later)
+            seconds = rest_of(time.perf_counter() - self.began, self.finished + share * self.weight, rest)
+            progress = replace(progress, seconds=seconds, whole=self.whole)
+        self.on_progress(progress)
 
 
 def report_step(on_progress: OnProgress | None, step: str) -> None:
@@ -144,10 +136,53 @@ def report_step(on_progress: OnProgress | None, step: str) -> None:
         on_progress(Progress(step))
 
 
-class _Notices:
-    """Who gets notices; None: nobody."""
+# seconds between two updates of a stage in a notebook: each is a message to the browser
+PAUSE = 0.2
 
-    listener: Callable[[str], None] | None = None
+
+@contextmanager
+def notebook_progress() -> Iterator[OnProgress | None]:
+    """Yield what shows progress in the notebook that runs this, and clear it at the end; None elsewhere.
+
+    It is one line with a bar, the count of the stage and the time left, updated in place.
+    """
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    if not hasattr(get_shell() if get_shell else None, "kernel"):
+        yield None
+        return
+    handle: Any = None
+    stage, shown = "", 0.0
+
+    def show(text: str, html: str) -> None:
+        nonlocal handle
+        data = {"text/plain": text, "text/html": html}
+        if handle is None:
+            handle = import_module("IPython.display").display(data, raw=True, display_id=True)
+        else:
+            handle.update(data, raw=True)
+
+    def on_progress(progress: Progress) -> None:
+        nonlocal stage, shown
+        now = time.monotonic()
+        if progress.stage == stage and now - shown < PAUSE:
+            return
+        stage, shown = progress.stage, now
+        count, value = "", ""
+        if progress.total is not None:
+            count = f" {progress.done:,} of {progress.total:,} {progress.unit}"
+            value = f' value="{progress.done}" max="{progress.total}"'
+        left = "" if progress.seconds is None else f", about {duration(progress.seconds)} left"
+        text = f"{printable(stage)}{count}{left}"
+        show(text, f"<progress{value}></progress> {escape(text)}")
+
+    try:
+        yield on_progress
+    finally:
+        show("", "")
+
+
+# who gets notices, if anybody does
+_listeners: list[Callable[[str], None] | None] = [None]
 
 
 def set_notices(listener: Callable[[str], None] | None) -> Callable[[str], None] | None:
@@ -155,11 +190,11 @@ def set_notices(listener: Callable[[str], None] | None) -> Callable[[str], None]
 
     Returns who had them before.
     """
-    former, _Notices.listener = _Notices.listener, listener
+    former, _listeners[0] = _listeners[0], listener
     return former
 
 
 def notify(text: str) -> None:
     """Give a notice; any thread may."""
-    if listener := _Notices.listener:
+    if listener := _listeners[0]:
         listener(text)

@@ -87,12 +87,11 @@ def _escaped(letter: str) -> str:
 
 
 def _unquoted(word: str) -> str:
-    parts = PART.findall(word)
-    return "".join(_unescaped(escaped) if escaped else single or plain for escaped, single, plain in parts)
-
-
-def _unescaped(text: str) -> str:
-    return ESCAPED.sub(_byte, text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+    text = ""
+    for quoted, single, plain in PART.findall(word):
+        raw = ESCAPED.sub(_byte, quoted.encode("utf-8", "surrogateescape"))
+        text += raw.decode("utf-8", "surrogateescape") or single or plain
+    return text
 
 
 def _byte(escape: re.Match[bytes]) -> bytes:

@@ -70,7 +70,14 @@ def printable(text: str) -> str:
     if "`" not in safe and len(safe) <= LONGEST_WORD:
         return masked(safe)
     parts = PRINTED.split(FORGED.sub(_forged, safe))
-    return "".join(_whole(part) if place % 2 else _bounded(part) for place, part in enumerate(parts))
+    for place, part in enumerate(parts):
+        if place % 2 == 0:
+            parts[place] = shortened(LONG_WORD.sub(lambda word: brief(word[0]), masked(part)))
+        elif len(part) > LONGEST_COMMAND:  # no part of a command is one
+            parts[place] = f"(a command of {len(part):,} characters)"
+        else:
+            parts[place] = masked_words(part)
+    return "".join(parts)
 
 
 def visible(text: str) -> str:
@@ -117,17 +124,6 @@ def _forged(command: re.Match[str]) -> str:
     return command[0] if WHOLE.fullmatch(command[1]) else rf"\x60{command[1]}\x60"
 
 
-def _whole(command: str) -> str:
-    """A command, or its length: no part of one is a command."""
-    if len(command) > LONGEST_COMMAND:
-        return f"(a command of {len(command):,} characters)"
-    return masked_words(command)
-
-
-def _bounded(text: str) -> str:
-    return shortened(LONG_WORD.sub(_shortened_word, masked(text)))
-
-
 def escaped(text: str) -> str:
     """Return the whole text with every character escaped that is not visible as itself."""
     return text.translate(ESCAPES)
@@ -145,10 +141,6 @@ def shortened(text: str, most: int = LONGEST) -> str:
 def brief(name: str) -> str:
     """Return a name for a sentence, its middle left out where it is long."""
     return shortened(name, LONGEST_WORD)
-
-
-def _shortened_word(word: re.Match[str]) -> str:
-    return shortened(word[0], LONGEST_WORD)
 
 
 def inert(line: str) -> str:

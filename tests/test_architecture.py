@@ -28,7 +28,6 @@ PACKAGES = (
     "options",
     "base",
     "progress",
-    "notebook",
     "verdicts",
     "keywords",
     "files",

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from eaglectl.files import hub_requests
-from eaglectl.files.hub_requests import RetryPolicy, TransferError, hub_calls
+from eaglectl.files.hub import hub_calls
+from eaglectl.files.hub_requests import RetryPolicy, TransferError
 from eaglectl.publish import upload
 from tests.builders import STATED, Outcome, call, drafter_folder, floats
 from tests.hub import TOKEN, LoopbackHub, Reply, Request, User, client_hub, once

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl import notebook
+from eaglectl import progress
 from eaglectl.options import CALLER
 from eaglectl.progress import Progress
 from tests.conftest import FIXTURES
@@ -37,7 +37,7 @@ def display(monkeypatch: pytest.MonkeyPatch) -> Display:
     monkeypatch.setitem(sys.modules, "IPython", package)
     monkeypatch.setitem(sys.modules, "IPython.display", module)
     monkeypatch.setattr(CALLER, "is_command_line", False)
-    monkeypatch.setattr(notebook, "PAUSE", 0.0)
+    monkeypatch.setattr(progress, "PAUSE", 0.0)
     return made
 
 
@@ -47,7 +47,7 @@ def work(on_progress: Any) -> None:
 
 
 def test_a_notebook_has_one_line_that_ends_empty(display: Display) -> None:
-    with notebook.notebook_progress() as line:
+    with progress.notebook_progress() as line:
         work(line)
     assert [data["text/plain"] for data in display.shown] == [
         "loading <b>",
@@ -61,8 +61,8 @@ def test_a_notebook_has_one_line_that_ends_empty(display: Display) -> None:
 def test_a_stage_is_updated_no_more_often_than_it_is_read(
     display: Display, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notebook, "PAUSE", 60.0)
-    with notebook.notebook_progress() as line:
+    monkeypatch.setattr(progress, "PAUSE", 60.0)
+    with progress.notebook_progress() as line:
         assert line is not None
         for done in range(24):
             line(Progress("measuring", done, 24, "prompts"))
@@ -81,6 +81,6 @@ def test_a_call_in_a_notebook_shows_its_progress_unless_it_has_a_callback(displa
 @pytest.mark.parametrize("shell", [None, SimpleNamespace()], ids=["Python", "IPython"])
 def test_elsewhere_nothing_is_shown(shell: Any, display: Display) -> None:
     sys.modules["IPython"].get_ipython = lambda: shell  # type: ignore[attr-defined]
-    with notebook.notebook_progress() as line:
+    with progress.notebook_progress() as line:
         assert line is None
     assert display.shown == []

@@ -19,7 +19,7 @@ from eaglectl.conversion.plan import ConversionPlan, GeneratedBytes, Step
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Tensor
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.checkpoint import RECORD_SCHEMA, Checkpoint, history, is_untrained
 from eaglectl.files.digests import (
     HEADER_KEY,
     TENSORS,
@@ -33,7 +33,6 @@ from eaglectl.files.files import Stamp
 from eaglectl.files.header import DTYPE_BITS, header_json
 from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.files.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
-from eaglectl.files.record import RECORD_SCHEMA, history, is_untrained
 from eaglectl.files.source import PinnedSource, Source, changed
 from eaglectl.files.writer import Bytes, Copy, Folder
 from eaglectl.formats.catalogue import by_name
@@ -193,9 +192,7 @@ def write_plan(
         if CARD not in plan.copied_files:
             output.write(CARD, [conversion_card(plan, record).encode()])
         folder.write(RECORD, [_json({**record, "output": {"files": output.stated()}})])
-        original.check_unchanged(  # the status alone changes where another run makes a hard link
-            has_same_bytes=lambda name: name in output.linked or original.has_other_links(name)
-        )
+        original.check_unchanged()
         if options.check:
             options.check(folder.work)
         folder.publish()
@@ -208,16 +205,12 @@ def _index(plan: ConversionPlan, shards: Sequence[Shard]) -> Mapping[str, Any]:
 
 
 class _Output:
-    """The files of the output as they are written, and what eaglectl.json states of each.
-
-    `linked` are the source's files that the output has under a second name.
-    """
+    """The files of the output as they are written, and what eaglectl.json states of each."""
 
     def __init__(self, folder: Folder, digests: Digests) -> None:
         self.folder, self.digests = folder, digests
         self.files: dict[str, Mapping[str, Any]] = {}
         self.weights: dict[str, tuple[int, RangeDigests]] = {}
-        self.linked: set[str] = set()
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
         digest, sizes = hashlib.sha256(), list[int]()
@@ -226,8 +219,10 @@ class _Output:
 
     def write_weights(self, shard: Shard, checkpoint: Checkpoint, counter: ByteCounter) -> None:
         """Write a weight file, with a digest of its header and one of each tensor."""
-        digests = RangeDigests(self.digests, shard.name, _shard_ranges(shard, checkpoint), TENSORS)
-        self.folder.write(shard.name, _counted(_parts(shard, checkpoint), counter), digests=digests)
+        self.folder.write(shard.name, _counted(_parts(shard, checkpoint), counter))
+        with (self.folder.work / shard.name).open("rb") as file:
+            ranges = _shard_ranges(shard, checkpoint)
+            digests = self.digests.of_ranges(shard.name, file.fileno(), ranges, TENSORS)
         self.weights[shard.name] = (shard.nbytes, digests)
 
     def link(self, shard: Shard, checkpoint: Checkpoint) -> bool:
@@ -241,7 +236,6 @@ class _Output:
         linked = Stamp.of((self.folder.work / shard.name).stat())
         if isinstance(source, PinnedSource) and not linked.is_same_content(source.pinned(file).stamp):
             raise changed(source, file)
-        self.linked.add(file)
         self.files[shard.name] = _unread(shard.nbytes)
         return True
 

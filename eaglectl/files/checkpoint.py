@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeGuard
+from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.errors import RefusedError, UnreadableError
+from eaglectl.errors import RefusedError, UnreadableError, check
 from eaglectl.files.header import (
     JSON,
     POINTER,
@@ -34,11 +35,13 @@ from eaglectl.files.layout import (
     folders_with_config,
     pickle_files,
 )
-from eaglectl.files.record import why_claim
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.shell import as_path, join, quote
 from eaglectl.text import listed
 
+RECORD_SCHEMA = "eaglectl/provenance/1"
+# a record that nests deeper was not written by eaglectl
+MAX_DEPTH = 100
 # read ahead: one request is enough for nearly every drafter's header
 FIRST_READ = 100_000
 # of a drafter's config, with those of the objects in it; published ones have at most a few hundred
@@ -108,23 +111,40 @@ def _naming(source: Source) -> Iterator[None]:
 def read_checkpoint(source: Source) -> Checkpoint:
     """Config and headers of `source`; no tensor data is read. Raises UnreadableError (see each message)."""
     with _naming(source):
-        return _read_checkpoint(source)
+        config = read_config(source)
+        scattered, nested = frozenset[str](), ""
+        if files := pickle_files(source):
+            from eaglectl.files.pickles import read_pickled_table
+
+            table = read_pickled_table(source)
+            tensors, metadata, scattered, nested = (
+                table.tensors,
+                table.metadata,
+                table.scattered,
+                table.nested,
+            )
+        else:
+            files, tensors, metadata = _read_weights(source)
+        sidecars = _sidecars(source)
+        claim = why_claim(sidecars[RECORD], source, files) if RECORD in sidecars else ""
+        return Checkpoint(
+            source, config, tensors, metadata, files, sidecars, scattered, source.names(), nested, claim
+        )
 
 
-def _read_checkpoint(source: Source) -> Checkpoint:
-    config = read_config(source)
-    if pickles := pickle_files(source):
-        from eaglectl.files.pickles import read_pickled_table
-
-        table = read_pickled_table(source)
-        sidecars, names = _sidecars(source), source.names()
-        read = (table.tensors, table.metadata, pickles, sidecars, table.scattered, names, table.nested)
-        return Checkpoint(source, config, *read, claim=_claim(sidecars, source, pickles))
+def _read_weights(
+    source: Source,
+) -> tuple[tuple[str, ...], Mapping[str, StoredTensor], Mapping[str, str]]:
+    """The safetensors files that hold the weights, their tensors and their metadata."""
     files, weight_map = _weight_files(source)
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
     for file in files:
-        header = _read_header(source, file, _first_read(file, weight_map))
+        ahead = FIRST_READ
+        if weight_map is not None:  # no more than the shard's header may take
+            names = [name for name, shard in weight_map.items() if shard == file]
+            ahead = min(FIRST_READ, METADATA + sum(ENTRY + len(name) for name in names))
+        header = _read_header(source, file, ahead)
         for tensor in header.tensors:
             if tensor.name in tensors:
                 both = f"{tensors[tensor.name].file} and {file}"
@@ -135,13 +155,7 @@ def _read_checkpoint(source: Source) -> Checkpoint:
         _check_index(weight_map, tensors)
     if not tensors:
         raise UnreadableError(f"{source.place}: {listed(files)} holds no tensors", WEIGHTS, files[0])
-    sidecars = _sidecars(source)
-    claim, names = _claim(sidecars, source, files), source.names()
-    return Checkpoint(source, config, tensors, metadata, files, sidecars, names=names, claim=claim)
-
-
-def _claim(sidecars: Mapping[str, Mapping[str, Any]], source: Source, weight_files: Sequence[str]) -> str:
-    return why_claim(sidecars[RECORD], source, weight_files) if RECORD in sidecars else ""
+    return files, tensors, metadata
 
 
 def read_weight_file(path: Path) -> Checkpoint:
@@ -157,27 +171,25 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
     """config.json of `source`, which must be an object; `is_target` is for the words of the message."""
     names = source.names()
     file = config_name(names)
-    if file is None and "adapter_config.json" in names:
-        remedy = (
-            "give the model that it adapts: engines run the drafter unadapted (sglang 34337)"
-            if is_target
-            else "merge it into its model first"
+    if file is None:
+        remedy = "merge it into its model first"
+        if is_target:
+            remedy = "give the model that it adapts: engines run the drafter unadapted (sglang 34337)"
+        adapter = (
+            f"{source.place} is a LoRA adapter (it has adapter_config.json and no config.json), not a whole"
+            f" model; {remedy}"
         )
-        raise RefusedError(
-            f"{source.place} is a LoRA adapter (it has adapter_config.json and no config.json), not a"
-            f" whole model; {remedy}",
-            "not-a-drafter",
-            "adapter_config.json",
-        )
-    if file is None and not is_target and (found := [name for name in MISTRAL if name in names]):
-        raise RefusedError(
+        found = [name for name in MISTRAL if name in names and not is_target]
+        mistral = (
             f"{source.place} is in Mistral's own layout ({' and '.join(found)}, no config.json), in which a"
             " drafter is EAGLE-1 (eagle_linear), which vLLM and SGLang serve; eaglectl reads EAGLE-3 and"
-            " EAGLE-3.1 drafters only",
-            "not-a-drafter",
-            found[0],
+            " EAGLE-3.1 drafters only"
         )
-    if file is None:
+        check(
+            ("adapter_config.json" in names, adapter, "not-a-drafter", "adapter_config.json"),
+            (found, mistral, "not-a-drafter", " ".join(found[:1])),
+            error=RefusedError,
+        )
         raise UnreadableError(_no_config(source, is_target=is_target), JSON, CONFIG)
     with _naming(source):
         config = parse_json(file, source.read(file), JSON)
@@ -202,10 +214,8 @@ def _no_config(source: Source, *, is_target: bool) -> str:
     about = f"{source.place} has no config.json"
     if words := export_words(source.names()):
         return f"{about}; {words}"
-    if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):
-        kind = "target" if is_target else "checkpoint"
-        first = "" if is_target else f"; the newest: `{_inspection(source.root / folders[0])}`"
-        return f"{about}; give the folder of one {kind} in it: {_paths(source, folders)}{first}"
+    if below := _below(source, "target" if is_target else "checkpoint"):
+        return f"{about}{below}"
     if is_target:
         return f"{about}; a target is known by it: give the folder or Hub repository with the target's own"
     return (
@@ -214,12 +224,14 @@ def _no_config(source: Source, *, is_target: bool) -> str:
     )
 
 
-def _inspection(folder: Path) -> str:
-    return join(["eaglectl", "inspect", as_path(str(folder))])
-
-
-def _paths(source: FolderSource, folders: Sequence[str]) -> str:
-    return listed(str(source.root / folder) for folder in folders)
+def _below(source: Source, kind: str = "checkpoint") -> str:
+    """What to give in place of a folder with such folders below it, the newest first; "" without any."""
+    folders = folders_with_config(source.root) if isinstance(source, FolderSource) else ()
+    if not isinstance(source, FolderSource) or not folders:
+        return ""
+    paths = [str(source.root / folder) for folder in folders]
+    newest = f"; the newest: `{join(['eaglectl', 'inspect', as_path(paths[0])])}`"
+    return f"; give the folder of one {kind} in it: {listed(paths)}{newest if kind == 'checkpoint' else ''}"
 
 
 def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
@@ -239,9 +251,7 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
         raise RefusedError(f"{source.place} has no weights that eaglectl reads: {words}", "not-a-drafter")
     if not files:
         about = f"{source.place} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
-        if isinstance(source, FolderSource) and (folders := folders_with_config(source.root)):
-            about += f"; give the folder of one checkpoint in it: {_paths(source, folders)}; the newest:"
-            about += f" `{_inspection(source.root / folders[0])}`"
+        about += _below(source)
     else:
         about = f"{source.place} has {len(files)} .safetensors files and no {INDEX}; name the one to read"
     raise UnreadableError(about, WEIGHTS)
@@ -251,7 +261,7 @@ def _read_index(source: Source) -> Mapping[str, str]:
     """The index's map from tensor to file. Raises UnreadableError where a file that it names is not there."""
     index = parse_json(INDEX, source.read(INDEX), SHARDS)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
-    if not _is_text_map(weight_map):
+    if not isinstance(weight_map, dict) or {type(file) for file in weight_map.values()} != {str}:
         raise UnreadableError(f'{INDEX} needs a "weight_map" object from tensor to file', SHARDS, INDEX)
     names = source.names()
     for name, file in weight_map.items():
@@ -260,18 +270,6 @@ def _read_index(source: Source) -> Mapping[str, str]:
                 f"{file}: No such file, and {INDEX} says that {name} is in it", SHARDS, INDEX
             )
     return weight_map
-
-
-def _is_text_map(value: object) -> TypeGuard[dict[str, str]]:
-    return isinstance(value, dict) and bool(value) and all(isinstance(file, str) for file in value.values())
-
-
-def _first_read(file: str, weight_map: Mapping[str, str] | None) -> int:
-    """Bytes to read first; for a shard, no more than its header may take."""
-    if weight_map is None:
-        return FIRST_READ
-    names = [name for name, shard in weight_map.items() if shard == file]
-    return min(FIRST_READ, METADATA + sum(ENTRY + len(name) for name in names))
 
 
 def _read_header(source: Source, file: str, ahead: int) -> Header:
@@ -307,3 +305,41 @@ def _sidecars(source: Source) -> Mapping[str, Mapping[str, Any]]:
                 raise UnreadableError(f"{name} is a JSON {type(value).__name__}, not an object", JSON, name)
             sidecars[name] = value
     return sidecars
+
+
+def why_claim(record: Mapping[str, Any], source: Source, weight_files: Sequence[str]) -> str:
+    """Why a record is its author's claim alone; empty where it states the files beside it by digest.
+
+    The config by its bytes; the weights, whose digests need all of their data, by their sizes.
+    """
+    files: dict[str, Mapping[str, Any]] = {}
+    for key in ("output", "published"):
+        match record.get(key):
+            case {"files": Mapping() as stated}:
+                files |= {name: file for name, file in stated.items() if isinstance(file, Mapping)}
+    unstated = [name for name in (CONFIG, *weight_files) if name not in files]
+    if unstated:
+        return f"states no digest of {unstated[0]}"
+    if files[CONFIG].get("sha256") != sha256(source.read(CONFIG)).hexdigest():
+        return f"is of another {CONFIG}"
+    others = [name for name in weight_files if files[name].get("size") != source.size(name)]
+    return f"is of another {others[0]}" if others else ""
+
+
+def history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The record and the earlier records that it holds, newest first."""
+    for _ in range(MAX_DEPTH):
+        yield record
+        earlier = record.get("previous")
+        if not isinstance(earlier, Mapping):
+            return
+        record = earlier
+
+
+def is_untrained(record: Mapping[str, Any]) -> bool:
+    """Whether `--init-only` wrote the drafter, as a start for a trainer.
+
+    A later conversion does not change that: it moves bytes and trains nothing.
+    """
+    upgrades = (entry.get("upgrade") for entry in history(record))
+    return any(isinstance(upgrade, Mapping) and bool(upgrade.get("needs_finetune")) for upgrade in upgrades)

@@ -1,17 +1,18 @@
 """Digests of ranges of open files, on as many threads as there are cores.
 
 Tensors have a BLAKE3 digest, which costs little on every processor; whole files SHA-256, as SHA256SUMS and
-the Hub give it. A file that is being written is hashed from its own pages while the rest of it is written.
+the Hub give it.
 """
 
 import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, get_args
 
 from blake3 import blake3
+from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
 from eaglectl.files.files import naming
@@ -63,77 +64,41 @@ class Digests:
         while self.descriptors:
             os.close(self.descriptors.pop())
 
-    def count(self, nbytes: int) -> None:
-        """Report a block that was hashed."""
-        if self.on_bytes:
-            with self.counting:
-                self.on_bytes(nbytes)
-
     def of_ranges(
         self, name: str, descriptor: int, ranges: Mapping[str, Range], algorithm: Algorithm
     ) -> "RangeDigests":
         """Start on ranges of an open file; `name` is for messages, the descriptor is copied."""
-        digests = RangeDigests(self, name, ranges, algorithm)
-        digests.attach(descriptor)
-        digests.advance(max((stop for _, stop in ranges.values()), default=0))
-        return digests
+        self.descriptors.append(os.dup(descriptor))
+
+        def digest(place: Range) -> Future[str]:
+            return self.pool.submit(self._hash, name, self.descriptors[-1], place, algorithm)
+
+        in_order = sorted(ranges.items(), key=lambda item: item[1])
+        return RangeDigests(name, {key: digest(place) for key, place in in_order})
+
+    def _hash(self, name: str, descriptor: int, place: Range, algorithm: Algorithm) -> str:
+        start, stop = place
+        digest: Any = blake3() if algorithm == "blake3" else hashlib.sha256()
+        buffer = memoryview(bytearray(min(BLOCK, stop - start)))
+        while start < stop and not self.is_stopped:
+            size = os.preadv(descriptor, [buffer[: stop - start]], start)
+            if not size:
+                raise UnreadableError(f"{name} became shorter while it was read; run the command again")
+            digest.update(buffer[:size])
+            start += size
+            if self.on_bytes:
+                with self.counting:
+                    self.on_bytes(size)
+        return str(digest.hexdigest())
 
 
-class RangeDigests:
-    """The digests of ranges of one file; of one that `Folder.write` writes, as its bytes arrive."""
+class RangeDigests(Struct, frozen=True):
+    """The digests of ranges of one file, as they are made."""
 
-    def __init__(
-        self, digests: Digests, name: str, ranges: Mapping[str, Range], algorithm: Algorithm
-    ) -> None:
-        self.digests, self.name, self.algorithm = digests, name, algorithm
-        self.ranges = dict(sorted(ranges.items(), key=lambda item: item[1]))
-        self.futures: dict[str, Future[str]] = {}
-        self.size, self.is_ended = 0, False
-        self.is_grown = threading.Condition()
-
-    def attach(self, descriptor: int) -> None:
-        """Start the threads, which wait for the bytes."""
-        copied = os.dup(descriptor)  # closed once all threads are done
-        self.digests.descriptors.append(copied)
-        for key, (start, stop) in self.ranges.items():
-            self.futures[key] = self.digests.pool.submit(self._hash, copied, start, stop)
-
-    def advance(self, nbytes: int) -> None:
-        """State that the file is written up to here, `nbytes` after what was stated before."""
-        with self.is_grown:
-            self.size += nbytes
-            self.is_grown.notify_all()
-
-    def end(self) -> None:
-        """State that nothing more is written: a thread that waits for more gives up."""
-        with self.is_grown:
-            self.is_ended = True
-            self.is_grown.notify_all()
+    name: str
+    futures: Mapping[str, Future[str]]
 
     def result(self) -> dict[str, str]:
         """The digest of each range. Raises UnreadableError for a file that is shorter, or fails to read."""
         with naming(self.name):
             return {key: future.result() for key, future in self.futures.items()}
-
-    def _hash(self, descriptor: int, start: int, stop: int) -> str:
-        digest: Any = blake3() if self.algorithm == "blake3" else hashlib.sha256()
-        buffer = memoryview(bytearray(min(BLOCK, stop - start)))
-        while start < stop:
-            size = os.preadv(descriptor, [buffer[: self._wait(start, stop) - start]], start)
-            if not size:
-                raise UnreadableError(f"{self.name} became shorter while it was read; run the command again")
-            digest.update(buffer[:size])
-            start += size
-            self.digests.count(size)
-        return str(digest.hexdigest())
-
-    def _wait(self, start: int, stop: int) -> int:
-        """Where the bytes after `start` that are there end, at most a block further and at most at `stop`."""
-        if self.digests.is_stopped:
-            raise CancelledError
-        if self.size <= start:
-            with self.is_grown:
-                self.is_grown.wait_for(lambda: self.size > start or self.is_ended)
-            if self.size <= start:
-                raise CancelledError
-        return min(start + BLOCK, stop, self.size)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.errors import EaglectlError, UnreadableError
 
@@ -45,12 +46,7 @@ class Stamp(Struct, frozen=True):
 
     def is_same_content(self, other: "Stamp") -> bool:
         """Whether at most the time of the status differs, which a hard link or permissions change too."""
-        return (self.device, self.inode, self.size, self.changed) == (
-            other.device,
-            other.inode,
-            other.size,
-            other.changed,
-        )
+        return self == replace(other, status_changed=self.status_changed)
 
 
 @contextmanager

@@ -6,12 +6,14 @@ Format: https://github.com/huggingface/safetensors#format (8 bytes of little-end
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from math import isinf
+from operator import mul
 from typing import Any, TypeGuard
 
 from msgspec import Struct
 
-from eaglectl.errors import UnreadableError
+from eaglectl.errors import UnreadableError, check
 
 # the `topic` of errors met while a checkpoint is read: names of the `validate` rules that report them
 HEADER = "safetensors-header"
@@ -71,32 +73,21 @@ class Header(Struct, frozen=True):
 
 def header_length(file: str, first8: bytes, file_size: int) -> int:
     """Bytes of JSON that follow the first 8; raises UnreadableError if the file cannot be safetensors."""
-    if first8.startswith(LFS_POINTER[:8]) and file_size < 1024:
-        raise UnreadableError(
-            f"{file} is a Git LFS pointer ({file_size} bytes), not the weights; run {PULL}",
-            POINTER,
-            file,
-        )
-    if len(first8) < 8:
-        raise UnreadableError(
-            f"{file} has {file_size} bytes; a safetensors file has at least 8", HEADER, file
-        )
     length = int.from_bytes(first8, "little")
-    if length > MAX_HEADER:
-        raise UnreadableError(
-            f"{file}: header length {length} is over the format's {MAX_HEADER}; this is not a safetensors"
-            " file",
-            HEADER,
-            file,
-        )
-    if 8 + length > file_size:
-        raise UnreadableError(
-            f"{file}: header of {length} bytes does not fit in {file_size} bytes; the file is truncated"
-            " or not"
-            " safetensors",
-            HEADER,
-            file,
-        )
+    pointer = f"{file} is a Git LFS pointer ({file_size} bytes), not the weights; run {PULL}"
+    short = f"{file} has {file_size} bytes; a safetensors file has at least 8"
+    long = f"{file}: header length {length} is over the format's {MAX_HEADER}; this is not a safetensors file"
+    cut = (
+        f"{file}: header of {length} bytes does not fit in {file_size} bytes; the file is truncated or not"
+        " safetensors"
+    )
+    check(
+        (first8.startswith(LFS_POINTER[:8]) and file_size < 1024, pointer, POINTER, file),
+        (len(first8) < 8, short, HEADER, file),
+        (length > MAX_HEADER, long, HEADER, file),
+        (8 + length > file_size, cut, HEADER, file),
+        error=UnreadableError,
+    )
     return length
 
 
@@ -110,7 +101,18 @@ def parse_json(what: str, raw: bytes, topic: str = "", where: str = "") -> Any:
         about = f"{what} is a Git LFS pointer, not the file; run {PULL}"
         raise UnreadableError(about, POINTER, where or what)
     try:
-        return _strict_json(raw)
+        value = json.loads(
+            raw.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_constant,
+            parse_float=_finite,
+            parse_int=_integer,
+        )
+        _check_depth(value)
+        # UTF-8 holds no surrogates, so only an escape can have made one
+        if b"\\u" in raw:
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except UnreadableError as error:
         fault = f"{what}: {error}"
     except UnicodeDecodeError as error:
@@ -122,21 +124,6 @@ def parse_json(what: str, raw: bytes, topic: str = "", where: str = "") -> Any:
     except ValueError as error:
         fault = f"{what} is not valid JSON: {error}; fetch or write the file again"
     raise UnreadableError(fault, topic, where or what)
-
-
-def _strict_json(raw: bytes) -> Any:
-    value = json.loads(
-        raw.decode("utf-8"),
-        object_pairs_hook=_unique,
-        parse_constant=_constant,
-        parse_float=_finite,
-        parse_int=_integer,
-    )
-    _check_depth(value)
-    # UTF-8 holds no surrogates, so only an escape can have made one
-    if b"\\u" in raw:
-        json.dumps(value, ensure_ascii=False).encode()
-    return value
 
 
 def _check_depth(value: Any) -> None:
@@ -195,25 +182,21 @@ def parse_header(file: str, raw: bytes, file_size: int) -> Header:
     Raises UnreadableError where a tensor's type is unknown, a shape and its bytes disagree, or the offsets
     overlap, leave a hole, or do not end with the file.
     """
+    base = 8 + len(raw)
     try:
-        return _header(file, raw, file_size)
+        if (count := raw.count(b'"data_offsets"')) > MAX_TENSORS:
+            raise UnreadableError(f"{file}: the header has {count} tensors; at most {MAX_TENSORS} are read")
+        table = parse_json(f"{file} (header)", raw)
+        if not isinstance(table, dict):
+            raise UnreadableError(f"{file}: the header is a JSON {type(table).__name__}, not an object")
+        metadata = table.pop("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+            raise UnreadableError(f"{file}: __metadata__ must map text to text")
+        tensors = [_tensor(file, name, entry, base) for name, entry in table.items()]
+        tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
+        _check_cover(file, tensors, base, file_size)
     except UnreadableError as error:
         raise UnreadableError(str(error), HEADER, file) from None
-
-
-def _header(file: str, raw: bytes, file_size: int) -> Header:
-    if (count := raw.count(b'"data_offsets"')) > MAX_TENSORS:
-        raise UnreadableError(f"{file}: the header has {count} tensors; at most {MAX_TENSORS} are read")
-    table = parse_json(f"{file} (header)", raw)
-    if not isinstance(table, dict):
-        raise UnreadableError(f"{file}: the header is a JSON {type(table).__name__}, not an object")
-    metadata = table.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise UnreadableError(f"{file}: __metadata__ must map text to text")
-    base = 8 + len(raw)
-    tensors = [_tensor(file, name, entry, base) for name, entry in table.items()]
-    tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
-    _check_cover(file, tensors, base, file_size)
     return Header(tuple(tensors), metadata)
 
 
@@ -247,8 +230,8 @@ def _tensor(file: str, name: str, entry: object, base: int) -> StoredTensor:
             " non-negative"
             " integers in order"
         )
-    bits = _bits(dtype, shape)
-    if bits is None:
+    *counts, bits = accumulate((*shape, DTYPE_BITS[dtype]), mul)
+    if max((*counts, bits)) >= LIMIT:  # at any axis, as in the safetensors library
         raise UnreadableError(
             f"{file}: {name} is {dtype} {shape}, which is more bits than a 64-bit integer can count"
         )
@@ -258,16 +241,6 @@ def _tensor(file: str, name: str, entry: object, base: int) -> StoredTensor:
             f"{file}: {name} is {dtype} {shape} = {bits // 8} bytes, and its offsets span {span}"
         )
     return StoredTensor(name, dtype, tuple(shape), file, base + offsets[0], base + offsets[1])
-
-
-def _bits(dtype: str, shape: list[int]) -> int | None:
-    """Bits of data; None where the product overflows 64 bits at any axis, as in the safetensors library."""
-    count = 1
-    for size in (*shape, DTYPE_BITS[dtype]):
-        count *= size
-        if count >= LIMIT:
-            return None
-    return count
 
 
 def _naturals(value: object) -> TypeGuard[list[int]]:

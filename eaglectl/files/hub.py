@@ -9,16 +9,19 @@ the session's client drops it there.
 """
 
 import dataclasses
+import logging
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path, PurePosixPath
+from traceback import walk_tb
 from typing import Annotated, Any, ClassVar
 from urllib.parse import quote
 
@@ -41,11 +44,11 @@ from eaglectl.files.hub_cache import (
     split_name,
 )
 from eaglectl.files.hub_requests import (
+    CALLS,
+    XET_CODE,
     HubRequest,
     TransferError,
     failed,
-    failure_in,
-    hub_calls,
     load_client,
     refusal,
     unreachable,
@@ -68,7 +71,65 @@ GIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 # what msgspec raises for a body that is not what was expected
 NO_ANSWER = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-DOWNLOADS = threading.Lock()
+DOWNLOADS, CALLS_LOCK = threading.Lock(), threading.Lock()
+# what the end of the last call of the client undoes
+QUIET = ExitStack()
+# the same limits for Xet, which has retries of its own, in a library without Python; read when it is loaded
+XET_LIMITS = {
+    "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "4",
+    "HF_XET_CLIENT_RETRY_BASE_DELAY": "500ms",
+    "HF_XET_CLIENT_RETRY_MAX_DURATION": "60s",
+}
+LOGGERS = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2")
+
+
+@contextmanager
+def hub_calls(*, is_repeatable: bool = True) -> Iterator[Any]:
+    """The client's session, under the policy of retries until the block ends.
+
+    `is_repeatable` False: a POST is sent once, as it may have taken effect although it failed. Meanwhile the
+    client and its transport log nothing, as they log what a server sends back, and there are no progress bars
+    without a terminal.
+    """
+    for name, value in XET_LIMITS.items():
+        os.environ.setdefault(name, value)
+    client = load_client()
+    from eaglectl.files.hub_client import install_client  # late: it loads the client
+
+    with CALLS_LOCK:
+        install_client()
+        if not CALLS:
+            for logger in map(logging.getLogger, LOGGERS):
+                QUIET.callback(logger.setLevel, logger.level)
+                logger.setLevel(logging.CRITICAL)
+            is_chosen = client.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
+            if not (is_chosen or sys.stderr.isatty() or client.utils.are_progress_bars_disabled()):
+                client.utils.disable_progress_bars()
+                QUIET.callback(client.utils.enable_progress_bars)
+        CALLS.append(is_repeatable)
+    try:
+        yield client.utils.get_session()
+    finally:
+        with CALLS_LOCK:
+            CALLS.remove(is_repeatable)
+            if not CALLS:
+                QUIET.close()
+
+
+def failure_in(error: BaseException, how: str) -> TransferError:
+    """The failure behind an exception of the client, its transport or Xet; `how` where that is not known."""
+    from eaglectl.files.hub_client import failed_response
+
+    for cause in (error, error.__cause__):
+        if isinstance(cause, TransferError):
+            return cause
+        response = getattr(cause, "response", None)
+        if response is not None:
+            return failed_response(response)
+    kind = type(error).__name__
+    names = [type(error).__module__] + [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
+    is_xet = any("xet" in name.lower() for name in names)  # its storage is not the Hub's host
+    return TransferError(f"{how} ({kind})", kind=kind, code=XET_CODE if is_xet else "")
 
 
 class _ListedFile(Struct):
@@ -79,15 +140,11 @@ class _ListedFile(Struct):
 
 
 class _Revision(Struct):
-    """A Hub's answer to `revision`."""
-
     commit: Annotated[str, Meta(pattern=r"\A[0-9a-f]{40,64}\Z")] = msgspec.field(name="sha")
     files: list[_ListedFile] = msgspec.field(name="siblings")
 
 
 class _TreeEntry(Struct):
-    """An entry of a Hub's answer to `tree`."""
-
     name: str = msgspec.field(name="path")
     lfs: Any = None
     git_id: Any = msgspec.field(default=None, name="oid")
@@ -168,10 +225,7 @@ class HubSource:
         """org/name."""
         return self.request.repo
 
-    @property
-    def place(self) -> str:
-        """org/name."""
-        return self.request.repo
+    place = label
 
     def names(self) -> tuple[str, ...]:
         """Files at the top of the repository, and those of a torch distributed checkpoint in its `model/`."""

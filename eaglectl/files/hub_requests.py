@@ -1,19 +1,14 @@
-"""Requests to the Hub by its client, under one policy of retries, and what a failure is to the user.
+"""The one policy of retries for every request to the Hub, and what a failure is to the user.
 
 huggingface_hub repeats requests in several places, without a limit to the wait that a server asks for. Here a
 request is repeated within limits, and what is raised in the end is a TransferError, which the client does not
 repeat. Each wait is a notice. No text of a server or an exception is repeated, as it may hold the token.
 """
 
-import logging
 import os
 import random
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from traceback import walk_tb
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,15 +17,8 @@ from msgspec import Struct
 from eaglectl.errors import UnreadableError
 from eaglectl.progress import notify
 
-# the same limits for Xet, which has retries of its own, in a library without Python; read when it is loaded
-XET_LIMITS = {
-    "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "4",
-    "HF_XET_CLIENT_RETRY_BASE_DELAY": "500ms",
-    "HF_XET_CLIENT_RETRY_MAX_DURATION": "60s",
-}
 # the code of a failure of Xet: of its tokens, which the Hub gives, or of its storage
 XET_CODE = "xet"
-LOGGERS = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2")
 LOGIN = "run `hf auth login`"
 ACCOUNT = "`hf auth whoami` says whose token is used"
 
@@ -96,9 +84,8 @@ class Retries:
         time.sleep(wait)
 
 
-# the calls of eaglectl that run now: whether a POST of them may be repeated; what the end of the last undoes
+# the calls of eaglectl that run now: whether a POST of them may be repeated
 CALLS: list[bool] = []
-CALLS_LOCK, QUIET = threading.Lock(), ExitStack()
 
 
 def load_client() -> Any:
@@ -111,55 +98,6 @@ def load_client() -> Any:
     import huggingface_hub.utils
 
     return huggingface_hub
-
-
-@contextmanager
-def hub_calls(*, is_repeatable: bool = True) -> Iterator[Any]:
-    """The client's session, under the policy of retries until the block ends.
-
-    `is_repeatable` False: a POST is sent once, as it may have taken effect although it failed. Meanwhile the
-    client and its transport log nothing, as they log what a server sends back, and there are no progress bars
-    without a terminal.
-    """
-    for name, value in XET_LIMITS.items():
-        os.environ.setdefault(name, value)
-    client = load_client()
-    from eaglectl.files.hub_client import install_client  # late: it loads the client
-
-    with CALLS_LOCK:
-        install_client()
-        if not CALLS:
-            for logger in map(logging.getLogger, LOGGERS):
-                QUIET.callback(logger.setLevel, logger.level)
-                logger.setLevel(logging.CRITICAL)
-            is_chosen = client.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
-            if not (is_chosen or sys.stderr.isatty() or client.utils.are_progress_bars_disabled()):
-                client.utils.disable_progress_bars()
-                QUIET.callback(client.utils.enable_progress_bars)
-        CALLS.append(is_repeatable)
-    try:
-        yield client.utils.get_session()
-    finally:
-        with CALLS_LOCK:
-            CALLS.remove(is_repeatable)
-            if not CALLS:
-                QUIET.close()
-
-
-def failure_in(error: BaseException, how: str) -> TransferError:
-    """The failure behind an exception of the client, its transport or Xet; `how` where that is not known."""
-    from eaglectl.files.hub_client import failed_response
-
-    for cause in (error, error.__cause__):
-        if isinstance(cause, TransferError):
-            return cause
-        response = getattr(cause, "response", None)
-        if response is not None:
-            return failed_response(response)
-    kind = type(error).__name__
-    names = [type(error).__module__] + [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
-    is_xet = any("xet" in name.lower() for name in names)  # its storage is not the Hub's host
-    return TransferError(f"{how} ({kind})", kind=kind, code=XET_CODE if is_xet else "")
 
 
 class HubRequest(Struct, frozen=True):

@@ -57,7 +57,11 @@ def pickle_files(source: Source) -> tuple[str, ...]:
     names = source.names()
     if any(name.endswith(".safetensors") or name == INDEX for name in names):
         return ()
-    return _distributed_files(names) or tuple(
+    shards = tuple(name for name in names if name.endswith(".distcp"))
+    table = next((name for name in (".metadata", "model/.metadata") if name in names), None)
+    if table and shards:  # a torch distributed checkpoint
+        return table, *shards
+    return tuple(
         name
         for name in names
         if name.endswith(PICKLES) and not NOT_WEIGHTS.match(name) and not is_openvino_weights(name, names)
@@ -85,41 +89,31 @@ def folders_with_config(root: Path) -> tuple[str, ...]:
 
     Trainers keep their exports in such: NeMo in epoch_N_step_M/model/consolidated, others in step_N.
     """
-    found: list[Path] = []
+    found: list[str] = []
     level = [root]
     for _ in range(MAX_LEVELS):
-        level = [folder for parent in level for folder in _folders(parent)][:MAX_FOLDERS]
-        found += [folder for folder in level if is_checkpoint(folder)]
-    names = [folder.relative_to(root).as_posix() for folder in found]
-    return tuple(sorted(names, key=_natural, reverse=True))
+        entries = [entry for parent in level for entry in _entries(parent)]
+        level = sorted(entry for entry in entries if entry.is_dir() and not entry.is_symlink())[:MAX_FOLDERS]
+        found += [folder.relative_to(root).as_posix() for folder in level if is_checkpoint(folder)]
+
+    def natural(name: str) -> list[tuple[int, str]]:
+        # numbers in names are sorted by their values
+        return [(int(part[:18]), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
+
+    return tuple(sorted(found, key=natural, reverse=True))
 
 
-def _folders(parent: Path) -> list[Path]:
+def _entries(folder: Path) -> list[Path]:
     try:
-        return sorted(entry for entry in parent.iterdir() if entry.is_dir() and not entry.is_symlink())
+        return list(folder.iterdir())
     except OSError:
         return []
 
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether a folder has a config beside weights."""
-    try:
-        names = {entry.name for entry in folder.iterdir() if entry.is_file()}
-    except OSError:
-        return False
+    names = {entry.name for entry in _entries(folder) if entry.is_file()}
     return config_name(names) is not None and any(name.endswith(WEIGHT_SUFFIXES) for name in names)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts numbers in names by their values."""
-    return [(int(part[:18]), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
-
-
-def _distributed_files(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The table and the shards of a torch distributed checkpoint; empty where there is none."""
-    shards = tuple(name for name in names if name.endswith(".distcp"))
-    table = next((name for name in (".metadata", "model/.metadata") if name in names), None)
-    return (table, *shards) if table and shards else ()
 
 
 def checkpoint_files(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:

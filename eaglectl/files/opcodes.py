@@ -41,6 +41,12 @@ class ForeignNameError(PickleError):
         super().__init__(f"it asks for {self.named}")
 
 
+def refuse(is_fault: object, text: str) -> None:
+    """Raise PickleError with this text where the fault is there."""
+    if is_fault:
+        raise PickleError(text)
+
+
 class Named(Struct, frozen=True):
     """A class or a function that a pickle names; it is never imported."""
 
@@ -108,16 +114,14 @@ def read_pickle(data: bytes, names: Collection[tuple[str, str]], *, has_referenc
 
     Raises ForeignNameError for any other name, and PickleError where the pickle is broken or passes a limit.
     """
-    if len(data) > MAX_BYTES:
-        raise PickleError(f"it has {len(data)} bytes, and at most {MAX_BYTES} are read")
+    refuse(len(data) > MAX_BYTES, f"it has {len(data)} bytes, and at most {MAX_BYTES} are read")
     machine = _Machine(names, has_references)
     try:
         with warnings.catch_warnings():
             # pickletools warns of escapes that Python will refuse in texts of protocol 0
             warnings.simplefilter("ignore", DeprecationWarning)
             for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-                if count >= MAX_OPCODES:
-                    raise PickleError(f"it has more than {MAX_OPCODES} opcodes")
+                refuse(count >= MAX_OPCODES, f"it has more than {MAX_OPCODES} opcodes")
                 if (action := _ACTIONS.get(opcode.name)) is None:
                     raise PickleError(f"opcode {opcode.name} is not one of those read")
                 action(machine, argument)
@@ -125,8 +129,7 @@ def read_pickle(data: bytes, names: Collection[tuple[str, str]], *, has_referenc
         raise
     except ValueError as error:
         raise PickleError((str(error).splitlines() or [""])[0][:120]) from None
-    if len(machine.stack) != 1 or machine.marks:
-        raise PickleError("it does not end with one value")
+    refuse(len(machine.stack) != 1 or machine.marks, "it does not end with one value")
     return Pickle(machine.stack[0], tuple(machine.references))
 
 
@@ -143,21 +146,18 @@ def shortened(name: str) -> str:
 
 
 class _Machine:
-    """The stack and the memo of one pickle."""
-
     def __init__(self, names: Collection[tuple[str, str]], has_references: bool) -> None:
         self.names = names
         self.has_references = has_references
         self.stack: list[Value] = []
         self.marks: list[int] = []
         self.memo: dict[int, Value] = {}
-        self.named: dict[tuple[str, str], Named] = {}
         self.references: list[Persistent] = []
         self.containers = 0
 
     def push(self, value: Any) -> None:
-        if isinstance(value, int) and value.bit_length() > MAX_BITS:
-            raise PickleError(f"it has an integer of {value.bit_length()} bits")
+        is_long = isinstance(value, int) and value.bit_length() > MAX_BITS
+        refuse(is_long, f"it has an integer of more than {MAX_BITS} bits")
         self.stack.append(value)
 
     def pop(self) -> Value:
@@ -165,16 +165,14 @@ class _Machine:
         return self.stack.pop()
 
     def top(self) -> Value:
-        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise PickleError("it takes a value where none is")
+        refuse(len(self.stack) <= (self.marks[-1] if self.marks else 0), "it takes a value where none is")
         return self.stack[-1]
 
     def mark(self) -> None:
         self.marks.append(len(self.stack))
 
     def since_mark(self) -> list[Value]:
-        if not self.marks:
-            raise PickleError("it looks for a mark where none is")
+        refuse(not self.marks, "it looks for a mark where none is")
         start = self.marks.pop()
         items = self.stack[start:]
         del self.stack[start:]
@@ -182,21 +180,17 @@ class _Machine:
 
     def hold(self, container: Container, items: Sequence[Value]) -> None:
         """Note that `container` holds `items`."""
-        if container.is_inside:
-            raise PickleError("it fills a container that is inside another")
+        refuse(container.is_inside, "it fills a container that is inside another")
         for item in items:
             if isinstance(item, Container):
-                if item is container:
-                    raise PickleError("a container holds itself")
+                refuse(item is container, "a container holds itself")
                 item.is_inside = True
                 container.depth = max(container.depth, item.depth + 1)
-        if container.depth > MAX_DEPTH:
-            raise PickleError(f"more than {MAX_DEPTH} containers are inside each other")
+        refuse(container.depth > MAX_DEPTH, f"more than {MAX_DEPTH} containers are inside each other")
 
     def make(self, container: Container, items: Sequence[Value] = ()) -> None:
         self.containers += 1
-        if self.containers > MAX_CONTAINERS:
-            raise PickleError(f"it has more than {MAX_CONTAINERS} containers")
+        refuse(self.containers > MAX_CONTAINERS, f"it has more than {MAX_CONTAINERS} containers")
         self.hold(container, items)
         self.stack.append(container)
 
@@ -228,13 +222,11 @@ class _Machine:
             target.entries[key] = items[position + 1]
 
     def remember(self, number: int) -> None:
-        if not 0 <= number < MAX_MEMO:
-            raise PickleError(f"memo number {number} is not below {MAX_MEMO}")
+        refuse(not 0 <= number < MAX_MEMO, f"memo number {number} is not below {MAX_MEMO}")
         self.memo[number] = self.top()
 
     def recall(self, number: int) -> None:
-        if number not in self.memo:
-            raise PickleError(f"memo number {number} was never set")
+        refuse(number not in self.memo, f"memo number {number} was never set")
         self.stack.append(self.memo[number])
 
     def find(self, module: Value, name: Value) -> None:
@@ -242,7 +234,7 @@ class _Machine:
             raise PickleError("it names a class by something else than text")
         if (module, name) not in self.names:
             raise ForeignNameError(module, name)
-        self.stack.append(self.named.setdefault((module, name), Named(module, name)))
+        self.stack.append(Named(module, name))
 
     def call(self) -> None:
         named, arguments = self.take(2)
@@ -262,8 +254,7 @@ class _Machine:
             target.state = state
 
     def refer(self) -> None:
-        if not self.has_references:
-            raise PickleError("it asks for an object outside it")
+        refuse(not self.has_references, "it asks for an object outside it")
         identity = self.pop()
         reference = Persistent(identity)
         self.make(reference, (identity,))
@@ -286,11 +277,6 @@ def _key(value: Value) -> Any:
     raise PickleError(f"a dict has a {kind(value)} as a key")
 
 
-def _check_protocol(machine: _Machine, protocol: int) -> None:
-    if protocol > NEWEST_PROTOCOL:
-        raise PickleError(f"its protocol is {protocol}, and {NEWEST_PROTOCOL} is the newest read")
-
-
 _PUSHED = (
     "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING",
     "BINSTRING", "SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8",
@@ -298,7 +284,9 @@ _PUSHED = (
 )  # fmt: skip
 _ACTIONS: Mapping[str, Callable[[_Machine, Any], None]] = {
     **dict.fromkeys(_PUSHED, _Machine.push),
-    "PROTO": _check_protocol,
+    "PROTO": lambda _, protocol: refuse(
+        protocol > NEWEST_PROTOCOL, f"its protocol is {protocol}, and {NEWEST_PROTOCOL} is the newest read"
+    ),
     "FRAME": lambda machine, _: None,
     "STOP": lambda machine, _: None,
     "MARK": lambda machine, _: machine.mark(),

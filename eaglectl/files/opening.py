@@ -4,7 +4,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
-from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.errors import UnreadableError, check
 from eaglectl.files.files import is_folder
 from eaglectl.files.hub_cache import SCHEME, is_hub_name, split_name
 from eaglectl.files.layout import CONFIG, WEIGHT_SUFFIXES, export_words, readable_files
@@ -23,19 +23,16 @@ def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource |
     `is_config_enough`: only config.json is read, so that an offline Hub cache may lack the weights.
     Raises UnreadableError, and UsageError for a file that is no weight file.
     """
-    _refuse_url(text)
-    path, mode = Path(text), 0 if text.startswith(SCHEME) else _mode(text)
+    path, mode = Path(text), _mode(text)
     if S_ISDIR(mode):
         return FolderSource(path)
     if S_ISREG(mode):
-        if words := export_words((text,)):
-            raise UsageError(words)
-        if path.suffix not in WEIGHT_SUFFIXES:
-            raise UsageError(
-                f"{text} is not a weight file; give a checkpoint folder, or one of its"
-                f" {', '.join(WEIGHT_SUFFIXES)}"
-                " files"
-            )
+        other = (
+            f"{text} is not a weight file; give a checkpoint folder, or one of its"
+            f" {', '.join(WEIGHT_SUFFIXES)} files"
+        )
+        words = export_words((text,))
+        check((words, words), (path.suffix not in WEIGHT_SUFFIXES, other))
         return FolderSource(path.parent, path.name)
     if mode:
         raise UnreadableError(f"{text} is neither a folder nor a regular file; give one of them")
@@ -95,29 +92,25 @@ def on_disk(text: str, *, has_weights: bool = True) -> str:
 
     Files of the Hub client's cache are compared as by `check_cached`. Raises as `open_folder` does.
     """
-    _refuse_url(text)
+    mode = _mode(text)
     if hub_name(text):
         return str(open_folder(text).root)
-    if S_ISDIR(_mode(text)):
+    if S_ISDIR(mode):
         check_cached(FolderSource(Path(text)), has_weights=has_weights)
     return text
 
 
 def hub_name(text: str) -> tuple[str, str | None] | None:
     """Repository and revision that `text` names; None where a local file has that name, or it is none."""
-    is_remote = is_hub_name(text) and (text.startswith(SCHEME) or not _mode(text))
-    return split_name(text) if is_remote else None
-
-
-def _refuse_url(text: str) -> None:
-    if is_url(text):
-        raise UnreadableError(f"{text} is a URL, from which nothing is read; {GIVE}")
+    return split_name(text) if is_hub_name(text) and not _mode(text) else None
 
 
 def _mode(text: str) -> int:
-    """Kind and permissions of what `text` names; 0 where it names nothing."""
+    """Kind and permissions of what `text` names, 0 where it names nothing. URLs are refused."""
+    if is_url(text):
+        raise UnreadableError(f"{text} is a URL, from which nothing is read; {GIVE}")
     try:
-        return Path(text).stat().st_mode
+        return 0 if text.startswith(SCHEME) else Path(text).stat().st_mode
     except PermissionError as error:
         raise UnreadableError(f"{text}: {error.strerror}") from None
     except (OSError, ValueError):

@@ -8,7 +8,6 @@ bytes.
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,6 @@ from eaglectl.files.layout import (
 from eaglectl.files.opcodes import Dict, ForeignNameError, List, PickleError, Value, shortened
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.torch_file import (
-    Chunk,
     DistributedTensor,
     StorageView,
     TorchFile,
@@ -82,24 +80,6 @@ class PickledTable(Struct, frozen=True):
     scattered: frozenset[str]
     metadata: Mapping[str, str]
     nested: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class UnpickledSource(FolderSource):
-    """A safetensors copy of a pickled source, under the source's own name."""
-
-    origin: str = ""
-    origin_place: str = ""
-
-    @property
-    def label(self) -> str:
-        """The name of the source that was pickled."""
-        return self.origin
-
-    @property
-    def place(self) -> str:
-        """The place of the source that was pickled."""
-        return self.origin_place
 
 
 def read_pickled_table(source: Source) -> PickledTable:
@@ -164,7 +144,7 @@ def training_progress(source: Source) -> str:
     return ", ".join(f"{word} {count}" for word, count in counts if type(count) is int)
 
 
-def unpickle(source: Source, folder: Path) -> UnpickledSource:
+def unpickle(source: Source, folder: Path) -> FolderSource:
     """Write the pickled weights of `source` as one safetensors file in `folder`, and copy its other files.
 
     Raises UsageError without a safe torch, RefusedError where two tensors have one name, and UnreadableError
@@ -186,16 +166,14 @@ def unpickle(source: Source, folder: Path) -> UnpickledSource:
         try:
             save_file(named, folder / SINGLE, dict(table.metadata))
         except SafetensorError as error:
-            raise UnreadableError(
-                f"{folder.parent}: cannot keep the unpickled weights there: {error}"
-            ) from None
+            raise OSError(0, str(error)) from None
         config = config_name(source.names())
         for name in source.names():
             is_weights = name.endswith(WEIGHTS_ENDINGS) and name not in VOCABULARY_PICKLES
             is_beside = not (is_weights or name.startswith(".") or "/" in name)
             if (path := source.path(name)) and is_beside:
                 shutil.copyfile(path, folder / (CONFIG if name == config else name))
-    return UnpickledSource(folder, origin=source.label, origin_place=source.place)
+    return FolderSource(folder, name=source.label, shown=source.place)
 
 
 def selected_tokens(source: Source) -> tuple[int, ...] | None:
@@ -285,22 +263,14 @@ def _named(file: str) -> Iterator[None]:
     """Name `file` in what the reading of its pickle raises, as UnreadableError."""
     try:
         yield
-    except UnfitTensorError as problem:
-        raise UnreadableError(
-            f"{file}: {shortened(problem.name)} is {problem}; save it as a plain tensor, as safetensors holds"
-            " them",
-            UNSAFE,
-            file,
-        ) from None
-    except ForeignNameError as problem:
-        raise UnreadableError(
-            f"{file} holds more than tensors and was not loaded ({problem}); save its state_dict alone",
-            UNSAFE,
-            file,
-        ) from None
-    except PickleError as problem:
-        about = f"{file} is not a torch file, or is truncated ({problem})"
-        raise UnreadableError(about, UNSAFE, file) from None
+    except (UnfitTensorError, PickleError) as problem:
+        text = f"{file} is not a torch file, or is truncated ({problem})"
+        if isinstance(problem, UnfitTensorError):
+            name = shortened(problem.name)
+            text = f"{file}: {name} is {problem}; save it as a plain tensor, as safetensors holds them"
+        if isinstance(problem, ForeignNameError):
+            text = f"{file} holds more than tensors and was not loaded ({problem}); save its state_dict alone"
+        raise UnreadableError(text, UNSAFE, file) from None
 
 
 def _load(source: Source, name: str, *, has_places: bool = True) -> TorchFile:
@@ -319,35 +289,29 @@ def _load(source: Source, name: str, *, has_places: bool = True) -> TorchFile:
 
 
 def _assemble(source: Source, entry: DistributedTensor) -> "torch.Tensor":
+    """A tensor of its pieces, each of which torch.save wrote into its own bytes of a file."""
     torch = _torch()
     whole = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
     is_filled = torch.zeros(entry.shape, dtype=torch.bool)
     for chunk in entry.chunks:
-        part = _piece(source, entry, chunk)
-        block = tuple(
-            slice(start, start + size) for start, size in zip(chunk.offsets, chunk.shape, strict=True)
-        )
-        whole[block] = part
+        with _named(chunk.file):
+            saved = read_torch_file(source, chunk.file, chunk.start, chunk.stop)
+            view = tensor_view(entry.name, saved.value) if is_tensor(saved.value) else None
+            if view is None or (view.shape, view.dtype) != (chunk.shape, entry.dtype):
+                raise UnreadableError(
+                    f"{chunk.file} does not hold {entry.name} as .metadata says: {entry.dtype}"
+                    f" {list(chunk.shape)}"
+                )
+            saved.check([view])
+        places = zip(chunk.offsets, chunk.shape, strict=True)
+        block = tuple(slice(start, start + size) for start, size in places)
+        whole[block] = _tensor(source, chunk.file, saved, view)
         is_filled[block] = True
     if not is_filled.all():
         raise UnreadableError(
             f"the pieces of {entry.name} in {source.place} overlap and leave a hole; save them again"
         )
     return whole
-
-
-def _piece(source: Source, entry: DistributedTensor, chunk: Chunk) -> "torch.Tensor":
-    """A piece of a tensor, which torch.save wrote into its own bytes of a file."""
-    with _named(chunk.file):
-        saved = read_torch_file(source, chunk.file, chunk.start, chunk.stop)
-        view = tensor_view(entry.name, saved.value) if is_tensor(saved.value) else None
-        if view is None or (view.shape, view.dtype) != (chunk.shape, entry.dtype):
-            raise UnreadableError(
-                f"{chunk.file} does not hold {entry.name} as .metadata says: {entry.dtype}"
-                f" {list(chunk.shape)}"
-            )
-        saved.check([view])
-    return _tensor(source, chunk.file, saved, view)
 
 
 def _drafter_name(name: str) -> str:

@@ -140,7 +140,7 @@ def _lock(folder: Path, lock: ExitStack, flags: int = 0) -> None:
 def _mark(folder: Path) -> Path:
     """The mark of a folder: in a copy of both it has another name. Raises OSError without such a folder."""
     status = folder.lstat()
-    return folder / f".{status.st_dev}-{status.st_ino}.lock"
+    return folder / f".{status.st_dev}-{status.st_ino}.mark"
 
 
 def _remove(folder: Path, settle: Callable[[Path], None] | None) -> None:

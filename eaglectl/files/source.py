@@ -4,8 +4,8 @@ A pinned source opens each file once, so that what was read is one state of the 
 """
 
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
@@ -13,6 +13,7 @@ from stat import S_ISREG
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.errors import UnreadableError
 from eaglectl.files.files import FLAGS, MIB, Stamp, naming
@@ -58,10 +59,15 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FolderSource:
-    """A local folder, or one weight file in it beside its config.json."""
+    """A local folder, or one weight file in it beside its config.json.
+
+    `name` and `shown` are the label and the place of a source that the folder is a copy of.
+    """
 
     root: Path
     only: str | None = None
+    name: str = ""
+    shown: str = ""
 
     @property
     def label(self) -> str:
@@ -69,7 +75,7 @@ class FolderSource:
         root = self.root.resolve()
         if is_snapshot(root):
             return root.parent.parent.name.removeprefix(REPOSITORY).replace("--", "/")
-        return root.name
+        return self.name or root.name
 
     @property
     def is_cached(self) -> bool:
@@ -79,7 +85,7 @@ class FolderSource:
     @property
     def place(self) -> str:
         """The folder's path, as it was given."""
-        return str(self.root)
+        return self.shown or str(self.root)
 
     def names(self) -> tuple[str, ...]:
         """Files in the folder, and in `model/` where that is a torch distributed checkpoint (TorchSpec)."""
@@ -100,49 +106,48 @@ class FolderSource:
 
         Raises UnreadableError, for a pipe or a device too: opening one may block for ever.
         """
-        pure = PurePosixPath(name)
+        pure, path = PurePosixPath(name), self.root / name
         if pure.is_absolute() or ".." in pure.parts or not pure.parts:
-            raise UnreadableError(
-                f'"{name}" points out of the checkpoint folder; files must lie inside {self.place}',
-                UNSAFE,
-                name,
-            )
-        path = self.root / name
-        if len(pure.parts) == 1 and _is_plain(
-            path
-        ):  # nothing to follow, which takes many calls of the system
-            return path
-        resolved, root = self._resolved(name), self.root.resolve()
+            fault = f'"{name}" points out of the checkpoint folder; files must lie inside {self.place}'
+            raise UnreadableError(fault, UNSAFE, name)
+        try:
+            # nothing to follow, which takes many calls of the system
+            if len(pure.parts) == 1 and S_ISREG(path.lstat().st_mode):
+                return path
+        except OSError:
+            pass  # nothing is there, which is for the caller to see
+        except ValueError:
+            fault = f'"{name}" cannot be the name of a file in {self.place}; rename it'
+            raise UnreadableError(fault, UNSAFE, name) from None
+        try:
+            resolved, root = path.resolve(), self.root.resolve()
+        except (OSError, RuntimeError):
+            fault = f"{name} in {self.place} is a symbolic link that leads back to itself"
+            raise UnreadableError(fault, UNSAFE, name) from None
         if not resolved.is_relative_to(root) and not is_blob(root, resolved):
-            about = f"{name} is a symbolic link that leaves {self.place}; put the file itself there"
-            raise UnreadableError(about, UNSAFE, name)
+            fault = f"{name} is a symbolic link that leaves {self.place}; put the file itself there"
+            raise UnreadableError(fault, UNSAFE, name)
         if path.exists() and not path.is_file():
             raise self._irregular(name)
         return path
 
-    def open_file(self, name: str) -> BufferedReader:
+    def open_file(self, name: str, *, is_any_size: bool = False) -> BufferedReader:
         """A regular file, open for reading: what is opened is looked at, and not what has its name later.
 
-        One of the Hub client's cache is compared with its digest there; a large one by `check_cached` alone.
+        One of the Hub client's cache is compared with its digest there, a large one with `is_any_size`.
         Raises UnreadableError.
         """
-        return self._open(name, MAX_WHOLE_FILE)
-
-    def _open(self, name: str, most: int | None = None) -> BufferedReader:
-        """A file, open for reading; one of up to `most` bytes is compared as `open_file` does."""
         with naming(f"{name} in {self.place}"):
-            descriptor = os.open(self.path(name), FLAGS)
-        status = os.fstat(descriptor)
-        if not S_ISREG(status.st_mode):
-            os.close(descriptor)
-            raise self._irregular(name)
-        file = os.fdopen(descriptor, "rb")
-        try:
-            if (most is None or status.st_size <= most) and (etag := etag_of(self.root / name)):
+            file = os.fdopen(os.open(self.path(name), FLAGS), "rb")
+        with ExitStack() as closed:
+            closed.push(file)
+            status = os.fstat(file.fileno())
+            if not S_ISREG(status.st_mode):
+                raise self._irregular(name)
+            is_small = is_any_size or status.st_size <= MAX_WHOLE_FILE
+            if is_small and (etag := etag_of(self.root / name)):
                 check_etag(self.root / name, file, etag, f"{name} of {self.label}")
-        except BaseException:
-            file.close()
-            raise
+            closed.pop_all()
         return file
 
     def check_cached(self, names: Iterable[str]) -> None:
@@ -153,14 +158,10 @@ class FolderSource:
         if not self.is_cached:
             return
         names = tuple(names)
-
-        def check(name: str) -> None:
-            self._open(name).close()
-
         from concurrent.futures import ThreadPoolExecutor  # late: it loads logging
 
         with ThreadPoolExecutor() as pool:
-            tuple(pool.map(check, names))
+            tuple(pool.map(lambda name: self.open_file(name, is_any_size=True).close(), names))
         if unnamed := [name for name in names if etag_of(self.root / name) is None]:
             notify(
                 f"{self.label}: the Hub client's cache has no digest of {listed(unnamed)}; their bytes were"
@@ -177,17 +178,6 @@ class FolderSource:
         about = f"{name} in {self.place} is not a regular file; put the file itself there"
         return UnreadableError(about, UNSAFE, name)
 
-    def _resolved(self, name: str) -> Path:
-        try:
-            return (self.root / name).resolve()
-        except ValueError:
-            raise UnreadableError(
-                f'"{name}" cannot be the name of a file in {self.place}; rename it', UNSAFE, name
-            ) from None
-        except (OSError, RuntimeError):
-            about = f"{name} in {self.place} is a symbolic link that leads back to itself"
-            raise UnreadableError(about, UNSAFE, name) from None
-
     def size(self, name: str) -> int:
         """Bytes of a file."""
         with naming(f"{name} in {self.place}"):
@@ -197,14 +187,6 @@ class FolderSource:
         """Bytes [start, stop) of a file."""
         with self.open_file(name) as file:
             return read_open(self.place, name, file.fileno(), start, stop)
-
-
-def _is_plain(path: Path) -> bool:
-    """Whether the path itself is a regular file, and no link."""
-    try:
-        return S_ISREG(path.lstat().st_mode)
-    except (OSError, ValueError):
-        return False
 
 
 def check_whole(label: str, name: str, size: int) -> None:
@@ -219,8 +201,8 @@ def read_open(place: str, name: str, descriptor: int, start: int, stop: int | No
 
     Raises UnreadableError.
     """
-    end = os.fstat(descriptor).st_size if stop is None else stop
-    if stop is None and end - start > MAX_WHOLE_FILE:
+    if (end := stop) is None:
+        end = os.fstat(descriptor).st_size
         check_whole(place, name, end - start)
     parts, position = [], start
     with naming(f"{name} in {place}"):
@@ -235,29 +217,12 @@ def read_open(place: str, name: str, descriptor: int, start: int, stop: int | No
     return b"".join(parts)
 
 
-class PinnedFile(Struct):
+class PinnedFile(Struct, frozen=True):
     """An open file, and its stamp when it was opened."""
 
     path: Path
     descriptor: int
     stamp: Stamp
-    links: int
-
-    @classmethod
-    def of(cls, path: Path, descriptor: int) -> "PinnedFile":
-        """An open file as it is now."""
-        status = os.fstat(descriptor)
-        return cls(path, descriptor, Stamp.of(status), status.st_nlink)
-
-    def is_unchanged(self, *, is_status_compared: bool) -> bool:
-        """Whether the open file, and what has its name now, are as they were when it was opened."""
-        try:
-            stamps = Stamp.of(os.fstat(self.descriptor)), Stamp.of(self.path.stat())
-        except OSError:
-            return False
-        if is_status_compared:
-            return stamps == (self.stamp, self.stamp)
-        return all(stamp.is_same_content(self.stamp) for stamp in stamps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +247,7 @@ class PinnedSource(FolderSource):
         if name not in self.files:
             with self.open_file(name) as file:
                 descriptor = os.dup(file.fileno())
-            self.files[name] = PinnedFile.of(self.root / name, descriptor)
+            self.files[name] = PinnedFile(self.root / name, descriptor, Stamp.of(os.fstat(descriptor)))
         return self.files[name]
 
     def size(self, name: str) -> int:
@@ -291,11 +256,7 @@ class PinnedSource(FolderSource):
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of a file."""
-        file = self.pinned(name)
-        if stop is None:
-            check_whole(self.place, name, file.stamp.size - start)
-            stop = file.stamp.size
-        return read_open(self.place, name, file.descriptor, start, stop)
+        return read_open(self.place, name, self.pinned(name).descriptor, start, stop)
 
     def restamp(self) -> None:
         """Take the status times of now for those of the opening: hard links were made in the meantime.
@@ -304,27 +265,24 @@ class PinnedSource(FolderSource):
         """
         self.check_unchanged(is_status_compared=False)
         for name, file in self.files.items():
-            self.files[name] = PinnedFile.of(file.path, file.descriptor)
+            self.files[name] = replace(file, stamp=Stamp.of(os.fstat(file.descriptor)))
 
-    def check_unchanged(
-        self, *, is_status_compared: bool = True, has_same_bytes: Callable[[str], bool] | None = None
-    ) -> None:
-        """Raise UnreadableError where a file that was opened is not as it was then.
+    def check_unchanged(self, *, is_status_compared: bool = True) -> None:
+        """Raise UnreadableError where a file that was opened, or what has its name now, is not as it was.
 
-        `has_same_bytes` is asked of a file of which at most the status changed, as it does where another
-        process makes or removes a hard link.
+        `is_status_compared` False: a hard link or permissions may have changed.
         """
         for name, file in self.files.items():
-            if file.is_unchanged(is_status_compared=is_status_compared):
-                continue
-            is_status_alone = file.is_unchanged(is_status_compared=False)
-            if not (is_status_alone and has_same_bytes and has_same_bytes(name)):
+            try:
+                status = os.fstat(file.descriptor)
+                stamps = Stamp.of(status), Stamp.of(file.path.stat())
+            except OSError:
+                raise changed(self, name) from None
+            # another run that reads the file, as smoke does, makes a hard link of it
+            is_compared = is_status_compared and status.st_nlink == 1
+            is_same = stamps == (file.stamp, file.stamp)
+            if not is_same and (is_compared or not all(map(file.stamp.is_same_content, stamps))):
                 raise changed(self, name)
-
-    def has_other_links(self, name: str) -> bool:
-        """Whether hard links of a file were made or removed since it was opened."""
-        file = self.pinned(name)
-        return os.fstat(file.descriptor).st_nlink != file.links
 
 
 def changed(source: FolderSource, name: str) -> UnreadableError:

@@ -9,7 +9,7 @@ single linear layers, and not the stream between them.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,32 +31,37 @@ MAX_NESTING = 3
 KERNEL_KEYS = ("attn_implementation", "experts_implementation")
 
 
-def read_target_config(target: Path) -> Mapping[str, Any]:
-    """The object in a target's config.json. Raises UnreadableError."""
-    return _read_object(target / CONFIG)
+def read_target_config(target: Path, name: str = CONFIG) -> Mapping[str, Any]:
+    """The object in a target's config.json, or another of its files. Raises UnreadableError."""
+    path = target / name
+    try:
+        value = json.loads(read_small_file(path, MAX_CONFIG))
+    except (ValueError, RecursionError) as error:
+        message = str(error).splitlines()[0][:200]
+        raise UnreadableError(f"{path} is not JSON: {message}; take the target's own file") from None
+    if not isinstance(value, dict):
+        raise UnreadableError(f"{path} is not a JSON object; take the target's own file")
+    return value
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a target's config that describes its text model; the config where it has no such part."""
-    *_, part = text_parts(config)
-    return part
+    return text_parts(config)[-1]
 
 
-def text_parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def text_parts(config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The config, and the parts in it that lead to its text model."""
-    part: Mapping[str, Any] | None = config
-    for _ in range(MAX_NESTING + 1):
-        if part is None:
-            return
-        yield part
-        inner = (part.get(key) for key in TEXT_PARTS)
-        part = next((value for value in inner if isinstance(value, Mapping)), None)
+    parts = [config]
+    for _ in range(MAX_NESTING):
+        inner = (parts[-1].get(key) for key in TEXT_PARTS)
+        parts += [value for value in inner if isinstance(value, Mapping)][:1]
+    return parts
 
 
 def read_tokenizer_config(target: Path) -> Mapping[str, Any]:
     """The object in a target's tokenizer_config.json; empty without that file. Raises UnreadableError."""
-    path = target / TOKENIZER_CONFIG
-    return _read_object(path) if path.exists() else {}
+    there = (target / TOKENIZER_CONFIG).exists()
+    return read_target_config(target, TOKENIZER_CONFIG) if there else {}
 
 
 def read_end_tokens(target: Path) -> frozenset[int]:
@@ -64,9 +69,9 @@ def read_end_tokens(target: Path) -> frozenset[int]:
 
     Raises UnreadableError.
     """
-    path = target / GENERATION_CONFIG
-    config = _read_object(path) if path.exists() else text_part(read_target_config(target))
-    value = config.get("eos_token_id")
+    there = (target / GENERATION_CONFIG).exists()
+    config = read_target_config(target, GENERATION_CONFIG if there else CONFIG)
+    value = (config if there else text_part(config)).get("eos_token_id")
     return frozenset(token for token in (value if isinstance(value, list) else [value]) if type(token) is int)
 
 
@@ -104,17 +109,6 @@ def code_needed(target: Path, reason: str = "") -> UnreadableError:
     )
 
 
-def _read_object(path: Path) -> Mapping[str, Any]:
-    try:
-        value = json.loads(read_small_file(path, MAX_CONFIG))
-    except (ValueError, RecursionError) as error:
-        message = str(error).splitlines()[0][:200]
-        raise UnreadableError(f"{path} is not JSON: {message}; take the target's own file") from None
-    if not isinstance(value, dict):
-        raise UnreadableError(f"{path} is not a JSON object; take the target's own file")
-    return value
-
-
 DESCRIPTION = "quant_model_description.json"
 
 
@@ -147,16 +141,17 @@ def _rotation(source: Source) -> tuple[bool, str | None]:
 
 
 def _rotates_embedding(quantisation: object) -> bool:
+    """Whether a transform in a quantization_config rotates what the embedding puts out."""
     match quantisation:
         case {"transform_config": {"config_groups": Mapping() as groups}}:
-            applied = [group.get("apply") for group in groups.values() if isinstance(group, Mapping)]
-            entries = [entry for each in applied if isinstance(each, list) for entry in each]
-            return any(map(_turns_embedding, entries))
+            for group in groups.values():
+                match group:
+                    case {"apply": list(entries)} if any(map(_is_of_embedding, entries)):
+                        return True
     return False
 
 
-def _turns_embedding(entry: object) -> bool:
-    """Whether an entry of a transform rotates what the embedding puts out."""
+def _is_of_embedding(entry: object) -> bool:
     match entry:
         case {"location": "weight_output", "targets": list(targets)}:
             return any("embed" in str(target) for target in targets)

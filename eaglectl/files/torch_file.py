@@ -13,6 +13,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from operator import mul
 from typing import Any, TypeGuard
 
 from msgspec import Struct
@@ -31,6 +32,7 @@ from eaglectl.files.opcodes import (
     Value,
     kind,
     read_pickle,
+    refuse,
     shortened,
 )
 from eaglectl.files.source import Source
@@ -119,12 +121,9 @@ class StorageView(Struct, frozen=True):
     @property
     def is_contiguous(self) -> bool:
         """Whether its elements follow each other in the order of its axes."""
-        step = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if size != 1 and stride != step:
-                return not self.nbytes
-            step *= size
-        return True
+        steps = itertools.accumulate(reversed(self.shape), mul, initial=1)
+        axes = zip(reversed(self.shape), reversed(self.strides), steps, strict=False)
+        return not self.nbytes or all(size == 1 or stride == step for size, stride, step in axes)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -146,7 +145,10 @@ def state_views(value: Value) -> tuple[StorageView, ...]:
         if not isinstance(value, Dict):
             break
         if tensors := {name: item for name, item in value.entries.items() if is_tensor(item)}:
-            views = tuple(tensor_view(_name(name), item) for name, item in tensors.items())
+            for name in tensors:
+                if not isinstance(name, str) or not name.isprintable():
+                    raise PickleError(f"it has a tensor under {ascii(name)[:80]}, which is no tensor's name")
+            views = tuple(tensor_view(name, item) for name, item in tensors.items())
             storages(views)
             return views
         value = next((value.entries[key] for key in STATES if isinstance(value.entries.get(key), Dict)), None)
@@ -157,8 +159,10 @@ def storages(views: Iterable[StorageView]) -> Mapping[str, Storage]:
     """The storages of tensors by key. Raises PickleError where a key stands for storages of two sizes."""
     by_key: dict[str, Storage] = {}
     for item in views:
-        if by_key.setdefault(item.storage.key, item.storage).nbytes != item.storage.nbytes:
-            raise PickleError(f"storage {item.storage.key[:80]} has two sizes")
+        refuse(
+            by_key.setdefault(item.storage.key, item.storage).nbytes != item.storage.nbytes,
+            f"storage {item.storage.key[:80]} has two sizes",
+        )
     return by_key
 
 
@@ -177,15 +181,18 @@ def tensor_view(name: str, value: Object) -> StorageView:
     match value.arguments:
         case (inner, *_) if maker in PARAMETERS and is_tensor(inner):
             return tensor_view(name, inner)
-        case (Named() as function, Named() as of_type, Tuple(items=items), *_) if maker == TYPED:
-            if of_type not in PLAIN_TYPES:
-                raise UnfitTensorError(name, f"a {of_type.name}")
+        case (Named() as function, Named() as kind_of, Tuple(items=items), *_) if maker == TYPED:
+            if kind_of not in PLAIN_TYPES:
+                raise UnfitTensorError(name, f"a {kind_of.name}")
             return tensor_view(name, Object(function, items))
         case (Persistent() as reference, int() as offset, size, strides, *rest) if maker in PLAIN:
             storage, flags = read_storage(reference), rest[2:]
             dtype = storage.dtype
             if maker == PLAIN[-1]:
-                dtype, flags = _dtype(name, flags[:1]), flags[1:]
+                stated, *flags = flags or [None]
+                if not isinstance(stated, Named) or stated.name not in DTYPES:
+                    raise PickleError(f"{shortened(name)} has no dtype")
+                dtype = stated.name
             if any(isinstance(item, Dict) and item.entries for item in flags):
                 raise UnfitTensorError(name, "a view with a flag (conj or neg)")
             return _checked(name, dtype, _sizes(size), _sizes(strides), offset, storage)
@@ -210,10 +217,10 @@ def _checked(
 ) -> StorageView:
     if dtype not in ITEM_BYTES:
         raise UnfitTensorError(name, f"of dtype {dtype}")
-    if offset < 0 or len(strides) != len(shape):
-        raise PickleError(
-            f"{shortened(name)} has {len(shape)} sizes, {len(strides)} strides and offset {offset}"
-        )
+    refuse(
+        offset < 0 or len(strides) != len(shape),
+        f"{shortened(name)} has {len(shape)} sizes, {len(strides)} strides and offset {offset}",
+    )
     tensor = StorageView(name, dtype, shape, strides, offset, storage)
     if tensor.nbytes > storage.nbytes:
         raise UnfitTensorError(name, f"expanded to {tensor.nbytes} bytes from {storage.nbytes}")
@@ -224,13 +231,6 @@ def _checked(
     return tensor
 
 
-def _dtype(name: str, values: list[Value]) -> str:
-    match values:
-        case [Named(module="torch", name=dtype)] if dtype in DTYPES:
-            return dtype
-    raise PickleError(f"{shortened(name)} has no dtype")
-
-
 def _sizes(value: Value) -> tuple[int, ...]:
     match value:
         case Tuple(items=items) | Object(named=Named("torch", "Size"), arguments=(Tuple(items=items),)):
@@ -238,12 +238,6 @@ def _sizes(value: Value) -> tuple[int, ...]:
             if len(sizes) == len(items) <= MAX_AXES and math.prod(max(size, 1) for size in sizes) < 1 << 120:
                 return sizes
     raise PickleError("a tensor's sizes or strides are not natural numbers")
-
-
-def _name(name: object) -> str:
-    if not isinstance(name, str) or not name.isprintable():
-        raise PickleError(f"it has a tensor under {ascii(name)[:80]}, which is no tensor's name")
-    return name
 
 
 # zipfile makes an object of every record: 2 MB of directory is some 20,000 storages
@@ -272,8 +266,7 @@ class TorchFile(Struct, frozen=True):
         """Raise PickleError where a storage of `views` is not whole in the file, or is inside another."""
         end = 0
         for start, stop, key in sorted((*self.place(item), key) for key, item in storages(views).items()):
-            if start < end and stop > start:
-                raise PickleError(f"storage {key[:80]} overlaps another")
+            refuse(start < end and stop > start, f"storage {key[:80]} overlaps another")
             end = max(end, stop)
 
 
@@ -291,8 +284,10 @@ def read_torch_file(
     size = (source.size(name) if stop is None else stop) - start
     archive = _Archive(partial(source.read, name), start, size)
     root = archive.root()
-    if f"{root}byteorder" in archive.records and archive.content(f"{root}byteorder") != b"little":
-        raise PickleError("it was not saved on a little-endian machine")
+    refuse(
+        f"{root}byteorder" in archive.records and archive.content(f"{root}byteorder") != b"little",
+        "it was not saved on a little-endian machine",
+    )
     reading = read_pickle(archive.content(f"{root}data.pkl"), NAMES, has_references=True)
     places = {}
     for key in {read_storage(reference).key for reference in reading.references}:
@@ -308,10 +303,10 @@ class _Archive:
     def __init__(self, read: Callable[[int, int], bytes], start: int, size: int) -> None:
         self.read, self.start = read, start
         self.head = read(start, start + min(size, ENDS))
-        if not self.head.startswith(RECORD):
-            raise PickleError(
-                "it is no zip, as torch.save writes since 1.6; open and save an older one with torch >= 1.6"
-            )
+        refuse(
+            not self.head.startswith(RECORD),
+            "it is no zip, as torch.save writes since 1.6; open and save an older one with torch >= 1.6",
+        )
         fault = ""
         for most in (ENDS, MAX_DIRECTORY):
             # zipfile takes what it is given for the end of a whole file
@@ -326,21 +321,20 @@ class _Archive:
         else:
             raise PickleError(f"{fault}; its directory has at most {MAX_DIRECTORY} bytes")
         self.records = {info.filename: info for info in infos}
-        if len(self.records) != len(infos):
-            raise PickleError("two records have one name")
+        refuse(len(self.records) != len(infos), "two records have one name")
 
     def root(self) -> str:
         """What the names of all records begin with."""
         pickles = [name for name in self.records if name.endswith("/data.pkl") and name.count("/") == 1]
-        if len(pickles) != 1:
-            raise PickleError(f"it has {len(pickles)} records of the name data.pkl, and torch.save writes 1")
+        refuse(
+            len(pickles) != 1, f"it has {len(pickles)} records of the name data.pkl, and torch.save writes 1"
+        )
         return pickles[0].removesuffix("data.pkl")
 
     def content(self, name: str) -> bytes:
         """The bytes of a small record."""
         first, last = self.place(name)
-        if last - first > MAX_BYTES:
-            raise PickleError(f"it has {last - first} bytes where at most {MAX_BYTES} are read")
+        refuse(last - first > MAX_BYTES, f"it has {last - first} bytes where at most {MAX_BYTES} are read")
         return self.at(first, last)
 
     def at(self, first: int, last: int) -> bytes:
@@ -354,18 +348,23 @@ class _Archive:
     def place(self, name: str, *, is_exact: bool = True) -> tuple[int, int]:
         """The bytes of a record, or bytes of it as many as it has, where nothing is read there."""
         info = self.records[name]
-        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-            raise PickleError(f"record {name[:80]} is compressed; torch compresses no file of its own")
+        refuse(
+            info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size,
+            f"record {name[:80]} is compressed; torch compresses no file of its own",
+        )
         header_at = info.header_offset + self.before
         first = header_at + LOCAL_HEADER + len(info.orig_filename.encode())
         if is_exact and 0 <= header_at < self.end - LOCAL_HEADER:
             header = self.at(header_at, header_at + LOCAL_HEADER)
-            if not header.startswith(RECORD) or info.flag_bits & ENCRYPTED:
-                raise PickleError(f"record {name[:80]} is broken")
+            refuse(
+                not header.startswith(RECORD) or info.flag_bits & ENCRYPTED, f"record {name[:80]} is broken"
+            )
             names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
             first = header_at + LOCAL_HEADER + names + extra
-        if header_at < 0 or first + info.file_size > self.end:
-            raise PickleError(f"record {name[:80]} is past the end of the file")
+        refuse(
+            header_at < 0 or first + info.file_size > self.end,
+            f"record {name[:80]} is past the end of the file",
+        )
         return first, first + info.file_size
 
 
@@ -447,8 +446,16 @@ def read_table(source: Source, table: str) -> tuple[DistributedTensor, ...]:
             raise UnreadableError(f"{what} does not fit its files: {shortened(name)}: {problem}") from None
     if not entries:
         raise UnreadableError(f"{what} lists no model tensors")
-    _check_places(source, what, entries)
+    _check_apart(what, [chunk for entry in entries for chunk in entry.chunks])
     return tuple(entries)
+
+
+def _check_apart(what: str, chunks: Iterable[Chunk]) -> None:
+    """Raise UnreadableError where pieces lie in one another: together they are no more than their files."""
+    pieces = sorted((chunk.file, chunk.start, chunk.stop) for chunk in chunks)
+    for (file, _, stop), (other, start, _) in itertools.pairwise(pieces):
+        if file == other and start < stop:
+            raise UnreadableError(f"{what} keeps two pieces in byte {start} of {file}")
 
 
 def _entry(
@@ -463,50 +470,41 @@ def _entry(
             raise ValueError("its dtype is missing, or is none of a drafter's weights")
     if not isinstance(stored, List):
         raise ValueError("it has no list of pieces")
-    chunks = []
-    for item in stored.items:
-        offsets, block = _block(item, shape)
-        if (name, offsets) not in places:
-            raise ValueError(f"the place of its piece at {list(offsets)} is missing")
-        file, start, stop = _place(source, table, places[name, offsets])
-        if math.prod(block) * ITEM_BYTES[dtype] > stop - start:
-            raise ValueError(
-                f"its piece {list(block)} of {dtype} is larger than the {stop - start} bytes kept for it"
-            )
-        chunks.append(Chunk(file, start, stop, offsets, block))
+    chunks = tuple(_chunk(source, table, name, item, shape, places) for item in stored.items)
+    for chunk in chunks:
+        refuse(
+            math.prod(chunk.shape) * ITEM_BYTES[dtype] > chunk.stop - chunk.start,
+            f"its piece {list(chunk.shape)} of {dtype} is larger than the {chunk.stop - chunk.start} bytes"
+            " kept for it",
+        )
     held = sum(math.prod(chunk.shape) for chunk in chunks)
-    if held != math.prod(shape):
-        raise ValueError(f"it has {math.prod(shape)} elements and its pieces {held}")
-    return DistributedTensor(name, dtype, shape, tuple(chunks))
+    refuse(held != math.prod(shape), f"it has {math.prod(shape)} elements and its pieces {held}")
+    return DistributedTensor(name, dtype, shape, chunks)
 
 
-def _block(chunk: Value, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Offsets and sizes of a piece, which must lie inside `shape`."""
-    fields = _fields(chunk, "ChunkStorageMetadata")
-    offsets, sizes = _sizes(fields.get("offsets")), _sizes(fields.get("sizes"))
+def _chunk(
+    source: Source, table: str, name: str, item: Value, shape: tuple[int, ...], places: Mapping[Any, Value]
+) -> Chunk:
+    """A piece of a tensor, which must lie inside `shape` and in a file beside the table."""
+    block = _fields(item, "ChunkStorageMetadata")
+    offsets, sizes = _sizes(block.get("offsets")), _sizes(block.get("sizes"))
     is_alike = len(offsets) == len(sizes) == len(shape)
-    if not is_alike or any(offsets[axis] + sizes[axis] > size for axis, size in enumerate(shape)):
-        raise ValueError(f"a piece {list(sizes)} at {list(offsets)} is not inside {list(shape)}")
-    return offsets, sizes
-
-
-def _place(source: Source, table: str, value: Value) -> tuple[str, int, int]:
-    """File and byte range of a piece, which must lie in a file beside the table."""
-    fields = _fields(value, "_StorageInfo")
+    refuse(
+        not is_alike or any(offsets[axis] + sizes[axis] > size for axis, size in enumerate(shape)),
+        f"a piece {list(sizes)} at {list(offsets)} is not inside {list(shape)}",
+    )
+    fields = _fields(places.get((name, offsets)), "_StorageInfo")
     path, start, length = fields.get("relative_path"), fields.get("offset"), fields.get("length")
     if not isinstance(path, str) or not _is_natural(start) or not _is_natural(length):
         raise ValueError("a place needs a file, an offset and a length")
-    if fields.get("transform_descriptors"):
-        raise ValueError(f"{path} is compressed or encrypted; save it plain")
     file = table.removesuffix(".metadata") + path
-    if "/" in path or file not in source.names():
-        raise ValueError(f"{path} is not a file beside it; copy the whole checkpoint")
-    if start + length > source.size(file):
-        raise ValueError(
-            f"bytes {start} to {start + length} of {file} were expected, which has {source.size(file)};"
-            " it is truncated"
-        )
-    return file, start, start + length
+    refuse(fields.get("transform_descriptors"), f"{path} is compressed or encrypted; save it plain")
+    refuse("/" in path or file not in source.names(), f"{path} is not beside it; copy the whole checkpoint")
+    refuse(
+        start + length > (there := source.size(file)),
+        f"bytes {start} to {start + length} of {file} were expected, which has {there}; it is truncated",
+    )
+    return Chunk(file, start, start + length, offsets, sizes)
 
 
 def _places(value: Value) -> Mapping[tuple[str, tuple[int, ...]], Value]:
@@ -536,16 +534,3 @@ def _dict(value: Value) -> Mapping[Any, Value]:
 
 def _is_natural(value: object) -> TypeGuard[int]:
     return type(value) is int and value >= 0
-
-
-def _check_places(source: Source, what: str, entries: list[DistributedTensor]) -> None:
-    """Raise UnreadableError where the pieces are more than their files, or lie in one another."""
-    pieces = sorted((chunk.file, chunk.start, chunk.stop) for entry in entries for chunk in entry.chunks)
-    there = sum(map(source.size, {file for file, _, _ in pieces}))
-    needed = sum(entry.nbytes for entry in entries)
-    if needed > there:
-        raise UnreadableError(f"{what} lists {needed} bytes of tensors, and the files beside it have {there}")
-
-    for (file, _, stop), (other, start, _) in itertools.pairwise(pieces):
-        if file == other and start < stop:
-            raise UnreadableError(f"{what} keeps two pieces in byte {start} of {file}")

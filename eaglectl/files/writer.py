@@ -15,11 +15,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.files.digests import RangeDigests
+from eaglectl.files.checkpoint import RECORD_SCHEMA
 from eaglectl.files.files import MIB, naming, read_small_file
 from eaglectl.files.header import parse_json
 from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
-from eaglectl.files.record import RECORD_SCHEMA
 from eaglectl.files.scratch import (
     OLD,
     register_removal,
@@ -178,20 +177,16 @@ class Folder:
         name: str,
         parts: Iterable[Bytes],
         on_bytes: Callable[[int], None] | None = None,
-        digests: RangeDigests | None = None,
     ) -> None:
         """Write a file from ranges of other files and from bytes in memory, and sync it.
 
         The disk writes the begin of a large file while the rest is copied. `on_bytes` is called with the size
-        of each part once it is written; `digests` are made meanwhile.
+        of each part once it is written.
         """
         try:
             with ExitStack() as opened:
                 target = opened.enter_context((self.work / name).open("w+b")).fileno()
                 disk = opened.enter_context(ThreadPoolExecutor(1, "sync"))
-                if digests:
-                    opened.callback(digests.end)
-                    digests.attach(target)
                 copy = partial(_copy, opened, {}, target)
                 dirty, syncing = 0, Future[None]()
                 syncing.set_result(None)
@@ -201,8 +196,6 @@ class Folder:
                     if dirty >= EARLY and syncing.done():
                         syncing.result()  # the system tells an error of the disk once
                         dirty, syncing = 0, disk.submit(os.fsync, target)
-                    if digests:
-                        digests.advance(size)
                     if on_bytes:
                         on_bytes(size)
                 syncing.result()

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from eaglectl.drafter.drafter import Choice, Drafter, Target, question
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.checkpoint import Checkpoint, history
 from eaglectl.files.layout import QUANTISATION, RECORD, VOCABULARY_PICKLES
-from eaglectl.files.record import history
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.aux_ids import aux_layers_by_record, ids_places, read_aux_layers
 from eaglectl.formats.catalogue import detect, known_answers, tensor_names

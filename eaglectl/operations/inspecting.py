@@ -22,10 +22,9 @@ from eaglectl.engines.registry import (
     parse_engine,
 )
 from eaglectl.engines.targets import notes_on_pair
-from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.files.checkpoint import Checkpoint, history, read_checkpoint
 from eaglectl.files.layout import CONFIG, INDEX, STATE, STATE_CONFIG, config_name
 from eaglectl.files.opening import hub_name, open_source
-from eaglectl.files.record import history
 from eaglectl.files.source import FolderSource
 from eaglectl.formats.commands import command, completing
 from eaglectl.formats.reader import read_drafter

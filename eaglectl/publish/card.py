@@ -28,13 +28,12 @@ from eaglectl.conversion.writing import (
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.registry import ENGINES, launch_commands, llama_server
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
-from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.checkpoint import RECORD_SCHEMA, Checkpoint, history
 from eaglectl.files.files import MIB, read_small_file
 from eaglectl.files.front_matter import MATTER, front_matter
 from eaglectl.files.header import parse_json
 from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
-from eaglectl.files.record import RECORD_SCHEMA, history
 from eaglectl.formats.catalogue import by_name, known_formats
 from eaglectl.formats.format import CheckpointSummary
 from eaglectl.formats.settling import doubt_entries, fact_record

@@ -147,9 +147,9 @@ class FrozenSource(FolderSource):
         with self.open_file(name) as file:
             return read_open(self.place, name, file.fileno(), start, stop)
 
-    def open_file(self, name: str) -> BufferedReader:
+    def open_file(self, name: str, *, is_any_size: bool = False) -> BufferedReader:
         """A file, open for reading. Raises RefusedError where it is not the one that was hashed."""
-        file = FolderSource.open_file(self, name)
+        file = FolderSource.open_file(self, name, is_any_size=is_any_size)
         if name in self.hashed and Stamp.of(fstat(file.fileno())) != self.hashed[name].stamp:
             file.close()
             raise changed(name)
@@ -190,11 +190,8 @@ def freeze(
     left_out += [LeftOut(f"{name}/", "a folder; a drafter's files lie beside each other") for name in folders]
     counter = ByteCounter(on_progress, "hashing", sum(map(source.size, sent)))
     files = tuple(_read_file(source, name, path, counter.add) for name, path in paths.items())
-    return (
-        FrozenSource(source.root, source.only, names, {file.name: file for file in files}),
-        files,
-        tuple(left_out),
-    )
+    frozen = FrozenSource(source.root, source.only, listing=names, hashed={file.name: file for file in files})
+    return frozen, files, tuple(left_out)
 
 
 def changed(name: str, how: str = "changed") -> RefusedError:

@@ -22,7 +22,7 @@ import eaglectl
 from eaglectl import shell
 from eaglectl.base import Result
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
-from eaglectl.files.hub import check_token
+from eaglectl.files.hub import check_token, failure_in, hub_calls
 from eaglectl.files.hub_cache import SHA1_DIGITS
 from eaglectl.files.hub_requests import (
     ACCOUNT,
@@ -30,8 +30,6 @@ from eaglectl.files.hub_requests import (
     XET_CODE,
     HubRequest,
     TransferError,
-    failure_in,
-    hub_calls,
     refusal,
     unreachable,
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.errors import UnreadableError, UsageError, check
 from eaglectl.files.layout import CONFIG, WEIGHT_SUFFIXES
 from eaglectl.files.scratch import write_file
 from eaglectl.text import is_url
@@ -28,39 +28,34 @@ BEGIN = 4096
 
 def check_file(option: str, path: Path, kind: str) -> None:
     """Raise UsageError, naming the option as given, if `path` could not be written, or is of no such kind."""
-    if is_url(str(path)):
-        raise UsageError(f"{option}: a URL was given, and a file of this machine is written")
     try:
         with suppress(FileNotFoundError):
             path.stat()
-        if not path.resolve().parent.is_dir():
-            raise UsageError(f"{option}: there is no folder {path.parent}; make it first")
-        if path.is_dir():
-            raise UsageError(f"{option}: {path} is a folder; give the name of a file")
-        if not os.access(path.parent, os.W_OK):
-            raise UsageError(f"{option}: {path.parent} is not writable")
-        is_other = path.is_file() and not _begins_like(path, kind)
-        model = _model_above(path)
+        is_other, model = path.is_file() and not _begins_like(path, kind), _model_above(path)
+        faults = (
+            (is_url(str(path)), "a URL was given, and a file of this machine is written"),
+            (not path.resolve().parent.is_dir(), f"there is no folder {path.parent}; make it first"),
+            (path.is_dir(), f"{path} is a folder; give the name of a file"),
+            (not os.access(path.parent, os.W_OK), f"{path.parent} is not writable"),
+            (is_other, f"{path} is there and is no {kind}; it is not written over, give another name"),
+            (
+                model,
+                f"{model} is a model's folder, which a report is not written into; give a name outside it",
+            ),
+        )
     except (OSError, ValueError) as error:
         raise UsageError(f"{option}: {getattr(error, 'strerror', None) or error}") from None
-    if is_other:
-        raise UsageError(
-            f"{option}: {path} is there and is no {kind}; it is not written over, give another name"
-        )
-    if model is not None:
-        text = f"{option}: {model} is a model's folder, which a report is not written into"
-        raise UsageError(f"{text}; give a name outside it")
+    check(*((is_there, f"{option}: {fault}") for is_there, fault in faults))
 
 
 def _model_above(path: Path) -> Path | None:
     """The folder of a checkpoint, or of a target, that the file would be in; None where it is in none."""
-    for folder in path.resolve().parents:
-        if (folder / CONFIG).is_file() and any(
-            name.endswith(WEIGHT_SUFFIXES)
-            for name in os.listdir(folder)  # noqa: PTH208
-        ):
-            return folder
-    return None
+    folders = (folder for folder in path.resolve().parents if (folder / CONFIG).is_file())
+    return next((folder for folder in folders if any(map(_is_weights, folder.iterdir()))), None)
+
+
+def _is_weights(path: Path) -> bool:
+    return path.name.endswith(WEIGHT_SUFFIXES)
 
 
 def _begins_like(path: Path, kind: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl.files.record import history
+from eaglectl.files.checkpoint import history
 
 # below it the vocabulary holds acceptance down: on a trained pair, 0.37 makes a length of 1.40 of 2.78
 LEAST_SHARE = 0.8

@@ -24,8 +24,8 @@ from msgspec import Meta, Struct
 
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.files import MIB, decoded, keep_file, naming, open_regular, read_small_file
-from eaglectl.files.hub import is_offline
-from eaglectl.files.hub_requests import hub_calls, load_client
+from eaglectl.files.hub import hub_calls, is_offline
+from eaglectl.files.hub_requests import load_client
 from eaglectl.formats.published import Preset, published_file
 from eaglectl.text import listed
 

@@ -132,7 +132,7 @@ def test_folders_that_eaglectl_did_not_write_are_not_swept(tmp_path: Path) -> No
     (plain / "mine").write_text("kept")
     empty_lock = tmp_path / ".out.0123abce.partial"
     empty_lock.mkdir()
-    (empty_lock / ".1-2.lock").touch()
+    (empty_lock / ".1-2.mark").touch()
     (empty_lock / "mine").write_text("kept")
     with Folder(out, force=False) as folder:
         folder.write("config.json", [b"{}"])
@@ -147,8 +147,8 @@ def test_folders_that_eaglectl_did_not_write_are_not_swept(tmp_path: Path) -> No
     linked.mkdir()
     (linked / "mine").write_text("kept")
     status = linked.stat()
-    (linked / f".{status.st_dev}-{status.st_ino}.lock").symlink_to(elsewhere / "mine")
-    before = {name: value for name, value in contents(tmp_path).items() if not name.endswith(".lock")}
+    (linked / f".{status.st_dev}-{status.st_ino}.mark").symlink_to(elsewhere / "mine")
+    before = {name: value for name, value in contents(tmp_path).items() if not name.endswith(".mark")}
     assert call("convert", source, "-o", out).code == 0
     after = contents(tmp_path)
     assert {name: after.get(name) for name in before} == before

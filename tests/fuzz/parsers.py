@@ -28,14 +28,13 @@ from eaglectl.conversion.vocabulary import read_counts
 from eaglectl.drafter.drafter import Target
 from eaglectl.drafter.vocabulary import as_engines_read, faults
 from eaglectl.errors import UnreadableError
-from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.checkpoint import is_untrained, read_checkpoint
 from eaglectl.files.front_matter import front_matter
 from eaglectl.files.header import header_length, parse_header, parse_json
 from eaglectl.files.hub import read_listing
 from eaglectl.files.hub_requests import HubRequest
 from eaglectl.files.layout import checkpoint_files
 from eaglectl.files.opcodes import PickleError, read_pickle
-from eaglectl.files.record import is_untrained
 from eaglectl.files.source import FolderSource
 from eaglectl.files.target_files import check_kernels, read_tokenizer_config
 from eaglectl.files.torch_file import NAMES, UnfitTensorError, read_table, read_torch_file, state_views

@@ -18,8 +18,8 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.data import load
 from eaglectl.engines.registry import launch_commands
 from eaglectl.errors import EaglectlError
+from eaglectl.files.checkpoint import RECORD_SCHEMA, is_untrained
 from eaglectl.files.front_matter import front_matter
-from eaglectl.files.record import RECORD_SCHEMA, is_untrained
 from eaglectl.judge.rule import CannotLook, Match, rule
 from eaglectl.judge.rules.files import PICKLE_SUFFIXES
 from eaglectl.judge.secrets import check_searched, scan_file, scan_text
