@@ -30,8 +30,7 @@ from eaglectl.conversion.target_head import (
 )
 from eaglectl.conversion.tensor_steps import ITEM_SIZE
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.drafter.matrices import PLAIN, embedding_digest, spread_over
-from eaglectl.drafter.tensors import Computed, Tensor, shape_expression
+from eaglectl.drafter.tensors import PLAIN, Computed, Tensor, embedding_digest, shape_expression, spread_over
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, read_weight_file
 from eaglectl.files.files import is_folder

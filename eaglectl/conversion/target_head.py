@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from eaglectl.conversion.arithmetic import BLOCK, Array, decode, encode, evaluate
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.drafter.matrices import EMBEDDINGS, HEADS, matrix
-from eaglectl.drafter.tensors import Computed, Tensor
+from eaglectl.drafter.tensors import EMBEDDINGS, HEADS, Computed, Tensor, matrix
 from eaglectl.drafter.vocabulary import DraftVocabulary, identity
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint

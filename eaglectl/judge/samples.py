@@ -10,7 +10,7 @@ from struct import unpack
 from msgspec import Struct
 
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.drafter.matrices import PLAIN, spread_over
+from eaglectl.drafter.tensors import PLAIN, spread_over
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.judge.vectors import CODES, FLOAT_FORMATS, as_numbers
 

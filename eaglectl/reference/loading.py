@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.drafter.matrices import EMBEDDINGS, matrix
+from eaglectl.drafter.tensors import EMBEDDINGS, matrix
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.files import MIB, open_regular

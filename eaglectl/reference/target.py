@@ -14,7 +14,7 @@ from eaglectl.drafter.drafter import Rope
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError
 from eaglectl.files.checkpoint import read_weight_file
 from eaglectl.files.target_files import check_files, check_kernels, code_needed
-from eaglectl.formats.rope import target_rope
+from eaglectl.formats.switches import target_rope
 from eaglectl.progress import LOADING, ByteCounter, OnProgress
 
 LAYER_LISTS = ("layers", "h", "blocks", "block")

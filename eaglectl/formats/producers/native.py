@@ -5,7 +5,7 @@ files.
 from collections.abc import Mapping
 
 from eaglectl.drafter.drafter import Feature
-from eaglectl.formats.config_schema import MLA_KEYS, SHAPE_KEYS, SWITCH_KEYS
+from eaglectl.formats.config_keys import MLA_KEYS, SHAPE_KEYS, SWITCH_KEYS
 from eaglectl.formats.format import (
     NESTED_IDS,
     TOP_IDS,

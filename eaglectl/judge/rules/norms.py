@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import DOUBLE_NORM, JOINED_NORMS
-from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import SPELLINGS, Keys, at
 from eaglectl.judge.rule import Match, note_rule, rule
 from eaglectl.judge.subject import Subject, key_place
@@ -46,7 +45,7 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
     """
     contrary = "write fc_norm: true or norm_before_fc: true if it was trained so; else remove the tensors."
     yield from (replace(match, fix=contrary) for match in subject.reported("norm-flag-missing"))
-    norms, keys = subject.drafter.norms, Keys(subject.flat, by_name(subject.drafter.producer).keys)
+    norms, keys = subject.drafter.norms, Keys(subject.flat)
     for flag, tensor, is_on in (
         ("fc_norm", "fc_norm.0.weight", norms.fc_norm),
         ("norm_before_fc", "input_norm.weight", norms.norm_before_fc),
