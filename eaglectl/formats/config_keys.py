@@ -326,13 +326,11 @@ SIZE = {"type": "integer", "minimum": 1, "maximum": MAX_COUNT}
 COUNT = {"type": "integer", "minimum": 0, "maximum": MAX_COUNT}
 POSITIVE = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_NUMBER}
 NATURAL = {"type": "number", "minimum": 0, "maximum": MAX_NUMBER}
-SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 FLAG = {"type": "boolean"}
 TEXT = {"type": "string"}
 TEXTS = {"type": "array", "items": TEXT, "minItems": 1}
 IDS = {"type": "array", "items": COUNT}
 TOKENS = {"type": ["integer", "array"], "minimum": 0, "maximum": MAX_COUNT, "items": COUNT}
-PADDING = {"type": "integer", "minimum": -1, "maximum": MAX_COUNT}  # -1: none
 PART = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
 OBJECT = {"type": "object"}
 
@@ -395,7 +393,10 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "hidden_act": (TEXT, "Activation of the MLP; engines have silu alone."),
     "attention_bias": (FLAG, "Whether the attention projections have biases."),
     "mlp_bias": (FLAG, "Whether the MLP projections have biases."),
-    "attention_dropout": (SHARE, "Share of attention weights dropped in training; engines ignore it."),
+    "attention_dropout": (
+        {"type": "number", "minimum": 0, "maximum": 1},
+        "Share of attention weights dropped in training; engines ignore it.",
+    ),
     "initializer_range": (
         {"type": "number", "minimum": 0},
         "Standard deviation of weights before training; engines ignore it.",
@@ -415,7 +416,10 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "dtype": (maybe(TEXT), "transformers 5: torch_dtype."),
     "bos_token_id": (maybe(TOKENS), "Token at the beginning of a text."),
     "eos_token_id": (maybe(TOKENS), "Token, or tokens, that end a text."),
-    "pad_token_id": (maybe(PADDING), "Token that fills a batch."),
+    "pad_token_id": (
+        maybe({"type": "integer", "minimum": -1, "maximum": MAX_COUNT}),  # -1: none
+        "Token that fills a batch.",
+    ),
     "sliding_window": (
         maybe(COUNT),
         "Tokens that attention looks back, where a layer slides; the whole context where null.",

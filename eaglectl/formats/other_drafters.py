@@ -72,8 +72,6 @@ _MTP_ABOUT = (
 _BLOCK = "which drafts a block of tokens at once from the target's states"
 _DFLASH_SERVED = "vLLM (method dflash) and SGLang (DFLASH) serve it as it is"
 _SOURCES = "vLLM 0.32.0 models/registry.py, SGLang 0.5.23 srt/models"
-_GEMMA = "a Gemma-4 draft head"
-_EXPERTS = "an EAGLE-3 variant whose MLP is a mixture of experts"
 _NO_CLASS = "which no engine has a class for"
 
 # those whose marks others share too come first
@@ -273,14 +271,14 @@ FAMILIES: tuple[Family, ...] = (
         tensors=r"(.*\.)?layers\.\d+\.self_attn\.g_proj\..*",
     ),
     Family(
-        _GEMMA,
+        "a Gemma-4 draft head",
         f"of four norms in a layer, a scaled embedding, softcapped logits and layer_scalar, {_NO_CLASS}",
         "NeMo Automodel",
         architectures=("Gemma4Eagle3Model",),
         tensors=r"(.*\.)?(layers\.\d+|midlayer)\.(layer_scalar|(pre|post)_feedforward_layernorm\.weight)",
     ),
     Family(
-        _EXPERTS,
+        "an EAGLE-3 variant whose MLP is a mixture of experts",
         _NO_CLASS,
         "SpecForge configs and pull requests",
         architectures=("Qwen3MoeForCausalLMEagle3", "Qwen3MoEForCausalLMEagle3", "Glm4MoeForCausalLMEagle3"),

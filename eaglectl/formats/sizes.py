@@ -14,11 +14,11 @@ from eaglectl.formats.names import Names
 Shapes = Mapping[str, tuple[int, ...]]
 
 LARGEST_VOCABULARY = 10_000_000
-HEAD_KEYS = ("num_attention_heads", "num_key_value_heads", "head_dim")
 # config keys that dimensions are read from, of every drafter and of MLA ones
 SIZE_KEYS = (
     *("hidden_size", "num_hidden_layers", "target_hidden_size", "use_aux_hidden_state", "vocab_size"),
-    *("num_aux_hidden_states", "draft_vocab_size", "intermediate_size", "intermediate_size_mlp", *HEAD_KEYS),
+    *("num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("num_aux_hidden_states", "draft_vocab_size", "intermediate_size", "intermediate_size_mlp"),
 )
 MLA_SIZE_KEYS = (
     *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "qk_head_dim"),

@@ -52,14 +52,6 @@ def _sglang_mla(summary: CheckpointSummary) -> str | None:
     return "SGLang's runtime names (w_kc, fused_qkv_a_proj_with_mqa)" if has_names else None
 
 
-def _unmarked(_summary: CheckpointSummary) -> None:
-    """Every folder of llama.cpp's layout is one of vLLM's too, and is read as such."""
-
-
-def _unsigned(summary: CheckpointSummary) -> str | None:
-    return "no producer's marks; names that engines read"
-
-
 _VLLM_ARCHITECTURES: Mapping[ModelClass, str] = {
     "llama": "LlamaForCausalLMEagle3",
     "mla": "Eagle3DeepseekV2ForCausalLM",
@@ -138,7 +130,7 @@ SGLANG = Format(
 LLAMACPP = Format(
     "llama.cpp",
     "llama.cpp's layout",
-    _unmarked,
+    lambda summary: None,  # every folder of it is one of vLLM's too, and is read as such
     priority=52,
     is_layout=True,
     ids=(IdsPlace(TOP_IDS, "boundary", is_certain=True),),
@@ -165,4 +157,10 @@ SGLANG_MLA = Format(
     schema=_SGLANG_SCHEMA,
 )
 
-UNSIGNED = Format("native", "an unnamed trainer", _unsigned, priority=999, schema=_VLLM_SCHEMA)
+UNSIGNED = Format(
+    "native",
+    "an unnamed trainer",
+    lambda summary: "no producer's marks; names that engines read",
+    priority=999,
+    schema=_VLLM_SCHEMA,
+)
