@@ -172,8 +172,7 @@ def target_names(place: str, drafter: Source | None = None) -> dict[str, str]:
 
 def base_models(source: Source) -> list[str]:
     """What base_model in the card's front matter names."""
-    text = _small_file(source, CARD).decode("utf-8", "replace")
-    return front_matter(text).get("base_model", [])
+    return front_matter(_small_file(source, CARD).decode("utf-8", "replace")).get("base_model", [])
 
 
 def _small_file(source: Source, name: str) -> bytes:

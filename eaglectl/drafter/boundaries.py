@@ -34,8 +34,7 @@ class DefaultLayers(Struct, frozen=True):
         self.at(DEPTHS[0])
 
     def __str__(self) -> str:
-        text = ast.unparse(_parsed(self.text))
-        return text.replace(" // ", "//").replace(" + ", "+").replace(" - ", "-")
+        return ast.unparse(_parsed(self.text)).replace(" // ", "//").replace(" + ", "+").replace(" - ", "-")
 
     @property
     def terms(self) -> str:

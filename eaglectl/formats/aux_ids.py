@@ -158,8 +158,7 @@ def _meaning(
         if top == nested and is_boundary:  # one list, which can only have one convention
             return top, "boundary", f"ids at both levels; {format.title} writes boundaries"
         if nested == tuple(j - 1 for j in top):
-            how = "top-level ids, which nested ids one lower confirm (SGLang adds one)"
-            return top, "boundary", how
+            return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
     return _convention(keys, format, key, ids, target, answers)
 
 

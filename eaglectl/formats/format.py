@@ -104,8 +104,7 @@ class Answers(Options, frozen=True):
         if origin is not None:
             origins[choice.key] = origin
         if choice.option == "--aux-layers":
-            layers = read_layers(choice.value)
-            return replace(self, aux_layers=layers, aux_convention=None, origins=origins)
+            return replace(self, aux_layers=read_layers(choice.value), aux_convention=None, origins=origins)
         if choice.option == "--aux-convention":
             convention: Convention = "boundary" if choice.value == "boundary" else "output"
             return replace(self, aux_convention=convention, origins=origins)

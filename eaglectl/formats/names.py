@@ -112,8 +112,7 @@ def read_names(
 
 def stored_prefix(stored: str, own: Collection[str] = ()) -> str:
     """The prefixes of a stored name, which may be none: one of `own` (producers' own), then wrappers."""
-    first = next((prefix for prefix in own if stored.startswith(prefix)), "")
-    rest = stored.removeprefix(first)
+    rest = stored.removeprefix(next((prefix for prefix in own if stored.startswith(prefix)), ""))
     while rest.startswith(WRAPPERS):
         rest = rest.removeprefix(next(wrapper for wrapper in WRAPPERS if rest.startswith(wrapper)))
     return stored.removesuffix(rest)

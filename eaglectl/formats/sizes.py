@@ -191,8 +191,7 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[
     fits = target.hidden is not None and (total % target.hidden == 0 or total % hidden != 0)
     width = own or stated or (target.hidden if fits else None) or hidden
     _check_width(hidden, total, width, norms)
-    is_width_known = bool(norms or stated or target.hidden)
-    _compare_count(keys, (hidden, total), width, is_width_known=is_width_known)
+    _compare_count(keys, (hidden, total), width, is_width_known=bool(norms or stated or target.hidden))
     return total // width, width
 
 
@@ -288,8 +287,7 @@ def _read_heads(keys: Keys, shapes: Shapes, hidden: int) -> dict[str, int]:
         f"config says num_key_value_heads: {kv_stated}, and k_proj has rows for {kv_heads}; the tensors are"
         " believed"
     )
-    is_other = (kv_stated or heads) != kv_heads
-    keys.note(is_other, "warning", "num_key_value_heads", text, "config-dimensions")
+    keys.note((kv_stated or heads) != kv_heads, "warning", "num_key_value_heads", text, "config-dimensions")
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
 
 
@@ -369,7 +367,6 @@ def _read_mla(keys: Keys, shapes: Shapes) -> dict[str, int]:
     rope = _agreed(keys, "qk_rope_head_dim", None if latent is None else latent - kv_rank)
     query = "q_b_proj.weight" if rank else "q_proj.weight"
     nope = _agreed(keys, "qk_nope_head_dim", size(("w_kc", 1)) or per_head(query, rope))
-    value = _agreed(keys, "v_head_dim", size(("w_vc", 2)) or per_head("kv_b_proj.weight", nope))
     return {
         "heads": heads,
         "kv_heads": heads,
@@ -377,5 +374,5 @@ def _read_mla(keys: Keys, shapes: Shapes) -> dict[str, int]:
         "kv_lora_rank": kv_rank,
         "qk_nope_head_dim": nope,
         "qk_rope_head_dim": rope,
-        "v_head_dim": value,
+        "v_head_dim": _agreed(keys, "v_head_dim", size(("w_vc", 2)) or per_head("kv_b_proj.weight", nope)),
     }
