@@ -21,21 +21,19 @@ from eaglectl.files.layout import CARD, CONFIG, RECORD, has_weights
 from eaglectl.files.opening import open_folder, open_source
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.target_files import text_part
-from eaglectl.formats.catalogue import target_keys
+from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.config_keys import at
 from eaglectl.formats.format import Answers
+from eaglectl.formats.other_drafters import drafter_mark
 from eaglectl.formats.reader import read_drafter, read_target
 from eaglectl.keywords import StrPath, with_keywords
 from eaglectl.options import options_of
 
 # config keys that name the target
-KEYS = target_keys()
-# config keys that no target has
-OF_DRAFTERS = ("draft_vocab_size", "speculators_model_type", "eagle_config")
+KEYS = tuple(dict.fromkeys(format.target_key for format in FORMATS if format.target_key))
 ASKS = re.compile(r"\b(pass|or) --target(?![\w-])")
 MAX_CARD = 4 * MIB
 NONE_NAMED = f"none is named: looked at {', '.join(KEYS)}, the record {RECORD} and base_model in {CARD}"
-
 GENERATION = "generation_config.json"
 # seconds; the system's clocks take no more than 24 days at once
 LONGEST = 1_000_000
@@ -101,22 +99,21 @@ def named_choices(
     `others` are targets that are named elsewhere: name -> where.
     """
     for text, where in {**named_targets(source), **(others or {})}.items():
-        if _is_within(text, source):
-            why = "that lies in the checkpoint itself, whose target is another model"
-            yield TargetChoice(text, missing=f"{where} names {text}, and {why}")
-            continue
-        if (place := _place(text, needs_weights=needs_weights)) is not None:
-            at = "" if place == text else f" ({place})"
-            yield TargetChoice(text, place, f"{text}{at}, which {where} names; --target takes another")
-            continue
         why = "that is no folder with a config.json here"
         if is_repo_name(text):
             what = "its weights are" if needs_weights else "it is"
             why = f"{what} neither in a folder of that name nor in the Hub client's cache"
-        if may_fetch and not needs_weights and is_repo_name(text):
-            if (error := _fetch_error(text)) is None:
-                how = f"{text} on the Hub, which {where} names; --target takes another"
-                yield TargetChoice(text, text, how)
+        if _is_within(text, source):
+            why = "that lies in the checkpoint itself, whose target is another model"
+        elif (place := _place(text, needs_weights=needs_weights)) is not None:
+            folder = "" if place == text else f" ({place})"
+            yield TargetChoice(text, place, f"{text}{folder}, which {where} names; --target takes another")
+            continue
+        elif may_fetch and not needs_weights and is_repo_name(text):
+            if not (error := _fetch_error(text)):
+                yield TargetChoice(
+                    text, text, f"{text} on the Hub, which {where} names; --target takes another"
+                )
                 continue
             why = f"{why}, nor can its config.json be read from the Hub: {error}"
         yield TargetChoice(text, missing=f"{where} names {text}, and {why}")
@@ -131,8 +128,7 @@ def fitting_target(choice: TargetChoice, checkpoint: Checkpoint, answers: Answer
     except EaglectlError:
         return choice  # what is wrong is reported by who reads it next
     reasons = [note.text for note in notes if note.topic.startswith("target-")]
-    config = read_config(target_source(choice.place))
-    if any(key in config for key in OF_DRAFTERS) or "eagle" in str(config.get("architectures")).lower():
+    if drafter_mark(read_config(target_source(choice.place))):
         reasons = ["it is a drafter itself"]
     if not reasons:
         return choice
@@ -148,10 +144,8 @@ def named_targets(source: Source) -> Mapping[str, str]:
         return {}
     stated = [(at(config, key), f"{key} in {CONFIG}") for key in KEYS]
     with suppress(EaglectlError):
-        record = parse_json(RECORD, _small_file(source, RECORD))
-        stated.append((record.get("target") if isinstance(record, Mapping) else None, RECORD))
-    bases = base_models(source)
-    if len(bases) == 1:
+        stated.append((at(parse_json(RECORD, _small_file(source, RECORD)), "target"), RECORD))
+    if len(bases := base_models(source)) == 1:
         stated.append((bases[0], f"base_model in {CARD}"))
     names: dict[str, str] = {}
     for text, where in stated:
@@ -166,24 +160,19 @@ def target_names(place: str, drafter: Source | None = None) -> dict[str, str]:
     Its repository, _name_or_path of its config.json, what the drafter's files name, and its folder's name.
     """
     source = target_source(place)
-    label, names = source.label, {}
-    if "/" in label:
-        names[label] = "its repository"
     origin = read_config(source, is_target=True).get("_name_or_path")
-    if isinstance(origin, str) and is_repo_name(origin):
-        names.setdefault(origin, f"_name_or_path in its {CONFIG}")
+    stated = {str(origin): f"_name_or_path in its {CONFIG}"}
     for name, where in named_targets(drafter).items() if drafter is not None else ():
-        if is_repo_name(name):
-            names.setdefault(name, f"{where} of the drafter")
-    if "/" not in label:
-        names.setdefault(label, "its folder's name")
-    return names
+        stated.setdefault(name, f"{where} of the drafter")
+    names = {source.label: "its repository"} if "/" in source.label else {}
+    for name in filter(is_repo_name, stated):
+        names.setdefault(name, stated[name])
+    return {**names, **({} if "/" in source.label else {source.label: "its folder's name"})}
 
 
 def base_models(source: Source) -> list[str]:
     """What base_model in the card's front matter names."""
-    text = _small_file(source, CARD).decode("utf-8", "replace")
-    return front_matter(text).get("base_model", [])
+    return front_matter(_small_file(source, CARD).decode("utf-8", "replace")).get("base_model", [])
 
 
 def _small_file(source: Source, name: str) -> bytes:
@@ -212,6 +201,7 @@ def _place(text: str, *, needs_weights: bool = False) -> str | None:
 
     A relative path may not lead upwards. `needs_weights`: with its weights.
     """
+    source = None
     if os.path.isfile(os.path.join(text, CONFIG)):  # noqa: PTH113, PTH118
         place, source = text, FolderSource(Path(text))
         if ".." in source.root.parts:
@@ -219,16 +209,12 @@ def _place(text: str, *, needs_weights: bool = False) -> str | None:
     elif is_repo_name(text) and not os.path.lexists(text):
         from eaglectl.files.hub import open_cached
 
-        try:
+        with suppress(EaglectlError):
             source = open_cached(text)
-        except EaglectlError:
-            return None
-        place = str(source.root)
-        if CONFIG not in source.names():
-            return None
-    else:
+            place = str(source.root)
+    if source is None or CONFIG not in source.names() or (needs_weights and not _has_weights(source)):
         return None
-    return place if not needs_weights or _has_weights(source) else None
+    return place
 
 
 def weights_folder(target: str | None) -> Path | None:
@@ -246,8 +232,7 @@ def _has_weights(source: FolderSource) -> bool:
         return False
 
 
-def _fetch_error(text: str) -> str | None:
-    """Why the config.json of a repository cannot be read from the Hub; None where it can."""
+def _fetch_error(text: str) -> str:
     from eaglectl.files.hub import is_offline, open_hub
 
     if is_offline():
@@ -257,7 +242,7 @@ def _fetch_error(text: str) -> str | None:
         known_target(text, source, read_config(source, is_target=True))
     except EaglectlError as error:
         return str(error)
-    return None
+    return ""
 
 
 def runnable_target(
@@ -290,9 +275,7 @@ def asking_for(choice: TargetChoice) -> Iterator[None]:
         yield
     except UsageError as error:
         text = with_places_looked_at(str(error), choice)
-        if text == str(error):
-            raise
-        raise UsageError(text, error.topic, error.where) from None
+        raise type(error)(text, error.topic, error.where, option=error.option) from None
 
 
 @with_keywords
@@ -301,11 +284,8 @@ def open_target(target: StrPath | None, name: str | None = None) -> Target:
 
     `name` is what published files call it; a repository's own where none is given and the drafter names none.
     """
-    if target is None:
-        return Target(name)
-    text = os.fspath(target)
-    source = target_source(text)
-    return known_target(text, source, read_config(source, is_target=True), name)
+    text = None if target is None else os.fspath(target)
+    return TargetChoice(text, text).known(name)
 
 
 def known_target(text: str, source: Source, config: Mapping[str, Any], name: str | None = None) -> Target:
@@ -323,12 +303,11 @@ def special_tokens(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     source = target_source(text)
-    config = read_config(source, is_target=True)
-    places = [config, text_part(config)]
+    config, stated = read_config(source, is_target=True), None
     if GENERATION in source.names():
-        places.append(parse_json(f"{source.place}/{GENERATION}", source.read(GENERATION)))
-    keys = ("bos_token_id", "eos_token_id")
-    values = [place.get(key) for place in places if isinstance(place, Mapping) for key in keys]
+        stated = parse_json(f"{source.place}/{GENERATION}", source.read(GENERATION))
+    places = [place for place in (config, text_part(config), stated) if isinstance(place, Mapping)]
+    values = [place.get(key) for place in places for key in ("bos_token_id", "eos_token_id")]
     ids = [token for value in values for token in (value if isinstance(value, list) else [value])]
     return tuple(sorted({token for token in ids if type(token) is int}))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from eaglectl.formats.config_schema import (
+from eaglectl.formats.config_keys import (
     DECODER_KEYS,
     EAGLE_CONFIG,
     IDS,

@@ -97,8 +97,6 @@ ACME = Format(
     "acme",
     "Acme",
     _recognise,
-    keys={"norm_before_fc": "acme_postnorm"},
-    inverted=frozenset({"norm_before_fc"}),
     ids=(IdsPlace("acme.layers", "output", is_certain=True),),
     retires=("acme_version",),
     layout=Layout(
@@ -129,7 +127,8 @@ def acme_file(parent: Path) -> Path:
         "architectures": ["AcmeEagle3"],
         "model_type": "llama",
         "acme_version": "1",
-        "acme_postnorm": False,
+        "norm_before_fc": True,
+        "eagle_config": {"norm_before_fc": True},
         "acme": {"layers": [1, 3, 5]},
     }
     tensors = drafter_tensors() | {"input_norm.weight": floats("input_norm", 3 * HIDDEN)}
@@ -141,10 +140,6 @@ def acme_file(parent: Path) -> Path:
 def layout(**changes: Any) -> Format:
     assert ACME.layout is not None
     return replace(ACME, layout=replace(ACME.layout, **changes))
-
-
-def flag_is(key: str) -> Format:
-    return replace(ACME, keys={key: "acme_postnorm"}, inverted=frozenset({key}))
 
 
 assert ACME.layout is not None
@@ -162,23 +157,16 @@ WRONG: Mapping[str, Format] = {
     "a prefix before lm_head too": layout(unprefixed=("d2t", "t2d")),
     "a prefix before d2t too": layout(unprefixed=("lm_head.",)),
     "other names of layers": layout(layer="layers.{}"),
-    "a flag that is not declared": replace(ACME, keys={}, inverted=frozenset()),
-    "a flag of another key": replace(ACME, keys={"norm_before_fc": "acme_norm"}),
-    "a flag of the opposite sense": replace(ACME, inverted=frozenset()),
-    "the flag as fc_norm": flag_is("fc_norm"),
-    "the flag as norm_output": flag_is("norm_output"),
-    "the flag as norm_before_residual": flag_is("norm_before_residual"),
     "no norm_before_fc": layout(expresses=FEATURES - {Feature.NORM_BEFORE_FC}),
     "no aux layers": layout(expresses=FEATURES - {Feature.AUX_LAYERS}),
     "no reduced vocabulary": layout(expresses=FEATURES - {Feature.REDUCED_VOCABULARY}),
     "all flags stated": layout(states_flags=True),
     "a number of states stated": layout(has_aux_count=True),
     "a residual after the norm": replace(ACME, residual_default=True),
-    "a key that it does not write": layout(extra={"acme_version": "1", "eagle_config": {"x": 1}}),
+    "a key that it does not write": layout(extra={"acme_version": "1", "acme_kind": "x"}),
     "another version": layout(extra={"acme_version": "2"}),
     "nested keys": layout(nest=lambda drafter, decoder, rest, carried: {"layer": decoder, **rest}),
     "P-EAGLE": replace(ACME, is_parallel=True),
-    "a place of hidden_size": replace(ACME, keys={**ACME.keys, "hidden_size": "width"}),
     "another producer's marks": replace(ACME, recognise=lambda summary: None),
 }
 
@@ -240,28 +228,6 @@ def test_a_field_without_evidence_is_one_that_the_contract_cannot_see(
     other = replace(ACME, **{field: value})
     known(other)
     assert faults(other, tmp_path) == [], f"{field} has evidence now; else it takes a fixture {needed}"
-
-
-def test_a_producers_own_spelling_is_what_is_said(known: Callable[[Format], None], tmp_path: Path) -> None:
-    known(ACME)
-    folder = acme_file(tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "acme_postnorm": True}))
-    notes = eaglectl.inspect(str(folder)).drafter.notes_at("problem")
-    assert [n.text for n in notes] == [
-        "config says acme_postnorm: true and the file has input_norm.weight; one of them is wrong"
-    ]
-    left = {key: value for key, value in config.items() if key != "acme_postnorm"}
-    (folder / "config.json").write_text(json.dumps(left))
-    report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(select=["EGL502"]))
-    assert "config has no acme_postnorm" in report.findings[0].match.message
-
-
-def test_a_flag_is_written_once(known: Callable[[Format], None], tmp_path: Path) -> None:
-    known(ACME)
-    assert not list(differences(acme_file(tmp_path), ACME, tmp_path))
-    written = json.loads((tmp_path / "own/config.json").read_text())
-    assert written["acme_postnorm"] is False and "eagle_config" not in written
 
 
 def test_no_module_outside_of_them_imports_a_producer() -> None:

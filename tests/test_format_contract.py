@@ -300,7 +300,6 @@ SYNTHETIC = Format(
     "synthetic",
     "Synthetic trainer",
     _recognise,
-    keys={"draft_vocab_size": "synthetic.draft_tokens", "hidden_size": "width"},
     ids=(IdsPlace("synthetic.feature_layers", "output"),),
     retires=("synthetic_version",),
     layout=Layout(
@@ -422,12 +421,11 @@ def test_a_drafter_of_a_new_producer_is_converted_with_its_own_layers(
     synthetic: Format, tmp_path: Path
 ) -> None:
     made = written(synthetic, tmp_path)
-    assert made.config["synthetic"] == {"draft_tokens": 24, "feature_layers": [1, 3, 5]}
-    assert made.config["width"] == HIDDEN and "hidden_size" not in made.config
+    assert made.config["synthetic"] == {"feature_layers": [1, 3, 5]}
     eaglectl.convert(str(made.folder), tmp_path / "vllm", ConvertOptions(target=target_of(tmp_path)))
     config = json.loads((tmp_path / "vllm/config.json").read_text())
     assert config[TOP_IDS] == [2, 4, 6] and config["draft_vocab_size"] == 24
-    assert not {"synthetic", "synthetic_version", "width"} & set(config)
+    assert not {"synthetic", "synthetic_version"} & set(config)
 
 
 def test_validate_could_not_look_where_a_schema_is_missing(

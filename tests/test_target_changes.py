@@ -7,8 +7,7 @@ import pytest
 
 import eaglectl
 from eaglectl.errors import RefusedError
-from eaglectl.formats.quantised_targets import METHODS
-from eaglectl.formats.reader import read_target
+from eaglectl.formats.reader import METHODS, read_target
 from eaglectl.target import open_target
 from tests.builders import HIDDEN, VOCAB, drafter_folder
 

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 import eaglectl
 from eaglectl.errors import UsageError
 from eaglectl.formats.catalogue import by_name, flattened
-from eaglectl.formats.config_keys import HARMLESS, Keys, are_ids, ids_question, unread_questions
-from eaglectl.formats.config_schema import EAGLE_CONFIG, KEYS
+from eaglectl.formats.config_keys import (
+    EAGLE_CONFIG,
+    HARMLESS,
+    KEYS,
+    Keys,
+    are_ids,
+    ids_question,
+    unread_questions,
+)
 from eaglectl.formats.format import Answers
 from eaglectl.formats.producers.native import UNSIGNED
 from eaglectl.operations.converting import ConvertOptions

@@ -45,7 +45,7 @@ from eaglectl.files.header import DTYPE_BITS, StoredTensor
 from eaglectl.files.layout import CONFIG, INDEX, RECORD, SINGLE, SUMS
 from eaglectl.files.source import Source, check_whole
 from eaglectl.formats.catalogue import by_name, default_format, writable
-from eaglectl.formats.config_schema import check_numbers
+from eaglectl.formats.config_keys import check_numbers
 from eaglectl.formats.format import NESTED_IDS, Answers, Format, Layout
 from eaglectl.formats.names import canonical_name
 from eaglectl.formats.reader import model_class_of, read_drafter
@@ -109,7 +109,7 @@ def make_plan(
         layout=format.name,
         steps=steps,
         config=config,
-        metadata=dict(layout.metadata),
+        metadata={"format": "pt"},
         changes=tuple(_key_changes("", checkpoint.config, config)),
         left_tensors=tuple(_tensors_left_behind(checkpoint, drafter, steps, reasons)),
         left_files=left_files,

@@ -26,8 +26,17 @@ from eaglectl.conversion.readings import (
     with_moves,
 )
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Note
-from eaglectl.drafter.matrices import EMBEDDINGS, HEADS, PLAIN, embedding_digest, matrix, spread_over
-from eaglectl.drafter.tensors import Computed, Tensor, shape_expression
+from eaglectl.drafter.tensors import (
+    EMBEDDINGS,
+    HEADS,
+    PLAIN,
+    Computed,
+    Tensor,
+    embedding_digest,
+    matrix,
+    shape_expression,
+    spread_over,
+)
 from eaglectl.drafter.vocabulary import DraftVocabulary, identity
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, read_weight_file

@@ -34,8 +34,7 @@ class DefaultLayers(Struct, frozen=True):
         self.at(DEPTHS[0])
 
     def __str__(self) -> str:
-        """The expression without spaces around operators: (2, n//2, n-3)."""
-        return _spelled(self.text)
+        return ast.unparse(_parsed(self.text)).replace(" // ", "//").replace(" + ", "+").replace(" - ", "-")
 
     @property
     def terms(self) -> str:
@@ -58,23 +57,13 @@ class DefaultLayers(Struct, frozen=True):
 
     def same_as(self, other: "DefaultLayers") -> bool | None:
         """Whether two defaults are the same boundaries; None where the target's depth decides."""
-        return _agreement(self, other)
-
-
-@cache
-def _agreement(default: DefaultLayers, other: DefaultLayers) -> bool | None:
-    agreeing = {default.at(depth) == other.at(depth) for depth in DEPTHS}
-    return agreeing.pop() if len(agreeing) == 1 else None
+        agreeing = {self.at(depth) == other.at(depth) for depth in DEPTHS}
+        return agreeing.pop() if len(agreeing) == 1 else None
 
 
 @cache
 def _boundaries(text: str, depth: int) -> tuple[int, ...]:
     return tuple(_term(node, depth) for node in _parsed(text).elts)
-
-
-@cache
-def _spelled(text: str) -> str:
-    return ast.unparse(_parsed(text)).replace(" // ", "//").replace(" + ", "+").replace(" - ", "-")
 
 
 @cache
@@ -128,12 +117,9 @@ class AuxLayers(Struct, frozen=True):
         """The boundaries as the file lists them, in the order of fc's blocks."""
         if self.boundaries is None or self.order is None:
             return self.boundaries
-        by_place = {
-            place: boundary
-            for boundary, places in zip(self.boundaries, self.order, strict=True)
-            for place in places
-        }
-        return tuple(by_place[place] for place in sorted(by_place))
+        pairs = zip(self.boundaries, self.order, strict=True)
+        placed = sorted((place, boundary) for boundary, places in pairs for place in places)
+        return tuple(boundary for _, boundary in placed)
 
 
 def to_boundaries(ids: Sequence[int], convention: Convention) -> tuple[int, ...]:

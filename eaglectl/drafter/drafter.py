@@ -80,7 +80,6 @@ class Choice(Struct, frozen=True, omit_defaults=True):
         return self.value.partition("=")[0] if self.option == "--source-semantics" else self.option
 
     def __str__(self) -> str:
-        """The option as it is typed."""
         return f"{self.option} {self.value}".strip()
 
 
@@ -107,11 +106,6 @@ class Note(Struct, frozen=True):
     def why(self) -> str:
         """The text of a question without the options that answer it."""
         return self.text.partition("; pass --")[0]
-
-    @property
-    def usual(self) -> Choice | None:
-        """The answer that is the producer's usual one; None where there is none."""
-        return next((choice for choice in self.choices if choice.is_usual), None)
 
     @property
     def whole_choices(self) -> list[Choice]:

@@ -1,12 +1,16 @@
 """The canonical tensors of a drafter: their names, and their shapes as products of named dimensions."""
 
+import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.header import StoredTensor
 
 LAYER = re.compile(r"layers\.(0|[1-9][0-9]*)\.(.+)")
 NORM = re.compile(r"fc_norm\.(0|[1-9][0-9]*)\.weight")
@@ -113,7 +117,7 @@ class Tensor(Struct, frozen=True):
             moved = Computed("rows moved", (self,), lambda values: values[picked])
             return replace(self, shape=shape, origin=moved)
         size = sum(segment.stop - segment.start for segment in self.origin) // self.shape[0]
-        return replace(self, shape=shape, origin=tuple(_joined(self.origin, size, rows)))
+        return replace(self, shape=shape, origin=_joined(self.origin, size, rows))
 
     def with_blocks(self, order: Sequence[int]) -> "Tensor":
         """The tensor with its columns, taken as len(order) equal blocks, in this order; no value changes.
@@ -145,24 +149,20 @@ def cut(origin: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, ..
     return tuple(found)
 
 
-def _joined(origin: tuple[Segment, ...], size: int, rows: Sequence[int]) -> Iterator[Segment]:
+def _joined(origin: tuple[Segment, ...], size: int, rows: Sequence[int]) -> tuple[Segment, ...]:
     """The segments of `rows`, each `size` bytes long, within `origin`; neighbours are merged."""
     places = [
         Segment(segment.stored, start, start + size)
         for segment in origin
         for start in range(segment.start, segment.stop, size)
     ]
-    last: Segment | None = None
-    for row in rows:
-        next_ = places[row]
-        if last and last.stored == next_.stored and last.stop == next_.start:
-            last = replace(last, stop=next_.stop)
-            continue
-        if last:
-            yield last
-        last = next_
-    if last:
-        yield last
+    joined: list[Segment] = []
+    for place in (places[row] for row in rows):
+        if joined and (joined[-1].stored, joined[-1].stop) == (place.stored, place.start):
+            joined[-1] = replace(joined[-1], stop=place.stop)
+        else:
+            joined.append(place)
+    return tuple(joined)
 
 
 class Dimensions(Struct, frozen=True):
@@ -228,10 +228,9 @@ def shape_expression(name: str) -> str | None:
 
 def expected_shape(name: str, dims: Dimensions) -> tuple[int, ...] | None:
     """The shape that `dims` give a canonical tensor; None where its name fixes none."""
-    expression = shape_expression(name)
+    expression, layer = shape_expression(name), LAYER.fullmatch(name)
     if expression is None:
         return None
-    layer = LAYER.fullmatch(name)
     values = dims.named(int(layer[1]) if layer else None)
     return tuple(prod(values[factor] for factor in axis.split("*")) for axis in expression.split())
 
@@ -250,3 +249,36 @@ def is_norm(name: str) -> bool:
 def is_known(name: str) -> bool:
     """Whether a canonical name has a home in a drafter."""
     return shape_expression(name) is not None or name == "mask_hidden" or is_quantised_part(name)
+
+
+# the two matrices of a target that a drafter may share, by the names that models give them
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight")
+HEADS = ("lm_head.weight", "output.weight")
+PLAIN = ("F64", "F32", "F16", "BF16")
+SAMPLED_ROWS = 64
+
+
+def matrix(tensors: Mapping[str, StoredTensor], endings: Sequence[str]) -> str | None:
+    """The first matrix of plain numbers whose name has one of `endings`; vision towers have none of these."""
+    for ending in endings:
+        names = sorted((name for name in tensors if name == ending or name.endswith(f".{ending}")), key=len)
+        for name in names:
+            if tensors[name].dtype in PLAIN and len(tensors[name].shape) == 2:
+                return name
+    return None
+
+
+def spread_over(count: int, most: int = SAMPLED_ROWS) -> list[int]:
+    """Up to `most` row numbers, evenly from the first to the last."""
+    most = min(count, most)
+    return sorted({(count - 1) * i // max(most - 1, 1) for i in range(most)})
+
+
+def embedding_digest(target: Checkpoint) -> str | None:
+    """SHA-256 of sampled rows of a target's embedding; None where it has none of plain numbers."""
+    if (name := matrix(target.tensors, EMBEDDINGS)) is None:
+        return None
+    size, digest = target.tensors[name].row_bytes, hashlib.sha256()
+    for row in spread_over(target.tensors[name].shape[0]):
+        digest.update(target.read(name, row * size, (row + 1) * size))
+    return digest.hexdigest()

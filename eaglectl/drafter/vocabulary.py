@@ -129,7 +129,6 @@ def _whole(value: float) -> int:
 
 
 def _marked(t2d: Ids | None) -> Ids | None:
-    """The target tokens that t2d marks; None without t2d."""
     return None if t2d is None else tuple(token for token, mark in enumerate(t2d) if mark)
 
 
@@ -170,20 +169,15 @@ def read_vocabulary(
         return DraftVocabulary(used, "from t2d")
     readings = _readings(d2t, used, vocab)
     fits = {kind: targets for kind, targets in readings.items() if answer in (None, kind)}
-    if not fits and readings:
-        raise RefusedError(
-            f"d2t does not fit as --source-semantics d2t={answer} says; leave it out",
-            "d2t-range",
-            "tensor:d2t",
-        )
     if not fits:
-        states = " and ".join(fault.text for fault in _misfits(offset_targets(d2t), used, vocab))
-        raise RefusedError(
-            f"d2t, read as offsets, {states}, and does not fit as absolute ids either; restore it from the"
-            " trainer",
-            "d2t-range",
-            "tensor:d2t",
-        )
+        text = f"d2t does not fit as --source-semantics d2t={answer} says; leave it out"
+        if not readings:
+            states = " and ".join(fault.text for fault in _misfits(offset_targets(d2t), used, vocab))
+            text = (
+                f"d2t, read as offsets, {states}, and does not fit as absolute ids either; restore it from"
+                " the trainer"
+            )
+        raise RefusedError(text, "d2t-range", "tensor:d2t")
     if len(fits) > 1 and any(d2t):
         raise OpenFactError(BOTH_FIT)
     kind, targets = next(iter(fits.items()))
@@ -199,11 +193,11 @@ def offset_targets(d2t: Ids) -> Ids:
 def faults(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int) -> tuple[Fault, ...]:
     """The faults of d2t [draft_vocab], read as offsets as engines do, and of t2d [vocab]."""
     used = _marked(t2d)
-    found: tuple[Fault, ...] = ()
+    found: list[Fault] = []
     if used is not None and len(used) != draft_vocab:
-        found = (Fault("draft-vocabulary-size", _miscounted(len(used), draft_vocab), "t2d"),)
+        found.append(Fault("draft-vocabulary-size", _miscounted(len(used), draft_vocab), "t2d"))
         used = None
-    return found if d2t is None else (*found, *_faults_of_d2t(d2t, used, draft_vocab, vocab))
+    return (*found, *([] if d2t is None else _faults_of_d2t(d2t, used, draft_vocab, vocab)))
 
 
 def _faults_of_d2t(d2t: Ids, used: Ids | None, draft_vocab: int, vocab: int) -> list[Fault]:
@@ -300,7 +294,6 @@ def repeated_offsets(offsets: Ids, most: int) -> list[int]:
 
 
 def _repeats(ids: Sequence[int]) -> int:
-    """How many ids are another's too."""
     return len(ids) - len(set(ids))
 
 

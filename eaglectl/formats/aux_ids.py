@@ -14,7 +14,7 @@ from eaglectl.drafter.boundaries import (
     sorted_order,
     to_boundaries,
 )
-from eaglectl.drafter.drafter import Choice, Target, question
+from eaglectl.drafter.drafter import Choice, Note, Target, question
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.config_keys import LAYERS, Keys, at, ids_question
 from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Answers, Format
@@ -82,11 +82,13 @@ def aux_layers_by_record(keys: Keys, layers: AuxLayers, recorded: object, target
 
 
 def _read_ids(keys: Keys, place: str) -> Ids:
-    """A list of layer ids; none when absent or empty (engines read an empty list as absent)."""
     stated = at(keys.config, place)
     if isinstance(stated, list) and len(stated) > MOST_IDS:
-        text = f"config.json: {place} lists {len(stated):,} layers; a drafter takes {MOST_IDS} at most"
-        raise RefusedError(text, "value-types", f"config.json:{place}")
+        raise RefusedError(
+            f"config.json: {place} lists {len(stated):,} layers; a drafter takes {MOST_IDS} at most",
+            "value-types",
+            f"config.json:{place}",
+        )
     return tuple(keys.get(place, list) or ())
 
 
@@ -94,8 +96,14 @@ def _boundaries(keys: Keys, format: Format, count: int, target: Target, meaning:
     ids, convention, how = meaning
     if convention is None or len(ids) != count:
         if convention:
-            why = f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states"
-            keys.notes.append(question("aux layers", why, "aux-count", [LAYERS]))
+            keys.notes.append(
+                question(
+                    "aux layers",
+                    f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states",
+                    "aux-count",
+                    [LAYERS],
+                )
+            )
         return AuxLayers(count, None, False, how, ids, convention)
     boundaries, order = sorted_order(to_boundaries(ids, convention))
     if format.orders_ids:
@@ -136,41 +144,41 @@ def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
 def _meaning(
     keys: Keys, format: Format, lists: Mapping[str, Ids], target: Target, answers: Answers
 ) -> Meaning:
-    """The list that is believed, its convention, and why."""
     key, ids = next(iter(lists.items()))
     readings = {place: _readings(keys, format, place, ids) for place, ids in lists.items()}
     pairs = (pair for pair in combinations(readings, 2) if readings[pair[0]].isdisjoint(readings[pair[1]]))
-    top, nested = lists.get(TOP_IDS), lists.get(NESTED_IDS)
     if pair := next(pairs, None):
-        first, second = pair
-        text = (
-            f"config gives ids {list(lists[first])} in {first} and {list(lists[second])} in {second}, which"
-            " agree in no convention"
-        )
-        if format.is_layout or not _is_certain(keys, format, key):
-            layers = {
-                place: to_boundaries(ids, _declared(format, place) or "boundary")
-                for place, ids in lists.items()
-            }
-            choices = [
-                Choice("--aux-layers", ",".join(map(str, ids)), place) for place, ids in layers.items()
-            ]
-            keys.notes.append(question("aux layers", text, "aux-lists", [*choices, LAYERS]))
+        is_believed = not format.is_layout and _is_certain(keys, format, key)
+        keys.notes.append(_disagreement(format, lists, pair, key if is_believed else ""))
+        if not is_believed:
             return ids, None, "lists that disagree"
-        text = f"{text}; {format.title}'s trainer reads {key}"
-        keys.note(True, "warning", "aux layers", text, "aux-lists")
-    elif key in COMMON_PLACES and top and nested:
+    elif key in COMMON_PLACES and {TOP_IDS, NESTED_IDS} <= set(lists):
+        top, nested = lists[TOP_IDS], lists[NESTED_IDS]
         is_boundary = answers.aux_convention is None and _declared(format, NESTED_IDS) == "boundary"
         if top == nested and is_boundary:  # one list, which can only have one convention
             return top, "boundary", f"ids at both levels; {format.title} writes boundaries"
         if nested == tuple(j - 1 for j in top):
-            how = "top-level ids, which nested ids one lower confirm (SGLang adds one)"
-            return top, "boundary", how
+            return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
     return _convention(keys, format, key, ids, target, answers)
 
 
+def _disagreement(format: Format, lists: Mapping[str, Ids], pair: tuple[str, str], believed: str) -> Note:
+    first, second = pair
+    text = (
+        f"config gives ids {list(lists[first])} in {first} and {list(lists[second])} in {second}, which agree"
+        " in no convention"
+    )
+    if believed:
+        text = f"{text}; {format.title}'s trainer reads {believed}"
+        return Note("warning", "aux layers", text, "aux-lists")
+    layers = (
+        (place, to_boundaries(ids, _declared(format, place) or "boundary")) for place, ids in lists.items()
+    )
+    choices = [Choice("--aux-layers", ",".join(map(str, ids)), place) for place, ids in layers]
+    return question("aux layers", text, "aux-lists", [*choices, LAYERS])
+
+
 def _readings(keys: Keys, format: Format, place: str, ids: Ids) -> set[Ids]:
-    """The boundaries that ids at a place may mean, in the conventions that it allows."""
     declared = "boundary" if place == VLLM_IDS else _declared(format, place)
     is_known = declared and (place == VLLM_IDS or _is_certain(keys, format, place))
     conventions = (declared,) if declared and is_known else get_args(Convention)
@@ -205,8 +213,16 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
         (True, None, unknown),
     )
     convention, how = next((convention, how) for is_there, convention, how in evidence if is_there)
+    if convention is None:
+        keys.notes.append(_convention_question(where, ids, target, declared, is_copy=is_copy))
+    return ids, convention, where + how
+
+
+def _convention_question(
+    where: str, ids: Ids, target: Target, declared: Convention | None, *, is_copy: bool
+) -> Note:
     raised = [j + 1 for j in ids]
-    if convention is None and is_copy:
+    if is_copy:
         why = (
             f"the ids {list(ids)} at the top level are what trainers usually take, counted as outputs of"
             f" layers (boundaries {raised}), and vLLM reads boundaries {list(ids)} there: a copied list"
@@ -215,15 +231,13 @@ def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, 
             Choice("--aux-convention", "output", "as trainers count them", is_usual=True),
             Choice("--aux-convention", "boundary", "as vLLM reads them"),
         ]
-        keys.notes.append(question("aux layers", why, "aux-copied", choices))
-    elif convention is None:
-        why = f"{where} {list(ids)} may be boundaries or outputs of layers (boundaries {raised})"
-        choices = [replace(choice, is_usual=choice.value == declared) for choice in CONVENTIONS]
-        if not depth:
-            why += ", and the target's depth, which may settle it, is not known"
-            choices.append(TARGET)
-        keys.notes.append(question("aux layers", why, "aux-convention", choices))
-    return ids, convention, where + how
+        return question("aux layers", why, "aux-copied", choices)
+    why = f"{where} {list(ids)} may be boundaries or outputs of layers (boundaries {raised})"
+    choices = [replace(choice, is_usual=choice.value == declared) for choice in CONVENTIONS]
+    if not target.depth:
+        why += ", and the target's depth, which may settle it, is not known"
+        choices.append(TARGET)
+    return question("aux layers", why, "aux-convention", choices)
 
 
 def _is_plausible(format: Format, key: str, ids: Ids, depth: int | None) -> bool:
@@ -252,7 +266,6 @@ def _is_certain(keys: Keys, format: Format, key: str) -> bool:
 
 
 def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
-    """The layers that the producer trains on where a recipe names none; a question where these do not fit."""
     default, depth = format.training_default, target.depth
     boundaries = default.at(depth) if default and depth else None
     words, size = (default.words, len(default.at(LARGE_DEPTH))) if default else ("", count)

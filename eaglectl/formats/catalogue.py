@@ -22,10 +22,8 @@ FORMATS: tuple[Format, ...] = _declared()
 
 def detect(summary: CheckpointSummary) -> tuple[Format, str]:
     """The producer of a checkpoint and the mark that identifies it; the last format accepts any."""
-    for format in FORMATS:
-        if evidence := format.recognise(summary):
-            return format, evidence
-    raise AssertionError("the last format takes everything")
+    marks = ((format, format.recognise(summary)) for format in FORMATS)
+    return next((format, evidence) for format, evidence in marks if evidence)
 
 
 def by_name(name: str) -> Format:
@@ -70,13 +68,8 @@ def tensor_names() -> Mapping[str, str]:
     return {own: name for format in FORMATS for own, name in format.tensor_names.items()}
 
 
-def target_keys() -> tuple[str, ...]:
-    """Where configs name their target."""
-    return tuple(dict.fromkeys(format.target_key for format in FORMATS if format.target_key))
-
-
 def flattened(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config without any nesting that a producer has, for who does not know the producer."""
-    for flatten in dict.fromkeys(format.flatten for format in FORMATS if format.flatten):
-        config = flatten(config)
+    for flat in dict.fromkeys(format.flat for format in FORMATS):
+        config = flat(config)
     return config

@@ -98,33 +98,28 @@ class Answers(Options, frozen=True):
 
         Raises ValueError for a free choice.
         """
+        if choice.is_free:
+            raise ValueError(f"{choice}: only the user can complete it")
         origins = {key: value for key, value in self.origins.items() if key != choice.key}
         if origin is not None:
             origins[choice.key] = origin
-        if choice.is_free:
-            raise ValueError(f"{choice}: only the user can complete it")
-        match choice.option:
-            case "--aux-layers":
-                layers = tuple(map(int, choice.value.split(",")))
-                return replace(self, aux_layers=layers, aux_convention=None, origins=origins)
-            case "--aux-convention":
-                convention: Convention = "boundary" if choice.value == "boundary" else "output"
-                return replace(self, aux_convention=convention, origins=origins)
-            case "--source-semantics":
-                key, _, value = choice.value.partition("=")
-                if key == "harmless" and key in self.semantics:
-                    value = f"{self.semantics[key]},{value}"
-                return replace(self, semantics={**self.semantics, key: value}, origins=origins)
-        raise ValueError(f"{choice}: no answer")
+        if choice.option == "--aux-layers":
+            return replace(self, aux_layers=read_layers(choice.value), aux_convention=None, origins=origins)
+        if choice.option == "--aux-convention":
+            convention: Convention = "boundary" if choice.value == "boundary" else "output"
+            return replace(self, aux_convention=convention, origins=origins)
+        key, _, value = choice.value.partition("=")
+        if key == "harmless" and key in self.semantics:
+            value = f"{self.semantics[key]},{value}"
+        return replace(self, semantics={**self.semantics, key: value}, origins=origins)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
         """The answers as choices: what `choosing` made, and what the options of the command line say."""
-        layers = [] if self.aux_layers is None else [",".join(map(str, self.aux_layers))]
-        conventions = [] if self.aux_convention is None else [self.aux_convention]
+        layers, convention = self.aux_layers, self.aux_convention
         return (
-            *(Choice("--aux-layers", value) for value in layers),
-            *(Choice("--aux-convention", value) for value in conventions),
+            *([] if layers is None else [Choice("--aux-layers", ",".join(map(str, layers)))]),
+            *([] if convention is None else [Choice("--aux-convention", convention)]),
             *(Choice("--source-semantics", f"{key}={value}") for key, value in self.semantics.items()),
         )
 
@@ -179,7 +174,7 @@ class IdsPlace(Struct, frozen=True):
 class ConfigSchema(Struct, frozen=True):
     """The JSON Schema of a producer's config.json, beyond the decoder's keys and the layer ids.
 
-    `keys` and `eagle_config` name keys of the common tables (config_schema.py); `own` holds the producer's
+    `keys` and `eagle_config` name keys of the common tables (config_keys.py); `own` holds the producer's
     own keys, and replaces common ones. `has_decoder`: the decoder layer's keys stand at the top level.
     """
 
@@ -231,7 +226,6 @@ class Layout(Struct, frozen=True):
     nest: Nest | None = None
     lacks: Mapping[ModelClass, frozenset[Feature]] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=lambda: {"format": "pt"})
     engines: tuple[str, ...] = ()
     rope: RopeLimits | None = None
     cautions: Mapping[Feature, str] = field(default_factory=dict)
@@ -251,10 +245,8 @@ class Format(Struct, frozen=True):
         `is_signed`: its marks are its own; where they are not, ids are only believed once the target's
         depth is known.
     Spelling
-        `keys`: its own place of a canonical fact ({"draft_vocab_size": "draft.vocab"}), read first and
-        written. `inverted`: those of them whose own key states the opposite ("acme_postnorm" of
-        norm_before_fc). `tensor_names`: its own module names ({"aux_norm_low": "fc_norm.0"}), read wherever
-        they occur. `flatten` undoes the nesting of its config. `retires`: keys that state who wrote the file
+        `tensor_names`: its own module names ({"aux_norm_low": "fc_norm.0"}), read wherever
+        they occur. `flat` undoes the nesting of its config. `retires`: keys that state who wrote the file
         and mean nothing elsewhere; they go into the provenance. `copies_target`: its config is the target's
         with the drafter's keys added, so that num_hidden_layers is the target's depth. `target_key`: where
         its config names the target.
@@ -282,10 +274,8 @@ class Format(Struct, frozen=True):
     priority: int = 0
     is_layout: bool = False
     is_signed: bool = True
-    keys: Mapping[str, str] = field(default_factory=dict)
-    inverted: frozenset[str] = frozenset()
     tensor_names: Mapping[str, str] = field(default_factory=dict)
-    flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: config
     retires: tuple[str, ...] = ()
     copies_target: bool = False
     target_key: str = ""
@@ -305,10 +295,6 @@ class Format(Struct, frozen=True):
     doubts: Callable[[CheckpointSummary, Answers], Iterable[Note]] = lambda summary, answers: ()
     schema: ConfigSchema = field(default_factory=ConfigSchema)
     layout: Layout | None = None
-
-    def flat(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The config with this producer's nesting undone."""
-        return self.flatten(config) if self.flatten else config
 
     def ids_at(self, key: str) -> IdsPlace | None:
         """The declared place of layer ids with this key, which its layout may write for other engines."""
@@ -410,6 +396,4 @@ def untrained_scaling(answers: Answers, about: str) -> Note:
     return Note("note", "rope_scaling", f"{about}; {text}", "rope-untrained")
 
 
-LLAMA: Mapping[ModelClass, str] = {"llama": "LlamaForCausalLMEagle3"}
-LLAMA_TYPE: Mapping[ModelClass, str] = {"llama": "llama"}
 ALWAYS = frozenset({Feature.REDUCED_VOCABULARY, Feature.WIDE_TARGET})

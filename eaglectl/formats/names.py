@@ -19,7 +19,7 @@ from eaglectl.drafter.tensors import (
     expected_shape,
     is_known,
 )
-from eaglectl.errors import RefusedError, check
+from eaglectl.errors import RefusedError
 from eaglectl.files.header import StoredTensor
 from eaglectl.formats.config_keys import Keys
 from eaglectl.text import listed
@@ -58,20 +58,24 @@ STRAYS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 
-class Names(Struct, frozen=True):
-    """Stored names by kind; `plain` and `fused` map canonical (or fused) names to stored tensors."""
+# of kv_b_proj, as SGLang and TensorRT-LLM keep it in memory
+HALF = re.compile(r"layers\.\d+\.self_attn\.w_[kv]c")
 
-    plain: Mapping[str, StoredTensor]
-    fused: Mapping[str, StoredTensor]
-    absorbed: Mapping[str, StoredTensor]
+
+class Names(Struct, frozen=True):
+    """Stored tensors by canonical name, or by that of a fused one or of a half of kv_b_proj; and the others.
+
+    `strays` are left behind, each with the reason.
+    """
+
+    tensors: Mapping[str, StoredTensor]
     strays: Mapping[str, str]
     unknown: tuple[str, ...]
 
     @property
     def layers(self) -> set[int]:
         """The numbers of the layers that tensors are of."""
-        names = (*self.plain, *self.fused, *self.absorbed)
-        return {int(layer[1]) for name in names if (layer := LAYER.fullmatch(name))}
+        return {int(layer[1]) for name in self.tensors if (layer := LAYER.fullmatch(name))}
 
 
 def read_names(
@@ -82,38 +86,33 @@ def read_names(
     `aliases` are trainers' own module names, `prefix` is the producer's own.
     """
     canonical_names = {name: canonical_name(name, aliases, prefix) for name in stored}
-    tables: dict[str, dict[str, StoredTensor]] = {"plain": {}, "fused": {}, "absorbed": {}}
+    present = set(canonical_names.values())
+    tensors: dict[str, StoredTensor] = {}
     strays: dict[str, str] = {}
     unknown: list[str] = []
-    own_norm = {
-        int(m[1])
-        for name in canonical_names.values()
-        if (m := LAYER.fullmatch(name)) and m[2] == "input_layernorm.weight"
-    }
-    for name, tensor in stored.items():
+    for name, canonical in canonical_names.items():
+        layer = LAYER.fullmatch(canonical)
+        norm = f"layers.{layer[1]}.input_layernorm.weight" if layer else ""
+        if layer and layer[1] != "0" and layer[2] == "hidden_norm.weight" and norm not in present:
+            canonical = norm  # its name in SGLang, TensorRT-LLM and ModelOpt's Deep heads
         if reason := next((reason for pattern, reason in STRAYS if pattern.fullmatch(name)), None):
             strays[name] = reason
-            continue
-        canonical = canonical_names[name]
-        layer = LAYER.fullmatch(canonical)
-        if layer and int(layer[1]) > 0 and layer[2] == "hidden_norm.weight" and int(layer[1]) not in own_norm:
-            # the norm's name in SGLang, TensorRT-LLM and ModelOpt's Deep heads
-            canonical = f"layers.{layer[1]}.input_layernorm.weight"
-        kind = _kind(canonical)
-        if kind is None:
+        elif not (is_known(canonical) or split_fused(canonical) or HALF.fullmatch(canonical)):
             unknown.append(name)
-        elif canonical in tables[kind]:
-            text = f"{tables[kind][canonical].name} and {name} are both {canonical}; keep one"
-            raise RefusedError(text, "tensor-twice", f"tensor:{name}")
+        elif canonical in tensors:
+            raise RefusedError(
+                f"{tensors[canonical].name} and {name} are both {canonical}; keep one",
+                "tensor-twice",
+                f"tensor:{name}",
+            )
         else:
-            tables[kind][canonical] = tensor
-    return Names(**tables, strays=strays, unknown=tuple(unknown))
+            tensors[canonical] = stored[name]
+    return Names(tensors, strays, tuple(unknown))
 
 
 def stored_prefix(stored: str, own: Collection[str] = ()) -> str:
     """The prefixes of a stored name, which may be none: one of `own` (producers' own), then wrappers."""
-    first = next((prefix for prefix in own if stored.startswith(prefix)), "")
-    rest = stored.removeprefix(first)
+    rest = stored.removeprefix(next((prefix for prefix in own if stored.startswith(prefix)), ""))
     while rest.startswith(WRAPPERS):
         rest = rest.removeprefix(next(wrapper for wrapper in WRAPPERS if rest.startswith(wrapper)))
     return stored.removesuffix(rest)
@@ -147,68 +146,66 @@ def split_fused(name: str) -> tuple[str, ...]:
     return tuple(f"layers.{layer[1]}.{part}.{parameter}" for part in FUSED.get(module, ()))
 
 
-def _kind(name: str) -> str | None:
-    """The field of Names that a canonical name belongs to; None for an unknown one."""
-    layer = LAYER.fullmatch(name)
-    if split_fused(name):
-        return "fused"
-    if layer and layer[2] in ("self_attn.w_kc", "self_attn.w_vc"):
-        return "absorbed"  # halves of kv_b_proj as SGLang and TensorRT-LLM keep it in memory
-    return "plain" if is_known(name) else None
-
-
 def read_tensors(keys: Keys, names: Names, dims: Dimensions, *, is_quantised: bool) -> Mapping[str, Tensor]:
-    """Canonical tensors with their bytes' places. Raises RefusedError where one cannot be of this drafter."""
-    tensors = _assemble(names, dims)
-    _check_layers(names)
-    _check_shapes(keys, tensors, dims, is_quantised=is_quantised)
-    return tensors
+    """Canonical tensors with their bytes' places; fused ones split by rows, halves of kv_b_proj paired.
 
-
-def _assemble(names: Names, dims: Dimensions) -> dict[str, Tensor]:
-    """Canonical tensors with their bytes' places; fused ones split by rows, absorbed halves paired."""
-    found = {
-        name: Tensor(name, t.dtype, t.shape, (Segment(t.name, 0, t.nbytes),))
-        for name, t in names.plain.items()
+    Raises RefusedError where one cannot be of this drafter.
+    """
+    tensors = {
+        name: Tensor(name, stored.dtype, stored.shape, (Segment(stored.name, 0, stored.nbytes),))
+        for name, stored in names.tensors.items()
+        if is_known(name)
     }
-    for name, stored in names.fused.items():
+    for name, stored in names.tensors.items():
         for part in _split(name, stored, dims):
-            if part.name in found:
+            if part.name in tensors:
                 raise RefusedError(
                     f"{stored.name} holds {part.name}, which the file also has on its own; keep one",
                     "tensor-twice",
                     f"tensor:{stored.name}",
                 )
-            found[part.name] = part
-    layers = {name.rpartition(".")[0] for name in names.absorbed}
-    for prefix in sorted(layers):
-        pair = names.absorbed.get(f"{prefix}.w_kc"), names.absorbed.get(f"{prefix}.w_vc")
-        if pair[0] is None or pair[1] is None:
+            tensors[part.name] = part
+    for module in sorted({name.rpartition(".")[0] for name in names.tensors if HALF.fullmatch(name)}):
+        joined = _join_halves(module, names, dims)
+        tensors[joined.name] = joined
+    norms = [int(norm[1]) for name in names.tensors if (norm := NORM.fullmatch(name))]
+    for what, numbers, topic in (
+        ("layers", names.layers, "missing-tensor"),
+        ("fc_norm", norms, "norm-tensor-missing"),
+    ):
+        if sorted(numbers) != list(range(len(numbers))):
             raise RefusedError(
-                f"{prefix} has one of w_kc and w_vc; kv_b_proj needs both",
-                "missing-tensor",
-                f"tensor:{prefix}.w_kc",
+                f"the file has {what} {sorted(numbers)}; they must count from 0 without gaps", topic
             )
-        name = f"{prefix}.kv_b_proj.weight"
-        heads, rank = dims.heads, dims.kv_lora_rank
-        for half, needed in (
-            (pair[0], (heads, dims.qk_nope_head_dim, rank)),
-            (pair[1], (heads, rank, dims.v_head_dim)),
-        ):
-            if half.shape != needed:
-                raise RefusedError(
-                    f"{half.name} is {list(half.shape)}; {heads} heads of this drafter need {list(needed)}",
-                    "tensor-shape",
-                    f"tensor:{half.name}",
-                )
-        shape = expected_shape(name, dims)
-        assert shape is not None
-        found[name] = Tensor(name, pair[0].dtype, shape, Absorbed(pair[0].name, pair[1].name))
-    return found
+    _check_shapes(keys, tensors, dims, is_quantised=is_quantised)
+    return tensors
+
+
+def _join_halves(module: str, names: Names, dims: Dimensions) -> Tensor:
+    keys, values = names.tensors.get(f"{module}.w_kc"), names.tensors.get(f"{module}.w_vc")
+    if keys is None or values is None:
+        raise RefusedError(
+            f"{module} has one of w_kc and w_vc; kv_b_proj needs both",
+            "missing-tensor",
+            f"tensor:{module}.w_kc",
+        )
+    heads, rank = dims.heads, dims.kv_lora_rank
+    halves = ((keys, (heads, dims.qk_nope_head_dim, rank)), (values, (heads, rank, dims.v_head_dim)))
+    for half, needed in halves:
+        if half.shape != needed:
+            raise RefusedError(
+                f"{half.name} is {list(half.shape)}; {heads} heads of this drafter need {list(needed)}",
+                "tensor-shape",
+                f"tensor:{half.name}",
+            )
+    shape = (heads * (dims.qk_nope_head_dim + dims.v_head_dim), rank)
+    return Tensor(f"{module}.kv_b_proj.weight", keys.dtype, shape, Absorbed(keys.name, values.name))
 
 
 def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor]:
     parts = split_fused(name)
+    if not parts:
+        return
     listed_modules = " + ".join(part.split(".")[-2] for part in parts)
     if not stored.shape:
         raise RefusedError(
@@ -238,25 +235,6 @@ def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor
         )
 
 
-def _check_layers(names: Names) -> None:
-    """Raise RefusedError unless layers and fc_norm count from 0 without gaps."""
-    indices = sorted(names.layers)
-    norms = sorted(int(m[1]) for name in names.plain if (m := NORM.fullmatch(name)))
-    check(
-        (
-            indices != list(range(len(indices))),
-            f"the file has layers {indices}; they must count from 0 without gaps",
-            "missing-tensor",
-        ),
-        (
-            norms != list(range(len(norms))),
-            f"the file has fc_norm {norms}; they must count from 0 without gaps",
-            "norm-tensor-missing",
-        ),
-        error=RefusedError,
-    )
-
-
 def _check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> None:
     """Raise RefusedError for a tensor that is not the product of dimensions that it should be.
 
@@ -273,8 +251,14 @@ def _check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *
         )
         if name != "d2t" or "t2d" not in tensors:
             raise RefusedError(text, "tensor-shape", f"tensor:{tensor.stored[0]}")
-        text = f"{text}; or pass --fix-reading d2t=from-t2d"
-        keys.note(True, "problem", "d2t", text, "tensor-shape", names_option=True)
+        keys.note(
+            True,
+            "problem",
+            "d2t",
+            f"{text}; or pass --fix-reading d2t=from-t2d",
+            "tensor-shape",
+            names_option=True,
+        )
 
 
 def read_head(
@@ -287,11 +271,14 @@ def read_head(
     key = "tie_word_embeddings"
     is_tied = keys.get(key, bool)
     if "lm_head.weight" in tensors:
-        text = (
+        keys.note(
+            is_tied,
+            "warning",
+            key,
             "config says true and the file has its own lm_head; SGLang would use the embedding instead;"
-            " convert writes false"
+            " convert writes false",
+            "tied-head",
         )
-        keys.note(is_tied, "warning", key, text, "tied-head")
         return tensors
     if dims.draft_vocab != dims.vocab:
         found = f" (is it {listed(unknown)}, misspelt?)" if unknown else ""
@@ -305,11 +292,13 @@ def read_head(
     if not is_tied or not embedding:
         keys.note(True, "note", "lm_head", "no lm_head: engines use the target's")
         return tensors
-    text = (
+    keys.note(
+        True,
+        "note",
+        key,
         "the head is tied to the drafter's own embedding, which no engine does; lm_head is written as a copy"
-        " of it"
+        " of it",
     )
-    keys.note(True, "note", key, text)
     return {**tensors, "lm_head.weight": replace(embedding, name="lm_head.weight")}
 
 
@@ -338,20 +327,21 @@ def note_names(
     has_map = has_token_list or "d2t" in tensors or "t2d" in tensors
     keys.note(dims.draft_vocab != dims.vocab and not has_map, "problem", "d2t", text, "d2t-missing")
     for name in names.unknown:
-        text = f"{name} has no place in an EAGLE-3 drafter; pass --drop {name} if it may be left behind"
-        keys.note(True, "problem", name, text, "unknown-tensor", names_option=True)
+        keys.note(
+            True,
+            "problem",
+            name,
+            f"{name} has no place in an EAGLE-3 drafter; pass --drop {name} if it may be left behind",
+            "unknown-tensor",
+            names_option=True,
+        )
 
 
 LAYER_PARTS = (
-    "input_layernorm",
-    "post_attention_layernorm",
-    "mlp.gate_proj",
-    "mlp.up_proj",
-    "mlp.down_proj",
+    *("input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
     "self_attn.o_proj",
 )
 MLA_PARTS = ("kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj")
-QUERY_PARTS = ("q_a_proj", "q_a_layernorm", "q_b_proj")
 # what is there in all layers once it is there in one; o_proj.bias may be absent beside the others (Qwen2's
 # attention)
 TOGETHER = (
@@ -364,7 +354,8 @@ TOGETHER = (
 def _required(dims: Dimensions, present: Mapping[str, Tensor]) -> set[str]:
     parts: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     if dims.attention == "MLA":
-        parts = (*(QUERY_PARTS if dims.q_lora_rank else ("q_proj",)), *MLA_PARTS)
+        query = ("q_a_proj", "q_a_layernorm", "q_b_proj") if dims.q_lora_rank else ("q_proj",)
+        parts = (*query, *MLA_PARTS)
     layer = {f"{part}.weight" for part in (*LAYER_PARTS, *(f"self_attn.{part}" for part in parts))}
     for group in TOGETHER:
         if any(name.endswith(group) for name in present):

@@ -72,8 +72,6 @@ _MTP_ABOUT = (
 _BLOCK = "which drafts a block of tokens at once from the target's states"
 _DFLASH_SERVED = "vLLM (method dflash) and SGLang (DFLASH) serve it as it is"
 _SOURCES = "vLLM 0.32.0 models/registry.py, SGLang 0.5.23 srt/models"
-_GEMMA = "a Gemma-4 draft head"
-_EXPERTS = "an EAGLE-3 variant whose MLP is a mixture of experts"
 _NO_CLASS = "which no engine has a class for"
 
 # those whose marks others share too come first
@@ -273,14 +271,14 @@ FAMILIES: tuple[Family, ...] = (
         tensors=r"(.*\.)?layers\.\d+\.self_attn\.g_proj\..*",
     ),
     Family(
-        _GEMMA,
+        "a Gemma-4 draft head",
         f"of four norms in a layer, a scaled embedding, softcapped logits and layer_scalar, {_NO_CLASS}",
         "NeMo Automodel",
         architectures=("Gemma4Eagle3Model",),
         tensors=r"(.*\.)?(layers\.\d+|midlayer)\.(layer_scalar|(pre|post)_feedforward_layernorm\.weight)",
     ),
     Family(
-        _EXPERTS,
+        "an EAGLE-3 variant whose MLP is a mixture of experts",
         _NO_CLASS,
         "SpecForge configs and pull requests",
         architectures=("Qwen3MoeForCausalLMEagle3", "Qwen3MoEForCausalLMEagle3", "Glm4MoeForCausalLMEagle3"),
@@ -312,13 +310,11 @@ FAMILIES: tuple[Family, ...] = (
 
 
 _QUERY = re.compile(r"layers\.0\.self_attn\.(q_proj|q_a_proj|qkv_proj)\.weight")
-_LAYER_NORM = re.compile(r"layers\.\d+\.hidden_norm\.weight")
 
 
 def refuse_other_families(label: str, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
     """Raise RefusedError, naming what `label` is, unless it can be an EAGLE-3 drafter."""
-    family = other_family(config, tensors)
-    if family:
+    if family := other_family(config, tensors):
         raise RefusedError(
             f"{label} is {family}; eaglectl reads EAGLE-3 and EAGLE-3.1 drafters only", "not-a-drafter"
         )
@@ -328,10 +324,20 @@ def other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor])
     """What the checkpoint is when it is not an EAGLE-3 drafter, else None."""
     if family := speculators_family(config):
         return family
-    for family_, mark in _marks(config, tensors):
-        return f"{family_.name} ({mark}), {family_.about}"
+    for marked, mark in _marks(config, tensors):
+        return f"{marked.name} ({mark}), {marked.about}"
     shapes = {canonical_name(name): tensor.shape for name, tensor in tensors.items()}
-    return _by_layer(config, shapes) or _by_shape(config, shapes)
+    has_norm = any("hidden_norm" in name.rsplit(".", 2) for name in shapes)
+    # an EAGLE-3 layer norms the fed-back state; DFlash norms its context once, before its layers
+    has_layer_norm = any(re.fullmatch(r"layers\.\d+\.hidden_norm\.weight", name) for name in shapes)
+    if config.get("target_layer_ids") is not None and not has_layer_norm:
+        return "a DFlash drafter (config.json has target_layer_ids, and no layer has a hidden_norm)"
+    if wide := _later_wide_layer(shapes):
+        return (
+            "an EAGLE-3 variant in which each layer takes the embedding beside the hidden state"
+            f" ({wide} is as wide as that of layer 0), which no engine has a class for"
+        )
+    return None if has_norm else _by_shape(config, shapes)
 
 
 def speculators_family(config: Mapping[str, Any]) -> str | None:
@@ -339,17 +345,15 @@ def speculators_family(config: Mapping[str, Any]) -> str | None:
     kind = config.get("speculators_model_type")
     if not isinstance(kind, str) or kind in ("eagle3", "peagle"):
         return None
-    named = next((family for family in FAMILIES if family.speculators == kind), None)
-    return f"{named.name}, {named.about}" if named else f'a speculators "{kind}" model'
+    names = (f"{family.name}, {family.about}" for family in FAMILIES if family.speculators == kind)
+    return next(names, f'a speculators "{kind}" model')
 
 
 def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[Family, str]]:
-    """The families that have a mark here: by values, by architecture, then by keys and tensors in order."""
     for family in FAMILIES:
         stated = (place for place, value in family.values.items() if at(config, place) == value)
         yield from ((family, f"{place} is {family.values[place]}") for place in stated)
-    architectures = config.get("architectures")
-    for name in architectures if isinstance(architectures, list) else ():
+    for name in _architectures(config):
         yield from ((family, f"architecture {name}") for family in FAMILIES if name in family.architectures)
     for family in FAMILIES:
         keys = (key for key in family.keys if config.get(key) not in (None, False))
@@ -358,24 +362,23 @@ def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> It
         yield from ((family, f"it has {name}") for name in names)
 
 
-def _by_layer(config: Mapping[str, Any], shapes: Shapes) -> str | None:
-    if config.get("target_layer_ids") is not None and not any(map(_LAYER_NORM.fullmatch, shapes)):
-        # an EAGLE-3 layer norms the fed-back state; DFlash norms its context once, before its layers
-        return "a DFlash drafter (config.json has target_layer_ids, and no layer has a hidden_norm)"
-    if wide := _later_wide_layer(shapes):
-        return (
-            "an EAGLE-3 variant in which each layer takes the embedding beside the hidden state"
-            f" ({wide} is as wide as that of layer 0), which no engine has a class for"
-        )
-    return None
+def _architectures(config: Mapping[str, Any]) -> list[str]:
+    names = config.get("architectures")
+    return list(map(str, names)) if isinstance(names, list) else []
 
 
 def _by_shape(config: Mapping[str, Any], shapes: Shapes) -> str | None:
-    if any("hidden_norm" in name.rsplit(".", 2) for name in shapes):
-        return None
+    """What a checkpoint is that has no hidden_norm."""
     query = next((shape for name, shape in shapes.items() if _QUERY.fullmatch(name)), ())
     if (fc := shapes.get("fc.weight")) is not None:
-        return _eagle_1(fc, query)
+        is_wide = len(fc) == 2 and fc[1] == 2 * fc[0]
+        if not is_wide and (len(fc) != 2 or query[1:] != fc[:1]):
+            return None
+        return (
+            f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, "
+            f"{'two inputs wide' if is_wide else 'and its layer takes one state'}, and there is no"
+            " hidden_norm), which vLLM (method eagle) and SGLang (EAGLE) serve where they have its class"
+        )
     if at(config, "eagle_config.use_aux_hidden_state") is False:
         return (
             "a head on the target's last hidden state (use_aux_hidden_state: false, no fc, no hidden_norm),"
@@ -386,17 +389,6 @@ def _by_shape(config: Mapping[str, Any], shapes: Shapes) -> str | None:
     if not query and not any("self_attn" in name for name in shapes):
         return "not a drafter that eaglectl knows (no attention layer under any known name)"
     return None
-
-
-def _eagle_1(fc: tuple[int, ...], query: tuple[int, ...]) -> str | None:
-    """What a head with an fc is whose layer has no hidden_norm."""
-    if len(fc) != 2 or (fc[1] != 2 * fc[0] and query[1:] != fc[:1]):
-        return None
-    takes = "two inputs wide" if fc[1] == 2 * fc[0] else "and its layer takes one state"
-    return (
-        f"an EAGLE-1/2 drafter (fc.weight is {list(fc)}, {takes}, and there is no hidden_norm), which"
-        " vLLM (method eagle) and SGLang (EAGLE) serve where they have its class"
-    )
 
 
 def _later_wide_layer(shapes: Shapes) -> str | None:
@@ -424,10 +416,9 @@ _RAW = re.compile(
 def drafter_mark(config: Mapping[str, Any] | None) -> str:
     """What in a config shows that it is a drafter's; "" where nothing does."""
     stated = config or {}
-    key = next((key for key in _KEYS if stated.get(key) is not None), "")
-    names = stated.get("architectures")
-    drafters = [str(name) for name in names if "Eagle" in str(name)] if isinstance(names, list) else []
-    return key or (f"the architecture {drafters[0]}" if drafters else "")
+    keys = [key for key in _KEYS if stated.get(key) is not None]
+    names = [f"the architecture {name}" for name in _architectures(stated) if "Eagle" in name]
+    return next(iter((*keys, *names)), "")
 
 
 def why_other(source: Source) -> str:
@@ -458,9 +449,7 @@ def _is_marked(config: Mapping[str, Any]) -> bool:
 
 
 def _why_no_tensors(source: Source, config: Mapping[str, Any]) -> str:
-    """Why a folder whose config has no mark is no drafter's, by its tensors where they can be read."""
-    names = config.get("architectures")
-    kind = f" ({names[0]})" if isinstance(names, list) and names else ""
+    kind = next((f" ({name})" for name in _architectures(config)), "")
     try:
         tensors = read_checkpoint(source).tensors
     except EaglectlError:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from eaglectl.drafter.drafter import Choice
+from eaglectl.formats.config_keys import at
 
 DATA = Path(__file__).parent.parent / "run/published.json"
 # of one figure, how many of its prompt sets are named in a sentence
@@ -178,7 +179,7 @@ def published_drafter(
     tells: a copy with another name, or with one other key, is not what its authors measured.
     """
     for drafter in published_file().drafters:
-        has_keys = all(_at(config, path) == value for path, value in drafter.keys.items())
+        has_keys = all(at(config, path) == value for path, value in drafter.keys.items())
         is_named = label == drafter.name and has_keys
         is_copy = "/" not in label and digest == drafter.config
         # one that has no name may be its target
@@ -191,10 +192,3 @@ def published_drafter(
 def last_part(name: str) -> str:
     """What names of one model have in common, whoever publishes it: the last part, without case."""
     return PurePosixPath(name).name.casefold()
-
-
-def _at(config: Mapping[str, Any], path: str) -> Any:
-    value: Any = config
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value

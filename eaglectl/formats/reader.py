@@ -1,6 +1,7 @@
-"""Read a checkpoint as the canonical drafter: names, dimensions, flags, aux layers, and doubts."""
+"""Read a checkpoint as the canonical drafter, and a target's config as what is known of it."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,14 +23,12 @@ from eaglectl.formats.config_keys import (
     are_ids,
     at,
     mask_token,
+    number_notes,
     unread_questions,
 )
-from eaglectl.formats.config_schema import number_notes
 from eaglectl.formats.format import SCALINGS, Answers, CheckpointSummary, Format, ModelClass, RopeAnswer
 from eaglectl.formats.names import Names, note_names, read_head, read_names, read_tensors
 from eaglectl.formats.other_drafters import refuse_other_families
-from eaglectl.formats.quantised_targets import quantised_changes
-from eaglectl.formats.rope import read_rope, rope_keys, target_rope
 from eaglectl.formats.settling import producer_doubts, recorded_doubts, settled_drafter
 from eaglectl.formats.sizes import MLA_SIZE_KEYS, SIZE_KEYS, read_dimensions
 from eaglectl.formats.switches import (
@@ -37,7 +36,10 @@ from eaglectl.formats.switches import (
     norms_by_record,
     read_norms,
     read_quantisation,
+    read_rope,
     read_settings,
+    rope_keys,
+    target_rope,
 )
 
 # --source-semantics that any drafter may need, with their values; producers declare their own
@@ -101,15 +103,17 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
     check_answers(answers)
     refuse_other_families(checkpoint.source.place, checkpoint.config, checkpoint.tensors)
     if (count := len(checkpoint.tensors)) > MAX_TENSORS:
-        text = f"{checkpoint.source.place} has {count} tensors; no drafter has more than {MAX_TENSORS}"
-        raise RefusedError(text, "not-a-drafter")
+        raise RefusedError(
+            f"{checkpoint.source.place} has {count} tensors; no drafter has more than {MAX_TENSORS}",
+            "not-a-drafter",
+        )
     quantisation = checkpoint.sidecars.get(QUANTISATION, {})
     summary = CheckpointSummary(
         checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata, quantisation
     )
     format, evidence = detect(summary)
     _check_objects(checkpoint.config)
-    keys = Keys(format.flat(checkpoint.config), format.keys, format.inverted, checkpoint.config)
+    keys = Keys(format.flat(checkpoint.config), checkpoint.config)
     _check_objects(keys.config)
     prefix = format.layout.prefix if format.layout else ""
     names = read_names(checkpoint.tensors, tensor_names(), prefix)
@@ -122,7 +126,6 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
 
 
 def _read(stored: _Stored, answers: Answers) -> Drafter:
-    """The drafter as the files and these answers state it."""
     format, summary, names, dims = stored.format, stored.summary, stored.names, stored.dims
     keys, tensors, target = replace(stored.keys, notes=list(stored.keys.notes)), stored.tensors, stored.target
     record, stated = stored.checkpoint.record, stored.checkpoint.sidecars.get(RECORD, {})
@@ -140,11 +143,10 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     # other producers' doubts show in a config whose producer's nesting is undone
     recorded = recorded_doubts(stated, replace(summary, config=keys.config), answers)
     keys.notes.extend([*number_notes(keys.config), *producer_doubts(format, summary, answers), *recorded])
-    keys.notes[:] = [note for note in keys.notes if note.topic not in settled]
-    keys.notes.extend([note for notes in settled.values() for note in notes])
+    keys.settle(settled)
     _note_target(keys, dims, target)
     tensors = read_head(keys, tensors, dims, names.unknown)
-    has_token_list = any(name in VOCABULARY_PICKLES for name in stored.checkpoint.source.names())
+    has_token_list = bool(set(VOCABULARY_PICKLES) & set(stored.checkpoint.source.names()))
     note_names(keys, names, tensors, dims, has_token_list=has_token_list)
     mask = _read_mask_token(keys, tensors, answers)
     # the answers stand in the place of what is answered: the next reader would have to ask again
@@ -175,7 +177,6 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
 
 
 def _taken(stored: _Stored) -> tuple[str, ...]:
-    """The config keys that are read; all others are carried over."""
     format, quantisation = stored.format, stored.quantisation
     return (
         *READ,
@@ -188,7 +189,6 @@ def _taken(stored: _Stored) -> tuple[str, ...]:
 
 
 def _check_objects(config: Mapping[str, Any]) -> None:
-    """Raise RefusedError where what must be an object is something else."""
     for key in OBJECTS:
         value = config.get(key)
         if value is not None and not isinstance(value, Mapping):
@@ -251,7 +251,6 @@ def check_answers(answers: Answers) -> None:
 
 
 def _is_free_answer(key: str, value: str, answers: Answers) -> bool:
-    """Whether a value that is not listed has the form of an answer to `key`."""
     if key == "rope":
         try:
             base = RopeAnswer.of(answers).base
@@ -263,7 +262,6 @@ def _is_free_answer(key: str, value: str, answers: Answers) -> bool:
 
 
 def _note_target(keys: Keys, dims: Dimensions, target: Target) -> None:
-    """How the target was found, what was done to it, and where the drafter does not fit it."""
     keys.note(target.origin, "note", "target", target.origin)
     for change in target.changes:
         keys.note(True, "note", "target", change, "changed-target")
@@ -309,19 +307,26 @@ def _read_depth(keys: Keys, aux: int, given: int | None) -> int | None:
     about = place.rpartition(".")[2]
     if len(set(stated.values())) > 1:
         listed = ", ".join(f"{place}: {value}" for place, value in stated.items())
-        text = f"config states the target's depth as {listed}; none is believed, pass --target"
-        keys.note(True, "warning", about, text, "target-depth")
+        keys.note(
+            True,
+            "warning",
+            about,
+            f"config states the target's depth as {listed}; none is believed, pass --target",
+            "target-depth",
+        )
         return None
-    text = (
+    keys.note(
+        None not in (depth, given) and depth != given,
+        "warning",
+        about,
         f"config says that the target has {depth} layers ({about}), and the target has {given}; check that"
-        " the drafter belongs to this target"
+        " the drafter belongs to this target",
+        "target-depth",
     )
-    keys.note(None not in (depth, given) and depth != given, "warning", about, text, "target-depth")
     return depth
 
 
 def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Target:
-    """The target as given, completed by what the drafter's own config says of it."""
     verifier = at(keys.config, format.target_key)
     named = verifier if isinstance(verifier, str) else None
     is_path = named is not None and named.startswith((".", "/", "~"))
@@ -334,3 +339,75 @@ def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Target
     if format.copies_target and depth is None and type(copied) is int and copied > 4:
         depth = copied
     return replace(target, name=name, model_type=model_type, depth=depth)
+
+
+class Method(Struct, frozen=True):
+    """A method of quantisation: what its configs say, and what is known of acceptance with it.
+
+    `marks` is a pattern of quant_method, quant_algo and format; compressed-tensors and ModelOpt are
+    containers, which name the method in the latter two. Lengths are tokens for each step of the target.
+    """
+
+    name: str
+    marks: str
+    known: str
+    source: str
+
+
+_SERVED = "a drafter of the unquantised model is served with it as it is (llm-compressor 1843)"
+_EDGE = "TensorRT Edge-LLM 0.4.0, performance benchmarks"
+_BOTH = "with target and drafter quantised; the unquantised pairs were not run beside them"
+_OWN = "fixtures/tiny and fixtures/second, reference, k=3"
+_ROUNDED = (
+    "weights rounded to 4 bits in groups of 32, without the method's correction, took 2.67 to 2.53 and"
+    f" 3.20 to 2.78 ({_OWN})"
+)
+_NOTHING = "nothing is published of a drafter's acceptance with it"
+
+METHODS = (
+    Method(
+        "MXFP4",
+        r"mxfp4",
+        "gpt-oss is released in it, and its drafters are measured so (gpt-oss-20b: 2.56 on mt-bench, k=3); of"
+        " a model that was quantised to it afterwards nothing is published",
+        "vLLM tests/v1/spec_decode/test_acceptance_length.py",
+    ),
+    Method(
+        "NVFP4",
+        r"nvfp4",
+        f"{_SERVED}; 5.21 with Llama-3.1-8B-Instruct and 4.26 with Qwen3-8B are published, {_BOTH}",
+        _EDGE,
+    ),
+    Method(
+        "AWQ",
+        r"awq",
+        f"{_SERVED}; {_ROUNDED}; 5.25 with Llama-3.1-8B-Instruct and 4.36 with Qwen3-8B are published,"
+        f" {_BOTH}",
+        _EDGE,
+    ),
+    Method("GPTQ", r"gptq|pack-quantized", f"{_SERVED}; no length is published; {_ROUNDED}", ""),
+    Method(
+        "FP8",
+        r"fp8|float-quantized",
+        f"{_SERVED}; weights rounded to it kept acceptance, 2.67 to 2.77 and 3.20 to 3.23",
+        _OWN,
+    ),
+    Method("bitsandbytes", r"bitsandbytes|bnb", _NOTHING, ""),
+    Method("compressed-tensors, in a format that names no method", r"compressed-tensors", _NOTHING, ""),
+)
+UNKNOWN = Method("a method that is not listed", "", _NOTHING, "")
+
+
+def quantised_changes(*places: Mapping[str, Any]) -> Iterator[str]:
+    """What the first quantization_config of a target's config, or of parts of it, means to its drafter."""
+    stated = next((value for place in places if (value := place.get("quantization_config"))), None)
+    if not isinstance(stated, Mapping):
+        return
+    parts = (stated.get(key) for key in ("quant_method", "quant_algo", "format"))
+    words = " ".join(part for part in parts if isinstance(part, str))
+    method = next((method for method in METHODS if re.search(method.marks, words.lower())), UNKNOWN)
+    source = f" ({method.source})" if method.source else ""
+    yield (
+        f"the target is quantised ({words or 'of no name'}): {method.known}{source}; a method that rotates"
+        " the residual stream first takes nearly all acceptance (vllm-ascend 7038); measure with this target"
+    )

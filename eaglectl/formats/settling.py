@@ -66,10 +66,7 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
     of a conversion and not about its output.
     """
     record, given = _read_record(checkpoint), answers
-    if record.boundaries and answers.aux_layers is None and answers.aux_convention:
-        stripped = replace(answers, aux_convention=None)  # it is about the source's ids
-        if _fact(read(stripped), AUX) == record.boundaries:
-            answers = stripped
+    answers = _without_source_convention(read, given, record)
     drafter = read(answers)
     asked: dict[str, Note] = {}
     tried, recorded = set[str](), set[str]()
@@ -108,8 +105,15 @@ def settled_drafter(read: Read, answers: Answers, checkpoint: Checkpoint) -> Dra
     )
 
 
+def _without_source_convention(read: Read, answers: Answers, record: _Record) -> Answers:
+    if record.boundaries and answers.aux_layers is None and answers.aux_convention:
+        stripped = replace(answers, aux_convention=None)  # it is about the source's ids
+        if _fact(read(stripped), AUX) == record.boundaries:
+            return stripped
+    return answers
+
+
 def _answered_questions(read: Read, answers: Answers) -> dict[str, Note]:
-    """The questions that these answers settle, by what is answered."""
     questions: dict[str, Note] = {}
     if answers.choices:
         with suppress(EaglectlError):
@@ -121,29 +125,17 @@ def _answered_questions(read: Read, answers: Answers) -> dict[str, Note]:
 def _all_notes(
     drafter: Drafter, carried: Sequence[Settlement], new: Sequence[Settlement], record: _Record
 ) -> Iterator[Note]:
-    """The drafter's notes, those on recorded facts and whether they still hold, and those on new ones."""
-    for note in drafter.notes:
-        if note.about == AUX and note.level == "question" and record.boundaries:
-            (recorded,) = _restated(AUX, record.boundaries, "what eaglectl.json records")
-            others = [choice for choice in note.choices if choice.value != recorded.value]
-            note = question(AUX, note.why, note.topic, (recorded, *others))
-        yield note
+    yield from (_with_recorded_layers(note, record) for note in drafter.notes)
     edited = [entry for entry in carried if not _holds(entry, drafter)]
     for entry in edited:
         yield _question_of_edit(drafter, entry.about, entry.fact, f"{entry.answer} {entry.by}")
-    # facts that no answer is about, and that an edited config.json states otherwise
-    answered = {ROPE[0] if entry.about in (*ROPE, "rope") else entry.about for entry in (*carried, *new)}
-    answered.update(note.about for note in drafter.notes_at("question"))
-    written = {AUX: record.boundaries, ROPE[0]: record.rope, NORM_OUTPUT: record.norm_output}
-    for about, fact in written.items():
-        is_other = fact is not None and fact != _fact(drafter, about)
-        if record.is_edited and is_other and about not in answered:
-            yield _question_of_edit(drafter, about, fact, record.layers_from if about == AUX else "")
+    yield from _edited_facts(drafter, (*carried, *new), record)
     yield from (_settled_note(entry, RECORDED) for entry in carried if entry not in edited)
     yield from (_settled_note(entry, "") for entry in new if entry.by != "given")
     if record.claim:
-        text = f"what {RECORD} states is its author's claim, and no evidence: it {record.claim}"
-        yield Note("note", RECORD, text)
+        yield Note(
+            "note", RECORD, f"what {RECORD} states is its author's claim, and no evidence: it {record.claim}"
+        )
 
 
 def fact_record(drafter: Drafter) -> dict[str, Any]:
@@ -172,7 +164,6 @@ def known_drafters() -> Mapping[str, KnownDrafter]:
 
 
 def _read_record(checkpoint: Checkpoint) -> _Record:
-    """eaglectl.json as far as it has the form that eaglectl writes."""
     stated = checkpoint.sidecars.get(RECORD, {})
     fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(_Record):
@@ -190,6 +181,24 @@ def is_config_edited(checkpoint: Checkpoint) -> bool:
     return False
 
 
+def _with_recorded_layers(note: Note, record: _Record) -> Note:
+    if note.about != AUX or note.level != "question" or not record.boundaries:
+        return note
+    (recorded,) = _restated(AUX, record.boundaries, "what eaglectl.json records")
+    others = [choice for choice in note.choices if choice.value != recorded.value]
+    return question(AUX, note.why, note.topic, (recorded, *others))
+
+
+def _edited_facts(drafter: Drafter, settled: Sequence[Settlement], record: _Record) -> Iterator[Note]:
+    """The questions about facts that no answer is about, and that an edited config.json states otherwise."""
+    answered = {ROPE[0] if entry.about in (*ROPE, "rope") else entry.about for entry in settled}
+    answered.update(note.about for note in drafter.notes_at("question"))
+    written = {AUX: record.boundaries, ROPE[0]: record.rope, NORM_OUTPUT: record.norm_output}
+    for about, fact in written.items() if record.is_edited else ():
+        if about not in answered and fact not in (None, _fact(drafter, about)):
+            yield _question_of_edit(drafter, about, fact, record.layers_from if about == AUX else "")
+
+
 def _candidates(
     note: Note, drafter: Drafter, answers: Answers, record: _Record, checkpoint: Checkpoint
 ) -> Iterator[tuple[Choice, Origin | None]]:
@@ -204,31 +213,32 @@ def _candidates(
         origin = Origin("published", f"{published.name}: {published.figures[0].origin}")
         texts = list(map(str, note.whole_choices))
         yield from ((choice, origin) for choice in published.reading if str(choice) in texts)
-    if answers.assume and note.usual:
-        yield note.usual, Origin("assumed")
+    if answers.assume:
+        yield from ((choice, Origin("assumed")) for choice in note.choices if choice.is_usual)
 
 
 def _published(checkpoint: Checkpoint, drafter: Drafter) -> PublishedDrafter | None:
-    """The published drafter that a checkpoint is."""
     label, config = split_name(checkpoint.source.label)[0], checkpoint.config
     return published_drafter(label, config_digest(config), config, drafter.target.repo)
 
 
 def _recorded_choice(note: Note, drafter: Drafter, record: _Record) -> Choice | None:
-    """The choice by which this reading is that of eaglectl.json."""
     is_of_layout, boundaries = record.layout == drafter.producer, record.boundaries or []
-    if note.about == AUX and is_of_layout and boundaries and len(boundaries) == drafter.aux.count:
+    if note.about == AUX and is_of_layout and len(boundaries) == drafter.aux.count:
         is_edited = drafter.aux.ids is not None and note.topic == "aux-lists"
         return None if is_edited else Choice("--aux-layers", ",".join(map(str, boundaries)))
     if note.about in ROPE and record.rope == _fact(drafter, note.about):
-        # it was settled, or written in a layout of whose limits convert warned
-        layout = by_name(drafter.producer).layout
-        has_limits = is_of_layout and layout is not None and layout.rope is not None
-        is_settled = has_limits or any(entry.about in ROPE for entry in record.settled)
-        return Choice(SEMANTICS, "rope=stored") if is_settled else None
+        return Choice(SEMANTICS, "rope=stored") if _is_rope_settled(drafter, record) else None
     texts = list(map(str, note.whole_choices))
     answers = [entry.answer for entry in record.settled if str(entry.answer) in texts]
     return answers[0] if answers and is_of_layout else None
+
+
+def _is_rope_settled(drafter: Drafter, record: _Record) -> bool:
+    # it was settled, or written in a layout of whose limits convert warned
+    layout = by_name(drafter.producer).layout
+    has_limits = record.layout == drafter.producer and layout is not None and layout.rope is not None
+    return has_limits or any(entry.about in ROPE for entry in record.settled)
 
 
 def _fact(drafter: Drafter, about: str) -> Any:
@@ -250,14 +260,14 @@ def _holds(entry: Settlement, drafter: Drafter) -> bool:
 def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Settlement]:
     """The recorded settlements that the user's answers do not replace; one that they repeat is confirmed."""
     choices, rope = {choice.key: choice for choice in given.choices}, RopeAnswer.of(given)
-    halves = {ROPE[0]: rope.base or "", ROPE[1]: rope.scaling or ""}  # "" for nothing
+    halves = {ROPE[0]: rope.base, ROPE[1]: rope.scaling}
     for entry in record.settled:
         own, holds = {choice.key for choice in entry.choices}, _holds(entry, drafter)
-        choice, half = choices.get(entry.answer.key), halves.get(entry.about)
+        choice, half = choices.get(entry.answer.key), halves.get(entry.about, "none")
         is_of_source = entry.about == HIDDEN_NORM or (half == "stored" and holds)
         if choice == entry.answer and holds:
             yield replace(entry, by="given", evidence="", choices=())
-        elif choice and half == "":
+        elif choice and half is None:
             yield entry  # the other half of the rope was answered
         elif choice and entry.by == "assumed" and (choice.key not in own or is_of_source):
             raise UsageError(
@@ -271,7 +281,6 @@ def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Sett
 def _settlement(
     drafter: Drafter, choice: Choice, answers: Answers, note: Note | None, read: Read
 ) -> Settlement:
-    """How a choice settled an open fact; `note` is the question, None where none was asked."""
     origin = answers.origins.get(choice.key, Origin())
     if note is None:
         about = AUX if choice.key in AUX_KEYS else {"rope": ROPE[0]}.get(choice.key, choice.key)
@@ -305,7 +314,6 @@ def _words(entry: Settlement) -> str:
 
 
 def _settled_note(entry: Settlement, prefix: str) -> Note:
-    """The note on a settled fact: a doubt that stays open where it was assumed."""
     if entry.by == "assumed":
         text = (
             f"{prefix}{entry.question}; {entry.answer} was assumed (--assume-defaults) and nothing confirms"
@@ -319,7 +327,6 @@ def _settled_note(entry: Settlement, prefix: str) -> Note:
 
 
 def _question_of_edit(drafter: Drafter, about: str, recorded: Any, how: str) -> Note:
-    """The question which of config.json and eaglectl.json is right, as one was edited since."""
     found = _fact(drafter, about)
     why = (
         f"config.json says {json.dumps(found)} and eaglectl.json records {json.dumps(recorded)}"
@@ -333,7 +340,6 @@ def _question_of_edit(drafter: Drafter, about: str, recorded: Any, how: str) -> 
 
 
 def _restated(about: str, fact: Any, meaning: str) -> Iterator[Choice]:
-    """The choice that states a fact; none for a rope base that is no whole number."""
     match about, fact:
         case "aux layers", [*boundaries]:
             yield Choice("--aux-layers", ",".join(map(str, boundaries)), meaning)
@@ -392,6 +398,5 @@ def doubt_entries(doubts: Iterable[Note], summary: CheckpointSummary) -> list[di
 
 
 def _shown(name: str, topic: str, summary: CheckpointSummary, answers: Answers) -> list[Note]:
-    """The doubts of a producer on a topic that these files show."""
     notes = producer_doubts(by_name(name), summary, answers)
     return [note for note in notes if note.topic == topic and note.level in ("warning", "question")]

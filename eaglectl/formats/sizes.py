@@ -14,11 +14,11 @@ from eaglectl.formats.names import Names
 Shapes = Mapping[str, tuple[int, ...]]
 
 LARGEST_VOCABULARY = 10_000_000
-HEAD_KEYS = ("num_attention_heads", "num_key_value_heads", "head_dim")
 # config keys that dimensions are read from, of every drafter and of MLA ones
 SIZE_KEYS = (
     *("hidden_size", "num_hidden_layers", "target_hidden_size", "use_aux_hidden_state", "vocab_size"),
-    *("num_aux_hidden_states", "draft_vocab_size", "intermediate_size", "intermediate_size_mlp", *HEAD_KEYS),
+    *("num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("num_aux_hidden_states", "draft_vocab_size", "intermediate_size", "intermediate_size_mlp"),
 )
 MLA_SIZE_KEYS = (
     *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "qk_head_dim"),
@@ -75,7 +75,7 @@ def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
 
 def _plain_shapes(names: Names) -> Shapes:
     """Shapes by canonical name of all tensors whose stored shape is their real one."""
-    tables = {**names.plain, **names.fused, **names.absorbed}
+    tables = names.tensors
     packed = {name.rpartition(".")[0] for name in tables if name.endswith((".weight_packed", ".qweight"))}
     four_bit = {
         name
@@ -90,21 +90,19 @@ def _plain_shapes(names: Names) -> Shapes:
 
 
 def _size(shapes: Shapes, *places: tuple[str, int]) -> int | None:
-    """The first size of several (name, axis) that is there; a tensor of too few axes is refused."""
     for name, axis in places:
         if (shape := shapes.get(name)) is not None:
             if axis < len(shape):
                 return shape[axis]
-            text = f"{name} is {list(shape)}; {axis + 1} axes or more were expected"
-            raise RefusedError(text, "tensor-shape", f"tensor:{name}")
+            raise RefusedError(
+                f"{name} is {list(shape)}; {axis + 1} axes or more were expected",
+                "tensor-shape",
+                f"tensor:{name}",
+            )
     return None
 
 
 def _agreed(keys: Keys, key: str, measured: int | None, *, always: bool = False) -> int:
-    """A dimension: `measured` on the tensors, or else as the config states it.
-
-    Raises RefusedError where neither gives it.
-    """
     stated = keys.get(key, int)
     value = stated if measured is None else measured
     if value is None:
@@ -114,17 +112,24 @@ def _agreed(keys: Keys, key: str, measured: int | None, *, always: bool = False)
             "config.json",
         )
     topic = "layer-count" if key == "num_hidden_layers" else "config-dimensions"
-    text = f"config says {key}: {stated}, and the tensors say {value}; the tensors are believed"
-    keys.note(stated not in (None, value), "warning", key, text, topic)
+    keys.note(
+        stated not in (None, value),
+        "warning",
+        key,
+        f"config says {key}: {stated}, and the tensors say {value}; the tensors are believed",
+        topic,
+    )
     keys.note(stated is None and always, "note", key, f"config has no {key}; the tensors say {value}")
     return value
 
 
 def _whole(name: str, rows: int, by: int, what: str) -> int:
-    """The quotient of rows that must divide evenly; `what` names the divisor. Raises RefusedError."""
     if rows % by:
-        text = f"{name} has {rows} rows, which {what} = {by} does not divide; correct config.json"
-        raise RefusedError(text, "config-dimensions", "config.json")
+        raise RefusedError(
+            f"{name} has {rows} rows, which {what} = {by} does not divide; correct config.json",
+            "config-dimensions",
+            "config.json",
+        )
     return rows // by
 
 
@@ -134,8 +139,13 @@ def _read_draft_vocab(keys: Keys, shapes: Shapes, vocab: int) -> int:
     if rows is None or not keys.disbelieved(key, evidence):
         stated = keys.get(key, int)
         rows = rows or stated or vocab
-        text = f"config says {key}: {stated}, and {evidence}; the tensors are believed"
-        keys.note(stated not in (None, rows), "warning", key, text, "config-dimensions")
+        keys.note(
+            stated not in (None, rows),
+            "warning",
+            key,
+            f"config says {key}: {stated}, and {evidence}; the tensors are believed",
+            "config-dimensions",
+        )
     return rows
 
 
@@ -161,12 +171,15 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[
     stated = _read_width(keys, own, target)
     switch = "use_aux_hidden_state"
     if "fc.weight" not in shapes or not keys.disbelieved(switch, "the file has fc.weight"):
-        text = (
+        keys.note(
+            keys.get(switch, bool) is False,
+            "problem",
+            switch,
             f"config says eagle_config.{switch}: false, and the file has fc.weight; engines would skip it:"
-            " remove one of them"
+            " remove one of them",
+            "use-aux-hidden-state",
         )
-        keys.note(keys.get(switch, bool) is False, "problem", switch, text, "use-aux-hidden-state")
-    norms = sum(1 for name in shapes if NORM.fullmatch(name))
+    norms = len(list(filter(NORM.fullmatch, shapes)))
     total = _size(shapes, ("fc.weight", 1), ("input_norm.weight", 0))
     if total is None:
         raise RefusedError(
@@ -177,7 +190,14 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[
     # a given target of another width is another target, not another width of the states
     fits = target.hidden is not None and (total % target.hidden == 0 or total % hidden != 0)
     width = own or stated or (target.hidden if fits else None) or hidden
-    if total % width or total < norms * width:  # fc takes whole states, and one for each fc_norm
+    _check_width(hidden, total, width, norms)
+    _compare_count(keys, (hidden, total), width, is_width_known=bool(norms or stated or target.hidden))
+    return total // width, width
+
+
+def _check_width(hidden: int, total: int, width: int, norms: int) -> None:
+    """Raise RefusedError unless fc takes whole states of this width, and one for each fc_norm."""
+    if total % width or total < norms * width:
         needed = f"its second axis must be a multiple of the target's width {width}"
         if norms:
             needed = f"{norms} aux layers of width {width} (by fc_norm) need [{hidden}, {norms * width}]"
@@ -186,9 +206,6 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[
             "tensor-shape",
             "tensor:fc.weight",
         )
-    is_width_known = bool(norms or stated or target.hidden)
-    _compare_count(keys, (hidden, total), width, is_width_known=is_width_known)
-    return total // width, width
 
 
 def _read_width(keys: Keys, own: int | None, target: Target) -> int | None:
@@ -200,18 +217,25 @@ def _read_width(keys: Keys, own: int | None, target: Target) -> int | None:
     evidence = f"fc_norm.0 is {own} wide" if own else f"the target is {believed} wide"
     contradiction, _ = keys.contradiction(key)
     if contradiction and not believed:
-        text = f"{contradiction}; pass --target, whose width is believed"
-        raise OptionNeededError(text, "spellings-agree", f"config.json:{key}")
+        raise OptionNeededError(
+            f"{contradiction}; pass --target, whose width is believed",
+            "spellings-agree",
+            f"config.json:{key}",
+        )
     if believed and keys.disbelieved(key, evidence):
         return believed
     stated = keys.get(key, int)
-    text = f"config says {key}: {stated}, and {evidence}; the tensor is believed"
-    keys.note(own and stated not in (None, own), "warning", key, text, "config-dimensions")
+    keys.note(
+        own and stated not in (None, own),
+        "warning",
+        key,
+        f"config says {key}: {stated}, and {evidence}; the tensor is believed",
+        "config-dimensions",
+    )
     return stated
 
 
 def _compare_count(keys: Keys, fc: tuple[int, int], width: int, *, is_width_known: bool) -> None:
-    """A note or a question where num_aux_hidden_states is another number than that of fc's states."""
     key, (hidden, total) = "num_aux_hidden_states", fc
     evidence = f"fc.weight [{hidden}, {total}] takes {total // width} of width {width}"
     if is_width_known and keys.disbelieved(key, evidence):
@@ -223,8 +247,14 @@ def _compare_count(keys: Keys, fc: tuple[int, int], width: int, *, is_width_know
     if is_width_known or total % stated:
         keys.note(True, "warning", key, f"{text}; the tensor is believed", "aux-count")
     else:
-        why = f"{text}, or {stated} of {total // stated}, as the target's width is not stated"
-        keys.notes.append(question(key, why, "aux-count", [Choice("--target", is_free=True)]))
+        keys.notes.append(
+            question(
+                key,
+                f"{text}, or {stated} of {total // stated}, as the target's width is not stated",
+                "aux-count",
+                [Choice("--target", is_free=True)],
+            )
+        )
 
 
 def _read_heads(keys: Keys, shapes: Shapes, hidden: int) -> dict[str, int]:
@@ -246,14 +276,18 @@ def _read_heads(keys: Keys, shapes: Shapes, hidden: int) -> dict[str, int]:
     stated = f"config says head_dim: {dim_stated}"
     if not dim_stated:
         stated = f"config has no head_dim (engines take hidden_size/num_attention_heads = {hidden / heads:g})"
-    text = f"{stated}, and the tensors say {head_dim}; the tensors are believed"
-    keys.note((dim_stated or hidden / heads) != head_dim, "warning", "head_dim", text, "head-dim")
+    keys.note(
+        (dim_stated or hidden / heads) != head_dim,
+        "warning",
+        "head_dim",
+        f"{stated}, and the tensors say {head_dim}; the tensors are believed",
+        "head-dim",
+    )
     text = (
         f"config says num_key_value_heads: {kv_stated}, and k_proj has rows for {kv_heads}; the tensors are"
         " believed"
     )
-    is_other = (kv_stated or heads) != kv_heads
-    keys.note(is_other, "warning", "num_key_value_heads", text, "config-dimensions")
+    keys.note((kv_stated or heads) != kv_heads, "warning", "num_key_value_heads", text, "config-dimensions")
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
 
 
@@ -301,8 +335,6 @@ def _fitting(shapes: Shapes, query: int, heads: int, stated: int) -> str:
 
 
 def _read_mla(keys: Keys, shapes: Shapes) -> dict[str, int]:
-    """MLA ranks and head sizes, each from the tensor that fixes it."""
-
     def size(*places: tuple[str, int]) -> int | None:
         return _size(shapes, *((f"{ATTENTION}{name}", axis) for name, axis in places))
 
@@ -317,12 +349,15 @@ def _read_mla(keys: Keys, shapes: Shapes) -> dict[str, int]:
         rank = 0
         stated = keys.get("q_lora_rank", int)
         said = "q_lora_rank: null" if stated is None else f"config says q_lora_rank: {stated}"
-        text = (
+        keys.note(
+            True,
+            "problem",
+            f"{ATTENTION}q_a_proj.weight",
             f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({said}), which neither vLLM nor SGLang"
-            " can load; pass --mla-query-lora to write q_proj as the two"
+            " can load; pass --mla-query-lora to write q_proj as the two",
+            "missing-tensor",
+            names_option=True,
         )
-        about = f"{ATTENTION}q_a_proj.weight"
-        keys.note(True, "problem", about, text, "missing-tensor", names_option=True)
     else:
         rank = _agreed(keys, "q_lora_rank", rank)
     latent = size(("kv_a_proj_with_mqa.weight", 0))
@@ -332,7 +367,6 @@ def _read_mla(keys: Keys, shapes: Shapes) -> dict[str, int]:
     rope = _agreed(keys, "qk_rope_head_dim", None if latent is None else latent - kv_rank)
     query = "q_b_proj.weight" if rank else "q_proj.weight"
     nope = _agreed(keys, "qk_nope_head_dim", size(("w_kc", 1)) or per_head(query, rope))
-    value = _agreed(keys, "v_head_dim", size(("w_vc", 2)) or per_head("kv_b_proj.weight", nope))
     return {
         "heads": heads,
         "kv_heads": heads,
@@ -340,5 +374,5 @@ def _read_mla(keys: Keys, shapes: Shapes) -> dict[str, int]:
         "kv_lora_rank": kv_rank,
         "qk_nope_head_dim": nope,
         "qk_rope_head_dim": rope,
-        "v_head_dim": value,
+        "v_head_dim": _agreed(keys, "v_head_dim", size(("w_vc", 2)) or per_head("kv_b_proj.weight", nope)),
     }

@@ -60,15 +60,7 @@ def write_config(
     config |= {key: value for key, value in carried.items() if key not in config}
     if Feature.PARALLEL in drafter.features() and not layout.nest:
         config.setdefault("pard_token", mask_token(config))  # the key that every release of vLLM reads
-    _move_to_own_keys(config, format)
     return config
-
-
-def _move_to_own_keys(config: dict[str, Any], format: Format) -> None:
-    for fact, place in format.keys.items():
-        if fact in config:
-            value = config.pop(fact)
-            put(config, place, not value if fact in format.inverted else value)
 
 
 def put(config: dict[str, Any], place: str, value: Any) -> None:
@@ -140,7 +132,6 @@ def _eagle_config(drafter: Drafter, format: Format, ids: Mapping[str, Sequence[i
         nested[NESTED_IDS.partition(".")[2]] = list(ids[NESTED_IDS])
     if any(place.key == NESTED_IDS for place in format.written_ids):
         nested["use_aux_hidden_state"] = True
-    has_own_home = "norm_before_fc" in format.keys or (format.layout and format.layout.nest)
-    if drafter.norms.norm_before_fc and not has_own_home:
+    if drafter.norms.norm_before_fc and not (format.layout and format.layout.nest):
         nested["norm_before_fc"] = True  # TensorRT-LLM reads it nowhere else
     return nested

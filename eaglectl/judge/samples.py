@@ -12,7 +12,7 @@ from struct import pack, unpack
 from msgspec import Struct
 
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.drafter.matrices import PLAIN, spread_over
+from eaglectl.drafter.tensors import PLAIN, spread_over
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import StoredTensor
 from eaglectl.files.source import FolderSource

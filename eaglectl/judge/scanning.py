@@ -17,7 +17,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from eaglectl.conversion.arithmetic import decode
-from eaglectl.drafter.matrices import spread_over
+from eaglectl.drafter.tensors import spread_over
 from eaglectl.errors import UnreadableError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.files import naming

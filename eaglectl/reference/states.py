@@ -20,8 +20,7 @@ from msgspec import Struct, structs
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from eaglectl.drafter.matrices import EMBEDDINGS, matrix
-from eaglectl.drafter.tensors import Dimensions
+from eaglectl.drafter.tensors import EMBEDDINGS, Dimensions, matrix
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.files import MIB, is_folder, open_regular

@@ -13,7 +13,7 @@ from torch import nn
 from eaglectl.drafter.drafter import Rope
 from eaglectl.errors import RefusedError, UnreadableError, error_text
 from eaglectl.files.target_files import check_files, check_kernels, code_needed
-from eaglectl.formats.rope import target_rope
+from eaglectl.formats.switches import target_rope
 from eaglectl.progress import LOADING, OnProgress, Progress
 
 LAYER_LISTS = ("layers", "h", "blocks", "block")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.drafter.matrices import embedding_digest
+from eaglectl.drafter.tensors import embedding_digest
 from eaglectl.files.source import FolderSource
 from eaglectl.files.target_files import rotation_file, rotation_mark
 from eaglectl.judge.scanning import is_rotated

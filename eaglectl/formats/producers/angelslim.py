@@ -64,8 +64,9 @@ def _trained_rope(summary: CheckpointSummary) -> Mapping[str, str]:
 def _rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
     scaling = _scaling(summary)
     if scaling.get("alpha") is not None:
-        about = "AngelSlim's trainer reads no alpha of a rope scaling, by which vLLM multiplies the base"
-        yield untrained_scaling(answers, about)
+        yield untrained_scaling(
+            answers, "AngelSlim's trainer reads no alpha of a rope scaling, by which vLLM multiplies the base"
+        )
     yield from rope_doubt(
         summary,
         answers,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from eaglectl.drafter.drafter import Feature, Note
-from eaglectl.formats.config_schema import MLA_KEYS
+from eaglectl.formats.config_keys import MLA_KEYS
 from eaglectl.formats.format import ALWAYS, Answers, CheckpointSummary, ConfigSchema, Format, Layout
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Feature, Note
-from eaglectl.formats.config_schema import SHAPE_KEYS
+from eaglectl.formats.config_keys import SHAPE_KEYS
 from eaglectl.formats.format import (
     ALWAYS,
     Answers,

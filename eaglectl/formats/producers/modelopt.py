@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, TWICE, Choice, Feature, Note, question
-from eaglectl.formats.config_schema import MLA_KEYS, SHAPE_KEYS, TRAINER_KEYS
+from eaglectl.formats.config_keys import MLA_KEYS, SHAPE_KEYS, TRAINER_KEYS
 from eaglectl.formats.format import (
     ALWAYS,
     NESTED_IDS,
@@ -99,17 +99,18 @@ def _hidden_twice(summary: CheckpointSummary, answers: Answers) -> bool | None:
 
 
 def _double_norm(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
-    """The question how often the state was normed, or what no engine computes."""
     if answers.semantics.get("hidden_norm") or _mark(summary) is None:
         return
     match _hidden_twice(summary, answers):
         case None:
-            why = (
+            yield question(
+                HIDDEN_NORM,
                 "ModelOpt up to 0.40 trains with the hidden state normed once, as engines norm it, and since"
                 " 0.41.0 (its pull request 689) twice; this file was written again since, and does not show"
-                " by which"
+                " by which",
+                DOUBLE_NORM,
+                _ERAS,
             )
-            yield question(HIDDEN_NORM, why, DOUBLE_NORM, _ERAS)
         case True:
             yield Note("warning", HIDDEN_NORM, TWICE, DOUBLE_NORM, is_open=True)
 
@@ -125,7 +126,6 @@ def _untrained_rope(summary: CheckpointSummary, answers: Answers) -> Iterable[No
 
 
 def _hf_doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
-    """Where its trainer computes otherwise than engines do."""
     yield from _double_norm(summary, answers)
     yield from _untrained_rope(summary, answers)
 

@@ -5,7 +5,7 @@ files.
 from collections.abc import Mapping
 
 from eaglectl.drafter.drafter import Feature
-from eaglectl.formats.config_schema import MLA_KEYS, SHAPE_KEYS, SWITCH_KEYS
+from eaglectl.formats.config_keys import MLA_KEYS, SHAPE_KEYS, SWITCH_KEYS
 from eaglectl.formats.format import (
     NESTED_IDS,
     TOP_IDS,
@@ -50,14 +50,6 @@ def _sglang(summary: CheckpointSummary) -> str | None:
 def _sglang_mla(summary: CheckpointSummary) -> str | None:
     has_names = summary.has("w_kc", "fused_qkv_a_proj_with_mqa")
     return "SGLang's runtime names (w_kc, fused_qkv_a_proj_with_mqa)" if has_names else None
-
-
-def _unmarked(_summary: CheckpointSummary) -> None:
-    """Every folder of llama.cpp's layout is one of vLLM's too, and is read as such."""
-
-
-def _unsigned(summary: CheckpointSummary) -> str | None:
-    return "no producer's marks; names that engines read"
 
 
 _VLLM_ARCHITECTURES: Mapping[ModelClass, str] = {
@@ -138,7 +130,7 @@ SGLANG = Format(
 LLAMACPP = Format(
     "llama.cpp",
     "llama.cpp's layout",
-    _unmarked,
+    lambda summary: None,  # every folder of it is one of vLLM's too, and is read as such
     priority=52,
     is_layout=True,
     ids=(IdsPlace(TOP_IDS, "boundary", is_certain=True),),
@@ -165,4 +157,10 @@ SGLANG_MLA = Format(
     schema=_SGLANG_SCHEMA,
 )
 
-UNSIGNED = Format("native", "an unnamed trainer", _unsigned, priority=999, schema=_VLLM_SCHEMA)
+UNSIGNED = Format(
+    "native",
+    "an unnamed trainer",
+    lambda summary: "no producer's marks; names that engines read",
+    priority=999,
+    schema=_VLLM_SCHEMA,
+)

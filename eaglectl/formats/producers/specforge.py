@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from eaglectl.drafter.drafter import Choice, Feature, Note, question
 from eaglectl.formats.format import (
     ALWAYS,
-    LLAMA,
-    LLAMA_TYPE,
     NESTED_IDS,
     Answers,
     CheckpointSummary,
@@ -57,7 +55,6 @@ def _recognise(summary: CheckpointSummary) -> str | None:
 
 
 def _norm_output(summary: CheckpointSummary, stated: bool | None, answers: Answers) -> bool | None:
-    """The trained norm_output; pull request 879 (September 2026) changed its meaning."""
     era = answers.semantics.get("specforge")
     if stated is None and not summary.has("fc_norm.", "aux_norm_"):
         return False
@@ -131,8 +128,8 @@ SPECFORGE = Format(
         },
     ),
     layout=Layout(
-        LLAMA,
-        LLAMA_TYPE,
+        {"llama": "LlamaForCausalLMEagle3"},
+        {"llama": "llama"},
         ALWAYS
         | {
             Feature.FC_NORM,

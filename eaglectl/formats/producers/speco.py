@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from eaglectl.formats.config_schema import SHAPE_KEYS
+from eaglectl.formats.config_keys import SHAPE_KEYS
 from eaglectl.formats.format import CheckpointSummary, ConfigSchema, Format
 
 _KEYS: Mapping[str, Mapping[str, Any]] = {

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from eaglectl.drafter.drafter import Drafter, Feature, Note
-from eaglectl.formats.config_schema import DECODER_KEYS, common_keys
+from eaglectl.formats.config_keys import DECODER_KEYS, common_keys
 from eaglectl.formats.format import (
     ALWAYS,
     STORED,
@@ -251,7 +251,7 @@ SPECULATORS = Format(
     residual_default=True,
     doubts=_partial_rotary,
     retires=_RETIRES,
-    flatten=flatten,
+    flat=flatten,
     target_key=_TARGET,
     schema=_SCHEMA,
     layout=Layout(
@@ -279,7 +279,7 @@ PEAGLE = Format(
     ids=(IdsPlace(TOP_IDS, "boundary", certain_in=("PEagleDraftModel",)),),
     aux_convention="boundary",
     retires=_RETIRES,
-    flatten=flatten,
+    flat=flatten,
     target_key=_TARGET,
     schema=_SCHEMA,
     layout=Layout(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from eaglectl.drafter.drafter import Choice, Feature, Note, question
-from eaglectl.formats.config_schema import MLA_KEYS, SHAPE_KEYS, TRAINER_KEYS
+from eaglectl.formats.config_keys import MLA_KEYS, SHAPE_KEYS, TRAINER_KEYS
 from eaglectl.formats.format import (
     ALWAYS,
     NESTED_IDS,
@@ -79,8 +79,12 @@ def _rope(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
         yield from rope_doubt(summary, answers, "TorchSpec's MLA attention")
     is_stated = "rope_interleave" in summary.config or "rope_interleave" in answers.semantics
     if summary.architecture == _BEFORE_61 and not is_stated:
-        why = "TorchSpec's MLA attention paired rotary dimensions by halves before its pull request 58"
-        yield question("rope_interleave", why, "rope-pairing", _PAIRINGS)
+        yield question(
+            "rope_interleave",
+            "TorchSpec's MLA attention paired rotary dimensions by halves before its pull request 58",
+            "rope-pairing",
+            _PAIRINGS,
+        )
 
 
 _KEYS = (*MLA_KEYS, "fc_norm", "norm_output")

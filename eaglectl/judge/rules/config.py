@@ -14,8 +14,7 @@ import eaglectl
 from eaglectl.engines.data import load
 from eaglectl.engines.vllm import SPECULATORS_KEYS, class_of
 from eaglectl.formats.catalogue import detect, flattened
-from eaglectl.formats.config_keys import Keys
-from eaglectl.formats.config_schema import is_within
+from eaglectl.formats.config_keys import Keys, is_within
 from eaglectl.formats.format import CheckpointSummary, ModelClass
 from eaglectl.formats.reader import model_class_of
 from eaglectl.judge.rule import CannotLook, Match, note_rule, rule

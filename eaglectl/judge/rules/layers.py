@@ -14,7 +14,6 @@ from eaglectl.engines.layers import IDS, CapturedLayers
 from eaglectl.engines.registry import ENGINES, aux_readings
 from eaglectl.engines.view import View
 from eaglectl.engines.vllm import flat_as_read
-from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import SPELLINGS, Keys, at
 from eaglectl.formats.other_drafters import drafter_mark
 from eaglectl.judge.rule import CannotLook, Match, Rule, Severity, make_rule, note_rule, rule
@@ -309,7 +308,7 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
     """
     contrary = "write fc_norm: true or norm_before_fc: true if it was trained so; else remove the tensors."
     yield from (replace(match, fix=contrary) for match in subject.reported("norm-flag-missing"))
-    norms, keys = subject.drafter.norms, Keys(subject.flat, by_name(subject.drafter.producer).keys)
+    norms, keys = subject.drafter.norms, Keys(subject.flat)
     for flag, tensor, is_on in (
         ("fc_norm", "fc_norm.0.weight", norms.fc_norm),
         ("norm_before_fc", "input_norm.weight", norms.norm_before_fc),

@@ -9,7 +9,7 @@ from eaglectl.drafter.drafter import Rope
 from eaglectl.errors import EaglectlError
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.config_keys import PARTIAL, Keys
-from eaglectl.formats.rope import read_rope
+from eaglectl.formats.switches import read_rope
 from eaglectl.judge.rule import CannotLook, Match, note_rule, rule
 from eaglectl.judge.subject import Subject, key_place
 

@@ -6,16 +6,16 @@ Rows of the embedding and of lm_head are compared with each other and with the t
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from eaglectl.drafter.matrices import (
+from eaglectl.drafter.tensors import (
     EMBEDDINGS,
     HEADS,
     PLAIN,
     SAMPLED_ROWS,
+    Tensor,
     embedding_digest,
     matrix,
     spread_over,
 )
-from eaglectl.drafter.tensors import Tensor
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import parse_json
 from eaglectl.files.target_files import rotation_file, rotation_mark, text_part
