@@ -177,11 +177,11 @@ def publication(
     or the figure tells nothing. Its authors' figures are before those of others.
     """
     figures = next(entry.figures for entry in published_file().drafters if entry.name == drafter)
-    measured = [figure for figure in figures if figure.is_by_authors and figure.engine_name]
+    measured = [figure for figure in figures if figure.is_by_authors]
     own = [figure for figure in measured if figure.engine_name == engine]
     if not own:
-        engines = " and ".join(dict.fromkeys(str(figure.engine_name) for figure in measured))
-        return (), f"its authors measured it in {engines}, not in {engine}"
+        engines = dict.fromkeys(filter(None, (figure.engine_name for figure in measured)))
+        return (), f"its authors measured it in {' and '.join(engines)}, not in {engine}"
     run = _run_by_authors(own[0], releases)
     other = next((release for release in run if not reads_alike(release)), None)
     if other or not run:
