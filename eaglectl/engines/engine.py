@@ -129,11 +129,6 @@ class Verdict(Struct, frozen=True):
         """The verdict with whole commands in its reasons."""
         return replace(self, reasons=tuple(map(complete, self.reasons)))
 
-    @property
-    def check(self) -> str:
-        """The same as the end of a check: "pass, weights not read"."""
-        return ", ".join(filter(None, (self.outcome.check, self.unread)))
-
 
 class RuleResults(Struct, frozen=True):
     """What the rules report of a checkpoint whatever the engine.
@@ -259,8 +254,8 @@ class Engine(Struct, frozen=True, eq=False):
 
     def evidence(self, release: str) -> Mapping[EvidenceKind, int]:
         """How many facts of a release were run, and how many read only."""
-        known = [fact.evidence(release) for fact in self.facts_of(release)]
-        return {"run": known.count("run"), "read": known.count("read")}
+        is_run = [release in fact.run_in for fact in self.facts_of(release)]
+        return {"run": is_run.count(True), "read": is_run.count(False)}
 
     def ids_evidence(self, release: str) -> EvidenceKind:
         """How it is known which layers a release captures.
