@@ -176,10 +176,6 @@ class Fact(Struct, frozen=True):
     is_final: bool = False
     misread: Misread | None = None
 
-    def evidence(self, release: str) -> EvidenceKind:
-        """How it is known that the fact holds in a release."""
-        return "run" if release in self.run_in else "read"
-
 
 class AppliedFact(Struct, frozen=True):
     """A fact that holds for one checkpoint in one release.

@@ -129,11 +129,6 @@ class Verdict(Struct, frozen=True):
         """The verdict with whole commands in its reasons."""
         return replace(self, reasons=tuple(map(complete, self.reasons)))
 
-    @property
-    def check(self) -> str:
-        """The same as the end of a check: "pass, weights not read"."""
-        return ", ".join(filter(None, (self.outcome.check, self.unread)))
-
 
 class RuleResults(Struct, frozen=True):
     """What the rules report of a checkpoint whatever the engine.
@@ -177,11 +172,11 @@ def publication(
     or the figure tells nothing. Its authors' figures are before those of others.
     """
     figures = next(entry.figures for entry in published_file().drafters if entry.name == drafter)
-    measured = [figure for figure in figures if figure.is_by_authors and figure.engine_name]
+    measured = [figure for figure in figures if figure.is_by_authors]
     own = [figure for figure in measured if figure.engine_name == engine]
     if not own:
-        engines = " and ".join(dict.fromkeys(str(figure.engine_name) for figure in measured))
-        return (), f"its authors measured it in {engines}, not in {engine}"
+        engines = dict.fromkeys(filter(None, (figure.engine_name for figure in measured)))
+        return (), f"its authors measured it in {' and '.join(engines)}, not in {engine}"
     run = _run_by_authors(own[0], releases)
     other = next((release for release in run if not reads_alike(release)), None)
     if other or not run:
@@ -259,8 +254,8 @@ class Engine(Struct, frozen=True, eq=False):
 
     def evidence(self, release: str) -> Mapping[EvidenceKind, int]:
         """How many facts of a release were run, and how many read only."""
-        known = [fact.evidence(release) for fact in self.facts_of(release)]
-        return {"run": known.count("run"), "read": known.count("read")}
+        is_run = [release in fact.run_in for fact in self.facts_of(release)]
+        return {"run": is_run.count(True), "read": is_run.count(False)}
 
     def ids_evidence(self, release: str) -> EvidenceKind:
         """How it is known which layers a release captures.

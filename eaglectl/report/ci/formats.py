@@ -99,7 +99,8 @@ def _suite(root: Element, report: Report) -> None:
         "fail-on": report.fail_on or "never",
     }
     for verdict in report.releases:
-        outcome = ": ".join(filter(None, (verdict.check, ", ".join(verdict.rules))))
+        check = ", ".join(filter(None, (verdict.outcome.check, verdict.unread)))
+        outcome = ": ".join(filter(None, (check, ", ".join(verdict.rules))))
         facts[f"{verdict.engine}=={verdict.release}"] = outcome
     for name, value in facts.items():
         SubElement(properties, "property", {"name": name, "value": printable(value)})
