@@ -10,21 +10,21 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 497,
-    "commands": 2430,
-    "comparison": 649,
-    "conversion": 2310,
-    "drafter": 652,
-    "engines": 1375,
-    "files": 3157,
-    "formats": 2671,
-    "judge": 3458,
-    "modules": 1451,
-    "operations": 2065,
-    "publish": 1455,
-    "reference": 1259,
-    "report": 2311,
-    "run": 4823,
+    "cli": 434,
+    "commands": 1932,
+    "comparison": 533,
+    "conversion": 1926,
+    "drafter": 635,
+    "engines": 1211,
+    "files": 2759,
+    "formats": 2394,
+    "judge": 3153,
+    "modules": 1328,
+    "operations": 2059,
+    "publish": 1191,
+    "reference": 1014,
+    "report": 1937,
+    "run": 4219,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03

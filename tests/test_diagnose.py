@@ -296,7 +296,7 @@ def test_without_torch_the_next_command_is_the_same_again(
 ) -> None:
     monkeypatch.setitem(sys.modules, "eaglectl.reference.model", None)
     server, prompts = "http://127.0.0.1:9", str(prompts_file(tmp_path, count=3))
-    options = eaglectl.DiagnoseOptions(engine=server, prompts=prompts)
+    options = eaglectl.DiagnoseOptions(run_in=server, prompts=prompts)
     diagnosis = eaglectl.diagnose(str(good["eagle3"]), str(TARGET), options)
     assert (diagnosis.cause, diagnosis.verdict) == ("no-reference", "could-not-look")
     assert "pip install '.[torch]'" in diagnosis.words
@@ -709,7 +709,7 @@ def test_the_command_writes_its_page(good: dict[str, Path], tmp_path: Path) -> N
         ({"engine": "llama.cpp"}, "--engine llama.cpp: vllm or sglang was expected"),
         ({"run_in": "llama.cpp"}, "vllm, sglang, reference or a server's URL"),
         ({"engine": "vllm", "run_in": "sglang"}, "leave one of them out"),
-        ({"engine": "http://127.0.0.1:1", "run_in": "vllm"}, "contradict each other"),
+        ({"engine": "http://127.0.0.1:1", "run_in": "vllm"}, "is named by --run-in"),
         ({"engine": "vlm"}, "--engine vlm"),
         ({"expected": 5.0}, "--expected 5"),
         ({"expected": 1.0}, "--expected 1"),

@@ -38,7 +38,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def smoke(drafter: Path, **given: Any) -> SmokeReport:
     settings: dict[str, Any] = {
-        "engine": "reference",
+        "run_in": "reference",
         "device": "cpu",
         "k": K,
         "max_tokens": TOKENS,

@@ -158,6 +158,8 @@ def _nearest(name: str, specifier: "SpecifierSet") -> str:
 
 def _spelling(text: str) -> str:
     """How engines are written, with the names nearest to `text`."""
+    if "://" in text:
+        return "a running server is named by --run-in; --engine names an engine and release that is judged"
     parts = re.fullmatch(r"\s*([A-Za-z._-]*)[^0-9]*(.*)", text, re.DOTALL)
     name, number = parts.groups() if parts else (text, "")
     names = (*ENGINES, *sorted(unversioned()["engines"]))

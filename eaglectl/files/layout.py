@@ -57,15 +57,18 @@ def pickle_files(source: Source) -> tuple[str, ...]:
     names = source.names()
     if any(name.endswith(".safetensors") or name == INDEX for name in names):
         return ()
-    shards = tuple(name for name in names if name.endswith(".distcp"))
-    table = next((name for name in (".metadata", "model/.metadata") if name in names), None)
-    if table and shards:  # a torch distributed checkpoint
-        return table, *shards
-    return tuple(
+    return _distributed_files(names) or tuple(
         name
         for name in names
         if name.endswith(PICKLES) and not NOT_WEIGHTS.match(name) and not is_openvino_weights(name, names)
     )
+
+
+def _distributed_files(names: Collection[str]) -> tuple[str, ...]:
+    """The table and the shards of a torch distributed checkpoint; empty where there is none."""
+    shards = tuple(name for name in names if name.endswith(".distcp"))
+    table = next((name for name in (".metadata", "model/.metadata") if name in names), None)
+    return (table, *shards) if table and shards else ()
 
 
 def is_openvino_weights(name: str, names: Collection[str]) -> bool:

@@ -105,12 +105,16 @@ class FolderKind(Struct, frozen=True):
             record = None
         if not isinstance(record, dict) or record.get("schema") != self.schema:
             return f"{_names(entries)} there, without {self.record} as eaglectl writes it"
-        parts = [part for key in ("output", "published") if isinstance(part := record.get(key), dict)]
-        known = self.files.union(*(part["files"] for part in parts if isinstance(part.get("files"), dict)))
+        known = self.files.union(_listed_files(record))
         others = [
             entry for entry in entries if entry.name not in known or entry.is_symlink() or not entry.is_file()
         ]
         return f"{_names(others)} there, not listed in {self.record}" if others else None
+
+
+def _listed_files(record: dict[str, object]) -> set[str]:
+    parts = [part for key in ("output", "published") if isinstance(part := record.get(key), dict)]
+    return {name for part in parts if isinstance(files := part.get("files"), dict) for name in files}
 
 
 def _names(entries: Iterable[Path]) -> str:

@@ -138,14 +138,7 @@ def _verdicts(judgement: Judgement) -> Iterator[Verdict]:
     None of an engine of which no rule was to run.
     """
     subject, ids = judgement.subject, [rule.id for rule in judgement.rules]
-    has_map = subject.read_error is None and "d2t" in subject.drafter.tensors
-    results = RuleResults(
-        judgement.errors,
-        [entry.reason for entry in judgement.unchecked if has_map and entry.rule.name == MAP_RULE],
-        UNREAD if subject.headers_only and subject.value_errors is None else "",
-        ids,
-        {finding.rule.id for finding in judgement.findings},
-    )
+    results = _results(judgement, ids)
     judged = {name for name, engine in ENGINES.items() if any(fact.rule in ids for fact in engine.facts)}
     requests = [request for request in subject.requests if request.engine in judged]
     for request in requests:
@@ -156,6 +149,19 @@ def _verdicts(judgement: Judgement) -> Iterator[Verdict]:
     places += [(request.engine, "") for request in subject.requests if request.engine not in ENGINES]
     for name, release in dict.fromkeys(places):
         yield _verdict(name, release, subject, results)
+
+
+def _results(judgement: Judgement, ids: Sequence[str]) -> RuleResults:
+    """What the rules with these ids, which are those of the judgement, report whatever the engine."""
+    subject = judgement.subject
+    has_map = subject.read_error is None and "d2t" in subject.drafter.tensors
+    return RuleResults(
+        judgement.errors,
+        [entry.reason for entry in judgement.unchecked if has_map and entry.rule.name == MAP_RULE],
+        UNREAD if subject.headers_only and subject.value_errors is None else "",
+        ids,
+        {finding.rule.id for finding in judgement.findings},
+    )
 
 
 def _verdict(name: str, release: str, subject: Subject, results: RuleResults) -> Verdict:

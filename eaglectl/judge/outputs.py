@@ -216,22 +216,14 @@ class Advice(Struct, frozen=True):
         What keeps the conversion from it, or releases that do not serve its output, are a step too.
         """
         subject = self.subject
-        # the tensors that no drafter has, which a conversion leaves out only if it is told to
-        unknown = subject.drafter.unknown
-        dropped = unknown if len(unknown) <= MOST and all(map(PLAIN.fullmatch, unknown)) else ()
+        dropped = _dropped(subject.drafter)
         # the layout that loses none of the requested engines, else the engine's own
         names = dict.fromkeys(request.engine for request in subject.requests)
         choices = (default_format().name, engine.name) if len(names) > 1 else (engine.name,)
         plans = {name: self.plan(ConversionRequest(name, drop=dropped)) for name in choices}
         lost = {name: _engines_lost(plan, names) for name, plan in plans.items()}
         chosen = next((name for name in choices if lost[name] == ()), engine.name)
-        drops = [word for name in dropped for word in ("--drop", name)]
-        target = subject.target.text
-        line = command(
-            "convert", self.source, "--for", chosen, *drops, target=target, answers=subject.answers
-        )
-        line = f"`{line}`{WITH_TARGET}" if needs_target and target is None else f"`{line}`"
-        line += f", if nothing in training used {listed(dropped)}" if dropped else ""
+        line = self._line(chosen, dropped, needs_target=needs_target)
         match plans[chosen]:
             case RefusedError() as refusal:
                 yield f"no layout makes {engine.title} serve it: {refusal}"
@@ -244,6 +236,14 @@ class Advice(Struct, frozen=True):
                 if others:
                     line += f" (which {' and '.join(others)} then does not serve as trained)"
                 yield from _served(plan, engine, releases, line)
+
+    def _line(self, layout: str, dropped: Sequence[str], *, needs_target: bool) -> str:
+        """The `convert` to a layout without the `dropped` tensors, and what has to hold for it."""
+        drops = [word for name in dropped for word in ("--drop", name)]
+        target, answers = self.subject.target.text, self.subject.answers
+        line = command("convert", self.source, "--for", layout, *drops, target=target, answers=answers)
+        line = f"`{line}`{WITH_TARGET}" if needs_target and target is None else f"`{line}`"
+        return f"{line}, if nothing in training used {listed(dropped)}" if dropped else line
 
     def possible(self, fix: str) -> str:
         """A fix, without conversions that are refused: why they are in their place."""
@@ -277,6 +277,12 @@ class Advice(Struct, frozen=True):
             except EaglectlError as error:
                 self.plans[key] = error
         return self.plans[key]
+
+
+def _dropped(drafter: Drafter) -> tuple[str, ...]:
+    """The tensors that no drafter has, which a conversion leaves out only if it is told to."""
+    unknown = drafter.unknown
+    return unknown if len(unknown) <= MOST and all(map(PLAIN.fullmatch, unknown)) else ()
 
 
 def _request(options: str) -> ConversionRequest | None:
@@ -365,15 +371,22 @@ def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iter
         first = _first_from(engine, unfit)
         early = engine.releases[: engine.releases.index(first)] if first else engine.releases
         # whatever a final fact hides of an early release, the release can be no better
-        for release, facts in defects.items():
-            if release in early and facts and facts[0].fact.is_final:
-                hopeless.setdefault(release, facts[0])
+        hopeless = {**_final_facts(defects, early), **hopeless}
         ordered = {release: hopeless[release].text for release in defects if release in hopeless}
         later = _later_release(engine, first, ordered)
     rest = {release: facts for release, facts in defects.items() if release not in hopeless}
     yield from _change(engine, view, rest, advice)
     if later:
         yield later
+
+
+def _final_facts(defects: Defects, releases: Collection[str]) -> Mapping[str, AppliedFact]:
+    """The final fact of each of the `releases` that has one."""
+    return {
+        release: facts[0]
+        for release, facts in defects.items()
+        if release in releases and facts and facts[0].fact.is_final
+    }
 
 
 def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[str]:

@@ -5,7 +5,7 @@ few thousand numbers are decoded for the rest.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, sqrt
 from struct import pack, unpack
 
@@ -85,12 +85,7 @@ def read_vectors(checkpoint: Checkpoint) -> Mapping[str, Summary]:
         for tensor in checkpoint.tensors.values()
         if len(tensor.shape) == 1 and tensor.dtype in CODES and 0 < tensor.nbytes <= SMALL
     ]
-    groups: list[list[StoredTensor]] = []  # of neighbours in one file
-    for tensor in sorted(small, key=lambda tensor: (tensor.file, tensor.start)):
-        last = groups[-1][-1] if groups else None
-        if last is None or tensor.file != last.file or tensor.start - last.stop > GAP:
-            groups.append([])
-        groups[-1].append(tensor)
+    groups = _neighbours(small)
     summaries = {}
     for group in groups[:REQUESTS] if is_remote else groups:
         first = group[0].start
@@ -100,6 +95,17 @@ def read_vectors(checkpoint: Checkpoint) -> Mapping[str, Summary]:
         for tensor in group:
             summaries[tensor.name] = summarize(tensor.dtype, data[tensor.start - first : tensor.stop - first])
     return summaries
+
+
+def _neighbours(tensors: Iterable[StoredTensor]) -> Sequence[Sequence[StoredTensor]]:
+    """The tensors in groups, each of neighbours in one file, which one request reads."""
+    groups: list[list[StoredTensor]] = []
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.file, tensor.start)):
+        last = groups[-1][-1] if groups else None
+        if last is None or tensor.file != last.file or tensor.start - last.stop > GAP:
+            groups.append([])
+        groups[-1].append(tensor)
+    return groups
 
 
 def summarize(dtype: str, raw: bytes) -> Summary:
@@ -200,11 +206,7 @@ def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple
 def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample | None:
     tensor = weights.tensors[name]
     size = tensor.row_bytes
-    count = tensor.shape[0]
-    chosen, half = spread_over(count, ROWS), count // 2
-    if name.endswith("lm_head.weight") and count >= 4:
-        firsts = {(half - 2) * i // (HEAD_ROWS - 1) for i in range(HEAD_ROWS)}
-        chosen = sorted({row for first in firsts for row in (first, first + 1, first + half)})
+    chosen = _chosen_rows(name, tensor.shape[0])
     rows = [weights.read(name, row * size, (row + 1) * size) for row in chosen]
     if len(set(rows)) == 1:
         return None  # a constant matrix, of which another rule speaks
@@ -219,6 +221,15 @@ def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample |
         return None
     small = sum(0 < number < rms / 10 for number in every) / sum(number > 0 for number in every)
     return Sample(len(rows), zeros, copies, rms, tuple(map(_rms, numbers)), small)
+
+
+def _chosen_rows(name: str, count: int) -> Sequence[int]:
+    """The numbers of the rows that are read of a matrix of `count` rows."""
+    if not name.endswith("lm_head.weight") or count < 4:
+        return spread_over(count, ROWS)
+    half = count // 2
+    firsts = {(half - 2) * i // (HEAD_ROWS - 1) for i in range(HEAD_ROWS)}
+    return sorted({row for first in firsts for row in (first, first + 1, first + half)})
 
 
 def _numbers(dtype: str, rows: Sequence[bytes], at: int, blocks: int) -> list[float]:

@@ -19,7 +19,7 @@ from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.commands import completing
 from eaglectl.formats.other_drafters import why_other
 from eaglectl.judge.judgement import Judgement, Report, Suppressed, judge_drafter, unopened_report
-from eaglectl.judge.rule import SEVERITIES, CannotLook, Finding, Policy, Rule, Severity
+from eaglectl.judge.rule import SEVERITIES, CannotLook, Finding, Policy, Rule, Severity, Suppression
 from eaglectl.judge.rules import select_rules
 from eaglectl.judge.subject import GivenTarget, Subject
 from eaglectl.keywords import StrPath, with_keywords
@@ -184,20 +184,16 @@ def _report(
     subject, today = judgement.subject, datetime.datetime.now(datetime.UTC).date()
     expired = tuple(entry for entry in policy.suppressions if entry.until and entry.until < today)
     valid = [entry for entry in policy.suppressions if entry not in expired]
-    pairs = [(finding, next((by for by in valid if by.covers(finding)), None)) for finding in findings]
-    suppressed = tuple(Suppressed(finding, by) for finding, by in pairs if by is not None)
-    kept = sorted((finding for finding, by in pairs if by is None), key=lambda finding: -finding.level)
-    used = {entry.by for entry in suppressed}
-    looked = {rule.id for rule in judgement.rules} - {entry.rule.id for entry in judgement.unchecked}
+    kept, suppressed = _kept_and_suppressed(findings, valid)
     requested = {label: request.why for request in subject.requests for label in request.labels}
     return Report(
         source=subject.source.label,
         path=path,
         engines=tuple(requested),
         verdict=CheckVerdict.PASS,
-        findings=tuple(kept),
+        findings=kept,
         suppressed=suppressed,
-        unused=tuple(entry for entry in valid if entry not in used and entry.rule in looked),
+        unused=_unused(valid, suppressed, judgement),
         passed=judgement.passed,
         policy=policy.origin,
         fail_on=fail_on,
@@ -212,6 +208,24 @@ def _report(
         },
         default_engines=tuple((label, why) for label, why in requested.items() if why),
     )
+
+
+def _kept_and_suppressed(
+    findings: Sequence[Finding], suppressions: Sequence[Suppression]
+) -> tuple[tuple[Finding, ...], tuple[Suppressed, ...]]:
+    """The findings that no suppression covers, the most severe first; the others, each with the first."""
+    pairs = [(finding, next((by for by in suppressions if by.covers(finding)), None)) for finding in findings]
+    kept = sorted((finding for finding, by in pairs if by is None), key=lambda finding: -finding.level)
+    return tuple(kept), tuple(Suppressed(finding, by) for finding, by in pairs if by is not None)
+
+
+def _unused(
+    suppressions: Sequence[Suppression], suppressed: Sequence[Suppressed], judgement: Judgement
+) -> tuple[Suppression, ...]:
+    """The suppressions that no finding needed, of rules that could look."""
+    used = {entry.by for entry in suppressed}
+    looked = {rule.id for rule in judgement.rules} - {entry.rule.id for entry in judgement.unchecked}
+    return tuple(entry for entry in suppressions if entry not in used and entry.rule in looked)
 
 
 def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[str, ...]]:

@@ -207,9 +207,20 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
         if count > 1:  # which of the two counts, no reader agrees on
             raise RefusedError(f"{CARD}: its front matter has {key} {count} times; keep one of them")
     _check_stated(known, facts)
-    names = [dataset["name"] for dataset in facts.training.get("datasets", [])]
     libraries = [library for library in LIBRARIES if library in facts.served]
-    values: dict[str, str | Sequence[str] | None] = {
+    for key, value in _matter_values(facts, libraries).items():
+        if key not in known and value:
+            inner += f"{key}: {value}{newline}" if isinstance(value, str) else _list(key, value, newline)
+    tags = ["eagle3", *(["eagle-3.1"] if facts.drafter.version.startswith("3.1") else [])]
+    papers = [f"arxiv:{number}" for number, _ in facts.papers]
+    inner = _with_tags(inner, [*tags, "speculative-decoding", "draft-model", *libraries, *papers], newline)
+    return text[: match.start(2)] + OLD_RESULTS.sub("", inner) + text[match.start(3) :]
+
+
+def _matter_values(facts: CardFacts, libraries: Sequence[str]) -> dict[str, str | Sequence[str] | None]:
+    """The values of the front matter but for its tags; those that are empty or None are not written."""
+    names = [dataset["name"] for dataset in facts.training.get("datasets", [])]
+    return {
         "license": facts.licence,
         "base_model": facts.base_model,
         "datasets": list(dict.fromkeys(name for name in names if is_repo_name(name))),
@@ -218,13 +229,6 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
         "library_name": next(iter(libraries), None),
         "pipeline_tag": "text-generation",
     }
-    for key, value in values.items():
-        if key not in known and value:
-            inner += f"{key}: {value}{newline}" if isinstance(value, str) else _list(key, value, newline)
-    tags = ["eagle3", *(["eagle-3.1"] if facts.drafter.version.startswith("3.1") else [])]
-    papers = [f"arxiv:{number}" for number, _ in facts.papers]
-    inner = _with_tags(inner, [*tags, "speculative-decoding", "draft-model", *libraries, *papers], newline)
-    return text[: match.start(2)] + OLD_RESULTS.sub("", inner) + text[match.start(3) :]
 
 
 def _check_stated(known: Mapping[str, Sequence[str]], facts: CardFacts) -> None:

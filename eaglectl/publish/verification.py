@@ -7,7 +7,7 @@ is listed, or is a difference.
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as replace_fields
 from itertools import chain
 from pathlib import Path
@@ -375,22 +375,28 @@ def _compare(files: FolderFiles | HubFiles, name: str, list_name: str, stated: S
         key for key in sorted({*stated.digests, *digests}) if stated.digests.get(key) != digests.get(key)
     ]
     tensors = tuple(key for key in differing if key != HEADER_KEY) if kind == "tensors" else ()
-    if tensors:
-        how = f"has other bytes than {list_name} says in {listed(tensors)}"
-    elif kind == "tensors":
-        how = (
-            f"has another header than {list_name} says: its metadata, or dtypes, shapes and order of tensors"
-        )
-    elif kind == "git-id":
-        how = f"has not the git id {stated.digests[''][:12]}... that {list_name} says"
-    elif len(stated.digests) > 1:
-        how = f"has {len(stated.digests)} digests in {list_name}, and a file has one"
-    else:
-        how = f"has SHA-256 {digests[''][:12]}... and {list_name} says {stated.digests[''][:12]}..."
     compared = len(stated.digests) - 1
     if not differing:
         return CheckedFile(name, FileState.SAME, by=(kind,), compared=compared)
+    how = _difference(list_name, stated, kind, digests, tensors)
     return CheckedFile(name, FileState.DIFFERS, (), how, (kind,), tensors, compared)
+
+
+def _difference(
+    list_name: str, stated: StatedFile, kind: DigestKind, digests: Mapping[str, str], tensors: Sequence[str]
+) -> str:
+    """How a file differs from what a list states of it; `tensors` are those with other bytes."""
+    if tensors:
+        return f"has other bytes than {list_name} says in {listed(tensors)}"
+    if kind == "tensors":
+        return (
+            f"has another header than {list_name} says: its metadata, or dtypes, shapes and order of tensors"
+        )
+    if kind == "git-id":
+        return f"has not the git id {stated.digests[''][:12]}... that {list_name} says"
+    if len(stated.digests) > 1:
+        return f"has {len(stated.digests)} digests in {list_name}, and a file has one"
+    return f"has SHA-256 {digests[''][:12]}... and {list_name} says {stated.digests[''][:12]}..."
 
 
 def _gap(files: FolderFiles | HubFiles, list_name: str, stated: StatedFile) -> str:

@@ -88,6 +88,13 @@ def _more(
     yield Section("Releases", [release_table(report.releases)], default_engines_line([report]))
     yield Section("Smallest change", [Lines(report.smallest_changes)], "that makes all pass")
     yield _unchecked("Could not look", [group for group in unchecked_groups(report) if group not in common])
+    yield from _suppressions(report)
+    target = f"target: {report.target}" if report.target else ""
+    lines = [Words(line, "quiet") for line in (target, COPIED if report.is_of_copy else "") if line]
+    yield Section("Target", [Lines(lines)])
+
+
+def _suppressions(report: Report) -> Iterator[Section]:
     counts = Counter((suppressed.finding.rule.id, suppressed.by) for suppressed in report.suppressed)
     suppressions = {
         "Suppressed": [
@@ -99,9 +106,6 @@ def _more(
     for title, rows in suppressions.items():
         if rows:
             yield Section(title, [Table(("rule", "reason"), _quiet(rows), is_bare=True)])
-    target = f"target: {report.target}" if report.target else ""
-    lines = [Words(line, "quiet") for line in (target, COPIED if report.is_of_copy else "") if line]
-    yield Section("Target", [Lines(lines)])
 
 
 def _causes(report: Report, shown: Sequence[Finding]) -> list[Line]:
@@ -109,14 +113,19 @@ def _causes(report: Report, shown: Sequence[Finding]) -> list[Line]:
     if is_unreadable(report) or report.skipped:
         problem = report.problem and f"could not be read: {report.problem}"
         return [text for text in (problem, report.skipped) if text]
-    gaps = [f"could not look: {each.reason}" for each in report.unchecked if each.is_required]
-    gaps += [fault for verdict in report.releases if not verdict.rules for fault in verdict.faults]
     texts = [finding.match.message for finding in shown]
-    for gap in gaps:
+    for gap in _gaps(report):
         if not any(gap in text or text in gap for text in texts):
             texts.append(gap)
     causes: list[Line] = [answer_line(report.releases)] if report.releases else []
     return [*causes, *texts[len(shown) :][:MOST_CAUSES]]
+
+
+def _gaps(report: Report) -> list[str]:
+    """Why required rules could not look, and the faults in engine releases that no rule reports."""
+    gaps = [f"could not look: {each.reason}" for each in report.unchecked if each.is_required]
+    faults = [fault for verdict in report.releases if not verdict.rules for fault in verdict.faults]
+    return gaps + faults
 
 
 def _first(report: Report) -> list[Finding]:

@@ -123,12 +123,7 @@ def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) ->
 
     Questions come first. Layers that are read otherwise stand in the first line already.
     """
-    reasons = grouped(
-        (reason, verdict)
-        for verdict in verdicts
-        for reason in remarks(verdict)
-        if not verdict.reading or f"boundaries {list(verdict.reading.boundaries or ())}" not in reason
-    )
+    reasons = _reasons(verdicts)
     notes = inspection.drafter.notes_at("question")
     # with the options that answer them
     questions = {
@@ -151,6 +146,16 @@ def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) ->
         first = [] if asked else list(questions.values())[:1]
         lines = [*lines[: MOST_CAUSES - len(first)], *first]
     return [*lines, *([Words(needed, "quiet")] if needed else [])]
+
+
+def _reasons(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
+    """The verdicts of each reason, without the reasons that the first line says."""
+    return grouped(
+        (reason, verdict)
+        for verdict in verdicts
+        for reason in remarks(verdict)
+        if not verdict.reading or f"boundaries {list(verdict.reading.boundaries or ())}" not in reason
+    )
 
 
 def _next(inspection: Inspection, verdicts: Sequence[Verdict]) -> str:

@@ -9,7 +9,6 @@ from eaglectl.report.section import (
     Entry,
     Line,
     Lines,
-    Marked,
     Outline,
     Pairs,
     Remarks,
@@ -77,27 +76,33 @@ def _block(block: Block) -> list[str]:
         case Remarks():
             lines = [f"* **{row.word.text}** {_prose(row.text)}" for row in block.rows]
         case Table() if block.rows:
-            lines = [
-                _row([as_markdown(title) for title in block.head]),
-                f"|{'---|' * len(block.head)}",
-                *[_row([_line(cell, is_cell=True) for cell in row]) for row in block.rows],
-            ]
+            lines = _table(block)
         case Entries():
             head = ["| severity | rule | where | finding | fix |", "|---|---|---|---|---|"]
             lines = [*head, *map(_entry, block.rows)]
-        case Marked():
-            text = "".join(f"[{text}]" if is_marked else text for text, is_marked in block.parts)
-            lines = [f"    {printable(line)}" for line in text.split("\n")]
         case Lines() if block.lines and block.only != "terminal":
             # two line breaks end a paragraph
             start, end = ("* ", "\n") if block.is_list else ("", "\n\n")
             lines = end.join(f"{start}{_line(line)}" for line in block.lines).split("\n")
         case Commands():
-            for label, command in block.rows:
-                lines += ["", f"{as_markdown(label)}:"] if label else []
-                lines += ["", f"    {printable(command)}"]
-            lines = lines[1:]
+            lines = _commands(block)
     return ["", *lines] if lines else []
+
+
+def _table(table: Table) -> list[str]:
+    return [
+        _row([as_markdown(title) for title in table.head]),
+        f"|{'---|' * len(table.head)}",
+        *[_row([_line(cell, is_cell=True) for cell in row]) for row in table.rows],
+    ]
+
+
+def _commands(commands: Commands) -> list[str]:
+    lines: list[str] = []
+    for label, command in commands.rows:
+        lines += ["", f"{as_markdown(label)}:"] if label else []
+        lines += ["", f"    {printable(command)}"]
+    return lines[1:]
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -111,12 +111,6 @@ class Lines(Struct, frozen=True):
     only: Medium = ""
 
 
-class Marked(Struct, frozen=True):
-    """Text of several lines, of which parts are marked."""
-
-    parts: Sequence[tuple[str, bool]]
-
-
 class Commands(Struct, frozen=True):
     """Commands to copy, each with what it is for, or ""."""
 
@@ -173,7 +167,7 @@ class LayerStrip(Struct, frozen=True):
     undrawn: tuple[str, ...] = ()
 
 
-Block = Pairs | Table | Remarks | Lines | Marked | Commands | Entries | LayerStrip
+Block = Pairs | Table | Remarks | Lines | Commands | Entries | LayerStrip
 
 
 class Section(Struct, frozen=True):

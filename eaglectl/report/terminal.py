@@ -28,7 +28,6 @@ from eaglectl.report.section import (
     LayerStrip,
     Line,
     Lines,
-    Marked,
     Outline,
     Pairs,
     Remarks,
@@ -110,7 +109,6 @@ STYLES = {
 MARK_TONES = {"good": "good", "bad": "bad", "doubt": "doubt", "missing": "", "": "quiet"}
 GLYPHS = {"good": "●", "bad": "×", "doubt": "?", "missing": "○", "": "─"}
 ASCII_GLYPHS = {"good": "*", "bad": "x", "doubt": "?", "missing": "o", "": "-"}
-MARKED = "underline green"
 # columns beside a strip, and the fewest of a strip
 STRIP_INDENT, MIN_STRIP = 6, 20
 # columns before a block, and before a finding's text: the severity and a gap
@@ -166,9 +164,7 @@ class Grid(RichTable):
         if sum(whole) <= room:
             least = whole
         widths = [max(low, min(high, room)) for low, high in zip(least, most, strict=True)]
-        while sum(widths) > room:
-            widest = max(range(len(widths)), key=lambda n: (widths[n] > least[n], widths[n]))
-            widths[widest] -= 1
+        _narrow(widths, least, room)
         for column, width, high in zip(self.columns, widths, most, strict=True):
             column.width, column.no_wrap = width, column.no_wrap and width == high
         return True
@@ -181,6 +177,13 @@ class Grid(RichTable):
 
 # what may be printed; of anything else it is not known how to make it safe
 Content = str | RichText | RichTable | Padding
+
+
+def _narrow(widths: list[int], least: Sequence[int], room: int) -> None:
+    """Take from the widest column that is above its least width, until all fit in the room."""
+    while sum(widths) > room:
+        widest = max(range(len(widths)), key=lambda n: (widths[n] > least[n], widths[n]))
+        widths[widest] -= 1
 
 
 class Console:
@@ -406,19 +409,6 @@ def _print_remarks(console: Console, block: Remarks) -> None:
         print_sentence(console, row.text, INDENT, (f"{row.word.text:<{width}}", STYLES[row.word.tone]))
 
 
-def _print_marked(console: Console, block: Marked) -> None:
-    """Print text with what is marked in colour, or in brackets where there is none."""
-    lines = [Text()]
-    for text, is_marked in block.parts:
-        shown = f"[{text}]" if is_marked and not console.is_terminal else text
-        first, *rest = shown.split("\n")
-        style = MARKED if is_marked else ""
-        lines[-1].append(first, style)
-        lines += [Text(line, style) for line in rest]
-    for line in lines:
-        console.print(_indented(line))
-
-
 def _print_commands(console: Console, block: Commands, columns: int = INDENT) -> None:
     """Print each on one line, or where a terminal is narrower in lines of one command."""
     width = max((len(label) for label, _ in block.rows), default=0)
@@ -461,7 +451,6 @@ PRINTERS: Mapping[type, Callable[[Console, Any], None]] = {
     Table: _print_table,
     Remarks: _print_remarks,
     Lines: _print_lines,
-    Marked: _print_marked,
     Commands: _print_commands,
     Entries: _print_entries,
     LayerStrip: _print_strip,

@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-from eaglectl.publish.remote import Commit
-from eaglectl.publish.upload_files import LeftOut
 from msgspec import Meta, field
 
 from eaglectl.base import Count, Digest
-from eaglectl.publish.upload import Mismatch
+from eaglectl.publish.plan import LeftOut
+from eaglectl.publish.upload import Commit, Mismatch
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, FileChange, UploadOutcome
 from schemas.parts.document import Document, Part
 

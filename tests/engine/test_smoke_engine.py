@@ -52,7 +52,7 @@ def dead(folder: Path) -> SmokeReport:
 
 def smoke(folder: Path, drafter: Path, **settings: Any) -> SmokeReport:
     given: dict[str, Any] = {
-        "engine": "vllm",
+        "run_in": "vllm",
         "prompts": folder / "prompts.jsonl",
         "max_tokens": 16,
         **settings,

@@ -5,6 +5,7 @@ bounds of checks.py. Where a reference exists (safetensors, json, tomllib), neve
 """
 
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -407,7 +408,8 @@ require-record = true
 
 def read_matrices(data: bytes) -> object:
     """The matrices beside good statistics."""
-    written(json.dumps(STATISTICS).encode(), "statistics.json", "matrices")
+    stated = STATISTICS | {"matrices": {"sha256": hashlib.sha256(data).hexdigest()}}
+    written(json.dumps(stated).encode(), "statistics.json", "matrices")
     written(data, "statistics.safetensors", "matrices")
     statistics = read_statistics(folder("matrices"))
     assert statistics.matrices is not None

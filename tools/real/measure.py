@@ -34,7 +34,7 @@ def smoke(
 ) -> dict[str, Any]:
     """The JSON document of a run on a CPU with one thread, which must end in one of these exit codes."""
     python = os.environ.get(f"EAGLECTL_{engine.upper()}", PYTHONS[engine])
-    command = [python, "-m", "eaglectl", "smoke", folder, "--target", target, "--engine", engine, "--json"]
+    command = [python, "-m", "eaglectl", "smoke", folder, "--target", target, "--run-in", engine, "--json"]
     command += ["--device", "cpu", *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(

@@ -261,21 +261,30 @@ def _ready(
     names = dict.fromkeys(request.engine for request in requests)
     states = (*(work.stored(engine, inspection) for engine in names), *map(work.server, options.servers))
     result = Readiness(source, inspection, states, questions.measured, is_named=options.is_named)
-    outcomes = {state.stored_outcome for state in states if state.engine in ENGINES}
-    is_wrong = any(outcome.is_known_wrong for outcome in outcomes) or _errors(inspection.findings)
-    if outcomes and (is_wrong or not any(outcome.is_served for outcome in outcomes)):
+    if _needs_conversion(result):
         result = work.converted(result, None if out is None else Path(out))
     result = work.judged(replace(result, published=published_beside(source, place, options)))
-    # why --speed has measured nothing
-    reports = [state.final for state in result.engines if state.final is not None]
-    gap = next((report.speed_gap for report in reports if report.speed_gap), NOTHING_TIMED)
-    is_timed = options.speed is None or any(report.speed for report in reports)
     return replace(
         result,
-        speed_gap="" if is_timed else gap,
+        speed_gap=_speed_gap(result, options),
         reused=tuple(kept.reused),
         seconds=time.perf_counter() - start,
     )
+
+
+def _needs_conversion(result: Readiness) -> bool:
+    """Whether an engine is known not to serve the stored files, none serves them, or they have errors."""
+    outcomes = {state.stored_outcome for state in result.engines if state.engine in ENGINES}
+    is_wrong = any(outcome.is_known_wrong for outcome in outcomes) or _errors(result.inspection.findings)
+    return bool(outcomes and (is_wrong or not any(outcome.is_served for outcome in outcomes)))
+
+
+def _speed_gap(result: Readiness, options: ReadyOptions) -> str:
+    """Why --speed has measured nothing; "" where it has, or was not given."""
+    reports = [state.final for state in result.engines if state.final is not None]
+    if options.speed is None or any(report.speed for report in reports):
+        return ""
+    return next((report.speed_gap for report in reports if report.speed_gap), NOTHING_TIMED)
 
 
 def _reference_runs(inspection: Inspection, options: ReadyOptions) -> int:
@@ -334,15 +343,7 @@ def _engines(options: ReadyOptions) -> tuple[EngineRequest, ...]:
     if not options.is_named:
         requests = default_requests()
     for name in options.runners:
-        if name not in (REFERENCE, *INSTALLED):
-            raise UsageError(f"--run-in {name}: vllm, sglang, reference or a server's URL was expected")
-        here = name == REFERENCE or installed_release(ENGINES[name])
-        own = [request for request in requests if request.engine == name]
-        if not here or (name != REFERENCE and not any(here in request.releases for request in own)):
-            raise UnreadableError(
-                f"--run-in {name}: {here or 'no release'} is installed here, and --engine is"
-                f" {listed(_labels(own)) or 'another'}; --run-in reference runs what the file means"
-            )
+        _check_runner(name, requests)
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
     installed = {request.engine for request in requests if _installed(request.engine, options)}
     if options.engine_arguments and not (len(installed) == 1 and options.engines):
@@ -352,6 +353,19 @@ def _engines(options: ReadyOptions) -> tuple[EngineRequest, ...]:
     if options.tensor_parallel_size > 1 and not installed:
         raise UsageError("--tensor-parallel-size is for an installed vLLM or SGLang, and neither is here")
     return requests
+
+
+def _check_runner(name: str, requests: Sequence[EngineRequest]) -> None:
+    """Raise UsageError for a --run-in that is none, UnreadableError for an engine that cannot run here."""
+    if name not in (REFERENCE, *INSTALLED):
+        raise UsageError(f"--run-in {name}: vllm, sglang, reference or a server's URL was expected")
+    here = name == REFERENCE or installed_release(ENGINES[name])
+    own = [request for request in requests if request.engine == name]
+    if not here or (name != REFERENCE and not any(here in request.releases for request in own)):
+        raise UnreadableError(
+            f"--run-in {name}: {here or 'no release'} is installed here, and --engine is"
+            f" {listed(_labels(own)) or 'another'}; --run-in reference runs what the file means"
+        )
 
 
 def _target(source: str, target: str | None, answers: Answers) -> tuple[str | None, Path | None]:
@@ -501,14 +515,10 @@ class _Work(Struct, frozen=True):
             return replace(result, verdict=CheckVerdict.FAIL)
         is_named, report = self.options.is_named, result.report
         serving = [state for state in result.engines if state.is_serving]
-        if not serving or (is_named and len(serving) < len(result.engines)):
-            # no engine, or not each that was asked for, is known to serve it
-            other = next(state for state in result.engines if not state.is_serving)
-            failures = tuple(other.stored.failures) if other.stored else ()
-            why = "; ".join(other.converted_reasons or other.stored_reasons or failures) or other.stored_gap
-            is_open = other.final_outcome == ServedAs.UNKNOWN
-            verdict = CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.FAIL
-            return replace(result, verdict=verdict, reason=f"{release_name(other)}: {why}")
+        # each engine that was asked for shall serve it, else any
+        needed = len(result.engines) if is_named else 1
+        if len(serving) < needed:
+            return _unserved(result)
         findings = _errors(result.inspection.findings if report is None else report.findings)
         if findings or (report is not None and report.verdict == CheckVerdict.FAIL):
             problem = "" if report is None else report.problem
@@ -532,10 +542,13 @@ class _Work(Struct, frozen=True):
         gaps = [gap for report in reports for gap in report.gaps]
         gaps += [state.final_gap for state in states if not state.final and state.final_gap in self.failed]
         verdict = CheckVerdict.COULD_NOT_LOOK if gaps else CheckVerdict.PASS
-        # what stands out of the numbers of the files, and of the runs
+        reasons = gaps or self._doubts(result, reports)
+        return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(reasons)))
+
+    def _doubts(self, result: Readiness, reports: Sequence[SmokeReport]) -> list[str]:
+        """What stands out of the numbers of the files, and of the runs."""
         weak = [self._weakness(report, result) for report in reports]
-        doubts = [*(note.text for note in notes_of(result.inspection.findings)), *filter(None, weak)]
-        return replace(result, verdict=verdict, reason="; ".join(dict.fromkeys(gaps or doubts)))
+        return [*(note.text for note in notes_of(result.inspection.findings)), *filter(None, weak)]
 
     def _weakness(self, report: SmokeReport, result: Readiness) -> str:
         """What holds acceptance down: the draft vocabulary, or what the command finds that it ends in."""
@@ -695,6 +708,16 @@ class _Work(Struct, frozen=True):
             lambda made: made.speed_gap in ("", CPU_SKIPPED),
         )
         return replace(report, choice=chosen)
+
+
+def _unserved(result: Readiness) -> Readiness:
+    """The result with the verdict and the reason of the first engine that is not known to serve it."""
+    other = next(state for state in result.engines if not state.is_serving)
+    failures = tuple(other.stored.failures) if other.stored else ()
+    why = "; ".join(other.converted_reasons or other.stored_reasons or failures) or other.stored_gap
+    is_open = other.final_outcome == ServedAs.UNKNOWN
+    verdict = CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.FAIL
+    return replace(result, verdict=verdict, reason=f"{release_name(other)}: {why}")
 
 
 def _loss(state: EngineReadiness) -> str:

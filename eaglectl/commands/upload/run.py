@@ -131,8 +131,6 @@ def _upload(
     check_report(report, folder)
     for note in notes_of(report.findings):
         report_step(on_progress, f"warning: {note.text}")
-    if smoke is not None:
-        check_measured(smoke, files)
     checkpoint = read_checkpoint(frozen)
     measured = _measured(checkpoint.sidecars.get(RECORD, {}), smoke, files, on_progress)
     facts = _card_facts(to.repo, frozen, checkpoint, target, options)
@@ -190,21 +188,25 @@ def release_target(
     how = [*(choice.how.removesuffix(OTHER) for choice in seen[:1]), *(choice.missing for choice in unseen)]
     if len(bases := base_models(source)) > 1:
         how.append(f"base_model in {CARD} names {len(bases)} models, and a drafter has one target")
+    place = seen[0].place if seen else None
+    return ReleaseTarget("; ".join(filter(None, how)) or NONE_NAMED, place, _target_gap(place, unseen))
+
+
+def _target_gap(place: str | None, unseen: Sequence[TargetChoice]) -> str:
+    """What was not compared, for the card; "" where nothing is left open."""
     # what a reader can know by name
     names = [str(choice.text) for choice in unseen if is_repo_name(str(choice.text))]
-    gap = ""
     if names:
-        gap = (
+        return (
             f"The config of {listed(names)} could not be looked up when this was published: width and"
             " vocabulary were not compared with it."
         )
-    elif not seen:
-        gap = (
+    if place is None:
+        return (
             "No target could be looked up when this was published: width and vocabulary were compared with"
             " none."
         )
-    place = seen[0].place if seen else None
-    return ReleaseTarget("; ".join(filter(None, how)) or NONE_NAMED, place, gap)
+    return ""
 
 
 def _check_fits(source: FrozenSource, folder: str, choice: TargetChoice, options: ValidateOptions) -> None:
@@ -283,7 +285,12 @@ def _measured(
     files: Sequence[UploadFile],
     on_progress: OnProgress | None,
 ) -> Mapping[str, Any] | None:
-    """What was given as `smoke`, or the measurement that the record keeps, if it is of these files."""
+    """What was given as `smoke`, or the measurement that the record keeps, if it is of these files.
+
+    Raises what `check_measured` raises for a `smoke` that is of other files.
+    """
+    if smoke is not None:
+        check_measured(smoke, files)
     kept = kept_smoke(record, files)
     published = record.get("published")
     if kept is None and smoke is None and isinstance(published, Mapping) and "smoke" in published:

@@ -107,8 +107,7 @@ def validate_command(
 
         show(context.obj, reports_outline(reports, is_quiet=context.obj.quiet))
     else:
-        text = outputs.render(shown, reports, reporting.json_version)
-        emit(text, has_commands=shown == "github")
+        emit(outputs.render(shown, reports, reporting.json_version), has_commands=shown == "github")
     write_page(file, *reports)
     outputs.write_outputs(files, reports, reporting.json_version)
     if "github" in (shown, *(name for name, _ in files)):

@@ -4,7 +4,7 @@ How many layers, which, and whether every engine captures the ones that were tra
 distinguish EAGLE-3.1 from EAGLE-3: each switch has its tensors, and the reverse.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -130,14 +130,18 @@ def aux_engines(subject: Subject) -> Iterator[Match]:
             f"{reading.engine} captures {list(reading.boundaries or ()) or reading.words} ({reading.key})"
             for reading in wrong
         )
-        fix = ""
-        if trained.boundaries and [reading.engine for reading in wrong] == ["TensorRT-LLM"]:
-            numbers = ", ".join(str(boundary - 1) for boundary in trained.boundaries)
-            fix = f"write eagle3_layers_to_capture: {{{numbers}}} into TensorRT-LLM's serving config"
         text = f"the drafter was trained on {layers}; {captured}"
-        yield Match(text, key_place(subject.config, IDS), fix)
+        yield Match(text, key_place(subject.config, IDS), _serving_fix(wrong, trained.boundaries))
     elif unknown:
         raise CannotLook(f"what {unknown} makes of the ids depends on the target; pass --target")
+
+
+def _serving_fix(wrong: Sequence[CapturedLayers], boundaries: Sequence[int] | None) -> str:
+    """The fix where only TensorRT-LLM is wrong, whose serving config names layers too; else ""."""
+    if not boundaries or [reading.engine for reading in wrong] != ["TensorRT-LLM"]:
+        return ""
+    numbers = ", ".join(str(boundary - 1) for boundary in boundaries)
+    return f"write eagle3_layers_to_capture: {{{numbers}}} into TensorRT-LLM's serving config"
 
 
 use_aux_hidden_state = note_rule(
@@ -245,33 +249,38 @@ def _view(subject: Subject) -> View:
     return View(subject.drafter, subject.config, flat, tuple(subject.checkpoint.tensors))
 
 
-def _readings(subject: Subject) -> Iterator[CapturedLayers]:
-    """The layers that engines capture and no serving rule judges."""
-    requested = {request.engine: request.releases for request in subject.requests}
-    releases = requested.get("vllm", ())
-    vllm, view = ENGINES["vllm"], _view(subject)
-    # the runners of vLLM that serving rules judge, or that no requested release has
+def _closed_runners(view: View, releases: Sequence[str]) -> set[str]:
+    """The labels of vLLM's runners that serving rules judge, or that none of the requested releases has."""
+    vllm = ENGINES["vllm"]
     judged = {reading.engine for release in releases for reading in vllm.readings(view, release).values()}
     had = {name for release in releases for name in vllm.behaviour(release).runners}
     newest = vllm.behaviour(vllm.releases[-1]).runners if releases else {}
-    judged |= {runner.label for name, runner in newest.items() if name not in had}
+    return judged | {runner.label for name, runner in newest.items() if name not in had}
+
+
+def _readings(subject: Subject) -> Iterator[CapturedLayers]:
+    """The layers that engines capture and no serving rule judges."""
+    requested = {request.engine: request.releases for request in subject.requests}
+    closed = _closed_runners(_view(subject), requested.get("vllm", ()))
     # the labels of each engine's runners in its newest release, as they are in aux_readings
     labels = {
         name: [runner.label for runner in engine.behaviour(engine.releases[-1]).runners.values()][::-1]
         for name, engine in ENGINES.items()
     } | {name: [title] for name, title in judged_unversioned().items()}
     readings = aux_readings(subject.config, subject.drafter.target)
-    for engine, reading in ((name, readings[label]) for name, several in labels.items() for label in several):
-        is_open = engine in requested
-        if engine in ENGINES and not requested:
-            is_open = engine == "vllm" or reading.ids is not None
-        elif engine != "vllm":
-            is_open = is_open and engine not in ENGINES
-        if is_open and reading.engine not in judged:
-            # engines go through the target's layers in order, whatever order the ids are in
-            boundaries = reading.boundaries
-            ordered = None if boundaries is None else tuple(sorted(set(boundaries)))
-            yield replace(reading, boundaries=ordered)
+    for engine, several in labels.items():
+        for label in several:
+            reading = readings[label]
+            is_open = engine in requested
+            if engine in ENGINES and not requested:
+                is_open = engine == "vllm" or reading.ids is not None
+            elif engine != "vllm":
+                is_open = is_open and engine not in ENGINES
+            if is_open and reading.engine not in closed:
+                # engines go through the target's layers in order, whatever order the ids are in
+                boundaries = reading.boundaries
+                ordered = None if boundaries is None else tuple(sorted(set(boundaries)))
+                yield replace(reading, boundaries=ordered)
 
 
 # the keys that every engine which knows the switch reads

@@ -450,12 +450,7 @@ def _sglang_faults(options: Mapping[str, str], drafter: Drafter) -> Iterator[str
             f"{steps} steps with --speculative-eagle-topk 1 are {(steps or 0) + 1} draft tokens, and"
             f" --speculative-num-draft-tokens is {tokens}"
         )
-    # what SGLang's parser does not know; the beginning of one name stands for it
-    known = load("sglang")["speculative_options"]
-    for option in [option for option in options if option.startswith("speculative-")]:
-        begins = [each for each in known["names"] if f"speculative-{each}".startswith(option)]
-        if option.removeprefix("speculative-") not in known["names"] and len(begins) != 1:
-            yield f"SGLang {known['release']} has no --{option}, and does not start"
+    yield from _unknown_to_sglang(options)
     method = options.get("quantization", "unquant")
     own = "speculative-draft-model-quantization" in options
     if method != "unquant" and not own and drafter.quantisation is None:
@@ -463,6 +458,15 @@ def _sglang_faults(options: Mapping[str, str], drafter: Drafter) -> Iterator[str
             f"--quantization {method} is taken over by the drafter, whose weights are not quantised, unless"
             " --speculative-draft-model-quantization unquant stands beside it (sglang 28196)"
         )
+
+
+def _unknown_to_sglang(options: Mapping[str, str]) -> Iterator[str]:
+    """What SGLang's parser does not know; the beginning of one name stands for it."""
+    known = load("sglang")["speculative_options"]
+    for option in [option for option in options if option.startswith("speculative-")]:
+        begins = [each for each in known["names"] if f"speculative-{each}".startswith(option)]
+        if option.removeprefix("speculative-") not in known["names"] and len(begins) != 1:
+            yield f"SGLang {known['release']} has no --{option}, and does not start"
 
 
 def _first(options: Mapping[str, str], names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Rules on what engine releases do with a checkpoint: one for each fact of the engines' files."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from eaglectl.engines.behaviour import Fact
@@ -81,11 +81,7 @@ def _check(engine: Engine, fact: Fact) -> Check:
     def check(subject: Subject) -> Iterator[Match]:
         if not any(request.engine == engine.name for request in subject.requests):
             raise CannotLook(f"no release of {engine.title} is asked for; pass --engine {engine.name}")
-        releases: dict[str, list[str]] = {}  # in which the fact holds, by its message
-        for (name, release), holding in subject.applied_facts.items():
-            for applied_fact in holding if name == engine.name else ():
-                if applied_fact.fact.rule == fact.rule:
-                    releases.setdefault(applied_fact.text, []).append(release)
+        releases = _releases_with(engine, fact, subject)
         if not releases:
             return
         message = "; ".join(
@@ -105,6 +101,16 @@ def _check(engine: Engine, fact: Fact) -> Check:
         )
 
     return check
+
+
+def _releases_with(engine: Engine, fact: Fact, subject: Subject) -> Mapping[str, Sequence[str]]:
+    """The releases in which the fact holds, by its message."""
+    releases: dict[str, list[str]] = {}
+    for (name, release), holding in subject.applied_facts.items():
+        for applied_fact in holding if name == engine.name else ():
+            if applied_fact.fact.rule == fact.rule:
+                releases.setdefault(applied_fact.text, []).append(release)
+    return releases
 
 
 def _other_fix(fact: Fact, subject: Subject) -> str:

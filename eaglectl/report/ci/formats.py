@@ -168,16 +168,10 @@ def sarif(reports: Sequence[Report]) -> str:
         "rules": [_rule(rule) for rule in rules],
         **({"informationUri": address} if address else {}),
     }
-    overrides: dict[str, dict[str, object]] = {
-        rule: {"enabled": False} for report in reports for rule in report.off
-    }
-    overrides |= {rule: {"level": level} for report in reports for rule, level in report.lowered.items()}
     invocation = {
         "executionSuccessful": not any(report.problem for report in reports),
         "toolExecutionNotifications": [entry for report in reports for entry in _notifications(report)],
-        "ruleConfigurationOverrides": [
-            {"descriptor": {"id": rule}, "configuration": overrides[rule]} for rule in sorted(overrides)
-        ],
+        "ruleConfigurationOverrides": _overrides(reports),
     }
     run = {
         "tool": {"driver": driver},
@@ -186,6 +180,15 @@ def sarif(reports: Sequence[Report]) -> str:
         "results": [result for report in reports for result in _results(report, index)],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def _overrides(reports: Sequence[Report]) -> list[dict[str, Any]]:
+    """What the policies changed of the rules: those that are off, and those of lower severity."""
+    overrides: dict[str, dict[str, object]] = {
+        rule: {"enabled": False} for report in reports for rule in report.off
+    }
+    overrides |= {rule: {"level": level} for report in reports for rule, level in report.lowered.items()}
+    return [{"descriptor": {"id": rule}, "configuration": overrides[rule]} for rule in sorted(overrides)]
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
