@@ -134,9 +134,12 @@ def test_convert_prints_the_command_of_the_engine_asked_for(tmp_path: Path) -> N
     assert "vLLM" not in text and "also" not in text and len(shown) <= 14
 
 
-def test_validate_with_three_findings_takes_at_most_20_lines(tmp_path: Path) -> None:
+def test_validate_with_three_findings_takes_at_most_20_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # how long the path is changes nothing
     keys = {"hidden_act": "gelu", "architectures": ["Mine"], "num_hidden_layers": 3}
-    report = eaglectl.validate(str(drafter_folder(tmp_path, config=keys)))
+    report = eaglectl.validate(drafter_folder(tmp_path, config=keys).name)
     shown = screen(outline([report]))
     assert shown[0].startswith("FAIL ") and len(shown) <= 20, "\n".join(shown)
     assert sum(line.startswith(("  error", "  warning")) for line in shown) == 3
