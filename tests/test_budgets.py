@@ -16,7 +16,7 @@ BUDGETS = {
     "conversion": 1926,
     "drafter": 635,
     "engines": 1211,
-    "files": 2759,
+    "files": 2767,
     "formats": 2394,
     "judge": 3153,
     "modules": 1328,

@@ -4,8 +4,8 @@ SIGTERM and SIGHUP are exceptions meanwhile. As one can come up inside the code 
 are registered, and run again at the end of the process until they were not interrupted.
 
 `.STEM.XXXXXXXX.partial` holds one folder and a mark: a file that is named by the device and inode of the
-folder it lies in. The run holds a lock on it. A folder without such a mark is never removed, nor one that is
-locked. What a run moved aside lies in it as OLD, and stays until that is settled.
+folder it lies in. The run holds a lock on it. A folder that is locked, or that holds anything without such a
+mark, is never removed. What a run moved aside lies in it as OLD, and stays until that is settled.
 """
 
 import atexit
@@ -114,15 +114,23 @@ def scratch(
             try:
                 for _ in range(SPARE):
                     spare.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-                folder.mkdir(0o700)
-                _lock(folder, lock)
-                _mark(folder).touch()
+                _make(folder, lock)
                 (folder / name).mkdir()
                 yield folder / name
             finally:
                 spare.close()
                 remove()
                 unregister_removal(remove)
+
+
+def _make(folder: Path, lock: ExitStack) -> None:
+    """Make a locked folder with its mark, again where another run took the new one for a killed run's."""
+    while True:
+        folder.mkdir(0o700)
+        with suppress(FileNotFoundError):
+            _lock(folder, lock)
+            _mark(folder).touch()
+            return
 
 
 def _lock(folder: Path, lock: ExitStack, flags: int = 0) -> None:
@@ -165,9 +173,11 @@ def sweep(parent: Path, stem: str, settle: Callable[[Path], None] | None = None)
         for folder in [path for path in parent.iterdir() if pattern.fullmatch(path.name)]:
             with suppress(OSError, EaglectlError), ExitStack() as lock:
                 _lock(folder, lock, fcntl.LOCK_NB)
-                mark = _mark(folder)
-                if mark.is_file() and not mark.is_symlink() and folder.stat().st_uid == os.geteuid():
+                mark, is_own = _mark(folder), folder.stat().st_uid == os.geteuid()
+                if is_own and mark.is_file() and not mark.is_symlink():
                     _remove(folder, settle)
+                elif is_own:
+                    folder.rmdir()  # which fails where it holds anything
 
 
 @contextmanager

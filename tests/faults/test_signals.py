@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -152,6 +153,28 @@ def test_folders_that_eaglectl_did_not_write_are_not_swept(tmp_path: Path) -> No
     assert call("convert", source, "-o", out).code == 0
     after = contents(tmp_path)
     assert {name: after.get(name) for name in before} == before
+
+
+def test_a_folder_of_a_run_that_was_killed_before_it_marked_it_is_swept(tmp_path: Path) -> None:
+    (tmp_path / ".eaglectl.0123abcd.partial").mkdir()
+    with scratch_folder(tmp_path) as folder:
+        assert names(tmp_path) == [folder.parent.name]
+
+
+def test_a_new_folder_that_another_run_sweeps_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, swept = scratch._lock, []
+
+    def lock(folder: Path, *arguments: Any) -> None:
+        if not swept:
+            swept.append(folder)
+            scratch.sweep(tmp_path, "eaglectl")
+        real(folder, *arguments)
+
+    monkeypatch.setattr(scratch, "_lock", lock)
+    with scratch_folder(tmp_path) as folder:
+        assert folder.is_dir() and names(tmp_path) == [swept[0].name]
 
 
 def test_a_scratch_folder_of_a_dead_process_is_swept(tmp_path: Path) -> None:
