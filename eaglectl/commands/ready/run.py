@@ -624,21 +624,32 @@ class _Work(Struct, frozen=True):
         return asked.answered(self.questions.answers, self.questions.record)
 
     def _written(self, place: Path) -> Conversion | None:
-        """The conversion; None where `place` holds one already that is equal by meaning and tensors."""
+        """The conversion; None where `place` holds one of this source already, or does meanwhile."""
+        if self._is_same(place):
+            return None
+        taken = UsageError(
+            f"{place} is there already, and is no conversion of {self.source}; give another -o"
+        )
         if os.path.lexists(place):
-            asked = DiffOptions(target=self.target, answers=self.options.answers)
-            with suppress(EaglectlError):
-                if (
-                    os.path.lexists(place / RECORD)
-                    and diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL
-                ):
-                    return None
-            raise UsageError(
-                f"{place} is there already, and is no conversion of {self.source}; give another -o"
-            )
+            raise taken
         report_step(self.on_progress, "converting")
-        with self.questions.explaining():
-            return convert(self.source, place, self._conversion, on_progress=self.on_progress)
+        try:
+            with self.questions.explaining():
+                return convert(self.source, place, self._conversion, on_progress=self.on_progress)
+        except UsageError:
+            if self._is_same(place):  # another call wrote it meanwhile
+                return None
+            if os.path.lexists(place):
+                raise taken from None
+            raise
+
+    def _is_same(self, place: Path) -> bool:
+        """Whether `place` holds a conversion of the source, equal to it by meaning and tensors."""
+        asked = DiffOptions(target=self.target, answers=self.options.answers)
+        with suppress(EaglectlError):
+            if os.path.lexists(place / RECORD):
+                return diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL
+        return False
 
     def _convert_command(self, place: str) -> str:
         words = ["-o", as_path(place)]
