@@ -11,7 +11,7 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 434,
-    "commands": 1944,
+    "commands": 1948,
     "comparison": 533,
     "conversion": 1926,
     "drafter": 635,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -184,7 +184,13 @@ def _versions() -> tuple[Any, ...]:
     )
     stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in own]
     engines = [installed_release(engine) for engine in ENGINES.values()]
-    return platform.node(), eaglectl.__version__, stamps, engines, *map(version, ("torch", "transformers"))
+    return platform.node(), eaglectl.__version__, stamps, engines, *map(_version, ("torch", "transformers"))
+
+
+def _version(package: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return None
 
 
 def _seal(path: Path, data: bytes) -> bytes:
