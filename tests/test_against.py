@@ -120,7 +120,7 @@ def test_the_reference_drafts_from_every_position_and_says_first_what_the_questi
 ) -> None:
     pytest.importorskip("torch")
     notices: list[str] = []
-    monkeypatch.setattr("eaglectl.progress.notify", notices.append)
+    monkeypatch.setattr("eaglectl.run.report.notify", notices.append)
     options = eaglectl.SmokeOptions(
         run_in="reference",
         device="cpu",

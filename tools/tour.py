@@ -40,7 +40,7 @@ REAL_STEPS = (
         "Its acceptance",
         f"smoke out/real {SMOKE}",
     ),
-    TourCommand("Still the same drafter", "diff real/specforge out/real"),
+    TourCommand("Still the same drafter", "diff real/specforge out/real --target smollm2"),
 )
 STEPS = (
     TourCommand(
