@@ -219,11 +219,13 @@ class _Output:
 
     def write_weights(self, shard: Shard, checkpoint: Checkpoint, counter: ByteCounter) -> None:
         """Write a weight file, with a digest of its header and one of each tensor."""
-        self.folder.write(shard.name, _counted(_parts(shard, checkpoint), counter))
-        with (self.folder.work / shard.name).open("rb") as file:
+
+        def hash_ranges(descriptor: int) -> None:
             ranges = _shard_ranges(shard, checkpoint)
-            digests = self.digests.of_ranges(shard.name, file.fileno(), ranges, TENSORS)
-        self.weights[shard.name] = (shard.nbytes, digests)
+            digests = self.digests.of_ranges(shard.name, descriptor, ranges, TENSORS)
+            self.weights[shard.name] = (shard.nbytes, digests)
+
+        self.folder.write(shard.name, _counted(_parts(shard, checkpoint), counter), on_written=hash_ranges)
 
     def link(self, shard: Shard, checkpoint: Checkpoint) -> bool:
         """Whether the shard could be made a hard link to the file it is a copy of; it then has no digest.

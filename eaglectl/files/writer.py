@@ -181,11 +181,12 @@ class Folder:
         name: str,
         parts: Iterable[Bytes],
         on_bytes: Callable[[int], None] | None = None,
+        on_written: Callable[[int], None] | None = None,
     ) -> None:
         """Write a file from ranges of other files and from bytes in memory, and sync it.
 
         The disk writes the begin of a large file while the rest is copied. `on_bytes` is called with the size
-        of each part once it is written.
+        of each part once it is written, `on_written` with the file's descriptor before the wait for the disk.
         """
         try:
             with ExitStack() as opened:
@@ -202,6 +203,8 @@ class Folder:
                         dirty, syncing = 0, disk.submit(os.fsync, target)
                     if on_bytes:
                         on_bytes(size)
+                if on_written:
+                    on_written(target)
                 syncing.result()
                 os.fsync(target)
         except OSError as error:
