@@ -13,8 +13,8 @@ BUDGETS = {
     "cli": 434,
     "commands": 1948,
     "comparison": 533,
-    "conversion": 1926,
-    "drafter": 635,
+    "conversion": 1925,
+    "drafter": 636,
     "engines": 1211,
     "files": 2767,
     "formats": 2394,
@@ -23,7 +23,7 @@ BUDGETS = {
     "operations": 2059,
     "publish": 1191,
     "reference": 1014,
-    "report": 1937,
+    "report": 1936,
     "run": 4219,
 }
 # a package that has fallen further below its budget has a new one

@@ -18,7 +18,12 @@ from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reader import read_drafter  # noqa: E402
 from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.reference.model import DraftModel, load_drafter  # noqa: E402
-from eaglectl.reference.speculation import DecodingSettings, ForcedDrafter, SpeculativeDecoder, run_target  # noqa: E402
+from eaglectl.reference.speculation import (  # noqa: E402
+    DecodingSettings,
+    ForcedDrafter,
+    SpeculativeDecoder,
+    run_target,
+)
 from eaglectl.reference.target import load_target  # noqa: E402
 from eaglectl.run.answering import _by_position, halves  # noqa: E402
 from eaglectl.run.measurement import PromptResult  # noqa: E402

@@ -14,7 +14,11 @@ import eaglectl  # noqa: E402
 from eaglectl.drafter.drafter import Rope  # noqa: E402
 from eaglectl.errors import RefusedError  # noqa: E402
 from eaglectl.reference.model import DraftModel, Rotary, _frequencies  # noqa: E402
-from eaglectl.reference.speculation import DecodingSettings, GeneratedSequence, SpeculativeDecoder  # noqa: E402
+from eaglectl.reference.speculation import (  # noqa: E402
+    DecodingSettings,
+    GeneratedSequence,
+    SpeculativeDecoder,
+)
 from eaglectl.reference.target import TargetModel  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 

@@ -20,7 +20,13 @@ from safetensors.torch import save_file  # noqa: E402
 import eaglectl  # noqa: E402
 from eaglectl.conversion.upgrade import Statistics, read_statistics  # noqa: E402
 from eaglectl.errors import EaglectlError, UnreadableError  # noqa: E402
-from eaglectl.reference.states import AuxStates, KeptStates, TransformersEngine, join_states, state_files  # noqa: E402
+from eaglectl.reference.states import (  # noqa: E402
+    AuxStates,
+    KeptStates,
+    TransformersEngine,
+    join_states,
+    state_files,
+)
 from eaglectl.reference.target import load_target  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402

@@ -251,6 +251,10 @@ def yarn_scale(factor: float, share: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * share * log(factor) + 1.0
 
 
+# stands behind the path of a target that was not looked for
+GIVEN = "given by --target"
+
+
 class Target(Struct, frozen=True):
     """What is known of the target model; every field may be unknown. `repo` is its Hub repository.
 

@@ -134,9 +134,7 @@ def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTenso
 
 
 def training_progress(source: Source) -> str:
-    """How far a training had come whose state this is: "step 12, epoch 0"; "" where there is no state."""
-    if STATE not in source.names():
-        return ""
+    """How far the training had come whose state this is: "step 12, epoch 0"; "" where it says nothing."""
     with _named(STATE):
         value = _load(source, STATE, has_places=False).value
     stated = value.entries if isinstance(value, Dict) else {}

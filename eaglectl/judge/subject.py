@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from eaglectl.drafter.drafter import Drafter, Target
+from eaglectl.drafter.drafter import GIVEN, Drafter, Target
 from eaglectl.drafter.tensors import is_known
 from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.registry import ENGINES, EngineRequest, view_for
@@ -64,7 +64,7 @@ class GivenTarget(Struct, frozen=True, dict=True):
     @property
     def words(self) -> str:
         """Which one it is: as it was given, or how it was found; "" where there is none."""
-        return self.known.origin or (printable(f"{self.text}, given by --target") if self.text else "")
+        return self.known.origin or (printable(f"{self.text}, {GIVEN}") if self.text else "")
 
     @property
     def given_config(self) -> Mapping[str, Any]:

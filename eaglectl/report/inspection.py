@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import Drafter, Feature, Note, Rope, options
+from eaglectl.drafter.drafter import GIVEN, Drafter, Feature, Note, Rope, options
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.layers import CapturedLayers
@@ -66,7 +66,6 @@ ANSWERED = ("aux-unknown", "mask-token")
 # only parts of files were read
 HEADERS_READ = "; headers read from the Hub or its cache, which no digest covers"
 FROM_TARGET = "the target's (none in the file)"
-GIVEN = "given by --target"
 
 AS_TRAINED_TONES: Mapping[str, Tone] = {"yes": "good", "no": "bad", "unknown": "doubt"}
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.drafter.drafter import Drafter
+from eaglectl.drafter.drafter import GIVEN, Drafter
 from eaglectl.engines.registry import ENGINES, EngineRequest
 from eaglectl.engines.releases import ranges
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
@@ -178,7 +178,7 @@ def release_target(
     Raises RefusedError for a named target that does not fit the drafter.
     """
     if options.target is not None:
-        return ReleaseTarget(f"{options.target}, given by --target", options.target)
+        return ReleaseTarget(f"{options.target}, {GIVEN}", options.target)
     others = {base_model: "--base-model"} if base_model else None
     choices = list(named_choices(source, may_fetch=True, others=others))
     seen = [choice for choice in choices if choice.place is not None]
