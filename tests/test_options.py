@@ -141,7 +141,7 @@ RECORDS = [
     if isinstance(record, type) and issubclass(record, Options)
 ]
 # what other modules put there, of any kind
-INTERNAL = {"head", "recipe", "rotation"}
+INTERNAL = {"head", "rotation"}
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)

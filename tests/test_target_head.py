@@ -174,7 +174,7 @@ def test_the_option_reaches_the_conversion(tmp_path: Path) -> None:
 
 def test_absorption_takes_the_head_that_came_over(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from eaglectl.conversion.upgrade import UpgradeRecipe
+    from eaglectl.conversion.request import UpgradeRecipe
     from tests.test_upgrade import statistics
 
     source, whole = drafter_folder(tmp_path, **BARE), target(tmp_path / "target")

@@ -16,7 +16,8 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file  # noqa: E402
 
 import eaglectl  # noqa: E402
-from eaglectl.conversion.upgrade import UpgradeRecipe, read_statistics  # noqa: E402
+from eaglectl.conversion.request import UpgradeRecipe  # noqa: E402
+from eaglectl.conversion.upgrade import read_statistics  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
 from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.operations.options import MeasureOptions  # noqa: E402

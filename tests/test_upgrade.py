@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import eaglectl  # noqa: E402
 from eaglectl.conversion.arithmetic import decode, evaluate  # noqa: E402
+from eaglectl.conversion.request import UpgradeRecipe  # noqa: E402
 from eaglectl.conversion.upgrade import (  # noqa: E402
     ALL,
     MASSIVE,
@@ -20,7 +21,6 @@ from eaglectl.conversion.upgrade import (  # noqa: E402
     MassiveTokens,
     Matrices,
     Statistics,
-    UpgradeRecipe,
     downgrade,
     drafter_digest,
     read_statistics,

@@ -21,7 +21,7 @@ from eaglectl.conversion.plan import (
     TransformedDrafter,
 )
 from eaglectl.conversion.readings import TABLES, with_readings_fixed
-from eaglectl.conversion.request import DEFAULT_LAYOUT, ConversionRequest
+from eaglectl.conversion.request import DEFAULT_LAYOUT, ConversionRequest, UpgradeRecipe
 from eaglectl.conversion.rewriting import (
     HEAD,
     in_ascending_order,
@@ -32,7 +32,7 @@ from eaglectl.conversion.rewriting import (
     with_whole_head,
     without_solved_problems,
 )
-from eaglectl.conversion.upgrade import UpgradeRecipe, at_version
+from eaglectl.conversion.upgrade import at_version
 from eaglectl.conversion.vocabulary import draft_vocabulary, pruned
 from eaglectl.drafter.boundaries import TRAINING_DEFAULT
 from eaglectl.drafter.drafter import Drafter, Feature, Note, bias_feature

@@ -11,9 +11,8 @@ from eaglectl.options import Option, Options
 
 if TYPE_CHECKING:
     from eaglectl.conversion.rewriting import TargetMatrix, TargetRotation
-    from eaglectl.conversion.upgrade import UpgradeRecipe as UpgradeRecipe
 else:  # what the options do not make; numpy's modules
-    UpgradeRecipe = TargetRotation = TargetMatrix = Any
+    TargetRotation = TargetMatrix = Any
 
 DEFAULT_LAYOUT = default_format().name
 FC_NORM_MODES = ("refit", "calibrated", "ones", "off")
@@ -43,6 +42,24 @@ class Pruning(Options, frozen=True):
         ),
     ]
     kept: tuple[int, ...] | None = None
+
+
+class UpgradeRecipe(Struct, frozen=True, eq=False):
+    """How EAGLE-3 becomes 3.1: the treatment of each switch, and the target's statistics.
+
+    `fc_norm` is one of FC_NORM_MODES, `statistics` are Statistics of the upgrade, or None.
+
+    `is_start`: the output is a trainer's start, not a drafter to serve (--init-only). `dtype`: the dtype that
+    is written, where it differs from the drafter's; scales are rounded to it. `refits` caches refit results:
+    one conversion is planned several times (for the terminal, the gate and the writer) and solved once.
+    """
+
+    fc_norm: str = "refit"
+    is_norm_output: bool = True
+    statistics: Any = None
+    is_start: bool = False
+    dtype: str | None = None
+    refits: dict[bytes, tuple[Any, Mapping[str, float]]] = field(default_factory=dict)
 
 
 class ConversionRequest(Struct, frozen=True):

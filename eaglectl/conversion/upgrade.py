@@ -21,6 +21,7 @@ import eaglectl
 from eaglectl.base import Result
 from eaglectl.conversion.arithmetic import Array, evaluate, rounded
 from eaglectl.conversion.plan import TransformedDrafter
+from eaglectl.conversion.request import UpgradeRecipe
 from eaglectl.drafter.drafter import Drafter, Feature, Note
 from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import OptionNeededError, RefusedError, UnreadableError, UsageError, check
@@ -149,24 +150,6 @@ class Statistics(Result, frozen=True):
         stated = msgspec.to_builtins(replace(self, matrices=None), enc_hook=str)
         empty = {key for key in ("massive", "measured") if not stated[key]}
         return {key: value for key, value in stated.items() if key not in UNSTATED | empty}
-
-
-class UpgradeRecipe(Struct, frozen=True, eq=False):
-    """How EAGLE-3 becomes 3.1: the treatment of each switch, and the target's statistics.
-
-    `fc_norm` is one of FC_NORM_MODES.
-
-    `is_start`: the output is a trainer's start, not a drafter to serve (--init-only). `dtype`: the dtype that
-    is written, where it differs from the drafter's; scales are rounded to it. `refits` caches refit results:
-    one conversion is planned several times (for the terminal, the gate and the writer) and solved once.
-    """
-
-    fc_norm: str = "refit"
-    is_norm_output: bool = True
-    statistics: Statistics | None = None
-    is_start: bool = False
-    dtype: str | None = None
-    refits: dict[bytes, tuple[Array, Mapping[str, float]]] = field(default_factory=dict)
 
 
 def drafter_digest(checkpoint: Checkpoint, drafter: Drafter) -> str:

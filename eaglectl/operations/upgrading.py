@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.conversion.request import DEFAULT_LAYOUT
+from eaglectl.conversion.request import DEFAULT_LAYOUT, UpgradeRecipe
 from eaglectl.conversion.upgrade import (
     MassiveTokens,
     Matrices,
     Statistics,
-    UpgradeRecipe,
     check_changeable,
     check_statistics,
     drafter_digest,
