@@ -20,7 +20,7 @@ BUDGETS = {
     "formats": 2394,
     "judge": 3153,
     "modules": 1328,
-    "operations": 2059,
+    "operations": 2058,
     "publish": 1191,
     "reference": 1014,
     "report": 1936,

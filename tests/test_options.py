@@ -9,7 +9,7 @@ import pytest
 
 import eaglectl
 from eaglectl.options import Options, fields, options_of
-from tests.builders import call
+from tests.builders import call, refusal
 from tests.conftest import FIXTURES
 
 TINY, TARGET, ROOT = FIXTURES / "tiny/eagle3", FIXTURES / "tiny/target", FIXTURES.parent
@@ -169,6 +169,13 @@ def test_what_runs_may_still_be_spelled_as_an_engine(words: tuple[str, ...], las
     done = call(*words, "--target", TARGET)
     assert done.code in (2, 3) and last in done.err.splitlines()[-1] and "p@" not in done.err
     assert "eaglectl: --engine is spelled --run-in now\n" in done.err
+
+
+@pytest.mark.parametrize("command", ["smoke", "calibrate"])
+@pytest.mark.parametrize("run_in", [("--run-in", "reference"), ("--run-in=reference",)])
+def test_what_runs_is_not_named_twice(command: str, run_in: tuple[str, ...]) -> None:
+    for words in ((*run_in, "--engine", "vllm"), ("--engine=vllm", *run_in)):
+        assert "contradict each other; leave --engine out" in refusal(2, command, TINY, *words)
 
 
 @pytest.mark.parametrize("command", ["diagnose", "ready"])

@@ -19,8 +19,6 @@ from eaglectl.options import CALLER
 from eaglectl.terminal import discard, guard_streams, report_fault, say
 from eaglectl.text import printable
 
-USAGE = 2
-INTERNAL_ERROR = 70
 INTERRUPTED = 130
 # objects made between two looks for garbage: what loading makes is none, and Python looks every 700
 GARBAGE_EVERY = 100_000
@@ -100,6 +98,8 @@ def _current(arguments: list[str]) -> list[str]:
     current = [re.sub(r"^--engine(?==|$)", "--run-in", text) for text in arguments]
     if current == arguments or _command(arguments) not in ("smoke", "calibrate"):
         return arguments
+    if "--run-in" in {text.partition("=")[0] for text in arguments}:
+        raise UsageError("--engine and --run-in contradict each other; leave --engine out")
     say("eaglectl: --engine is spelled --run-in now", sys.stderr)
     return current
 
@@ -147,9 +147,9 @@ def _failed(error: BaseException, arguments: list[str]) -> int:
         return INTERRUPTED
     if hasattr(error, "show") and hasattr(error, "format_message"):
         _print_usage(error, arguments)
-        return USAGE
+        return UsageError.exit_code
     report_fault(traceback.format_exc())
-    return INTERNAL_ERROR
+    return EaglectlError.exit_code
 
 
 def _print_usage(error: Any, arguments: list[str]) -> None:

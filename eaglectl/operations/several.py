@@ -13,7 +13,6 @@ from eaglectl.progress import OnProgress, Progress
 from eaglectl.results import FailedSource
 
 T = TypeVar("T")
-CRASH = 70
 
 
 class SeveralResults(Struct, Generic[T]):
@@ -47,7 +46,7 @@ def run_all(
             else:
                 results.crashes.append(traceback.format_exc())
                 message = f"this is a fault of eaglectl: {type(raised).__name__}: {raised}"
-                failure = FailedSource(source, "fault", CRASH, message)
+                failure = FailedSource(source, "fault", EaglectlError.exit_code, message)
             result = report_failure(failure)
         if on_progress:
             on_progress(Progress("checkpoints", next(count), len(sources), "checkpoints"))

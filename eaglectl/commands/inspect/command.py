@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglectl.commands.arguments import JSON_VERSION, Json, Page, offered, page_file, show, write_page
+from eaglectl.errors import EaglectlError
 from eaglectl.operations.options import InspectOptions
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault, say
@@ -90,7 +91,7 @@ def _inspect_several(
     from eaglectl.files.hub_cache import shared_repositories
     from eaglectl.operations.inspecting import inspect
     from eaglectl.operations.options import ValidateOptions
-    from eaglectl.operations.several import CRASH, SeveralResults, run_all
+    from eaglectl.operations.several import SeveralResults, run_all
     from eaglectl.operations.validating import check_options
     from eaglectl.results import FailedSource
 
@@ -103,4 +104,4 @@ def _inspect_several(
     for crash in results.crashes:
         report_fault(crash)
     codes = [report.exit_code for report in results.reports if isinstance(report, FailedSource)]
-    return CRASH if results.crashes else max(codes, default=0), results.reports
+    return EaglectlError.exit_code if results.crashes else max(codes, default=0), results.reports

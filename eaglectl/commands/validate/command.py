@@ -18,7 +18,7 @@ from eaglectl.commands.arguments import (
     show,
     write_page,
 )
-from eaglectl.errors import UsageError
+from eaglectl.errors import EaglectlError, UsageError
 from eaglectl.operations.options import ValidateOptions
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
@@ -39,7 +39,6 @@ Sources = Annotated[
 ]
 # files that stand for their folder, as pre-commit hooks are given file names
 FILES_OF_FOLDER = ("config.json", "model.safetensors.index.json")
-CRASH = 70
 
 
 class ReportOptions(Options, frozen=True):
@@ -113,7 +112,7 @@ def validate_command(
     if "github" in (shown, *(name for name, _ in files)):
         outputs.append_summary(reports)
     if has_crashed:
-        raise typer.Exit(CRASH)
+        raise typer.Exit(EaglectlError.exit_code)
     exit_by(overall_verdict(reports))
 
 
