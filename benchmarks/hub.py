@@ -34,7 +34,6 @@ def main() -> None:
     """Print requests, bytes, seconds, and those of the processor, as one line of JSON; all requests count."""
     from tests.builders import drafter_folder
 
-    jobs = sys.argv[1] if len(sys.argv) > 1 else "8"
     with tempfile.TemporaryDirectory() as place:
         folder = drafter_folder(Path(place), "drafter")
         server = subprocess.Popen(
@@ -47,13 +46,13 @@ def main() -> None:
         endpoint = server.stdout.readline().strip()
         names = [f"org/drafter-{number}" for number in range(REPOSITORIES)]
         environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": place, "HF_TOKEN": ""}
-        single = time_inspect(names[:1], jobs, environment)
-        seconds, cpu = time_inspect(names, jobs, environment)
+        single = time_inspect(names[:1], environment)
+        seconds, cpu = time_inspect(names, environment)
         server.stdin.write("\n")
         server.stdin.flush()
         requests, nbytes = map(int, server.stdout.readline().split())
         server.wait()
-    figures = {"repositories": REPOSITORIES, "jobs": int(jobs), "requests": requests, "bytes": nbytes}
+    figures = {"repositories": REPOSITORIES, "requests": requests, "bytes": nbytes}
     times = {
         "seconds": seconds,
         "cpu": cpu,
@@ -63,11 +62,11 @@ def main() -> None:
     print(json.dumps({**figures, **{name: round(value, 2) for name, value in times.items()}}))
 
 
-def time_inspect(names: Sequence[str], jobs: str, environment: Mapping[str, str]) -> tuple[float, float]:
+def time_inspect(names: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
     """Seconds, and seconds of the processor, that `inspect` takes with its start-up."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(
-        [sys.executable, "-c", PROGRAM, "inspect", *names, "--jobs", jobs, "--json"],
+        [sys.executable, "-c", PROGRAM, "inspect", *names, "--json"],
         env=environment,
         stdout=subprocess.DEVNULL,
         check=True,

@@ -151,10 +151,9 @@ def compare_estimators() -> None:
 
 def gate_runs(every: int = 1) -> tuple[tuple[Prompts, Prompts], list[Drafts]]:
     """Both drafters' rounds, and their drafts from every position, on the prompts of the trained pair."""
-    from eaglectl.run.job import EngineJob
+    from eaglectl.run.job import EngineJob, Stage
     from eaglectl.run.probes import FirstPass
     from eaglectl.run.prompts import read_prompts
-    from eaglectl.run.stage import Stage
 
     prompts = tuple(prompt for name in FILES for prompt in read_prompts(TINY / name))[::every]
     with tempfile.TemporaryDirectory() as name:

@@ -75,8 +75,8 @@ def measure_refit(tokens: int, width: int) -> None:
 
     from eaglectl.drafter.drafter import Norms, Rope
     from eaglectl.drafter.tensors import Dimensions
-    from eaglectl.reference.collecting import CHUNK, add_moments, mirror_upper, normed_chunks, solve_ridge
     from eaglectl.reference.model import DraftModel
+    from eaglectl.reference.states import CHUNK, add_moments, mirror_upper, normed_chunks, solve_ridge
 
     dims = Dimensions(width, width, 3, 1, 1, 1, 1, 1, 1, 2)
     device = "cuda" if torch.cuda.is_available() else "cpu"

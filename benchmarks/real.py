@@ -85,8 +85,8 @@ def generate(target: Path) -> Iterator[tuple[str, float]]:
 
 def smoke(target: Path) -> Iterator[tuple[str, float]]:
     """Both passes over the chats."""
+    from eaglectl.run.job import Stage
     from eaglectl.run.measurement import measure
-    from eaglectl.run.stage import Stage
 
     with job_of(target, tokens_of(target)) as job:
         stage = Stage(job)
@@ -103,7 +103,7 @@ def smoke(target: Path) -> Iterator[tuple[str, float]]:
 
 def long_smoke(target: Path) -> Iterator[tuple[str, float]]:
     """Both passes over prompts of 1,000 tokens: the chats one after the other."""
-    from eaglectl.run.stage import run_reference
+    from eaglectl.run.job import run_reference
 
     row = [token for tokens in tokens_of(target) for token in tokens] * 3
     texts = [row[place * LONG : (place + 1) * LONG] for place in range(LONG_CHATS)]
@@ -139,8 +139,8 @@ RUNS = {"generate": generate, "smoke": smoke, "long": long_smoke}
 def tokens_of(target: Path) -> list[list[int]]:
     """The test chats in the target's template."""
     from eaglectl.reference.target import load_tokenizer
+    from eaglectl.run.job import token_ids
     from eaglectl.run.prompts import read_prompts
-    from eaglectl.run.tokens import token_ids
 
     tokenizer = load_tokenizer(target)
     return [token_ids(tokenizer, prompt) for prompt in read_prompts(REAL / "test.jsonl")]

@@ -77,8 +77,7 @@ def in_child(run: str, folder: str, options: argparse.Namespace) -> dict[str, fl
 
 def measured(run: Callable[[Any], None], folder: Path, texts: Sequence[Sequence[int]]) -> dict[str, float]:
     """Load the pair, run, and return seconds, CPU seconds and the peak of the process in MB."""
-    from eaglectl.files.checkpoint import read_checkpoint
-    from eaglectl.files.opening import open_folder
+    from eaglectl.files.checkpoint import open_folder, read_checkpoint
     from eaglectl.formats.format import Answers
     from eaglectl.formats.reader import read_drafter
     from eaglectl.run.job import EngineJob
@@ -142,7 +141,7 @@ def generate(job: Any) -> None:
 
 def smoke(job: Any) -> None:
     """The drafted and the plain pass of `smoke --run-in reference`."""
-    from eaglectl.run.stage import run_reference
+    from eaglectl.run.job import run_reference
 
     run = run_reference(job)
     print(f"drafted {run.seconds:.1f} s, plain {run.plain_seconds:.1f} s", file=sys.stderr)
@@ -150,8 +149,7 @@ def smoke(job: Any) -> None:
 
 def calibrate(job: Any) -> None:
     """The target's answers, then the two passes of `calibrate`."""
-    from eaglectl.reference.collecting import Batch, collect_moments, collect_sizes
-    from eaglectl.reference.states import KeptStates, TransformersEngine
+    from eaglectl.reference.states import Batch, TransformersEngine, collect_moments, collect_sizes
     from eaglectl.run.prompts import batches_by_length
 
     target, model = load_pair(job)
@@ -163,10 +161,8 @@ def calibrate(job: Any) -> None:
         answers = engine.answers(chosen, NEW_TOKENS)
         whole = [[*text, *answer] for text, answer in zip(chosen, answers, strict=True)]
         batches.append(Batch(whole, ["prompts"] * len(whole)))
-    with tempfile.TemporaryDirectory() as name:
-        states = KeptStates(engine, Path(name))
-        sizes = collect_sizes(states, model, batches, int)
-        collect_moments(states, model, sizes.rms, batches, int)
+    sizes = collect_sizes(engine, model, batches, int)
+    collect_moments(engine, model, sizes.rms, batches, int)
 
 
 def gate(job: Any) -> None:

@@ -180,18 +180,9 @@ def measure_weights(large: Path, small: Path, repeat: int) -> None:
     runs = alternating(
         repeat, lambda: read(large) and validate(small), lambda: read(large) and validate(large)
     )
-    cores = os.cpu_count() or 1
-    more = alternating(
-        repeat,
-        lambda: read(large) and validate(large),
-        lambda: read(large) and validate(large, "--jobs", str(cores)),
-    )
-    start = sorted(base.seconds for base, _ in runs)[repeat // 2]
     report(f"`validate` of {size:.2f} GB, GB a CPU second", [size / run.cpu for _, run in runs])
     rates = [size / max(run.cpu - base.cpu, 1e-3) for base, run in runs]
     report("  the same less its start, GB a CPU second", rates, least=5)
-    speedup = [(alone.seconds - start) / max(both.seconds - start, 1e-3) for alone, both in more]
-    report(f"  its time less its start / that with --jobs {cores}", speedup)
     report("  peak MB", [run.peak for _, run in runs], most=150)
 
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from eaglectl.formats.published import Figure, Preset, PublishedSource, published_file
+from eaglectl.formats.published import Figure, PublishedSource, published_file
 from eaglectl.run.measurement import DEAD_LENGTH
-from eaglectl.run.published import published_lengths
+from eaglectl.run.report import published_lengths
 
 from tables import table  # isort: skip
 
@@ -24,16 +24,15 @@ how much faster one user's tokens come than without a drafter.
 What authors measured with their file as it is stored tells how an engine reads it: that engine runs the file
 "as published" ([which files](published.md)).
 """
-LIKE = """## A run like theirs
+COMPARE = """## A run like theirs
 
-`--like` of `smoke`, `diagnose` and `ready` makes the run of a source: its prompts, temperature, tokens and
-seed. `-k` chooses another of its chains. What drafters of the same target reached on that run is said beside
-yours; a sample, other answers or another stop are no comparison: all else was "measured otherwise". The
-target is known by its repository, `_name_or_path` of its config.json, what the drafter's files name, or its
-folder.
+`smoke`, `diagnose` and `ready` say what drafters of the same target reached beside your length where the run
+is like the one of the figure: a whole set by `--prompts NAME`, the chain (`-k`), the temperature, and at most
+as many tokens an answer (`--max-tokens`). All else was "measured otherwise". The target is known by its
+repository, `_name_or_path` of its config.json, what the drafter's files name, or its folder.
 
-| preset | prompts | least chain | at most tokens | beside the source |
-|---|---|---|---|---|
+| source | `--prompts` | `--max-tokens` |
+|---|---|---|
 """
 RECIPE = """## Add a figure
 
@@ -49,34 +48,23 @@ def page() -> str:
     parts = [HEAD, count]
     for name, source in published_file().sources.items():
         parts.append(_section(source, [figure for figure in figures if figure.source == name]))
-    return "\n".join([*parts, LIKE + _presets(), RECIPE])
+    return "\n".join([*parts, COMPARE + _comparable(), RECIPE])
 
 
-def _presets() -> str:
-    rows = []
-    for name, preset in published_file().presets.items():
-        shots = f", {preset.shots} worked in front" if preset.shots else ""
-        cells = [f"`{name}`", preset.prompts + shots, str(preset.steps), f"{preset.max_new_tokens:,}"]
-        rows.append(f"| {' | '.join(cells)} | {preset.differs or _alike(preset)} |")
-    refused = [f"| `{name}` | | | | cannot be run: {why} |" for name, why in published_file().unlike.items()]
-    return "\n".join([*rows, *refused, ""])
-
-
-def _alike(preset: Preset) -> str:
-    return (
-        "alike"
-        if published_file().sources[preset.source].prompts
-        else "alike, as far as is stated: not how many prompts"
-    )
+def _comparable() -> str:
+    rows = [
+        f"| {source.title} | `{name}` | {tokens:,} |"
+        for source in published_file().sources.values()
+        for name, tokens in source.comparable.items()
+    ]
+    return "\n".join([*rows, ""])
 
 
 def _section(source: PublishedSource, members: list[Figure]) -> str:
     settings = [
         source.engine,
         None if source.temperature is None else f"temperature {source.temperature:g}",
-        None if source.max_new_tokens is None else f"at most {source.max_new_tokens:,} tokens an answer",
         None if source.prompts is None else f"{source.prompts} prompts",
-        None if source.seed is None else f"seed {source.seed}",
     ]
     stated = ", ".join(setting for setting in settings if setting)
     text = f"[Source]({source.url}), {source.date}. {f'{stated}. ' if stated else ''}{_sentence(source.note)}"
@@ -111,11 +99,8 @@ def _measured(figure: Figure) -> str:
     parts = [
         "by its authors" if figure.is_by_authors else "",
         " ".join(filter(None, [figure.engine, figure.release])),
-        f"concurrency {figure.concurrency}" if figure.concurrency else "",
-        figure.hardware,
         figure.changed,
         figure.date or "",
-        figure.note,
     ]
     return ", ".join(filter(None, parts))
 

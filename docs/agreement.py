@@ -14,9 +14,7 @@ from tests.engine import trained
 from tests.engine.agreement import judging, records
 from tests.engine.agreement.chosen import CHOSEN
 from tests.engine.llamacpp import judging as llamacpp_judging
-from tests.engine.llamacpp import records as llamacpp_records
 from tests.engine.sglang import judging as sglang_judging
-from tests.engine.sglang import records as sglang_records
 from tests.engine.sglang.cases import CASES as SGLANG_CASES
 
 PAGE = Path(__file__).with_name("reference") / "agreement.md"
@@ -25,7 +23,7 @@ HEAD = """# Agreement with engines
 Written by `make docs` from the recorded runs. Each case is a good drafter with one change, written to disk
 and run by the real engine; `validate` judges the same bytes. Outside of the exceptions below there is no
 false pass (validate passes what the engine does not serve as trained) and no false alarm (an error for what
-it does). `test_recorded_agreement.py` and `test_recorded_engines.py` in `tests/validation/` hold
+it does). `test_recorded_engines.py` in `tests/validation/` holds
 validate to every record; `make test-engine`, `make test-sglang` and `make test-llamacpp` run samples again.
 
 | engine | runner | cases | what it did | exceptions |
@@ -60,7 +58,7 @@ ENGINES = ROOT / "fixtures/real/engines.json"
 
 def page() -> str:
     """The whole page."""
-    vllm, sglang = records.read(), sglang_records.read()
+    vllm, sglang = records.read(), records.read(records.SGLANG_RECORDS)
     second = records.read(records.RECORDS_V2)
     rows = [
         _row(records.VLLM, "V1, CPU", [record.verdict for record in vllm.values()], judging.JUSTIFIED),
@@ -71,15 +69,15 @@ def page() -> str:
             {name: reason for name, reason in judging.JUSTIFIED_V2.items() if name in second},
         ),
         _row(
-            sglang_records.SGLANG,
+            records.SGLANG,
             "CPU, chains (tests/engine/sglang/README.md)",
             [record.verdict for record in sglang.values()],
             sglang_judging.JUSTIFIED,
         ),
         _row(
-            llamacpp_records.LLAMACPP,
+            records.LLAMACPP,
             "converter and drafts on a CPU (tests/engine/llamacpp/README.md)",
-            [record.verdict for record in llamacpp_records.read().values()],
+            [record.verdict for record in records.read(records.LLAMACPP_RECORDS).values()],
             llamacpp_judging.JUSTIFIED,
         ),
     ]

@@ -13,10 +13,10 @@ sys.path.insert(0, str(PAGE.parents[2]))
 from msgspec import Struct
 
 import eaglectl
+from eaglectl.engines.behaviour import ranges
 from eaglectl.engines.registry import ENGINES, parse_engine
-from eaglectl.engines.releases import ranges
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.files.hub_cache import is_repo_name
+from eaglectl.files.source import is_repo_name
 from eaglectl.formats.published import PublishedDrafter, published_file
 from eaglectl.judge.outputs import judge_plan
 from eaglectl.verdicts import ServedAs
@@ -85,7 +85,7 @@ def page() -> str:
 
 def measured() -> str:
     """The table of what authors measured, and which releases run their file as they did."""
-    rows = [row for drafter in published_file().drafters for row in _measured(drafter)]
+    rows = [row for drafter in published_file().drafters if not drafter.source for row in _measured(drafter)]
     return table(["drafter", "runs it as published", "figure", "source"], rows)
 
 

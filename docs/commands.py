@@ -5,9 +5,8 @@ from typing import Any
 
 import typer.main
 
-from eaglectl.cli.app import make_app
+from eaglectl.cli.app import GroupedCommand, examples, make_app
 from eaglectl.cli.commands import EXITS
-from eaglectl.cli.help import GroupedCommand, examples
 
 PAGE = Path(__file__).with_name("commands.md")
 HEAD = """# Commands
@@ -16,9 +15,9 @@ Written by `make docs` from the command line; `eaglectl COMMAND --help` shows th
 contract: what it names stays, or changes in [CHANGELOG.md](../CHANGELOG.md) with a word on what to do.
 
 `-q`, `-v`, `--no-color`, `--offline` and `--json` may stand before the command or behind it. Results go to
-stdout; progress, warnings and errors go to stderr. `eaglectl --install-completion` sets up bash (4.4 or
-newer), zsh or fish to complete options, checkpoints, rules, engines with their releases, and answers;
-`--show-completion` prints the script.
+stdout; progress, warnings and errors go to stderr. The text of every command begins with `pass`, `fail`,
+`could not look`, `skipped` or `done`. `eaglectl --show-completion bash` (or zsh, fish) prints the script that
+completes options, rules, engines with their releases, and answers; its first line says where it goes.
 
 | exit code | meaning | a pipeline |
 |---|---|---|

@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec.json import schema_components
 
-from eaglectl.judge.policy_file import PolicyTable
+from eaglectl.judge.rule import PolicyTable
 
 PAGE = Path(__file__).with_name("reference") / "configuration.md"
 HEAD = """# Keys of eaglectl.toml
 
-Written by `make docs` from `eaglectl/judge/policy_file.py`;
+Written by `make docs` from `eaglectl/judge/rule.py`;
 [pipelines](../pipelines.md#eaglectltoml) says what the file is for. Editors complete and check it by
 [its schema](../../schemas/eaglectl.toml.schema.json), and `[tool.eaglectl]` by
 [that of pyproject.toml](../../schemas/pyproject.toml.schema.json): for Taplo, the first line of the file is
@@ -22,7 +22,6 @@ Written by `make docs` from `eaglectl/judge/policy_file.py`;
 TABLES = ("allow", "suppress", "verify", "defaults")
 EXAMPLE = """engines = ["vllm>=0.22", "sglang"]
 required = ["EGL003"]
-forbidden = ["EGL005"]
 severities = { unknown-file = "error", EGL705 = "off" }
 fail-on = "warning"
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from tables import table
 
 import eaglectl
-from eaglectl.engines.behaviour import unversioned
+from eaglectl.engines.behaviour import ranges, unversioned
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.releases import ranges
 from tools import key_readers as keys
 from tools.key_readers import FOLLOWED, UNVERSIONED
 

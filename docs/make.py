@@ -13,8 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from eaglectl.commands.rules.report import suppression
-from eaglectl.judge.rule import Rule
-from eaglectl.judge.rules import rules
+from eaglectl.judge.rule import Rule, rules
 
 sys.path.insert(0, str(Path(__file__).parent))
 import acceptance_page
@@ -26,11 +25,9 @@ import causes
 import commands
 import configuration
 import interface_page
-import known
 import mistakes_page
 import notebook
 import open_facts
-import picture
 import published
 import ranges
 import ready_page
@@ -139,7 +136,6 @@ GENERATED = (
     interface_page,
     mistakes_page,
     open_facts,
-    picture,
     published,
     ready_page,
     real_pair,
@@ -157,7 +153,6 @@ def write(names: set[str], *, with_models: bool) -> None:
             module.PAGE.write_text(module.page())
     if not names:
         mistakes_page.PICTURE.write_text(mistakes_page.drawing())
-        known.write()
         notebook.write()
     if not names or "trainers" in names:
         for path, text in trainers.pages().items():

@@ -12,9 +12,8 @@ import numpy as np
 
 import eaglectl
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.engines.behaviour import judged_unversioned, unversioned_behaviour
+from eaglectl.engines.behaviour import capture, judged_unversioned, unversioned_behaviour
 from eaglectl.engines.engine import Switch
-from eaglectl.engines.layers import capture
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.view import Case, View
 from eaglectl.verdicts import ServedAs

@@ -12,12 +12,12 @@ sys.path.insert(0, str(PAGE.parents[2]))
 
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.errors import RefusedError, UnreadableError
-from eaglectl.files.opening import open_folder
+from eaglectl.files.checkpoint import open_folder
 from eaglectl.formats.format import Answers
 from eaglectl.formats.published import published_file
 from eaglectl.formats.reader import read_drafter
-from eaglectl.operations.copies import opened
-from eaglectl.operations.open_questions import runnable_target
+from eaglectl.operations.converting import measurable_target
+from eaglectl.operations.sources import opened
 from eaglectl.target import open_target
 from tests.cases import CASES, REFUSED
 from tests.conftest import FIXTURES
@@ -87,7 +87,7 @@ def is_measured(drafter: Drafter) -> bool:
 
     questions = drafter.notes_at("question")
     try:
-        runnable_target(drafter, questions, str(SECOND.target))
+        measurable_target(drafter, tuple(questions), str(SECOND.target))
         Rotary(drafter.rope, drafter.dims.head_dim or 8, is_mla=drafter.dims.attention == "MLA", device="cpu")
     except (UnreadableError, RefusedError):
         return False
@@ -103,7 +103,7 @@ def of_producers() -> Iterator[tuple[str, str, str]]:
 
 def of_published() -> Iterator[tuple[str, str, str]]:
     """Each published drafter: its name, producer and column."""
-    measured = {drafter.name for drafter in published_file().drafters}
+    measured = {drafter.name for drafter in published_file().drafters if not drafter.source}
     for drafter in ALL:
         with tempfile.TemporaryDirectory() as name:
             target = drafter.target(Path(name))

@@ -26,7 +26,7 @@ def page() -> str:
     """The whole page."""
     folders = sorted(path for path in (FIXTURES / "producers").iterdir() if any(path.glob("*/config.json")))
     rows = [row(first_case(folder)) for folder in folders]
-    pair = row(FIXTURES / "tiny/eagle3", "--target", f"{TINY}/target", "--device", "cpu", "--no-reuse")
+    pair = row(FIXTURES / "tiny/eagle3", "--target", f"{TINY}/target", "--device", "cpu")
     return HEAD + "\n".join([*rows, pair, ""])
 
 
@@ -48,6 +48,6 @@ def row(folder: Path, *options: str) -> str:
     )
     code = done.returncode
     lines = (done.stdout or done.stderr).splitlines()
-    text = lines[-1].replace("|", "\\|").removeprefix("eaglectl: ")
+    text = lines[-1].strip().replace("|", "\\|").removeprefix("eaglectl: ")
     questions = len(eaglectl.inspect(folder).drafter.unsettled) if code == QUESTION else 0
     return f"| `{source}` | {questions} | {code} | {text} |"

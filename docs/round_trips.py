@@ -11,7 +11,7 @@ PAGE = Path(__file__).with_name("reference") / "round-trips.md"
 sys.path.insert(0, str(PAGE.parents[2]))
 
 import eaglectl
-from eaglectl.conversion.request import DEFAULT_LAYOUT
+from eaglectl.conversion.plan import DEFAULT_LAYOUT
 from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import by_name, writable
 from tests.cases import CASES, Case

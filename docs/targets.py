@@ -5,15 +5,10 @@ from pathlib import Path
 
 import keys
 
+from eaglectl.engines.behaviour import ranges
 from eaglectl.engines.data import read
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.releases import ranges
-from eaglectl.engines.targets import (
-    TargetClass,
-    serving_notes,
-    target_class,
-    target_classes,
-)
+from eaglectl.engines.view import TargetClass, target_class, target_classes, targets_data
 from tools.scan.plan import LAST
 from tools.scan.record import releases_read, target_evidence
 
@@ -212,7 +207,7 @@ def _outcomes(engines: Sequence[str]) -> Iterator[str]:
 
 def _notes(engines: Sequence[str]) -> Iterator[str]:
     for engine in engines:
-        for note in serving_notes(engine):
-            span = f" {note.releases}" if note.releases else ""
-            yield f"* {ENGINES[engine].title}{span}: {note.text} ({note.source})."
+        for note in targets_data(engine)["notes"]:
+            span = f" {note['releases']}" if note["releases"] else ""
+            yield f"* {ENGINES[engine].title}{span}: {note['text']} ({note['source']})."
     yield ""

@@ -27,8 +27,14 @@ __version__ = "0.1.0"
 
 @_cache
 def _modules():
-    text = _Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-    return {name: module for module, name in _re.findall(r"^from (\S+) import (\w+) as", text, _re.MULTILINE)}
+    return {
+        name: module
+        for module, name in _re.findall(
+            r"^from (\S+) import (\w+) as",
+            _Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"),
+            _re.MULTILINE,
+        )
+    }
 
 
 def __getattr__(name):

@@ -7,23 +7,33 @@ That field is `eaglectl diff --headers-only` with its help, and `headers_only=Tr
 field that is a record itself stands for the options of that record.
 """
 
+import inspect
 import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import cache, reduce
+from contextlib import nullcontext
+from contextvars import ContextVar
+from functools import cache, reduce, wraps
 from operator import or_
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, force_setattr
 from msgspec.structs import fields as struct_fields
 
-from eaglectl.errors import UsageError
+from eaglectl.errors import EaglectlError, UsageError, input_error
+from eaglectl.progress import notebook_progress
 
+StrPath = str | os.PathLike[str]
+# whether one of the functions has called another
+INSIDE: ContextVar[bool] = ContextVar("INSIDE", default=False)
+F = TypeVar("F", bound=Callable[..., Any])
+# a command, which stays as it is; or a flag
+COMMAND_OR_FLAG = re.compile(r"`[^`]*`|(?<![\w-])--?[a-z][a-z0-9-]*(?![\w-])")
 NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 EXPECTED = {
     bool: "True or False",
@@ -94,7 +104,11 @@ ANSWERS = "Answers to questions"
 
 
 class Field(Struct, frozen=True):
-    """A field of a record: `kind` is its type without None, `record` the record that it holds, if it does."""
+    """A field of a record: `kind` is its type without None, `record` the record that it holds, if it does.
+
+    `flags` is how the command line spells it. `is_list`: there it may be given several times, `is_mapping`:
+    and these texts are read together. `is_inverted`: its only flag switches off what is on by default.
+    """
 
     name: str
     kind: Any
@@ -103,31 +117,15 @@ class Field(Struct, frozen=True):
     default: Any
     option: Option
     record: "type[Options] | None"
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """How the command line spells it."""
-        return tuple((self.option.flags or f"--{self.name.replace('_', '-')}").split(", "))
+    flags: tuple[str, ...]
+    is_list: bool
+    is_mapping: bool
+    is_inverted: bool
 
     @property
     def flag(self) -> str:
         """The long one of its flags, which sets it."""
         return max(self.flags, key=len).partition("/")[0]
-
-    @property
-    def is_list(self) -> bool:
-        """Whether the command line may give it several times."""
-        return self.is_mapping or (get_origin(self.kind) is tuple and get_args(self.kind)[0] is not int)
-
-    @property
-    def is_mapping(self) -> bool:
-        """Whether the texts of the command line are read together."""
-        return get_origin(self.kind) is Mapping
-
-    @property
-    def is_inverted(self) -> bool:
-        """Whether its only flag switches off what is on by default."""
-        return self.kind is bool and self.default is True and "/" not in self.flags[-1]
 
     @property
     def shown_default(self) -> Any:
@@ -148,15 +146,13 @@ class Field(Struct, frozen=True):
         """The value of what the command line gives: a text, several, or a flag. Raises UsageError."""
         if isinstance(text, bool):
             return not text if self.is_inverted else text
-        value = text
         try:
             if "\0" in text:  # which no file's name has
                 raise ValueError
             if self.kind is int and not self.option.read and NUMBER.fullmatch(text):
-                value = int(text)
-            elif self.kind is float and "_" not in text:
-                value = float(text)
-            return self.checked(value)
+                return self.checked(int(text))
+            is_number = self.kind is float and "_" not in text
+            return self.checked(float(text) if is_number else text)
         except ValueError as error:
             raise self.error(f"{self.flag} {text}", error) from None
 
@@ -171,23 +167,20 @@ class Field(Struct, frozen=True):
             kept = msgspec.convert(value, self.kind, dec_hook=_as_path)
         except msgspec.ValidationError:
             raise ValueError from None
-        if self.option.choices and kept not in self.option.choices:
-            raise ValueError
-        if isinstance(kept, int | float) and (kept < self.option.least or kept > self.option.most):
+        is_outside = isinstance(kept, int | float) and (kept < self.option.least or kept > self.option.most)
+        if is_outside or (self.option.choices and kept not in self.option.choices):
             raise ValueError
         # a mapping stays the caller's own, who may look for it again
         return value if isinstance(value, Mapping) and kept == value else kept
 
     def _read(self, value: Any) -> Any:
         read = self.option.read
-        if read is None:
-            return value
-        if isinstance(value, str):
-            return read([value] if self.is_mapping else value)
-        if not isinstance(value, list | tuple):
+        if read is None or not isinstance(value, str | list | tuple):
             return value
         if self.is_mapping:
-            return read(msgspec.convert(value, list[str]))
+            return read(msgspec.convert([value] if isinstance(value, str) else value, list[str]))
+        if isinstance(value, str):
+            return read(value)
         return tuple(read(item) if isinstance(item, str) else item for item in value)
 
     def error(self, given: str, error: ValueError) -> UsageError:
@@ -196,7 +189,6 @@ class Field(Struct, frozen=True):
 
 
 def _as_path(kind: type, value: Any) -> Any:
-    """What msgspec does not convert itself: a text as a Path."""
     if kind is Path and isinstance(value, str):
         return Path(value)
     raise ValueError
@@ -228,8 +220,20 @@ def _field(one: FieldInfo, hint: Any) -> Field:
     hint, option = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, HIDDEN)
     is_optional = get_origin(hint) in (Union, UnionType) and type(None) in get_args(hint)
     kind = reduce(or_, (each for each in get_args(hint) if each is not type(None))) if is_optional else hint
-    record = kind if isinstance(kind, type) and issubclass(kind, Options) else None
-    return Field(one.name, kind, is_optional, one.required, one.default, option, record)
+    flags, is_mapping = option.flags or f"--{one.name.replace('_', '-')}", get_origin(kind) is Mapping
+    return Field(
+        one.name,
+        kind,
+        is_optional,
+        one.required,
+        one.default,
+        option,
+        record=kind if isinstance(kind, type) and issubclass(kind, Options) else None,
+        flags=tuple(flags.split(", ")),
+        is_list=is_mapping or (get_origin(kind) is tuple and get_args(kind)[0] is not int),
+        is_mapping=is_mapping,
+        is_inverted=kind is bool and one.default is True and "/" not in flags,
+    )
 
 
 @cache
@@ -263,3 +267,124 @@ def made(record: type[Options], values: Mapping[str, Any]) -> Any:
         flags = [one.flag for one in fields(record) if one.option is not HIDDEN]
         raise UsageError(f"{' and '.join(flags)} go together")
     return record(**given)
+
+
+def path_text(path: StrPath | None) -> str | None:
+    """A path as a text."""
+    return None if path is None else os.fspath(path)
+
+
+def with_keywords(function: F) -> F:
+    """A function whose parameters that are options records may be given field by field: `dry_run=True`.
+
+    Its own `**fields` stands for these keywords in its definition, and stays empty. An error whose message
+    names an option has its field as `option`, and says `field=...` in place of the flag to who calls from
+    Python. In a notebook progress is shown where no `on_progress` is given.
+    """
+    signature = inspect.signature(function)
+    records = {
+        parameter.name: kind
+        for parameter in signature.parameters.values()
+        for kind in (parameter.annotation, *get_args(parameter.annotation))
+        if isinstance(kind, type) and issubclass(kind, Options)
+    }
+    options = {name: option for record in records.values() for name, option in options_of(record).items()}
+    names = {f"--{name.replace('_', '-')}": name for name in signature.parameters} | {"-o": "out"}
+    for option in options.values():
+        names |= _names_by_flag(option)
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        __tracebackhide__ = True  # which IPython and pytest read
+        is_outermost = not CALLER.is_command_line and not INSIDE.get()
+        token = INSIDE.set(True)
+        try:
+            _fill(function.__name__, signature, records, arguments, keywords)
+            has_own = "on_progress" not in signature.parameters or keywords.get("on_progress") is not None
+            with nullcontext() if has_own or not is_outermost else notebook_progress() as line:
+                if line is not None:
+                    keywords["on_progress"] = line
+                return function(*arguments, **keywords)
+        except BaseException as error:
+            refusal = error if isinstance(error, EaglectlError) else input_error(error)
+            if refusal is None:
+                raise
+            _name_option(refusal, names, is_outermost=is_outermost)
+            raise (refusal.with_traceback(None) if is_outermost else refusal) from None
+        finally:
+            INSIDE.reset(token)
+
+    call.__signature__ = _signature(signature, options)  # type: ignore[attr-defined]
+    rows = [f"    {name}: {option.option.help}" for name, option in options.items() if option.option.help]
+    head = f"{inspect.getdoc(function) or ''}\n\nOptions, in a record or as keyword arguments:"
+    call.__doc__ = "\n".join([head, *rows])
+    return call  # type: ignore[return-value]
+
+
+def _fill(
+    function: str,
+    signature: inspect.Signature,
+    records: Mapping[str, type[Options]],
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+) -> None:
+    """Make records of the keywords that are fields of them. Raises TypeError for one that is none's."""
+    given = {name: keywords.pop(name) for name in [*keywords] if name not in signature.parameters}
+    bound = signature.bind_partial(*arguments, **keywords).arguments
+    for parameter, record in records.items():
+        value, kind = bound.get(parameter), signature.parameters[parameter].annotation
+        # not `destination` of upload, which may be a text too
+        if not isinstance(value, record | None) and kind in (record, record | None):
+            first = next(iter(options_of(record)))
+            raise TypeError(
+                f"{function}() takes {record.__name__} as {parameter}, not {type(value).__name__}; give"
+                f" options by name: {first}=..."
+            )
+        # its fields, and the options of the records in it
+        inner = {*options_of(record), *(field.name for field in fields(record))}
+        own = {name: given.pop(name) for name in [*given] if name in inner}
+        if own and value is not None:
+            raise UsageError(f"{parameter} is given beside {', '.join(own)}; write all into one")
+        if own:
+            keywords[parameter] = made(record, own)
+    if given:
+        raise TypeError(f"{function}() got an unexpected keyword argument {next(iter(given))!r}")
+
+
+def _signature(signature: inspect.Signature, options: Mapping[str, Field]) -> inspect.Signature:
+    kept = [one for one in signature.parameters.values() if one.kind != inspect.Parameter.VAR_KEYWORD]
+    added = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=option.shown_default,
+            annotation=option.kind if option.shown_default is not None else option.kind | None,
+        )
+        for name, option in options.items()
+        if name not in signature.parameters
+    ]
+    return signature.replace(parameters=[*kept, *added])
+
+
+def _names_by_flag(option: Field) -> dict[str, str]:
+    """What Python writes for each flag of an option: its name, and for an off switch its value too."""
+    names = {}
+    for flags in option.flags:
+        on, _, off = flags.partition("/")
+        names[on] = f"{option.name}=False" if option.is_inverted else option.name
+        if off:
+            names[off] = f"{option.name}={None if option.record else False}"
+    return names
+
+
+def _name_option(error: EaglectlError, names: Mapping[str, str], *, is_outermost: bool) -> None:
+    """Give an error the option that its message names first, and to callers from Python its name there.
+
+    Inside, where messages are read and joined, they keep the flags; commands, between backticks, do always.
+    """
+    text = str(error)
+    named = (names[flag].partition("=")[0] for flag in COMMAND_OR_FLAG.findall(text) if flag in names)
+    error.option = error.option or next(named, "")
+    if is_outermost:
+        text = COMMAND_OR_FLAG.sub(lambda match: names.get(match[0], match[0]), text)
+        error.args = (text, *error.args[1:])

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
 from importlib import import_module
 from typing import Any
 
@@ -28,6 +27,18 @@ class Progress(Struct, frozen=True):
     unit: str = ""
     seconds: float | None = None
     whole: str = ""
+
+    @property
+    def counted(self) -> str:
+        """How much of the stage is done and how long the rest takes, or "", behind the stage's name."""
+        text = ""
+        if self.total is not None and self.unit == "bytes":
+            unit, name = (1e6, "MB") if self.total >= 1e7 else (1e3, "kB")
+            text = f" {self.done / unit:,.0f} of {self.total / unit:,.0f} {name}"
+        elif self.total is not None:
+            unit_name = "" if self.unit == self.stage else f" {self.unit}"
+            text = f" {self.done:,} of {self.total:,}{unit_name}"
+        return text if self.seconds is None else f"{text}, about {duration(self.seconds)} left"
 
 
 OnProgress = Callable[[Progress], None]
@@ -110,18 +121,14 @@ class StagedWork:
         """Report the step, with how long the rest of the command takes where that can be told."""
         if self.on_progress is None:
             return
-        share = progress.done / (progress.total or 1)
-        if progress.stage != self.stage or share < self.share:
-            names = [name for name, _ in self.later]
-            is_next = bool(progress.total) and progress.stage in names
-            if is_next:
+        share, names = progress.done / (progress.total or 1), [name for name, _ in self.later]
+        is_same = progress.stage == self.stage and share >= self.share
+        if progress.total and (is_same or progress.stage in names):
+            if not is_same:
                 place = names.index(progress.stage)
                 self.finished += self.weight
                 self.stage, self.weight = self.later[place]
                 self.later = self.later[place + 1 :]
-        else:
-            is_next = bool(progress.total)
-        if is_next:
             self.share = share
             self.began = self.began or time.perf_counter()
             rest = (1 - share) * self.weight + sum(weight for _, weight in self.later)
@@ -150,35 +157,26 @@ def notebook_progress() -> Iterator[OnProgress | None]:
     if not hasattr(get_shell() if get_shell else None, "kernel"):
         yield None
         return
-    handle: Any = None
-    stage, shown = "", 0.0
+    from html import escape  # late: its table of names
 
-    def show(text: str, html: str) -> None:
-        nonlocal handle
-        data = {"text/plain": text, "text/html": html}
-        if handle is None:
-            handle = import_module("IPython.display").display(data, raw=True, display_id=True)
-        else:
-            handle.update(data, raw=True)
+    empty = {"text/plain": "", "text/html": ""}
+    line: Any = import_module("IPython.display").display(empty, raw=True, display_id=True)
+    stage, shown = "", 0.0
 
     def on_progress(progress: Progress) -> None:
         nonlocal stage, shown
-        now = time.monotonic()
-        if progress.stage == stage and now - shown < PAUSE:
+        if progress.stage == stage and time.monotonic() - shown < PAUSE:
             return
-        stage, shown = progress.stage, now
-        count, value = "", ""
-        if progress.total is not None:
-            count = f" {progress.done:,} of {progress.total:,} {progress.unit}"
-            value = f' value="{progress.done}" max="{progress.total}"'
-        left = "" if progress.seconds is None else f", about {duration(progress.seconds)} left"
-        text = f"{printable(stage)}{count}{left}"
-        show(text, f"<progress{value}></progress> {escape(text)}")
+        stage, shown = progress.stage, time.monotonic()
+        value = "" if progress.total is None else f' value="{progress.done}" max="{progress.total}"'
+        text = f"{printable(stage)}{progress.counted}"
+        bar = f"<progress{value}></progress> {escape(text)}"
+        line.update({"text/plain": text, "text/html": bar}, raw=True)
 
     try:
         yield on_progress
     finally:
-        show("", "")
+        line.update(empty, raw=True)
 
 
 # who gets notices, if anybody does

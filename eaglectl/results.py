@@ -15,11 +15,11 @@ class Inspection(Result, frozen=True):
     """What `inspect` returns.
 
     `verdicts` covers every known release, `requested` those of the `engines` argument; `commands` holds the
-    command that launches each engine, `convert` the one that converts the source. `unchecked` are files of
-    a Hub repository of which bytes were read that no digest covers, as headers are parts of their files.
-    `target` names the target and states how it was found, `target_digest` is the SHA-256 of its config.json.
-    `findings` are those of all rules on what was read. `coverage` is what the draft vocabulary holds of the
-    texts or counts that were given.
+    command that launches each engine, `convert` the one that converts the source, `validate` the one that
+    reads its weights. `unchecked` are files of a Hub repository of which bytes were read that no digest
+    covers, as headers are parts of their files. `target` names the target and states how it was found,
+    `target_digest` is the SHA-256 of its config.json. `findings` are those of all rules on what was read.
+    `coverage` is what the draft vocabulary holds of the texts or counts that were given.
     """
 
     source: str
@@ -30,6 +30,7 @@ class Inspection(Result, frozen=True):
     requested: "tuple[eaglectl.Verdict, ...]"
     commands: Mapping[str, str]
     convert: str
+    validate: str
     unchecked: tuple[str, ...] = ()
     target: str = ""
     target_digest: str = ""
@@ -92,28 +93,31 @@ class Conversion(Result, frozen=True):
         return {row.verdict.engine: row.command for row in self.serving if row.is_served}
 
 
-class EngineReadiness(Result, frozen=True):
-    """What one engine does with a drafter as stored and converted.
+class ServedFiles(Struct, frozen=True):
+    """What one engine does with a drafter's files: `report` is the run of it, else `gap` why there is none.
 
-    `engine` is its name or a server's URL, `stored` and `converted` the runs where there are any, and the
-    gaps why there are none. `stored_reading`: the reference ran the stored files as the engine reads them.
-    `converted_outcome` is None where nothing was converted for it. `command` starts the engine with the files
-    that it runs as trained, and `measure_command` measures it then, where `ready` cannot run it itself.
+    `reading`: the reference ran them as the engine reads them, which is not as they were trained.
+    """
+
+    outcome: ServedAs
+    reasons: tuple[str, ...] = ()
+    report: "eaglectl.SmokeReport | None" = None
+    gap: str = ""
+    reading: "eaglectl.NetworkReading | None" = None
+
+
+class EngineReadiness(Result, frozen=True):
+    """What one engine, or the server at a URL, does with a drafter as stored and converted.
+
+    `converted` is None where nothing was converted for it. `command` starts the engine with the files that
+    it runs as trained.
     """
 
     engine: str
     release: str
-    stored_outcome: ServedAs
-    stored_reasons: tuple[str, ...]
-    stored: "eaglectl.SmokeReport | None" = None
-    stored_gap: str = ""
-    stored_reading: "eaglectl.NetworkReading | None" = None
-    converted_outcome: ServedAs | None = None
-    converted_reasons: tuple[str, ...] = ()
-    converted: "eaglectl.SmokeReport | None" = None
-    converted_gap: str = ""
+    stored: ServedFiles
+    converted: ServedFiles | None = None
     command: str = ""
-    measure_command: str = ""
 
     @property
     def label(self) -> str:
@@ -121,29 +125,19 @@ class EngineReadiness(Result, frozen=True):
         return f"{self.engine}=={self.release}"
 
     @property
-    def final_outcome(self) -> ServedAs:
+    def final(self) -> ServedFiles:
         """What it does with the files that shall be served."""
-        return self.stored_outcome if self.converted_outcome is None else self.converted_outcome
+        return self.converted or self.stored
 
     @property
     def is_serving(self) -> bool:
         """Whether it runs these files as trained."""
-        return self.final_outcome.is_served
+        return self.final.outcome.is_served
 
     @property
     def is_right_twice(self) -> bool:
         """Whether it runs the stored files as trained too, and another engine needed the conversion."""
-        return self.converted_outcome is not None and self.stored_outcome.is_served
-
-    @property
-    def final(self) -> "eaglectl.SmokeReport | None":
-        """The run of these files; None where there is none."""
-        return self.stored if self.converted_outcome is None else self.converted
-
-    @property
-    def final_gap(self) -> str:
-        """Why there is no run of these files."""
-        return self.stored_gap if self.converted_outcome is None else self.converted_gap
+        return self.converted is not None and self.stored.outcome.is_served
 
 
 class Readiness(Result, frozen=True):
@@ -153,8 +147,7 @@ class Readiness(Result, frozen=True):
     kept, None for a temporary folder, and `plan_command` the command that writes it. `report` is of the
     output. `reason` is why it is not ready, or what to look into where it is, `diagnosis` the cause of low
     acceptance where that was looked for, `published` what others reached with drafters of this target.
-    `is_named`: the engines were asked for. `reused` names what an earlier call measured. `speed_gap`: why
-    --speed has measured nothing.
+    `is_named`: the engines were asked for.
     """
 
     source: str
@@ -171,8 +164,6 @@ class Readiness(Result, frozen=True):
     published: "eaglectl.Published | None" = None
     seconds: float = 0.0
     is_named: bool = False
-    reused: tuple[str, ...] = ()
-    speed_gap: str = ""
 
     def __fspath__(self) -> str:
         return _written(self.out or (None if self.plan_command else Path(self.source)), "ready")
@@ -184,7 +175,9 @@ class Readiness(Result, frozen=True):
         One whose acceptance was measured comes before others, then one that a conversion was needed for.
         """
         serving = [state for state in self.engines if state.is_serving]
-        return min(serving, key=lambda state: (state.final is None, state.is_right_twice), default=None)
+        return min(
+            serving, key=lambda state: (state.final.report is None, state.is_right_twice), default=None
+        )
 
 
 def _written(out: Path | None, function: str) -> str:

@@ -54,8 +54,7 @@ def without_secrets(argument: str) -> str:
     """An argument or a label without name, password and secret values of the URL that it is, and tokens."""
     if not URL.match(argument):
         return without_tokens(URL.sub(masked_url, argument))
-    spaces = re.sub(r"[\x00-\x20\x7f]", lambda letter: f"%{ord(letter[0]):02X}", argument)
-    return masked(spaces)
+    return masked(re.sub(r"[\x00-\x20\x7f]", lambda letter: f"%{ord(letter[0]):02X}", argument))
 
 
 def can_type(argument: str) -> bool:
@@ -74,15 +73,12 @@ def split(line: str) -> list[str]:
 
 
 def _is_kept(word: str) -> bool:
-    """Whether the word stays as it is wherever it is shown."""
     return "`" not in word and "::" not in word and inert(visible(word)) == word
 
 
 def _escaped(letter: str) -> str:
-    if letter in LETTERS:
-        return LETTERS[letter]
-    if letter not in ACTIVE and escaped(letter) == letter:
-        return letter
+    if letter in LETTERS or (letter not in ACTIVE and escaped(letter) == letter):
+        return LETTERS.get(letter, letter)
     return "".join(f"\\{byte:03o}" for byte in letter.encode("utf-8", "surrogateescape"))
 
 

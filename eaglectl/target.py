@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,19 @@ from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Target
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
-from eaglectl.files.checkpoint import Checkpoint, read_checkpoint, read_config
+from eaglectl.files.checkpoint import Checkpoint, open_folder, open_source, read_checkpoint, read_config
 from eaglectl.files.files import MIB
 from eaglectl.files.front_matter import front_matter
 from eaglectl.files.header import parse_json
-from eaglectl.files.hub_cache import SCHEME, is_repo_name
 from eaglectl.files.layout import CARD, CONFIG, RECORD, has_weights
-from eaglectl.files.opening import open_folder, open_source
-from eaglectl.files.source import FolderSource, Source
+from eaglectl.files.source import SCHEME, FolderSource, Source, is_repo_name
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.config_keys import at
 from eaglectl.formats.format import Answers
 from eaglectl.formats.other_drafters import drafter_mark
 from eaglectl.formats.reader import read_drafter, read_target
-from eaglectl.keywords import StrPath, with_keywords
-from eaglectl.options import options_of
+from eaglectl.options import StrPath, path_text, with_keywords
 
 # config keys that name the target
 KEYS = tuple(dict.fromkeys(format.target_key for format in FORMATS if format.target_key))
@@ -99,24 +96,23 @@ def named_choices(
     `others` are targets that are named elsewhere: name -> where.
     """
     for text, where in {**named_targets(source), **(others or {})}.items():
-        why = "that is no folder with a config.json here"
+        place, found, why = None, "", "that is no folder with a config.json here"
         if is_repo_name(text):
             what = "its weights are" if needs_weights else "it is"
             why = f"{what} neither in a folder of that name nor in the Hub client's cache"
         if _is_within(text, source):
             why = "that lies in the checkpoint itself, whose target is another model"
         elif (place := _place(text, needs_weights=needs_weights)) is not None:
-            folder = "" if place == text else f" ({place})"
-            yield TargetChoice(text, place, f"{text}{folder}, which {where} names; --target takes another")
-            continue
+            found = "" if place == text else f" ({place})"
         elif may_fetch and not needs_weights and is_repo_name(text):
-            if not (error := _fetch_error(text)):
-                yield TargetChoice(
-                    text, text, f"{text} on the Hub, which {where} names; --target takes another"
-                )
-                continue
-            why = f"{why}, nor can its config.json be read from the Hub: {error}"
-        yield TargetChoice(text, missing=f"{where} names {text}, and {why}")
+            if error := _fetch_error(text):
+                why = f"{why}, nor can its config.json be read from the Hub: {error}"
+            else:
+                place, found = text, " on the Hub"
+        if place is None:
+            yield TargetChoice(text, missing=f"{where} names {text}, and {why}")
+        else:
+            yield TargetChoice(text, place, f"{text}{found}, which {where} names; --target takes another")
 
 
 def fitting_target(choice: TargetChoice, checkpoint: Checkpoint, answers: Answers) -> TargetChoice:
@@ -128,12 +124,11 @@ def fitting_target(choice: TargetChoice, checkpoint: Checkpoint, answers: Answer
     except EaglectlError:
         return choice  # what is wrong is reported by who reads it next
     reasons = [note.text for note in notes if note.topic.startswith("target-")]
-    if drafter_mark(read_config(target_source(choice.place))):
+    if drafter_mark(read_config(target_source(choice.place), is_target=True)):
         reasons = ["it is a drafter itself"]
-    if not reasons:
-        return choice
     named = choice.how.partition("; ")[0]
-    return TargetChoice(how=f"not taken: {named}; {'; '.join(reasons)}", missing=f"{named} does not fit it")
+    unfit = TargetChoice(how=f"not taken: {named}; {'; '.join(reasons)}", missing=f"{named} does not fit it")
+    return unfit if reasons else choice
 
 
 def named_targets(source: Source) -> Mapping[str, str]:
@@ -164,10 +159,11 @@ def target_names(place: str, drafter: Source | None = None) -> dict[str, str]:
     stated = {str(origin): f"_name_or_path in its {CONFIG}"}
     for name, where in named_targets(drafter).items() if drafter is not None else ():
         stated.setdefault(name, f"{where} of the drafter")
-    names = {source.label: "its repository"} if "/" in source.label else {}
-    for name in filter(is_repo_name, stated):
-        names.setdefault(name, stated[name])
-    return {**names, **({} if "/" in source.label else {source.label: "its folder's name"})}
+    names = {name: where for name, where in stated.items() if is_repo_name(name)}
+    if "/" not in source.label:
+        return {**names, source.label: "its folder's name"}
+    own = {source.label: "its repository"}
+    return own | names | own
 
 
 def base_models(source: Source) -> list[str]:
@@ -176,16 +172,13 @@ def base_models(source: Source) -> list[str]:
 
 
 def _small_file(source: Source, name: str) -> bytes:
-    try:
-        if name not in source.names() or source.size(name) > MAX_CARD:
-            return b""
-        return source.read(name)
-    except EaglectlError:
-        return b""
+    with suppress(EaglectlError):
+        if name in source.names() and source.size(name) <= MAX_CARD:
+            return source.read(name)
+    return b""
 
 
 def _is_within(text: str, source: Source) -> bool:
-    """Whether a path leads to the checkpoint or below it, by its letters or by its links."""
     if not isinstance(source, FolderSource) or not os.path.lexists(text):
         return False
     # realpath does not raise for a link to itself
@@ -193,7 +186,7 @@ def _is_within(text: str, source: Source) -> bool:
         {Path(os.path.abspath(path)), Path(os.path.realpath(path))}  # noqa: PTH100
         for path in (source.root, text)
     )
-    return any(place == root or root in place.parents for root in own for place in places)
+    return any(place.is_relative_to(root) for root in own for place in places)
 
 
 def _place(text: str, *, needs_weights: bool = False) -> str | None:
@@ -201,11 +194,9 @@ def _place(text: str, *, needs_weights: bool = False) -> str | None:
 
     A relative path may not lead upwards. `needs_weights`: with its weights.
     """
-    source = None
+    source, place = None, text
     if os.path.isfile(os.path.join(text, CONFIG)):  # noqa: PTH113, PTH118
-        place, source = text, FolderSource(Path(text))
-        if ".." in source.root.parts:
-            return None
+        source = None if ".." in Path(text).parts else FolderSource(Path(text))
     elif is_repo_name(text) and not os.path.lexists(text):
         from eaglectl.files.hub import open_cached
 
@@ -254,12 +245,18 @@ def runnable_target(
     """
     if given is not None:
         return TargetChoice(given, given)
+    choice = named_target(source, answers, needs_weights=needs_weights)
+    if choice.place is None:
+        raise UsageError(f"{verb} runs the target; pass --target with its folder ({choice.missing})")
+    return choice
+
+
+def named_target(source: str, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
+    """The target that a checkpoint names, where it is here and fits it."""
     original = open_folder(source)
     choice = choose_target(original, None, needs_weights=needs_weights)
     with suppress(UnreadableError):  # pickles are read when they are converted
         choice = fitting_target(choice, read_checkpoint(original), answers)
-    if choice.place is None:
-        raise UsageError(f"{verb} runs the target; pass --target with its folder ({choice.missing})")
     return choice
 
 
@@ -284,8 +281,7 @@ def open_target(target: StrPath | None, name: str | None = None) -> Target:
 
     `name` is what published files call it; a repository's own where none is given and the drafter names none.
     """
-    text = None if target is None else os.fspath(target)
-    return TargetChoice(text, text).known(name)
+    return TargetChoice(path_text(target), path_text(target)).known(name)
 
 
 def known_target(text: str, source: Source, config: Mapping[str, Any], name: str | None = None) -> Target:
@@ -321,16 +317,6 @@ def target_source(text: str) -> Source:
             raise UsageError(f"--target {text}: give the target's folder, or its config.json")
         return FolderSource(path.parent)
     return open_source(text, is_config_enough=True)
-
-
-def parse_answers(
-    aux_layers: str | None, aux_convention: str | None, semantics: Sequence[str], *, assume: bool = False
-) -> Answers:
-    """Answers from the texts of command-line options. Raises UsageError."""
-    given = {"aux_layers": aux_layers, "aux_convention": aux_convention, "semantics": semantics}
-    options = options_of(Answers)
-    values = {name: options[name].of_text(text) for name, text in given.items() if text}
-    return Answers(**values, assume=assume)
 
 
 def check_timeout(seconds: float) -> None:

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -22,16 +21,15 @@ from eaglectl.text import duration, escaped, inert, masked, printable
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
     from rich.progress import Progress as RichProgress
-    from rich.progress import ProgressColumn
 
     from eaglectl.report.terminal import Console
 
 # columns of output that goes to a file or a pipe
 FIXED_WIDTH = 160
-# bytes that take seconds to hash
-LARGE = 500_000_000
 # seconds of work that are announced without a terminal too
 LONG = 60.0
+# bytes whose reading or writing is announced without a terminal
+LARGE = 500_000_000
 # an estimate that is off by this factor is said again
 WRONG = 1.5
 STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -67,9 +65,7 @@ class OutputSettings(Struct):
         console = self.rich_console(stream)
         with console.capture() as capture:
             paint(Console(console))
-        lines = capture.get().splitlines()
-        if not console.is_terminal:
-            lines = [line.rstrip() for line in lines]
+        lines = (line if console.is_terminal else line.rstrip() for line in capture.get().splitlines())
         _write((inert(_escaped_but(STYLE, line)) for line in lines), stream)
 
     def warn(self, text: str) -> None:
@@ -78,9 +74,9 @@ class OutputSettings(Struct):
 
 
 class ProgressBar:
-    """An OnProgress callback that draws a bar on stderr; without a terminal, one line for large amounts.
+    """An OnProgress callback that draws a bar on stderr.
 
-    Where the time of the rest is estimated, the bar counts it down; without a terminal a line says it from
+    Where the time of the rest is estimated, it stands beside the bar; without a terminal a line says it from
     LONG on, and again where it was wrong.
     """
 
@@ -91,18 +87,17 @@ class ProgressBar:
         self.clock = time.monotonic
         # the stage, and whether it is counted
         self.shown = ("", False)
-        # when the rest of the stage ends, where that was timed, and the ends that a line said
-        self.end: float | None = None
+        # when the rest of a stage ends, as a line said
         self.announced: dict[str, float] = {}
         self.bar: RichProgress | None = None
         # several threads may report at the same time
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
     def __enter__(self) -> "ProgressBar":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self.stop()
 
     def __call__(self, progress: Progress) -> None:
         """Show `progress`; a new stage replaces the bar, a finished stage removes it."""
@@ -110,86 +105,48 @@ class ProgressBar:
             with self.lock:
                 (self._update if self.has_terminal else self._print_lines)(progress)
 
-    def pause(self) -> None:
-        """Take the bar away, for a question."""
+    def stop(self) -> None:
+        """Take the bar away, at the end or for a question; the next step brings it back."""
         with self.lock:
-            self._stop()
+            if self.bar is not None:
+                self.bar.stop()
+            self.bar = None
 
     def _update(self, progress: Progress) -> None:
-        is_finished = progress.total is not None and progress.done >= progress.total
-        if self.shown != (progress.stage, progress.total is not None):
-            self._stop()
-        if self.bar is None and not is_finished:
-            self._start(progress)
-        if progress.seconds is not None:
-            self.end = self.clock() + progress.seconds
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=progress.done, total=progress.total)
-        if is_finished:
-            self._stop()
-
-    def _start(self, progress: Progress) -> None:
-        from rich.progress import BarColumn, TextColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
-        self.bar = RichProgress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            *self._columns(progress),
-            console=self.settings.rich_console(sys.stderr),
-            transient=True,
-            redirect_stdout=False,  # but stderr, so that a notice stands above the bar
-            get_time=self.clock,
-        )
-        self.bar.add_task(printable(progress.stage), total=progress.total)
+        is_finished = progress.total is not None and progress.done >= progress.total
+        if self.shown != (progress.stage, progress.total is not None):
+            self.stop()
+        text = printable(f"{progress.stage}{progress.counted}")
+        if self.bar is None and not is_finished:
+            self.bar = RichProgress(
+                BarColumn(),
+                TextColumn("{task.description}", markup=False),
+                TimeElapsedColumn(),
+                console=self.settings.rich_console(sys.stderr),
+                transient=True,
+                redirect_stdout=False,  # but stderr, so that a notice stands above the bar
+            )
+            self.bar.add_task(text, total=progress.total)
+            self.bar.start()
         self.shown = progress.stage, progress.total is not None
-        self.bar.start()
-
-    def _stop(self) -> None:
         if self.bar is not None:
-            self.bar.stop()
-        self.bar = self.end = None
-
-    def _columns(self, progress: Progress) -> "list[ProgressColumn]":
-        """The columns after the bar: bytes as sizes and a rate, all else as counts, and the time left."""
-        from rich.progress import (
-            DownloadColumn,
-            MofNCompleteColumn,
-            ProgressColumn,
-            Task,
-            TimeElapsedColumn,
-            TransferSpeedColumn,
-        )
-        from rich.text import Text
-
-        class TimeLeft(ProgressColumn):  # as it was timed, else at the pace so far (rich's needs two steps)
-            def render(column, task: Task) -> Text:
-                if self.end is not None:
-                    seconds = self.end - self.clock()
-                elif task.completed and task.total is not None:
-                    seconds = (task.elapsed or 0.0) / task.completed * (task.total - task.completed)
-                else:
-                    return Text("-:--:--")
-                return Text(str(timedelta(seconds=max(round(seconds), 0))))
-
-        if progress.total is None:
-            return [TimeElapsedColumn()]
-        if progress.unit == "bytes":
-            return [DownloadColumn(), TransferSpeedColumn()]
-        return [MofNCompleteColumn(), TimeLeft()]
+            self.bar.update(
+                self.bar.task_ids[0], completed=progress.done, total=progress.total, description=text
+            )
+        if is_finished:
+            self.stop()
 
     def _print_lines(self, progress: Progress) -> None:
-        """Say that a stage begins whose bytes take seconds, and how long the rest takes."""
-        total = progress.total or 0
+        total, seconds, work = progress.total or 0, progress.seconds or 0.0, progress.whole or progress.stage
         if progress.unit == "bytes" and total >= LARGE and self.shown != (progress.stage, True):
             self.shown = progress.stage, True
             say(f"{progress.stage} {total / 1e9:.1f} GB", sys.stderr)
-        seconds, work = progress.seconds, progress.whole or progress.stage
-        if seconds is None or seconds < LONG:
-            return
         now = self.clock()
         before = self.announced.get(work, now) - now
-        if before <= 0 or not before / WRONG < seconds < before * WRONG:
+        if seconds >= LONG and (before <= 0 or not before / WRONG < seconds < before * WRONG):
             self.announced[work] = now + seconds
             say(f"{work} takes about {duration(seconds)} more", sys.stderr)
 
@@ -264,8 +221,9 @@ class Guard:
 
     def write(self, text: str) -> int:
         """Write text with control characters escaped; on a terminal those of progress bars are kept."""
-        is_kept = self.unguarded.isatty()
-        lines = (_escaped_but(BAR, line) if is_kept else escaped(line) for line in text.split("\n"))
+        lines = (
+            _escaped_but(BAR, line) if self.unguarded.isatty() else escaped(line) for line in text.split("\n")
+        )
         self.unguarded.write("\n".join(inert(masked(line)) for line in lines))
         return len(text)
 

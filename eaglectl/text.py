@@ -133,9 +133,8 @@ def shortened(text: str, most: int = LONGEST) -> str:
     """Return at most `most` characters of the text: its ends, and how much was left out between them."""
     if len(text) <= most:
         return text
-    left_out = len(text) - most + 40
-    end = (len(text) - left_out) // 2
-    return f"{text[: len(text) - left_out - end]}(... {left_out:,} characters ...){text[-end:]}"
+    left_out, end = len(text) - most + 40, (most - 40) // 2
+    return f"{text[: most - 40 - end]}(... {left_out:,} characters ...){text[-end:]}"
 
 
 def brief(name: str) -> str:

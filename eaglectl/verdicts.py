@@ -3,6 +3,7 @@
 A member is its own text: the terminal, pages, JSON documents and the Python API have this wording.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -13,6 +14,16 @@ class CheckVerdict(StrEnum):
     FAIL = "fail"
     COULD_NOT_LOOK = "could-not-look"
     SKIPPED = "skipped"
+
+
+class FirstWord(StrEnum):
+    """How the text of every command begins; DONE: nothing was judged."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    COULD_NOT_LOOK = "could not look"
+    SKIPPED = "skipped"
+    DONE = "done"
 
 
 class ServedAs(StrEnum):
@@ -159,3 +170,21 @@ class ReadingOutcome(StrEnum):
     TOO_FEW_PROMPTS = "too few prompts"
     LATE_POSITIONS_ONLY = "late positions only"
     NO_BETTER = "no better"
+
+
+# of verdicts by their text: CheckVerdict, DiffVerdict and VerifyVerdict spell alike what they share
+FIRST_WORDS: Mapping[str, FirstWord] = {
+    CheckVerdict.PASS: FirstWord.PASS,
+    CheckVerdict.FAIL: FirstWord.FAIL,
+    CheckVerdict.COULD_NOT_LOOK: FirstWord.COULD_NOT_LOOK,
+    CheckVerdict.SKIPPED: FirstWord.SKIPPED,
+    DiffVerdict.EQUAL: FirstWord.PASS,
+    DiffVerdict.SAME_HEADERS: FirstWord.PASS,
+    DiffVerdict.DIFFERS: FirstWord.FAIL,
+    UploadOutcome.MISMATCH: FirstWord.FAIL,
+}
+
+
+def first_word(verdict: str) -> FirstWord:
+    """The word that the text of a command with this verdict begins with."""
+    return FIRST_WORDS.get(verdict, FirstWord.DONE)

@@ -16,7 +16,7 @@ from eaglectl.formats.config_keys import (
 )
 from eaglectl.formats.format import Format
 from eaglectl.formats.published import PublishedFile
-from eaglectl.judge.policy_file import PolicyTable
+from eaglectl.judge.rule import PolicyTable
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 

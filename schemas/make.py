@@ -1,6 +1,6 @@
 """Write config-<name>.schema.json for every producer from its declaration in eaglectl/formats/producers/.
 
-And NAME.schema.json of every JSON document, from its type in schemas/parts/, and
+And NAME.schema.json of every JSON document, from its table of keys and its records, and
 published.schema.json, of the figures of others, from their records in eaglectl/formats/published.py.
 """
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.format import Format
-from schemas.documents import DOCUMENTS, document_schema, schema_name
+from schemas.documents import DOCUMENTS, document_schema
 from schemas.files import config_schema, policy_schema, published_schema, pyproject_schema
 
 HERE = Path(__file__).parent
@@ -28,7 +28,7 @@ def path(format: Format) -> Path:
 def texts() -> dict[Path, str]:
     """Every schema file with its text; formats that share a schema share the first one's."""
     configs = {path(format): config_schema(format) for format in reversed(FORMATS)}
-    documents = {HERE / f"{schema_name(kinds[0])}.schema.json": document_schema(kinds) for kinds in DOCUMENTS}
+    documents = {HERE / f"{name}.schema.json": document_schema(name) for name in DOCUMENTS}
     schemas = {**configs, **documents, **FILES, HERE / "published.schema.json": published_schema()}
     return {file: json.dumps(schema, indent=2) + "\n" for file, schema in schemas.items()}
 

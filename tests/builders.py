@@ -187,6 +187,16 @@ def drafter_folder(
     return folder
 
 
+def target_of(folder: Path, tensors: Mapping[str, Stored] | None = None, **config: Any) -> Path:
+    """The folder of a target that fits the good drafter: its config with changes, and these weights."""
+    folder.mkdir()
+    whole = {"model_type": "llama", "num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB}
+    (folder / "config.json").write_text(json.dumps(whole | config))
+    if tensors is not None:
+        write_safetensors(folder / "model.safetensors", tensors)
+    return folder
+
+
 def converted_folder(parent: Path, name: str = "out", *, config: Mapping[str, Any] | None = None) -> Path:
     """The folder of such a drafter with a record that lists its files, as `--force` replaces one."""
     folder = drafter_folder(parent, name, config=config)
@@ -331,11 +341,11 @@ def loaded_after(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def on_a_terminal(command: list[str]) -> tuple[int, str]:
+def on_a_terminal(command: list[str], answers: bytes = b"y\n" * 50) -> tuple[int, str]:
     """Exit code and output of a process on a terminal of its own, where every question is answered by y."""
     ours, theirs = pty.openpty()
     try:
-        os.write(ours, b"y\n" * 50)
+        os.write(ours, answers)
         process = subprocess.Popen(
             command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
         )

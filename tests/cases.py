@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from eaglectl.formats.format import Answers
+from tests.builders import Stored, read_safetensors
 from tests.conftest import FIXTURES
 
 
@@ -38,11 +38,23 @@ class Case:
     def answered(self) -> Answers:
         return Answers(self.aux_layers, self.aux_convention, self.answers)  # type: ignore[arg-type]
 
+    @property
+    def options(self) -> list[str]:
+        """The answers as the command line takes them."""
+        words = [f"--source-semantics={key}={value}" for key, value in self.answers.items()]
+        words += [f"--aux-convention={self.aux_convention}"] if self.aux_convention else []
+        return words + ([f"--aux-layers={','.join(map(str, self.aux_layers))}"] if self.aux_layers else [])
+
 
 STORED = {"rope": "stored"}
 # as engines compute it; that its code norms twice since is a doubt of its own (tests/test_doubts.py)
 NORMED_ONCE = {"modelopt": "pre-689"}
 DEFAULT = (2, 4, 5)
+OF_MODELOPT = {**STORED, **NORMED_ONCE}
+MLA: Mapping[str, Any] = {"attention": "MLA", "draft_vocab": 256, "answers": STORED}
+MODELOPT: Mapping[str, Any] = {"producer": "modelopt", "answers": OF_MODELOPT}
+MEGATRON: Mapping[str, Any] = {"producer": "modelopt-megatron", "layers": 2, "draft_vocab": 256}
+SGLANG: Mapping[str, Any] = {"boundaries": DEFAULT, "aux_convention": "output", "back": "sglang"}
 
 
 def stated_cases() -> Iterator[Case]:
@@ -71,50 +83,25 @@ CASES: tuple[Case, ...] = (
     Case("specforge/peagle", "native", layers=2, answers={"mask_token_id": "255"}, back="vllm"),
     Case("torchspec/llama", "torchspec", draft_vocab=256),
     Case("torchspec/llama-vllm", "torchspec", draft_vocab=256, back="lightseekorg"),
-    Case("torchspec/mla", "torchspec", attention="MLA", boundaries=DEFAULT, draft_vocab=256, answers=STORED),
-    Case("torchspec/mla-deepseek-v3", "torchspec", attention="MLA", draft_vocab=256, answers=STORED),
+    Case("torchspec/mla", "torchspec", boundaries=DEFAULT, **MLA),
+    Case("torchspec/mla-deepseek-v3", "torchspec", **MLA),
     Case("torchspec/dcp", "torchspec", draft_vocab=256, is_pickled=True, back="torchspec"),
     Case("torchspec/dcp-2ranks", "torchspec", is_pickled=True, back="torchspec"),
-    Case(
-        "lightseekorg/mla",
-        "torchspec-vllm",
-        attention="MLA",
-        boundaries=(2, 4, 6),
-        draft_vocab=256,
-        answers=STORED,
-    ),
-    Case(
-        "lightseekorg/mla-eagle3.1",
-        "lightseekorg",
-        "3.1",
-        "MLA",
-        boundaries=(2, 4, 6),
-        draft_vocab=256,
-        answers=STORED,
-    ),
+    Case("lightseekorg/mla", "torchspec-vllm", boundaries=(2, 4, 6), **MLA),
+    Case("lightseekorg/mla-eagle3.1", "lightseekorg", "3.1", boundaries=(2, 4, 6), **MLA),
     Case("angelslim/gqa", "angelslim", answers=STORED),
     Case("angelslim/cosyvoice", "angelslim", draft_vocab=256, answers=STORED),
-    Case("modelopt/hf", "modelopt", boundaries=DEFAULT, answers={**STORED, **NORMED_ONCE}),
+    Case("modelopt/hf", boundaries=DEFAULT, **MODELOPT),
     Case("modelopt/hf-full-vocab", "modelopt", boundaries=DEFAULT, draft_vocab=256, answers=NORMED_ONCE),
-    Case("modelopt/hf-ids", "modelopt", boundaries=(3, 5, 7), answers={**STORED, **NORMED_ONCE}),
-    Case("modelopt/hf-ids-unsorted", "modelopt", boundaries=(1, 3, 7), answers={**STORED, **NORMED_ONCE}),
-    Case(
-        "modelopt/hf-four-aux", "modelopt", aux=4, boundaries=(2, 4, 5, 7), answers={**STORED, **NORMED_ONCE}
-    ),
-    Case(
-        "modelopt/hf-two-layers", "modelopt", layers=2, boundaries=DEFAULT, answers={**STORED, **NORMED_ONCE}
-    ),
+    Case("modelopt/hf-ids", boundaries=(3, 5, 7), **MODELOPT),
+    Case("modelopt/hf-ids-unsorted", boundaries=(1, 3, 7), **MODELOPT),
+    Case("modelopt/hf-four-aux", aux=4, boundaries=(2, 4, 5, 7), **MODELOPT),
+    Case("modelopt/hf-two-layers", layers=2, boundaries=DEFAULT, **MODELOPT),
     Case("modelopt/hf-mla", "modelopt", attention="MLA", boundaries=DEFAULT, answers=NORMED_ONCE),
-    Case("modelopt/hf-fp8", "modelopt", boundaries=DEFAULT, answers={**STORED, **NORMED_ONCE}),
-    Case("modelopt/hf-fp8-kv", "modelopt", boundaries=DEFAULT, answers={**STORED, **NORMED_ONCE}),
-    Case("modelopt-megatron/deep", "modelopt-megatron", layers=2, boundaries=DEFAULT, draft_vocab=256),
-    Case(
-        "modelopt-megatron/deep-unsorted-ids",
-        "modelopt-megatron",
-        layers=2,
-        boundaries=(2, 8, 13),
-        draft_vocab=256,
-    ),
+    Case("modelopt/hf-fp8", boundaries=DEFAULT, **MODELOPT),
+    Case("modelopt/hf-fp8-kv", boundaries=DEFAULT, **MODELOPT),
+    Case("modelopt-megatron/deep", boundaries=DEFAULT, **MEGATRON),
+    Case("modelopt-megatron/deep-unsorted-ids", boundaries=(2, 8, 13), **MEGATRON),
     Case("speculators/default", "speculators", version="3.1-joint", boundaries=DEFAULT),
     Case("speculators/plain", "speculators", boundaries=DEFAULT),
     Case("speculators/residual", "speculators", boundaries=DEFAULT),
@@ -134,15 +121,8 @@ CASES: tuple[Case, ...] = (
     Case("vllm/mqa", "vllm", attention="MQA", boundaries=DEFAULT),
     Case("vllm/mha", "vllm", attention="MHA", boundaries=DEFAULT),
     Case("sglang/aux-norm", "sglang", version="3.1", boundaries=DEFAULT),
-    Case("sglang/two-layers", "native", layers=2, boundaries=DEFAULT, aux_convention="output", back="sglang"),
-    Case(
-        "sglang/mla-absorbed",
-        "sglang-mla",
-        attention="MLA",
-        boundaries=DEFAULT,
-        aux_convention="output",
-        back="sglang",
-    ),
+    Case("sglang/two-layers", "native", layers=2, **SGLANG),
+    Case("sglang/mla-absorbed", "sglang-mla", attention="MLA", **SGLANG),
 )
 
 # fixtures that are refused, and a word of the reason
@@ -156,18 +136,10 @@ REFUSED = {
 }
 
 
-def stored_tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+def stored_tensors(folder: Path) -> dict[str, Stored]:
     """Every safetensors tensor of a folder as (dtype, shape, bytes), read without eaglectl."""
-    found = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        raw = path.read_bytes()
-        (length,) = struct.unpack("<Q", raw[:8])
-        header: dict[str, Any] = json.loads(raw[8 : 8 + length])
-        header.pop("__metadata__", None)
-        for name, entry in header.items():
-            start, stop = entry["data_offsets"]
-            found[name] = (entry["dtype"], tuple(entry["shape"]), raw[8 + length + start : 8 + length + stop])
-    return found
+    files = sorted(folder.glob("*.safetensors"))
+    return {name: tensor for file in files for name, tensor in read_safetensors(file).items()}
 
 
 def digests(folder: Path) -> dict[str, str]:

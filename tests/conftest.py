@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import typer.main
 from hypothesis import settings
 
 from eaglectl import cli, terminal
 from eaglectl.cli import app
-from eaglectl.cli.help import terminal_width
 from eaglectl.options import CALLER
 from eaglectl.report import output_files
 from tests.gpu.results import FIGURES
@@ -32,24 +30,36 @@ settings.load_profile("eaglectl")
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
-# the application is built anew at each call, which costs as much as an inspect; no test changes it, and from
-# outside it takes the terminal's width alone
+# the application is built anew at each call, which costs as much as an inspect; no test changes it
 make_app, typer.main.get_command = app.make_app, cache(typer.main.get_command)
 
 
-@cache
-def _app_for(name: str | None, width: int | None) -> typer.Typer:
-    return make_app(name)
-
-
+one_app = cache(make_app)
 # that with all commands is for tests that look at it
-app.make_app = lambda name: make_app(None) if name is None else _app_for(name, terminal_width())
+app.make_app = lambda name: make_app(None) if name is None else one_app(name)
 
 
 def sampled(names: Iterable[Any], step: int) -> list[Any]:
     """Names as parameters of a test: one in `step` for the fast tests, the others slow."""
     slow = pytest.mark.slow
     return [pytest.param(name, marks=[slow] if place % step else []) for place, name in enumerate(names)]
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Make the cases of a test marked `fast(n)` slow, but for n that are spread over all."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("fast") and not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for group in cases.values():
+        mark = group[0].get_closest_marker("fast")
+        assert mark is not None
+        count = min(mark.args[0], len(group))
+        kept = {place * len(group) // count for place in range(count)}
+        for place, item in enumerate(group):
+            if place not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

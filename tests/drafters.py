@@ -6,15 +6,17 @@ import random
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from eaglectl.drafter.drafter import Feature
 from eaglectl.formats.format import Layout, ModelClass
+from tests.builders import ITEM, write_safetensors
 
 DEPTH = 24
-SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8, "BOOL": 1}
+Choices = SimpleNamespace  # what was drawn of one drafter
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,37 +31,6 @@ class Made:
         (folder / "config.json").write_text(json.dumps(self.config))
         write_safetensors(folder / "model.safetensors", self.tensors)
         return folder
-
-
-def write_safetensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], bytes]]) -> None:
-    table: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    position = 0
-    for name, (dtype, shape, data) in tensors.items():
-        table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, position + len(data)]}
-        position += len(data)
-    raw = json.dumps(table).encode()
-    raw += b" " * (-len(raw) % 8)
-    path.write_bytes(struct.pack("<Q", len(raw)) + raw + b"".join(data for _, _, data in tensors.values()))
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What was drawn of one drafter."""
-
-    model_class: ModelClass
-    width: int
-    layers: int
-    aux: int
-    kv_heads: int
-    norm: str
-    has_bias: bool
-    dtype: str
-    draft: tuple[int, ...]
-    boundaries: tuple[int, ...]
-    norm_output: bool
-    norm_before_residual: bool
-    rope_theta: float
-    seed: int
 
 
 HIDDEN, MLP, VOCAB, HEADS = 8, 12, 40, 4
@@ -84,12 +55,6 @@ def drafters(draw: st.DrawFn, layout: Layout | None = None) -> Made:
 
     With a layout, only what it expresses, on layers of a target of DEPTH.
     """
-    choices = draw(drafter_choices(layout))
-    return Made(_config(choices), _tensors(choices))
-
-
-@st.composite
-def drafter_choices(draw: st.DrawFn, layout: Layout | None) -> Choices:
     expressed = set(layout.expresses) if layout else set(Feature)
 
     def maybe(*features: Feature) -> bool:
@@ -110,7 +75,7 @@ def drafter_choices(draw: st.DrawFn, layout: Layout | None) -> Choices:
         layers = draw(st.sets(st.integers(lowest, DEPTH - 4), min_size=aux, max_size=aux))
         boundaries = tuple(sorted(layers))
     tokens = st.sets(st.integers(0, VOCAB - 1), min_size=5, max_size=20)
-    return Choices(
+    choices = Choices(
         model_class=model_class,
         width=draw(st.sampled_from([8, 12])),
         layers=draw(st.integers(1, 3)) if Feature.MULTI_LAYER in expressed else 1,
@@ -127,16 +92,15 @@ def drafter_choices(draw: st.DrawFn, layout: Layout | None) -> Choices:
         rope_theta=draw(st.sampled_from([10000.0, 1e6])),
         seed=draw(st.integers(0, 9)),
     )
+    return Made(_config(choices), _tensors(choices))
 
 
 def _model_classes(layout: Layout | None, expressed: set[Feature]) -> st.SearchStrategy[ModelClass]:
     """MLA and the others equally often."""
     known = list(layout.architectures) if layout else list(CLASSES)
     plain = [key for key in known if key != "mla" and (key != "qwen3" or Feature.QK_NORM in expressed)]
-    if "mla" not in known:
-        return st.sampled_from(plain)
-    mla: st.SearchStrategy[ModelClass] = st.just("mla")
-    return mla | st.sampled_from(plain) if plain else mla
+    kinds = [st.sampled_from(plain)] if plain else []
+    return st.one_of(*kinds, *[st.just("mla") for key in known if key == "mla"])
 
 
 def _tensors(choices: Choices) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
@@ -147,7 +111,7 @@ def _tensors(choices: Choices) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     shapes |= {"norm.weight": (HIDDEN,), "lm_head.weight": (len(choices.draft) or VOCAB, HIDDEN)}
     if choices.width != HIDDEN:
         shapes["embed_tokens.weight"] = (VOCAB, HIDDEN)
-    item = SIZES[choices.dtype]
+    item = ITEM[choices.dtype]
     tensors = {
         name: (choices.dtype, shape, dice.randbytes(item * math.prod(shape)))
         for name, shape in shapes.items()
@@ -162,45 +126,39 @@ def _tensors(choices: Choices) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 def _norm_shapes(choices: Choices) -> dict[str, tuple[int, ...]]:
     if choices.norm == "fc_norm":
         return {f"fc_norm.{index}.weight": (choices.width,) for index in range(choices.aux)}
-    if choices.norm == "norm_before_fc":
-        return {"input_norm.weight": (choices.aux * choices.width,)}
-    return {}
+    return {"input_norm.weight": (choices.aux * choices.width,)} if choices.norm == "norm_before_fc" else {}
 
 
 def _layer_shapes(choices: Choices, index: int) -> dict[str, tuple[int, ...]]:
     size = 2 * HIDDEN if index == 0 else HIDDEN
-    shapes: dict[str, tuple[int, ...]] = {"hidden_norm.weight": (HIDDEN,)} if index == 0 else {}
-    shapes |= {"input_layernorm.weight": (HIDDEN,), "post_attention_layernorm.weight": (HIDDEN,)}
-    shapes |= _mla_shapes(size) if choices.model_class == "mla" else _attention_shapes(choices, size)
-    return shapes | {
-        "mlp.gate_proj.weight": (MLP, HIDDEN),
-        "mlp.up_proj.weight": (MLP, HIDDEN),
-        "mlp.down_proj.weight": (HIDDEN, MLP),
-    }
+    names = ["hidden_norm"] if index == 0 else []
+    shapes = {f"{name}.weight": (HIDDEN,) for name in (*names, "input_layernorm", "post_attention_layernorm")}
+    attention = _mla_shapes(size) if choices.model_class == "mla" else _attention_shapes(choices, size)
+    shapes |= {f"self_attn.{name}": shape for name, shape in attention.items()}
+    mlp = {"gate": (MLP, HIDDEN), "up": (MLP, HIDDEN), "down": (HIDDEN, MLP)}
+    return {**shapes, **{f"mlp.{name}_proj.weight": shape for name, shape in mlp.items()}}
 
 
 def _mla_shapes(size: int) -> dict[str, tuple[int, ...]]:
     return {
-        "self_attn.q_a_proj.weight": (6, size),
-        "self_attn.q_a_layernorm.weight": (6,),
-        "self_attn.q_b_proj.weight": (HEADS * (4 + 2), 6),
-        "self_attn.kv_a_proj_with_mqa.weight": (10 + 2, size),
-        "self_attn.kv_a_layernorm.weight": (10,),
-        "self_attn.kv_b_proj.weight": (HEADS * (4 + 3), 10),
-        "self_attn.o_proj.weight": (HIDDEN, HEADS * 3),
+        "q_a_proj.weight": (6, size),
+        "q_a_layernorm.weight": (6,),
+        "q_b_proj.weight": (HEADS * (4 + 2), 6),
+        "kv_a_proj_with_mqa.weight": (10 + 2, size),
+        "kv_a_layernorm.weight": (10,),
+        "kv_b_proj.weight": (HEADS * (4 + 3), 10),
+        "o_proj.weight": (HIDDEN, HEADS * 3),
     }
 
 
 def _attention_shapes(choices: Choices, size: int) -> dict[str, tuple[int, ...]]:
     kv_rows = choices.kv_heads * 6
     rows = {"q": (HEADS * 6, size), "k": (kv_rows, size), "v": (kv_rows, size), "o": (HIDDEN, HEADS * 6)}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in rows.items():
-        shapes[f"self_attn.{name}_proj.weight"] = shape
-        if choices.has_bias:
-            shapes[f"self_attn.{name}_proj.bias"] = shape[:1]
+    shapes: dict[str, tuple[int, ...]] = {f"{name}_proj.weight": shape for name, shape in rows.items()}
+    if choices.has_bias:
+        shapes |= {f"{name}_proj.bias": shape[:1] for name, shape in rows.items()}
     if choices.model_class == "qwen3":
-        shapes |= {"self_attn.q_norm.weight": (6,), "self_attn.k_norm.weight": (6,)}
+        shapes |= {"q_norm.weight": (6,), "k_norm.weight": (6,)}
     return shapes
 
 

@@ -5,25 +5,14 @@
         HfApi(endpoint=hub.endpoint).model_info("org/drafter").sha == repo.head("main")
 
 Two servers on 127.0.0.1: the Hub at `hub.endpoint`, and another host, at `hub.elsewhere`, that large files
-(LFS) are sent from and uploaded to, as the real Hub's storage does: it knows no tokens, and a request that
-brings one there is a leak (`hub.leaks`). Uploads go by LFS; set HF_HUB_DISABLE_XET=1 (or
-`constants.HF_HUB_DISABLE_XET`) or the client asks for Xet.
+(LFS) are sent from and uploaded to: it knows no tokens, and a request that brings one there is a leak
+(`hub.leaks`). Uploads go by LFS; with `constants.HF_HUB_DISABLE_XET` unset the client asks for Xet.
 
-What is there: model info, tree, paths-info, resolve (HEAD, Range, redirects), repos/create, validate-yaml,
-preupload, LFS batch and PUT, commit (ndjson; parentCommit 412; create_pr), commits, tags and branches
-(409), refs, pull requests (create, list, merge), whoami-v2, auth-check, the exchange of a trusted
-publisher. Who may do what: `hub.users` maps a token to a User; repositories are private or gated.
-
-Every request is kept in `hub.requests`, in order, with what was answered and how many bytes. Faults are
-functions in `hub.faults`, called for each request as `fault(request, proceed)`: return None to let it be, a
-Reply to answer without doing anything, or call `proceed()`, which does it, and change or replace the Reply
-that it gives:
-
-    hub.faults.append(lambda request, proceed: Reply(503) if request.is_commit else None)        # before it
-    took effect hub.faults.append(lambda request, proceed: proceed() and Reply(500) if request.is_commit
-    else None)       # and after hub.faults.append(lambda request, proceed: replace(proceed(), cut=100))
-    # the connection is cut hub.faults.append(once(lambda request, proceed: Reply(429, {"Retry-After":
-    "1"})))             # the first time only
+`hub.users` maps a token to a User; repositories are private or gated. Every request is kept in
+`hub.requests`, in order, with what was answered and how many bytes. Faults are functions in `hub.faults`,
+called for each request as `fault(request, proceed)`: return None to let it be, a Reply to answer without
+doing anything, or call `proceed()`, which does it, and change or replace the Reply that it gives; `once`
+makes one that passes.
 """
 
 import base64
@@ -66,9 +55,8 @@ class Blob(Struct, frozen=True):
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(
-            self.data if isinstance(self.data, bytes) else str(self.data).encode()
-        ).hexdigest()
+        data = self.data if isinstance(self.data, bytes) else str(self.data).encode()
+        return hashlib.sha256(data).hexdigest()
 
     @property
     def pointer(self) -> bytes:
@@ -110,14 +98,12 @@ class Repo(Struct):
     """A model repository; `refs` maps `main`, other branches, `refs/pr/N` and tags to commits.
 
     A private one is seen by members of its org (the first part of its name); a gated one is listed for
-    everybody, and its files are sent to members and to the users `granted`.
+    everybody, and its files are sent to members.
     """
 
     name: str
     is_private: bool = False
     is_gated: bool = False
-    is_disabled: bool = False
-    granted: set[str] = field(default_factory=set)
     commits: dict[str, Commit] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
@@ -131,31 +117,23 @@ class Repo(Struct):
         return self.commits.get(oid)
 
     def files(self, ref: str = "main") -> Mapping[str, Blob]:
-        """The files at a revision."""
         found = self.at(ref)
         assert found is not None, ref
         return found.files
 
     def commit(
-        self,
-        files: Mapping[str, bytes | Path],
-        *,
-        delete: tuple[str, ...] = (),
-        ref: str = "main",
-        title: str = "a commit",
+        self, files: Mapping[str, bytes | Path], *, delete: tuple[str, ...] = (), title: str = "a commit"
     ) -> str:
-        """Add files on top of a ref, as somebody else would; gives the new head."""
+        """Add files on top of main, as somebody else would; gives the new head."""
         blobs = {name: Blob(name, data) for name, data in files.items()}
-        return self.put(ref, blobs, delete, title, "")
+        return self.put("main", blobs, delete, title, "")
 
     def put(
         self, ref: str, blobs: Mapping[str, Blob], delete: tuple[str, ...], title: str, description: str
     ) -> str:
         parent = self.refs.get(ref) or self.refs.get("main")
         before = self.commits[parent].files if parent else {}
-        kept = {
-            name: blob for name, blob in before.items() if not any(_is_under(name, one) for one in delete)
-        }
+        kept = {name: blob for name, blob in before.items() if name not in delete}
         seed = f"{self.name} {ref} {parent} {len(self.commits)} {title}"
         oid = hashlib.sha1(seed.encode()).hexdigest()
         self.commits[oid] = Commit(oid, parent, {**kept, **blobs}, title, description)
@@ -163,13 +141,10 @@ class Repo(Struct):
         return oid
 
     def log(self, ref: str = "main") -> list[Commit]:
-        """Commits from a ref backwards."""
-        found: list[Commit] = []
-        at = self.at(ref)
-        while at is not None:
-            found.append(at)
-            at = self.commits.get(at.parent) if at.parent else None
-        return found
+        found = [self.at(ref)]
+        while found[-1] is not None:
+            found.append(self.commits.get(found[-1].parent or ""))
+        return [commit for commit in found if commit is not None]
 
 
 class User(Struct, frozen=True):
@@ -228,17 +203,13 @@ class Request(Struct):
 
     @property
     def is_info(self) -> bool:
-        return (
-            bool(re.fullmatch(r"/api/models/[^/]+/[^/]+(/revision/.+)?", self.path)) and self.method == "GET"
-        )
+        is_it = re.fullmatch(r"/api/models/[^/]+/[^/]+(/revision/.+)?", self.path)
+        return self.method == "GET" and is_it is not None
 
     def is_file(self, name: str = "") -> bool:
         """Whether a file (of this name) is asked for, at the Hub or where it redirects to."""
-        return (
-            self.method == "GET"
-            and ("/resolve/" in self.path or self.is_elsewhere)
-            and self.path.endswith(name)
-        )
+        is_content = "/resolve/" in self.path or self.is_elsewhere
+        return self.method == "GET" and is_content and self.path.endswith(name)
 
 
 Fault = Callable[[Request, Callable[[], Reply]], Reply | None]
@@ -262,15 +233,17 @@ class LoopbackHub:
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
         self.users: dict[str, User] = {}
-        self.trusted: dict[
-            tuple[str, str], str
-        ] = {}  # (a CI's id token, repository) -> the token it is exchanged for
+        # (a CI's id token, repository) -> the token it is exchanged for
+        self.trusted: dict[tuple[str, str], str] = {}
         self.stored: dict[str, bytes] = {}
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
         self.closing = threading.Event()
-        self.servers = [_server(self, is_elsewhere=False), _server(self, is_elsewhere=True)]
+        handlers = [
+            type("Handler", (_Handler,), {"hub": self, "is_elsewhere": here}) for here in (False, True)
+        ]
+        self.servers = [_Server(("127.0.0.1", 0), handler) for handler in handlers]
         self.endpoint = f"http://127.0.0.1:{self.servers[0].server_address[1]}"
         self.elsewhere = f"http://localhost:{self.servers[1].server_address[1]}"
 
@@ -307,11 +280,7 @@ class LoopbackHub:
     @property
     def leaks(self) -> list[Request]:
         """Requests that brought a token to the other host."""
-        return [
-            request
-            for request in self.requests
-            if request.is_elsewhere and "authorization" in request.headers
-        ]
+        return [request for request in self.requests if request.is_elsewhere and request.token]
 
     def answer(self, request: Request) -> Reply:
         """What a request gets: faults first, then the route."""
@@ -327,15 +296,24 @@ class LoopbackHub:
         return proceed()
 
 
+# the token of a member of "org", who may write
+PUBLISHER = "hf_" + "plantedSecret" * 3
+
+
 @contextmanager
-def client_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, tries: int = 3) -> Iterator["LoopbackHub"]:
+def client_hub(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, tries: int = 3, token: str = TOKEN
+) -> Iterator["LoopbackHub"]:
     """A loopback Hub for this process's client, with an empty cache and a planted token that may read.
 
     Waits are short, after `tries` of them a request has failed, and the client never waits by itself.
     """
-    from huggingface_hub import constants
-    from huggingface_hub.utils import close_session
+    from huggingface_hub import constants, file_download
+    from huggingface_hub.utils import _http, close_session
 
+    from eaglectl.files import hub_requests
+
+    client_waits: list[float] = []
     with LoopbackHub() as running:
         for name, value in {
             "ENDPOINT": running.endpoint,
@@ -349,58 +327,30 @@ def client_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, tries: int = 
             "HF_HUB_DISABLE_IMPLICIT_TOKEN": False,
         }.items():
             monkeypatch.setattr(constants, name, value)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        client_waits = short_waits(monkeypatch, attempts=tries + 1)
-        running.users = {TOKEN: User("reader")}
+        monkeypatch.setenv("HF_TOKEN", token)
+        policy = replace(hub_requests.POLICY, attempts=tries + 1, first_wait=0.01, longest_wait=0.01)
+        monkeypatch.setattr(hub_requests, "POLICY", policy)
+        for module in (_http, file_download):
+            monkeypatch.setattr(module, "time", SimpleNamespace(sleep=client_waits.append))
+        running.users = {TOKEN: User("reader"), PUBLISHER: User("alice", ("org",))}
         yield running
         close_session()
     assert client_waits == []
-
-
-def short_waits(monkeypatch: pytest.MonkeyPatch, *, attempts: int = 4) -> list[float]:
-    """Let eaglectl's waits be short. Returns a list to which any wait of the client's own is added."""
-    from huggingface_hub import file_download
-    from huggingface_hub.utils import _http
-
-    from eaglectl.files import hub_requests
-
-    policy = replace(hub_requests.POLICY, attempts=attempts, first_wait=0.01, longest_wait=0.01)
-    monkeypatch.setattr(hub_requests, "POLICY", policy)
-    client_waits: list[float] = []
-    for module in (_http, file_download):
-        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=client_waits.append))
-    return client_waits
-
-
-# the token of a member of "org", who may write
-PUBLISHER = "hf_" + "plantedSecret" * 3
 
 
 @contextmanager
 def publishing_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator["LoopbackHub"]:
-    """A loopback Hub for `upload` in this process, with PUBLISHER's token; pauses are short."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import close_session
-
-    from eaglectl.publish import upload
-
-    with LoopbackHub() as running:
-        running.users[PUBLISHER] = User("alice", ("org",))
-        for name, value in {
-            "ENDPOINT": running.endpoint,
-            "HF_HUB_CACHE": str(tmp_path / "cache"),
-            "HF_HUB_DISABLE_XET": True,
-            "HF_TOKEN_PATH": str(tmp_path / "no-token"),
-            "HF_HUB_OFFLINE": False,
-        }.items():
-            monkeypatch.setattr(constants, name, value)
-        monkeypatch.setenv("HF_TOKEN", PUBLISHER)
-        client_waits = short_waits(monkeypatch)
-        monkeypatch.setattr(upload, "PAUSE", 0.01)
-        monkeypatch.chdir(tmp_path)
+    """The same with PUBLISHER's token, for `upload` in this folder."""
+    monkeypatch.chdir(tmp_path)
+    with client_hub(monkeypatch, tmp_path, token=PUBLISHER) as running:
         yield running
-        close_session()
-    assert client_waits == []
+
+
+@pytest.fixture
+def publisher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator["LoopbackHub"]:
+    """That Hub, for a test."""
+    with publishing_hub(monkeypatch, tmp_path) as running:
+        yield running
 
 
 # --- what the Hub does
@@ -409,9 +359,8 @@ def publishing_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
 def error(status: int, message: str, code: str = "") -> Reply:
     """An error as the Hub words it: in two headers and in JSON."""
     headers = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {})}
-    return replace(
-        as_json({"error": message}, status), headers={"Content-Type": "application/json", **headers}
-    )
+    reply = as_json({"error": message}, status)
+    return replace(reply, headers={**reply.headers, **headers})
 
 
 def as_json(value: object, status: int = 200) -> Reply:
@@ -430,27 +379,25 @@ def route(hub: LoopbackHub, request: Request) -> Reply:
         parts = [unquote(part) if part else "" for part in found.groups()]
         if not pattern.startswith(REPO_ROUTES):
             return action(hub, request, *parts)
-        refusal = _refusal(hub, request, parts[0])
-        return refusal or action(hub, request, hub.repos[parts[0]], *parts[1:])
+        try:
+            refusal = _refusal(hub, request, parts[0])
+            return refusal or action(hub, request, hub.repos[parts[0]], *parts[1:])
+        except NoRevisionError as missing:
+            return error(404, str(missing), "RevisionNotFound")
     return error(404, f"no route for {request.method} {request.path}")
 
 
 def _refusal(hub: LoopbackHub, request: Request, name: str) -> Reply | None:
     user, repo = hub.users.get(request.token or ""), hub.repos.get(name)
     if repo is None or (repo.is_private and not (user and user.is_member(name))):
-        return (
-            error(401, "Invalid username or password.", "RepoNotFound")
-            if user is None
-            else error(404, "Repository not found", "RepoNotFound")
-        )
-    if repo.is_disabled:
-        return error(403, "Access to this resource is disabled.")
+        status, message = (404, "Repository not found") if user else (401, "Invalid username or password.")
+        return error(status, message, "RepoNotFound")
     is_file = "/resolve/" in request.path
-    if is_file and repo.is_gated and not (user and (user.is_member(name) or user.name in repo.granted)):
+    if is_file and repo.is_gated and not (user and user.is_member(name)):
         message = f"Access to model {name} is restricted"
         return error(403 if user else 401, message, "GatedRepo")
     is_write = request.method in ("POST", "PUT", "DELETE") and "/paths-info/" not in request.path
-    if is_write or request.path.endswith("/auth-check/write"):
+    if is_write:
         if user is None:
             return error(401, "Invalid username or password.")
         if not user.can_write or not (user.is_member(name) or "create_pr" in request.query):
@@ -458,14 +405,18 @@ def _refusal(hub: LoopbackHub, request: Request, name: str) -> Reply | None:
     return None
 
 
-def _at(repo: Repo, revision: str) -> Commit | Reply:
-    return repo.at(revision) or error(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+class NoRevisionError(Exception):
+    """A request names a revision that is not there."""
+
+
+def _at(repo: Repo, revision: str) -> Commit:
+    if commit := repo.at(revision):
+        return commit
+    raise NoRevisionError(f"Invalid rev id: {revision}")
 
 
 def info(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Reply:
     commit = _at(repo, revision or "main")
-    if isinstance(commit, Reply):
-        return commit
     siblings = []
     for name, blob in sorted(commit.files.items()):
         entry: dict[str, Any] = {"rfilename": name}
@@ -474,22 +425,14 @@ def info(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Reply
             if blob.is_lfs:
                 entry["lfs"] = {"sha256": blob.sha256, "size": blob.size, "pointerSize": len(blob.pointer)}
         siblings.append(entry)
-    return as_json(
-        {
-            "_id": "0",
-            "id": repo.name,
-            "modelId": repo.name,
-            "private": repo.is_private,
-            "gated": "auto" if repo.is_gated else False,
-            "disabled": False,
-            "sha": commit.oid,
-            "downloads": 0,
-            "likes": 0,
-            "tags": [],
-            "siblings": siblings,
-            "createdAt": "2026-01-01T00:00:00.000Z",
-        }
-    )
+    state: dict[str, Any] = {
+        "private": repo.is_private,
+        "gated": "auto" if repo.is_gated else False,
+        "tags": [],
+    }
+    counts = {"downloads": 0, "likes": 0, "createdAt": "2026-01-01T00:00:00.000Z"}
+    known = {"_id": "0", "id": repo.name, "modelId": repo.name, "sha": commit.oid}
+    return as_json({**known, **state, **counts, "siblings": siblings})
 
 
 def _entry(name: str, blob: Blob) -> dict[str, Any]:
@@ -501,15 +444,11 @@ def _entry(name: str, blob: Blob) -> dict[str, Any]:
 
 def tree(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Reply:
     commit = _at(repo, revision)
-    if isinstance(commit, Reply):
-        return commit
     return as_json([_entry(name, blob) for name, blob in sorted(commit.files.items())])
 
 
 def paths_info(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Reply:
     commit = _at(repo, revision)
-    if isinstance(commit, Reply):
-        return commit
     is_json = "json" in request.headers.get("content-type", "")
     asked = json.loads(request.body) if is_json else parse_qs(request.body.decode())
     return as_json(
@@ -519,8 +458,6 @@ def paths_info(hub: LoopbackHub, request: Request, repo: Repo, revision: str) ->
 
 def resolve(hub: LoopbackHub, request: Request, repo: Repo, revision: str, name: str) -> Reply:
     commit = _at(repo, revision)
-    if isinstance(commit, Reply):
-        return commit
     blob = commit.files.get(name)
     if blob is None:
         return error(404, "Entry not found", "EntryNotFound")
@@ -565,13 +502,9 @@ def create_repo(hub: LoopbackHub, request: Request) -> Reply:
         return error(401 if user is None else 403, "You don't have the rights to create a model")
     name = f"{asked.get('organization') or user.name}/{asked['name']}"
     if not user.is_member(name):
-        return error(
-            403, f'You don\'t have the rights to create a model under the namespace "{name.split("/")[0]}"'
-        )
+        return error(403, f"You don't have the rights to create a model under the namespace of {name}")
     if name in hub.repos:
-        return replace(
-            as_json({"error": "You already created this model repo", "url": f"{hub.endpoint}/{name}"}, 409)
-        )
+        return as_json({"error": "You already created this model repo", "url": f"{hub.endpoint}/{name}"}, 409)
     is_private = bool(asked.get("private")) or asked.get("visibility") == "private"
     hub.add_repo(name, {}, is_private=is_private)
     return as_json({"url": f"{hub.endpoint}/{name}", "name": name, "id": "0"})
@@ -583,8 +516,6 @@ def validate_yaml(hub: LoopbackHub, request: Request) -> Reply:
 
 def preupload(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Reply:
     commit = _at(repo, revision)
-    if isinstance(commit, Reply):
-        return commit
     found = []
     for file in json.loads(request.body)["files"]:
         old = commit.files.get(file["path"])
@@ -595,17 +526,7 @@ def preupload(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> 
 
 
 def lfs_batch(hub: LoopbackHub, request: Request, repo: Repo) -> Reply:
-    known = {
-        *hub.stored,
-        *(
-            blob.sha256
-            for one in hub.repos.values()
-            for c in one.commits.values()
-            for blob in c.files.values()
-            if blob.is_lfs
-        ),
-    }
-    objects = []
+    known, objects = _lfs_data(hub), []
     for asked in json.loads(request.body)["objects"]:
         upload = {"href": f"{hub.elsewhere}/lfs/{asked['oid']}", "header": {}}
         objects.append({**asked, **({} if asked["oid"] in known else {"actions": {"upload": upload}})})
@@ -615,9 +536,7 @@ def lfs_batch(hub: LoopbackHub, request: Request, repo: Repo) -> Reply:
 def commit(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Reply:
     lines = [json.loads(line) for line in request.body.splitlines() if line.strip()]
     header = next(line["value"] for line in lines if line["key"] == "header")
-    base = repo.at(revision)
-    if base is None:
-        return error(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+    base = _at(repo, revision)
     if header.get("parentCommit") not in (None, base.oid):
         return error(412, "A commit has happened since. Please refresh and try again.")
     blobs: dict[str, Blob] = {}
@@ -626,31 +545,24 @@ def commit(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Rep
         if line["key"] == "file":
             blobs[value["path"]] = Blob(value["path"], base64.b64decode(value["content"]))
         elif line["key"] == "lfsFile":
-            data = _lfs_data(hub, value["oid"])
+            data = _lfs_data(hub).get(value["oid"])
             if data is None:
                 return error(400, f"LFS pointer pointed to a file that does not exist: {value['path']}")
             blobs[value["path"]] = Blob(value["path"], data)
-    delete = tuple(line["value"]["path"] for line in lines if line["key"] in ("deletedFile", "deletedFolder"))
+    delete = tuple(line["value"]["path"] for line in lines if line["key"] == "deletedFile")
     is_pull = "create_pr" in request.query
     ref = _open_pull(repo, base.oid) if is_pull else revision
     oid = repo.put(ref, blobs, delete, header.get("summary", ""), header.get("description", ""))
-    answer: dict[str, Any] = {
-        "success": True,
-        "commitOid": oid,
-        "commitUrl": f"{hub.endpoint}/{repo.name}/commit/{oid}",
-    }
-    if is_pull:
-        answer["pullRequestUrl"] = f"{hub.endpoint}/{repo.name}/discussions/{max(repo.pulls)}"
-    return as_json(answer)
+    place = f"{hub.endpoint}/{repo.name}"
+    pull = {"pullRequestUrl": f"{place}/discussions/{max(repo.pulls)}"} if is_pull else {}
+    return as_json({"success": True, "commitOid": oid, "commitUrl": f"{place}/commit/{oid}", **pull})
 
 
-def _lfs_data(hub: LoopbackHub, oid: str) -> bytes | Path | None:
-    if oid in hub.stored:
-        return hub.stored[oid]
-    every = (
-        blob for one in hub.repos.values() for state in one.commits.values() for blob in state.files.values()
-    )
-    return next((blob.data for blob in every if blob.is_lfs and blob.sha256 == oid), None)
+def _lfs_data(hub: LoopbackHub) -> Mapping[str, bytes | Path]:
+    """Every large file that is there, by its digest."""
+    states = (state for repo in hub.repos.values() for state in repo.commits.values())
+    blobs = (blob for state in states for blob in state.files.values() if blob.is_lfs)
+    return {**{blob.sha256: blob.data for blob in blobs}, **hub.stored}
 
 
 def _open_pull(repo: Repo, oid: str) -> str:
@@ -659,75 +571,11 @@ def _open_pull(repo: Repo, oid: str) -> str:
     return f"refs/pr/{number}"
 
 
-def discussions(hub: LoopbackHub, request: Request, repo: Repo) -> Reply:
-    if request.method == "GET":
-        fixed = {
-            "repo": {"name": repo.name, "type": "model"},
-            "author": {"name": "somebody"},
-            "createdAt": "2026-01-01T00:00:00.000Z",
-        }
-        wanted = [
-            number
-            for number, status in repo.pulls.items()
-            if request.query.get("status") in (None, "all", status)
-        ]
-        found = [
-            {**fixed, "num": one, "title": "a change", "status": repo.pulls[one], "isPullRequest": True}
-            for one in wanted
-        ]
-        return as_json({"discussions": found, "count": len(found), "start": 0})
-    ref = _open_pull(repo, repo.head())
-    number = int(ref.rpartition("/")[2])
-    return as_json(
-        {"num": number, "url": f"{hub.endpoint}/{repo.name}/discussions/{number}", "pullRequest": True}
-    )
-
-
-def merge(hub: LoopbackHub, request: Request, repo: Repo, number: str) -> Reply:
-    repo.refs["main"], repo.pulls[int(number)] = repo.head(f"refs/pr/{number}"), "merged"
-    return as_json({})
-
-
-def commits(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Reply:
-    found = _at(repo, revision)
-    if isinstance(found, Reply):
-        return found
-    return as_json(
-        [
-            {
-                "id": one.oid,
-                "title": one.title,
-                "message": one.description,
-                "date": "2026-01-01T00:00:00.000Z",
-                "authors": [],
-            }
-            for one in repo.log(revision)
-        ]
-    )
-
-
 def tag(hub: LoopbackHub, request: Request, repo: Repo, revision: str) -> Reply:
-    if request.method == "DELETE":
-        return (
-            Reply(200) if repo.tags.pop(revision, None) else error(404, "Tag not found", "RevisionNotFound")
-        )
     found, name = _at(repo, revision), json.loads(request.body)["tag"]
-    if isinstance(found, Reply):
-        return found
     if name in repo.tags:
         return error(409, f"Tag reference exists already: {name}")
     repo.tags[name] = found.oid
-    return Reply(201)
-
-
-def branch(hub: LoopbackHub, request: Request, repo: Repo, name: str) -> Reply:
-    if name in repo.refs:
-        return error(409, f"Reference already exists: {name}")
-    asked = json.loads(request.body or b"{}")
-    found = _at(repo, asked.get("startingPoint") or "main")
-    if isinstance(found, Reply):
-        return found
-    repo.refs[name] = found.oid
     return Reply(201)
 
 
@@ -744,23 +592,6 @@ def refs(hub: LoopbackHub, request: Request, repo: Repo) -> Reply:
     return as_json({**answer, "pullRequests": rows("", pulls)} if "include_prs" in request.query else answer)
 
 
-def whoami(hub: LoopbackHub, request: Request) -> Reply:
-    user = hub.users.get(request.token or "")
-    if user is None:
-        return error(401, "Invalid username or password.")
-    role = "write" if user.can_write else "read"
-    orgs = [{"name": org, "type": "org"} for org in user.orgs]
-    access = {"displayName": "a token", "role": role}
-    return as_json(
-        {
-            "type": "user",
-            "name": user.name,
-            "orgs": orgs,
-            "auth": {"type": "access_token", "accessToken": access},
-        }
-    )
-
-
 def exchange(hub: LoopbackHub, request: Request) -> Reply:
     asked = json.loads(request.body)
     token = hub.trusted.get((asked["subject_token"], asked["resource"]))
@@ -769,18 +600,9 @@ def exchange(hub: LoopbackHub, request: Request) -> Reply:
     return as_json({"access_token": token, "token_type": "bearer", "expires_in": 3600})
 
 
-def auth_check(hub: LoopbackHub, request: Request, repo: Repo, _: str) -> Reply:
-    return Reply(200)
-
-
-def _is_under(name: str, path: str) -> bool:
-    return name == path.rstrip("/") or name.startswith(path.rstrip("/") + "/")
-
-
 REPO = r"/api/models/([^/]+/[^/]+)"
 REPO_ROUTES = (REPO, r"/([^/]+/[^/]+)")
 ROUTES: tuple[tuple[str, str, Callable[..., Reply]], ...] = (
-    ("GET", r"/api/whoami-v2", whoami),
     ("POST", r"/api/repos/create", create_repo),
     ("POST", r"/oauth/token", exchange),
     ("POST", r"/api/validate-yaml", validate_yaml),
@@ -788,13 +610,8 @@ ROUTES: tuple[tuple[str, str, Callable[..., Reply]], ...] = (
     ("POST", REPO + r"/paths-info/([^/]+)", paths_info),
     ("POST", REPO + r"/preupload/([^/]+)", preupload),
     ("POST", REPO + r"/commit/([^/]+)", commit),
-    ("GET", REPO + r"/commits/([^/]+)", commits),
-    ("POST DELETE", REPO + r"/tag/([^/]+)", tag),
-    ("POST", REPO + r"/branch/([^/]+)", branch),
+    ("POST", REPO + r"/tag/([^/]+)", tag),
     ("GET", REPO + r"/refs", refs),
-    ("GET", REPO + r"/auth-check(/write)?", auth_check),
-    ("GET POST", REPO + r"/discussions", discussions),
-    ("POST", REPO + r"/discussions/(\d+)/merge", merge),
     ("GET", REPO + r"(?:/revision/([^/]+))?", info),
     ("POST", r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", lfs_batch),
     ("GET HEAD", r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", resolve),
@@ -810,10 +627,6 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of clients that hang up."""
-
-
-def _server(hub: LoopbackHub, *, is_elsewhere: bool) -> _Server:
-    return _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub, "is_elsewhere": is_elsewhere}))
 
 
 class _Handler(BaseHTTPRequestHandler):

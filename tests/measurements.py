@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from eaglectl.run.measurement import PromptResult
+from eaglectl.run.measurement import PromptResult, measure
 from eaglectl.run.report import SmokeReport
 from tests.pages import smoke_report
 
@@ -23,7 +23,8 @@ EAGLE3, EAGLE31 = ([result(*row) for row in COUNTS[name]] for name in ("eagle3",
 
 def report(results: Sequence[PromptResult]) -> SmokeReport:
     passed = smoke_report(verdict="pass")
-    return replace(passed, run=replace(passed.run, results=tuple(results)), against=None, variants=())
+    run = replace(passed.run, results=tuple(results))
+    return replace(passed, run=run, measured=measure(results), against=None, variants=())
 
 
 def worse(results: Sequence[PromptResult], share: float) -> list[PromptResult]:

@@ -22,7 +22,7 @@ YARN = {
     "beta_fast": 1.0,
     "beta_slow": 1.0,
 }
-AT = "layers.0.self_attn."
+AT, IDS = "layers.0.self_attn.", "eagle_aux_hidden_state_layer_ids"
 
 
 @dataclass(frozen=True)
@@ -81,32 +81,27 @@ def mla_tensors(sizes: Heads, seed: int = 0, *, embedding: float = 0.05) -> dict
         "embed_tokens.weight": numbers(dice, VOCAB, HIDDEN, size=embedding),
         "fc.weight": numbers(dice, HIDDEN, 3 * HIDDEN),
     }
-    query = sizes.heads * (sizes.nope + sizes.rope)
+    query, rank = sizes.heads * (sizes.nope + sizes.rope), sizes.query_rank
     for layer in range(sizes.layers):
-        at, inner = f"layers.{layer}.", HIDDEN if layer else 2 * HIDDEN
-        for name in ("input_layernorm", "post_attention_layernorm", *(() if layer else ("hidden_norm",))):
-            tensors[f"{at}{name}.weight"] = numbers(dice, HIDDEN, size=0.2, near=1.0)
+        inner = HIDDEN if layer else 2 * HIDDEN
         shapes: dict[str, tuple[int, ...]] = {
-            "kv_a_proj_with_mqa": (sizes.rank + sizes.rope, inner),
-            "kv_b_proj": (sizes.heads * (sizes.nope + sizes.value), sizes.rank),
-            "o_proj": (HIDDEN, sizes.heads * sizes.value),
+            "input_layernorm": (HIDDEN,),
+            "post_attention_layernorm": (HIDDEN,),
+            **({} if layer else {"hidden_norm": (HIDDEN,)}),
+            "self_attn.kv_a_proj_with_mqa": (sizes.rank + sizes.rope, inner),
+            "self_attn.kv_a_layernorm": (sizes.rank,),
+            "self_attn.kv_b_proj": (sizes.heads * (sizes.nope + sizes.value), sizes.rank),
+            "self_attn.o_proj": (HIDDEN, sizes.heads * sizes.value),
+            "mlp.gate_proj": (MLP, HIDDEN),
+            "mlp.up_proj": (MLP, HIDDEN),
+            "mlp.down_proj": (HIDDEN, MLP),
         }
-        shapes |= (
-            {"q_a_proj": (sizes.query_rank, inner), "q_b_proj": (query, sizes.query_rank)}
-            if sizes.query_rank
-            else {"q_proj": (query, inner)}
-        )
+        in_two = {"q_a_proj": (rank, inner), "q_a_layernorm": (rank,), "q_b_proj": (query, rank)}
+        shapes |= {f"self_attn.{name}": shape for name, shape in in_two.items() if rank}
+        shapes |= {} if rank else {"self_attn.q_proj": (query, inner)}
         for name, shape in shapes.items():
-            tensors[f"{at}self_attn.{name}.weight"] = numbers(dice, *shape)
-        for name, size in (("q_a_layernorm", sizes.query_rank), ("kv_a_layernorm", sizes.rank)):
-            if size:
-                tensors[f"{at}self_attn.{name}.weight"] = numbers(dice, size, size=0.2, near=1.0)
-        for name, shape in (
-            ("gate_proj", (MLP, HIDDEN)),
-            ("up_proj", (MLP, HIDDEN)),
-            ("down_proj", (HIDDEN, MLP)),
-        ):
-            tensors[f"{at}mlp.{name}.weight"] = numbers(dice, *shape)
+            near = {"size": 0.2, "near": 1.0} if len(shape) == 1 else {}
+            tensors[f"layers.{layer}.{name}.weight"] = numbers(dice, *shape, **near)
     tensors["norm.weight"] = numbers(dice, HIDDEN, size=0.2, near=1.0)
     tensors["lm_head.weight"] = numbers(dice, VOCAB, HIDDEN)
     return tensors
@@ -140,7 +135,7 @@ def mla_config(sizes: Heads, **changes: Any) -> dict[str, Any]:
         "norm_output": False,
         "norm_before_fc": False,
         "num_aux_hidden_states": 3,
-        "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
+        IDS: [2, 4, 5],
         **changes,
     }
 
@@ -160,20 +155,12 @@ def mla_folder(folder: Path, sizes: Heads = Heads(), seed: int = 0, **changes: A
 
 def nemo_folder(folder: Path, sizes: Heads = Heads(), seed: int = 0, **changes: Any) -> Path:
     """The same weights as NeMo would have written them, trained without yarn's mscale."""
-    tensors = {
-        name if name == "lm_head.weight" else f"model.{name}": one
-        for name, one in mla_tensors(sizes, seed).items()
-    }
+    tensors = {f"model.{name}": tensor for name, tensor in mla_tensors(sizes, seed).items()}
+    tensors["lm_head.weight"] = tensors.pop("model.lm_head.weight")
     named = {"architectures": ["LlamaEagle3DraftModel"], "model_type": "deepseek_v3", "num_hidden_layers": 8}
+    absent = ("norm_before_residual", "norm_before_fc", "num_aux_hidden_states", IDS)
     config = mla_config(sizes, **named, **changes)
-    for key in (
-        "norm_before_residual",
-        "norm_before_fc",
-        "num_aux_hidden_states",
-        "eagle_aux_hidden_state_layer_ids",
-    ):
-        del config[key]
-    return write(folder, config, tensors)
+    return write(folder, {key: value for key, value in config.items() if key not in absent}, tensors)
 
 
 def fused(tensors: Mapping[str, Stored], name: str = "fused_qkv_a_proj") -> dict[str, Stored]:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 import eaglectl
-from eaglectl.operations.open_questions import OpenQuestions, measured_questions
-from tests.builders import Stored, read_safetensors, write_safetensors
+from eaglectl.operations.converting import OpenQuestions, measured_questions
+from tests.builders import Stored, integers, read_safetensors, write_safetensors
 from tests.pairs import MLA, SECOND, TINY, Trained
 
 Tensors = dict[str, Stored]
@@ -54,7 +54,9 @@ class OpenFact:
         layers = [text.split()[1] for text in self.answers if text.startswith("--aux-layers")]
         conventions = [text.split()[1] for text in self.answers if text.startswith("--aux-convention")]
         semantics = [text.split()[1] for text in self.answers if text.startswith("--source-semantics")]
-        return eaglectl.parse_answers(next(iter(layers), None), next(iter(conventions), None), semantics)
+        given = {"aux_layers": layers[:1], "aux_convention": conventions[:1]}
+        values = {name: texts[0] for name, texts in given.items() if texts}
+        return eaglectl.Answers(**values, semantics=semantics)
 
     def measured(self, source: Path, prompts: Path) -> OpenQuestions:
         """What measuring makes of the file that was written."""
@@ -156,13 +158,12 @@ def _without_close_tokens(
 
 def d2t_of_offsets(tensors: Tensors, config: dict[str, Any]) -> Tensors:
     pruned, targets = _without_close_tokens(tensors, config, config["vocab_size"])
-    offsets = (targets - np.arange(len(targets))).astype("<i8")
-    return pruned | {"d2t": ("I64", offsets.shape, offsets.tobytes())}
+    return pruned | {"d2t": integers(*(targets - np.arange(len(targets))).tolist())}
 
 
 def d2t_of_tokens(tensors: Tensors, config: dict[str, Any]) -> Tensors:
     pruned, targets = _without_close_tokens(tensors, config, config["vocab_size"])
-    return pruned | {"d2t": ("I64", targets.shape, targets.astype("<i8").tobytes())}
+    return pruned | {"d2t": integers(*targets.tolist())}
 
 
 def untrained(tensors: Tensors, config: dict[str, Any]) -> Tensors:
@@ -177,20 +178,20 @@ def untrained(tensors: Tensors, config: dict[str, Any]) -> Tensors:
 
 
 NO_NESTED_IDS = {f"eagle_config.{IDS}": None}
+STATED_BASE, STATED_YARN = {"rope_theta": 1e6}, {"rope_scaling": YARN}
+OF_TINY, OF_SECOND = ("--aux-layers 2,4,5",), ("--aux-layers 1,3,5",)
+BASE_10000, NO_YARN = ("--source-semantics rope=10000",), ("--source-semantics rope=plain",)
+STORED_BASE = ("--source-semantics rope=stored",)
+BEFORE_879, AFTER_879 = (f"--source-semantics specforge={when}-879" for when in ("pre", "post"))
+BEFORE_689, AFTER_689 = (f"--source-semantics modelopt={when}-689" for when in ("pre", "post"))
+OFFSETS, TOKENS = (f"--source-semantics d2t={kind}" for kind in ("offset", "absolute"))
+GATE: Mapping[str, Any] = {"prompts": 120, "files": ("gate",)}
 OPEN_FACTS = (
-    OpenFact("layers, ModelOpt", SECOND, "modelopt", ("--aux-layers 1,3,5",), NO_NESTED_IDS),
-    OpenFact(
-        "layers, ModelOpt",
-        TINY,
-        "modelopt",
-        ("--aux-layers 2,4,5",),
-        NO_NESTED_IDS,
-        prompts=120,
-        files=("gate",),
-    ),
-    OpenFact("layers, Automodel", SECOND, "vllm", ("--aux-layers 1,3,5",), change=as_automodel),
-    OpenFact("layers, Automodel", TINY, "automodel", ("--aux-layers 2,4,5",), prompts=120, files=("gate",)),
-    OpenFact("layers, Automodel", MLA, "vllm", ("--aux-layers 1,3,5",), change=as_automodel, prompts=96),
+    OpenFact("layers, ModelOpt", SECOND, "modelopt", OF_SECOND, NO_NESTED_IDS),
+    OpenFact("layers, ModelOpt", TINY, "modelopt", OF_TINY, NO_NESTED_IDS, **GATE),
+    OpenFact("layers, Automodel", SECOND, "vllm", OF_SECOND, change=as_automodel),
+    OpenFact("layers, Automodel", TINY, "automodel", OF_TINY, **GATE),
+    OpenFact("layers, Automodel", MLA, "vllm", OF_SECOND, change=as_automodel, prompts=96),
     OpenFact(
         "copied ids",
         TINY,
@@ -198,93 +199,41 @@ OPEN_FACTS = (
         ("--aux-convention output",),
         {IDS: [1, 3, 4], "aux_hidden_states_layer_ids": None, "rope_theta": 10000},
     ),
-    OpenFact(
-        "ids that disagree", SECOND, "vllm", ("--aux-layers 1,3,5",), {f"eagle_config.{IDS}": [2, 4, 5]}
-    ),
-    OpenFact(
-        "base stated, not trained, AngelSlim",
-        SECOND,
-        "angelslim",
-        ("--source-semantics rope=10000",),
-        {"rope_theta": 1e6},
-    ),
-    OpenFact(
-        "base stated and trained, AngelSlim",
-        TINY,
-        "angelslim",
-        ("--source-semantics rope=stored",),
-        prompts=120,
-        files=("gate",),
-    ),
-    OpenFact(
-        "base stated, not trained, TorchSpec",
-        MLA,
-        "torchspec",
-        ("--source-semantics rope=10000",),
-        {"rope_theta": 1e6},
-    ),
+    OpenFact("ids that disagree", SECOND, "vllm", OF_SECOND, {f"eagle_config.{IDS}": [2, 4, 5]}),
+    OpenFact("base stated, not trained, AngelSlim", SECOND, "angelslim", BASE_10000, STATED_BASE),
+    OpenFact("base stated and trained, AngelSlim", TINY, "angelslim", STORED_BASE, **GATE),
+    OpenFact("base stated, not trained, TorchSpec", MLA, "torchspec", BASE_10000, STATED_BASE),
     OpenFact(
         "base stated, not trained, TorchSpec for vLLM",
         MLA,
         "torchspec-vllm",
-        ("--aux-convention boundary", "--source-semantics rope=10000"),
-        {"rope_theta": 1e6},
+        ("--aux-convention boundary", *BASE_10000),
+        STATED_BASE,
     ),
-    OpenFact(
-        "yarn stated, not trained, ModelOpt",
-        SECOND,
-        "modelopt",
-        ("--source-semantics rope=plain",),
-        {"rope_scaling": YARN},
-        prompts=72,
-    ),
+    OpenFact("yarn stated, not trained, ModelOpt", SECOND, "modelopt", NO_YARN, STATED_YARN, prompts=72),
     OpenFact(
         "layers and yarn, ModelOpt",
         SECOND,
         "modelopt",
-        ("--aux-layers 1,3,5", "--source-semantics rope=plain"),
-        {**NO_NESTED_IDS, "rope_scaling": YARN},
+        (*OF_SECOND, *NO_YARN),
+        NO_NESTED_IDS | STATED_YARN,
         prompts=72,
     ),
-    OpenFact(
-        "norm_output, SpecForge after 879", TINY_31, "specforge", ("--source-semantics specforge=post-879",)
-    ),
-    OpenFact(
-        "norm_output, SpecForge before 879",
-        TINY,
-        "specforge",
-        ("--source-semantics specforge=pre-879",),
-        {"norm_output": True},
-    ),
+    OpenFact("norm_output, SpecForge after 879", TINY_31, "specforge", (AFTER_879,)),
+    OpenFact("norm_output, SpecForge before 879", TINY, "specforge", (BEFORE_879,), {"norm_output": True}),
     OpenFact(
         "norm_output, fc_norm without a flag",
         TINY_31,
         "automodel",
-        (
-            "--aux-layers 2,4,5",
-            "--source-semantics norm_output=true",
-        ),
+        (*OF_TINY, "--source-semantics norm_output=true"),
         {"norm_output": None},
-        prompts=120,
-        files=("gate",),
+        **GATE,
     ),
+    OpenFact("normed once, ModelOpt", SECOND, "modelopt", (BEFORE_689,), change=uneven, is_rewritten=True),
     OpenFact(
-        "normed once, ModelOpt",
-        SECOND,
-        "modelopt",
-        ("--source-semantics modelopt=pre-689",),
-        change=uneven,
-        is_rewritten=True,
+        "normed twice, ModelOpt", SECOND, "modelopt", (AFTER_689,), change=uneven_twice, is_rewritten=True
     ),
-    OpenFact(
-        "normed twice, ModelOpt",
-        SECOND,
-        "modelopt",
-        ("--source-semantics modelopt=post-689",),
-        change=uneven_twice,
-        is_rewritten=True,
-    ),
-    OpenFact("d2t of offsets", SECOND, "vllm", ("--source-semantics d2t=offset",), change=d2t_of_offsets),
-    OpenFact("d2t of tokens", SECOND, "vllm", ("--source-semantics d2t=absolute",), change=d2t_of_tokens),
+    OpenFact("d2t of offsets", SECOND, "vllm", (OFFSETS,), change=d2t_of_offsets),
+    OpenFact("d2t of tokens", SECOND, "vllm", (TOKENS,), change=d2t_of_tokens),
 )
 UNTRAINED = OpenFact("untrained", SECOND, "modelopt", (), NO_NESTED_IDS, change=untrained)

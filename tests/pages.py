@@ -1,15 +1,10 @@
 """A strict reader of the files of --page: every tag closes, nothing runs, nothing is loaded."""
 
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
-from typing import Any
-from xml.etree import ElementTree
 
 from msgspec.structs import replace
 
-from eaglectl.report.outlines import outline
-from eaglectl.report.terminal import Console, print_outline
 from eaglectl.run.job import EngineRun
 from eaglectl.run.measurement import PromptResult, measure, ratio
 from eaglectl.run.probes import DriftCondition, Variant
@@ -17,18 +12,9 @@ from eaglectl.run.prompts import PromptChoice
 from eaglectl.run.report import DrafterComparison, SetRatio, SmokeReport
 from eaglectl.verdicts import GateEnding
 
-Paint = Callable[[Console], None]
 TAGS = {"html", "head", "meta", "title", "style", "body", "pre", "span"}
 ATTRIBUTES = {"lang", "charset", "http-equiv", "name", "content", "class"}
-SVG = "{http://www.w3.org/2000/svg}"
-SVG_TAGS = {f"{SVG}{tag}" for tag in ("svg", "title", "style", "defs", "clipPath", "rect", "g", "text")}
 LOADS = re.compile(r"@import|url\((?!#)|(?:src|href)\s*=", re.IGNORECASE)
-
-
-def terminal_output(*results: Any, **options: Any) -> Paint:
-    """What prints results on a terminal."""
-    shown = outline(results, **options)
-    return lambda console: print_outline(console, shown)
 
 
 def read_page(page: str) -> str:
@@ -41,21 +27,6 @@ def read_page(page: str) -> str:
     assert not reader.open, f"left open: {reader.open}"
     assert not LOADS.search(reader.style)
     return reader.text
-
-
-def read_image(image: str) -> list[str]:
-    """The lines of an SVG image; fails where it is not sound or not self-contained."""
-    root = ElementTree.fromstring(image)
-    assert {element.tag for element in root.iter()} <= SVG_TAGS
-    names = {name for element in root.iter() for name in element.attrib}
-    assert not any("href" in name or name.startswith("on") for name in names), names
-    style = root.findtext(f"{SVG}style") or ""
-    assert not LOADS.search(style)
-    lines: dict[float, str] = {}
-    for part in root.iter(f"{SVG}text"):
-        place = float(part.attrib["y"])
-        lines[place] = lines.get(place, "") + (part.text or "").replace("\u00a0", " ")
-    return [lines[place].rstrip() for place in sorted(lines)]
 
 
 class _Reader(HTMLParser):
@@ -86,59 +57,41 @@ class _Reader(HTMLParser):
         raise AssertionError(f"an instruction: {data}")
 
 
-ENDINGS = {
-    "pass": GateEnding.KEPT,
-    "fail": GateEnding.LOST,
-    "could-not-look": GateEnding.TOO_FEW_PROMPTS,
-}
+ENDINGS = {"pass": GateEnding.KEPT, "fail": GateEnding.LOST, "could-not-look": GateEnding.TOO_FEW_PROMPTS}
 
 
 def smoke_report(text: str = "x", verdict: str = "fail") -> SmokeReport:
     """A run with everything beside it: sets, a second drafter, both probes."""
     results = tuple(PromptResult(f"{text}{n % 2}", 10 + n, (8, 5 + n % 3, 2), (1, 2, 3)) for n in range(6))
     other = tuple(replace(result, accepted=(6, 3, 1)) for result in results)
-    run_ = EngineRun(
-        text,
-        text,
-        "cpu",
-        "float32",
-        text,
-        results,
-        ((1, 2, 3),) * 6,
-        2.0,
-        1.0,
-        {"class": text, "runner": text},
-    )
+    resolved = {"class": text, "runner": text}
+    texts = ((1, 2, 3),) * 6
+    run_ = EngineRun(text, text, "cpu", "float32", text, results, texts, 2.0, 1.0, resolved)
     measured = measure(results)
     names = dict.fromkeys(result.set for result in results)
     sets = {name: measure([result for result in results if result.set == name]) for name in names}
     reading = Variant(text, text, measure(other), ratio(other, results))
     drift = DriftCondition(text, measured, (1.0, 1.1, 1.2), (0.0, 0.1, 0.2), (0.3, 0.4, 0.5))
-    failures = (text,) if verdict == "fail" else ()
     why = "" if verdict == "pass" else text
+    ratios = ratio(results, other), ratio(results, other)
+    in_sets = (SetRatio(text, 6, *ratios, ENDINGS[verdict], why),)
+    compared = DrafterComparison(text, measure(other), *ratios, in_sets, 0.97)
     return SmokeReport(
-        text,
-        run_,
-        measured,
-        sets,
-        True,
-        failures,
-        (text,),
-        3,
-        64,
-        0,
-        "a" * 64,
-        0.0,
-        DrafterComparison(
-            text,
-            measure(other),
-            ratio(results, other),
-            ratio(results, other),
-            (SetRatio(text, 6, ratio(results, other), ratio(results, other), ENDINGS[verdict], why),),
-            0.97,
-        ),
-        (reading,),
-        (drift,),
+        source=text,
+        run=run_,
+        measured=measured,
+        by_set=sets,
+        is_lossless=True,
+        failures=(text,) if verdict == "fail" else (),
+        notes=(text,),
+        k=3,
+        max_tokens=64,
+        seed=0,
+        prompts_digest="a" * 64,
+        temperature=0.0,
+        against=compared,
+        variants=(reading,),
+        drift_conditions=(drift,),
         gaps=(text,) if verdict == "could-not-look" else (),
         choice=PromptChoice((), text, "b" * 64, 99, 6),
     )

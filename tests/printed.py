@@ -13,7 +13,7 @@ import typer.main
 from eaglectl.cli import common_first
 from eaglectl.cli.app import make_app
 from eaglectl.cli.commands import COMMANDS
-from eaglectl.cli.shells import SCRIPTS
+from eaglectl.commands.completion import SCRIPTS
 from eaglectl.formats.commands import COMMAND
 
 VERBS = "|".join(COMMANDS)

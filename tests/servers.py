@@ -16,8 +16,6 @@ from eaglectl.run.report import SmokeReport
 from tests.builders import drafter_folder
 
 MODELS = {"data": [{"id": "m"}]}
-
-
 INFO = {
     "speculative_algorithm": "EAGLE3",
     "speculative_num_steps": 3,
@@ -25,14 +23,8 @@ INFO = {
     "version": "0.5.23",
     "speculative_draft_model_path": "org/drafter",
 }
-
-
 DETAILS = {"spec_verify_ct": 10, "spec_correct_drafts_histogram": [4, 3, 2, 1]}
-
-
 ANSWER = {"usage": {"completion_tokens": 20}, "sglext": {"spec_tokens_details": DETAILS}}
-
-
 SGLANG = {"/v1/models": MODELS, "/server_info": INFO, "/v1/completions": ANSWER}
 
 
@@ -63,14 +55,20 @@ def server(pages: Mapping[str, Any], seen: list[Any]) -> Iterator[str]:
             thread.join()
 
 
-def smoke(tmp_path: Path, pages: Mapping[str, Any], seen: list[Any] | None = None) -> SmokeReport:
-    folder = drafter_folder(tmp_path)
-    (tmp_path / "target").mkdir()
-    (tmp_path / "target/config.json").write_text('{"num_hidden_layers": 8, "model_type": "llama"}')
-    (tmp_path / "prompts.txt").write_text("one\ntwo\n")
+def smoke(
+    tmp_path: Path,
+    pages: Mapping[str, Any],
+    seen: list[Any] | None = None,
+    prompts: str = "one\ntwo\n",
+    **options: Any,
+) -> SmokeReport:
+    folder, target, file = drafter_folder(tmp_path), tmp_path / "target", tmp_path / "prompts.txt"
+    target.mkdir()
+    (target / "config.json").write_text('{"num_hidden_layers": 8, "model_type": "llama", "vocab_size": 64}')
+    file.write_text(prompts)
     with server(pages, [] if seen is None else seen) as url:
-        options = eaglectl.SmokeOptions(run_in=url, prompts=tmp_path / "prompts.txt", max_tokens=20)
-        return eaglectl.smoke(str(folder), str(tmp_path / "target"), options)
+        given = eaglectl.SmokeOptions(run_in=url, prompts=file, max_tokens=20, **options)
+        return eaglectl.smoke(str(folder), str(target), given)
 
 
 PROPS = {
@@ -79,12 +77,8 @@ PROPS = {
     "endpoint_metrics": True,
     "default_generation_settings": {"n_ctx": 512},
 }
-
-
 # after each prompt of 20 tokens: the first one, then 10 rounds, in which 6, 3 and 0 drafts were accepted
 GROWTH = {"tokens_predicted_total": 20, "spec_decode_num_drafts_total": 10}
-
-
 ACCEPTED = (6, 3, 0)
 
 
@@ -109,8 +103,6 @@ LLAMA = {
         "timings": {"draft_n": 30, "draft_n_accepted": 9},
     },
 }
-
-
 METRICS = (
     'vllm:num_requests_running{{engine="0"}} 0.0\n'
     'vllm:generation_tokens_total{{engine="0"}} {tokens}\n'
@@ -118,14 +110,8 @@ METRICS = (
     'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="0"}} {first}\n'
     'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="1"}} {second}\n'
 )
-
-
 COMPLETIONS, COUNTERS = "/v1/completions", "/metrics"
-
-
 TOO_LONG = 60.0
-
-
 # what a page sends: bytes, or what is done with the connection
 Page = bytes | Callable[[socket.socket], None]
 

@@ -8,32 +8,18 @@ from typing import Any
 
 import pytest
 
-from eaglectl.run.coverage import (
-    Coverage,
-    TokenText,
-    counts_text,
-    coverage_of_counts,
-    measure_coverage,
-    pruned_from,
-    script_of,
-)
-from tests.builders import (
-    DRAFT,
-    HIDDEN,
-    TARGETS,
-    VOCAB,
-    call,
-    drafter_folder,
-    floats,
-    write_safetensors,
-)
+from eaglectl.run.coverage import Coverage, TokenText, measure_coverage, pruned_from, script_of
+from tests.builders import DRAFT, HIDDEN, TARGETS, VOCAB, call, drafter_folder, floats, target_of
 from tests.tiny import PROMPTS, TARGET, TINY
 
 EVEN = frozenset(range(0, 100, 2))
 
 
-def texts(*tokens: Sequence[int], name: str = "a", script: str = "") -> list[TokenText]:
-    return [TokenText(name, each, script) for each in tokens]
+def coverage_of(tokens: Sequence[Sequence[int]], *more: TokenText) -> Coverage:
+    """Of texts of one set and others, with a vocabulary of the even tokens and drafts of three."""
+    found = measure_coverage([*(TokenText("a", each, "Latin") for each in tokens), *more], EVEN, 3)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(
@@ -48,80 +34,34 @@ def texts(*tokens: Sequence[int], name: str = "a", script: str = "") -> list[Tok
 def test_the_cap_is_of_a_drafter_that_is_right_wherever_it_can_be(
     answer: tuple[int, ...], covered: int, most: float
 ) -> None:
-    found = measure_coverage(texts(answer), EVEN, 3)
-    assert found is not None
+    found = coverage_of([answer])
     assert (found.tokens, found.covered, found.most_length) == (len(answer) - 1, covered, most)
 
 
-def test_sets_are_told_apart_and_low_ones_named() -> None:
-    english, hindi = [(0, 2, 4, 6, 8)] * 9, [(0, 2, 3, 5, 7)]
-    found = measure_coverage([*texts(*english, name="english"), *texts(*hindi, name="hindi")], EVEN, 3)
-    assert found is not None and found.share > 0.8 and found.holds_down
-    assert {name: part.share for name, part in found.sets.items()} == {"english": 1.0, "hindi": 0.25}
+def test_sets_or_else_scripts_are_told_apart_and_low_ones_named() -> None:
+    found = coverage_of([(0, 2, 4, 6, 8)] * 9, TokenText("hindi", (0, 2, 3, 5, 7), ""))
+    assert found.share > 0.8 and found.holds_down
+    assert {name: part.share for name, part in found.sets.items()} == {"a": 1.0, "hindi": 0.25}
     assert found.words.endswith('("hindi" 25.0%)')
-
-
-def test_scripts_are_told_apart_where_the_prompts_are_of_one_set() -> None:
-    latin, hindi = texts(*[(0, 2, 4, 6)] * 9, script="Latin"), texts((0, 3, 5), script="Devanagari")
-    found = measure_coverage([*latin, *hindi, *texts((0, 2))], EVEN, 3)
-    assert found is not None and found.sets == {} and set(found.scripts) == {"Latin", "Devanagari"}
+    others = TokenText("a", (0, 3, 5), "Devanagari"), TokenText("a", (0, 2), "")
+    found = coverage_of([(0, 2, 4, 6)] * 9, *others)
+    assert found.sets == {} and set(found.scripts) == {"Latin", "Devanagari"}
     assert list(found.low_parts) == ["Devanagari"]
 
 
-def test_a_script_that_is_a_set_is_named_once() -> None:
-    both = [*texts((0, 2, 4), name="en", script="Latin"), *texts((0, 3), name="hi", script="Devanagari")]
-    found = measure_coverage(both, EVEN, 3)
-    assert found is not None and list(found.low_parts) == ['"hi"']
-
-
 @pytest.mark.parametrize(
-    ("text", "script"),
+    ("record", "wider", "words"),
     [
-        ("a list of numbers", "Latin"),
-        ("\u0938\u0902\u0916\u094d\u092f\u093e ok", "Devanagari"),
-        ("\u0447\u0438\u0441\u043b\u043e", "Cyrillic"),
-        ("\u6570\u5b57\u3002", "Cjk"),
-        ("12 + 3 = 15", ""),
-        ("\ufffd\ufffd", ""),
+        ({"pruning": {"of": 320}, "source": {"name": "org/big"}}, ("org/big", 320), "prune org/big (of 320"),
+        ({"previous": {"pruning": {"of": 320}, "source": {"name": "big"}}}, ("big", 320), "prune big (of"),
+        ({"pruning": {"of": "many"}, "source": {"name": "big"}}, None, "train with"),
+        ({}, None, "train with"),
     ],
 )
-def test_the_script_is_that_of_most_letters(text: str, script: str) -> None:
-    assert script_of(text) == script
-
-
-@pytest.mark.parametrize("answers", [[], [(5,)], [(5,), ()]])
-def test_answers_without_a_drafted_token_have_no_coverage(answers: list[tuple[int, ...]]) -> None:
-    assert measure_coverage(texts(*answers), EVEN, 3) is None
-
-
-def test_counted_tokens_are_taken_in_a_random_order() -> None:
-    found = coverage_of_counts({2: 3, 3: 1, 5: 0}, EVEN, 2)
-    assert (found.tokens, found.covered, found.most_length) == (4, 3, 1 + 0.75 + 0.75**2)
-    assert "of the counted tokens" in found.words
-
-
-def test_counts_leave_out_the_first_token_which_is_not_drafted() -> None:
-    assert counts_text(texts((9, 4, 4, 2), (9, 4))) == "2 1\n4 3\n"
-
-
-@pytest.mark.parametrize(
-    ("record", "wider"),
-    [
-        ({"pruning": {"of": 320}, "source": {"name": "org/big"}}, ("org/big", 320)),
-        ({"previous": {"pruning": {"of": 320}, "source": {"name": "big"}}}, ("big", 320)),
-        ({"pruning": {"of": "many"}, "source": {"name": "big"}}, None),
-        ({}, None),
-    ],
-)
-def test_the_drafter_before_pruning_is_that_of_the_record(record: Any, wider: Any) -> None:
+def test_a_drafter_that_its_record_says_was_pruned_needs_no_training(
+    record: Any, wider: Any, words: str
+) -> None:
     assert pruned_from(record) == wider
-
-
-@pytest.mark.parametrize(
-    ("wider", "words"),
-    [(None, "train with"), (("big", 320), "prune big (of 320 tokens) anew")],
-)
-def test_a_pruned_drafter_needs_no_training(wider: tuple[str, int] | None, words: str) -> None:
     assert Coverage(10, 1, 1.1, wider=wider).advice.startswith(words)
 
 
@@ -132,11 +72,7 @@ def test_a_head_of_the_targets_rows_gets_others_by_a_printed_command(
     size = len(head[2]) // VOCAB
     rows = b"".join(head[2][token * size : (token + 1) * size] for token in TARGETS)
     drafter = drafter_folder(tmp_path, tensors={"lm_head.weight": ("BF16", (DRAFT, HIDDEN), rows)})
-    target = tmp_path / "target"
-    target.mkdir()
-    config = {"model_type": "llama", "num_hidden_layers": 8, "hidden_size": HIDDEN, "vocab_size": VOCAB}
-    (target / "config.json").write_text(json.dumps(config))
-    write_safetensors(target / "model.safetensors", {"lm_head.weight": head})
+    target = target_of(tmp_path / "target", {"lm_head.weight": head})
     lacking = sorted(set(range(VOCAB)) - set(TARGETS))
     (tmp_path / "counts.txt").write_text("".join(f"{token} 9\n" for token in lacking))
     given = ("--target", target, "--token-counts", tmp_path / "counts.txt", "--json")
@@ -182,19 +118,20 @@ def test_smoke_states_the_coverage_and_counts_for_a_pruning_that_raises_it(
     assert after["share"] > coverage["share"] + 0.1
 
 
+def covered(*given: object) -> Any:
+    return call("inspect", *given, "--json").document["coverage"]
+
+
 def test_inspect_covers_texts_by_set_where_no_target_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    drafter, out = small(tmp_path), tmp_path / "out.txt"
-    done = call("inspect", drafter, "--target", TARGET, "--prompts", PROMPTS, "--json")
-    coverage = done.document["coverage"]
+    out, given = tmp_path / "out.txt", (small(tmp_path), "--target", TARGET)
+    coverage = covered(*given, "--prompts", PROMPTS)
     assert 0.5 < coverage["share"] < 0.8 and set(coverage["sets"]) == {"maths", "conversion", "drafter"}
-    text = call("inspect", drafter, "--target", TARGET, "--prompts", PROMPTS, "--write-token-counts", out).out
+    text = call("inspect", *given, "--prompts", PROMPTS, "--write-token-counts", out).out
     assert "of the texts' tokens, so a length of" in text
-    counted = call("inspect", drafter, "--target", TARGET, "--token-counts", out, "--json").document[
-        "coverage"
-    ]
+    counted = covered(*given, "--token-counts", out)
     assert (counted["tokens"], counted["covered"]) == (coverage["tokens"], coverage["covered"])
-    again = call("inspect", drafter, "--target", TARGET, "--prompts", PROMPTS, "--write-token-counts", out)
+    again = call("inspect", *given, "--prompts", PROMPTS, "--write-token-counts", out)
     assert again.code == 2 and "is there already" in again.err
 
 
@@ -202,9 +139,7 @@ def test_a_whole_vocabulary_holds_every_token(tmp_path: Path) -> None:
     (tmp_path / "counts.txt").write_text(f"3 5\n{VOCAB - 1} 2\n")
     tensors = {"lm_head.weight": floats("lm_head.weight", VOCAB, HIDDEN), "d2t": None}
     drafter = drafter_folder(tmp_path, config={"draft_vocab_size": VOCAB}, tensors=tensors)
-    coverage = call("inspect", drafter, "--token-counts", tmp_path / "counts.txt", "--json").document[
-        "coverage"
-    ]
+    coverage = covered(drafter, "--token-counts", tmp_path / "counts.txt")
     assert (coverage["tokens"], coverage["covered"], coverage["most_length"]) == (7, 7, 4.0)
 
 
@@ -233,7 +168,16 @@ def test_what_cannot_be_covered_is_refused(
     assert done.code == code and words in " ".join(done.err.split())
 
 
-def test_a_server_does_not_tell_which_tokens_to_count(tmp_path: Path) -> None:
-    given = ("--run-in", "http://127.0.0.1:1", "--target", TARGET, "--write-token-counts", tmp_path / "c.txt")
-    done = call("smoke", TINY / "eagle3", *given)
-    assert done.code == 2 and "not which" in done.err
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("a list of numbers", "Latin"),
+        ("\u0938\u0902\u0916\u094d\u092f\u093e ok", "Devanagari"),
+        ("\u0447\u0438\u0441\u043b\u043e", "Cyrillic"),
+        ("\u6570\u5b57\u3002", "Cjk"),
+        ("12 + 3 = 15", ""),
+        ("\ufffd\ufffd", ""),
+    ],
+)
+def test_the_script_is_that_of_most_letters(text: str, script: str) -> None:
+    assert script_of(text) == script

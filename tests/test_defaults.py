@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.judge.policy_file import find_policy_file
+from eaglectl.judge.rule import find_policy
 from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
 
@@ -26,17 +26,12 @@ def boundaries(*arguments: object) -> object:
     return call("inspect", *arguments, "--json").document["drafter"]["aux"]["boundaries"]
 
 
-def test_an_answer_from_the_file_is_as_one_from_the_command_line(here: Path) -> None:
+def test_an_answer_from_the_file_is_as_one_from_the_command_line_which_wins(here: Path) -> None:
     source = drafter_folder(here / "d")
     before = boundaries(source)
     given = boundaries(source, "--aux-layers", "1,2,3")
     write(here, "[defaults]\naux-layers = [1, 2, 3]\n")
     assert boundaries(source) == given != before
-
-
-def test_the_command_line_wins(here: Path) -> None:
-    source = drafter_folder(here / "d")
-    given = boundaries(source, "--aux-layers", "1,2,3")
     write(here, "[defaults]\naux-layers = [2, 3, 4]\n")
     assert boundaries(source, "--aux-layers", "1,2,3") == given
 
@@ -62,72 +57,39 @@ def test_semantics_and_engines_are_taken_too(here: Path) -> None:
     assert "rope=plain" not in str(document["drafter"])
 
 
-def test_quiet_does_not_hide_them(here: Path) -> None:
-    target = FIXTURES / "tiny/target"
+def test_defaults_are_told_to_who_asks_and_a_target_to_all(here: Path) -> None:
+    source, target = FIXTURES / "tiny/eagle3", FIXTURES / "tiny/target"
+    write(here, "[defaults]\naux-layers = [2, 4, 5]\n")
+    told = "eaglectl.toml gives --aux-layers 2,4,5, where the command line says nothing else\n"
+    assert call("inspect", source).err == "" and call("-v", "inspect", source).err == told
     write(here, f"[defaults]\ntarget = '{target}'\naux-layers = [2, 4, 5]\n")
-    told = call("-q", "inspect", FIXTURES / "tiny/eagle3").err
+    told = call("-q", "inspect", source).err
     assert told.startswith("eaglectl.toml gives --target ") and "--aux-layers" not in told
 
 
-def test_defaults_that_choose_no_target_are_told_to_who_asks(here: Path) -> None:
-    write(here, "[defaults]\naux-layers = [1, 2, 3]\n")
-    told = "eaglectl.toml gives --aux-layers 1,2,3, where the command line says nothing else\n"
+FAULTY = {
+    "# a\n\n[policy]\nfail-on = 1\n": "eaglectl.toml: Object contains unknown field `policy`",
+    "[defaults]\nengines = ['vllm']\n": "unknown field `engines` - at `$.defaults`",
+    "target = 'a'\n": "eaglectl.toml: Object contains unknown field `target`",
+    "[defaults]\ntaget = 't'\n": "unknown field `taget` - at `$.defaults`",
+    "[defaults]\naux-layers = '2,3'\n": "Expected `array | null`, got `str` - at `$.defaults.aux-layers`",
+    "[defaults]\naux-layers = [-1]\n": "Expected `int` >= 0 - at `$.defaults.aux-layers[0]`",
+    "[defaults]\naux-layers = [true]\n": "Expected `int`, got `bool` - at `$.defaults.aux-layers[0]`",
+    "[defaults]\naux-convention = 'input'\n": "value 'input' - at `$.defaults.aux-convention`",
+    "[defaults]\ntarget = 3\n": "Expected `str`, got `int` - at `$.defaults.target`",
+    "[defaults.source-semantics]\nrope = 1\n": "got `int` - at `$.defaults.source-semantics[...]`",
+    "defaults = 1\n": "Expected `object`, got `int` - at `$.defaults`",
+    "[defaults\n": "eaglectl.toml is not valid TOML",
+}
+
+
+@pytest.mark.parametrize("text", FAULTY)
+def test_a_file_that_is_not_as_it_should_be_stops_every_reader(here: Path, text: str) -> None:
+    write(here, text)
     source = drafter_folder(here / "d")
-    assert call("inspect", source).err == "" and call("-v", "inspect", source).err == told
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("# a\n\n[policy]\nfail-on = 1\n", "eaglectl.toml: Object contains unknown field `policy`"),
-        ("[defaults]\nengines = ['vllm']\n", "unknown field `engines` - at `$.defaults`"),
-        ("target = 'a'\n", "eaglectl.toml: Object contains unknown field `target`"),
-    ],
-)
-@pytest.mark.parametrize("command", ["inspect", "validate"])
-def test_a_key_in_the_wrong_place_is_refused_by_every_reader(
-    here: Path, text: str, message: str, command: str
-) -> None:
-    write(here, text)
-    done = call(command, drafter_folder(here / "d"))
-    assert done.code == 2 and message in done.err
-
-
-def test_a_command_that_reads_no_drafter_reads_no_defaults(here: Path) -> None:
-    write(here, "[defaults]\nnonsense = 1\n")
-    assert call("rules", "EGL201").code == 0
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("[defaults]\ntaget = 't'\n", "unknown field `taget` - at `$.defaults`"),
-        (
-            "[defaults]\naux-layers = '2,3'\n",
-            "Expected `array | null`, got `str` - at `$.defaults.aux-layers`",
-        ),
-        ("[defaults]\naux-layers = [-1]\n", "Expected `int` >= 0 - at `$.defaults.aux-layers[0]`"),
-        ("[defaults]\naux-layers = [true]\n", "Expected `int`, got `bool` - at `$.defaults.aux-layers[0]`"),
-        (
-            "[defaults]\naux-convention = 'input'\n",
-            "Invalid enum value 'input' - at `$.defaults.aux-convention`",
-        ),
-        ("[defaults]\ntarget = 3\n", "Expected `str`, got `int` - at `$.defaults.target`"),
-        (
-            "[defaults.source-semantics]\nrope = 1\n",
-            "Expected `str`, got `int` - at `$.defaults.source-semantics[...]`",
-        ),
-        ("defaults = 1\n", "Expected `object`, got `int` - at `$.defaults`"),
-        ("[defaults\n", "eaglectl.toml is not valid TOML"),
-    ],
-)
-@pytest.mark.parametrize("command", ["inspect", "validate"])
-def test_a_file_that_is_not_as_it_should_be_stops_the_command(
-    here: Path, text: str, message: str, command: str
-) -> None:
-    write(here, text)
-    done = call(command, drafter_folder(here / "d"))
-    assert done.code == 2 and message in done.err
+    for command in ("inspect", "validate"):
+        done = call(command, source)
+        assert done.code == 2 and FAULTY[text] in done.err
 
 
 def test_a_folder_inside_the_checkpoint_answers_nothing(here: Path) -> None:
@@ -140,6 +102,6 @@ def test_a_folder_inside_the_checkpoint_answers_nothing(here: Path) -> None:
 def test_the_lines_of_the_page_are_read(here: Path) -> None:
     page = (FIXTURES.parent / "docs/pipelines.md").read_text()
     write(here, page.partition("```toml\n")[2].partition("```")[0])
-    file = find_policy_file()
-    assert file is not None and file.keys.defaults.aux_layers == (2, 16, 29)
-    assert (file.target, file.keys.defaults.source_semantics) == ("my-target", {"modelopt": "pre-689"})
+    file = find_policy()
+    assert file is not None and file.defaults.aux_layers == (2, 16, 29)
+    assert (file.target, file.defaults.source_semantics) == ("my-target", {"modelopt": "pre-689"})

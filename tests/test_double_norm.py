@@ -46,15 +46,9 @@ def written(
         (folder / "hf_quant_config.json").write_text(json.dumps(stated))
     tensors = read_safetensors(folder / "model.safetensors")
     if inner is not None:
-        dtype, shape, _ = tensors[INNER]
-        tensors[INNER] = _filled(dtype, shape, inner)
+        tensors[INNER] = _stored(np.full(tensors[INNER][1], inner))
     write_safetensors(folder / "model.safetensors", tensors, metadata or {})
     return folder
-
-
-def _filled(dtype: str, shape: tuple[int, ...], value: float) -> Stored:
-    assert dtype == "BF16"
-    return _stored(np.full(shape, value))
 
 
 def drafter(folder: Path, **answers: str) -> Any:
@@ -86,20 +80,13 @@ def test_what_the_file_says_of_the_second_norm(
     assert levels == {True: ["warning"], None: ["question"], False: []}[hidden_twice]
 
 
-def test_a_file_that_others_wrote_again_is_asked_about(tmp_path: Path) -> None:
-    source = written(tmp_path / "source", metadata=PT)
-    question = refusal(2, "convert", source, "-o", tmp_path / "out", "--target", TARGET, "--no-measure")
-    assert f"{POST} (by 0.41.0 or later: normed twice) or modelopt=pre-689" in question
-    assert not (tmp_path / "out").exists()
-
-
 def converted(source: Path, out: Path, *options: str) -> tuple[dict[str, Stored], dict[str, Any]]:
     outcome = call("convert", source, "-o", out, "--target", TARGET, "--no-measure", *options)
     assert outcome.code == 0, outcome.err
     return read_safetensors(out / "model.safetensors"), json.loads((out / "eaglectl.json").read_text())
 
 
-def test_both_norms_are_written_as_one(tmp_path: Path) -> None:
+def test_both_norms_are_written_as_one_and_an_even_one_leaves_no_doubt(tmp_path: Path) -> None:
     before = read_safetensors(HF / "model.safetensors")
     after, record = converted(HF, tmp_path / "out")
     inner, outer = _numbers(before[INNER]), _numbers(before[OUTER])
@@ -110,74 +97,39 @@ def test_both_norms_are_written_as_one(tmp_path: Path) -> None:
     low, high = record["norms_joined"]["size_differs"]
     assert (low, high) == pytest.approx((abs(inner).min() / scale - 1, abs(inner).max() / scale - 1))
     assert record["hidden_twice"] is False
-
-
-def test_the_doubt_about_its_size_is_in_every_place(tmp_path: Path) -> None:
-    converted(HF, tmp_path / "out")
-    text = "one norm was written for both: the direction is exact"
-    assert text in " ".join(call("inspect", tmp_path / "out", "--target", TARGET).out.split())
-    assert text in (tmp_path / "out/README.md").read_text()
-    options = eaglectl.ValidateOptions(target=TARGET, engines=("vllm==0.33.0",))
-    assert eaglectl.validate(str(tmp_path / "out"), options).verdict == "could-not-look"
-
-
-def test_an_even_norm_leaves_no_doubt(tmp_path: Path) -> None:
-    source = written(tmp_path / "source", inner=0.75)
-    before = read_safetensors(source / "model.safetensors")
-    after, record = converted(source, tmp_path / "out")
-    assert after[OUTER] == before[OUTER]
-    assert record["doubts"] == []
-    (seen,) = eaglectl.inspect(str(tmp_path / "out"), target=TARGET, engines=["vllm==0.33.0"]).requested
+    after, record = converted(written(tmp_path / "source", inner=0.75), tmp_path / "even")
+    assert after[OUTER] == before[OUTER] and record["doubts"] == []
+    (seen,) = eaglectl.inspect(str(tmp_path / "even"), target=TARGET, engines=["vllm==0.33.0"]).requested
     assert seen.outcome == "as trained"
 
 
-def test_a_norm_of_no_size_is_refused(tmp_path: Path) -> None:
-    source = written(tmp_path / "source", inner=0.0)
-    assert "has no finite size" in refusal(
-        1, "convert", source, "-o", tmp_path / "out", "--target", TARGET, "--no-measure"
-    )
-
-
-def test_modelopts_own_layout_keeps_both(tmp_path: Path) -> None:
+def test_modelopts_own_layout_keeps_both_and_the_probe_tries_a_doubted_norm_the_other_way(
+    tmp_path: Path,
+) -> None:
     after, record = converted(HF, tmp_path / "out", "--for", "modelopt")
     assert after == read_safetensors(HF / "model.safetensors")
     found = drafter(tmp_path / "out")
     assert (record["hidden_twice"], found.norms.hidden_twice) == (True, True)
     assert [note.topic for note in found.doubts] == ["double-norm"]
+    tried = next(other for other in candidates(found, 8, None) if other.name.startswith("state normed"))
+    assert (tried.name, tried.option) == ("state normed once", "--source-semantics hidden_norm=once")
+    assert tried.drafter.norms.hidden_twice is False
 
 
-def test_another_trainers_drafter_in_its_layout_is_normed_once(tmp_path: Path) -> None:
-    converted(PRODUCERS / "modelopt-megatron/deep", tmp_path / "out", "--for", "modelopt")
-    found = drafter(tmp_path / "out")
-    assert (found.producer, found.norms.hidden_twice) == ("modelopt", False)
-    assert not found.notes_at("question")
-
-
-@pytest.mark.parametrize(("answer", "is_joined"), [("pre-689", False), ("post-689", True)])
-def test_an_answer_settles_it(answer: str, is_joined: bool, tmp_path: Path) -> None:
+def test_a_file_that_others_wrote_again_is_asked_about_and_an_answer_settles_it(tmp_path: Path) -> None:
     source = written(tmp_path / "source", metadata=PT)
+    question = refusal(2, "convert", source, "-o", tmp_path / "out", "--target", TARGET, "--no-measure")
+    assert f"{POST} (by 0.41.0 or later: normed twice) or modelopt=pre-689" in question
+    assert not (tmp_path / "out").exists()
     before = read_safetensors(source / "model.safetensors")
-    after, record = converted(source, tmp_path / "out", "--source-semantics", f"modelopt={answer}")
-    assert (after[OUTER] != before[OUTER]) is is_joined
-    (entry,) = record["settled"]
-    assert (entry["about"], entry["answer"]["value"], entry["by"]) == (
-        "hidden_norm",
-        f"modelopt={answer}",
-        "given",
-    )
-    assert not drafter(tmp_path / "out").notes_at("question")
-
-
-def test_the_probe_tries_a_doubted_norm_the_other_way() -> None:
-    found = next(tried for tried in candidates(drafter(HF), 8, None) if tried.name.startswith("state normed"))
-    assert (found.name, found.option) == ("state normed once", "--source-semantics hidden_norm=once")
-    assert found.drafter.norms.hidden_twice is False
-
-
-def test_the_probe_leaves_a_norm_that_nothing_doubts() -> None:
-    tried = [candidate.name for candidate in candidates(drafter(MEGATRON), 8, None)]
-    assert "norm_output true" in tried
-    assert not [name for name in tried if name.startswith("state normed")]
+    for answer in ("pre-689", "post-689"):
+        out = tmp_path / answer
+        after, record = converted(source, out, "--source-semantics", f"modelopt={answer}")
+        assert (after[OUTER] != before[OUTER]) is (answer == "post-689")
+        (entry,) = record["settled"]
+        settled = ("hidden_norm", f"modelopt={answer}", "given")
+        assert (entry["about"], entry["answer"]["value"], entry["by"]) == settled
+        assert not drafter(out).notes_at("question")
 
 
 def test_an_assumption_is_carried_and_cannot_be_answered_otherwise(tmp_path: Path) -> None:

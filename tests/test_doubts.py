@@ -14,15 +14,16 @@ from eaglectl.operations.converting import ConvertOptions
 from tests.builders import (
     ABSENT,
     HIDDEN,
+    LLAMA3,
     VOCAB,
     changed,
+    drafter_config,
     drafter_folder,
     drafter_tensors,
     floats,
     mask,
-    older_angelslim,
     read_safetensors,
-    write_safetensors,
+    target_of,
 )
 from tests.conftest import FIXTURES
 from tests.drafters import Made
@@ -54,10 +55,7 @@ def outcome(folder: Path, **answers: str) -> tuple[str, str]:
 
 @pytest.fixture
 def target(tmp_path: Path) -> str:
-    """A target of 8 layers and of any width."""
-    (tmp_path / "target").mkdir()
-    (tmp_path / "target/config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 8}))
-    return str(tmp_path / "target")
+    return str(target_of(tmp_path / "target"))
 
 
 def converted(source: Path, out: Path, layout: str = "vllm", target: str = TARGET, **answers: str) -> Path:
@@ -66,6 +64,13 @@ def converted(source: Path, out: Path, layout: str = "vllm", target: str = TARGE
     )
     eaglectl.convert(str(source), out, options)
     return out
+
+
+def edited(source: Path, folder: Path, **config: Any) -> Path:
+    """A copy of a producer's fixture with these keys of its config; None takes one out."""
+    shutil.copytree(source, folder)
+    (folder / "config.json").write_text(json.dumps(changed(source, **config)))
+    return folder
 
 
 def record(folder: Path) -> dict[str, Any]:
@@ -101,35 +106,6 @@ def test_an_answer_settles_the_doubt_for_good(answer: str, scaling: str | None, 
     assert outcome(out) == ("as trained", "pass")
 
 
-def test_a_record_of_before_bases_were_asked_still_asks(tmp_path: Path) -> None:
-    out = converted(ANGELSLIM, tmp_path / "out", rope="stored")
-    earlier = {key: value for key, value in record(out).items() if key not in ("settled", "rope")}
-    doubts = [{"producer": "angelslim", "topic": "rope-base-doubt"}]
-    (out / "eaglectl.json").write_text(json.dumps({**earlier, "doubts": doubts}))
-    assert topics(out) == ["rope-base-doubt"]
-    with pytest.raises(UsageError, match="rope=10000"):
-        converted(out, tmp_path / "again")
-
-
-def test_an_embedding_added_to_the_file_hides_no_doubt(target: str, tmp_path: Path) -> None:
-    nested = {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_last_layernorm": True}
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
-    config = {**FLAGS, "eagle_aux_hidden_state_layer_ids": ABSENT, "rope_scaling": yarn}
-    own = {**config, "eagle_config": {**nested, "next_layer_regular": True}}
-    folder = drafter_folder(tmp_path, config=own)
-    drafter = eaglectl.inspect(str(folder), target=target).drafter
-    assert drafter.producer == "modelopt" and drafter.aux.boundaries == (2, 4, 5)
-    assert topics(folder) == ["double-norm", "rope-untrained"]
-
-
-def test_keys_that_torchspec_writes_too_do_not_make_a_file_with_an_embedding_modelopts(
-    tmp_path: Path,
-) -> None:
-    nested = {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_last_layernorm": True}
-    config = {**FLAGS, "eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": nested}
-    assert eaglectl.inspect(str(drafter_folder(tmp_path, config=config))).drafter.producer == "native"
-
-
 @pytest.mark.parametrize(
     "doubts",
     [
@@ -145,45 +121,6 @@ def test_a_record_that_is_not_as_written_says_nothing(doubts: Any, tmp_path: Pat
     out = converted(MODELOPT, tmp_path / "out", rope="stored")
     (out / "eaglectl.json").write_text(json.dumps({**record(out), "doubts": doubts}))
     assert topics(out) == []
-
-
-def test_the_base_of_torchspecs_mla_is_asked() -> None:
-    (note,) = eaglectl.inspect(str(FIXTURES / "producers/torchspec/mla")).drafter.notes_at("question")
-    assert "TorchSpec's MLA attention trains with rope base 10000" in note.text
-
-
-def test_angelslims_base_is_asked(tmp_path: Path) -> None:
-    source = older_angelslim(tmp_path / "source")
-    (note,) = eaglectl.inspect(str(source)).drafter.notes_at("question")
-    assert "500000" in note.text and note.topic == "rope-base-doubt"
-    with pytest.raises(UsageError, match="rope=10000"):
-        converted(source, tmp_path / "out")
-    report = eaglectl.validate(str(source), eaglectl.ValidateOptions(select=["EGL607"]))
-    assert [finding.match.message for finding in report.findings] == [note.text]
-
-
-@pytest.mark.parametrize(("answer", "base"), [("stored", 500000), ("10000", 10000), ("20000", 20000)])
-def test_each_answer_on_angelslims_base_is_taken_for_good(answer: str, base: int, tmp_path: Path) -> None:
-    out = converted(ANGELSLIM, tmp_path / "out", rope=answer)
-    assert json.loads((out / "config.json").read_text())["rope_theta"] == base
-    assert topics(out) == [] and outcome(out) == ("as trained", "pass")
-
-
-def test_an_alpha_that_angelslims_trainer_does_not_read_is_not_as_trained(tmp_path: Path) -> None:
-    hunyuan = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}
-    config = {**FLAGS, "modal_type": "LLM", "rope_theta": 10000.0, "rope_scaling": hunyuan}
-    folder = drafter_folder(tmp_path, config=config)
-    assert topics(folder) == ["rope-untrained"]
-    verdicts = eaglectl.inspect(str(folder), engines=["vllm"]).requested
-    assert [verdict.outcome for verdict in verdicts] == ["unknown"]
-
-
-VLLM_CLASS = {**FLAGS, "architectures": ["Eagle3LlamaForCausalLM"]}
-
-
-def midlayer(**changes: Any) -> dict[str, Any]:
-    tensors = drafter_tensors(**{"t2d": mask(), **changes})
-    return {name.replace("layers.0.", "midlayer."): stored for name, stored in tensors.items()}
 
 
 FULL = {"d2t": None, "t2d": None, "lm_head.weight": floats("head", VOCAB, HIDDEN)}
@@ -205,40 +142,25 @@ def test_vllms_own_class_name_does_not_make_a_file_angelslims(
     config: dict[str, Any], tensors: dict[str, Any], producer: str, tmp_path: Path
 ) -> None:
     bare = {"eagle_aux_hidden_state_layer_ids": ABSENT, "eagle_config": ABSENT}
-    folder = drafter_folder(tmp_path, config={**VLLM_CLASS, **bare, **config})
-    config = json.loads((folder / "config.json").read_text())
-    folder = Made(config, {n: t for n, t in midlayer(**tensors).items() if t}).write(tmp_path / "made")
+    stated = {**FLAGS, **bare, "architectures": ["Eagle3LlamaForCausalLM"], **config}
+    stored = drafter_tensors(**{"t2d": mask(), **tensors})
+    renamed = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in stored.items()}
+    folder = Made(drafter_config(**stated), renamed).write(tmp_path / "made")
     assert eaglectl.inspect(str(folder)).drafter.producer == producer
 
 
-LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 512,
-}  # fmt: skip
-
-
-def test_for_angelslim_a_scaling_at_which_its_code_stops_is_refused(target: str, tmp_path: Path) -> None:
+def test_for_angelslim_a_scaling_at_which_its_code_stops_is_refused_and_a_base_that_it_does_not_use_said(
+    target: str, tmp_path: Path
+) -> None:
     folder = drafter_folder(tmp_path, config={"rope_scaling": LLAMA3})
     with pytest.raises(RefusedError, match=r"AngelSlim has no rope scaling llama3.*--for vllm"):
         converted(folder, tmp_path / "out", "angelslim", target)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(("base", "is_said"), [(500000.0, True), (10000.0, False)])
-def test_for_angelslim_a_base_that_its_code_does_not_use_is_said(
-    base: float, is_said: bool, target: str, tmp_path: Path
-) -> None:
-    folder = drafter_folder(tmp_path, config={"rope_theta": base})
-    options = ConvertOptions(layout="angelslim", target=target)
-    notes = eaglectl.convert(str(folder), tmp_path / "out", options).plan.notes
-    assert is_said == any("rotates with base 10000 whatever is stated" in note.text for note in notes)
-
-
-def test_a_doubt_is_said_once_after_a_conversion(tmp_path: Path) -> None:
-    options = ConvertOptions(target=TARGET, measure=None, answers=Answers(assume=True))
-    plan = eaglectl.convert(str(PRODUCERS / "automodel/gqa"), tmp_path / "out", options).plan
-    doubt = "NeMo Automodel may train on other layers than the default"
-    assert sum(doubt in note.text for note in plan.notes) == 1
+    for base, is_said in ((500000.0, True), (10000.0, False)):
+        folder = drafter_folder(tmp_path, f"{base}", config={"rope_theta": base})
+        options = ConvertOptions(layout="angelslim", target=target, dry_run=True)
+        notes = eaglectl.convert(str(folder), None, options).plan.notes
+        assert is_said == any("rotates with base 10000 whatever is stated" in note.text for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -255,24 +177,12 @@ def test_a_base_in_rope_parameters_alone_is_one_that_specforge_may_not_have_read
     version: Any, changes: dict[str, Any], found: list[str], tmp_path: Path
 ) -> None:
     source = PRODUCERS / "specforge/gqa"
-    config = changed(source, transformers_version=version, **changes)
-    folder = tmp_path / "drafter"
-    shutil.copytree(source, folder)
-    (folder / "config.json").write_text(json.dumps(config))
+    folder = edited(source, tmp_path / "drafter", transformers_version=version, **changes)
     assert topics(folder) == found
     assert topics(folder, rope="stored") == []
     assert ("unknown" in outcome(folder)) == bool(found)
 
 
-def test_an_answer_on_specforges_base_is_written(tmp_path: Path) -> None:
-    folder = tmp_path / "drafter"
-    shutil.copytree(PRODUCERS / "specforge/gqa", folder)
-    (folder / "config.json").write_text(json.dumps(changed(folder, rope_theta=None)))
-    out = converted(folder, tmp_path / "out", rope="10000")
-    assert json.loads((out / "config.json").read_text())["rope_theta"] == 10000
-
-
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 IDS = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}}
 ROPE, SCALING, LAYERS = "rope-base-doubt", "rope-untrained", "aux-ids-doubted"
 
@@ -284,7 +194,7 @@ ROPE, SCALING, LAYERS = "rope-base-doubt", "rope-untrained", "aux-ids-doubted"
         ("4.55.2", {}, [LAYERS, ROPE]),
         ("4.55.2", IDS, ["aux-convention", ROPE]),  # as of any trainer, where no target is known
         ("4.55.2", {"rope_theta": 10000.0}, [LAYERS]),
-        ("4.54.1", {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 64}}, [ROPE, SCALING]),
+        ("4.54.1", {"rope_scaling": LLAMA3}, [ROPE, SCALING]),
         ("4.53.2", {}, []),  # recipes state it, whatever wrote the file
         ("4.57.1", {}, []),
     ],
@@ -292,56 +202,27 @@ ROPE, SCALING, LAYERS = "rope-base-doubt", "rope-untrained", "aux-ids-doubted"
 def test_specforges_pins_tell_which_sources_trained_otherwise_than_the_config_says(
     version: str, changes: dict[str, Any], found: list[str], tmp_path: Path
 ) -> None:
-    folder = tmp_path / "drafter"
-    shutil.copytree(PRODUCERS / "specforge/gqa", folder)
-    config = changed(folder, transformers_version=version, rope_parameters=None, **changes)
-    (folder / "config.json").write_text(json.dumps(config))
-    assert topics(folder) == found
+    stated = {"transformers_version": version, "rope_parameters": None, **changes}
+    assert topics(edited(PRODUCERS / "specforge/gqa", tmp_path / "drafter", **stated)) == found
 
 
-def test_layers_that_are_given_leave_nothing_in_doubt_of_specforges(tmp_path: Path) -> None:
-    folder = tmp_path / "drafter"
-    shutil.copytree(PRODUCERS / "specforge/gqa", folder)
-    config = changed(folder, transformers_version="4.55.2", rope_parameters=None)
-    (folder / "config.json").write_text(json.dumps(config))
-    given = Answers((2, 5, 6), semantics={"rope": "10000"})
-    drafter = eaglectl.inspect(str(folder), target=TARGET, answers=given).drafter
-    assert drafter.aux.boundaries == (2, 5, 6) and drafter.rope.theta == 10000
-    assert [note for note in drafter.notes if note.level in ("warning", "question")] == []
+OLD_MLA = {"architectures": ["DeepSeekForCausalLMEagle3"], "_torchspec_version": None, "rope_theta": 10000.0}
 
 
-def old_mla(folder: Path, **config: Any) -> Path:
-    """An MLA drafter under the old name of TorchSpec's class; nothing states its version."""
-    source = PRODUCERS / "torchspec/mla"
-    tensors = read_safetensors(source / "model.safetensors")
-    folder.mkdir()
-    write_safetensors(folder / "model.safetensors", tensors)
-    stated = {
-        "architectures": ["DeepSeekForCausalLMEagle3"],
-        "_torchspec_version": None,
-        "rope_theta": 10000.0,
-    }
-    (folder / "config.json").write_text(json.dumps(changed(source, **stated, **config)))
-    return folder
-
-
-def test_the_old_class_of_torchspec_is_asked_how_it_pairs_rotary_dimensions(tmp_path: Path) -> None:
-    folder = old_mla(tmp_path / "drafter")
+def test_the_old_class_of_torchspec_is_asked_how_it_pairs_rotary_dimensions_and_halves_are_reordered(
+    tmp_path: Path,
+) -> None:
+    folder = edited(PRODUCERS / "torchspec/mla", tmp_path / "drafter", **OLD_MLA)
     assert topics(folder) == ["rope-pairing"]
     assert topics(folder, rope_interleave="true") == []
     assert eaglectl.inspect(str(folder)).drafter.producer == "torchspec"
     assert topics(PRODUCERS / "torchspec/mla", rope="stored") == []
     with pytest.raises(UsageError, match="rope_interleave=false"):
         converted(folder, tmp_path / "out")
-
-
-def test_halves_of_torchspecs_old_class_are_reordered(tmp_path: Path) -> None:
-    folder = old_mla(tmp_path / "drafter")
     with pytest.raises(RefusedError, match="--rope-style interleaved"):
         converted(folder, tmp_path / "out", rope_interleave="false")
-    options = ConvertOptions(
-        target=TARGET, rope_style="interleaved", answers=Answers(semantics={"rope_interleave": "false"})
-    )
+    answers = Answers(semantics={"rope_interleave": "false"})
+    options = ConvertOptions(target=TARGET, rope_style="interleaved", answers=answers)
     eaglectl.convert(str(folder), str(tmp_path / "out"), options)
     name = "self_attn.kv_a_proj_with_mqa.weight"
     before = read_safetensors(folder / "model.safetensors")[f"midlayer.{name}"]
@@ -363,17 +244,6 @@ def test_halves_of_torchspecs_old_class_are_reordered(tmp_path: Path) -> None:
 def test_a_base_that_safeailabs_trainer_does_not_read_is_asked(
     changes: dict[str, Any], found: list[str], tmp_path: Path
 ) -> None:
-    folder = tmp_path / "drafter"
-    shutil.copytree(PRODUCERS / "eagle/safetensors", folder)
-    (folder / "config.json").write_text(json.dumps(changed(folder, **changes)))
+    folder = edited(PRODUCERS / "eagle/safetensors", tmp_path / "drafter", **changes)
     assert topics(folder) == found
     assert topics(folder, rope="10000") == []
-
-
-def test_a_base_that_safeailabs_trainer_cannot_run_is_said_where_its_layout_is_written(
-    tmp_path: Path,
-) -> None:
-    options = ConvertOptions(target=TARGET, layout="eagle", dry_run=True)
-    plan = eaglectl.convert(str(PRODUCERS / "specforge/gqa"), str(tmp_path / "out"), options).plan
-    texts = [note.text for note in plan.notes if note.level == "warning"]
-    assert any("SafeAILab EAGLE's own code rotates with base 10000" in text for text in texts)

@@ -4,31 +4,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import eaglectl  # noqa: E402
 from eaglectl.conversion.readings import moves, readings  # noqa: E402
-from eaglectl.drafter.drafter import Drafter, Target  # noqa: E402
-from eaglectl.files.checkpoint import read_checkpoint  # noqa: E402
-from eaglectl.files.opening import open_folder  # noqa: E402
-from eaglectl.formats.format import Answers  # noqa: E402
-from eaglectl.formats.reader import read_drafter  # noqa: E402
+from eaglectl.drafter.drafter import Drafter  # noqa: E402
 from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.reference.model import DraftModel, load_drafter  # noqa: E402
-from eaglectl.reference.speculation import (  # noqa: E402
-    DecodingSettings,
-    ForcedDrafter,
-    SpeculativeDecoder,
-    run_target,
-)
+from eaglectl.reference.speculation import DecodingSettings, ForcedDrafter, SpeculativeDecoder, run_target  # noqa: E402
 from eaglectl.reference.target import load_target  # noqa: E402
-from eaglectl.run.answering import _by_position, halves  # noqa: E402
+from eaglectl.run.job import moved_weights  # noqa: E402
 from eaglectl.run.measurement import PromptResult  # noqa: E402
-from eaglectl.run.probes import FirstPass, _rounds  # noqa: E402
-from eaglectl.run.stage import moved_weights  # noqa: E402
+from eaglectl.run.probes import FirstPass, in_rounds  # noqa: E402
 from tests.mla import mla_folder  # noqa: E402
 from tests.tiny import TARGET, TINY  # noqa: E402
 
@@ -43,6 +32,7 @@ def converted(source: Path, out: Path, *fixes: tuple[str, str]) -> tuple[Drafter
     return drafter, load_drafter(out, drafter, dtype="float32", device="cpu")
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize(("name", "fix"), [("eagle3", ()), ("eagle3.1", (("fc-order", "0,2,1"),))])
 def test_rounds_of_the_first_pass_are_those_of_draft_and_verify(
@@ -56,47 +46,34 @@ def test_rounds_of_the_first_pass_are_those_of_draft_and_verify(
     batch = run_target(target, PROMPTS, answers, k)
     found = ForcedDrafter(model, target, boundaries, k).matches(batch).numpy()
     decoded = SpeculativeDecoder(target, model, DecodingSettings(k, TOKENS)).run(PROMPTS)
-    rounds = [_rounds(row[is_start], k) for row, is_start in zip(found, batch.is_start.numpy(), strict=True)]
-    assert rounds == [(sequence.drafts, sequence.accepted) for sequence in decoded]
+    rows = [row[is_start] for row, is_start in zip(found, batch.is_start.numpy(), strict=True)]
+    results = in_rounds(rows, k, [PromptResult("set", 0, (), tuple(answer)) for answer in answers]).results
+    assert [(result.drafts, result.accepted) for result in results] == [
+        (sequence.drafts, sequence.accepted) for sequence in decoded
+    ]
 
 
-def test_a_repair_writes_what_the_probe_ran(tmp_path: Path) -> None:
-    """For every reading that is tried, of a plain, a 3.1 and an MLA drafter."""
-    for source in (TINY / "eagle3", TINY / "eagle3.1", mla_folder(tmp_path / "mla")):
-        drafter, stated = converted(source, tmp_path / f"{source.name}-stated")
-        tried = list(readings(drafter))
-        assert len(tried) >= 10
-        for number, reading in enumerate(tried):
-            asked = moves(drafter, reading.key, reading.value)
-            probed = moved_weights(stated.weights, asked)
-            folder = tmp_path / f"{source.name}-{number}"
-            other, repaired = converted(source, folder, (reading.key, reading.value))
-            assert repaired.weights.keys() == probed.keys()
-            # a sum is rounded to the written dtype
-            rounding = 2**-7 if any(move.added for move in asked) else 0.0
-            different = [
-                name
-                for name in probed
-                if not torch.allclose(probed[name], repaired.weights[name], rtol=0, atol=rounding)
-            ]
-            assert not different, (reading.text, different)
-            changed = [name for name in probed if not torch.equal(probed[name], stated.weights[name])]
-            assert set(changed) <= {move.name for move in asked}
-            assert changed or other.dims != drafter.dims
-
-
-def test_readings_stay_with_the_names_that_a_class_has(tmp_path: Path) -> None:
-    checkpoint = read_checkpoint(open_folder(str(mla_folder(tmp_path / "mla"))))
-    keys = {reading.key for reading in readings(read_drafter(checkpoint, Answers(), Target()))}
-    assert {"rotary", "heads", "input", "fc-order"} <= keys
-    assert not {"q-k", "k-v"} & keys
-
-
-def test_positions_that_all_texts_share_and_that_nobody_drafts_are_not_shown() -> None:
-    positions = np.arange(130)
-    tokens = [(positions, (positions < 20) | (positions >= 64)) for _ in range(3)]
-    shares = list(_by_position(tokens, shared=20))
-    assert [(part.start, part.end, part.share.value) for part in shares] == [(64, 128, 1.0), (128, 256, 1.0)]
+@pytest.mark.parametrize(
+    "name", ["eagle3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("eagle3.1", "mla"))]
+)
+def test_a_repair_writes_what_the_probe_ran(name: str, tmp_path: Path) -> None:
+    """For every reading that is tried."""
+    source = mla_folder(tmp_path / "drafter") if name == "mla" else TINY / name
+    drafter, stated = converted(source, tmp_path / "stated")
+    tried = list(readings(drafter))
+    assert len(tried) >= 10
+    for number, reading in enumerate(tried):
+        asked = moves(drafter, reading.key, reading.value)
+        probed = moved_weights(stated.weights, asked)
+        other, repaired = converted(source, tmp_path / str(number), (reading.key, reading.value))
+        assert repaired.weights.keys() == probed.keys()
+        # a sum is rounded to the written dtype
+        rounding = 2**-7 if any(move.added for move in asked) else 0.0
+        for key, weight in probed.items():
+            assert torch.allclose(weight, repaired.weights[key], rtol=0, atol=rounding), (reading.text, key)
+        changed = [key for key, weight in probed.items() if not torch.equal(weight, stated.weights[key])]
+        assert set(changed) <= {move.name for move in asked}
+        assert changed or other.dims != drafter.dims
 
 
 def test_what_is_drafted_after_a_prompt_falls_among_answers(
@@ -118,9 +95,3 @@ def test_what_is_drafted_after_a_prompt_falls_among_answers(
     FirstPass(stage, boundaries, results).find_fall(model, boundaries)
     # without position 0, whose token both have; the last token of all has nothing after it
     assert parts == [[1, 1, 2, 3], [2, 3, 4, 4, 5, 5, 6, 7]]
-
-
-def test_the_states_that_choose_layers_are_bounded() -> None:
-    lengths = [1000] * 40
-    assert [len(part) for part in halves(lengths)] == [8, 32]
-    assert [len(part) for part in halves(lengths, most=20_000)] == [20, 20]

@@ -3,44 +3,17 @@
 import importlib
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import gpu
-from eaglectl.commands.engines.report import GpuRun, gpu_runs
 from eaglectl.engines.data import FOLDER
 from tests.builders import call
 from tests.conftest import FIXTURES
-from tools.engine_data import data_from
 
 ROOT = FIXTURES.parent
 RUNS = json.loads((FOLDER / "gpu_runs.json").read_text())["runs"]
-
-
-def recorded(tmp_path: Path, *rows: tuple[str | None, str]) -> Path:
-    """A folder of data with one run whose rows have this engine and result."""
-    run = {
-        "card": "NVIDIA X",
-        "date": "2027-01-02",
-        "eaglectl": "abc1234",
-        "packages": {"vllm": "0.33.0"},
-        "rows": [{"engine": engine, "result": result} for engine, result in rows],
-    }
-    (tmp_path / "gpu_runs.json").write_text(json.dumps({"runs": [run]}))
-    return tmp_path
-
-
-def test_a_run_counts_what_passed_and_what_did_not_end_well(tmp_path: Path) -> None:
-    rows = [("vllm", result) for result in ("passed", "failed", "stopped", "broken", "skipped")]
-    with data_from(recorded(tmp_path, *rows, (None, "passed"))):
-        assert gpu_runs("vllm") == (GpuRun("0.33.0", "NVIDIA X", "2027-01-02", "abc1234", 1, 3),)
-
-
-def test_an_engine_whose_rows_were_skipped_did_not_run(tmp_path: Path) -> None:
-    with data_from(recorded(tmp_path, ("sglang", "skipped"))):
-        assert gpu_runs("sglang") == ()
 
 
 def test_engines_says_what_ran_on_which_card_and_what_did_not() -> None:
@@ -50,9 +23,6 @@ def test_engines_says_what_ran_on_which_card_and_what_did_not() -> None:
     )
     assert "by eaglectl 8d7ceb7 (2026-11-26), 7 of 8" in lines[0]
     assert lines[1:] == ["nothing", "nothing"]
-
-
-def test_the_document_of_engines_has_the_runs() -> None:
     document = json.loads(call("engines", "vllm", "--json").out)
     assert document["engines"][0]["gpu_runs"][0]["card"] == "NVIDIA H200"
 

@@ -3,8 +3,6 @@
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,7 @@ import typer.main
 
 from eaglectl.cli.app import make_app
 from eaglectl.cli.commands import COMMANDS, EXITS
-from eaglectl.cli.help import GroupedCommand
-from eaglectl.cli.shells import SCRIPTS
-from tests.builders import call, on_a_terminal
+from tests.builders import call
 from tests.conftest import FIXTURES
 
 # a model runs, or another file is needed
@@ -26,46 +22,6 @@ def all_commands() -> dict[str, Any]:
     root: Any = typer.main.get_command(make_app(None))
     named = dict(root.commands)
     return named | dict(getattr(named["engines"], "commands", {}))
-
-
-@pytest.mark.parametrize("option", ["--version", "-V"])
-def test_the_version_is_printed(option: str) -> None:
-    done = call(option)
-    assert (done.code, done.out) == (0, "eaglectl 0.1.0\n")
-
-
-@pytest.mark.parametrize("command", [(), ("inspect",), ("engines",)])
-def test_h_is_help(command: tuple[str, ...]) -> None:
-    assert call(*command, "-h").out == call(*command, "--help").out
-
-
-def test_help_may_be_a_word() -> None:
-    assert call("help").out == call("--help").out
-    assert call("help", "convert").out == call("convert", "--help").out
-    assert call("help", "convert").out.startswith("Usage: eaglectl convert [OPTIONS] SOURCE\n")
-
-
-def test_the_package_runs_as_a_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "eaglectl", "-V"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "eaglectl 0.1.0\n"
-
-
-def test_json_may_stand_before_the_command() -> None:
-    assert call("--json", "rules", "EGL201").document == call("rules", "EGL201", "--json").document
-
-
-@pytest.mark.parametrize(("option", "ending"), [("", 2), ("--help", 0)])
-def test_on_a_terminal_our_own_text_keeps_its_lines(option: str, ending: int) -> None:
-    code, shown = on_a_terminal([sys.executable, "-m", "eaglectl", *option.split()])
-    assert code == ending and shown.count("\n") > 5 and "eaglectl" in shown
-    assert r"\n" not in shown, shown
-
-
-def test_on_a_terminal_the_script_of_a_shell_is_printed_as_it_is() -> None:
-    code, shown = on_a_terminal([sys.executable, "-m", "eaglectl", "--show-completion", "bash"])
-    assert code == 0 and SCRIPTS["bash"] in shown.replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize(
@@ -83,17 +39,6 @@ def test_a_word_that_is_wrong_gets_the_one_that_is_near(arguments: tuple[str, ..
     assert done.code == 2 and hint in done.err
 
 
-def test_every_command_has_examples_that_fit_a_terminal() -> None:
-    commands = {
-        name: command for name, command in all_commands().items() if isinstance(command, GroupedCommand)
-    }
-    assert set(commands) - set(COMMANDS) == set()
-    for name in commands:
-        done = call(name, "--help")
-        shown = done.out.partition("Examples:\n")[2].splitlines()
-        assert shown and all(len(line) <= 80 for line in shown), name
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the examples run as they are written."""
@@ -104,6 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name in EXAMPLES_THAT_RUN])
 def test_the_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
@@ -112,44 +58,41 @@ def test_the_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPat
         assert done.code in (0, 3) and not re.search(r"Usage|Traceback", done.err), done.err
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in EXAMPLES_THAT_RUN])
-def test_the_other_examples_are_parsed(name: str) -> None:
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_examples_that_are_parsed_and_fit_a_terminal(name: str) -> None:
     command = all_commands()[name]
     for example in COMMANDS[name].examples:
-        context = command.make_context(name, shlex.split(example))
-        assert context.params
+        assert command.make_context(name, shlex.split(example)).params
+    shown = call(name, "--help").out.partition("Examples:\n")[2].splitlines()
+    assert shown and all(len(line) <= 80 for line in shown)
 
 
 # what a command needs beside the option and its source
 NEEDED = {"calibrate": ("-o", "x"), "diff": ("my-drafter",), "upload": ("org/name",)}
 
 
-def closed_sets() -> list[tuple[str, str, str]]:
-    """Every option that takes one of a closed set: its command, its flag, and the values of --help."""
-    return [
+def test_a_choice_that_help_names_is_a_choice_that_is_taken() -> None:
+    closed = [
         (name, max(parameter.opts, key=len), parameter.metavar)
         for name, command in all_commands().items()
         for parameter in command.params
         if "|" in (parameter.metavar or "")
     ]
-
-
-def test_a_choice_that_help_names_is_a_choice_that_is_taken() -> None:
-    assert len(closed_sets()) > 12
-    for name, option, values in closed_sets():
+    assert len(closed) > 12
+    for name, option, values in closed:
         done = call(name, "my-drafter", *NEEDED.get(name, ()), option, "nothing")
         assert done.code == 2, (name, option)
         assert all(value in done.err for value in values.split("|")), (name, option, done.err)
 
 
-def test_inspect_gives_the_same_serving_commands_as_text_and_as_json() -> None:
-    for source in ("modelopt/hf-ids", "vllm/native", "speculators/four-aux"):
-        place = FIXTURES / "producers" / source
-        commands = call("inspect", "-v", place, "--json").document["commands"]
-        sections = re.split(r"\nServe(?:  .*)?\n", call("inspect", "-v", place).out)
-        assert len(sections) == (2 if commands else 1), source
-        shown = sections[1].splitlines() if commands else []
-        assert [line.split(maxsplit=1) for line in shown] == [[*item] for item in commands.items()], source
+@pytest.mark.parametrize("source", ["modelopt/hf-ids", "vllm/native", "speculators/four-aux"])
+def test_inspect_gives_the_same_serving_commands_as_text_and_as_json(source: str) -> None:
+    place = FIXTURES / "producers" / source
+    commands = call("inspect", place, "--json").document["commands"]
+    before_tensors = call("inspect", "-v", place).out.partition("\nTensors\n")[0]
+    _, *serving = re.split(r"\nServe(?:  .*)?\n", before_tensors)
+    shown = [line.split(maxsplit=1) for text in serving for line in text.splitlines()]
+    assert shown == [[*item] for item in commands.items()]
 
 
 def test_convert_ends_with_the_command_that_serves_its_output_with_the_target_given(tmp_path: Path) -> None:
@@ -167,9 +110,8 @@ def test_convert_ends_with_the_command_that_serves_its_output_with_the_target_gi
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_first_page_of_help_has_few_options_and_says_where_the_others_are(name: str) -> None:
     first, whole = call(name, "--help"), call(name, "--help-all")
-    shown, every = (
-        set(re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", page.out, re.M)) for page in (first, whole)
-    )
+    flags = re.compile(r"^  (?:-\w, )?(--[a-z0-9-]+)", re.M)
+    shown, every = (set(flags.findall(page.out)) for page in (first, whole))
     options = [each for each in all_commands()[name].params if each.param_type_name == "option"]
     own = {max(each.opts, key=len) for each in options if not each.hidden} - {"--help-all"}
     assert every == own | {"--help"} and len(shown - {"--help"}) <= 12
@@ -186,16 +128,7 @@ def test_help_says_what_exit_codes_mean_and_the_page_what_a_pipeline_does() -> N
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "kind"),
-    [
-        (("validate", "x", "--engine", "vllm==99"), 3, "outdated"),
-        (("validate", "x", "--engine", "vlm"), 2, "usage"),
-        (("inspect", "nowhere"), 3, "unreadable"),
-    ],
-)
-def test_a_pipeline_tells_an_old_eaglectl_from_a_wrong_call(
-    arguments: tuple[str, ...], code: int, kind: str
-) -> None:
-    document = call(*arguments, "--json").document
-    assert (document["exit_code"], document["kind"]) == (code, kind)
+def test_a_pipeline_tells_an_old_eaglectl_from_a_wrong_call() -> None:
+    for engine, code, kind in (("vllm==99", 3, "outdated"), ("vlm", 2, "usage")):
+        document = call("validate", "x", "--engine", engine, "--json").document
+        assert (document["exit_code"], document["kind"]) == (code, kind)

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.builders import Outcome, call, read_safetensors, write_safetensors  # noqa: E402
+from tests.builders import Outcome, call, read_safetensors, safetensors_bytes  # noqa: E402
 from tests.hub import TOKEN, LoopbackHub, Reply, client_hub  # noqa: E402
 from tests.tiny import PROMPTS, TARGET, TINY  # noqa: E402
 
@@ -76,48 +76,21 @@ def test_a_pair_of_the_hub_measures_what_its_folders_do(hub: LoopbackHub, few: P
     assert hub.leaks == []
 
 
-@pytest.mark.slow
-def test_what_is_in_the_cache_runs_again_without_a_network(
-    hub: LoopbackHub, few: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = smoke(few).document
-    again = smoke(few).document
-    assert downloads(hub) == ["org/drafter/model.safetensors", "org/target/model.safetensors"]
-    count = len(hub.requests)
-    offline = smoke(few, "--offline").document
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    environment = smoke(few).document
-    lengths = {one["acceptance_length"] for one in (first, again, offline, environment)}
-    assert len(lengths) == 1 and len(hub.requests) == count
-
-
-def test_a_revision_is_that_commit(hub: LoopbackHub, few: Path) -> None:
-    before = hub.repos["org/drafter"].head()
-    hub.repos["org/drafter"].commit({"config.json": b"{}"})
-    pair = (f"org/drafter@{before}", "--target", "hf://org/target@main", "--device", "cpu")
-    assert smoke(few, pair=pair).code == 0
-    assert "no num_attention_heads" in refused(smoke(few), 1)
-
-
-def test_a_target_in_shards_comes_as_its_index_says(hub: LoopbackHub, few: Path, tmp_path: Path) -> None:
-    tensors = read_safetensors(TARGET / "model.safetensors")
-    names = sorted(tensors)
-    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
-    files: dict[str, bytes | Path] = {
-        file: write_safetensors(
-            tmp_path / file, {name: tensors[name] for name in part}, {"format": "pt"}
-        ).read_bytes()
-        for file, part in parts.items()
-    }
-    index = {"metadata": {}, "weight_map": {name: file for file, part in parts.items() for name in part}}
-    files |= {
-        "model.safetensors.index.json": json.dumps(index).encode(),
-        "original.safetensors": b"not wanted",
-        "pytorch_model.bin": b"nor this",
-    }
+def test_a_target_in_shards_comes_as_its_index_says(hub: LoopbackHub, few: Path) -> None:
+    tensors = list(read_safetensors(TARGET / "model.safetensors").items())
+    place: dict[str, str] = {}
+    files: dict[str, bytes | Path] = {"original.safetensors": b"not wanted", "pytorch_model.bin": b"nor this"}
+    for number in (1, 2):
+        shard, file = dict(tensors[number - 1 :: 2]), f"model-0000{number}-of-00002.safetensors"
+        files[file] = safetensors_bytes(shard, {"format": "pt"})
+        place |= dict.fromkeys(shard, file)
+    files["model.safetensors.index.json"] = json.dumps({"metadata": {}, "weight_map": place}).encode()
     hub.repos["org/target"].commit(files, delete=("model.safetensors",))
     assert smoke(few).code == 0
-    assert downloads(hub) == ["org/drafter/model.safetensors", *(f"org/target/{file}" for file in parts)]
+    assert downloads(hub) == [
+        "org/drafter/model.safetensors",
+        *(f"org/target/{file}" for file in sorted({*place.values()})),
+    ]
 
 
 def test_calibrate_and_the_upgrade_run_a_pair_of_the_hub(hub: LoopbackHub, few: Path, tmp_path: Path) -> None:
@@ -134,77 +107,23 @@ def test_calibrate_and_the_upgrade_run_a_pair_of_the_hub(hub: LoopbackHub, few: 
     card = (out / "README.md").read_text()
     assert "base_model: org/target\n" in card and str(tmp_path) not in card + json.dumps(record)
     assert downloads(hub) == ["org/drafter/model.safetensors", "org/target/model.safetensors"]
+    count = len(hub.requests)
     again = call("--offline", *upgrade, "--calibration", stats, "-o", tmp_path / "again")
-    assert again.code == 0, again
+    assert again.code == 0 and len(hub.requests) == count, again
     assert (tmp_path / "again/model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
 
 
-@pytest.mark.slow
-def test_the_upgrade_calibrates_on_a_target_of_the_hub_by_itself(hub: LoopbackHub, tmp_path: Path) -> None:
-    prompts = tmp_path / "some.jsonl"
-    prompts.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[:9]))
-    done = call(
-        "convert",
-        *PAIR,
-        "--to",
-        "3.1",
-        "--fc-norm",
-        "calibrated",
-        "--prompts",
-        prompts,
-        "--tolerance",
-        "0.1",
-        "-o",
-        tmp_path / "out",
-    )
-    assert done.code == 0, done
-    assert json.loads((tmp_path / "out/eaglectl.json").read_text())["gate"]["prompts"] == 3
-
-
 def test_a_target_of_the_hub_names_itself(hub: LoopbackHub, tmp_path: Path) -> None:
-    done = call(
-        "convert",
-        "org/drafter",
-        "--for",
-        "speculators",
-        "--target",
-        "org/target@main",
-        "-o",
-        tmp_path / "out",
-    )
-    assert done.code == 0, done
-    verifier = json.loads((tmp_path / "out/config.json").read_text())["speculators_config"]["verifier"]
-    assert verifier["name_or_path"] == "org/target"
-    again = call(
-        "convert",
-        tmp_path / "out",
-        "--for",
-        "speculators",
-        "--target",
-        "org/target",
-        "--target-name",
-        "org/other",
-        "-o",
-        tmp_path / "named",
-    )
-    assert again.code == 0, again
-    other = json.loads((tmp_path / "named/config.json").read_text())["speculators_config"]["verifier"]
-    assert other["name_or_path"] == "org/other"
+    def name_of(source: str | Path, out: str, *more: str) -> str:
+        done = call("convert", source, "--for", "speculators", "-o", tmp_path / out, "--target", *more)
+        assert done.code == 0, done
+        config = json.loads((tmp_path / out / "config.json").read_text())
+        return str(config["speculators_config"]["verifier"]["name_or_path"])
+
+    assert name_of("org/drafter", "out", "org/target@main") == "org/target"
+    assert name_of(tmp_path / "out", "named", "org/target", "--target-name", "org/other") == "org/other"
     hub.add_repo("copies/target", TARGET)
-    kept = call(
-        "convert",
-        tmp_path / "out",
-        "--for",
-        "speculators",
-        "--target",
-        "copies/target",
-        "-o",
-        tmp_path / "kept",
-    )
-    assert kept.code == 0, kept
-    assert (
-        json.loads((tmp_path / "kept/config.json").read_text())["speculators_config"]["verifier"] == verifier
-    )
+    assert name_of(tmp_path / "out", "kept", "copies/target") == "org/target"
 
 
 def test_a_card_links_the_target_that_upload_was_given(hub: LoopbackHub) -> None:
@@ -237,62 +156,39 @@ def test_what_smoke_measured_is_on_the_hub(hub: LoopbackHub, few: Path, tmp_path
     )
 
 
-COMMANDS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "command",
     [
         ("smoke", "--run-in", "reference"),
         ("calibrate", "-o", "stats"),
         ("convert", "--to", "3.1", "-o", "out"),
     ],
-    ids=["smoke", "calibrate", "convert"],
+    ids=lambda command: command[0],
 )
-
-
-@COMMANDS
-def test_what_is_not_in_the_cache_is_a_sentence_offline(
-    hub: LoopbackHub, command: tuple[str, ...], tmp_path: Path
-) -> None:
-    message = refused(call("--offline", *command, *PAIR), 3)
-    assert (
-        "org/drafter at main is not in the Hub client's cache" in message
-        and "hf download org/drafter" in message
-    )
-    local = (str(TINY / "eagle3"), "--target", "org/target", "--device", "cpu")
-    message = refused(call("--offline", *command, *local), 3)
-    assert (
-        "org/target at main is not in the Hub client's cache" in message
-        and "hf download org/target" in message
-    )
-    assert hub.requests == [] and not (tmp_path / "out").exists() and not (tmp_path / "stats").exists()
-
-
-@COMMANDS
-def test_a_target_whose_weights_are_not_in_the_cache_is_a_sentence_offline(
-    hub: LoopbackHub, command: tuple[str, ...], tmp_path: Path
-) -> None:
-    from huggingface_hub import snapshot_download
-
-    snapshot_download("org/target", allow_patterns=["*.json"], endpoint=hub.endpoint)
-    message = refused(
-        call("--offline", *command, str(TINY / "eagle3"), "--target", "org/target", "--device", "cpu"), 3
-    )
-    assert "without all of its weights" in message and "hf download org/target" in message
-
-
-@COMMANDS
-def test_a_target_that_cannot_be_had_is_a_sentence(
-    hub: LoopbackHub, command: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_what_cannot_be_had_is_a_sentence(hub: LoopbackHub, command: tuple[str, ...], tmp_path: Path) -> None:
+    """Offline what is not in the cache, and a target that is not there, gated or not sent."""
+    local = (str(TINY / "eagle3"), *PAIR[1:])
+    for pair, name in ((PAIR, "org/drafter"), (local, "org/target")):
+        message = refused(call("--offline", *command, *pair), 3)
+        assert f"{name} at main is not in the Hub client's cache" in message
+        assert f"hf download {name}" in message
+    assert hub.requests == []
     nowhere = ("org/drafter", "--target", "org/nowhere", "--device", "cpu")
     assert "org/nowhere" in refused(call(*command, *nowhere), 3)
     hub.repos["org/target"].is_gated = True
     assert "org/target" in refused(call(*command, *PAIR), 3)
     hub.repos["org/target"].is_gated = False
-    hub.faults.append(
-        lambda request, proceed: Reply(503) if request.is_elsewhere and "target" in request.path else None
-    )
+    hub.faults.append(lambda r, _: Reply(503) if r.is_elsewhere and "target" in r.path else None)
     assert "org/target" in refused(call(*command, *PAIR), 3)
     assert not (tmp_path / "out").exists() and not (tmp_path / "stats").exists()
+
+
+def test_a_target_whose_weights_are_not_in_the_cache_is_a_sentence_offline(hub: LoopbackHub) -> None:
+    from huggingface_hub import snapshot_download
+
+    snapshot_download("org/target", allow_patterns=["*.json"], endpoint=hub.endpoint)
+    message = refused(call("--offline", "smoke", str(TINY / "eagle3"), *PAIR[1:]), 3)
+    assert "without all of its weights" in message and "hf download org/target" in message
 
 
 def test_a_drafter_is_not_its_own_target(hub: LoopbackHub, few: Path) -> None:

@@ -27,49 +27,36 @@ def broken(tmp_path: Path) -> Path:
     return drafter_folder(tmp_path, "broken", tensors={"fc.weight": None})
 
 
-@pytest.mark.parametrize("jobs", [1, 8])
-def test_each_is_what_it_is_alone(jobs: int, good: Path, tmp_path: Path) -> None:
+def test_each_is_what_it_is_alone(good: Path, tmp_path: Path) -> None:
     other = drafter_folder(tmp_path, "other", config={"rope_theta": 1.0})
-    done = call("inspect", good, other, "--json", "--jobs", str(jobs))
+    done = call("inspect", good, other, "--json")
     SCHEMA.validate(done.document)
     assert (done.code, done.err) == (0, "")
     for source, inspection in zip((good, other), done.document["inspections"], strict=True):
-        alone = call("inspect", source, "--json").document
-        assert inspection == {
-            "path": str(source),
-            **{key: alone[key] for key in alone if key not in ("schema", "version")},
-        }
+        alone = call("inspect", source, source, "--json").document  # the same source twice is one
+        del alone["schema"], alone["version"]
+        assert inspection == {"path": str(source), **alone}
 
 
-@pytest.mark.parametrize("jobs", [1, 8])
-def test_one_that_fails_stops_no_other(jobs: int, good: Path, broken: Path, tmp_path: Path) -> None:
+def test_one_that_fails_stops_no_other(good: Path, broken: Path, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
-    done = call("inspect", gone, broken, good, "--json", "--jobs", str(jobs))
+    done = call("inspect", gone, broken, good, "--json")
     SCHEMA.validate(done.document)
     first, second, third = done.document["inspections"]
     assert done.code == 3  # the worst of 3, 1 and 0
-    assert first == {
-        "path": str(gone),
-        "error": {"kind": "unreadable", "exit_code": 3, "message": f"{gone}: {ABSENT_FILE}"},
-    }
+    error = {"kind": "unreadable", "exit_code": 3, "message": f"{gone}: {ABSENT_FILE}"}
+    assert first == {"path": str(gone), "error": error}
     assert (second["error"]["kind"], second["error"]["exit_code"]) == ("refused", 1)
     assert third["drafter"]["eagle"] == "3"
-    assert call("inspect", good, broken).code == 1
-    assert call("inspect", good, drafter_folder(tmp_path, "more")).code == 0
 
 
 def test_the_screens_stand_under_their_names(good: Path, broken: Path) -> None:
-    done = call("inspect", good, broken, "--tensors")
+    done = call("inspect", good, broken, "-v")
     lines = done.out.splitlines()
-    assert lines[0] == f"== {good}" and lines[1].startswith("  vLLM 0.33.0 and SGLang 0.5.23 run it")
-    place = lines.index(f"== {broken}")
-    assert lines[place + 1].startswith("  not inspected: fc.weight is missing")
-    assert "lm_head.weight" in done.out and lines[-1] == "1 of 2 checkpoints inspected"
-    assert lines[-2].startswith("more with -v: Drafter, ")
-
-
-def test_the_same_source_twice_is_one(good: Path) -> None:
-    assert call("inspect", good, good, "--json").out == call("inspect", good, "--json").out
+    assert lines[0] == f"pass: {good}" and lines[1].startswith("  vLLM 0.33.0 and SGLang 0.5.23 run it")
+    place = lines.index(f"could not look: {broken}")
+    assert lines[place + 1].startswith("  fc.weight is missing")
+    assert done.code == 1 and "lm_head.weight" in done.out and lines[-1] == "1 of 2 checkpoints inspected"
 
 
 def test_what_is_wrong_with_the_call_is_said_once(good: Path, broken: Path, tmp_path: Path) -> None:
@@ -78,18 +65,16 @@ def test_what_is_wrong_with_the_call_is_said_once(good: Path, broken: Path, tmp_
     assert "--aux-layers two" in refusal(2, "inspect", good, broken, "--aux-layers", "two")
 
 
-def test_an_answer_that_fits_one_of_them_is_an_error_of_the_other(good: Path, tmp_path: Path) -> None:
-    done = call(
-        "inspect", good, FIXTURES / "producers/speculators/four-aux", "--aux-layers", "1,2,3", "--json"
-    )
+def test_an_answer_that_fits_one_of_them_is_an_error_of_the_other(good: Path) -> None:
+    other = FIXTURES / "producers/speculators/four-aux"
+    done = call("inspect", good, other, "--aux-layers", "1,2,3", "--json")
     first, second = done.document["inspections"]
     assert done.code == 2 and first["drafter"]["aux"]["boundaries"] == [1, 2, 3]
     assert second["error"]["kind"] == "usage"
 
 
-@pytest.mark.parametrize("jobs", [1, 8])
 def test_a_crash_of_our_own_is_70_and_stops_no_other(
-    jobs: int, good: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
+    good: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = eaglectl.inspect
 
@@ -99,7 +84,7 @@ def test_a_crash_of_our_own_is_70_and_stops_no_other(
         return real(source, **options)
 
     monkeypatch.setattr("eaglectl.operations.inspecting.inspect", crashing)
-    done = call("inspect", broken, good, "--json", "--jobs", str(jobs))
+    done = call("inspect", broken, good, "--json")
     SCHEMA.validate(done.document)
     assert done.code == 70 and "Traceback" in done.err and "out of cheese" in done.err
     assert done.document["inspections"][0]["error"]["kind"] == "fault"
@@ -117,8 +102,3 @@ def test_several_are_inspected_at_the_same_time(
 
     monkeypatch.setattr("eaglectl.operations.inspecting.inspect", meeting)
     assert call("inspect", good, broken).code == 1
-
-
-def test_names_are_harmless(good: Path, tmp_path: Path) -> None:
-    done = call("inspect", good, f"{tmp_path}/ev\x1b[2Jil")
-    assert done.code == 3 and "\x1b" not in done.out + done.err

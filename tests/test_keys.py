@@ -49,10 +49,6 @@ def test_a_layout_serves_each_release_of_its_engine_that_any_key_serves(name: st
     assert left_out(config, drafter, layout) == {}
 
 
-def test_the_default_layout_serves_sglang_too() -> None:
-    assert left_out(*config_of("speculators/eagle3.1", "vllm"), "sglang") == {}
-
-
 @pytest.mark.parametrize(
     ("key", "engine", "missing"),
     [
@@ -107,24 +103,18 @@ def test_the_keys_are_those_that_the_scan_of_a_release_has(scan: Path) -> None:
     assert switches == {key for key in stated if "norm" in key and "." not in key}
 
 
-def partly_rotated(folder: Path) -> Path:
-    """A Llama drafter of speculators that was trained with half of each head rotated."""
-    source = folder / "source"
-    shutil.copytree(PRODUCERS / "speculators/plain", source)
-    config = json.loads((source / "config.json").read_text())
-    config["transformer_layer_config"]["rope_parameters"]["partial_rotary_factor"] = 0.5
-    (source / "config.json").write_text(json.dumps(config))
-    return source
-
-
 def rules_of(folder: Path, engine: str) -> list[str]:
     report = eaglectl.validate(folder, engines=[engine], answers=Answers(semantics={"rope": "stored"}))
     return [finding.rule.id for finding in report.findings if finding.rule.id in ("EGL1148", "EGL1228")]
 
 
 def test_sglang_reads_a_partial_rotary_at_the_top_alone_and_llamacpp_nowhere(tmp_path: Path) -> None:
+    source = shutil.copytree(PRODUCERS / "speculators/plain", tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    config["transformer_layer_config"]["rope_parameters"]["partial_rotary_factor"] = 0.5
+    (source / "config.json").write_text(json.dumps(config))
     out = tmp_path / "out"
-    eaglectl.convert(partly_rotated(tmp_path), out, answers=Answers(semantics={"rope": "stored"}))
+    eaglectl.convert(source, out, answers=Answers(semantics={"rope": "stored"}))
     config = json.loads((out / "config.json").read_text())
     assert config["partial_rotary_factor"] == config["rope_scaling"]["partial_rotary_factor"] == 0.5
     assert rules_of(out, "sglang") == []

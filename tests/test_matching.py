@@ -12,7 +12,7 @@ import eaglectl
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.report import ServerMatch, match_server
 from tests.builders import call
-from tests.servers import INFO, MODELS, server
+from tests.servers import INFO, MODELS, SGLANG, server
 from tests.tiny import PROMPTS, TARGET, TINY
 
 TEXT = "an answer of more than sixteen characters"
@@ -31,55 +31,46 @@ SHIFTED = [replace(each, accepted=(each.accepted[0] + 1, *each.accepted[1:])) fo
 
 
 def match(
-    served: Sequence[PromptResult],
-    *files: Sequence[PromptResult],
-    texts: Sequence[str] | None = None,
+    served: Sequence[PromptResult], *files: Sequence[PromptResult], texts: Sequence[str] | None = None
 ) -> ServerMatch:
     named = [(name, results) for name, results in zip(("new", "old"), files, strict=False)]
     return match_server(served, named, texts or [TEXT] * len(served))
 
 
-def test_equal_rounds_are_the_same_drafter() -> None:
-    found = match(RIGHT, RIGHT)
-    assert (found.ending, found.nearest, found.files[0].equal) == ("yes", "new", 12)
+def without(last: int) -> list[PromptResult]:
+    """The right one's rounds without so many of the last."""
+    return [result(*each.rounds[:-last]) for each in RIGHT]
 
 
-@pytest.mark.parametrize("files", [WORSE, SHIFTED], ids=["worse", "as good"])
-def test_other_rounds_of_the_same_answers_are_another_drafter(files: list[PromptResult]) -> None:
-    found = match(RIGHT, files)
-    assert (found.ending, found.nearest, found.files[0].equal) == ("no", "", 0)
-    assert "stale, partly loaded" in found.words and "load new there again" in found.words
+def shifted(count: int) -> list[PromptResult]:
+    """So many of 20 prompts otherwise."""
+    return [*SHIFTED[:count], *RIGHT[count:], *RIGHT[:8]]
 
 
-def test_a_server_that_has_the_older_one_is_told_so() -> None:
-    found = match(WORSE, RIGHT, WORSE)
-    assert (found.ending, found.nearest) == ("no", "old") and "no, it drafts as old" in found.words
-    assert (match(RIGHT, RIGHT, WORSE).ending, match(RIGHT, RIGHT, WORSE).nearest) == ("yes", "new")
+DEAD = [result(0, 0, 0, 0, 0)] * 12
+# what a server drafts, what the new files and the older ones do, the ending, the nearest, and words
+MATCHES: dict[str, tuple[Any, Any, str, str, str]] = {
+    "the same": (RIGHT, [RIGHT], "yes", "new", ""),
+    "worse": (RIGHT, [WORSE], "no", "", "stale, partly loaded"),
+    "as good": (RIGHT, [SHIFTED], "no", "", "load new there again"),
+    "the older one": (WORSE, [RIGHT, WORSE], "no", "old", "no, it drafts as old"),
+    "not the older one": (RIGHT, [RIGHT, WORSE], "yes", "new", ""),
+    "nearer to the new one": (shifted(0), [shifted(0), shifted(5)], "yes", "new", ""),
+    "nearer to the older one": (shifted(0), [shifted(5), shifted(0)], "no", "old", ""),
+    "near to both": (shifted(0), [shifted(1), shifted(1)], "could not tell", "", ""),
+    "the last round left out, as llama-server does": (without(1), [RIGHT], "yes", "new", ""),
+    "two rounds left out": (without(2), [RIGHT], "no", "", ""),
+    "few prompts": (RIGHT[:3], [RIGHT[:3]], "could not tell", "", ""),
+    "dead, as others are": (DEAD, [DEAD], "could not tell", "", ""),
+}
 
 
-def test_neither_is_no_without_a_name() -> None:
-    found = match(SHIFTED, RIGHT, WORSE)
-    assert (found.ending, found.nearest) == ("no", "")
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "ending", "nearest"),
-    [(0, 5, "yes", "new"), (5, 0, "no", "old"), (1, 1, "could not tell", "")],
-)
-def test_of_two_that_fit_the_nearer_beyond_chance_is_named(
-    first: int, second: int, ending: str, nearest: str
+@pytest.mark.parametrize(("served", "files", "ending", "nearest", "words"), MATCHES.values(), ids=MATCHES)
+def test_a_server_is_told_by_its_rounds(
+    served: Any, files: Any, ending: str, nearest: str, words: str
 ) -> None:
-    files = (SHIFTED[:first] + RIGHT[first:], SHIFTED[:second] + RIGHT[second:])
-    # five of 20 prompts otherwise: it still fits
-    served = RIGHT + RIGHT[:8]
-    found = match(served, *([*side, *RIGHT[:8]] for side in files))
-    assert (found.ending, found.nearest) == (ending, nearest)
-
-
-def test_the_last_round_may_be_left_out_as_llama_server_does() -> None:
-    served = [result(*each.rounds[:-1]) for each in RIGHT]
-    assert match(served, RIGHT).ending == "yes"
-    assert match([result(*each.rounds[:-2]) for each in RIGHT], RIGHT).ending == "no"
+    found = match(served, *files)
+    assert (found.ending, found.nearest) == (ending, nearest) and words in found.words
 
 
 def test_a_mixed_picture_needs_more_prompts_and_says_how_many() -> None:
@@ -90,27 +81,12 @@ def test_a_mixed_picture_needs_more_prompts_and_says_how_many() -> None:
     assert f"about {found.files[0].needed} would" in found.words
 
 
-@pytest.mark.parametrize(
-    ("served", "files", "texts"),
-    [
-        (RIGHT[:3], RIGHT[:3], None),  # too few
-        ([result(0, 0, 0, 0, 0)] * 12, [result(0, 0, 0, 0, 0)] * 12, None),  # dead, and so are others
-        (RIGHT, WORSE, ["another target's answer altogether"] * 12),
-    ],
-    ids=["few prompts", "both dead", "another target"],
-)
-def test_what_cannot_be_told_is_neither_yes_nor_no(served: Any, files: Any, texts: Any) -> None:
-    found = match(served, files, texts=texts)
-    assert (found.ending, found.nearest) == ("could not tell", "")
-
-
 def test_answers_that_rounding_changed_are_left_out_and_the_length_decides() -> None:
+    other = ["another target's answer altogether"] * 12
+    assert match(RIGHT, WORSE, texts=other).ending == "could not tell"
     texts = [f"{TEXT} that goes on"] * 12
     assert match(RIGHT, WORSE, texts=texts).ending == "no"
     assert match(RIGHT, RIGHT, texts=texts).ending == "could not tell"
-
-
-# ------------------------------------------------------------------- a server, from the reference's results
 
 
 def pages(drafter: Path, prompts: Path) -> dict[str, Any]:
@@ -157,22 +133,6 @@ def test_smoke_names_the_drafter_that_a_server_has(tmp_path: Path) -> None:
         assert any("does not draft as these files" in text for text in found["failures"]) == bool(code)
 
 
-@pytest.mark.slow
-def test_a_server_is_compared_unasked_where_the_target_is_small(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(sorted(PROMPTS.read_text().splitlines(keepends=True), key=len)[:2]))
-    given = ("--target", TARGET, "--prompts", prompts, "--max-tokens", 24)
-    with server(served := pages(TINY / "eagle3", prompts), []) as url:
-        text = call("smoke", TINY / "eagle3", "--engine", url, *given).out
-    assert "as these files" in text and "could not tell with 2 prompts" in " ".join(text.split())
-    with server(served, []) as url:
-        document = call(
-            "smoke", TINY / "eagle3", "--engine", url, *given, "--no-compare-files", "--json"
-        ).document
-    assert "match" not in document and document["notes"] == []
-
-
 def test_a_target_without_weights_is_a_note_unless_it_is_asked_for(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     bare, prompts = tmp_path / "bare", tmp_path / "prompts.txt"
@@ -180,12 +140,7 @@ def test_a_target_without_weights_is_a_note_unless_it_is_asked_for(tmp_path: Pat
     (bare / "config.json").write_text((TARGET / "config.json").read_text())
     prompts.write_text("one\ntwo\n")
     given = ("--target", bare, "--prompts", prompts, "--json")
-    answer = {
-        "usage": {"completion_tokens": 20},
-        "sglext": {"spec_tokens_details": {"spec_correct_drafts_histogram": [4, 3, 2, 1]}},
-    }
-    page = {"/v1/models": MODELS, "/server_info": INFO, "/v1/completions": answer}
-    with server(page, []) as url:
+    with server(SGLANG, []) as url:
         found = call("smoke", TINY / "eagle3", "--engine", url, *given).document
         refused = call("smoke", TINY / "eagle3", "--engine", url, *given, "--compare-files")
     assert any("was not looked at: the target's weights are not here" in note for note in found["notes"])

@@ -1,6 +1,5 @@
 """Targets and sources as they are found: other keys, nested configs, run folders, wrapped names."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,43 +15,29 @@ from tests.conftest import FIXTURES
 SIZES = {"num_hidden_layers": 8, "hidden_size": 16, "vocab_size": 48}
 
 
-def target_folder(parent: Path, config: dict[str, Any] | None, **files: str) -> Path:
-    folder = parent / "target"
-    folder.mkdir()
-    for name, text in ({} if config is None else {"config.json": json.dumps(config)} | files).items():
-        (folder / name).write_text(text)
-    return folder
+LLAMA = {"model_type": "llama", **SIZES}
 
 
 @pytest.mark.parametrize(
     "config",
     [
-        {"model_type": "llama", **SIZES},
-        {"model_type": "gemma3", "text_config": {"model_type": "llama", **SIZES}},
-        {"model_type": "internvl", "llm_config": {"model_type": "llama", **SIZES}},
-        {"model_type": "deepseek_vl_v2", "language_config": {"model_type": "llama", **SIZES}},
+        LLAMA,
+        {"model_type": "gemma3", "text_config": LLAMA},
+        {"model_type": "internvl", "llm_config": LLAMA},
+        {"model_type": "deepseek_vl_v2", "language_config": LLAMA},
         {
             "model_type": "qwen3_omni_moe",
-            "thinker_config": {"model_type": "thinker", "text_config": {"model_type": "llama", **SIZES}},
+            "thinker_config": {"model_type": "thinker", "text_config": LLAMA},
             "talker_config": {"text_config": {"num_hidden_layers": 3}},
         },
+        {"num_layers": 8, **{key: LLAMA[key] for key in ("model_type", "hidden_size", "vocab_size")}},
+        *({"llm_config": part, **LLAMA} for part in ([], 4, "x", None)),
     ],
-    ids=["plain", "text_config", "llm_config", "language_config", "thinker_config"],
+    ids=["plain", "text", "llm", "language", "thinker", "longcat", "a list", "a number", "a word", "nothing"],
 )
 def test_a_target_s_language_model_is_found(config: dict[str, Any]) -> None:
     target = read_target(config, None)
     assert (target.model_type, target.depth, target.hidden, target.vocab) == ("llama", 8, 16, 48)
-
-
-def test_longcat_states_num_layers(tmp_path: Path) -> None:
-    config = {"model_type": "longcat_flash", "num_layers": 8, "hidden_size": 16, "vocab_size": 48}
-    target = target_folder(tmp_path, config)
-    drafter = eaglectl.inspect(
-        str(drafter_folder(tmp_path, config={"eagle_aux_hidden_state_layer_ids": [2, 4, 5]})),
-        target=str(target),
-    ).drafter
-    assert drafter.target.depth == 8
-    assert drafter.aux.is_default
 
 
 def test_a_config_nested_without_end_is_no_crash() -> None:
@@ -63,27 +48,16 @@ def test_a_config_nested_without_end_is_no_crash() -> None:
     assert "text_config" in text_part(config)
 
 
-@pytest.mark.parametrize("parts", [[], 4, "x", None])
-def test_a_part_that_is_no_object_is_passed_over(parts: Any) -> None:
-    assert read_target({"llm_config": parts, **SIZES}, None).depth == 8
-
-
 # a folder without a config.json
 
 
 def test_a_target_with_a_generation_config_alone_is_not_told_to_copy_the_drafters(tmp_path: Path) -> None:
-    target = target_folder(tmp_path, None)
+    target = tmp_path / "target"
+    target.mkdir()
     (target / "generation_config.json").write_text("{}")
     message = refusal(3, "inspect", drafter_folder(tmp_path), "--target", target)
-    assert "target has no config.json" in message
-    assert "with the target's own" in message
+    assert "target has no config.json" in message and "with the target's own" in message
     assert "draft json" not in message
-
-
-def test_a_target_without_a_depth_is_told_which_keys_state_one(tmp_path: Path) -> None:
-    target = target_folder(tmp_path, {"model_type": "llama"})
-    message = refusal(3, "inspect", drafter_folder(tmp_path), "--target", target)
-    assert "no num_hidden_layers and no num_layers" in message
 
 
 def nemo_run(parent: Path) -> Path:
@@ -107,11 +81,7 @@ def nemo_run(parent: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("below", "named"),
-    [
-        ("", ("epoch_10_step_100", "epoch_9_step_90")),
-        ("epoch_10_step_100", ("epoch_10_step_100",)),
-        ("epoch_10_step_100/model", ("epoch_10_step_100",)),
-    ],
+    [("", ("epoch_10_step_100", "epoch_9_step_90")), ("epoch_10_step_100/model", ("epoch_10_step_100",))],
 )
 @pytest.mark.parametrize("command", ["inspect", "convert"])
 def test_a_run_folder_names_the_checkpoints_in_it(
@@ -121,7 +91,12 @@ def test_a_run_folder_names_the_checkpoints_in_it(
     done = call(command, run / below)
     message = done.err.strip()
     folders = ", ".join(str(run / name / "model/consolidated") for name in named)
-    assert f"has no config.json; give the folder of one checkpoint in it: {folders}; the newest: `" in message
+    if command == "inspect":  # which lists them
+        assert "is no checkpoint itself; the newest in it: `" in message
+    else:
+        assert (
+            f"has no config.json; give the folder of one checkpoint in it: {folders}; the newest" in message
+        )
     assert message.endswith(f"`eaglectl inspect {run / named[0]}/model/consolidated`")
     assert done.code == 3 and len(done.err.splitlines()) == 1
     listed = [line.split("  written ")[0] for line in done.out.splitlines()]
@@ -129,21 +104,14 @@ def test_a_run_folder_names_the_checkpoints_in_it(
     assert "draft json" not in message
 
 
-def test_json_of_a_run_folder_is_its_error_alone(tmp_path: Path) -> None:
-    assert call("inspect", nemo_run(tmp_path), "--json").document["kind"] == "unreadable"
-
-
-def test_the_exported_folder_of_a_run_is_read(tmp_path: Path) -> None:
-    folder = nemo_run(tmp_path) / "epoch_10_step_100/model/consolidated"
-    assert eaglectl.inspect(str(folder)).drafter.producer == "automodel"
-
-
-def test_a_config_above_its_weights_names_the_folder_that_has_both(tmp_path: Path) -> None:
+def test_the_exported_folder_of_a_run_is_read_and_a_config_above_it_names_it(tmp_path: Path) -> None:
     run = nemo_run(tmp_path)
-    shutil.copy(FIXTURES / "producers/automodel/gqa/config.json", run)
+    assert call("inspect", run, "--json").document["kind"] == "unreadable"
+    folder = run / "epoch_10_step_100/model/consolidated"
+    assert eaglectl.inspect(str(folder)).drafter.producer == "automodel"
+    shutil.copy(folder / "config.json", run)
     message = refusal(3, "diff", run, run)
-    assert "has no weights" in message
-    assert "epoch_10_step_100/model/consolidated" in message
+    assert "has no weights" in message and "epoch_10_step_100/model/consolidated" in message
 
 
 def test_links_and_folders_without_weights_are_not_named(tmp_path: Path) -> None:
@@ -156,13 +124,7 @@ def test_links_and_folders_without_weights_are_not_named(tmp_path: Path) -> None
 
 # wrapped names
 
-WRAPPED = [
-    "module.",
-    "draft_model.",
-    "_orig_mod.",
-    "module._orig_mod.",
-    "_fsdp_wrapped_module._orig_mod.module.",
-]
+WRAPPED = ["module.", "draft_model.", "_orig_mod.", "_fsdp_wrapped_module._orig_mod.module."]
 
 
 def names_of(folder: Path) -> set[str]:
@@ -178,35 +140,19 @@ def test_stacked_wrappers_are_read_through(tmp_path: Path, prefix: str) -> None:
     tensors = {f"{prefix}{name}": tensor for name, tensor in drafter_tensors().items()}
     write_safetensors(folder / "model.safetensors", tensors)
     assert names_of(folder) == plain
+    pytest.importorskip("torch")
+    from tests.pickles import pickled_folder, state
 
-
-@pytest.mark.parametrize("prefix", WRAPPED)
-def test_stacked_wrappers_in_pickles_are_read_through(tmp_path: Path, prefix: str) -> None:
-    torch = pytest.importorskip("torch")
-    from tests.test_pickles import pickled_folder, state
-
-    plain = names_of(drafter_folder(tmp_path / "plain"))
-    folder = pickled_folder(tmp_path, {f"{prefix}{name}": tensor for name, tensor in state().items()})
-    assert torch.__version__
-    assert names_of(folder) == plain
-    outcome = call("convert", folder, "-o", tmp_path / "out")
-    assert outcome.code == 0, outcome.err
-    assert names_of(tmp_path / "out") == plain
+    state_dict = {f"{prefix}{name}": tensor for name, tensor in state().items()}
+    assert names_of(pickled_folder(tmp_path / "pickled", state_dict)) == plain
 
 
 # ids that count from the end
 
 
 def test_ids_from_the_targets_end_are_asked_about_with_the_reason(tmp_path: Path) -> None:
-    folder = drafter_folder(
-        tmp_path,
-        config={
-            "aux_hidden_layers": [2, -3, -1],
-            "eagle_aux_hidden_state_layer_ids": None,
-            "eagle_config": None,
-        },
-    )
+    ids = {"aux_hidden_layers": [2, -3, -1], "eagle_aux_hidden_state_layer_ids": None, "eagle_config": None}
+    folder = drafter_folder(tmp_path, config=ids)
     message = refusal(2, "convert", folder, "-o", tmp_path / "out")
-    assert "count from the target's end" in message
-    assert "--aux-layers" in message
+    assert "count from the target's end" in message and "--aux-layers" in message
     assert call("convert", folder, "-o", tmp_path / "out", "--aux-layers", "2,6,8").code == 0

@@ -1,7 +1,7 @@
-"""How open facts are settled over all held fixtures: docs/reference/open-facts.md, and who is asked."""
+"""docs/reference/open-facts.md and ready.md: what is said there of fixtures is so, and who is asked."""
 
-import importlib
-from types import ModuleType
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +9,10 @@ import eaglectl
 from eaglectl.verdicts import ServedAs
 from tests.cases import CASES
 from tests.conftest import FIXTURES
+
+sys.path.insert(0, str(FIXTURES.parent / "docs"))
+import open_facts
+import ready_page
 
 TARGET = FIXTURES / "target"
 # of each producer one fixture, and how it is settled
@@ -36,19 +40,7 @@ MEASURED = {
     *("modelopt/hf-two-layers", "specforge/eagle3.1", "specforge/norm-output-false"),
 }
 # those that ask with the target's weights too: parallel, quantised, and MLA without yarn's mscale
-ASKED = {
-    *("specforge/peagle", "speco/peagle", "modelopt/hf-fp8", "modelopt/hf-fp8-kv", "automodel/mla"),
-}
-
-
-@pytest.fixture(scope="module")
-def open_facts() -> ModuleType:
-    patch = pytest.MonkeyPatch()
-    patch.syspath_prepend(FIXTURES.parent / "docs")
-    try:
-        return importlib.import_module("open_facts")
-    finally:
-        patch.undo()
+ASKED = {*("specforge/peagle", "speco/peagle", "modelopt/hf-fp8", "modelopt/hf-fp8-kv", "automodel/mla")}
 
 
 def is_served_without_evidence(path: str) -> bool:
@@ -58,17 +50,11 @@ def is_served_without_evidence(path: str) -> bool:
     return bool(read.drafter.unsettled) and ServedAs.AS_TRAINED in outcomes
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize(("path", "column"), ONE_OF_EACH.items())
-def test_one_fixture_of_each_producer_is_settled_as_it_is_known(
-    path: str, column: str, open_facts: ModuleType
-) -> None:
+def test_one_fixture_of_each_producer_is_settled_as_it_is_known(path: str, column: str) -> None:
     assert open_facts.outcome(FIXTURES / "producers" / path, TARGET) == column
     assert not is_served_without_evidence(path)
-
-
-def test_of_one_fixture_of_each_producer_at_most_three_ask() -> None:
-    columns = list(ONE_OF_EACH.values())
-    assert (columns.count("asked"), columns.count("measured")) == (1, 2)
 
 
 def test_every_producer_is_among_them() -> None:
@@ -77,7 +63,7 @@ def test_every_producer_is_among_them() -> None:
 
 
 @pytest.mark.slow
-def test_who_is_asked_over_all_fixtures(open_facts: ModuleType) -> None:
+def test_who_is_asked_over_all_fixtures() -> None:
     pytest.importorskip("torch")
     rows = list(open_facts.of_producers())
     assert {path for path, _, column in rows if column == "asked"} == ASKED
@@ -90,7 +76,24 @@ def test_nothing_open_is_said_to_be_as_trained(path: str) -> None:
     assert not is_served_without_evidence(path)
 
 
-def test_the_page_counts_all_fixtures(open_facts: ModuleType) -> None:
+def test_the_page_counts_all_fixtures() -> None:
     text = open_facts.PAGE.read_text()
     assert "| **all** | 43 | 3 | 0 | 0 | 14 | 5 | 3 |" in text
     assert "| **all** | 61 | 5 | 3 | 10 | 15 | 1 | 3 |" in text
+
+
+TEXT = ready_page.PAGE.read_text()
+FOLDERS = sorted(path for path in (FIXTURES / "producers").iterdir() if any(path.glob("*/config.json")))
+SAMPLE = ("automodel", "eagle", "specforge")
+
+
+@pytest.mark.fast(1)
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_row_is_what_ready_says(name: str) -> None:
+    row = ready_page.row(ready_page.first_case(FIXTURES / "producers" / name))
+    assert row in TEXT.splitlines()
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_each_producer_has_a_row(folder: Path) -> None:
+    assert f"\n| `fixtures/producers/{folder.name}/" in TEXT

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.builders import Outcome, call
+from tests.builders import Outcome, Stored, call
 from tests.tiny import TARGET, TINY, Fault, cut_prompts, not_a_number
 
 EAGLE3 = TINY / "eagle3"
@@ -44,37 +45,30 @@ def calibrated(folder: Path, *more: str | Path) -> Outcome:
     return call("calibrate", more[0], "--target", "a target", *options, *more[1:])
 
 
-def copied(place: Path, config: dict[str, object]) -> Path:
-    place.mkdir()
-    (place / "config.json").write_text(json.dumps(config))
-    (place / "model.safetensors").write_bytes((EAGLE3 / "model.safetensors").read_bytes())
-    return place
-
-
 def with_convention(folder: Path) -> Outcome:
     more = ("--aux-layers", "1,3,4", "--aux-convention", "output", "--ignore-eos")
     return calibrated(folder, EAGLE3, *more)
 
 
 def with_semantics(folder: Path) -> Outcome:
+    drafter = shutil.copytree(EAGLE3, folder / "a drafter")
     config = json.loads((EAGLE3 / "config.json").read_text()) | {"norm_output": True}
-    return calibrated(folder, copied(folder / "a drafter", config), "--source-semantics", "specforge=pre-879")
+    (drafter / "config.json").write_text(json.dumps(config))
+    return calibrated(folder, drafter, "--source-semantics", "specforge=pre-879")
+
+
+def broken(folder: Path, name: str, change: Callable[[Stored], Stored]) -> Path:
+    """The drafter in vLLM's layout, with this tensor changed."""
+    assert call("convert", EAGLE3, "--target", TARGET, "-o", folder / "good").code == 0
+    return Fault("", "", tensors={name: change}).apply(folder / "good", folder / "broken")
 
 
 def on_nan(folder: Path) -> Outcome:
-    good = folder / "good"
-    assert call("convert", EAGLE3, "--target", TARGET, "-o", good).code == 0
-    return calibrated(folder, Fault("", "", tensors={"fc.weight": not_a_number}).apply(good, folder / "bad"))
+    return calibrated(folder, broken(folder, "fc.weight", not_a_number))
 
 
 def on_a_dead_drafter(folder: Path) -> Outcome:
-    good = folder / "good"
-    assert call("convert", EAGLE3, "--target", TARGET, "-o", good).code == 0
-
-    def zeros(stored: tuple[str, tuple[int, ...], bytes]) -> tuple[str, tuple[int, ...], bytes]:
-        return stored[0], stored[1], bytes(len(stored[2]))
-
-    dead = Fault("", "", tensors={"lm_head.weight": zeros}).apply(good, folder / "dead")
+    dead = broken(folder, "lm_head.weight", lambda stored: (*stored[:2], bytes(len(stored[2]))))
     options = ("--to", "3.1", "--fc-norm", "off", "--prompts", "many.jsonl", "--device", "cpu")
     (folder / "many.jsonl").write_text(cut_prompts("gate.jsonl", 7))
     return call("convert", dead, "--target", "a target", *options)
@@ -88,6 +82,7 @@ CASES: dict[str, tuple[Callable[[Path], Outcome], str, tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_printed_command_does_what_it_is_printed_for(name: str, folder: Path) -> None:
     run, verb, codes = CASES[name]

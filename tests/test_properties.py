@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.drafter.tensors import LAYER
-from eaglectl.errors import EaglectlError, RefusedError, UsageError
-from eaglectl.formats.catalogue import FORMATS, tensor_names, writable
+from eaglectl.errors import EaglectlError, RefusedError
+from eaglectl.formats.catalogue import FORMATS, tensor_names
 from eaglectl.formats.format import Format
 from eaglectl.formats.names import canonical_name
 from eaglectl.operations.converting import ConvertOptions
-from tests.cases import digests, file_digests
+from tests.cases import digests
 from tests.drafters import DEPTH, Made, drafters
 
-slow = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+slow = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # what is drawn need not be anything that an engine runs
 UNSERVED_TOO = ConvertOptions(force_unserved=True)
 
@@ -34,38 +33,11 @@ def test_a_stated_drafter_is_read_as_it_states(made: Made) -> None:
     assert drafter.norms.fc_norm == config["fc_norm"] and drafter.norms.norm_output == config["norm_output"]
     assert drafter.norms.norm_before_residual == config["norm_before_residual"]
     assert drafter.aux.boundaries == tuple(config["eagle_aux_hidden_state_layer_ids"])
-    assert (drafter.dims.layers, drafter.dims.aux) == (
-        config["num_hidden_layers"],
-        config["num_aux_hidden_states"],
-    )
-    assert drafter.dims.attention == {1: "MQA", 2: "GQA", 4: "MHA"}.get(
-        config.get("num_key_value_heads", 0), "MLA"
-    )
+    assert drafter.dims.layers == config["num_hidden_layers"]
+    assert drafter.dims.aux == config["num_aux_hidden_states"]
+    attention = {1: "MQA", 2: "GQA", 4: "MHA"}.get(config.get("num_key_value_heads", 0), "MLA")
+    assert drafter.dims.attention == attention
     assert not drafter.notes_at("problem") and not drafter.notes_at("question")
-
-
-@slow
-@given(drafters())
-def test_writing_for_vllm_keeps_every_tensor_and_every_statement(made: Made) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        source, out = made.write(Path(folder) / "d"), Path(folder) / "out"
-        eaglectl.convert(str(source), out, UNSERVED_TOO)
-        assert digests(out) == digests(source)
-        written = json.loads((out / "config.json").read_text())
-    assert {key: value for key, value in made.config.items() if written.get(key) != value} == {}
-
-
-@slow
-@given(drafters(), st.sampled_from([name for name in writable() if name != "vllm"]))
-def test_a_layout_that_cannot_say_it_refuses_with_one_sentence(made: Made, layout: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        source, out = made.write(Path(folder) / "d"), Path(folder) / "out"
-        before = file_digests(source)
-        try:
-            eaglectl.convert(str(source), out, replace(UNSERVED_TOO, layout=layout, target_name="org/target"))
-        except (RefusedError, UsageError) as problem:
-            assert str(problem) and not out.exists()
-        assert file_digests(source) == before
 
 
 def canonical_digests(folder: Path, prefix: str = "") -> dict[str, str]:
@@ -87,6 +59,7 @@ NOT_READ_BACK = re.compile("reads back as another|leave open what was trained")
 WRITTEN = [format for format in FORMATS if format.layout and not format.is_parallel]
 
 
+@pytest.mark.fast(2)
 @settings(slow, max_examples=12)
 @given(st.data())
 @pytest.mark.parametrize("format", WRITTEN, ids=lambda format: format.name)
@@ -119,21 +92,13 @@ def test_any_layout_keeps_the_tensors(format: Format, data: st.DataObject) -> No
 @slow
 @given(drafters(), st.data())
 def test_a_lost_tensor_never_goes_unnoticed(made: Made, data: st.DataObject) -> None:
-    optional = {
-        "t2d",
-        *(
-            ()
-            if made.config["target_hidden_size"] != made.config["hidden_size"]
-            else ("embed_tokens.weight",)
-        ),
-    }
+    optional = {"t2d"}
+    if made.config["target_hidden_size"] == made.config["hidden_size"]:
+        optional.add("embed_tokens.weight")
     if "d2t" not in made.tensors:
         optional.add("lm_head.weight")  # a full vocabulary may share the target's
-    gone = data.draw(
-        st.sampled_from(
-            [name for name in made.tensors if name not in optional and not name.endswith("o_proj.bias")]
-        )
-    )
+    needed = [name for name in made.tensors if name not in optional and not name.endswith("o_proj.bias")]
+    gone = data.draw(st.sampled_from(needed))
     tensors = {name: tensor for name, tensor in made.tensors.items() if name != gone}
     if gone == "d2t":
         tensors.pop("t2d")
@@ -145,19 +110,3 @@ def test_a_lost_tensor_never_goes_unnoticed(made: Made, data: st.DataObject) -> 
             assert not (Path(folder) / "out").exists()
         else:
             raise AssertionError(f"{gone} was lost in silence")
-
-
-@slow
-@given(drafters(), st.integers(600, 4000))
-def test_shards_hold_the_same_tensors(made: Made, limit: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        source = made.write(Path(folder) / "d")
-        try:
-            eaglectl.convert(str(source), Path(folder) / "out", replace(UNSERVED_TOO, max_shard_size=limit))
-        except UsageError as problem:
-            assert "--max-shard-size" in str(problem)
-            return
-        assert digests(Path(folder) / "out") == digests(source)
-        assert all(
-            path.stat().st_size < limit + 8000 for path in (Path(folder) / "out").glob("*.safetensors")
-        )

@@ -1,28 +1,33 @@
-"""Published acceptance lengths: the data, and that only like is compared with like."""
+"""Published acceptance lengths: the data, the names of a target, and that only like is compared with like."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import msgspec
 import pytest
 
-from eaglectl.errors import UsageError
+from eaglectl.files.checkpoint import open_folder
 from eaglectl.formats import published
 from eaglectl.formats.published import published_file
+from eaglectl.operations.options import SmokeOptions
+from eaglectl.operations.smoking import published_beside
 from eaglectl.run.prompts import prompt_sets
-from eaglectl.run.published import Published, Settings, preset, published_lengths
-from eaglectl.run.published import published_for as published_by_names
+from eaglectl.run.report import Published, published_lengths
+from eaglectl.run.report import published_for as published_by_names
+from eaglectl.target import target_names
 from schemas.files import published_schema
+from tests.builders import drafter_folder, target_of
 from tests.conftest import FIXTURES
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 
 
-def published_for(target: str, name: str | None, k: int, temperature: float, **given: Any) -> Published:
-    tokens = published_file().presets[name].max_new_tokens if name in published_file().presets else 64
-    settings = Settings(k, temperature, given.pop("max_tokens", tokens), name, **given)
-    return published_by_names({target: "a test"}, settings)
+def published_for(
+    target: str, prompts: str | None, k: int, temperature: float, max_tokens: int = 256
+) -> Published:
+    return published_by_names({target: "a test"}, prompts, k, temperature, max_tokens)
 
 
 def test_the_file_keeps_its_schema_which_is_that_of_its_records() -> None:
@@ -31,97 +36,46 @@ def test_the_file_keeps_its_schema_which_is_that_of_its_records() -> None:
     jsonschema.Draft202012Validator(schema).validate(json.loads(published.DATA.read_text()))
 
 
-def test_every_figure_names_a_source_of_the_file() -> None:
-    assert {figure.source for figure in published_file().figures} == set(published_file().sources)
-
-
-def test_no_two_figures_are_of_the_same_drafter_target_drafts_temperature_reading_and_source() -> None:
-    keys = [
-        (
-            figure.source,
-            figure.target,
-            figure.drafter,
-            figure.steps,
-            figure.topk,
-            figure.temperature,
-            figure.url,
-            figure.changed,
-        )
-        for figure in published_file().figures
-    ]
-    assert len(set(keys)) == len(keys)
-
-
-def test_lengths_are_between_one_and_all_drafts_accepted() -> None:
-    assert [
-        length.drafter
-        for length in published_lengths()
-        if length.length < 1 or (length.k is not None and length.length > length.k + 1)
-    ] == []
-
-
-def test_a_chain_verifies_one_token_more_than_it_drafts() -> None:
-    assert [
-        figure.drafter
-        for figure in published_file().figures
-        if figure.k is not None and figure.draft_tokens != figure.k + 1
-    ] == []
-
-
-def test_the_shares_by_position_add_up_to_the_length() -> None:
-    stated = [figure for figure in published_file().figures if figure.by_position]
-    assert stated
-    for figure in stated:
-        (length,) = figure.lengths.values()
-        assert 1 + sum(figure.by_position) == pytest.approx(length, abs=0.02)
-
-
-def test_specbundles_drafters_have_five_settings_each() -> None:
-    bundle = [figure for figure in published_file().figures if figure.source == "specbundle"]
-    drafters = {(figure.target, figure.drafter) for figure in bundle}
-    assert len(bundle) == 5 * len(drafters)
-
-
-def test_alike_are_the_same_preset_chain_and_temperature_highest_first() -> None:
-    found = published_for(LLAMA, "specbundle-humaneval", 3, 0.0)
-    assert [(length.drafter, round(length.length, 2), length.chain) for length in found.alike] == [
-        ("lmsys/SGLang-EAGLE3-Llama-3.1-8B-Instruct-SpecForge", 3.34, "k=3"),
-        ("lmsys/sglang-EAGLE3-LLaMA3.1-Instruct-8B", 3.05, "k=3"),
-    ]
-
-
-def test_one_set_put_otherwise_by_two_sources_is_two_presets() -> None:
-    (alike,) = published_for(LLAMA, "vllm-mt-bench", 3, 0.0).alike
-    assert (alike.drafter, alike.length) == ("RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", 2.60)
+LMSYS = "lmsys/SGLang-EAGLE3-Llama-3.1-8B-Instruct-SpecForge"
+REDHAT = "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3"
 
 
 @pytest.mark.parametrize(
-    ("preset", "k", "temperature"),
-    [(None, 3, 0.0), ("vllm-mt-bench", 4, 0.0), ("vllm-mt-bench", 3, 0.7)],
+    ("prompts", "max_tokens", "alike"),
+    [
+        ("humaneval", 1024, [(LMSYS, 3.34), ("lmsys/sglang-EAGLE3-LLaMA3.1-Instruct-8B", 3.05)]),
+        ("mt-bench", 256, [(REDHAT, 2.60)]),  # another source puts its prompts otherwise
+    ],
 )
-def test_another_preset_chain_or_temperature_is_no_comparison(
-    preset: str | None, k: int, temperature: float
+def test_alike_are_the_same_prompts_chain_temperature_and_tokens_highest_first(
+    prompts: str, max_tokens: int, alike: list[tuple[str, float]]
 ) -> None:
-    found = published_for(LLAMA, preset, k, temperature)
+    found = published_for(LLAMA, prompts, 3, 0.0, max_tokens).alike
+    assert [(length.figure.drafter, round(length.length, 2)) for length in found] == alike
+    assert {length.figure.chain for length in found} == {"k=3"}
+
+
+@pytest.mark.parametrize(
+    ("prompts", "k", "temperature", "max_tokens"),
+    [
+        (None, 3, 0.0, 256),
+        ("mt-bench", 4, 0.0, 256),
+        ("mt-bench", 3, 0.7, 256),
+        ("mt-bench", 3, 0.0, 64),
+        ("gsm8k", 3, 0.0, 512),
+    ],
+)
+def test_other_prompts_another_chain_temperature_or_answers_are_no_comparison(
+    prompts: str | None, k: int, temperature: float, max_tokens: int
+) -> None:
+    found = published_for(LLAMA, prompts, k, temperature, max_tokens)
     assert found.alike == ()
-    assert len(found.otherwise) == len([one for one in published_lengths() if one.target == LLAMA])
-
-
-@pytest.mark.parametrize("change", [{"sample": 20}, {"max_tokens": 64}, {"ignores_eos": True}])
-def test_a_sample_or_other_answers_of_a_preset_are_no_comparison(change: dict[str, Any]) -> None:
-    found = published_for(LLAMA, "vllm-mt-bench", 3, 0.0, **change)
-    assert found.alike == ()
-    assert "measured otherwise: " in found.lines[0] and "(here: " in found.lines[0]
-
-
-def test_a_run_that_cannot_stop_as_its_source_does_is_not_alike() -> None:
-    found = published_for(LLAMA, "specbundle-gsm8k", 3, 0.0)
-    assert found.alike == ()
-    assert 'the source stops at the next "Question"' in found.lines[0]
+    assert len(found.otherwise) == len([one for one in published_lengths() if one.figure.target == LLAMA])
+    assert found.lines[0].startswith("measured otherwise: ")
 
 
 def test_the_first_name_with_figures_is_the_target() -> None:
-    found = published_by_names({"me/mine": "a", "x/Qwen3-8B": "its folder's name"}, Settings(3, 0.0, 64))
+    found = published_by_names({"me/mine": "a", "x/Qwen3-8B": "its folder's name"}, None, 3, 0.0, 64)
     assert found.lines[-1] == "the target is taken for Qwen/Qwen3-8B, by its folder's name"
 
 
@@ -132,44 +86,31 @@ def test_a_length_under_the_line_is_called_dead() -> None:
     assert found.lines[0].startswith("1.02 (dead)  EAGLE-3 of the test")
 
 
-@pytest.mark.parametrize("name", ["specbundle-gpqa", "specbundle-mt-bench"])
-def test_a_run_that_cannot_be_made_here_says_why(name: str) -> None:
-    with pytest.raises(UsageError, match=r"gated|first answers"):
-        preset(name)
-
-
 def test_a_tree_of_drafts_is_never_alike_to_a_chain() -> None:
-    found = published_for(LLAMA, "specbundle-humaneval", 5, 0.0)
-    assert {length.chain for length in found.alike} == {"k=5"}
-    assert "tree of 5 steps, top 3, 6 tokens" in {length.chain for length in found.otherwise}
+    found = published_for(LLAMA, "humaneval", 5, 0.0, 1024)
+    assert {length.figure.chain for length in found.alike} == {"k=5"}
+    assert "tree of 5 steps, top 3, 6 tokens" in {length.figure.chain for length in found.otherwise}
 
 
-@pytest.mark.parametrize("target", ["/models/Llama-3.1-8B-Instruct", "unsloth/llama-3.1-8b-instruct", LLAMA])
-def test_a_target_is_known_by_the_last_part_of_its_name(target: str) -> None:
-    assert len(published_for(target, "specbundle-math500", 3, 0.0).alike) == 2
+@pytest.mark.parametrize(
+    ("target", "alike"),
+    [
+        *((name, 2) for name in ("/models/Llama-3.1-8B-Instruct", "unsloth/llama-3.1-8b-instruct", LLAMA)),
+        *((name, 0) for name in ("Llama-3.1-8B", "", "meta-llama", "Llama-3.1-8B-Instruct-FP8")),
+    ],
+)
+def test_a_target_is_known_by_the_last_part_of_its_name(target: str, alike: int) -> None:
+    found = published_for(target, "math500", 3, 0.0, 2048)
+    assert len(found.alike) == alike and bool(found.otherwise) == bool(alike)
 
 
-@pytest.mark.parametrize("target", ["Llama-3.1-8B", "", "meta-llama", "Llama-3.1-8B-Instruct-FP8"])
-def test_another_target_has_no_published_lengths(target: str) -> None:
-    found = published_for(target, "vllm-mt-bench", 3, 0.0)
-    assert (found.alike, found.otherwise) == ((), ())
-
-
-def test_every_preset_has_figures_and_a_named_set_of_prompts() -> None:
-    for name, declared in published_file().presets.items():
-        chosen = prompt_sets().sets[declared.prompts]
-        assert chosen.answer_field or not declared.shots
-        alike = [
-            length for length in published_lengths() if (length.preset, length.k) == (name, declared.steps)
-        ]
-        assert alike
-        assert {length.temperature for length in alike} == {declared.temperature}
-
-
-def test_what_a_source_does_not_state_is_not_compared() -> None:
-    unstated = published_for("gpt-oss-20b", None, 3, 0.0)
-    assert unstated.alike == ()
-    assert "drafts not stated" in {length.chain for length in unstated.otherwise}
+def test_every_comparable_set_has_a_name_and_figures() -> None:
+    for name, source in published_file().sources.items():
+        for prompts in source.comparable:
+            assert prompts in prompt_sets().sets
+            assert any(
+                figure.source == name and prompts in figure.lengths for figure in published_file().figures
+            )
 
 
 @pytest.mark.parametrize(
@@ -188,3 +129,29 @@ def test_a_figure_that_is_not_as_declared_is_refused(
             published_file()
     finally:
         published.published_file.cache_clear()
+
+
+def target(folder: Path, **config: object) -> str:
+    return str(target_of(folder / "mine", **config))
+
+
+def test_a_target_is_known_by_its_config_before_its_folder(tmp_path: Path) -> None:
+    names = target_names(target(tmp_path, _name_or_path="Qwen/Qwen3-8B"))
+    assert names == {"Qwen/Qwen3-8B": "_name_or_path in its config.json", "mine": "its folder's name"}
+
+
+def test_the_card_of_the_drafter_names_its_target(tmp_path: Path) -> None:
+    drafter = drafter_folder(tmp_path, card="---\nbase_model: Qwen/Qwen3-8B\n---\n")
+    names = target_names(target(tmp_path), open_folder(str(drafter)))
+    assert names["Qwen/Qwen3-8B"] == "base_model in README.md of the drafter"
+
+
+def test_figures_of_the_same_run_stand_beside_a_folder_of_the_target(tmp_path: Path) -> None:
+    place = target(tmp_path, _name_or_path="Qwen/Qwen3-8B")
+    found = published_beside(place, place, SmokeOptions(prompts="mt-bench", max_tokens=256))
+    assert [(length.length, length.figure.drafter) for length in found.alike] == [
+        (2.26, "RedHatAI/Qwen3-8B-speculator.eagle3")
+    ]
+    sample = published_beside(place, place, SmokeOptions(prompts="mt-bench", max_tokens=256, sample=8))
+    assert sample.alike == ()
+    assert sample.lines[0].startswith("measured otherwise: ")

@@ -2,27 +2,21 @@
 
 import html
 import inspect
-import json
-import os
 import pydoc
-import subprocess
-import sys
+import re
 import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.keywords import _name_option, _names_by_flag
-from eaglectl.options import CALLER, options_of
-from tests.builders import call
+from eaglectl.errors import UsageError
+from eaglectl.options import CALLER, Options, fields, options_of
+from tests.builders import call, refusal
 from tests.conftest import FIXTURES
 
 TINY, TARGET = FIXTURES / "tiny/eagle3", FIXTURES / "tiny/target"
-NATIVE = FIXTURES / "producers/vllm/native"
 ASKS = FIXTURES / "producers/specforge/eagle3.1"
 
 
@@ -36,15 +30,14 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> eaglectl.Conversion:
     return eaglectl.convert(TINY, tmp_path_factory.mktemp("python") / "out")
 
 
+NATIVE = FIXTURES / "producers/vllm/native"
 RESULTS: dict[str, Any] = {
     "inspect": lambda: eaglectl.inspect(TINY),
     "validate": lambda: eaglectl.validate(TINY),
     "convert": lambda: eaglectl.convert(TINY, dry_run=True),
     "diff": lambda: eaglectl.diff(TINY, TINY, headers_only=True),
     "ready": lambda: eaglectl.ready(TINY),
-    "diagnose": lambda: eaglectl.diagnose(
-        FIXTURES / "producers/vllm/native", FIXTURES / "producers/vllm/native"
-    ),
+    "diagnose": lambda: eaglectl.diagnose(NATIVE, NATIVE),
 }
 
 
@@ -53,33 +46,14 @@ def result(request: pytest.FixtureRequest) -> Any:
     return RESULTS[request.param]()
 
 
-def test_the_text_of_a_result_is_a_few_lines(result: Any) -> None:
+def test_a_result_is_a_few_lines_and_in_a_notebook_its_page_apart_from_its_own_style(result: Any) -> None:
     lines = repr(result).splitlines()
     assert len(lines) <= 8 and all(len(line) <= 110 for line in lines)
     assert lines[0].startswith(f"{type(result).__name__}(")
-
-
-def test_a_result_is_the_document_of_its_command(result: Any) -> None:
-    document = result.to_dict()
-    assert json.loads(result.to_json()) == document
-    assert document["schema"].startswith("eaglectl/") and type(document["version"]) is str
-
-
-def test_the_document_is_what_the_command_prints() -> None:
-    assert eaglectl.inspect(TINY).to_dict() == call("inspect", TINY, "--json").document
-    assert eaglectl.diff(TINY, TINY).to_dict() == call("diff", TINY, TINY, "--json").document
-
-
-def test_a_notebook_shows_the_page_of_a_result_apart_from_its_own_style(result: Any) -> None:
     frame = result._repr_html_() or ""
     first = html.escape(str(result).splitlines()[0])
     assert frame.startswith(f"<strong>{first}</strong><iframe srcdoc=")
     assert "<style" not in frame and "&lt;style" in frame
-
-
-def test_a_text_shows_what_failed_before_what_is_long() -> None:
-    text = repr(eaglectl.validate(TINY, fail_on="note"))
-    assert "verdict='fail'" in text and "EGL" not in text
 
 
 def test_a_result_without_a_document_is_refused() -> None:
@@ -95,12 +69,7 @@ def test_results_are_sources(converted: eaglectl.Conversion) -> None:
     assert eaglectl.inspect(eaglectl.validate(converted)).checkpoint.source.place == str(converted.out)
 
 
-def test_a_result_that_wrote_nothing_is_no_source() -> None:
-    with pytest.raises(eaglectl.UsageError, match="convert wrote nothing"):
-        eaglectl.validate(eaglectl.convert(TINY, dry_run=True))
-
-
-def test_a_result_is_a_target_and_a_policy_too(tmp_path: Path) -> None:
+def test_a_policy_and_a_target_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "eaglectl.toml").write_text("")
     policy = eaglectl.read_policy(tmp_path / "eaglectl.toml")
     assert policy.origin == str(tmp_path / "eaglectl.toml")
@@ -117,6 +86,7 @@ def test_a_result_is_a_target_and_a_policy_too(tmp_path: Path) -> None:
         (lambda _: eaglectl.upgrade(TINY, fc_norm="off", is_norm_output=False), "is_norm_output=False leave"),
         (lambda _: eaglectl.convert(TINY, size=100), "size and counts go together"),
         (lambda _: eaglectl.load_only(TINY, TARGET, timeout=0), "timeout 0: more than 0"),
+        (lambda _: eaglectl.validate(eaglectl.convert(TINY, dry_run=True)), "convert wrote nothing"),
     ],
 )
 def test_an_error_names_what_python_writes(call: Any, message: str, tmp_path: Path) -> None:
@@ -131,51 +101,6 @@ def test_the_command_line_keeps_its_flags(tmp_path: Path) -> None:
         eaglectl.convert(TINY, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("run `eaglectl convert a --force`", "run `eaglectl convert a --force`"),
-        ("leave --link out", "leave link out"),
-        ("pass --target TARGET, please", "pass target TARGET, please"),
-        ("--target my/a: not there", "target my/a: not there"),
-        ("--nonsense stays", "--nonsense stays"),
-        ("a --force of another kind", "a force of another kind"),
-        ("--no-measure", "measure=None"),
-        ("not--force", "not--force"),
-    ],
-)
-def test_flags_become_fields(text: str, expected: str) -> None:
-    names: dict[str, str] = {}
-    for option in options_of(eaglectl.ConvertOptions).values():
-        names |= _names_by_flag(option)
-    error = UsageError(text)
-    _name_option(error, names, is_outermost=True)
-    assert str(error) == expected
-
-
-def test_importing_a_result_loads_no_other_command() -> None:
-    code = "import sys, eaglectl; eaglectl.Inspection; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    others = {"numpy", "eaglectl.conversion", "eaglectl.run", "eaglectl.report"}
-    assert not others & set(done.stdout.split())
-
-
-def test_statistics_are_the_path_of_their_folder() -> None:
-    found = eaglectl.Statistics({}, (), (2, 4, 5), 1e-6, 9, (1.0,), (0.0,), 1.0, {}, False)
-    with pytest.raises(UsageError, match="in no folder"):
-        os.fspath(found)
-    placed = replace(found, out="nowhere")
-    assert os.fspath(placed) == "nowhere"
-    with pytest.raises(UnreadableError, match="statistics nowhere: not a folder that calibrate wrote"):
-        eaglectl.upgrade(TINY, target=TARGET, statistics=placed, dry_run=True)
-
-
-def test_a_signature_says_what_may_be_left_out() -> None:
-    parameters = inspect.signature(eaglectl.convert).parameters
-    assert parameters["layout"].annotation == str | None
-    assert parameters["dry_run"].annotation is bool
-
-
 def test_a_result_prints_what_its_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     for words, result in (
@@ -185,17 +110,11 @@ def test_a_result_prints_what_its_command_prints(monkeypatch: pytest.MonkeyPatch
         (("inspect", TINY, ASKS), eaglectl.inspect([TINY, ASKS])),
         (("validate", TINY, ASKS), eaglectl.validate([TINY, ASKS])),
     ):
-        printed = call(*words).out.replace(f"{TINY.parent}/", "").replace(f"{ASKS.parent}/", "")
-        shown = str(result).replace(f"{TINY.parent}/", "").replace(f"{ASKS.parent}/", "")
-        assert [line.split(" in ")[0] for line in shown.splitlines()] == [
-            line.split(" in ")[0] for line in printed.splitlines()
-        ], words
-
-
-def test_what_the_terminal_does_not_show_prints_its_values() -> None:
-    assert (
-        str(eaglectl.LoadResult("0.32.0", (), {})) == "LoadResult(version='0.32.0', unfilled=(), resolved={})"
-    )
+        texts = call(*words).out, str(result)
+        printed, shown = (re.sub(f"{TINY.parent}/|{ASKS.parent}/| in .*", "", text) for text in texts)
+        assert shown.splitlines() == printed.splitlines(), words
+        if not isinstance(result, tuple):
+            assert result.to_dict() == call(*words, "--json").document, words
 
 
 @pytest.mark.parametrize("sources", [[TINY, "nowhere"], (str(TINY), "nowhere")])
@@ -203,24 +122,18 @@ def test_several_sources_have_a_result_each(sources: Any) -> None:
     inspected, missing = eaglectl.inspect(sources)
     assert isinstance(inspected, eaglectl.Inspection) and isinstance(missing, eaglectl.FailedSource)
     assert (missing.kind, missing.exit_code) == ("unreadable", 3)
+    assert eaglectl.inspect([]) == () and str(eaglectl.validate([])) == "()"
     reports = eaglectl.validate(sources, headers_only=True)
     assert [report.verdict for report in reports] == ["pass", "could-not-look"]
     assert (reports._repr_html_() or "").startswith("<strong>")  # type: ignore[attr-defined]
 
 
-def test_no_sources_have_no_results() -> None:
-    assert eaglectl.inspect([]) == () and str(eaglectl.validate([])) == "()"
-
-
 @pytest.mark.parametrize(("version", "kept"), [(3.1, "3.1"), (3, "3"), ("3.1", "3.1"), (3.0, "3")])
 def test_an_eagle_version_may_be_a_number(version: Any, kept: str) -> None:
     assert eaglectl.ConvertOptions(version=version).version == kept
-
-
-@pytest.mark.parametrize("version", [True, 4, 3.11, (3, 1)])
-def test_another_version_is_refused(version: Any) -> None:
-    with pytest.raises(UsageError, match=r"3 or 3.1 was expected"):
-        eaglectl.ConvertOptions(version=version)
+    for other in (True, 4, 3.11, (3, 1)):
+        with pytest.raises(UsageError, match=r"3 or 3.1 was expected"):
+            eaglectl.ConvertOptions(version=other)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +150,7 @@ def test_an_error_of_the_user_has_none_of_our_frames(wrong: Any) -> None:
         wrong()
     lines = "".join(traceback.format_exception(raised.value)).splitlines()
     frames = [line for line in lines if line.startswith("  File") and "/eaglectl/" in line]
-    assert len(frames) == 1 and "keywords.py" in frames[0] and "During handling" not in "".join(lines)
+    assert len(frames) == 1 and "options.py" in frames[0] and "During handling" not in "".join(lines)
 
 
 def test_a_fault_of_ours_keeps_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +165,104 @@ def test_help_of_the_package_is_a_screen_of_its_functions_and_their_places() -> 
     end = next(place for place, line in enumerate(lines) if line == "PACKAGE CONTENTS")
     assert end <= 24 and len(lines) <= 60 and all(len(line) <= 110 for line in lines)
     functions = {name for name in dir(eaglectl) if inspect.isfunction(getattr(eaglectl, name))}
-    helpers = {"check_options", "open_target", "parse_answers", "read_policy"}
+    helpers = {"check_options", "open_target", "read_policy"}
     shown = "\n".join(lines[:end])
     left = {name for name in functions if f"{name}(" not in shown}
     assert left == {*helpers, "render_json", "render_page", "render_text"}
+
+
+# options, each declared once: records check values, Python takes keywords
+
+
+@pytest.mark.parametrize(
+    ("record", "given", "option", "message"),
+    [
+        ("ConvertOptions", {"dry_run": "yes"}, "dry_run", "ConvertOptions(dry_run='yes'): True or False was"),
+        ("ConvertOptions", {"dtype": "int8"}, "dtype", "bfloat16, float16 or float32 was expected"),
+        ("ConvertOptions", {"max_shard_size": "big"}, "max_shard_size", "a size like 500MB or 2GB was"),
+        ("ConvertOptions", {"version": "4"}, "version", "3 or 3.1 was expected"),
+        ("Answers", {"aux_convention": "input"}, "aux_convention", "boundary or output was expected"),
+        ("Answers", {"aux_layers": "2,x"}, "aux_layers", "layers from 0 with commas"),
+        ("ValidateOptions", {"engines": "vllm"}, "engines", "a list of texts was expected"),
+        ("SmokeOptions", {"k": 3.5}, "k", "a whole number was expected"),
+        ("DiagnoseOptions", {"k": "3"}, "k", "a whole number was expected"),
+        ("SmokeOptions", {"probe": "all"}, "probe", "sensitivity or drift was expected"),
+    ],
+)
+def test_a_value_that_is_none_is_refused_when_the_record_is_made(
+    record: str, given: dict[str, Any], option: str, message: str
+) -> None:
+    with pytest.raises(eaglectl.UsageError) as raised:
+        getattr(eaglectl, record)(**given)
+    assert message in str(raised.value) and raised.value.option == option
+
+
+def test_a_function_takes_its_options_as_keywords_and_paths_as_they_are(tmp_path: Path) -> None:
+    done = eaglectl.convert(TINY, tmp_path / "out", layout="torchspec", link=True, force=True)
+    assert eaglectl.validate(done.out, headers_only=True).verdict in ("pass", "fail")
+    assert done.plan.layout == "torchspec"
+
+
+def test_what_is_no_record_and_a_record_beside_keywords_are_refused() -> None:
+    with pytest.raises(
+        TypeError, match=r"inspect\(\) takes InspectOptions as options, not str; give .* by name"
+    ):
+        eaglectl.inspect(TINY, "my-target")  # type: ignore[arg-type]
+    with pytest.raises(eaglectl.UsageError, match="options is given beside dry_run"):
+        eaglectl.convert(TINY, options=eaglectl.ConvertOptions(), dry_run=True)
+
+
+def test_help_describes_each_option() -> None:
+    for option in options_of(eaglectl.DiffOptions).values():
+        assert f"{option.name}: {option.option.help}" in eaglectl.diff.__doc__
+
+
+RECORDS = [
+    record
+    for record in (getattr(eaglectl, name) for name in dir(eaglectl))
+    if isinstance(record, type) and issubclass(record, Options)
+]
+# what other modules put there, of any kind
+INTERNAL = {"head", "rotation"}
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_no_option_takes_a_value_of_another_kind(record: type[Options]) -> None:
+    required = [one.name for one in fields(record) if one.is_required]
+    for one in fields(record):
+        for wrong in (object(), 3.5j, [object()], {3.5: object()}):
+            if one.name in INTERNAL:
+                continue
+            with pytest.raises(eaglectl.UsageError) as refused:
+                record(**dict.fromkeys(required, "org/name") | {one.name: wrong})
+            assert refused.value.option == one.name, one.name
+            assert str(refused.value).startswith(f"{record.__name__}({one.name}="), one.name
+
+
+@pytest.mark.parametrize("command", ["smoke", "calibrate"])
+def test_what_runs_may_still_be_spelled_as_an_engine_and_is_not_named_twice(command: str) -> None:
+    done = call(command, TINY, *["-o", "x"] * (command == "calibrate"), "--engine=tgi", "--target", TARGET)
+    assert done.code == 2 and "--run-in tgi: " in done.err
+    assert "eaglectl: --engine is spelled --run-in now\n" in done.err
+    for words in (("--run-in=reference", "--engine", "vllm"), ("--engine=vllm", "--run-in", "vllm")):
+        assert "contradict each other; leave --engine out" in refusal(2, command, TINY, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("diagnose", "--engine", "http://u:p@h:x"), "--engine http://***@h:x: "),
+        (("ready", "--engine", "http://u:p@h:x"), "--engine http://***@h:x: "),
+        (
+            ("ready", "--run-in", "tgi"),
+            "--run-in tgi: vllm, sglang, reference or a server's URL was expected",
+        ),
+        (("ready", "--run-in", "sglang"), "--run-in sglang: no release is installed here"),
+        (("ready", "--run-in", "sglang", "--engine", "vllm"), "and --engine is another"),
+    ],
+)
+def test_nothing_else_runs_than_was_said_and_a_server_is_no_engine(
+    words: tuple[str, ...], message: str
+) -> None:
+    done = call(words[0], TINY, "--target", TARGET, *words[1:])
+    assert done.code in (2, 3) and message in done.err

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,15 @@ COMMANDS = [(name, line) for name, text in PAGES.items() for line in blocks.shel
 UPGRADE = ("calibrate", "--to 3.1")  # over all prompts of the trained pair
 
 
-def test_the_first_screen_of_the_readme_has_at_most_600_words() -> None:
-    assert len(PAGES["README.md"].partition("\n## My trainer")[0].split()) <= 600
-    assert [line.split()[0] for name, line, _ in OUTPUTS if name == "README.md"] == ["ready"]
-
-
-def test_a_person_reads_fourteen_pages_of_150_lines() -> None:
+def test_a_person_reads_fourteen_pages_of_150_lines_and_first_a_screen_of_600_words() -> None:
     generated = ("commands.md", "rules.md")
     pages = [README, ROOT / "CONTRIBUTING.md", *blocks.DOCS.glob("*.md")]
     texts = {path.name: path.read_text() for path in pages if path.name not in generated}
     assert len(texts) <= 13
     assert {name for name, text in texts.items() if text.count("\n") > 150} == set()
     assert sum(len(text.split()) for text in texts.values()) <= 20_000
+    assert len(PAGES["README.md"].partition("\n## My trainer")[0].split()) <= 600
+    assert [line.split()[0] for name, line, _ in OUTPUTS if name == "README.md"] == ["ready"]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +47,7 @@ def outs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize(
     ("page", "command", "shown"),
     [
@@ -61,11 +60,7 @@ def outs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ],
 )
 def test_a_block_is_what_its_command_prints(
-    page: str,
-    command: str,
-    shown: str,
-    outs: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
+    page: str, command: str, shown: str, outs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(outs[page])
     has_figures = not blocks.RUNS_MODELS.isdisjoint(command.split())
@@ -89,9 +84,8 @@ PARSED = {
     r"--run-in (vllm|sglang)\b": "an engine, and mostly several GPUs",
     r"--run-in http:": "a running server; tests/engine/test_serve.py measures one",
     r"^eaglectl upload (?!.*--dry-run)": "writes to the Hub; tests/test_upload.py does, on loopback",
-    r"^eaglectl verify \S+@": "reads from the Hub; tests/test_verify_hub.py does, on loopback",
+    r"^eaglectl verify \S+@": "reads from the Hub; tests/test_verify.py does, on loopback",
     r"--target-rotation ": "a rotated target; tests/test_target_rotation.py makes one",
-    r"--states DIR": "a trainer's files; tests/test_stored_states.py makes them",
 }
 # programs that are not eaglectl's
 OTHERS = {
@@ -103,7 +97,7 @@ OTHERS = {
     r"^model_signing ": "another package; tests/test_upload.py runs both lines",
 }
 # a model runs
-SLOW = r"^eaglectl (smoke|diagnose|calibrate) | --to 3\.1 "
+SLOW = r"^eaglectl (smoke|diagnose|calibrate|ready) | --to 3\.1 "
 SHORT = {"smoke": ["--max-tokens", "4", "--prompts", "traffic.jsonl", "--device", "cpu"]}
 
 
@@ -142,6 +136,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
+@pytest.mark.fast(6)
 @pytest.mark.parametrize(("page", "line"), of_kind("run", "slow"))
 def test_a_command_runs(
     page: str, line: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
@@ -181,44 +176,41 @@ def test_another_programs_command_has_what_it_names(page: str, line: str) -> Non
     assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
 
 
-def scripts() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", PAGES["python.md"], re.DOTALL | re.MULTILINE)
+SCRIPTS = re.findall(r"^```python\n(.*?)^```", PAGES["python.md"], re.DOTALL | re.MULTILINE)
 
 
-def test_the_script_of_the_python_page_inspects_validates_measures_and_plans(
+@pytest.mark.slow
+def test_the_scripts_of_the_python_page_run(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("transformers")
     monkeypatch.chdir(folders["python.md"])
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    exec(compile(scripts()[0], "python.md", "exec"), {})
+    first, *others = (compile(script, "python.md", "exec") for script in SCRIPTS)
+    exec(first, {})
     assert capsys.readouterr().out == "planned\n"
+    for script in others:
+        exec(script, {})
 
 
-def test_the_script_of_the_python_page_stops_at_what_an_engine_reads_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("links", "words"),
+    [
+        (
+            {"my-drafter": "producers/specforge/gqa-ids", "my-target": "target"},
+            "not served as trained; run: eaglectl convert my-drafter",
+        ),
+        ({}, "unreadable: my-"),
+    ],
+)
+def test_the_script_of_the_python_page_stops_at_a_finding_and_names_the_kind_of_an_error(
+    links: dict[str, str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my-drafter").symlink_to(ROOT / "fixtures/producers/specforge/gqa-ids")
-    (tmp_path / "my-target").symlink_to(ROOT / "fixtures/target")
-    with pytest.raises(SystemExit, match="not served as trained; run: eaglectl convert my-drafter"):
-        exec(compile(scripts()[0], "python.md", "exec"), {})
-
-
-def test_the_script_of_the_python_page_ends_with_the_kind_of_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="unreadable: my-"):
-        exec(compile(scripts()[0], "python.md", "exec"), {})
-
-
-def test_the_other_scripts_of_the_python_page_run(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folders["python.md"])
-    for script in scripts()[1:]:
-        exec(compile(script, "python.md", "exec"), {})
+    for name, place in links.items():
+        (tmp_path / name).symlink_to(FIXTURES / place)
+    with pytest.raises(SystemExit, match=words):
+        exec(compile(SCRIPTS[0], "python.md", "exec"), {})
 
 
 @pytest.fixture
@@ -227,7 +219,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("make")
 
 
-LONG = {"agreement", "as_published", "open_facts", "ready_page", "round_trips"}
+LONG = {"mistakes_page", "agreement", "as_published", "open_facts", "ready_page", "round_trips"}
 MAKE = (blocks.DOCS / "make.py").read_text()
 GENERATED = re.findall(r"^    (\w+),$", MAKE.partition("GENERATED = (")[2], re.M)
 
@@ -240,20 +232,17 @@ def test_a_generated_page_is_up_to_date(name: str, make: Any) -> None:
     assert module.PAGE.read_text() == module.page(), "run `make docs`"
 
 
-def test_the_picture_of_mistakes_is_up_to_date(make: Any) -> None:
-    assert make.mistakes_page.PICTURE.read_text() == make.mistakes_page.drawing(), "run `make docs`"
+def test_the_page_of_a_trainer_is_up_to_date(make: Any) -> None:
+    text = (blocks.DOCS / "reference/trainers/speculators.md").read_text()
+    assert make.trainers.section("speculators") == text, "run `make docs`"
 
 
 @pytest.mark.slow
-def test_the_pages_and_the_tables_of_trainers_are_up_to_date(make: Any) -> None:
+def test_the_pages_of_trainers_and_the_picture_of_mistakes_are_up_to_date(make: Any) -> None:
+    assert make.mistakes_page.PICTURE.read_text() == make.mistakes_page.drawing(), "run `make docs`"
     pages = make.trainers.pages()
     assert {page: page.read_text() for page in pages} == pages, "run `make docs`"
     assert set((blocks.DOCS / "reference/trainers").glob("*.md")) < set(pages)
-
-
-def test_the_page_of_a_trainer_says_what_is_so(make: Any) -> None:
-    text = (blocks.DOCS / "reference/trainers/speculators.md").read_text()
-    assert make.trainers.section("speculators") == text
 
 
 def test_files_and_modules_that_contributing_names_are_there() -> None:
@@ -279,28 +268,26 @@ def test_links_lead_to_files_and_headings(path: Path) -> None:
         there = Path(os.path.normpath(path.parent / place)) if place else path
         assert there.exists(), link
         if anchor and there.suffix == ".md":
-            assert anchor in anchors(there.read_text()), link
+            assert anchor in anchors(there), link
 
 
-def anchors(text: str) -> set[str]:
+@cache
+def anchors(page: Path) -> set[str]:
     """The anchors of headings as GitHub and mkdocs make them."""
-    heads = re.findall(r"^#+ (.*)$", blocks.FENCE.sub("", text), re.MULTILINE)
+    heads = re.findall(r"^#+ (.*)$", blocks.FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
 
 
-def test_the_site_leads_to_every_page() -> None:
+def test_every_page_is_linked_and_the_site_leads_to_it() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    named = re.findall(r"[\w/.-]+\.md", str(site["nav"]))
-    pages = [str(path.relative_to(blocks.DOCS)) for path in blocks.DOCS.rglob("*.md")]
-    assert sorted(named) == sorted(["index.md", *pages])
-
-
-def test_every_page_is_linked() -> None:
+    pages = set(blocks.DOCS.rglob("*.md"))
+    named = {blocks.DOCS / name for name in re.findall(r"[\w/.-]+\.md", str(site["nav"]))}
+    assert named == {blocks.DOCS / "index.md", *pages}
     linked = {
         (path.parent / link).resolve()
         for path in MARKDOWN
         for link in re.findall(r"\]\(([^)\s#]+)[^)]*\)", path.read_text())
     }
-    assert {path for path in blocks.DOCS.rglob("*.md") if path not in linked} == set()
-    pages = {path.name for path in blocks.DOCS.glob("*.md")}
-    assert {name for name in pages if f"docs/{name}" not in PAGES["README.md"]} == set()
+    assert pages <= linked
+    names = {path.name for path in blocks.DOCS.glob("*.md")}
+    assert {name for name in names if f"docs/{name}" not in PAGES["README.md"]} == set()

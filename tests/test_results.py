@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,15 +10,11 @@ from tests.builders import drafter_tensors as tensors
 from tests.cards import ANSWERS, card, matter, record, smoke_file
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as a download of it is that was published with a measurement."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder as a download of it is that was published with a measurement."""
     folder = drafter_folder(tmp_path)
     text, known = card(folder, smoke=smoke_file(tmp_path)), record(folder, smoke=smoke_file(tmp_path))
     (folder / "README.md").write_text(text)
@@ -40,12 +35,6 @@ def test_measurements_of_other_weights_are_not_kept(folder: Path) -> None:
     assert "smoke" not in record(folder)["published"]
 
 
-def test_results_that_eaglectl_once_wrote_into_the_front_matter_are_removed(folder: Path) -> None:
-    text = (folder / "README.md").read_text()
-    block = "# eaglectl: begin. What was measured.\nmodel-index:\n- name: x\n# eaglectl: end\n"
-    assert card(folder, text.replace("---\n", "---\n" + block, 1).encode()) == text
-
-
 @pytest.mark.parametrize("key", ["model-index", '"model-index"', "model-index "])
 def test_a_model_index_of_the_users_own_is_not_touched(folder: Path, key: str) -> None:
     text = card(folder, f"---\nlicense: apache-2.0\n{key}:\n- name: x\n  results: []\n---\ntext\n".encode())
@@ -59,14 +48,3 @@ def test_a_licence_is_read_with_results_below_it(folder: Path, tmp_path: Path) -
         "---\ntags: [a]\nlicense: apache-2.0\nmodel-index:\n- name: x\n---\ntext\n"
     )
     assert call("upload", folder, "org/drafter", *ANSWERS, "--dry-run", "--policy", policy).code == 0
-
-
-@pytest.mark.parametrize(
-    "change", [{"acceptance_length": "much"}, {"per_position": 3}, {"engine": {}}, {"k": 2.5}]
-)
-def test_a_record_of_a_measurement_that_is_none_is_told(folder: Path, change: dict[str, Any]) -> None:
-    record = json.loads((folder / "eaglectl.json").read_text())
-    record["published"]["smoke"] |= change
-    (folder / "eaglectl.json").write_text(json.dumps(record))
-    done = call("upload", folder, "org/drafter", *ANSWERS, "--dry-run")
-    assert done.code == 3 and "what eaglectl.json says was measured" in done.err

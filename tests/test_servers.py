@@ -2,13 +2,14 @@
 development mode do (read in their sources), on loopback.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eaglectl.errors import RefusedError, UnreadableError
-from tests.servers import ANSWER, DETAILS, INFO, LLAMA, MODELS, PROPS, SGLANG, llama_metrics, smoke
+from tests.servers import ANSWER, INFO, LLAMA, METRICS, MODELS, PROPS, SGLANG, llama_metrics, smoke
 
 pytest.importorskip("torch")
 
@@ -24,64 +25,12 @@ def test_sglang_says_of_each_request_what_its_rounds_accepted(tmp_path: Path) ->
     assert all(request["return_spec_tokens_details"] and not request["ignore_eos"] for request in seen)
 
 
-def test_rounds_that_never_reach_the_last_position_still_count_it(tmp_path: Path) -> None:
-    short = {
-        **ANSWER,
-        "sglext": {"spec_tokens_details": {**DETAILS, "spec_correct_drafts_histogram": [5, 5]}},
-    }
-    report = smoke(tmp_path, {**SGLANG, "/v1/completions": short})
-    assert [position.value for position in report.measured.per_position] == [0.5, 0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "word"),
-    [
-        ({"speculative_algorithm": None}, UnreadableError, "runs no speculative decoding"),
-        ({"speculative_algorithm": "EAGLE"}, RefusedError, "accepts nothing"),
-        ({"speculative_num_steps": None}, UnreadableError, "how many steps"),
-    ],
-)
-def test_an_sglang_server_that_does_not_draft_with_eagle3_is_no_measurement(
-    change: dict[str, Any], error: type[Exception], word: str, tmp_path: Path
-) -> None:
-    with pytest.raises(error, match=word):
-        smoke(tmp_path, {**SGLANG, "/server_info": {**INFO, **change}})
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [{}, {"sglext": {}}, {"sglext": {"spec_tokens_details": {"spec_correct_drafts_histogram": [-1]}}}],
-)
-def test_an_sglang_that_does_not_count_is_unreadable(answer: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UnreadableError, match="spec_tokens_details"):
-        smoke(tmp_path, {**SGLANG, "/v1/completions": {"usage": {"completion_tokens": 20}, **answer}})
-
-
 def test_another_drafter_on_the_server_fails(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    report = smoke(tmp_path, {**SGLANG, "/server_info": {**INFO, "speculative_draft_model_path": str(other)}})
+    report = smoke(tmp_path, info(speculative_draft_model_path=str(other)))
     assert report.verdict == "fail"
     assert "drafts with" in report.failures[-1]
-
-
-COUNTERS = (
-    'vllm:num_requests_running{engine="0"} 0.0\nvllm:generation_tokens_total{engine="0"} 0.0\n'
-    'vllm:spec_decode_num_drafts_total{engine="0"} 0.0\n'
-    'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 0.0\n'
-)
-
-
-def test_invented_acceptance_on_a_vllm_server_is_refused(tmp_path: Path) -> None:
-    info = {"vllm_config": {"speculative_config": {"model": "m", "rejection_sample_method": "synthetic"}}}
-    pages = {
-        "/v1/models": MODELS,
-        "/metrics": COUNTERS,
-        "/server_info?config_format=json": info,
-        "/v1/completions": ANSWER,
-    }
-    with pytest.raises(RefusedError, match="invents acceptance"):
-        smoke(tmp_path, pages)
 
 
 def test_a_llama_server_counts_rounds_by_position(tmp_path: Path) -> None:
@@ -90,42 +39,66 @@ def test_a_llama_server_counts_rounds_by_position(tmp_path: Path) -> None:
     assert report.measured.drafts == 20
     assert [position.value for position in report.measured.per_position] == [0.6, 0.3, 0.0]
     assert report.measured.length.value == 1.9
-    assert report.run.version == "llama.cpp b1-0c1e570"
+    assert (report.run.version, report.run.differences) == ("llama.cpp b1-0c1e570", ())
     assert all(request["cache_prompt"] is False for request in seen)
 
 
-def test_a_llama_server_without_metrics_could_not_be_looked_at(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableError, match="without /metrics"):
-        smoke(tmp_path, {**LLAMA, "/props": {**PROPS, "endpoint_metrics": False}})
+def replaced(old: str, new: str) -> Callable[[int], str]:
+    """The page of counts with another text; {} is the number of tokens."""
+    return lambda prompts: llama_metrics(prompts).replace(old.format(20 * prompts), new)
 
 
-def test_a_llama_server_that_drafts_nothing_is_no_measurement(tmp_path: Path) -> None:
-    def page(prompts: int) -> str:
-        return f"{llama_metrics(0)}llamacpp:tokens_predicted_total {20 * prompts}\n".replace(
-            "llamacpp:tokens_predicted_total 0\n", ""
-        )
-
-    with pytest.raises(UnreadableError, match="drafted nothing"):
-        smoke(tmp_path, {**LLAMA, "/metrics": page})
+def not_counted(prompts: int) -> str:
+    page = f"{llama_metrics(0)}llamacpp:tokens_predicted_total {20 * prompts}\n"
+    return page.replace("llamacpp:tokens_predicted_total 0\n", "")
 
 
-def test_a_llama_server_before_its_counters_of_drafts_is_too_old(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableError, match="run that or a later one"):
-        smoke(tmp_path, {**LLAMA, "/metrics": "llamacpp:tokens_predicted_total 0\n"})
+ROUNDED = replaced("tokens_predicted_total {}\n", "tokens_predicted_total 1.23457e+06\n")
+BUSY = replaced("requests_processing 0", "requests_processing 1")
 
 
-def test_counts_that_a_llama_server_rounds_are_not_read(tmp_path: Path) -> None:
-    def page(prompts: int) -> str:
-        rounded = "llamacpp:tokens_predicted_total 1.23457e+06"
-        return llama_metrics(prompts).replace(f"llamacpp:tokens_predicted_total {20 * prompts}", rounded)
-
-    with pytest.raises(UnreadableError, match="rounds large counts; restart the server"):
-        smoke(tmp_path, {**LLAMA, "/metrics": page})
+def info(**changes: Any) -> dict[str, Any]:
+    """Another answer of SGLang's on what it runs."""
+    return {**SGLANG, "/server_info": {**INFO, **changes}}
 
 
-def test_other_traffic_on_a_llama_server_is_refused(tmp_path: Path) -> None:
-    def page(prompts: int) -> str:
-        return llama_metrics(prompts).replace("requests_processing 0", "requests_processing 1")
+def uncounted(**answer: Any) -> dict[str, Any]:
+    return {**SGLANG, "/v1/completions": {"usage": {"completion_tokens": 20}, **answer}}
 
-    with pytest.raises(RefusedError, match="serving other requests"):
-        smoke(tmp_path, {**LLAMA, "/metrics": page})
+
+VLLM = {
+    "/v1/models": MODELS,
+    "/metrics": METRICS.format(tokens=0, drafts=0, first=0, second=0),
+    "/server_info?config_format=json": {
+        "vllm_config": {"speculative_config": {"model": "m", "rejection_sample_method": "synthetic"}}
+    },
+    "/v1/completions": ANSWER,
+}
+NEGATIVE = {"sglext": {"spec_tokens_details": {"spec_correct_drafts_histogram": [-1]}}}
+OLD = "llamacpp:tokens_predicted_total 0\n"
+# the pages of a server, and the error with which nothing is measured
+NO_MEASUREMENT: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "no drafts": (info(speculative_algorithm=None), UnreadableError, "runs no speculative decoding"),
+    "EAGLE": (info(speculative_algorithm="EAGLE"), RefusedError, "accepts nothing"),
+    "no steps": (info(speculative_num_steps=None), UnreadableError, "how many steps"),
+    "no counts": (uncounted(), UnreadableError, "spec_tokens_details"),
+    "empty counts": (uncounted(sglext={}), UnreadableError, "spec_tokens_details"),
+    "negative counts": (uncounted(**NEGATIVE), UnreadableError, "spec_tokens_details"),
+    "invented": (VLLM, RefusedError, "invents acceptance"),
+    "no metrics": (
+        {**LLAMA, "/props": {**PROPS, "endpoint_metrics": False}},
+        UnreadableError,
+        "without /metrics",
+    ),
+    "no drafts counted": ({**LLAMA, "/metrics": not_counted}, UnreadableError, "drafted nothing"),
+    "too old": ({**LLAMA, "/metrics": OLD}, UnreadableError, "run that or a later one"),
+    "rounded": ({**LLAMA, "/metrics": ROUNDED}, UnreadableError, "rounds large counts; restart the server"),
+    "other traffic": ({**LLAMA, "/metrics": BUSY}, RefusedError, "serving other requests"),
+}
+
+
+@pytest.mark.parametrize("case", NO_MEASUREMENT)
+def test_a_server_whose_counts_say_nothing_is_no_measurement(case: str, tmp_path: Path) -> None:
+    pages, error, words = NO_MEASUREMENT[case]
+    with pytest.raises(error, match=words):
+        smoke(tmp_path, pages)

@@ -3,56 +3,34 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
-from eaglectl.cli import run  # noqa: E402
-from eaglectl.errors import UsageError  # noqa: E402
-from eaglectl.operations import smoking  # noqa: E402
-from eaglectl.progress import Progress  # noqa: E402
+from eaglectl.errors import UnreadableError  # noqa: E402
+from eaglectl.files.target_files import read_end_tokens, until_end  # noqa: E402
 from eaglectl.run import installed  # noqa: E402
 from eaglectl.run.process import InstalledEngine  # noqa: E402
-from eaglectl.run.prompts import batches_by_length, choose_prompts, read_prompts  # noqa: E402
-from tests.builders import floats, read_safetensors, refusal, write_safetensors  # noqa: E402
+from tests.builders import Outcome, call, changed, floats, read_safetensors, refusal, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
+from tests.tiny import TARGET, TINY, short_prompts  # noqa: E402
 
-DRAFTER = str(FIXTURES / "producers/speculators/eagle3.1")
 SCHEMA, LOAD_SCHEMA = (
     jsonschema.Draft202012Validator(json.loads((FIXTURES.parent / f"schemas/{name}.schema.json").read_text()))
     for name in ("smoke", "load")
 )
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small Llama of random weights whose tokens are bytes."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    folder = tmp_path_factory.mktemp("pair") / "target"
-    torch.manual_seed(0)
-    shape = {
-        "hidden_size": 32,
-        "num_hidden_layers": 8,
-        "vocab_size": 256,
-        "intermediate_size": 48,
-        "max_position_embeddings": 512,
-    }
-    config = transformers.LlamaConfig(
-        **shape, num_attention_heads=4, num_key_value_heads=2, head_dim=32, initializer_range=0.3
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    letters = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    return folder
+def otherwise(drafter: Path, folder: Path, **keys: object) -> Path:
+    """The drafter with other keys in its config."""
+    source = shutil.copytree(drafter, folder / "source")
+    (source / "config.json").write_text(json.dumps(changed(source, **keys)))
+    return source
 
 
 @pytest.fixture(scope="module")
@@ -64,120 +42,45 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def smoke(
-    capsys: pytest.CaptureFixture[str], target: Path, prompts: Path, *more: str, drafter: str = DRAFTER
-) -> tuple[int, Any, str]:
-    given = [
-        "smoke",
-        drafter,
-        "--target",
-        str(target),
-        "--prompts",
-        str(prompts),
-        "--max-tokens",
-        "6",
-        "--run-in",
-        "reference",
-        "--device",
-        "cpu",
-    ]
-    code = run([*given, "--json", *more])
-    seen = capsys.readouterr()
-    return code, json.loads(seen.out), seen.err
+def smoke(prompts: Path, *more: str, drafter: Path = TINY / "eagle3.1") -> Outcome:
+    run = ("--target", TARGET, "--prompts", prompts, "--max-tokens", "6", "--run-in", "reference")
+    return call("smoke", drafter, *run, "--device", "cpu", "--json", *more)
 
 
-def test_a_dead_drafter_fails_and_its_report_keeps_the_schema(
-    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, report, _ = smoke(capsys, target, prompts)
+def test_a_dead_drafter_fails_and_its_report_keeps_the_schema(prompts: Path, tmp_path: Path) -> None:
+    done = smoke(prompts, drafter=otherwise(TINY / "eagle3.1", tmp_path, rms_norm_eps=1e6))
+    report = done.document
     SCHEMA.validate(report)
-    assert (code, report["verdict"], report["lossless"], report["prompts"]) == (1, "fail", True, 3)
+    assert (done.code, report["verdict"], report["lossless"], report["prompts"]) == (1, "fail", True, 3)
     assert set(report["sets"]) == {"code", "prose", "prompts"}
     assert any("dead drafter" in failure for failure in report["failures"])
 
 
-def test_the_sensitivity_probe_tries_every_doubtful_setting(
-    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, report, _ = smoke(capsys, target, prompts, "--probe", "sensitivity")
+def test_the_sensitivity_probe_tries_every_doubtful_setting(prompts: Path) -> None:
+    report = smoke(prompts, "--probe", "sensitivity").document
     SCHEMA.validate(report)
     names = [one["name"] for one in report["probes"]["sensitivity"]]
+    blocks = [f"fc blocks {order}" for order in ("0,2,1", "1,0,2", "1,2,0", "2,0,1", "2,1,0")]
+    states = [f"aux states {block.removeprefix('fc blocks ')}, with their norms" for block in blocks]
     assert names == [
-        "aux boundaries -1",
-        "aux boundaries +1",
-        "norm_output false",
-        "norm_before_residual true",
-        "rope base 10000",
-        "d2t as absolute ids",
-        "rotary rows interleaved",
-        "rotary rows halves-twice",
-        "gate_proj and up_proj exchanged",
-        "fc blocks 0,2,1",
-        "fc blocks 1,0,2",
-        "fc blocks 1,2,0",
-        "fc blocks 2,0,1",
-        "fc blocks 2,1,0",
-        "aux states 0,2,1, with their norms",
-        "aux states 1,0,2, with their norms",
-        "aux states 1,2,0, with their norms",
-        "aux states 2,0,1, with their norms",
-        "aux states 2,1,0, with their norms",
-        "k_proj and v_proj exchanged",
-        "hidden_norm and input_layernorm exchanged",
-        "embedding and state exchanged",
-        "query heads 1,2,3,0",
-        "query heads 2,3,0,1",
-        "query heads 3,0,1,2",
-        "query heads 0,2,1,3",
-        "heads of 16",
-        "heads of 64",
-        "norm weights less-one",
-        "norm weights plus-one",
+        *("aux boundaries -1", "aux boundaries +1", "norm_output false", "norm_before_residual true"),
+        *("rope base 10000", "d2t as absolute ids", "rotary rows interleaved", "rotary rows halves-twice"),
+        *("gate_proj and up_proj exchanged", *blocks, *states, "k_proj and v_proj exchanged"),
+        *("hidden_norm and input_layernorm exchanged", "embedding and state exchanged"),
+        *(f"query heads {order}" for order in ("1,2,3,0", "2,3,0,1", "3,0,1,2", "0,2,1,3")),
+        *("heads of 16", "heads of 64", "norm weights less-one", "norm weights plus-one"),
     ]
 
 
-def test_the_drift_probe_measures_four_conditions_to_depth_7(
-    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, report, _ = smoke(capsys, target, prompts, "--probe", "drift")
+def test_the_drift_probe_measures_four_conditions_to_depth_7(prompts: Path) -> None:
+    report = smoke(prompts, "--probe", "drift").document
     SCHEMA.validate(report)
     drift = report["probes"]["drift"]
-    assert [one["name"] for one in drift] == [
-        "as given",
-        "another template",
-        "foreign system prompt",
-        "long context",
-    ]
+    names = [one["name"] for one in drift]
+    assert names == ["as given", "another template", "foreign system prompt", "long context"]
     assert all(len(one["state_growth"]) == 7 and one["state_growth"][0] == 1.0 for one in drift)
-    assert all(
-        0 <= share <= 1 for one in drift for share in (*one["attention_on_first"], *one["attention_on_own"])
-    )
-
-
-def test_a_drafter_against_itself_has_ratio_one(
-    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, report, _ = smoke(capsys, target, prompts, "--against", DRAFTER)
-    assert report["against"]["ratio"] == {"value": 1.0, "interval": [1.0, 1.0]}
-
-
-def test_the_screen_says_the_verdict_first(
-    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = [
-        "smoke",
-        DRAFTER,
-        "--target",
-        str(target),
-        "--prompts",
-        str(prompts),
-        "--max-tokens",
-        "4",
-        "--run-in",
-        "reference",
-    ]
-    assert run(given) == 1
-    assert capsys.readouterr().out.startswith("fail  acceptance length 1.")
+    shares = [share for one in drift for share in (*one["attention_on_first"], *one["attention_on_own"])]
+    assert all(0 <= share <= 1 for share in shares)
 
 
 @pytest.mark.parametrize(
@@ -190,179 +93,112 @@ def test_the_screen_says_the_verdict_first(
         (("--max-tokens", "600"), 2, "context"),
         (("--run-in", "http://127.0.0.1:9"), 3, "cannot be reached"),
         (("--prompts", "nowhere.jsonl"), 3, "nowhere.jsonl"),
+        pytest.param(
+            *(("--device", "cuda"), 3, "no GPU"),
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
+        ),
     ],
 )
-def test_wrong_input_is_a_sentence(
-    more: tuple[str, ...],
-    code: int,
-    word: str,
-    target: Path,
-    prompts: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    seen, document, err = smoke(capsys, target, prompts, *more)
-    assert seen == code and word in document["message"] and err.count("\n") == 1
+def test_wrong_input_is_a_sentence(more: tuple[str, ...], code: int, word: str, prompts: Path) -> None:
+    done = smoke(prompts, *more)
+    assert done.code == code and word in done.document["message"] and done.err.count("\n") == 1
+
+
+SECOND = FIXTURES / "second"
+ON_SECOND = ("--target", SECOND / "target", "--prompts", SECOND / "prompts.jsonl", "--device", "cpu")
 
 
 @pytest.mark.parametrize("command", ["smoke", "calibrate"])
 def test_an_activation_that_the_reference_does_not_run_is_refused_by_its_name(
     command: str, tmp_path: Path
 ) -> None:
-    pair, source = FIXTURES / "second", tmp_path / "source"
-    shutil.copytree(pair / "eagle3", source)
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps({**config, "hidden_act": "gelu"}))
     engine = ("--run-in", "reference") if command == "smoke" else ("-o", tmp_path / "statistics")
-    given = ("--target", pair / "target", "--prompts", pair / "prompts.jsonl", "--device", "cpu")
-    message = refusal(1, command, source, *given, *engine)
+    message = refusal(
+        1, command, otherwise(SECOND / "eagle3", tmp_path, hidden_act="gelu"), *ON_SECOND, *engine
+    )
     assert "runs SiLU alone, and hidden_act is 'gelu'" in message
     assert "--force-unserved" not in message
 
 
 def test_a_parallel_drafter_is_not_run_one_token_after_another(tmp_path: Path) -> None:
-    pair, source = FIXTURES / "second", tmp_path / "source"
-    shutil.copytree(pair / "eagle3", source)
-    weights = source / "model.safetensors"
-    tensors = read_safetensors(weights)
-    write_safetensors(weights, {**tensors, "mask_hidden": floats("mask_hidden", 1, 1, 288)})
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps({**config, "mask_token_id": 0, "ptd_token_id": 0}))
-    given = ("--target", pair / "target", "--prompts", pair / "prompts.jsonl", "--device", "cpu")
-    message = refusal(1, "smoke", source, *given, "--run-in", "reference")
+    source = otherwise(SECOND / "eagle3", tmp_path, mask_token_id=0, ptd_token_id=0)
+    tensors = read_safetensors(source / "model.safetensors")
+    tensors["mask_hidden"] = floats("mask_hidden", 1, 1, 288)
+    write_safetensors(source / "model.safetensors", tensors)
+    message = refusal(1, "smoke", source, *ON_SECOND, "--run-in", "reference")
     assert "this drafter drafts in parallel (mask_hidden); use --run-in vllm" in message
-
-
-def test_a_gpu_that_is_not_there_is_never_a_pass(
-    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
-    code, document, _ = smoke(capsys, target, prompts, "--device", "cuda")
-    assert code == 3 and "no GPU" in document["message"]
-
-
-def test_the_target_is_no_drafter_of_itself(
-    target: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, document, _ = smoke(capsys, target, prompts, drafter=str(target))
-    assert code == 1 and "the target itself" in document["message"]
-
-
-@pytest.mark.parametrize("text", ["{not json", '{"prompt": ""}', '{"text": "x"}'])
-def test_a_broken_prompt_names_its_line(
-    text: str, target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(f"good\n{text}\n")
-    code, document, _ = smoke(capsys, target, path)
-    assert code == 2 and "line 2" in document["message"]
-
-
-def test_the_built_in_prompts_are_of_several_sets() -> None:
-    found = choose_prompts(None).prompts
-    assert len(found) >= 20 and len({prompt.set for prompt in found}) >= 5
-
-
-def test_a_prompt_may_hold_any_character_and_a_file_a_mark_at_its_head(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_bytes('\ufeff{"prompt": "one\u2028line\x85still", "chat": true}\r\nplain\x0ctext\r\n'.encode())
-    found = [(prompt.text, prompt.is_chat) for prompt in read_prompts(path)]
-    assert found == [("one\u2028line\x85still", True), ("plain\x0ctext", False)]
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (r'{"prompt": "\ud800"}', "is not JSON"),
-        ('{"prompt": "x", "chat": "true"}', r"line 2: Expected `bool`, got `str` - at `\$\.chat`"),
-        ('{"prompt": ' + "[" * 100000, "line 2 is not JSON"),
-    ],
-)
-def test_a_prompt_that_cannot_be_read_is_named_by_its_line(line: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "prompts.jsonl").write_text(f"first\n{line}\n")
-    with pytest.raises(UsageError, match=words):
-        read_prompts(tmp_path / "prompts.jsonl")
-
-
-def test_plain_lines_and_json_lines_may_be_mixed(prompts: Path) -> None:
-    assert [prompt.set for prompt in read_prompts(prompts)] == ["code", "prose", "prompts"]
-
-
-def test_the_python_api_may_be_called_more_than_once(target: Path, prompts: Path) -> None:
-    for _ in range(2):
-        options = eaglectl.SmokeOptions(run_in="reference", prompts=prompts, max_tokens=2)
-        report = eaglectl.smoke(DRAFTER, str(target), options)
-        assert report.verdict == "fail"
-
-
-def test_a_batch_is_bounded_by_its_tokens_and_by_its_texts() -> None:
-    lengths = [3000, 10, 500, 900, 5000, 500, *[10] * 16]
-    batches = batches_by_length([[0] * length for length in lengths], 100)
-    assert [[lengths[index] for index in batch] for batch in batches] == [
-        [10] * 16,
-        [10, 500, 500, 900],
-        [3000],
-        [5000],
-    ]
-
-
-def test_progress_counts_the_prompts_of_a_run(target: Path, prompts: Path) -> None:
-    progress: list[Progress] = []
-    options = eaglectl.SmokeOptions(run_in="reference", prompts=prompts, max_tokens=2)
-    eaglectl.smoke(DRAFTER, str(target), options, on_progress=progress.append)
-    assert progress[0] == Progress("loading the target")
-    steps = [step for step in progress if step.stage == "measuring"]
-    assert {(step.total, step.unit) for step in steps} == {(6, "prompts")}
-    counts = [step.done for step in steps]
-    assert counts == sorted(counts) and {0, 3, 6} <= {*counts} and counts[-1] == 6
-
-
-def test_an_unknown_probe_is_refused_before_anything_runs(
-    target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(smoking, "_run", lambda job, engine: pytest.fail("it ran"))
-    with pytest.raises(UsageError, match=r"probe='luck'\): sensitivity or drift was expected"):
-        eaglectl.smoke(DRAFTER, str(target), eaglectl.SmokeOptions(run_in="reference", probe="luck"))
 
 
 # what the child process answers to "load" with vLLM 0.32.0
 LOADED = {
     "version": "0.32.0",
-    "unfilled": [],
-    "shared": ["model.embed_tokens.weight"],
     "resolved": {
-        "class": "Eagle3LlamaForCausalLM",
-        "layers": 1,
-        "fc_norm": True,
-        "norm_output": True,
-        "norm_before_fc": False,
-        "norm_before_residual": False,
-        "fc": [32, 96],
-        "own_embed_tokens": True,
-        "own_lm_head": True,
+        **{"class": "Eagle3LlamaForCausalLM", "layers": 1, "fc": [32, 96]},
+        **{"own_embed_tokens": True, "own_lm_head": True, "fc_norm": True, "norm_output": True},
+        **{"norm_before_fc": False, "norm_before_residual": False},
     },
 }
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @pytest.mark.parametrize(
-    ("unfilled", "code", "words"),
-    [([], 0, "does not fill: none"), (["lm_head.weight"], 1, "does not fill: lm_head.weight")],
+    ("unfilled", "shared", "words"),
+    [([], [], "none"), ([HEAD], [], HEAD), ([], [HEAD], HEAD)],
+    ids=["filled", "not filled", "the target's head, which does not fit"],
 )
-def test_load_only_lists_what_the_file_does_not_fill(
-    unfilled: list[str],
-    code: int,
-    words: str,
-    target: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_load_only_lists_what_neither_the_file_nor_a_target_that_fits_fills(
+    unfilled: list[str], shared: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = {**LOADED, "unfilled": unfilled}
+    answer = {**LOADED, "unfilled": unfilled, "shared": [EMBEDDING, *shared]}
     monkeypatch.setattr(InstalledEngine, "require", lambda engine, alternative: None)
     monkeypatch.setattr(installed, "ask", lambda engine, job, mode, texts: answer)
-    call = ["smoke", str(FIXTURES / "producers/vllm/native"), "--target", str(target), "--load-only"]
-    assert run([*call, "--json"]) == code
-    document = json.loads(capsys.readouterr().out)
-    LOAD_SCHEMA.validate(document)
-    assert document == {"schema": "eaglectl/load/1", **answer}
-    assert run(call) == code
-    assert words in capsys.readouterr().out
+    given = ("smoke", FIXTURES / "producers/vllm/native", "--target", FIXTURES / "target", "--load-only")
+    done = call(*given, "--json")
+    LOAD_SCHEMA.validate(done.document)
+    holes = {"unfilled": [*unfilled, *shared], "shared": [EMBEDDING]}
+    assert done.document == {"schema": "eaglectl/load/1", **LOADED, **holes}
+    assert done.code == bool(unfilled or shared)
+    assert f"does not fill: {words}" in call(*given).out
+
+
+@pytest.mark.parametrize(
+    ("generation", "tokens"),
+    [
+        ('{"eos_token_id": 7}', {7}),
+        ('{"eos_token_id": [7, 9]}', {7, 9}),
+        ('{"eos_token_id": null}', set()),
+        ("{}", set()),
+        ('{"eos_token_id": [true, "7", 9]}', {9}),
+        (None, {3}),
+    ],
+)
+def test_the_generation_config_ends_answers_and_else_the_config(
+    generation: str | None, tokens: set[int], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"text_config": {"eos_token_id": 3}}')
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(generation)
+    assert read_end_tokens(tmp_path) == tokens
+
+
+def test_a_generation_config_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text("[1]")
+    with pytest.raises(UnreadableError, match=r"generation_config\.json is not a JSON object"):
+        read_end_tokens(tmp_path)
+
+
+def test_an_answer_ends_with_and_without_the_drafter_unless_that_is_ignored(tmp_path: Path) -> None:
+    prompts, target = short_prompts(tmp_path, 3), shutil.copytree(TARGET, tmp_path / "target")
+    config = target / "generation_config.json"
+    config.write_text(json.dumps({"eos_token_id": list(range(320))}))
+    given = eaglectl.SmokeOptions(run_in="reference", device="cpu", prompts=prompts, max_tokens=12)
+    whole = eaglectl.smoke(TINY / "eagle3", target, replace(given, ignore_eos=True))
+    answers = [result.tokens for result in whole.run.results]
+    assert [len(answer) for answer in answers] == [12, 12, 12] and whole.ignores_eos
+    end = answers[0][5]
+    config.write_text(json.dumps({"eos_token_id": [end]}))
+    ended = eaglectl.smoke(TINY / "eagle3", target, given)
+    expected = [until_end(answer, frozenset({end})) for answer in answers]
+    assert [list(result.tokens) for result in ended.run.results] == expected
+    assert len(expected[0]) <= 6 and ended.is_lossless
+    assert ended.measured.drafts < whole.measured.drafts

@@ -1,40 +1,37 @@
-"""What a command loads before it works: a list of modules, as times differ from machine to machine."""
+"""What a command loads before it works: modules, as times differ from machine to machine; and no warnings."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.builders import drafter_folder
+import eaglectl
+from eaglectl.errors import UnreadableError
+from eaglectl.operations import inspecting
+from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
+from tests.tiny import TARGET, TINY
 
 ROOT = FIXTURES.parent
 # what takes as long to load as all of eaglectl, or longer
-SLOW = {
-    "huggingface_hub",
-    "jsonschema",
-    "numpy",
-    "packaging",
-    "pydantic",
-    "safetensors",
-    "torch",
-    "transformers",
-    "yaml",
-}
+NAMES = "huggingface_hub jsonschema numpy packaging pydantic safetensors torch transformers yaml"
+SLOW = set(NAMES.split())
 RUN = """import sys; from eaglectl.cli import run; code = run(sys.argv[1:])
 print("\\n".join(sorted(sys.modules)), file=sys.stderr); sys.exit(code)"""
 
 
+def process(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
 def modules(*arguments: str | Path) -> set[str]:
     """The modules that a run of the command line has loaded at its end."""
-    command = [sys.executable, "-c", RUN, *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = process(RUN, *arguments)
+    assert done.returncode == 0, done.stderr
     return set(done.stderr.split())
-
-
-def packages(*arguments: str | Path) -> set[str]:
-    return {name.partition(".")[0] for name in modules(*arguments)}
 
 
 @pytest.fixture(scope="module")
@@ -53,42 +50,42 @@ sys.meta_path.insert(0, Finder())
 runpy.run_module("eaglectl", run_name="__main__")"""
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize(
     "module", ["eaglectl.cli", "msgspec", "eaglectl.terminal", "eaglectl.cli.app", "typer", "eaglectl.judge"]
 )
 def test_an_interruption_while_it_loads_is_one_line(module: str, drafter: Path) -> None:
-    command = [sys.executable, "-c", INTERRUPTED, module, "validate", str(drafter)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = process(INTERRUPTED, module, "validate", drafter)
     assert (done.returncode, done.stderr) == (130, "eaglectl: interrupted; nothing was left behind\n")
 
 
 def test_help_loads_the_names_of_the_commands_alone() -> None:
     loaded = modules("--help")
-    assert {name for name in loaded if name.startswith("eaglectl.")} == {
-        "eaglectl.files",
-        "eaglectl.files.files",  # a working folder that was removed
-        "eaglectl.files.scratch",
-        "eaglectl.cli",
-        "eaglectl.cli.app",
-        "eaglectl.cli.commands",
-        "eaglectl.cli.help",
-        "eaglectl.errors",
-        "eaglectl.options",
-        "eaglectl.progress",
-        "eaglectl.terminal",
-        "eaglectl.text",
-    }
-    assert not SLOW & {name.partition(".")[0] for name in loaded}
+    # files.files, for a working folder that was removed
+    names = "files files.files files.scratch cli cli.app cli.commands errors options progress terminal text"
+    own = {name.removeprefix("eaglectl.") for name in loaded if name.startswith("eaglectl.")}
+    assert own == set(names.split())
 
 
-@pytest.mark.parametrize("option", ["--version", "--help"])
-def test_what_reads_no_file_loads_no_openssl(option: str) -> None:
-    assert not {"_hashlib", "secrets"} & modules(option)
-
-
-def test_a_conversion_that_measures_nothing_loads_no_engine() -> None:
-    loaded = modules("convert", FIXTURES / "tiny/eagle3", "--dry-run")
-    assert not {"eaglectl.run.report", "eaglectl.run.installed"} & loaded
+@pytest.mark.fast(3)
+@pytest.mark.parametrize(
+    ("line", "unloaded"),
+    [
+        ("--version", {"_hashlib", "secrets"}),  # OpenSSL
+        ("--help", {"_hashlib", "secrets", *SLOW}),
+        ("convert DRAFTER --dry-run", {"eaglectl.run.report", "eaglectl.run.installed"}),
+        ("inspect DRAFTER", SLOW),
+        ("inspect DRAFTER --json", SLOW),
+        ("validate DRAFTER --headers-only --fail-on never", SLOW),
+        ("convert DRAFTER -o OUT", SLOW - {"numpy"}),  # which reads the vocabulary's map
+    ],
+)
+def test_what_is_slow_to_load_is_loaded_where_it_is_needed(
+    line: str, unloaded: set[str], drafter: Path, tmp_path: Path
+) -> None:
+    places = {"DRAFTER": drafter, "OUT": tmp_path / "out"}
+    loaded = modules(*(places.get(word, word) for word in line.split()))
+    assert not unloaded & loaded
 
 
 def test_a_command_loads_no_other_command(drafter: Path) -> None:
@@ -98,32 +95,10 @@ def test_a_command_loads_no_other_command(drafter: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("inspect",),
-        ("inspect", "--json"),
-        ("inspect", "--jobs", "1"),
-        ("validate", "--headers-only", "--fail-on", "never"),
-    ],
-)
-def test_headers_are_read_without_what_is_slow_to_load(drafter: Path, arguments: tuple[str, ...]) -> None:
-    assert not SLOW & packages(*arguments[:1], drafter, *arguments[1:])
-
-
-def test_convert_writes_without_what_is_slow_to_load(drafter: Path, tmp_path: Path) -> None:
-    """numpy reads the vocabulary's map."""
-    assert SLOW & packages("convert", drafter, "-o", tmp_path / "out") == {"numpy"}
-    assert (tmp_path / "out/config.json").is_file()
-
-
 def test_a_value_that_has_to_be_checked_is(drafter: Path, tmp_path: Path) -> None:
-    from tests.builders import call
-
-    for jobs in ("0", "65", "-1", "many", "1.5", "", "1_000", "99999999999"):
-        assert call("inspect", drafter, f"--jobs={jobs}").code == 2, jobs
-    for jobs in ("1", "64", "007"):
-        assert call("inspect", drafter, f"--jobs={jobs}").code == 0, jobs
+    for number in ("0", "-1", "many", "1.5", "", "1_000", "99999999999999999999"):
+        given = (drafter, "-o", tmp_path / "new", "--target", drafter, f"--answer-tokens={number}")
+        assert call("calibrate", *given).code == 2, number
     assert call("inspect").code == 2
     (tmp_path / "out").mkdir()
     assert call("convert", drafter, "-o", tmp_path / "out").code == 2
@@ -139,8 +114,7 @@ sys.exit(cli.run(sys.argv[1:]))"""
 
 
 def test_a_panic_of_a_library_is_one_line(drafter: Path) -> None:
-    command = [sys.executable, "-c", PANIC, "validate", str(drafter)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = process(PANIC, "validate", drafter)
     assert done.returncode == 3 and len(done.stderr) < 1000
     assert done.stderr.startswith("eaglectl: a library (in Rust) gave up on the input: called")
     assert done.stderr.count("\n") == 1
@@ -149,13 +123,68 @@ def test_a_panic_of_a_library_is_one_line(drafter: Path) -> None:
 def test_a_panic_of_a_library_is_an_error_of_python_too(
     drafter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import eaglectl
-    from eaglectl.errors import UnreadableError
-    from eaglectl.operations import inspecting
-
     def panic(*_: object) -> None:
         raise type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})("called unwrap()")
 
     monkeypatch.setattr(inspecting, "open_source", panic)
     with pytest.raises(UnreadableError, match=r"a library \(in Rust\) gave up on the input: called unwrap"):
         eaglectl.inspect(drafter)
+
+
+def test_a_variable_without_a_name_is_no_fault() -> None:
+    """Wine and Cygwin hand on such as `=::=::\\`, which the system takes and Python does not set."""
+    command = ["env", "=x=y", sys.executable, "-m", "eaglectl", "--version"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
+
+
+# what other packages warn of reaches no terminal, unless it is asked for
+
+# as a package does: a warning, a deprecation, and a log by a handler of its own
+PLANTED = """
+import atexit, logging, sys, warnings
+
+def warn():
+    warnings.warn("planted warning", FutureWarning)
+    warnings.warn_explicit("planted deprecation", DeprecationWarning, "lib.py", 1, module="lib")
+    logging.getLogger("transformers.lib").addHandler(logging.StreamHandler(sys.stderr))
+    logging.getLogger("transformers.lib").warning("planted log")
+
+atexit.register(warn)
+"""
+
+
+def err(folder: Path, *arguments: str, python: tuple[str, ...] = ()) -> str:
+    """What a run of the command line in a process of its own writes to stderr."""
+    (folder / "sitecustomize.py").write_text(PLANTED)
+    environment = os.environ | {"PYTHONPATH": f"{folder}:{ROOT}", "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONWARNINGS", None)
+    command = [sys.executable, *python, "-m", "eaglectl", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("rules", "EGL201"), ("validate", str(FIXTURES / "producers/vllm/native"))]
+)
+def test_no_warning_of_a_package_is_shown(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    assert "planted warning" not in (quiet := err(tmp_path, *arguments)) and "planted dep" not in quiet
+
+
+@pytest.mark.parametrize(("option", "python"), [(("-v",), ()), ((), ("-W", "default"))], ids=["-v", "-W"])
+def test_it_is_shown_where_it_is_asked_for(
+    option: tuple[str, ...], python: tuple[str, ...], tmp_path: Path
+) -> None:
+    shown = err(tmp_path, *option, "rules", "EGL201", python=python)
+    assert "planted warning" in shown and "planted deprecation" in shown and "planted log" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", [(), ("-v",)], ids=["quiet", "-v"])
+def test_a_run_of_the_target_writes_nothing_but_its_own(option: tuple[str, ...], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "prompts.txt").write_text("def a\ndef b\ndef c\ndef d\n")
+    given = ("--target", str(TARGET), "--run-in", "reference", "--prompts", str(tmp_path / "prompts.txt"))
+    text = err(tmp_path, *option, "smoke", str(TINY / "eagle3"), *given)
+    assert ("planted log" in text) == ("planted warning" in text) == bool(option)
+    assert option or text == ""

@@ -1,6 +1,7 @@
 """What `convert` does with a drafter that the engines asked for would not run as it was trained."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,10 @@ from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import RefusedError
 from eaglectl.operations.converting import ConvertOptions
-from tests.builders import ABSENT, HIDDEN, Outcome, call, drafter_folder, floats, refusal
+from tests.builders import ABSENT, HIDDEN, Outcome, call, drafter_folder, floats, refusal, target_of
 from tests.conftest import FIXTURES
-from tests.printed import text_of_page
 
-TARGET = FIXTURES / "target"  # of 8 layers
+PRODUCERS, TARGET = FIXTURES / "producers", FIXTURES / "target"  # of 8 layers
 SCHEMAS = FIXTURES.parent / "schemas"
 # four states, the last of them that after the target's last layer, which SGLang does not capture
 FOUR: dict[str, Any] = {
@@ -34,11 +34,9 @@ def geglu(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def four(tmp_path: Path) -> tuple[Path, Path]:
-    """A drafter of four states that vLLM runs and SGLang does not, and its target's config."""
-    target = tmp_path / "config.json"
-    target.write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 8}))
+    """A drafter of four states that vLLM runs and SGLang does not, and its target."""
     fc = {"fc.weight": floats("fc.weight", HIDDEN, 4 * HIDDEN)}
-    return drafter_folder(tmp_path, "four", config=FOUR, tensors=fc), target
+    return drafter_folder(tmp_path, "four", config=FOUR, tensors=fc), target_of(tmp_path / "target")
 
 
 def serving(done: Outcome) -> dict[str, str]:
@@ -66,10 +64,9 @@ def test_a_drafter_that_no_engine_runs_is_not_written(
 def test_old_releases_that_are_merely_unknown_do_not_let_a_conversion_through(
     model_type: str, runs: str, tmp_path: Path
 ) -> None:
-    target = tmp_path / "config.json"
     # step3p7's class came with 0.23.0, which does not capture it; whether transformers' code may is unknown
-    target.write_text(json.dumps({"model_type": model_type, "num_hidden_layers": 8}))
-    source, out = FIXTURES / "producers/specforge/gqa-ids", tmp_path / "out"
+    target = target_of(tmp_path / "target", model_type=model_type, hidden_size=32, vocab_size=256)
+    source, out = PRODUCERS / "specforge/gqa-ids", tmp_path / "out"
     message = refusal(1, "convert", source, "--for", "vllm", "--target", target, "-o", out)
     assert message.startswith(
         f"no vLLM of 0.10.0 - 0.33.0 {runs} this output as trained: 0.33.0 has no EAGLE-3"
@@ -84,12 +81,7 @@ def test_a_trainer_s_layout_is_no_request_of_an_engine(geglu: Path, tmp_path: Pa
     assert {name: lines[name].strip()[:10] for name in ENGINES} == dict.fromkeys(ENGINES, "not served")
 
 
-def test_a_trainer_s_layout_for_an_engine_is(geglu: Path, tmp_path: Path) -> None:
-    message = refusal(1, "convert", geglu, "--for", "specforge", "--engine", "vllm", "-o", tmp_path / "out")
-    assert message.startswith("vLLM 0.33.0 does not run this output as trained: it knows silu only")
-
-
-def test_for_an_engine_that_does_not_run_it_the_one_that_does_is_named(
+def test_the_one_that_runs_it_is_named_and_every_engine_has_a_line_with_its_command_or_the_reason(
     four: tuple[Path, Path], tmp_path: Path
 ) -> None:
     source, target = four
@@ -98,13 +90,7 @@ def test_for_an_engine_that_does_not_run_it_the_one_that_does_is_named(
     assert message.startswith("no SGLang of 0.5.14 - 0.5.23 runs this output as trained")
     assert "vLLM 0.22.0 - 0.33.0 does: write it --for vllm" in message
     assert not out.exists()
-
-
-def test_every_engine_has_a_line_with_its_command_or_the_reason(
-    four: tuple[Path, Path], tmp_path: Path
-) -> None:
-    source, target = four
-    done = call("convert", "-v", source, "--target", target, "-o", tmp_path / "out")
+    done = call("convert", "-v", source, "--target", target, "-o", out)
     lines = serving(done)
     assert done.code == 0 and list(lines)[: len(ENGINES)] == list(ENGINES)
     assert "vllm serve" in lines["vllm"]
@@ -133,17 +119,14 @@ def test_what_is_not_known_of_an_engine_is_said_and_is_no_refusal(tmp_path: Path
 def test_only_the_releases_asked_for_count_and_each_engine_does(
     engines: tuple[str, ...], refused: str, four: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    source, target = four
-    options = ConvertOptions(target=str(target), engines=engines)
-    if not refused:
-        eaglectl.convert(str(source), tmp_path / "out", options)
-        return
-    with pytest.raises(RefusedError, match=refused):
-        eaglectl.convert(str(source), tmp_path / "out", options)
+    options = ConvertOptions(target=str(four[1]), engines=engines)
+    with pytest.raises(RefusedError, match=refused) if refused else nullcontext():
+        eaglectl.convert(str(four[0]), tmp_path / "out", options)
 
 
-def test_what_is_forced_says_so_in_record_and_card(geglu: Path, tmp_path: Path) -> None:
-    done = call("convert", "-v", geglu, "--for", "vllm", "--force-unserved", "-o", tmp_path / "out")
+def test_what_is_forced_says_so_in_record_card_and_document(geglu: Path, tmp_path: Path) -> None:
+    given = ("convert", "-v", geglu, "--for", "vllm", "--force-unserved")
+    done = call(*given, "-o", tmp_path / "out")
     assert done.code == 0 and "not served by 0.33.0: knows silu only" in serving(done)["vllm"]
     record = json.loads((tmp_path / "out/eaglectl.json").read_text())
     (unserved,) = record["unserved"]
@@ -153,6 +136,12 @@ def test_what_is_forced_says_so_in_record_and_card(geglu: Path, tmp_path: Path) 
     card = (tmp_path / "out/README.md").read_text()
     assert "> **Not served as trained** by any release asked for of vllm: knows silu only." in card
     assert "library_name" not in card
+    document = call(*given, "-o", tmp_path / "other", "--json").document
+    jsonschema.validate(document, json.loads((SCHEMAS / "convert.schema.json").read_text()))
+    outcomes = {part["engine"]: part["outcome"] for part in document["serving"]}
+    differing = dict.fromkeys([*unversioned()["engines"], "llama.cpp"], "differs")
+    assert outcomes == {**differing, "vllm": "fails", "sglang": "fails"}
+    assert document["commands"] == {}
 
 
 def test_of_what_is_served_force_says_nothing(tmp_path: Path) -> None:
@@ -162,57 +151,28 @@ def test_of_what_is_served_force_says_nothing(tmp_path: Path) -> None:
     assert "library_name: vllm" in (tmp_path / "out/README.md").read_text()
 
 
-def test_the_document_has_every_engine_too(geglu: Path, tmp_path: Path) -> None:
-    document = call("convert", "-v", geglu, "--force-unserved", "-o", tmp_path / "out", "--json").document
-    jsonschema.validate(document, json.loads((SCHEMAS / "convert.schema.json").read_text()))
-    outcomes = {part["engine"]: part["outcome"] for part in document["serving"]}
-    assert outcomes == {
-        **dict.fromkeys(unversioned()["engines"], "differs"),
-        "vllm": "fails",
-        "sglang": "fails",
-        "llama.cpp": "differs",
-    }
-    assert document["commands"] == {}
-
-
-def test_a_trainer_s_start_is_for_no_engine(geglu: Path, tmp_path: Path) -> None:
-    done = call("convert", "-v", geglu, "--to", "3.1", "--init-only", "-o", tmp_path / "out")
-    assert done.code == 0, done.err
-    assert "Serve" not in done.out
-
-
-ASSUMED = FIXTURES / "producers/automodel/gqa"  # of no stated layers
-
-
-def test_a_doubt_that_is_printed_as_a_warning_is_not_repeated_for_each_engine(tmp_path: Path) -> None:
-    options = ("--target", TARGET, "--no-measure", "--assume-defaults", "-o", tmp_path / "out")
-    lines = serving(call("convert", "-v", ASSUMED, *options))
-    assert lines["sglang"].strip() == ("not known to serve it as trained by 0.5.23: see the warning above")
-
-
-def test_engines_without_verdicts_do_not_hide_an_open_doubt(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_an_open_doubt_is_not_repeated_for_each_engine_and_hidden_by_none(tmp_path: Path) -> None:
+    assumed, out = PRODUCERS / "automodel/gqa", tmp_path / "out"  # of no stated layers
     options = ("--target", TARGET, "--no-measure", "--assume-defaults", "-o", out)
-    assert call("convert", "-v", ASSUMED, *options).code == 0
+    done = call("convert", "-v", assumed, *options)
+    assert done.code == 0
+    words = "not known to serve it as trained by 0.5.23: see the warning above"
+    assert serving(done)["sglang"].strip() == words
     shown = call("inspect", "-v", out, "--target", TARGET).out
     rows = [row for row in shown.splitlines() if row.strip().startswith(("TensorRT-LLM", "tokenspeed"))]
     assert len(rows) == 2 and all(row.endswith("yes                not judged") for row in rows), rows
     assert "eagle3_layers_to_capture" not in shown
 
 
-def test_engines_without_verdicts_have_their_line_where_nothing_is_open(tmp_path: Path) -> None:
-    shown = call("inspect", "-v", drafter_folder(tmp_path)).out
-    assert "eagle3_layers_to_capture: {" in shown and "is open" not in shown
-
-
 @pytest.mark.parametrize("model_type", ["foo_bar", "step3p5", "ernie4_5_moe", "minicpmv"])
-def test_no_command_serves_a_target_that_no_engine_is_known_to_capture(
+def test_no_command_is_printed_for_a_target_that_no_engine_is_known_to_capture(
     model_type: str, tmp_path: Path
 ) -> None:
-    target = tmp_path / "config.json"
-    target.write_text(json.dumps({"model_type": model_type, "num_hidden_layers": 8}))
-    shown = call("inspect", "-v", FIXTURES / "producers/specforge/gqa", "--target", target).out
+    target = target_of(tmp_path / "target", model_type=model_type, hidden_size=32, vocab_size=256)
+    shown = call("inspect", "-v", PRODUCERS / "specforge/gqa", "--target", target).out
     assert "\nServe\n" not in shown and "\nServe  " not in shown and "layers_to_capture: {" not in shown
+    shown = call("inspect", PRODUCERS / "specforge/gqa-ids", "--target", target).out
+    assert "vLLM 0.33.0" in shown and "eaglectl convert" not in shown
 
 
 def test_no_option_serves_a_drafter_whose_files_contradict_each_other(tmp_path: Path) -> None:
@@ -220,15 +180,8 @@ def test_no_option_serves_a_drafter_whose_files_contradict_each_other(tmp_path: 
     assert "draft_vocab_size: 7" in shown and "eagle3_layers_to_capture" not in shown
 
 
-def test_layers_of_an_engine_whose_targets_were_not_looked_at_say_so() -> None:
-    done = call("inspect", "-v", FIXTURES / "producers/specforge/gqa", "--target", TARGET)
-    rows = [row for row in done.out.splitlines() if row.strip().startswith(("TensorRT-LLM", "tokenspeed"))]
-    assert len(rows) == 2 and all(row.endswith("yes                not judged") for row in rows), rows
-    assert "eagle3_layers_to_capture: {1, 3, 4}  # its targets were not looked at" in done.out
-
-
 def test_a_conversion_has_a_line_for_each_engine_whose_releases_are_not_followed(tmp_path: Path) -> None:
-    source = FIXTURES / "producers/specforge/gqa"
+    source = PRODUCERS / "specforge/gqa"
     done = call("convert", "-v", source, "--target", TARGET, "-o", tmp_path / "out")
     lines = serving(done)
     assert lines["vllm"].strip().startswith("vllm serve ")
@@ -241,45 +194,7 @@ def test_a_conversion_has_a_line_for_each_engine_whose_releases_are_not_followed
     assert others in done.out
 
 
-def test_inspect_advises_no_conversion_that_would_be_refused(geglu: Path) -> None:
-    assert "eaglectl convert" not in call("inspect", geglu).out
-
-
-@pytest.mark.parametrize("model_type", ["foo_bar", "step3p5"])
-def test_inspect_advises_no_conversion_where_the_target_is_what_is_not_served(
-    model_type: str, tmp_path: Path
-) -> None:
-    target = tmp_path / "config.json"
-    target.write_text(json.dumps({"model_type": model_type, "num_hidden_layers": 8}))
-    done = call("inspect", FIXTURES / "producers/specforge/gqa-ids", "--target", target)
-    assert model_type in done.out or "Step3p5" in done.out
-    assert "eaglectl convert" not in done.out
-
-
-def test_inspect_advises_the_conversion_that_helps() -> None:
-    source = FIXTURES / "producers/specforge/gqa-ids"
-    assert f"eaglectl convert {source}" in call("inspect", source, "--target", TARGET).out
-
-
 def test_a_row_of_layers_does_not_read_as_fine_where_the_engine_fails(geglu: Path) -> None:
     done = call("inspect", "-v", geglu)
     rows = done.out.partition("newest release\n")[2].splitlines()
-    assert [row.rpartition("  ")[2] for row in rows[:4]] == [
-        "fails",
-        "fails",
-        "fails",
-        "differs",
-    ]
-
-
-def test_a_row_of_layers_of_an_engine_that_serves_it_says_yes(tmp_path: Path) -> None:
-    done = call("inspect", "-v", drafter_folder(tmp_path))
-    rows = done.out.partition("newest release\n")[2].splitlines()
-    assert [row.rpartition("  ")[2] for row in rows[:4]] == ["as trained, weights not read"] * 4
-
-
-def test_a_page_marks_such_a_row_too(geglu: Path, tmp_path: Path) -> None:
-    assert call("inspect", geglu, "--page", tmp_path / "page.html").code == 0
-    text = text_of_page((tmp_path / "page.html").read_text())
-    rows = [line for line in text.splitlines() if line.startswith("  vLLM, V") and ";" not in line]
-    assert len(rows) == 2 and all(line.rstrip().endswith("fails") for line in rows), rows
+    assert [row.rpartition("  ")[2] for row in rows[:4]] == ["fails", "fails", "fails", "differs"]

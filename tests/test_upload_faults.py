@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from eaglectl.commands.upload import run as publishing
-from eaglectl.publish import plan as upload_files
+from eaglectl.publish import upload as upload_files
 from tests.builders import STATED, Outcome, call, drafter_folder
 from tests.hub import PUBLISHER as TOKEN
-from tests.hub import (
-    Blob,
-    Fault,
-    LoopbackHub,
-    Reply,
-    Repo,
-    Request,
-    assert_holds,
-    error,
-    once,
-    publishing_hub,
-)
+from tests.hub import Blob, LoopbackHub, Reply, Repo, Request, assert_holds, error, once, publishing_hub
 
 pytest.importorskip("huggingface_hub")
 
@@ -50,12 +38,11 @@ class Scene:
         """Whether a request for a commit was answered."""
         return any(request.is_commit and request.status for request in self.hub.requests)
 
-    def answer(self, fault: Fault) -> None:
-        """Add a fault of the Hub."""
-        self.hub.faults.append(fault)
-
 
 Arrange = Callable[[Scene], None]
+Proceed = Callable[[], Reply]
+# what is answered, or done and answered; None: what the Hub would answer
+Act = Callable[[Scene, Proceed], Reply | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +64,23 @@ class Case:
     others: int = 0
 
 
-PR = ("--pr",)
-TAG = ("--direct", "--tag", "v1")
+DIRECT, PR, TAG = ("--direct",), ("--pr",), ("--direct", "--tag", "v1")
+PREUPLOAD = "/preupload/"
+
+
+def at(kind: str, act: Reply | Act, *, is_once: bool = False) -> Arrange:
+    """What happens at requests of a kind (blob, commit, info), or with a text in their path."""
+
+    def arrange(scene: Scene) -> None:
+        def fault(request: Request, proceed: Proceed) -> Reply | None:
+            is_it = getattr(request, f"is_{kind}", kind in request.path and not request.is_elsewhere)
+            if not is_it:
+                return None
+            return act if isinstance(act, Reply) else act(scene, proceed)
+
+        scene.hub.faults.append(once(fault) if is_once else fault)
+
+    return arrange
 
 
 # --- the folder changes
@@ -87,24 +89,19 @@ TAG = ("--direct", "--tag", "v1")
 def edit_config(folder: Path) -> None:
     """Another value of the same length: the size does not tell."""
     path = folder / "config.json"
-    text = path.read_text()
-    changed = text.replace('"vocab_size": 64', '"vocab_size": 65')
-    assert len(changed) == len(text) and changed != text
-    path.write_text(changed)
+    path.write_text(path.read_text().replace('"vocab_size": 64', '"vocab_size": 65'))
 
 
 def edit_weights(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
 
 def restore_config(folder: Path) -> None:
     """Changed, and changed back: what was read in between is not known."""
-    path = folder / "config.json"
-    data = path.read_bytes()
-    path.write_bytes(b"{}")
-    path.write_bytes(data)
+    data = (folder / "config.json").read_bytes()
+    for text in (b"{}", data):
+        (folder / "config.json").write_bytes(text)
 
 
 def exchange_config(folder: Path) -> None:
@@ -113,31 +110,9 @@ def exchange_config(folder: Path) -> None:
     other.replace(folder / "config.json")
 
 
-def add_file(folder: Path) -> None:
-    (folder / "model-2.safetensors").write_bytes(b"x")
-
-
-def remove_file(folder: Path) -> None:
-    (folder / "config.json").unlink()
-
-
-def at(is_it: Callable[[Request], bool], change: Callable[[Path], None]) -> Arrange:
+def changing(kind: str, change: Callable[[Path], object]) -> Arrange:
     """Change the folder at the first request of a kind."""
-
-    def arrange(scene: Scene) -> None:
-        def fault(request: Request, proceed: Callable[[], Reply]) -> Reply | None:
-            if not is_it(request):
-                return None
-            change(scene.folder)
-            return proceed()
-
-        scene.answer(once(fault))
-
-    return arrange
-
-
-def is_preupload(request: Request) -> bool:
-    return "/preupload/" in request.path
+    return at(kind, lambda scene, proceed: (change(scene.folder), proceed())[1], is_once=True)
 
 
 def within(step: str, change: Callable[[Path], None]) -> Arrange:
@@ -148,44 +123,27 @@ def within(step: str, change: Callable[[Path], None]) -> Arrange:
         scene.monkeypatch.setattr(upload_files, "MAX_KEPT", 1000)
         original = getattr(publishing, step)
 
-        def changing(*arguments: Any, **options: Any) -> Any:
+        def changed(*arguments: Any, **options: Any) -> Any:
             change(scene.folder)
             return original(*arguments, **options)
 
-        scene.monkeypatch.setattr(publishing, step, changing)
+        scene.monkeypatch.setattr(publishing, step, changed)
 
     return arrange
 
 
-late = partial(at, is_preupload)
-CHANGED = "what was judged is not what lies there now, and nothing was committed"
-FOLDER = {
-    f"{name} {when}": Case(how(change), 1, f"{file} {word} after the files were hashed: {CHANGED}")
-    for name, change, file, word, when, how in (
-        *(
-            ("the config changes", edit_config, "config.json", "changed", when, partial(within, step))
-            for when, step in (
-                ("before it is judged", "release_target"),
-                ("after it was judged", "served_releases"),
-                ("before the plan is shown", "check_plan"),
-            )
-        ),
-        ("the weights change", edit_weights, "model.safetensors", "changed", "while files are sent", late),
-        ("a file is added", add_file, "model-2.safetensors", "was added", "while files are sent", late),
-    )
-} | {
-    "the weights change while they are sent": Case(
-        at(lambda request: request.is_blob, edit_weights), 1, "model.safetensors changed after"
-    ),
-    "a file is removed": Case(at(is_preupload, remove_file), 1, "config.json was removed after"),
-    "the config changes and changes back": Case(
-        within("release_target", restore_config), 1, "config.json changed after"
-    ),
-    "the config is exchanged for an equal file": Case(
-        at(is_preupload, exchange_config), 1, "config.json changed after"
-    ),
-    "the folder is gone": Case(at(is_preupload, shutil.rmtree), 1, "nothing was committed"),
-}
+CHANGED = "after the files were hashed: what was judged is not what lies there now, and nothing was committed"
+FOLDER = [
+    (within("release_target", edit_config), "config.json changed"),
+    (within("release_target", restore_config), "config.json changed"),
+    (within("_card_facts", edit_config), "config.json changed"),
+    (within("check_plan", edit_config), "config.json changed"),
+    (changing(PREUPLOAD, edit_weights), "model.safetensors changed"),
+    (changing(PREUPLOAD, lambda folder: (folder / "b.safetensors").touch()), "b.safetensors was added"),
+    (changing(PREUPLOAD, lambda folder: (folder / "config.json").unlink()), "config.json was removed"),
+    (changing(PREUPLOAD, exchange_config), "config.json changed"),
+    (changing("blob", edit_weights), "model.safetensors changed"),
+]
 
 
 # --- the target that the files name
@@ -206,334 +164,160 @@ def target(**changes: Any) -> bytes:
     return json.dumps({**TARGET, **changes}).encode()
 
 
-NAMED = {
-    "the target has another width": Case(named(target(hidden_size=32)), 1, "EGL701 target-mismatch"),
-    "the target has a smaller vocabulary": Case(
-        named(target(vocab_size=32)), 1, "The target is org/target on"
-    ),
-    "the target has a larger vocabulary": Case(named(target(vocab_size=128)), 1, "the target has 128 tokens"),
-    "the target is a drafter": Case(named(target(draft_vocab_size=32)), 1, "EGL706 target-is-drafter"),
-    "the target is not there": Case(
-        named(None), 0, "not compared: base_model in README.md names", asked=1, made=1
-    ),
-    "the target's config is broken": Case(named(b"{"), 0, "not compared: base_model", asked=1, made=1),
-    "the target fits": Case(named(target()), 0, "target    org/target on the Hub", asked=1, made=1),
-}
+NAMED = [
+    Case(named(target(vocab_size=32)), 1, "The target is org/target on the Hub, which base_model in"),
+    Case(named(target(draft_vocab_size=32)), 1, "EGL706 target-is-drafter"),
+    Case(named(None), 0, "not compared: base_model in README.md names", asked=1, made=1),
+    Case(named(b"{"), 0, "not compared: base_model", asked=1, made=1),
+    Case(named(target()), 0, "target    org/target on the Hub", asked=1, made=1),
+]
 
 
 # --- before the commit
 
 
-def always(is_it: Callable[[Request], bool], reply: Reply) -> Arrange:
-    return lambda scene: scene.answer(lambda request, proceed: reply if is_it(request) else None)
-
-
-def on(part: str) -> Callable[[Request], bool]:
-    return lambda request: part in request.path and not request.is_elsewhere
+def with_json(reply: Reply, **changes: Any) -> Reply:
+    answer = json.dumps({**json.loads(bytes(reply.body)), **changes}).encode()  # type: ignore[arg-type]
+    return Reply(200, {"Content-Type": "application/json"}, answer)
 
 
 def ignored(name: str) -> Arrange:
-    def fault(request: Request, proceed: Callable[[], Reply]) -> Reply | None:
-        if not is_preupload(request):
-            return None
+    def act(_: Scene, proceed: Proceed) -> Reply:
         reply = proceed()
-        assert isinstance(reply.body, bytes)
-        answer = json.loads(reply.body)
-        for file in answer["files"]:
-            file["shouldIgnore"] = file["path"] == name
-        return replace(reply, body=json.dumps(answer).encode())
+        files = json.loads(bytes(reply.body))["files"]  # type: ignore[arg-type]
+        return with_json(reply, files=[{**file, "shouldIgnore": file["path"] == name} for file in files])
 
-    return lambda scene: scene.answer(fault)
+    return at(PREUPLOAD, act)
 
 
-def moved(is_it: Callable[[Request], bool]) -> Arrange:
-    def arrange(scene: Scene) -> None:
-        def fault(request: Request, proceed: Callable[[], Reply]) -> Reply | None:
-            return scene.repo.commit({"x": b"1"}) and proceed() if is_it(request) else None
-
-        scene.answer(once(fault))
-
-    return arrange
+def moved(kind: str) -> Arrange:
+    return at(kind, lambda scene, proceed: scene.repo.commit({"x": b"1"}) and proceed(), is_once=True)
 
 
 def by_xet(scene: Scene) -> None:
     """The Hub chooses Xet, and its tokens fail."""
     pytest.importorskip("hf_xet")
-    from huggingface_hub import constants
-
-    scene.monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
-
-    def fault(request: Request, proceed: Callable[[], Reply]) -> Reply | None:
-        if "/xet-" in request.path:
-            return Reply(500)
-        if not request.path.endswith("/info/lfs/objects/batch"):
-            return None
-        body = proceed().body
-        assert isinstance(body, bytes)
-        answer = {**json.loads(body), "transfer": "xet"}
-        return Reply(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
-
-    scene.answer(fault)
+    scene.monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
+    at("/xet-", Reply(500))(scene)
+    at("/info/lfs/objects/batch", lambda _, proceed: with_json(proceed(), transfer="xet"))(scene)
 
 
-HOUR = {"Retry-After": "3600"}
-BEFORE = {
-    **{
-        f"the Hub cannot say who may write, {status}": Case(
-            always(on("/auth-check"), Reply(status)), 0, "a commit on main", asked=1, made=1
-        )
-        for status in (404, 405, 501)
-    },
-    **{
-        f"{what}, for an hour": Case(always(is_it, Reply(status, HOUR)), 3, says)
-        for what, is_it, status, says in (
-            ("too many requests", is_preupload, 429, "for 3600 seconds and try again"),
-            ("no blob is taken", lambda request: request.is_blob, 503, "3600 seconds"),
-            ("the repository is not shown", lambda request: request.is_info, 503, "the 3600 seconds that it"),
-        )
-    },
-    "Xet fails": Case(by_xet, 3, "set HF_HUB_DISABLE_XET=1"),
-    "the token may not write": Case(
-        always(on("/auth-check"), error(403, "no")), 3, "the token may not write there (403)"
-    ),
-    "the Hub takes no blob": Case(
-        always(lambda request: request.is_blob, Reply(503)),
-        3,
-        "did not take the files; try again later; nothing was committed",
-    ),
-    "the Hub refuses a blob": Case(
-        always(lambda request: request.is_blob, Reply(403)), 3, "nothing was committed"
-    ),
-    "the Hub refuses to say how files are sent": Case(
-        always(is_preupload, Reply(400)), 3, "does not take the files (400); nothing was committed"
-    ),
-    "too many requests": Case(
-        always(is_preupload, Reply(429, {"Retry-After": "0"})), 3, "too many requests from here (429)"
-    ),
-    "no pull requests, said early": Case(
-        always(is_preupload, Reply(501)),
-        2,
-        "has no pull requests (501); nothing was committed, give --direct",
-        PR,
-    ),
-    "the repository ignores the config": Case(
-        ignored("config.json"),
-        1,
-        "ignores config.json: a commit would lack what was judged, and nothing was committed",
-    ),
-    "the repository ignores the weights": Case(
-        ignored("model.safetensors"), 1, "ignores model.safetensors", PR
-    ),
-    "the card's front matter is refused": Case(
-        always(on("/api/validate-yaml"), Reply(400, {}, b'{"errors": [{"message": "bad"}], "warnings": []}')),
-        1,
-        "does not accept the front matter of README.md",
-    ),
-    "the head moves while files are sent": Case(
-        moved(lambda request: request.is_blob), 1, "moved: main was at", others=1
-    ),
-    "the refs cannot be read": Case(always(on("/refs"), Reply(500)), 3, "fails (500)"),
-    "the refs are cut": Case(always(on("/refs"), CUT), 3, "did not answer"),
-}
+HOUR, NOTHING = {"Retry-After": "3600"}, "; nothing was committed"
+BAD_CARD = Reply(400, {}, b'{"errors": [{"message": "bad"}], "warnings": []}')
+BEFORE = [
+    Case(at(PREUPLOAD, Reply(429, HOUR)), 3, "for 3600 seconds and try again"),
+    Case(at(PREUPLOAD, error(403, "no")), 3, "the token may not write there (403)"),
+    Case(at(PREUPLOAD, Reply(400)), 3, f"did not take the files (400){NOTHING}"),
+    Case(at(PREUPLOAD, Reply(501)), 2, f"has no pull requests (501){NOTHING}, give --direct", PR),
+    Case(at("blob", Reply(503, HOUR)), 3, f"again after the 3600 seconds that it asks for{NOTHING}"),
+    Case(at("blob", Reply(503)), 3, f"did not take the files (503); try again later{NOTHING}"),
+    Case(at("blob", Reply(403)), 3, NOTHING),
+    Case(at("info", Reply(503, HOUR)), 3, "the 3600 seconds that it"),
+    Case(at("/api/validate-yaml", BAD_CARD), 1, "does not accept the front matter of README.md"),
+    Case(at("/refs", Reply(500)), 3, "fails (500)"),
+    Case(at("/refs", CUT), 3, "check the network"),
+    Case(by_xet, 3, "set HF_HUB_DISABLE_XET=1"),
+    Case(ignored("config.json"), 1, "ignores config.json: a commit would lack what was judged, and nothing"),
+    Case(ignored("model.safetensors"), 1, "ignores model.safetensors", PR),
+    Case(moved("blob"), 1, "moved: main was at", others=1),
+]
 
 
 # --- the commit
 
 
-def commits(*replies: Reply | None, is_made: bool) -> Arrange:
-    """The answer to the request for a commit; `is_made`: after it took effect. None: cut within it."""
-
-    def arrange(scene: Scene) -> None:
-        def fault(request: Request, proceed: Callable[[], Reply]) -> Reply | None:
-            if not request.is_commit:
-                return None
-            reply = proceed() if is_made else CUT
-            return replies[0] or replace(reply, cut=3)
-
-        scene.answer(fault)
-
-    return arrange
-
-
-def under_another(scene: Scene) -> None:
-    def fault(request: Request, proceed: Callable[[], Reply]) -> Reply | None:
-        if not request.is_commit:
-            return None
-        proceed()
-        scene.repo.commit({"NOTES.md": b"mine"})
-        return Reply(500)
-
-    scene.answer(fault)
+def lost(reply: Reply | None) -> Arrange:
+    """The commit is made, and the answer to it is another; None: cut within it."""
+    return at("commit", lambda _, proceed: (made := proceed()) and (reply or replace(made, cut=3)))
 
 
 def claimed(scene: Scene) -> None:
     """The Hub says that a commit was made, and has none of that id."""
     oid = "ab" * 20
     answer = {"success": True, "commitOid": oid, "commitUrl": f"{scene.hub.endpoint}/{NAME}/commit/{oid}"}
-    reply = Reply(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
-    scene.answer(lambda request, proceed: reply if request.is_commit else None)
-
-
-def lost_and_unreadable(scene: Scene) -> None:
-    commits(Reply(500), is_made=True)(scene)
-    scene.answer(lambda request, proceed: Reply(500) if scene.is_committed else None)
+    at("commit", with_json(Reply(200, {}, b"{}"), **answer))(scene)
 
 
 OTHER_WORDS = Reply(200, {"Content-Type": "text/html"}, b"<html>welcome</html>")
-COMMIT = {
-    **{
-        f"the answer is lost, {how}, {options[0]}": Case(
-            commits(reply, is_made=True), 0, "the Hub's answer was lost", options, asked=1, made=1
+UNKNOWN = "to the commit, and whether the commit took effect is not known, look at http"
+COMMIT = [
+    *(
+        Case(lost(reply), 3, UNKNOWN, options, asked=1, made=1)
+        for options, reply in ((PR, Reply(500)), (DIRECT, None), (PR, None), (DIRECT, OTHER_WORDS))
+    ),
+    *(
+        Case(at("commit", reply), 3, says, options, asked=1)
+        for options, reply, says in (
+            (DIRECT, Reply(503), f"answered 503 {UNKNOWN}"),
+            (PR, CUT, UNKNOWN),
+            (DIRECT, OTHER_WORDS, UNKNOWN),
+            (PR, Reply(403), "may not write there (403)"),
+            (DIRECT, Reply(413), f"did not make the commit (413){NOTHING}"),
+            (DIRECT, Reply(429, HOUR), f"wait for 3600 seconds and try again{NOTHING}"),
+            (PR, Reply(429, {"Retry-After": "7"}), f"wait for 7 seconds and try again{NOTHING}"),
+            (DIRECT, Reply(501), "did not make the commit (501)"),
         )
-        for how, reply, options in (
-            ("500", Reply(500), PR),
-            ("504", Reply(504), ("--direct",)),
-            ("cut", None, ("--direct",)),
-            ("cut", None, PR),
-            ("a page", OTHER_WORDS, ("--direct",)),
-            ("403", Reply(403), ("--direct",)),
-            ("403", Reply(403), PR),
-            ("412", Reply(412), ("--direct",)),
-        )
-    },
-    **{
-        f"no commit is made, {how}, {options[0]}": Case(
-            commits(reply, is_made=False), 3, says, options, asked=1
-        )
-        for options in (("--direct",), PR)
-        for how, reply, says in (
-            (
-                "503",
-                Reply(503),
-                "answered 503 to the commit, and it did not take effect; nothing was committed",
-            ),
-            ("cut", None, "to the commit, and it did not take effect; nothing was committed"),
-            ("a page", OTHER_WORDS, "it did not take effect"),
-            ("403", Reply(403), "may not write there (403)"),
-            ("413", Reply(413), "does not make the commit (413); nothing was committed"),
-            ("429 for an hour", Reply(429, HOUR), "wait for 3600 seconds and try again; nothing was"),
-            (
-                "429",
-                Reply(429, {"Retry-After": "7"}),
-                "wait for 7 seconds and try again; nothing was committed",
-            ),
-        )
-    },
-    "no pull requests": Case(
-        commits(Reply(501), is_made=False),
-        2,
-        "has no pull requests (501); nothing was committed, give --direct",
-        PR,
-        asked=1,
     ),
-    "the Hub knows no commits": Case(
-        commits(Reply(501), is_made=False), 3, "fails (501) and did not make the commit", asked=1
-    ),
-    "the head moves under the commit": Case(
-        moved(lambda request: request.is_commit), 1, "moved: main was at", asked=1, others=1
-    ),
-    "the head moves under the pull request": Case(
-        moved(lambda request: request.is_commit), 1, "moved: main was at", PR, asked=1, others=1
-    ),
-    "somebody else commits on a lost one": Case(
-        under_another, 0, "the Hub's answer was lost", asked=1, made=1, others=1
-    ),
-    "the answer is lost and nothing can be read": Case(
-        lost_and_unreadable, 3, "whether it took effect is not known", asked=1, made=1
-    ),
-    "the Hub claims a commit that it has not": Case(claimed, 3, f"the commit {'ab' * 20} (", asked=1),
-}
+    Case(at("commit", Reply(501)), 2, f"(501){NOTHING}, give --direct", PR, asked=1),
+    Case(moved("commit"), 1, "moved: main was at", asked=1, others=1),
+    Case(moved("commit"), 1, "moved: main was at", PR, asked=1, others=1),
+    Case(claimed, 3, f"the commit {'ab' * 20} (", asked=1),
+]
 
 
 # --- after the commit
 
 
-def afterwards(reply: Reply, part: str = "") -> Arrange:
+def afterwards(reply: Reply, part: str = "/") -> Arrange:
     """Every answer after the commit, to requests whose path holds `part`."""
-
-    def arrange(scene: Scene) -> None:
-        scene.answer(lambda request, _: reply if scene.is_committed and part in request.path else None)
-
-    return arrange
+    return at(part, lambda scene, _: reply if scene.is_committed else None)
 
 
 def spoiled(data: bytes | None) -> Arrange:
     """The commit holds other weights than were sent; None: it holds none."""
 
-    def arrange(scene: Scene) -> None:
-        def fault(request: Request, proceed: Callable[[], Reply]) -> Reply | None:
-            if not request.is_commit:
-                return None
-            reply, repo = proceed(), scene.repo
-            oid = list(repo.commits)[-1]
-            held = {
-                name: blob for name, blob in repo.commits[oid].files.items() if name != "model.safetensors"
-            }
-            if data is not None:
-                held["model.safetensors"] = Blob("model.safetensors", data)
-            repo.commits[oid] = replace(repo.commits[oid], files=held)
-            return reply
+    def act(scene: Scene, proceed: Proceed) -> Reply:
+        reply, repo = proceed(), scene.repo
+        oid = list(repo.commits)[-1]
+        held = {name: blob for name, blob in repo.commits[oid].files.items() if name != "model.safetensors"}
+        if data is not None:
+            held["model.safetensors"] = Blob("model.safetensors", data)
+        repo.commits[oid] = replace(repo.commits[oid], files=held)
+        return reply
 
-        scene.answer(fault)
-
-    return arrange
+    return at("commit", act)
 
 
-def tagged_elsewhere(scene: Scene) -> None:
-    before = scene.repo.head()
-
-    def fault(request: Request, proceed: Callable[[], Reply]) -> Reply | None:
-        return (scene.repo.tags.update(v1=before), proceed())[1] if "/tag/" in request.path else None
-
-    scene.answer(once(fault))
-
-
-def tag_lost(scene: Scene) -> None:
-    scene.answer(lambda request, proceed: (proceed(), Reply(500))[1] if "/tag/" in request.path else None)
+def tag_elsewhere(scene: Scene, proceed: Proceed) -> Reply:
+    scene.repo.tags.update(v1=next(iter(scene.repo.commits)))
+    return proceed()
 
 
 UNVERIFIED = "was made before and is not verified; run the command again, which compares it"
 HELD = "was made before and is there and holds what was sent"
-AFTER = {
-    **{
-        f"the commit cannot be compared, {how}, {options[0]}": Case(
-            afterwards(reply), 3, UNVERIFIED, options, asked=1, made=1
-        )
-        for options in (("--direct",), PR)
-        for how, reply in (
-            ("500", Reply(500)),
-            ("403", Reply(403)),
-            ("429", Reply(429, {"Retry-After": "0"})),
-            ("no network", CUT),
-        )
-    },
-    "the commit is listed without files": Case(
-        afterwards(Reply(200, {}, b"[]"), "/paths-info/"),
-        1,
-        "does not hold what was sent; do not merge",
-        asked=1,
-        made=1,
+MISMATCH = "does not hold what was sent; do not merge or serve it"
+AFTER = [
+    *(
+        Case(afterwards(reply), 3, UNVERIFIED, options, asked=1, made=1)
+        for reply, options in ((Reply(500), PR), (Reply(403), DIRECT), (CUT, DIRECT))
     ),
-    **{
-        f"the commit holds {how}, {options[0]}": Case(
-            spoiled(data),
-            1,
-            "does not hold what was sent; do not merge or serve it",
-            options,
-            asked=1,
-            made=1,
-            is_spoiled=True,
-        )
-        for options in (TAG, PR)
-        for how, data in (("short weights", b"short"), ("no weights", None))
-    },
-    "the tag is refused": Case(afterwards(Reply(403), "/tag/"), 3, HELD, TAG, asked=1, made=1),
-    "the tag fails": Case(afterwards(Reply(500), "/tag/"), 3, HELD, TAG, asked=1, made=1),
-    "the tag is set elsewhere meanwhile": Case(tagged_elsewhere, 1, HELD, TAG, asked=1, made=1, tags=("v1",)),
-    "the answer to the tag is lost": Case(tag_lost, 0, "tag v1 is at", TAG, asked=1, made=1, tags=("v1",)),
-}
-
-CASES = {**FOLDER, **NAMED, **BEFORE, **COMMIT, **AFTER}
+    Case(afterwards(Reply(200, {}, b"[]"), "/paths-info/"), 1, MISMATCH, asked=1, made=1),
+    *(
+        Case(spoiled(data), 1, MISMATCH, options, asked=1, made=1, is_spoiled=True)
+        for data, options in ((b"short", TAG), (None, TAG), (None, PR))
+    ),
+    Case(afterwards(Reply(403), "/tag/"), 3, HELD, TAG, asked=1, made=1),
+    Case(afterwards(Reply(500), "/tag/"), 3, HELD, TAG, asked=1, made=1),
+    Case(at("/tag/", tag_elsewhere, is_once=True), 1, HELD, TAG, asked=1, made=1, tags=("v1",)),
+    Case(
+        at("/tag/", lambda _, proceed: proceed() and Reply(500)), 0, "tag v1 is at", TAG, 1, 1, tags=("v1",)
+    ),
+]
+CASES = [
+    *(Case(arrange, 1, f"{what} {CHANGED}") for arrange, what in FOLDER),
+    Case(changing(PREUPLOAD, shutil.rmtree), 3, "No such file or directory"),
+    *(*NAMED, *BEFORE, *COMMIT, *AFTER),
+]
 
 
 @pytest.fixture
@@ -542,13 +326,10 @@ def scene(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Scene]:
         yield Scene(hub, hub.add_repo(NAME, {}), drafter_folder(tmp_path, card=STATED), monkeypatch)
 
 
-def test_the_table_is_long_enough() -> None:
-    assert len(CASES) >= 40
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_fault_ends_as_the_table_says(name: str, scene: Scene) -> None:
-    case, repo, hub = CASES[name], scene.repo, scene.hub
+@pytest.mark.fast(4)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.says[:50]} {case.options[0]}")
+def test_a_fault_ends_as_the_table_says(case: Case, scene: Scene) -> None:
+    repo, hub = scene.repo, scene.hub
     first = repo.head()
     case.arrange(scene)
     done = call("upload", scene.folder, NAME, *case.options)
@@ -558,6 +339,7 @@ def test_a_fault_ends_as_the_table_says(name: str, scene: Scene) -> None:
     made = [commit for commit in repo.commits.values() if commit.title.startswith("Upload with eaglectl")]
     assert (len(made), len(repo.commits)) == (case.made, 1 + case.made + case.others)
     assert tuple(repo.tags) == case.tags
+    assert len(hub.asked("/tag/")) <= 1
     if case.code == 0 and case.tags:
         assert repo.tags == {"v1": made[0].oid}
     for commit in made:

@@ -21,11 +21,7 @@ from eaglectl.cli import run
 sys.exit(run(sys.argv[2:]))"""
 
 
-def without(packages: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", RUN, packages, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
+@pytest.mark.fast(1)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -35,20 +31,11 @@ def without(packages: str, *arguments: str | Path) -> subprocess.CompletedProces
     ],
 )
 def test_a_run_of_the_target_says_what_to_install(arguments: tuple[str | Path, ...], tmp_path: Path) -> None:
-    done = without("torch,transformers", *arguments, tmp_path / "out")
+    command = [sys.executable, "-c", RUN, "torch,transformers", *map(str, arguments), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 3, done.stderr
     assert "needs torch and transformers; install eaglectl's torch extra" in " ".join(done.stderr.split())
     assert not list(tmp_path.iterdir())
-
-
-def test_stored_states_need_torch_alone(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    states = ("--states", TINY / "states", "--states-layers", "2,4,5")
-    arguments = ("calibrate", EAGLE3, "--target", TARGET, *states, "-o", tmp_path / "out")
-    assert without("transformers", *arguments).returncode == 0
-    done = without("torch,transformers", *arguments, "--force")
-    assert done.returncode == 3
-    assert "runs the drafter and needs torch; install" in " ".join(done.stderr.split())
 
 
 def test_an_answer_with_what_json_alone_writes_is_read(

@@ -72,11 +72,8 @@ def absolute(stored: Stored) -> Stored:
     """d2t with target ids in place of offsets."""
     dtype, shape, data = stored
     offsets = struct.unpack(f"<{shape[0]}q", data)
-    return (
-        dtype,
-        shape,
-        struct.pack(f"<{shape[0]}q", *(draft + offset for draft, offset in enumerate(offsets))),
-    )
+    ids = [draft + offset for draft, offset in enumerate(offsets)]
+    return dtype, shape, struct.pack(f"<{shape[0]}q", *ids)
 
 
 def not_a_number(stored: Stored) -> Stored:

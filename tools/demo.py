@@ -14,10 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-TINY = Path(__file__).resolve().parent.parent / "fixtures/tiny"
+from tools.real.target import cache_folder
+
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+TINY, REAL = FIXTURES / "tiny", FIXTURES / "real"
 EAGLECTL = (sys.executable, "-m", "eaglectl")
 
 
+# options of `ready` on the real pair, for seconds
+FEW = " --sample 6 --max-tokens 32"
 # each command, and the exit code that it must have
 THERE = "--target target --engine vllm==0.22.1"
 COMMANDS = (
@@ -30,14 +35,21 @@ COMMANDS = (
 
 def main() -> int:
     """Run the commands in a new folder; 1 after one with another exit code than expected."""
+    title = "a tiny drafter; after `make real-target`, one of a real model"
+    drafter, target, prompts, few = TINY / "eagle3", TINY / "target", TINY / "prompts.jsonl", ""
+    real_target = cache_folder() / "target"
+    if (real_target / "model.safetensors").is_file():
+        title = "a drafter of SmolLM2-135M-Instruct"
+        drafter, target, prompts, few = REAL / "specforge", real_target, REAL / "test.jsonl", FEW
     with TemporaryDirectory() as name:
         folder = Path(name)
-        for place in ("target", "prompts.jsonl"):
-            (folder / place).symlink_to(TINY / place)
-        written = ("convert", TINY / "eagle3", "--target", "target", "--for", "torchspec", "-o", "mine")
+        (folder / "target").symlink_to(target)
+        (folder / "prompts.jsonl").symlink_to(prompts)
+        written = ("convert", drafter, "--target", "target", "--for", "torchspec", "-o", "mine")
         subprocess.run([*EAGLECTL, "-q", *written], cwd=folder, check=True, capture_output=True)
-        print("# mine: a tiny drafter as TorchSpec writes one; `make tour` runs a real model", flush=True)
-        for command, expected in COMMANDS:
+        print(f"# mine: {title}, as TorchSpec writes one", flush=True)
+        for text, expected in COMMANDS:
+            command = text + few * text.startswith("eaglectl ready")
             print(f"\n\033[1m$ {command}\033[0m", flush=True)
             code = show_answer(command, folder)
             if code != expected:

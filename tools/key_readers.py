@@ -6,11 +6,9 @@ from typing import Any
 from msgspec import Struct
 
 from eaglectl.drafter.drafter import Drafter, Feature
-from eaglectl.engines.behaviour import Behaviour, unversioned_behaviour
+from eaglectl.engines.behaviour import Behaviour, capture, is_within, unversioned_behaviour, value_at
 from eaglectl.engines.data import load
-from eaglectl.engines.layers import capture, value_at
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.releases import is_within
 from eaglectl.engines.view import Case, View
 
 IDS, COUNT, MASK = "aux layers", "number of aux states", "mask token"

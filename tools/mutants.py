@@ -22,7 +22,7 @@ from cosmic_ray.work_item import WorkItem
 ROOT = Path(__file__).parent.parent
 # which tests answer for a package, quick ones first; a mutant that they miss is not tried on the others
 TESTS = {
-    "acceptance": "draft_sampling vllm_counters double_norm measurement significance published_acceptance"
+    "acceptance": "draft_sampling vllm_counters double_norm measurement published_acceptance"
     " prompt_sets against servers first_pass diagnose_records hostile/server diagnose vllm_target_engine",
     "checkpoint": "front_matter header end_of_sequence sources pickles pickled_headers writer"
     " hub_cache hub_retries hub_source",

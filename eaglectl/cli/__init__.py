@@ -73,18 +73,12 @@ def _run(arguments: list[str]) -> int:
 
     # None: a shell asks how a line goes on
     command = None if ASKED in os.environ else _command(arguments)
-    options = [option for option in ("--install-completion", "--show-completion") if option in arguments]
-    if options:
-        from eaglectl.cli.shells import complete
+    if "--show-completion" in arguments:
+        from eaglectl.commands.completion import show_completion
 
-        complete(options[0], command or "")
+        show_completion(command or "")
         return 0
-    app = make_app(command)
-    if "serve" in arguments and command == "inspect":
-        from eaglectl.commands.inspect.launch_line import inspected
-
-        arguments = inspected(arguments)
-    return int(app(common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
+    return int(make_app(command)(common_first(arguments), prog_name="eaglectl", standalone_mode=False) or 0)
 
 
 def _command(arguments: list[str]) -> str:
@@ -105,7 +99,6 @@ def _current(arguments: list[str]) -> list[str]:
 
 
 def _print_end(what: str) -> None:
-    """Remove what the exception of a signal kept from being removed, and say how the run ended."""
     rest = "nothing was left behind" if run_removals() else "the next run removes what it left"
     say(f"eaglectl: {what}; {rest}", sys.stderr)
 
@@ -113,9 +106,8 @@ def _print_end(what: str) -> None:
 def common_first(arguments: list[str]) -> list[str]:
     """Move the common options, which the application parses, before the command, and --json behind it."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    options = arguments[:end]
-    common = [option for option in options if option in COMMON_OPTIONS]
-    others = [option for option in options if option not in COMMON_OPTIONS]
+    common = [option for option in arguments[:end] if option in COMMON_OPTIONS]
+    others = [option for option in arguments[:end] if option not in COMMON_OPTIONS]
     if others[:1] == ["--json"] and len(others) > 1:
         others = [*others[1:], "--json"]
     return [*common, *others, *arguments[end:]]
@@ -124,7 +116,7 @@ def common_first(arguments: list[str]) -> list[str]:
 def _print_error(error: EaglectlError, arguments: list[str]) -> None:
     if {"--json", "--format=json"} & {*arguments} or ("--format", "json") in pairwise(arguments):
         from eaglectl.commands.arguments import print_json
-        from eaglectl.report.documents.document import error_document
+        from eaglectl.report.documents import error_document
 
         with contextlib.suppress(UnreadableError):  # stdout that takes nothing; the sentence is on stderr
             print_json(error_document(error))
@@ -153,11 +145,11 @@ def _failed(error: BaseException, arguments: list[str]) -> int:
 
 
 def _print_usage(error: Any, arguments: list[str]) -> None:
-    """Print click's error, or our own help, which is the message where nothing was asked for."""
-    text = io.StringIO(error.format_message())
-    if type(error).__name__ != "NoArgsIsHelpError":
-        _print_error(UsageError(text.getvalue()), arguments)
-        error.message = printable(str(error.message))
-        error.show(file=(text := io.StringIO()))
-    for line in text.getvalue().splitlines():
+    message = error.format_message()
+    if type(error).__name__ != "NoArgsIsHelpError":  # whose message is our own help
+        _print_error(UsageError(message), arguments)
+        error.message, text = printable(str(error.message)), io.StringIO()
+        error.show(file=text)
+        message = text.getvalue()
+    for line in message.splitlines():
         say(line, sys.stderr)

@@ -1,32 +1,244 @@
-"""The application: its common options, and its commands in the order of `--help`.
+"""The application: its common options, its commands in the order of `--help`, and that help.
 
-The function of a command has records of options; typer is given the options that their fields declare.
+The function of a command has records of options; typer is given the options that their fields declare. What
+a command line leaves out may be in the nearest eaglectl.toml: its [defaults], and its engines.
 """
 
 import inspect
 import math
 import os
+import re
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.completion import get_completion_inspect_parameters
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 import eaglectl
 from eaglectl.cli.commands import COMMANDS, EXIT_LINE
-from eaglectl.cli.help import COMMON, HELP_ALL, HELP_OPTIONS, GroupedCommand, Root, terminal_width
 from eaglectl.files.files import current_folder
 from eaglectl.options import Field, Options, made, options_of
 from eaglectl.progress import set_notices
 from eaglectl.terminal import OutputSettings, say
+from eaglectl.text import printable
+
+if TYPE_CHECKING:
+    from eaglectl.judge.rule import Policy
 
 # what the Hub's client, transformers and child processes read
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 # what --help shows for a number
 VALUES = {int: "N", float: "X"}
+
+
+# groups that are always shown
+FIRST, MORE = ("Arguments", "Options"), "More options"
+HELP_ALL = "--help-all"
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+COMMON = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
+# files of defaults
+FILES = ("eaglectl.toml", "pyproject.toml")
+# commands that read a drafter; `validate` and `upload` take the engines with the rest of the policy
+READERS = ("inspect", "convert", "validate", "smoke", "calibrate", "diagnose", "diff", "upload")
+WITH_ENGINES = ("inspect", "convert")
+# the options that the keys of [defaults] stand for, by parameter
+OPTIONS = {
+    "target": "--target",
+    "aux_layers": "--aux-layers",
+    "aux_convention": "--aux-convention",
+    "semantics": "--source-semantics",
+    "assume": "--assume-defaults",
+    "engines": "--engine",
+}
+# parameters from a policy that are named on stderr without -v
+ALWAYS_SHOWN = ("target", "assume")
+
+
+# typer's own copy of click, or click
+_ClickContext: Any = TyperCommand.context_class
+
+
+class _Formatter(_ClickContext.formatter_class):  # type: ignore[misc]
+    """Help whose lines end between words: click's break `--aux-convention` at its dashes, and long names."""
+
+    def write_text(self, text: str) -> None:
+        self.write(
+            "\n\n".join([self._filled(paragraph, self.current_indent) for paragraph in text.split("\n\n")])
+            + "\n"
+        )
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        column = self.current_indent + min(max(len(name) for name, _ in rows), col_max) + col_spacing
+        for name, text in rows:
+            first, body = f"{'':{self.current_indent}}{name}", self._filled(text, column)
+            is_beside = len(first) + col_spacing <= column and text
+            lines = first + body[len(first) :] if is_beside else f"{first}\n{body}".rstrip()
+            self.write(f"{lines}\n")
+
+    def _filled(self, text: str, indent: int) -> str:
+        blank = " " * indent
+        return textwrap.fill(
+            " ".join(text.split()),
+            self.width,
+            initial_indent=blank,
+            subsequent_indent=blank,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+class _Context(_ClickContext):  # type: ignore[misc]
+    formatter_class = _Formatter
+
+
+class Root(TyperGroup):
+    """`eaglectl` itself: its commands before its options."""
+
+    context_class = _Context
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, then the options."""
+        self.format_commands(ctx, formatter)
+        rows = filter(None, (parameter.get_help_record(ctx) for parameter in self.get_params(ctx)))
+        with formatter.section("Options"):
+            formatter.write_dl(list(rows))
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose `--help` shows its options in their groups, and its examples."""
+
+    context_class = _Context
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What the line of usage has after the command: typer's has arguments in braces."""
+        arguments = (each for each in self.get_params(ctx) if isinstance(each, TyperArgument))
+        return ["[OPTIONS]", *(str(argument.metavar) for argument in arguments)]
+
+    def sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+        """By the title of each group: parameters with what they take, and their help.
+
+        The first are the arguments and the common options.
+        """
+        common = COMMANDS[self.name or ""].common
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], MORE: []}
+        for parameter in sorted(self.get_params(ctx), key=lambda each: _place(each, common)):
+            record = parameter.get_help_record(ctx)
+            if record is None or HELP_ALL in parameter.opts:
+                continue
+            title = getattr(parameter, "rich_help_panel", None) or (MORE if common else "Options")
+            if isinstance(parameter, TyperArgument):
+                title = "Arguments"
+            elif _place(parameter, common) < len(common) or parameter.name == "help":
+                title = "Options"
+            name = re.sub(r" <[^>]*>$", "", record[0])  # types of texts say nothing
+            sections.setdefault(title, []).append((name, record[1]))
+        return {title: rows for title, rows in sections.items() if rows}
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the common options or each group of all, and the examples."""
+        is_whole, count = ctx.meta.get(HELP_ALL) or not COMMANDS[self.name or ""].common, 0
+        for title, rows in self.sections(ctx).items():
+            if title not in FIRST and not is_whole:
+                count += len(rows)
+                continue
+            with formatter.section(title):
+                formatter.write_dl(rows)
+        if count:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"{count} more options: {ctx.command_path} {HELP_ALL}")
+        with formatter.section("Examples"):
+            for example in examples(ctx.command_path, self.name or ""):
+                parts = textwrap.wrap(
+                    example, formatter.width - 4, break_long_words=False, break_on_hyphens=False
+                )
+                formatter.write(textwrap.indent(" \\\n  ".join(parts), "  ") + "\n")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and keep values as texts, which the options records read: typer's own types load pydantic,
+        which takes longer than typer.
+
+        An argument too many is answered with the option that it may be meant for.
+        """
+        values, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
+        parameters = self.get_params(ctx)
+        arguments = [values.get(one.name) for one in parameters if isinstance(one, TyperArgument)]
+        is_verbose = getattr(ctx.obj, "verbose", False)
+        ctx.default_map = command_defaults(
+            self.name or "", arguments, values.get("policy"), is_verbose=is_verbose
+        )
+        for parameter in sorted(parameters, key=lambda one: not one.is_eager):
+            value, source = parameter.consume_value(ctx, values)
+            if isinstance(value, bool) or (value in (None, (), []) and parameter.required):
+                parameter.handle_parse_result(ctx, values, rest)  # it acts, or it is missing
+            elif parameter.expose_value:
+                ctx.set_parameter_source(parameter.name, source)
+                ctx.params[parameter.name] = () if value is None and parameter.multiple else value
+        if rest and not ctx.resilient_parsing:
+            has_target = any("--target" in one.opts for one in parameters)
+            hint = "; the target model is given by --target" if has_target else ""
+            ctx.fail(f"Got unexpected extra argument(s) ({' '.join(map(printable, rest))}){hint}")
+        ctx.args = rest
+        return rest
+
+
+def _place(parameter: Any, common: Sequence[str]) -> int:
+    return next((place for place, flag in enumerate(common) if flag in parameter.opts), len(common))
+
+
+def examples(path: str, name: str) -> list[str]:
+    """Whole command lines of a command, which stands at `path`, like `eaglectl inspect`."""
+    return [f"{path} {options}".rstrip() for options in COMMANDS[name].examples]
+
+
+def command_defaults(
+    command: str, arguments: Sequence[Any], policy: str | None = None, *, is_verbose: bool = False
+) -> Mapping[str, Any]:
+    """Values of a command's parameters that the command line may leave out, from the file `policy` if given.
+
+    A target and `assume` are named on stderr, as they decide what is judged and taken for trained; the
+    others where `is_verbose`. What lies in one of the command's `arguments` says nothing. Raises UsageError
+    for a file that is not as it should be.
+    """
+    here = current_folder()
+    places = (folder / name for folder in (here, *here.parents) for name in FILES)
+    if command not in READERS or not (policy or any(place.is_file() for place in places)):
+        return {}
+    from eaglectl.judge.rule import find_policy, ignored_file
+
+    judged = [text for one in arguments for text in ([one] if isinstance(one, str) else one or ())]
+    file = find_policy(policy, judged=judged)
+    values = {} if file is None else _parameters(file, command, is_verbose=is_verbose)
+    if policy is None and (ignored := ignored_file(judged)):
+        say(f"{ignored} is not read: it lies in a checkpoint or a download", sys.stderr)
+    return values
+
+
+def _parameters(file: "Policy", command: str, *, is_verbose: bool) -> dict[str, Any]:
+    keys = file.defaults
+    values: dict[str, Any] = {
+        "target": file.target,
+        "aux_layers": ",".join(map(str, keys.aux_layers or ())),
+        "aux_convention": keys.aux_convention,
+        "semantics": [f"{key}={value}" for key, value in keys.source_semantics.items()],
+        "assume": keys.assume,
+        "engines": list(file.engines) if command in WITH_ENGINES else (),
+    }
+    values = {name: value for name, value in values.items() if value}
+    shown = [
+        OPTIONS[name] if text is True else f"{OPTIONS[name]} {text}"
+        for name, value in values.items()
+        if is_verbose or name in ALWAYS_SHOWN
+        for text in (value if isinstance(value, list) else [value])
+    ]
+    if shown:
+        say(f"{file.origin} gives {' '.join(shown)}, where the command line says nothing else", sys.stderr)
+    return values
 
 
 def make_app(name: str | None) -> typer.Typer:
@@ -41,7 +253,7 @@ def make_app(name: str | None) -> typer.Typer:
         epilog=EXIT_LINE,
         add_help_option=False,  # typer loads pydantic for its own, and for completion
         add_completion=False,
-        context_settings={**HELP_OPTIONS, "terminal_width": terminal_width()},
+        context_settings=HELP_OPTIONS,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
@@ -50,22 +262,19 @@ def make_app(name: str | None) -> typer.Typer:
     app.callback()(common)
     for each, command in COMMANDS.items():
         module = import_module(f"eaglectl.commands.{each}.command") if name in (each, None) else None
-        function = _command(getattr(module, f"{each}_command", lambda: None))
-        app.command(each, cls=GroupedCommand, short_help=command.summary, epilog=COMMON)(function)
+        app.command(each, cls=GroupedCommand, short_help=command.summary, epilog=COMMON)(
+            _command(getattr(module, f"{each}_command", lambda: None))
+        )
     return app
 
 
-def print_help(context: typer.Context, is_asked: bool = True) -> None:
+def print_help(context: typer.Context, parameter: typer.CallbackParam, is_asked: bool) -> None:
     """Print the help of a command where it is asked for, and end it."""
     if is_asked:
+        context.meta[HELP_ALL] = HELP_ALL in parameter.opts
         for line in context.get_help().splitlines():
             say(line)
         raise typer.Exit
-
-
-def _print_all(context: typer.Context, is_asked: bool) -> None:
-    context.meta[HELP_ALL] = is_asked
-    print_help(context, is_asked)
 
 
 def _print_version(is_asked: bool) -> None:
@@ -89,15 +298,8 @@ def common(
         bool,
         typer.Option("-V", "--version", help="Print the version.", is_eager=True, callback=_print_version),
     ] = False,
-    install_completion: Annotated[
-        bool, typer.Option("--install-completion", help="Install completion for the current shell.")
-    ] = False,
     show_completion: Annotated[
-        bool,
-        typer.Option(
-            "--show-completion",
-            help="Show completion for the current shell, to copy it or customize the installation.",
-        ),
+        bool, typer.Option("--show-completion", help="Print the script that completes in bash, zsh or fish.")
     ] = False,
     help_: Annotated[
         bool,
@@ -121,7 +323,7 @@ def _restore(before: dict[str, str]) -> None:
 
 
 HelpAll = Annotated[
-    bool, typer.Option(HELP_ALL, help="Show all options and exit.", is_eager=True, callback=_print_all)
+    bool, typer.Option(HELP_ALL, help="Show all options and exit.", is_eager=True, callback=print_help)
 ]
 
 
@@ -130,22 +332,18 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
 
     `diff_command(context, options: DiffOptions)` is given `--target`, `--headers-only` and the others.
     """
-    parameters = inspect.signature(function).parameters
-    records = {
-        name: one.annotation
-        for name, one in parameters.items()
-        if isinstance(one.annotation, type) and issubclass(one.annotation, Options)
-    }
+    records: dict[str, type[Options]] = {}
     options: dict[str, Field] = {}
     shown: dict[str, inspect.Parameter] = {}
-    for name, parameter in parameters.items():
-        if name not in records:
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = parameter.annotation
+        if not (isinstance(kind, type) and issubclass(kind, Options)):
             shown[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             continue
-        for inner, option in options_of(records[name]).items():
+        records[name] = kind
+        for inner, option in options_of(kind).items():
             options.setdefault(inner, option)
             shown.setdefault(inner, _parameter(option))
-
     shown[HELP_ALL] = inspect.Parameter(
         "is_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll
     )
@@ -153,17 +351,18 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def run(context: typer.Context, *, is_all: bool, **values: Any) -> None:
         others = {name: value for name, value in values.items() if name not in options}
-        given = {name: options[name].of_text(values[name]) for name in options if _is_given(context, name)}
-        made_of = {name: made(record, others | given) for name, record in records.items()}
-        function(context, **others, **made_of)
+        sources = {name: context.get_parameter_source(name) for name in options}
+        given = {
+            name: options[name].of_text(values[name])
+            for name, source in sources.items()
+            if source is not None and source.name != "DEFAULT"
+        }
+        function(
+            context, **others, **{name: made(record, others | given) for name, record in records.items()}
+        )
 
     run.__signature__ = inspect.Signature(list(shown.values()))  # type: ignore[attr-defined]
     return run
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
 
 
 def _parameter(field: Field) -> inspect.Parameter:

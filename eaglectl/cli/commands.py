@@ -23,7 +23,11 @@ class Command(Struct, frozen=True):
 # exit code, what it means, and what a pipeline does
 EXITS = (
     ("0", "done, and nothing found", "goes on"),
-    ("1", "findings: a rule failed, drafters differ, the gate or the smoke test did not pass", "stops"),
+    (
+        "1",
+        "findings: a rule failed, drafters differ, a gate or smoke test did not pass (of `inspect` 0)",
+        "stops",
+    ),
     (
         "2",
         "the call is wrong, or a question has to be answered first; the message names the option",
@@ -39,8 +43,8 @@ EXITS = (
     ("130", "interrupted", "tries again"),
 )
 EXIT_LINE = (
-    "Exit codes: 0 fine, 1 findings, 2 the call is wrong or a question is open, 3 could not look (or `update"
-    " eaglectl`, in its words), 70 a fault of eaglectl."
+    "Exit codes: 0 fine, 1 findings (`inspect` only tells them: 0), 2 the call is wrong or a question open,"
+    " 3 could not look (or `update eaglectl`, in its words), 70 a fault of eaglectl."
 )
 
 
@@ -67,7 +71,7 @@ COMMANDS: Mapping[str, Command] = {
             "my-drafter --target my-target --json",
         ),
         _flags(
-            "--target --engine --tensors --aux-layers --aux-convention --source-semantics "
+            "--target --engine --aux-layers --aux-convention --source-semantics "
             "--assume-defaults --json --page"
         ),
     ),
@@ -89,7 +93,7 @@ COMMANDS: Mapping[str, Command] = {
             "my-drafter --target my-target --sample 100 -o statistics",
         ),
         _flags(
-            "--out --target --prompts --run-in --answer-tokens --states --aux-layers "
+            "--out --target --prompts --run-in --answer-tokens --aux-layers "
             "--source-semantics --assume-defaults --force --json"
         ),
     ),

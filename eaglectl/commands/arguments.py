@@ -1,31 +1,20 @@
 """Arguments and options that several commands share, their exit codes, and the output of results."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eaglectl.commands.completion import offering
-from eaglectl.options import TARGET, Option
 from eaglectl.terminal import OutputSettings, emit, say
-from eaglectl.verdicts import CheckVerdict, DiffVerdict
+from eaglectl.verdicts import FirstWord, first_word
 
 if TYPE_CHECKING:
+    from eaglectl.judge.rule import Policy
     from eaglectl.report.output_files import Outputs
     from eaglectl.report.section import Outline
-
-# by the text of a verdict; CheckVerdict, DiffVerdict and VerifyVerdict spell alike what they share
-EXIT_CODES: Mapping[str, int] = {
-    CheckVerdict.PASS: 0,
-    CheckVerdict.SKIPPED: 0,
-    DiffVerdict.EQUAL: 0,
-    DiffVerdict.SAME_HEADERS: 0,
-    CheckVerdict.FAIL: 1,
-    DiffVerdict.DIFFERS: 1,
-    CheckVerdict.COULD_NOT_LOOK: 3,
-}
-
 
 offered = offering("checkpoints")
 Source = Annotated[
@@ -47,21 +36,26 @@ RunTarget = Annotated[
         autocompletion=offered,
     ),
 ]
-Target = Annotated[
-    str | None,
-    typer.Option("--target", metavar="MODEL", help=TARGET.help, autocompletion=offered),
-]
-# of commands whose document has one result, or a list of several
-JSON_VERSION = Option("Of the JSON document: 1, or 2, which has a list for one SOURCE too.", least=1, most=2)
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Page = Annotated[
     str | None,
     typer.Option(
         "--page",
         metavar="FILE.html",
-        help="Write what the terminal shows as one self-contained HTML file too; as an image to FILE.svg.",
+        help="Write what the terminal shows as one self-contained HTML file too.",
     ),
 ]
+
+
+def policy_of(policy: "str | Policy | None", judged: Sequence[str], *, is_told: bool = False) -> "Policy":
+    """The policy of the file that --policy names, else of the nearest one, which is told where `is_told`."""
+    from eaglectl.judge import rule
+
+    path = policy if isinstance(policy, str) else None
+    read = rule.read_policy(path, judged=judged)
+    if is_told and path is None and read != rule.Policy():
+        say(f"{read.origin} gives the policy", sys.stderr)
+    return read
 
 
 def print_trust(trust_remote_code: bool) -> None:
@@ -79,7 +73,7 @@ def show(settings: OutputSettings, outline: "Outline") -> None:
 
 def print_json(document: Any) -> None:
     """Print one JSON document to stdout."""
-    from eaglectl.report.documents.document import as_json
+    from eaglectl.report.documents import as_json
 
     emit(as_json(document))
 
@@ -93,14 +87,13 @@ def page_file(page: str | None, outputs: "Outputs" = ()) -> Path | None:
     return parse_page(page, outputs)
 
 
-def write_page(file: Path | None, *results: Any, **shown: Any) -> None:
-    """Write the page of results where one is asked for; `shown` is as in `render_page`."""
+def write_page(file: Path | None, *results: Any) -> None:
+    """Write the page of results where one is asked for."""
     if file:
         from eaglectl.report import output_files
-        from eaglectl.report.outlines import render_page
+        from eaglectl.report.documents import render_page
 
-        is_svg = file.suffix.lower() == ".svg"
-        output_files.write_page(file, render_page(*results, is_svg=is_svg, **shown))
+        output_files.write_report("--page", file, render_page(*results), "page")
 
 
 def print_result(
@@ -115,7 +108,7 @@ def print_result(
     if is_json:
         emit(result.to_json())
     else:
-        from eaglectl.report.outlines import outline as outline_of
+        from eaglectl.report.documents import outline as outline_of
 
         show(settings, outline or outline_of([result]))
     write_page(page, result)
@@ -123,5 +116,5 @@ def print_result(
 
 def exit_by(verdict: str) -> None:
     """End the command with the exit code of a verdict."""
-    if code := EXIT_CODES[verdict]:
+    if code := {FirstWord.FAIL: 1, FirstWord.COULD_NOT_LOOK: 3}.get(first_word(verdict)):
         raise typer.Exit(code)

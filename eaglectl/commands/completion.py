@@ -1,43 +1,46 @@
-"""What a shell is offered as values of options and arguments."""
+"""Completion in bash, zsh and fish: what is offered as values of options and arguments, and the scripts.
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+A script asks `eaglectl` how a line goes on as typer's script of fish does: a value a line, with its help
+behind a tab. typer's own scripts lose what bash splits at `=` and `:`, and what follows `--option=`. Names of
+files are the shell's to complete and to quote: nothing that is answered comes from a disk.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-# an engine with the sign after which a release follows, like `vllm>=` and `vllm>=0.22,<`
-RANGE = re.compile(r"([a-z.]+).*[=<>!~]")
+from eaglectl.errors import UsageError
+from eaglectl.terminal import emit
 
 
 def offering(kind: str) -> Callable[[str], list[str]]:
     """What typer asks for the values of a kind, or of a text like "on|off".
 
-    It leaves out what begins otherwise than was typed.
+    It leaves out what begins otherwise than was typed. Files and folders are the shell's own to offer.
     """
 
-    def complete(incomplete: str) -> list[str]:
-        return list(_values(kind, incomplete))
+    def complete(_: str) -> list[str]:
+        return list(_values(kind))
 
     return complete
 
 
-def _values(kind: str, typed: str) -> Iterable[str]:
+def _values(kind: str) -> Iterable[str]:
     match kind:
         case "engines" | "every engine":
-            return _engines(typed, has_releases=kind == "engines")
+            return _engines(has_releases=kind == "engines")
         case "runners":
             return ("vllm", "sglang", "reference", "http://")
         case "rules":
-            from eaglectl.judge.rules import rules
+            from eaglectl.judge.rule import rules
 
             return (name for rule in rules() for name in (rule.id, rule.name))
         case "layouts" | "semantics" | "readings":
             return _of_formats(kind)
         case "formats" | "outputs":
-            from eaglectl.report.ci.outputs import FORMATS
+            from eaglectl.report.output_files import FORMATS
 
             return FORMATS if kind == "formats" else (f"{name}=" for name in FORMATS)
-        case "files" | "folders" | "checkpoints":
-            return _files(kind, typed)
     return kind.split("|") if "|" in kind else ()
 
 
@@ -51,48 +54,80 @@ def _of_formats(kind: str) -> Iterable[str]:
             return (format.name for format in FORMATS if format.layout)
         case "readings":
             return (f"{key}=" for key in READINGS)
-    known = known_semantics().items()
-    return (f"{key}={value}" for key, values in known for value in values or ("",))
+    return (f"{key}={value}" for key, values in known_semantics().items() for value in values or ("",))
 
 
-def _engines(typed: str, *, has_releases: bool) -> Iterator[str]:
-    """The engines, and each with every release that is known; in a range, what stands after its last sign."""
+def _engines(*, has_releases: bool) -> Iterator[str]:
     from eaglectl.engines.behaviour import unversioned
     from eaglectl.engines.registry import ENGINES
 
-    before = RANGE.match(typed)
     for name, engine in ENGINES.items():
-        if before is None:
-            yield name
-        if has_releases and (before is None or before[1] == name):
-            start = before[0] if before else f"{name}=="
-            yield from (f"{start}{release}" for release in reversed(engine.releases))
+        yield name
+        if has_releases:
+            yield from (f"{name}=={release}" for release in reversed(engine.releases))
     if not has_releases:
         yield from unversioned()["engines"]
 
 
-def _files(kind: str, typed: str) -> Iterator[str]:
-    """Files or folders that begin as what was typed; checkpoints, and repositories of the Hub's cache."""
-    from eaglectl.files.hub_requests import load_client
-    from eaglectl.files.layout import is_checkpoint
+ASK = "env _EAGLECTL_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args"
+BASH = r"""# in ~/.bashrc: eval "$(eaglectl --show-completion bash)"
+_eaglectl_completion() {
+    local line="${COMP_LINE:0:COMP_POINT}" before="" reply
+    local typed="${line##*[[:space:]]}"
+    [[ $typed == --*=* ]] && typed="${typed#*=}"
+    # bash replaces what follows the last = or : alone, outside of quotes
+    [[ $typed != [\'\"]* && $COMP_WORDBREAKS == *=* ]] && before="${typed%"${typed##*[=:]}"}"
+    COMPREPLY=()
+    while IFS= read -r reply; do
+        [[ $reply ]] && COMPREPLY+=("${reply#"$before"}")
+    done < <(ASK _TYPER_COMPLETE_ARGS="$line" "$1" 2>/dev/null | cut -f 1)
+    [[ ${#COMPREPLY[@]} == 1 && $COMPREPLY == *= ]] && compopt -o nospace
+    return 0
+}
+complete -o default -F _eaglectl_completion eaglectl
+""".replace("ASK", ASK)
+ZSH = f"""\
+# in ~/.zshrc, behind compinit: eval "$(eaglectl --show-completion zsh)"
+_eaglectl() {{
+    local line value
+    local -a values shown open open_shown
+    for line in "${{(@f)$({ASK} _TYPER_COMPLETE_ARGS="${{words[1,CURRENT]}}" "$words[1]" 2>/dev/null)}}"; do
+        value="${{line%%$'\\t'*}}"
+        [[ -n $value ]] || continue
+        if [[ $value == *= ]]; then
+            open+=("$value") open_shown+=("${{line/$'\\t'/  }}")
+        else
+            values+=("$value") shown+=("${{line/$'\\t'/  }}")
+        fi
+    done
+    compset -P '--[a-z0-9-]##='
+    if (( $#values + $#open == 0 )); then
+        _files
+        return
+    fi
+    compadd -l -d shown -a values
+    compadd -l -S '' -d open_shown -a open
+}}
+compdef _eaglectl eaglectl
+"""
+FISH = f"""\
+# in ~/.config/fish/config.fish: eaglectl --show-completion fish | source
+function __eaglectl_complete
+    set -l typed (commandline -ct)
+    set -l before (string match -r -- '^--[a-z0-9-]+=' $typed)
+    for reply in ({ASK} _TYPER_COMPLETE_ARGS=(commandline -cp) eaglectl 2>/dev/null)
+        test -n "$reply"; and echo -- "$before$reply"
+    end
+end
+complete --command eaglectl --arguments '(__eaglectl_complete)'
+"""
+SCRIPTS: Mapping[str, str] = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
-    for path in _paths(typed):
-        folder = path.expanduser()
-        if folder.is_dir():
-            yield str(path) if kind == "checkpoints" and is_checkpoint(folder) else f"{path}/"
-        elif kind == "files":
-            yield str(path)
-    has_folder = "/" in typed.removeprefix("./") and Path(typed).parent.expanduser().is_dir()
-    if kind == "checkpoints" and not has_folder:
-        for path in _paths(f"{load_client().constants.HF_HUB_CACHE}/"):
-            if path.name.startswith("models--"):
-                yield path.name.removeprefix("models--").replace("--", "/")
 
-
-def _paths(typed: str) -> list[Path]:
-    folder = Path(typed) if typed.endswith("/") else Path(typed).parent
-    try:
-        names = sorted(path.name for path in folder.expanduser().iterdir())
-    except (OSError, RuntimeError):  # nobody's home folder
-        return []
-    return [folder / name for name in names if name.isprintable() and not name.startswith(".")]
+def show_completion(word: str) -> None:
+    """Print the script of the shell `word`, by default the one of $SHELL. Raises UsageError for another."""
+    shell, known = word or Path(os.environ.get("SHELL", "")).name, ", ".join(SCRIPTS)
+    if shell not in SCRIPTS:
+        given = f"--show-completion {word}" if word else "--show-completion, and SHELL names none"
+        raise UsageError(f"{given}: a shell of {known} was expected: `eaglectl --show-completion bash`")
+    emit(SCRIPTS[shell].rstrip("\n"))

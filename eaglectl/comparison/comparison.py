@@ -1,19 +1,64 @@
-"""A comparison as a value: facts, tensors and spelling of two drafters, A and B."""
+"""Two drafters, A and B: what each means, the tensors by canonical name, and how the files are written.
 
-from collections.abc import Mapping, Sequence
+A fact that one file leaves open is never equal to a stated one. Draft vocabularies are compared as target
+tokens, from offsets or absolute ids, in any order. Data are read block by block.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from math import isfinite, prod, sqrt
 from typing import Annotated, Any
 
+import numpy as np
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
-from eaglectl.base import Count, Digest, Result
-from eaglectl.drafter.drafter import Drafter, Target
+from eaglectl.base import Count, Result
+from eaglectl.conversion.rewriting import encoded, in_ascending_order, join_absorbed
+from eaglectl.drafter.drafter import TRAINING_DEFAULT, AuxLayers, Drafter, Feature, Rope, Target
+from eaglectl.drafter.tensors import (
+    Absorbed,
+    Computed,
+    Dimensions,
+    Segment,
+    Tensor,
+    as_int64,
+    numbers,
+    read_vocabulary,
+)
+from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.header import DTYPE_BITS
+from eaglectl.files.hub import HubSource
+from eaglectl.files.layout import VOCABULARY_PICKLES
+from eaglectl.files.source import FolderSource, PinnedSource
+from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.config_keys import Keys, mask_token
 from eaglectl.formats.format import Answers
+from eaglectl.judge.samples import FLOAT_FORMATS
+from eaglectl.judge.scanning import Floats, as_floats
+from eaglectl.progress import ByteCounter, OnProgress
+from eaglectl.text import listed
 from eaglectl.verdicts import DiffVerdict, FactState, TensorState
 
-# rows of lm_head in A and in B that are of one token
-SharedRows = Sequence[tuple[int, int]]
+# defaults of a scaling (transformers 5.19 modeling_rope_utils.py, vLLM 0.32.0 yarn_scaling_rope.py)
+YARN: Mapping[str, float] = {"beta_fast": 32, "beta_slow": 1}
+SLIDING = ("sliding_window", "layer_types")
+# facts that are left out where neither drafter has them, and those of MLA alone
+OF_SOME = Dimensions.__struct_fields__
+OF_MLA = ("rope_interleave", "rope_factors")
+DEPTH = "the default depends on the target's depth; pass --target"
+WRITTEN_ALIKE = "neither file says what {}, and both are written alike"
+DRAFT_TOKENS = "draft_tokens"
+CONVENTIONS = {"boundary": "boundaries", "output": "outputs of layers", None: "of unknown meaning"}
+MAPS = ("d2t", "t2d")  # compared as the tokens that they mean
 SAME = (TensorState.EQUAL, TensorState.ZEROS, TensorState.NOT_COMPARED)
+HEAD = "lm_head.weight"
+# bytes, and numbers at a time; as float64 these take eight bytes each
+BLOCK, NUMBER_BLOCK = 4 << 20, 128 << 10
+# a tensor's data in blocks of so many bytes
+Blocks = Callable[[int], Iterator[bytes]]
 
 
 class Side(Struct, frozen=True):
@@ -40,24 +85,13 @@ class Fact(Struct, frozen=True):
 
 
 class TensorSide(Struct, frozen=True):
-    """A canonical tensor of A or B.
-
-    `origin` are the names of the stored tensors that it is made of; digests None: it was not read.
-    """
+    """A canonical tensor of A or B; `origin` are the names of the stored tensors that it is made of."""
 
     dtype: str
     shape: tuple[Count, ...]
     origin: Annotated[tuple[str, ...], Meta(description="Names in the file that the tensor is made of")] = (
         field(name="from")
     )
-    sha256: Annotated[
-        Digest | None,
-        Meta(
-            description="Of the tensor's data; null where it was not read: with --headers-only, or in files"
-            " that are known to be the same on both sides"
-        ),
-    ] = None
-    blake3: Annotated[Digest | None, Meta(description="The same, as eaglectl.json states it")] = None
 
 
 class Numbers(Struct, frozen=True):
@@ -108,36 +142,23 @@ class TensorPair(Struct, frozen=True):
         return self.state not in SAME
 
 
-class KeyPair(Struct, frozen=True):
-    """A config key that differs; None where it is absent or null, which mean the same."""
+class Written(Struct, frozen=True):
+    """What is written differently: a config key, the names of a tensor, or another thing in words.
 
-    key: str
-    a: Annotated[Any, Meta(description="null where the key is absent, or null")]
-    b: Any
-
-
-class NamePair(Struct, frozen=True):
-    """A canonical tensor whose names in the files differ."""
+    A config key is None where it is absent or null, which mean the same.
+    """
 
     name: str
-    a: tuple[str, ...]
-    b: tuple[str, ...]
-
-
-class Remark(Struct, frozen=True):
-    """Another difference in how the files are written, in words."""
-
-    about: str
-    a: str
-    b: str
+    a: Annotated[Any, Meta(description="null where a config key is absent, or null")]
+    b: Any
 
 
 class Spelling(Struct, frozen=True):
     """How the files of A and B differ; none of it makes them different drafters."""
 
-    remarks: tuple[Remark, ...]
-    names: tuple[NamePair, ...]
-    keys: tuple[KeyPair, ...] = field(name="config")
+    remarks: tuple[Written, ...]
+    names: tuple[Written, ...]
+    keys: tuple[Written, ...] = field(name="config")
 
     @property
     def differs(self) -> bool:
@@ -178,3 +199,417 @@ class Comparison(Result, frozen=True):
         if FactState.UNKNOWN in states:
             return DiffVerdict.COULD_NOT_LOOK
         return DiffVerdict.EQUAL if self.has_values else DiffVerdict.SAME_HEADERS
+
+
+def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
+    """Every fact but the draft vocabulary, which is tensor data."""
+    values_b, is_mla = _values(b.drafter), "MLA" in (a.drafter.dims.attention, b.drafter.dims.attention)
+    judged = {"norm_output": _norm_output(a, b), "boundaries": _boundaries(a, b)}
+    if judged["norm_output"]:
+        judged["eagle"] = judged["norm_output"][0], "norm_output decides it"
+    for name, value in _values(a.drafter).items():
+        other = values_b[name]
+        is_of_both = name not in OF_SOME or (value, other) != (None, None)
+        if is_of_both and (is_mla or name not in OF_MLA):
+            state = FactState.EQUAL if value == other else FactState.DIFFERS
+            yield Fact(name, value, other, *(judged.get(name) or (state, "")))
+
+
+def _values(drafter: Drafter) -> dict[str, Any]:
+    dims, norms, rope, features = drafter.dims, drafter.norms, drafter.rope, drafter.features()
+    carried = {key: value for key, value in drafter.carried.items() if value is not None}
+    is_sliding = Feature.SLIDING_WINDOW in features
+    return {
+        "kind": drafter.kind,
+        "eagle": drafter.version,
+        "boundaries": _shown(drafter.aux),
+        "fc_norm": norms.fc_norm,
+        "norm_output": norms.norm_output,
+        "norm_before_fc": norms.norm_before_fc,
+        "norm_before_residual": norms.norm_before_residual,
+        "attention": dims.attention,
+        **{name: getattr(dims, name) or None for name in OF_SOME},
+        "rope_theta": rope.theta,
+        "rope_scaling": _scaling(rope),
+        "rope_interleave": rope.is_interleaved,
+        "rope_factors": list(rope.mla_factors),
+        "partial_rotary_factor": (rope.scaling or {}).get("partial_rotary_factor")
+        or carried.get("partial_rotary_factor", 1.0),
+        **drafter.settings,
+        "sliding_window": {key: carried.get(key) for key in SLIDING} if is_sliding else None,
+        "mask_token_id": mask_token(carried) if Feature.PARALLEL in features else None,
+        "logit_scale": carried.get("logit_scale", 1.0),
+        "quantisation": drafter.quantisation,
+    }
+
+
+def _scaling(rope: Rope) -> Mapping[str, Any] | None:
+    stated = {
+        key: value
+        for key, value in (rope.scaling or {}).items()
+        if value is not None and key != "partial_rotary_factor"
+    }
+    if stated.get("rope_type", "default") == "default" and len(stated) <= 1:
+        return None
+    return {**YARN, **stated} if stated.get("rope_type") == "yarn" else stated
+
+
+def _norm_output(a: Side, b: Side) -> tuple[FactState, str] | None:
+    values = a.drafter.norms.norm_output, b.drafter.norms.norm_output
+    if None not in values:
+        return None
+    stated = [Keys(side.flat).value("norm_output") for side in (a, b)]
+    is_alike = values[0] is values[1] and stated[0] == stated[1]
+    if is_alike and a.drafter.producer == b.drafter.producer:
+        return FactState.EQUAL, WRITTEN_ALIKE.format("was trained")
+    return FactState.UNKNOWN, "; ".join(questions(a, b, ("norm_output",)))
+
+
+def questions(a: Side, b: Side, subjects: Collection[str]) -> Iterator[str]:
+    """The open questions on `subjects`, each once, with the sides that have it."""
+    sides: dict[str, list[str]] = {}
+    for name, side in (("A", a), ("B", b)):
+        for note in side.drafter.notes_at("question"):
+            if note.about in subjects:
+                sides.setdefault(note.text, []).append(name)
+    return (f"{' and '.join(names)}: {text}" for text, names in sides.items())
+
+
+def _boundaries(a: Side, b: Side) -> tuple[FactState, str] | None:
+    aux_a, aux_b = a.drafter.aux, b.drafter.aux
+    if aux_a.boundaries is not None and aux_b.boundaries is not None:
+        return None
+    if aux_a.is_default and aux_b.is_default:
+        return FactState.EQUAL, ""
+    is_one_default = aux_a.is_default == aux_b.is_default and aux_a.boundaries is aux_b.boundaries
+    if a.drafter.producer == b.drafter.producer and is_one_default and aux_a.ids == aux_b.ids:
+        return FactState.EQUAL, WRITTEN_ALIKE.format("its ids mean")
+    known = aux_a.boundaries or aux_b.boundaries
+    if known and (aux_a.is_default or aux_b.is_default) and not TRAINING_DEFAULT.may_be(known):
+        return FactState.DIFFERS, "in every way of reading them"
+    return FactState.UNKNOWN, "; ".join(
+        [*questions(a, b, ("aux layers",)), *[DEPTH] * (aux_a.is_default or aux_b.is_default)]
+    )
+
+
+def _shown(aux: AuxLayers) -> Any:
+    if aux.boundaries is not None:
+        return list(aux.boundaries)
+    if aux.is_default:
+        return TRAINING_DEFAULT.terms
+    return f"ids {', '.join(map(str, aux.ids))}, of unknown meaning" if aux.ids else "not stated"
+
+
+class VocabularyReading(Struct, frozen=True):
+    """What d2t and t2d of one side may mean, as lists of target tokens.
+
+    There is one list where the meaning is known, and none where the maps are broken. `how` explains that.
+    `is_absent`: the files hold no map. `raw` are the stored integers as bytes.
+    """
+
+    lists: tuple[tuple[int, ...], ...]
+    how: str
+    raw: tuple[bytes | None, ...]
+    is_absent: bool = False
+
+    @property
+    def tokens(self) -> tuple[int, ...] | None:
+        """The target token of each draft token, where it is known."""
+        return self.lists[0] if len(self.lists) == 1 else None
+
+
+def read_tokens(side: Side, answer: str | None) -> VocabularyReading:
+    """The draft vocabulary; `answer` ("offset", "absolute") decides a d2t that fits as both.
+
+    Raises UnreadableError.
+    """
+    drafter, source = side.drafter, side.checkpoint.source
+    maps = [drafter.tensors.get(name) for name in MAPS]
+    if not any(maps) and not drafter.has_reduced_vocabulary:
+        return VocabularyReading(
+            (tuple(range(drafter.dims.vocab)),), "no map: all tokens, in their order", (None, None)
+        )
+    raw = tuple(None if tensor is None else side.checkpoint.read(tensor.stored[0]) for tensor in maps)
+    if maps[0] is None and (maps[1] is None or by_name(drafter.producer).has_unordered_rows):
+        # pickles beside the weights are compared as bytes
+        beside = [name for name in VOCABULARY_PICKLES if name in source.names()]
+        where = f"; {beside[0]} holds it, a pickle, which `convert` alone opens" if beside else ""
+        return VocabularyReading(
+            (), f"d2t is missing{where}", (*raw, *map(source.read, beside)), is_absent=True
+        )
+    try:
+        return _from_maps(drafter, maps, raw, answer)
+    except RefusedError as error:
+        return VocabularyReading((), str(error), raw)
+
+
+def _from_maps(
+    drafter: Drafter, maps: Sequence[Tensor | None], raw: Sequence[bytes | None], answer: str | None
+) -> VocabularyReading:
+    d2t, t2d = (
+        None if tensor is None else numbers(tensor.name, tensor.dtype, data or b"")
+        for tensor, data in zip(maps, raw, strict=True)
+    )
+    stored = tuple(None if value is None else as_int64(value) for value in (d2t, t2d))
+    read_as = partial(read_vocabulary, d2t, t2d, drafter.dims.draft_vocab, drafter.dims.vocab)
+    try:
+        only = read_as(None)
+    except UsageError as error:  # d2t fits as both
+        if answer is None:
+            both = tuple(read_as(meaning).targets for meaning in ("offset", "absolute"))
+            return VocabularyReading(both, str(error), stored)
+        only = read_as(answer)
+    return VocabularyReading((only.targets,), only.how, stored)
+
+
+def compare_tokens(a: VocabularyReading, b: VocabularyReading, sizes: tuple[int, int]) -> Fact:
+    """Whether both propose the same tokens; `sizes` are the numbers of draft tokens."""
+    if a.tokens is None or b.tokens is None:
+        why = "; ".join(
+            f"{name}: {reading.how}" for name, reading in (("A", a), ("B", b)) if reading.tokens is None
+        )
+        size_a, size_b = (
+            f"{size} tokens{', not known which' * (reading.tokens is None)}"
+            for size, reading in zip(sizes, (a, b), strict=True)
+        )
+        return Fact(DRAFT_TOKENS, size_a, size_b, _unknown_state(a, b), why)
+    size_a, size_b = f"{len(a.tokens)} tokens", f"{len(b.tokens)} tokens"
+    only_a, only_b = set(a.tokens) - set(b.tokens), set(b.tokens) - set(a.tokens)
+    if not only_a and not only_b:
+        return Fact(DRAFT_TOKENS, size_a, size_b, FactState.EQUAL)
+    shown_a, shown_b = f"{size_a}, {len(only_a)} only here", f"{size_b}, {len(only_b)} only here"
+    return Fact(DRAFT_TOKENS, shown_a, shown_b, FactState.DIFFERS)
+
+
+def _unknown_state(a: VocabularyReading, b: VocabularyReading) -> FactState:
+    if a.is_absent == b.is_absent and a.raw == b.raw:
+        return FactState.EQUAL
+    if a.is_absent or b.is_absent:
+        t2d = a.raw[1], b.raw[1]
+        return FactState.DIFFERS if None not in t2d and t2d[0] != t2d[1] else FactState.UNKNOWN
+    return FactState.UNKNOWN if set(a.lists) & set(b.lists) else FactState.DIFFERS
+
+
+def head_rows(a: VocabularyReading, b: VocabularyReading) -> list[int] | None:
+    """The row of B's lm_head for each of A's where both have the same tokens in two orders; else None."""
+    if a.tokens is None or b.tokens is None or a.tokens == b.tokens or set(a.tokens) != set(b.tokens):
+        return None
+    rows = {token: row for row, token in enumerate(b.tokens)}
+    return [rows[token] for token in a.tokens]
+
+
+def token_remarks(a: VocabularyReading, b: VocabularyReading) -> Iterator[Written]:
+    """How the same tokens are written differently."""
+    if a.tokens is not None and b.tokens is not None and set(a.tokens) == set(b.tokens):
+        words = [reading.how.removesuffix(", as t2d confirms") for reading in (a, b)]
+        if a.tokens != b.tokens:
+            words[1] += ", in another order, by which lm_head's rows are compared"
+        if words[0] != words[1]:
+            yield Written("draft tokens", *words)
+
+
+def tensors_of(side: Side) -> dict[str, Tensor]:
+    """Canonical tensors, and unknown tensors under their own names."""
+    tensors = {name: tensor for name, tensor in side.drafter.tensors.items() if name not in MAPS}
+    for name in side.drafter.unknown:
+        stored = side.checkpoint.tensors[name]
+        tensors.setdefault(name, Tensor(name, stored.dtype, stored.shape, (Segment(name, 0, stored.nbytes),)))
+    return tensors
+
+
+def compare_spelling(a: Side, b: Side) -> Spelling:
+    """Every difference in how the files are written, but for the draft vocabulary's."""
+    words_a, words_b = _words(a), _words(b)
+    remarks = [
+        Written(about, text, words_b[about]) for about, text in words_a.items() if text != words_b[about]
+    ]
+    tensors_b = tensors_of(b)
+    names = [
+        Written(name, tensor.stored, tensors_b[name].stored)
+        for name, tensor in tensors_of(a).items()
+        if name in tensors_b and tensor.stored != tensors_b[name].stored
+    ]
+    keys_a, keys_b = dict(_flat(a.flat)), dict(_flat(b.flat))
+    keys = [
+        Written(key, keys_a.get(key), keys_b.get(key))
+        for key in dict.fromkeys((*keys_a, *keys_b))
+        if keys_a.get(key) != keys_b.get(key)
+    ]
+    return Spelling(tuple(remarks), tuple(names), tuple(keys))
+
+
+def _words(side: Side) -> dict[str, str]:
+    drafter, aux = side.drafter, side.drafter.aux
+    ids = f"{', '.join(map(str, aux.ids))} ({CONVENTIONS[aux.convention]})" if aux.ids else "none"
+    return {
+        "producer": by_name(drafter.producer).title,
+        "layer ids": ids,
+        "files": listed(side.checkpoint.weight_files),
+        "target": drafter.target.name or "not named",
+        "strays": listed(drafter.strays) or "none",
+    }
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys as "object.key"; null is left out, as it means the same as an absent key."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", value
+
+
+def in_one_order(a: Side, b: Side) -> tuple[Side, Side, tuple[str, ...]]:
+    """Both sides with fc's blocks by ascending boundary, where their orders differ; and notes."""
+    if a.drafter.aux.order == b.drafter.aux.order:
+        return a, b, ()
+    try:
+        ordered = [replace(side, drafter=in_ascending_order(side.drafter).drafter) for side in (a, b)]
+    except RefusedError as error:
+        return a, b, (f"fc is compared as stored, its blocks in two orders: {error}",)
+    return ordered[0], ordered[1], ()
+
+
+def pair_headers(a: Side, b: Side) -> Iterator[TensorPair]:
+    """Every pair by its headers, "not-compared" where they do not differ."""
+    tensors_a, tensors_b = tensors_of(a), tensors_of(b)
+    for name in dict.fromkeys((*tensors_a, *tensors_b)):
+        side_a, side_b = (
+            None if tensor is None else TensorSide(tensor.dtype, tensor.shape, tensor.stored)
+            for tensor in (tensors_a.get(name), tensors_b.get(name))
+        )
+        state = TensorState.NOT_COMPARED
+        if side_a is None or side_b is None:
+            state = TensorState.ONLY_A if side_b is None else TensorState.ONLY_B
+        elif side_a.shape != side_b.shape or side_a.dtype != side_b.dtype:
+            state = TensorState.SHAPE if side_a.shape != side_b.shape else TensorState.DTYPE
+        yield TensorPair(name, state, side_a, side_b)
+
+
+def compare_data(
+    a: Side, b: Side, rows: Sequence[int] | None, on_progress: OnProgress | None = None
+) -> Iterator[TensorPair]:
+    """Every pair with its data compared; `on_progress` is called with bytes of A. Raises UnreadableError.
+
+    `rows` (`head_rows`): those of B's lm_head in the order of A's tokens.
+    """
+    tensors_a, tensors_b = tensors_of(a), tensors_of(b)
+    if rows is not None and HEAD in tensors_b and tensors_b[HEAD].shape[:1] == (len(rows),):
+        tensors_b[HEAD] = tensors_b[HEAD].with_rows(rows)
+    pairs = list(pair_headers(a, b))
+    sizes = [_nbytes(tensors_a.get(pair.name) or tensors_b[pair.name]) for pair in pairs]
+    counter = ByteCounter(on_progress, "comparing", sum(sizes))
+    with _readable(a.checkpoint) as read_a, _readable(b.checkpoint) as read_b:
+        for pair, nbytes in zip(pairs, sizes, strict=True):
+            blocks_a = partial(_blocks, tensors_a[pair.name], read_a) if pair.a else None
+            blocks_b = partial(_blocks, tensors_b[pair.name], read_b) if pair.b else None
+            yield _with_data(pair, blocks_a, blocks_b)
+            counter.add(nbytes)
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return prod(tensor.shape) * DTYPE_BITS[tensor.dtype] // 8
+
+
+@contextmanager
+def _readable(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
+    """The checkpoint with its files on this machine, each opened once; those of the Hub are downloaded.
+
+    Raises UnreadableError, also for files in the Hub client's cache that are not what was downloaded.
+    """
+    source = checkpoint.source
+    if isinstance(source, HubSource):
+        source = source.downloaded()
+    assert isinstance(source, FolderSource)
+    source.check_cached(checkpoint.weight_files)
+    with PinnedSource(source.root, source.only) as pinned:
+        yield replace(checkpoint, source=pinned)
+
+
+def _blocks(tensor: Tensor, checkpoint: Checkpoint, size: int) -> Iterator[bytes]:
+    held = bytearray()
+    for part in _parts(tensor, checkpoint, size):
+        held += part
+        while len(held) >= size:
+            yield bytes(held[:size])
+            del held[:size]
+    if held:
+        yield bytes(held)
+
+
+def _parts(tensor: Tensor, checkpoint: Checkpoint, size: int) -> Iterator[bytes]:
+    match tensor.origin:
+        case Absorbed(w_kc, w_vc):
+            yield from join_absorbed(checkpoint, w_kc, w_vc)
+        case Computed():
+            yield from encoded(tensor, checkpoint)
+        case segments:
+            for segment in segments:
+                for start in range(segment.start, segment.stop, size):
+                    yield checkpoint.read(segment.stored, start, min(start + size, segment.stop))
+
+
+def _with_data(pair: TensorPair, a: Blocks | None, b: Blocks | None) -> TensorPair:
+    """The pair with its data compared.
+
+    A bias of zeros adds nothing: vLLM requires one beside q, k and v biases, and convert writes it.
+    """
+    if a is None or b is None:
+        side, content = pair.a or pair.b, a or b
+        if not (side and content and pair.name.endswith(".bias") and side.dtype in FLOAT_FORMATS):
+            return pair
+        if any(_numbers(side.dtype, block).any() for block in content(BLOCK)):
+            return pair
+        return replace(pair, state=TensorState.ZEROS, remark="zeros, which add nothing")
+    if pair.state == TensorState.SHAPE:
+        return pair
+    if pair.state == TensorState.NOT_COMPARED:
+        if all(block_a == block_b for block_a, block_b in zip(a(BLOCK), b(BLOCK), strict=True)):
+            return replace(pair, state=TensorState.EQUAL)
+        pair = replace(pair, state=TensorState.BYTES)
+    return replace(pair, numbers=_distance(pair, a, b))
+
+
+def _distance(pair: TensorPair, a: Blocks, b: Blocks) -> Numbers | None:
+    """How far two tensors of one shape are apart; None for dtypes that cannot be compared (packed ones)."""
+    assert pair.a is not None and pair.b is not None
+    dtypes, count = (pair.a.dtype, pair.b.dtype), prod(pair.a.shape)
+    widths = [DTYPE_BITS[dtype] // 8 for dtype in dtypes]
+    is_float, is_one_dtype = set(dtypes) <= set(FLOAT_FORMATS), dtypes[0] == dtypes[1]
+    if not widths[0] or not (is_float or is_one_dtype):
+        return None
+    differing = not_finite = 0
+    max_abs = squared_difference = squared_a = 0.0
+    for raw_a, raw_b in zip(a(NUMBER_BLOCK * widths[0]), b(NUMBER_BLOCK * widths[1]), strict=True):
+        if is_one_dtype:  # by their words: -0 is not 0, and a NaN equals itself
+            word = f"<u{widths[0]}"
+            differing += int(np.count_nonzero(np.frombuffer(raw_a, word) != np.frombuffer(raw_b, word)))
+        if not is_float:
+            continue
+        with np.errstate(all="ignore"):
+            numbers_a, numbers_b = _numbers(dtypes[0], raw_a), _numbers(dtypes[1], raw_b)
+            if not is_one_dtype:
+                is_same = (numbers_a == numbers_b) | (np.isnan(numbers_a) & np.isnan(numbers_b))
+                differing += int(np.count_nonzero(~is_same))
+            is_finite = np.isfinite(numbers_a) & np.isfinite(numbers_b)
+            not_finite += int(np.count_nonzero(~is_finite))
+            finite_a, difference = numbers_a[is_finite], (numbers_a - numbers_b)[is_finite]
+            squared_a += float(finite_a @ finite_a)
+            squared_difference += float(difference @ difference)
+            max_abs = max(max_abs, float(np.abs(difference).max(initial=0.0)))
+    if not is_float:
+        return Numbers(count, differing)
+    is_known = squared_a and isfinite(squared_a + squared_difference)
+    relative_rms = sqrt(squared_difference / squared_a) if is_known else None
+    return Numbers(count, differing, max_abs if isfinite(max_abs) else None, relative_rms, not_finite)
+
+
+def _numbers(dtype: str, raw: bytes) -> Floats:
+    """As float64, with NaN for words of 8-bit floats that are no finite number."""
+    with np.errstate(invalid="ignore"):
+        values = as_floats(dtype, raw)
+    form = FLOAT_FORMATS[dtype]
+    if form.width == 1:
+        words = np.frombuffer(raw, np.uint8)
+        values[((words & form.magnitude) >= form.limit) | (words == form.nan)] = np.nan
+    return values

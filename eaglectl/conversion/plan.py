@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -10,9 +11,10 @@ from msgspec.structs import replace
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment
 from eaglectl.files.checkpoint import Checkpoint
-from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.catalogue import by_name, default_format
 from eaglectl.formats.format import CheckpointSummary
-from eaglectl.formats.settling import doubt_entries, fact_record
+from eaglectl.formats.reader import doubt_entries, fact_record
+from eaglectl.options import ANSWERS, ENGINE, Option, Options
 
 FLOATS = ("BF16", "F16", "F32")
 ITEM_SIZE = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}  # bytes
@@ -156,8 +158,9 @@ class ConversionPlan(Struct, frozen=True):
     @property
     def identity(self) -> Mapping[str, Any]:
         """What eaglectl.json states of the drafter, by which files that leave it open are read."""
-        config = by_name(self.layout).flat(self.config)
-        summary = CheckpointSummary(config, tuple(step.name for step in self.steps), self.metadata)
+        summary = CheckpointSummary(
+            by_name(self.layout).flat(self.config), tuple(step.name for step in self.steps), self.metadata
+        )
         return {
             "eagle": self.drafter.version,
             "layout": self.layout,
@@ -167,10 +170,152 @@ class ConversionPlan(Struct, frozen=True):
 
     def completed(self, complete: Callable[[str], str]) -> "ConversionPlan":
         """The plan with whole commands in its notes, for who ran it; what is written says SOURCE."""
-        notes = tuple(note.completed(complete) for note in self.notes)
-        return replace(self, notes=notes, drafter=self.drafter.completed(complete))
+        return replace(
+            self,
+            notes=tuple(note.completed(complete) for note in self.notes),
+            drafter=self.drafter.completed(complete),
+        )
 
     @property
     def nbytes(self) -> int:
         """Bytes of tensor data in the output."""
         return sum(step.nbytes for step in self.steps)
+
+
+DEFAULT_LAYOUT = default_format().name
+FC_NORM_MODES = ("refit", "calibrated", "ones", "off")
+REWRITING = "MLA, pruning and other rewriting"
+WRITING = "Writing"
+
+
+def parse_reading(text: str) -> tuple[str, str]:
+    """KEY and VALUE of one --fix-reading; `exchanged` where only KEY is given."""
+    key, _, value = text.partition("=")
+    return key, value or "exchanged"
+
+
+class Pruning(Options, frozen=True):
+    """A draft vocabulary reduced to `size` tokens by the counts in a file; token ids in `kept` stay."""
+
+    size: Annotated[
+        int, Option("Keep only this many draft tokens, by --token-counts.", "--draft-vocab", group=REWRITING)
+    ]
+    counts: Annotated[
+        Path,
+        Option(
+            "How often each target token was seen: JSON, or lines of an id and a count.",
+            "--token-counts",
+            value="FILE",
+            group=REWRITING,
+            complete="files",
+        ),
+    ]
+    kept: tuple[int, ...] | None = None
+
+
+class UpgradeRecipe(Struct, frozen=True, eq=False):
+    """How EAGLE-3 becomes 3.1: the treatment of each switch, and the target's statistics.
+
+    `fc_norm` is one of FC_NORM_MODES, `statistics` are Statistics of the upgrade, or None.
+
+    `is_start`: the output is a trainer's start, not a drafter to serve (--init-only). `dtype`: the dtype that
+    is written, where it differs from the drafter's; scales are rounded to it.
+    """
+
+    fc_norm: str = "refit"
+    is_norm_output: bool = True
+    statistics: Any = None
+    is_start: bool = False
+    dtype: str | None = None
+
+
+DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+
+
+def _read_dtype(text: str) -> str:
+    if text not in DTYPES and text not in DTYPES.values():
+        raise ValueError("bfloat16, float16 or float32")
+    return DTYPES.get(text, text)
+
+
+class ConversionRequest(Options, frozen=True):
+    """What to write: the layout (None: the default), the EAGLE version (None: unchanged), and the changes.
+
+    `recipe` has what was measured for 3.1; `record` is added to eaglectl.json.
+    """
+
+    layout: Annotated[
+        str | None,
+        Option(
+            "The layout: vllm (the default, which the most engines accept), sglang, llama.cpp, speculators,"
+            " eagle, or a trainer's. An engine's is refused where none of its releases runs the output as"
+            " trained.",
+            "--for",
+            value="LAYOUT",
+            complete="layouts",
+        ),
+    ] = None
+    version: Annotated[
+        str | None,
+        Option(
+            "EAGLE version: 3 or 3.1. Left out, the version stays.",
+            "--to",
+            value="3|3.1",
+            choices=("3", "3.1"),
+        ),
+    ] = None
+    engines: Annotated[tuple[str, ...], ENGINE] = ()
+    drop: Annotated[
+        tuple[str, ...],
+        Option(
+            "A tensor without a place in a drafter that may be left behind.", value="TENSOR", group=ANSWERS
+        ),
+    ] = ()
+    dtype: Annotated[
+        str | None,
+        Option(
+            "Cast float tensors: bfloat16, float16 or float32. Never done unasked.",
+            value="bfloat16|float16|float32",
+            group=WRITING,
+            read=_read_dtype,
+        ),
+    ] = None
+    recipe: UpgradeRecipe | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+    rope_style: Annotated[
+        str | None,
+        Option(
+            "interleaved: reorder an MLA drafter's rotary rows that are paired by halves.",
+            value="interleaved",
+            group=REWRITING,
+        ),
+    ] = None
+    has_query_lora: Annotated[
+        bool,
+        Option(
+            "Write an MLA drafter's q_proj as q_a_proj and q_b_proj; nearly exact.",
+            "--mla-query-lora",
+            group=REWRITING,
+        ),
+    ] = False
+    pruning: Pruning | None = None
+    has_target_head: Annotated[
+        bool,
+        Option(
+            "Give a drafter without an lm_head, or with some rows of the target's, the target's (--target"
+            " with weights).",
+            "--materialize-lm-head",
+            group=REWRITING,
+        ),
+    ] = False
+    fixes: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "Repair tensors stored other than named, as `smoke --probe sensitivity` prints: KEY=VALUE.",
+            "--fix-reading",
+            value="KEY=VALUE",
+            group=REWRITING,
+            read=parse_reading,
+            complete="readings",
+        ),
+    ] = ()

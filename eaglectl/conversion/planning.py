@@ -7,37 +7,49 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.conversion.plan import (
     CAST,
+    DEFAULT_LAYOUT,
     FLOATS,
     ITEM_SIZE,
     ConversionPlan,
+    ConversionRequest,
     GeneratedBytes,
     KeyChange,
     LeftBehind,
     Step,
     TransformedDrafter,
+    UpgradeRecipe,
 )
-from eaglectl.conversion.readings import TABLES, with_readings_fixed
-from eaglectl.conversion.request import DEFAULT_LAYOUT, ConversionRequest, UpgradeRecipe
+from eaglectl.conversion.readings import TABLES, draft_vocabulary, pruned, with_readings_fixed
 from eaglectl.conversion.rewriting import (
     HEAD,
+    TargetMatrix,
+    TargetRotation,
     in_ascending_order,
     rewritten_attention,
     with_head,
     with_one_norm,
     with_rotation,
     with_whole_head,
-    without_solved_problems,
 )
 from eaglectl.conversion.upgrade import at_version
-from eaglectl.conversion.vocabulary import draft_vocabulary, pruned
-from eaglectl.drafter.boundaries import TRAINING_DEFAULT
-from eaglectl.drafter.drafter import Drafter, Feature, Note, bias_feature
-from eaglectl.drafter.tensors import Absorbed, Computed, Segment, Tensor, is_quantised_part
-from eaglectl.drafter.vocabulary import ABSOLUTE, DraftVocabulary, as_int64, identity, offsets_record
+from eaglectl.drafter.drafter import TRAINING_DEFAULT, Drafter, Feature, Note, bias_feature
+from eaglectl.drafter.tensors import (
+    ABSOLUTE,
+    Absorbed,
+    Computed,
+    DraftVocabulary,
+    Segment,
+    Tensor,
+    as_int64,
+    identity,
+    is_quantised_part,
+    offsets_record,
+)
 from eaglectl.engines.sglang import ids_in
 from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
@@ -68,42 +80,70 @@ TRAINER_STATE = (
 REWRITTEN = (CONFIG, RECORD, SUMS, INDEX)
 
 
+class OtherFiles(Struct, frozen=True):
+    """Draft tokens of a trainer's side file, a target's head, and the rotation of a target."""
+
+    selected: Sequence[int] | None = None
+    head: TargetMatrix | None = None
+    rotation: TargetRotation | None = None
+
+
 def make_plan(
     checkpoint: Checkpoint,
     drafter: Drafter,
     request: ConversionRequest,
     answers: Answers,
-    selected: Sequence[int] | None = None,
+    others: OtherFiles | None = None,
 ) -> ConversionPlan:
-    """The plan that fulfils `request`; `selected` are the draft tokens of a trainer's side file.
+    """The plan that fulfils `request`.
 
     Raises UsageError for what must be asked, RefusedError for what cannot be done.
     """
-    name = request.layout or DEFAULT_LAYOUT
+    name, others = request.layout or DEFAULT_LAYOUT, others or OtherFiles()
     if name not in writable() or (layout := by_name(name).layout) is None:
         raise UsageError(f"--for {name} is not a layout; these are: {', '.join(writable())}")
     format = by_name(name)
-    changed, reasons = _transformed(checkpoint, drafter, format, layout, request)
-    vocabulary = draft_vocabulary(checkpoint, changed.drafter, answers, selected)
+    changed, reasons = _transformed(checkpoint, drafter, format, layout, request, others)
+    vocabulary = draft_vocabulary(checkpoint, changed.drafter, answers, others.selected)
     changed = replace(changed, notes=(*changed.notes, *_repair_notes(drafter, vocabulary)))
-    if request.head and (own := changed.drafter.tensors[HEAD].stored):
-        whole, vocabulary = with_whole_head(checkpoint, changed.drafter, vocabulary, request.head)
+    if others.head and (own := changed.drafter.tensors[HEAD].stored):
+        whole, vocabulary = with_whole_head(checkpoint, changed.drafter, vocabulary, others.head)
         changed = replace(changed, drafter=whole)
         reasons |= dict.fromkeys((*own, *TABLES), "of the target's head, now whole")
     if request.pruning:
         fewer, vocabulary = pruned(changed.drafter, vocabulary, request.pruning)
         changed = changed.then(fewer)
+    plan = _planned(checkpoint, changed, format, vocabulary, request, reasons)
+    return replace(plan, output=_read_back(plan, checkpoint.source))
+
+
+def _planned(
+    checkpoint: Checkpoint,
+    changed: TransformedDrafter,
+    format: Format,
+    vocabulary: DraftVocabulary,
+    request: ConversionRequest,
+    reasons: Mapping[str, str],
+) -> ConversionPlan:
+    """The plan of a drafter that is as it will be; its output is not read back yet."""
+    assert format.layout is not None
+    layout = format.layout
     drafter, record = changed.drafter, {**request.record, **changed.record}
     ids, id_notes = _ids(drafter, format, request.engines)
     steps = _tensor_steps(checkpoint, drafter, layout, vocabulary, request.dtype)
     if any(step.name == "d2t" for step in steps):
         record["d2t"] = offsets_record(vocabulary.offsets)
     # of the stored norms, the first dtype that a config can name is the config's
-    dtypes = [step.dtype for step in steps if step.stored and step.stored[0].endswith("norm.weight")]
-    config = write_config(drafter, format, model_class_of(drafter.tensors, drafter.dims), ids, dtypes)
+    config = write_config(
+        drafter,
+        format,
+        model_class_of(drafter.tensors, drafter.dims),
+        ids,
+        [step.dtype for step in steps if step.stored and step.stored[0].endswith("norm.weight")],
+    )
     check_numbers(config)
     copied, left_files = _side_files(checkpoint)
-    plan = ConversionPlan(
+    return ConversionPlan(
         source=printable(checkpoint.source.label),
         drafter=drafter,
         layout=format.name,
@@ -117,7 +157,6 @@ def make_plan(
         notes=(*changed.notes, *id_notes, *_layout_notes(drafter, format, layout, request)),
         record=record,
     )
-    return replace(plan, output=_read_back(plan, checkpoint.source))
 
 
 def _repair_notes(drafter: Drafter, vocabulary: DraftVocabulary) -> Iterator[Note]:
@@ -129,27 +168,21 @@ def _repair_notes(drafter: Drafter, vocabulary: DraftVocabulary) -> Iterator[Not
 
 
 def _transformed(
-    checkpoint: Checkpoint, drafter: Drafter, format: Format, layout: Layout, request: ConversionRequest
+    checkpoint: Checkpoint,
+    drafter: Drafter,
+    format: Format,
+    layout: Layout,
+    request: ConversionRequest,
+    others: OtherFiles,
 ) -> tuple[TransformedDrafter, dict[str, str]]:
     """The drafter after every transformation but pruning, and why tensors are left behind, by stored name."""
-    drafter = without_solved_problems(
-        _without_dropped(drafter, request.drop),
-        rope_style=request.rope_style,
-        has_query_lora=request.has_query_lora,
-        fixes=request.fixes,
-    )
+    drafter = without_solved_problems(drafter, request)
     _check_settled(drafter)
     changed = with_one_norm(checkpoint, drafter, layout)
     if request.fixes:  # they count aux states in ascending order
         changed = changed.then(in_ascending_order(changed.drafter))
         changed = changed.then(with_readings_fixed(changed.drafter, request.fixes))
-    attention = rewritten_attention(
-        checkpoint,
-        changed.drafter,
-        rope_style=request.rope_style,
-        has_query_lora=request.has_query_lora,
-        dtype=request.dtype,
-    )
+    attention = rewritten_attention(checkpoint, changed.drafter, request)
     drafter, missing = attention.drafter, _missing_features(attention.drafter, layout)
     zeros = {  # biases that the layout has no place for (C32)
         name: tensor.stored[0]
@@ -158,14 +191,20 @@ def _transformed(
     }
     kept = {name: tensor for name, tensor in drafter.tensors.items() if name not in zeros}
     drafter = replace(drafter, tensors=kept)
-    if request.head and HEAD not in drafter.tensors:
-        drafter = with_head(drafter, request.head)
+    if others.head and HEAD not in kept:
+        drafter = with_head(drafter, others.head)
     changed = changed.then(replace(attention, drafter=drafter))
-    recipe = replace(request.recipe or UpgradeRecipe(), dtype=request.dtype)
-    changed = changed.then(at_version(checkpoint, drafter, request.version, recipe))
+    changed = changed.then(
+        at_version(
+            checkpoint,
+            drafter,
+            request.version,
+            replace(request.recipe or UpgradeRecipe(), dtype=request.dtype),
+        )
+    )
     changed = changed.then(in_ascending_order(changed.drafter))
-    if request.rotation:
-        changed = changed.then(with_rotation(checkpoint, changed.drafter, request.rotation))
+    if others.rotation:
+        changed = changed.then(with_rotation(checkpoint, changed.drafter, others.rotation))
     _check_expressible(changed.drafter, format, layout, is_for_training=request.recipe is not None)
     reasons = dict.fromkeys(request.drop, "dropped as asked by --drop")
     reasons |= dict.fromkeys(zeros.values(), "all zeros, and this layout has no biases")
@@ -174,13 +213,11 @@ def _transformed(
 
 def _ids(
     drafter: Drafter, format: Format, engines: Sequence[str]
-) -> tuple[Mapping[str, Sequence[int]], tuple[Note, ...]]:
+) -> tuple[Mapping[str, Sequence[int]], list[Note]]:
     """Layer ids by their places in the layout. Raises where a required place has no ids for these layers."""
-    boundaries = drafter.aux.boundaries
+    boundaries, ids, notes = drafter.aux.boundaries, dict[str, Sequence[int]](), list[Note]()
     if boundaries is None:
-        return {}, ()
-    ids: dict[str, Sequence[int]] = {}
-    notes: list[Note] = []
+        return ids, notes
     for place in format.written_ids:
         is_atoms = place.key == NESTED_IDS and "atom" in engines  # which reads this key as boundaries
         try:
@@ -189,9 +226,8 @@ def _ids(
             if place.is_required:
                 raise
             if place.meaning == "output":
-                raise RefusedError(
-                    f"{format.title}: {error}; write it --for {default_format().name}"
-                ) from None
+                other = default_format().name
+                raise RefusedError(f"{format.title}: {error}; write it --for {other}") from None
             notes.append(
                 Note(
                     "warning",
@@ -199,7 +235,7 @@ def _ids(
                     f"{error}; without them SGLang captures its default layers, so this output is for vLLM",
                 )
             )
-    return ids, tuple(notes)
+    return ids, notes
 
 
 def _key_changes(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[KeyChange]:
@@ -215,12 +251,13 @@ def _layout_notes(
     drafter: Drafter, format: Format, layout: Layout, request: ConversionRequest
 ) -> Iterator[Note]:
     base, is_sectioned = drafter.rope.theta, "mrope_section" in (drafter.rope.scaling or {})
-    if layout.rope and base != layout.rope.base and not is_sectioned:
+    own = 10000.0 if layout.scalings is not None and not is_sectioned else base
+    if own != base:
         yield Note(
             "warning",
             "rope_theta",
-            f"{format.title}'s own code rotates with base {layout.rope.base:g} whatever is stated, and this"
-            f" drafter has {base:g}: engines rotate as written, and training would go on with another",
+            f"{format.title}'s own code rotates with base {own:g} whatever is stated, and this drafter has"
+            f" {base:g}: engines rotate as written, and training would go on with another",
         )
     if layout.needs_embedding and "embed_tokens.weight" not in drafter.tensors:
         yield Note("warning" if request.recipe else "note", "embed_tokens", layout.needs_embedding)
@@ -229,8 +266,9 @@ def _layout_notes(
         yield Note("warning", "training", text)
     if not drafter.has_reduced_vocabulary and "d2t" in drafter.tensors:
         text = "the full vocabulary's d2t and t2d are left out; vLLM from 0.30.0 on refuses them"
-        identity_text = "identity d2t and t2d are written, as this producer does"
-        yield Note("note", "d2t", identity_text if layout.has_identity_map else text)
+        if layout.has_identity_map:
+            text = "identity d2t and t2d are written, as this producer does"
+        yield Note("note", "d2t", text)
 
 
 def _check_settled(drafter: Drafter) -> None:
@@ -257,7 +295,7 @@ def _check_expressible(
         )
     reasons = {**WHY_NOT, **layout.cautions} if is_for_training else WHY_NOT
     why = "; ".join(f"{name}: {reasons[name]}" if name in reasons else name for name in missing)
-    limits, kind = layout.rope, (drafter.rope.scaling or {}).get("rope_type")
+    kind = (drafter.rope.scaling or {}).get("rope_type")
     other = _alternative(format.name)
     check(
         (missing, f"{format.title} cannot express this drafter ({why}){other}"),
@@ -270,7 +308,7 @@ def _check_expressible(
             f"{format.title} has no class for this drafter's attention{other}",
         ),
         (
-            limits and kind is not None and kind not in limits.scalings,
+            layout.scalings is not None and kind is not None and kind not in layout.scalings,
             f"{format.title} has no rope scaling {kind}: its code stops there{other}",
         ),
         error=RefusedError,
@@ -288,13 +326,11 @@ def _missing_features(drafter: Drafter, layout: Layout) -> frozenset[Feature]:
 
 
 def _read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafter]:
-    """The output as it will be read.
-
-    Raises RefusedError where that is another drafter, or a question.
+    """The output as it will be read. Raises RefusedError where that is another drafter, or a question.
 
     Without eaglectl.json, a fact that the layout leaves open is not a difference.
     """
-    title, other = by_name(plan.layout).title, _alternative(plan.layout)
+    words, other = f"written as {by_name(plan.layout).title}'s", _alternative(plan.layout)
     tensors = {
         step.name: StoredTensor(step.name, step.dtype, step.shape, SINGLE, 0, step.nbytes)
         for step in plan.steps
@@ -304,16 +340,12 @@ def _read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafte
         try:
             after = read_drafter(written, Answers(), plan.drafter.target)
         except EaglectlError as error:
-            raise RefusedError(
-                f"written as {title}'s, this drafter could not be read back ({error}){other}"
-            ) from None
+            raise RefusedError(f"{words}, this drafter could not be read back ({error}){other}") from None
         if differences := "; ".join(_differences(plan.drafter, after)):
-            raise RefusedError(
-                f"written as {title}'s, this drafter reads back as another: {differences}{other}"
-            )
+            raise RefusedError(f"{words}, this drafter reads back as another: {differences}{other}")
     if questions := after.notes_at("question"):
-        doubts = "; ".join(note.text.partition("; pass --")[0] for note in questions)
-        raise RefusedError(f"written as {title}'s, its files leave open what was trained: {doubts}{other}")
+        doubts = "; ".join(note.why for note in questions)
+        raise RefusedError(f"{words}, its files leave open what was trained: {doubts}{other}")
     return written, after
 
 
@@ -322,42 +354,61 @@ def _alternative(layout: str) -> str:
 
 
 def _differences(before: Drafter, after: Drafter) -> Iterator[str]:
-    if before.kind != after.kind:
-        yield f"{after.kind} for {before.kind}"
-    trained, read = before.aux.boundaries, after.aux.boundaries
-    if trained is not None and read is not None and trained != read:
-        yield f"its {after.producer} marks make the layers {list(read)}, and {list(trained)} were trained on"
-    for name in ("fc_norm", "norm_before_fc", "norm_output", "norm_before_residual", "hidden_twice"):
-        is_on, is_read = getattr(before.norms, name), getattr(after.norms, name)
-        if None not in (is_on, is_read) and is_on != is_read:
-            yield f"{name} {str(is_read).lower()} for {str(is_on).lower()}"
-    if before.dims != after.dims:
-        yield f"dimensions {after.dims} for {before.dims}"
-    if (before.rope.theta, before.rope.scaling) != (after.rope.theta, after.rope.scaling):
-        yield f"rope {after.rope} for {before.rope}"
+    trained, read = before.aux.boundaries or (), after.aux.boundaries or ()
+    switches = ("fc_norm", "norm_before_fc", "norm_output", "norm_before_residual", "hidden_twice")
+    norms = ((name, getattr(before.norms, name), getattr(after.norms, name)) for name in switches)
+    differences = (
+        (before.kind != after.kind, f"{after.kind} for {before.kind}"),
+        (
+            trained and read and trained != read,
+            f"its {after.producer} marks make the layers {list(read)}, and {list(trained)} were trained on",
+        ),
+        *(
+            (None not in (is_on, is_read) and is_on != is_read, f"{name} {is_read} for {is_on}".lower())
+            for name, is_on, is_read in norms
+        ),
+        (before.dims != after.dims, f"dimensions {after.dims} for {before.dims}"),
+        (
+            (before.rope.theta, before.rope.scaling) != (after.rope.theta, after.rope.scaling),
+            f"rope {after.rope} for {before.rope}",
+        ),
+    )
+    return (text for is_there, text in differences if is_there)
 
 
-def _without_dropped(drafter: Drafter, drop: Sequence[str]) -> Drafter:
-    """The drafter without the named tensors, which must be unknown or optional.
+def without_solved_problems(drafter: Drafter, request: ConversionRequest) -> Drafter:
+    """The drafter without the tensors of --drop, and without the notes on what the request takes out.
 
-    Raises UsageError for others.
+    Raises UsageError for tensors that are neither unknown nor optional.
     """
     names = ["mask_hidden", "t2d", *(name for name in drafter.tensors if name.endswith(".bias"))]
     if drafter.dims.hidden == drafter.dims.target_hidden:
         names.append("embed_tokens.weight")  # engines share the target's
     optional = {drafter.tensors[name].stored[0]: name for name in names if name in drafter.tensors}
-    for name in drop:
+    for name in request.drop:
         if name not in drafter.unknown and name not in optional:
             droppable = listed(sorted((*drafter.unknown, *optional))) or "nothing"
             raise UsageError(
                 f"--drop {name}: no drafter works without it, or the file has no such tensor; droppable here:"
                 f" {droppable}"
             )
-    dropped = {optional.get(name) for name in drop}
+    dropped = {optional.get(name) for name in request.drop}
     return replace(
         drafter,
         tensors={name: tensor for name, tensor in drafter.tensors.items() if name not in dropped},
-        notes=tuple(note for note in drafter.notes if note.about not in drop),
+        notes=tuple(note for note in drafter.notes if not _is_solved(note, drafter, request)),
+    )
+
+
+def _is_solved(note: Note, drafter: Drafter, request: ConversionRequest) -> bool:
+    solved = {
+        "training-unservable": not drafter.rope.has_mla_factors,
+        "rope-pairing": request.rope_style == "interleaved",
+        "tensor-shape": note.about == "d2t" and ("d2t", "from-t2d") in request.fixes,
+    }
+    is_query_split = request.has_query_lora and not drafter.dims.q_lora_rank
+    return note.about in request.drop or solved.get(
+        note.topic, note.about.endswith(".q_a_proj.weight") and is_query_split
     )
 
 
@@ -367,15 +418,16 @@ def _tensors_left_behind(
     """The stored tensors no step uses. Raises RefusedError for one without a reason to leave it."""
     used = {name for step in steps for name in step.stored}
     for name in checkpoint.tensors:
+        if name in used:
+            continue
         why = drafter.strays.get(name) or reasons.get(name)
         if not why and canonical_name(name) in TABLES:
             why = "the identity map of a full vocabulary, which says nothing"
             if drafter.has_reduced_vocabulary:
                 why = "made of the other table (--fix-reading)"
-        if not why and name not in used:
+        if not why:
             raise OptionNeededError(f"{name} would be lost; pass --drop {name} if it may be left behind")
-        if why and name not in used:
-            yield LeftBehind(name, why)
+        yield LeftBehind(name, why)
 
 
 def _side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehind, ...]]:
@@ -383,23 +435,21 @@ def _side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehi
 
     Raises UnreadableError for one to copy that is larger than any of its kind.
     """
-    copied: list[str] = []
-    left: list[LeftBehind] = []
+    copied, left = list[str](), list[LeftBehind]()
     for name in checkpoint.source.names():
         if name in checkpoint.weight_files or name in REWRITTEN or "/" in name:
             continue
         is_settings = name.endswith(".json") and "index" not in name
         is_text = name.endswith(COPIED_SUFFIXES) or name.upper().startswith(LEGAL_PREFIXES)
-        if (is_settings or is_text) and name not in TRAINER_STATE:
+        if name in TRAINER_STATE:
+            left.append(LeftBehind(name, "how far a trainer was, which says nothing of the drafter"))
+        elif is_settings or is_text:
             check_whole(checkpoint.source.place, name, checkpoint.source.size(name))
             copied.append(name)
-            continue
-        why = (
-            "code is not shipped with weights" if name.endswith(".py") else "not part of a drafter's release"
-        )
-        if name in TRAINER_STATE:
-            why = "how far a trainer was, which says nothing of the drafter"
-        left.append(LeftBehind(name, why))
+        elif name.endswith(".py"):
+            left.append(LeftBehind(name, "code is not shipped with weights"))
+        else:
+            left.append(LeftBehind(name, "not part of a drafter's release"))
     return tuple(copied), tuple(left)
 
 
@@ -407,10 +457,10 @@ def _tensor_steps(
     checkpoint: Checkpoint, drafter: Drafter, layout: Layout, vocabulary: DraftVocabulary, dtype: str | None
 ) -> tuple[Step, ...]:
     """One step per tensor of the output, in the source's order so that neighbours are copied together."""
-    is_permuted = not drafter.has_reduced_vocabulary and not vocabulary.is_identity
-    steps = []
+    is_full, steps = not drafter.has_reduced_vocabulary, list[Step]()
+    is_permuted = is_full and vocabulary.targets != tuple(range(drafter.dims.vocab))
     for name, tensor in drafter.tensors.items():
-        if is_permuted and name == HEAD:
+        if name == HEAD and is_permuted:
             tensor = tensor.with_rows(sorted(range(tensor.shape[0]), key=vocabulary.targets.__getitem__))
         if name not in TABLES:
             steps.append(_step(checkpoint, tensor, layout, dtype))
@@ -426,18 +476,16 @@ def _tensor_steps(
                 f"{step.name} is quantised and would be {step.action}; quantised weights are passed through"
                 " whole: convert the unquantised drafter, then quantise it"
             )
-    in_file = sorted(checkpoint.tensors.values(), key=lambda tensor: (tensor.file, tensor.start))
-    place = {tensor.name: index for index, tensor in enumerate(in_file)}
 
-    def order(step: Step) -> tuple[int, int, str]:
+    def order(step: Step) -> tuple[str, int, int, str]:
         first = step.origin[0].start if isinstance(step.origin, tuple) else 0
-        return place.get(step.stored[0], -1) if step.stored else -1, first, step.name
+        stored = checkpoint.tensors.get(step.stored[0]) if step.stored else None
+        return stored.file if stored else "", stored.start if stored else -1, first, step.name
 
     return tuple(sorted(steps, key=order))
 
 
 def _step(checkpoint: Checkpoint, tensor: Tensor, layout: Layout, dtype: str | None) -> Step:
-    """The tensor as it is written, cast to `dtype` where one is given."""
     is_cast = dtype is not None and tensor.dtype in FLOATS and dtype != tensor.dtype
     written, origin, is_whole = tensor.dtype, tensor.origin, False
     match origin:
@@ -475,7 +523,6 @@ def _step(checkpoint: Checkpoint, tensor: Tensor, layout: Layout, dtype: str | N
 def _vocabulary_steps(
     checkpoint: Checkpoint, drafter: Drafter, layout: Layout, vocabulary: DraftVocabulary
 ) -> Iterator[Step]:
-    """d2t (int64 offsets) and t2d (bool): kept as stored or generated; none for a full vocabulary."""
     if not drafter.has_reduced_vocabulary:
         if not layout.has_identity_map:
             return

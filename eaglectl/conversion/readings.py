@@ -4,19 +4,46 @@ A reading is a way in which the tensors may be stored other than their names and
 make of them what is stated; the sensitivity probe runs the drafter with the same moves.
 """
 
+import hashlib
+import json
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import permutations
+from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.conversion.plan import TransformedDrafter
+from eaglectl.conversion.plan import Pruning, TransformedDrafter
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.drafter.tensors import Computed, Tensor, is_norm, is_quantised_part
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.drafter.tensors import (
+    BOTH_WHOLE,
+    FROM_T2D,
+    SAMPLED_ROWS,
+    Computed,
+    DraftVocabulary,
+    Ids,
+    Tensor,
+    from_tokens,
+    identity,
+    is_norm,
+    is_quantised_part,
+    numbers,
+    read_vocabulary,
+    recorded_meaning,
+    repeated_offsets,
+    row_copies,
+    table_repairs,
+)
+from eaglectl.errors import OpenFactError, OptionNeededError, RefusedError, UnreadableError, UsageError, check
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.files import MIB, read_small_file
 from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.format import Answers
 
 TABLES = ("d2t", "t2d")
 MOST_ORDERED_STATES = 4  # all orders of more aux states are too many to try
@@ -72,11 +99,10 @@ def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
     """
     if key not in READINGS:
         raise UsageError(f"--fix-reading {key}: one of {', '.join(READINGS)} was expected")
-    declared = READINGS[key]
-    allowed, order = tuple(declared.values(drafter)), _order(value)
+    allowed = tuple(READINGS[key].values(drafter))
     count = len(_order(allowed[0])) if allowed and "," in allowed[0] else 0  # of those, the others work too
-    if value in allowed or (count and sorted(order) == list(range(count))):
-        return tuple(declared.moves(drafter, value))
+    if value in allowed or (count and sorted(_order(value)) == list(range(count))):
+        return tuple(READINGS[key].moves(drafter, value))
     wanted = f"an order of the numbers 0 to {count - 1}, like {allowed[0]}" if count else " or ".join(allowed)
     if not allowed:
         raise UsageError(f"--fix-reading {key}={value}: the shapes of this drafter do not allow that reading")
@@ -103,13 +129,14 @@ def with_readings_fixed(drafter: Drafter, fixes: Sequence[tuple[str, str]]) -> T
         asked = moves(drafter, key, value)
         drafter = with_sizes(with_moves(drafter, asked), key, value)
         change = READINGS[key].change.format(value=value.replace("-", " "))
-        names = ", ".join(move.name for move in asked) or "heads"
         kept = "one is added to or taken off each number" if key == NORM_WEIGHTS else "no value changes"
-        notes.append(
-            Note("note", "reading", f"{key}={value}: {names} {change} as asked by --fix-reading; {kept}")
+        text = (
+            f"{', '.join(move.name for move in asked) or 'heads'} {change} as asked by --fix-reading; {kept}"
         )
-    record = {"fixed_readings": [f"{key}={value}" for key, value in fixes]} if fixes else {}
-    return TransformedDrafter(drafter, tuple(notes), record)
+        notes.append(Note("note", "reading", f"{key}={value}: {text}"))
+    return TransformedDrafter(
+        drafter, tuple(notes), {"fixed_readings": [f"{key}={value}" for key, value in fixes]} if fixes else {}
+    )
 
 
 def unquantised_weight(drafter: Drafter, module: str) -> Tensor:
@@ -138,15 +165,9 @@ def with_moves(drafter: Drafter, moves: Iterable[Move]) -> Drafter:
         if move.blocks is not None:
             tensor = tensor.with_blocks(move.blocks)
         if move.added:
-            tensor = replace(
-                tensor,
-                origin=Computed(
-                    f"{move.added:+d} to each number", (tensor,), partial(operator.add, move.added)
-                ),
-            )
-        if move.dtype:
-            tensor = replace(tensor, dtype=move.dtype)
-        moved[move.name] = replace(tensor, name=move.name)
+            how, add = f"{move.added:+d} to each number", partial(operator.add, move.added)
+            tensor = replace(tensor, origin=Computed(how, (tensor,), add))
+        moved[move.name] = replace(tensor, name=move.name, dtype=move.dtype or tensor.dtype)
     return replace(drafter, tensors={**drafter.tensors, **moved})
 
 
@@ -158,8 +179,8 @@ class _Declared(Struct, frozen=True):
     """
 
     title: str
-    values: Callable[[Drafter], Iterator[str]]
-    moves: Callable[[Drafter, str], Iterator[Move]]
+    values: Callable[[Drafter], Iterable[str]]
+    moves: Callable[[Drafter, str], Iterable[Move]]
     change: str = "moved"
 
 
@@ -179,10 +200,9 @@ def query_weights(drafter: Drafter) -> list[str]:
 def _exchange(first: str, second: str) -> _Declared:
     """Two modules exchanged in every layer that has both; the first layer's are of one shape."""
 
-    def values(drafter: Drafter) -> Iterator[str]:
+    def values(drafter: Drafter) -> list[str]:
         one, other = (drafter.tensors.get(f"layers.0.{module}.weight") for module in (first, second))
-        if one and other and one.shape == other.shape:
-            yield "exchanged"
+        return ["exchanged"] if one and other and one.shape == other.shape else []
 
     def make(drafter: Drafter, _: str) -> Iterator[Move]:
         for layer in range(drafter.dims.layers):
@@ -196,16 +216,12 @@ def _exchange(first: str, second: str) -> _Declared:
 
 
 def _made_of(name: str, source: str) -> _Declared:
-    """One table made of the other; t2d gives d2t where lm_head's rows are in its order."""
-
-    def values(drafter: Drafter) -> Iterator[str]:
+    def values(drafter: Drafter) -> list[str]:
         has_both = drafter.has_reduced_vocabulary and set(TABLES) <= set(drafter.tensors)
-        if has_both and (name == "t2d" or not by_name(drafter.producer).has_unordered_rows):
-            yield f"from-{source}"
+        is_ordered = name == "t2d" or not by_name(drafter.producer).has_unordered_rows
+        return [f"from-{source}"] if has_both and is_ordered else []
 
-    return _Declared(
-        f"{name} made of {source}", values, lambda *_: iter([Move(name, source)]), change="made {value}"
-    )
+    return _Declared(f"{name} made of {source}", values, lambda *_: [Move(name, source)], "made {value}")
 
 
 # ---------------------------------------------------------------------------------------- rotary pairing
@@ -261,13 +277,12 @@ def _orders(drafter: Drafter) -> Iterator[str]:
     yield from (",".join(map(str, order)) for order in orders if order != stored)
 
 
-def _normed_orders(drafter: Drafter) -> Iterator[str]:
+def _normed_orders(drafter: Drafter) -> Iterable[str]:
     has_norms = drafter.norms.fc_norm or "input_norm.weight" in drafter.tensors
-    return _orders(drafter) if has_norms and "mask_hidden" not in drafter.tensors else iter(())
+    return _orders(drafter) if has_norms and "mask_hidden" not in drafter.tensors else ()
 
 
 def _state_moves(drafter: Drafter, value: str) -> Iterator[Move]:
-    """The blocks of fc with the norms before them."""
     order = _order(value)
     names = ("fc.weight", "input_norm.weight")
     yield from (Move(name, name, blocks=order) for name in names if name in drafter.tensors)
@@ -279,7 +294,6 @@ def _state_moves(drafter: Drafter, value: str) -> Iterator[Move]:
 
 
 def _input_moves(drafter: Drafter, _: str) -> Iterator[Move]:
-    """The halves of the first layer's input, embedding and state, in the weights that read it."""
     parts = ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa")
     names = (f"layers.0.self_attn.{part}.weight" for part in parts)
     return (Move(name, name, blocks=(1, 0)) for name in names if name in drafter.tensors)
@@ -291,7 +305,7 @@ def _input_moves(drafter: Drafter, _: str) -> Iterator[Move]:
 def _head_orders(drafter: Drafter) -> Iterator[str]:
     """Query heads rotated, and the two ways to lay out groups."""
     count, groups = drafter.dims.heads, drafter.dims.kv_heads
-    steps: list[int] = list(range(1, count))
+    steps: Sequence[int] = range(1, count)
     if count > MOST_ROTATED_HEADS:
         powers = [2**power for power in range(count.bit_length()) if 2**power < count]
         steps = sorted({step % count for power in powers for step in (power, -power)})
@@ -299,12 +313,10 @@ def _head_orders(drafter: Drafter) -> Iterator[str]:
     for columns in (groups, count // groups) if 1 < groups < count else ():
         # read by columns, where they were written by rows of so many
         orders.append(tuple(place for first in range(columns) for place in range(first, count, columns)))
-    for order in dict.fromkeys(orders):
-        yield ",".join(map(str, order))
+    yield from (",".join(map(str, order)) for order in dict.fromkeys(orders))
 
 
 def _head_moves(drafter: Drafter, value: str) -> Iterator[Move]:
-    """The query's rows by heads; o_proj stays."""
     dims, order = drafter.dims, _order(value)
     size = dims.qk_nope_head_dim + dims.qk_rope_head_dim or dims.head_dim
     rows = tuple(head * size + row for head in order for row in range(size))
@@ -334,19 +346,14 @@ WORDS: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16"}
 
 
 def _other_words(drafter: Drafter) -> Iterator[str]:
-    """The 16-bit dtypes that tensors are stated as the other one of."""
     stated = {tensor.dtype for tensor in drafter.tensors.values()}
     yield from (name for name, dtype in WORDS.items() if stated & (set(WORDS.values()) - {dtype}))
 
 
 def _word_moves(drafter: Drafter, value: str) -> Iterator[Move]:
-    others = set(WORDS.values()) - {WORDS[value]}
-    stated = (name for name, tensor in drafter.tensors.items() if tensor.dtype in others)
-    return (Move(name, name, dtype=WORDS[value]) for name in stated)
-
-
-def _norm_moves(drafter: Drafter, value: str) -> Iterator[Move]:
-    return (Move(name, name, added=STEPS[value]) for name in drafter.tensors if is_norm(name))
+    for name, tensor in drafter.tensors.items():
+        if tensor.dtype in WORDS.values() and tensor.dtype != WORDS[value]:
+            yield Move(name, name, dtype=WORDS[value])
 
 
 # the order of the report; where several readings win alike, the first is named
@@ -356,18 +363,283 @@ READINGS: Mapping[str, _Declared] = {
     "fc-order": _Declared(
         "fc blocks {value}",
         _orders,
-        lambda _, value: iter([Move("fc.weight", "fc.weight", blocks=_order(value))]),
+        lambda _, value: [Move("fc.weight", "fc.weight", blocks=_order(value))],
     ),
     "state-order": _Declared("aux states {value}, with their norms", _normed_orders, _state_moves),
     "q-k": _exchange("self_attn.q_proj", "self_attn.k_proj"),
     "k-v": _exchange("self_attn.k_proj", "self_attn.v_proj"),
     "norms": _exchange("hidden_norm", "input_layernorm"),
-    "input": _Declared("embedding and state {value}", lambda _: iter(["exchanged"]), _input_moves),
+    "input": _Declared("embedding and state {value}", lambda _: ["exchanged"], _input_moves),
     "heads": _Declared("query heads {value}", _head_orders, _head_moves),
-    HEAD_SIZE: _Declared("heads of {value}", _head_sizes, lambda *_: iter(()), change="read anew"),
-    NORM_WEIGHTS: _Declared("norm weights {value}", lambda _: iter(STEPS), _norm_moves, change="changed"),
+    HEAD_SIZE: _Declared("heads of {value}", _head_sizes, lambda *_: (), change="read anew"),
+    NORM_WEIGHTS: _Declared(
+        "norm weights {value}",
+        lambda _: STEPS,
+        lambda drafter, value: [
+            Move(name, name, added=STEPS[value]) for name in filter(is_norm, drafter.tensors)
+        ],
+        change="changed",
+    ),
     "dtype": _Declared("words of {value}", _other_words, _word_moves, change="read as {value}"),
     # the plan makes a table's numbers of its source (vocabulary.draft_vocabulary)
     "d2t": _made_of("d2t", "t2d"),
     "t2d": _made_of("t2d", "d2t"),
 }
+
+
+MAX_COUNTS = 256 * MIB
+SMALL_SHARE = 0.9  # of the counts; a drafter stops at every token that it has no row for
+FORMS = 'a JSON object {"id": count}, a JSON array with a count for every id, or a line "id count" for each'
+
+
+def draft_vocabulary(
+    checkpoint: Checkpoint, drafter: Drafter, answers: Answers, selected: Sequence[int] | None
+) -> DraftVocabulary:
+    """The draft vocabulary; `selected` are the token ids of a trainer's side file, for files without d2t.
+
+    Raises RefusedError for tables that are broken or contradict each other, OpenFactError where that is a
+    question: with the reading of --fix-reading that repairs them, if there is one.
+    """
+    dims = drafter.dims
+    d2t, t2d = (_own_table(drafter, name) for name in ("d2t", "t2d"))
+    producer = by_name(drafter.producer)
+    if selected is not None:
+        return from_tokens(selected, dims.draft_vocab, dims.vocab)
+    if d2t is None and t2d is None and not drafter.has_reduced_vocabulary:
+        return identity(dims.vocab)
+    if d2t is None and t2d is not None and producer.has_unordered_rows:
+        raise RefusedError(
+            f"d2t is missing, and {producer.title}'s lm_head rows are not in the order of t2d;"
+            " restore d2t, or put speculative_token_map.pt beside the weights"
+        )
+    try:
+        offsets = None if d2t is None else _stored_numbers(checkpoint, d2t)
+        mask = None if t2d is None else _stored_numbers(checkpoint, t2d)
+        vocabulary = read_vocabulary(
+            offsets,
+            mask,
+            dims.draft_vocab,
+            dims.vocab,
+            answers.semantics.get("d2t", recorded_meaning(checkpoint.record, offsets)),
+        )
+    except RefusedError as refusal:
+        readings, place = table_readings(checkpoint, drafter), (refusal.topic, refusal.where)
+        if len(readings) > 1:
+            raise OpenFactError(BOTH_WHOLE, *place) from None
+        if readings:
+            raise OptionNeededError(
+                f"{refusal}; or pass --fix-reading {readings[0]}, as that table is whole", *place
+            ) from None
+        raise
+    _refuse_copied_rows(checkpoint, drafter, vocabulary)
+    return vocabulary
+
+
+def _own_table(drafter: Drafter, name: str) -> Tensor | None:
+    """d2t or t2d where it has numbers of its own: not made of the other (--fix-reading)."""
+    tensor = drafter.tensors.get(name)
+    return tensor if tensor and tensor.stored[0].endswith(name) else None
+
+
+def _refuse_copied_rows(checkpoint: Checkpoint, drafter: Drafter, vocabulary: DraftVocabulary) -> None:
+    head = checkpoint.tensors.get("lm_head.weight")
+    if head is not None and drafter.has_reduced_vocabulary:
+        repeated, size = repeated_offsets(vocabulary.offsets, SAMPLED_ROWS), head.row_bytes
+        pairs = (checkpoint.read(head.name, row * size, (row + 2) * size) for row in repeated)
+        if row_copies([(pair[:size], pair[size:]) for pair in pairs]):
+            raise RefusedError(
+                "lm_head.weight repeats its row wherever d2t repeats its offset: it was pruned by rows of"
+                " d2t, not of i + d2t (TorchSpec's pruning fault); export again from the unpruned checkpoint"
+            )
+
+
+def table_readings(checkpoint: Checkpoint, drafter: Drafter) -> tuple[str, ...]:
+    """The readings of --fix-reading that repair d2t or t2d; both where nothing shows which of them is right.
+
+    None that t2d gives where lm_head's rows are not in its order.
+    """
+    d2t, t2d = drafter.tensors.get("d2t"), drafter.tensors.get("t2d")
+    if d2t is None or t2d is None or not drafter.has_reduced_vocabulary:
+        return ()
+    offsets = None
+    try:
+        mask = _stored_numbers(checkpoint, t2d)
+    except RefusedError:
+        return ()
+    with suppress(RefusedError):  # rounded
+        offsets = _stored_numbers(checkpoint, d2t)
+    readings = table_repairs(offsets, mask, drafter.dims.draft_vocab, drafter.dims.vocab)
+    return () if FROM_T2D in readings and by_name(drafter.producer).has_unordered_rows else readings
+
+
+def marked_tokens(checkpoint: Checkpoint, drafter: Drafter) -> tuple[int, ...]:
+    """The tokens that t2d marks, where d2t is whole too and names others; else none."""
+    if len(table_readings(checkpoint, drafter)) < 2:
+        return ()
+    marks = _stored_numbers(checkpoint, drafter.tensors["t2d"])
+    return tuple(token for token, mark in enumerate(marks) if mark)
+
+
+def _stored_numbers(checkpoint: Checkpoint, tensor: Tensor) -> Ids:
+    return numbers(tensor.name, tensor.dtype, checkpoint.read(tensor.stored[0]))
+
+
+class Counts(Struct, frozen=True):
+    """How often each token was counted, the sum of all counts, and the file's name and digest."""
+
+    by_token: Mapping[int, int]
+    total: int
+    name: str
+    digest: str
+
+    def share(self, tokens: Iterable[int]) -> float:
+        """The share of the counts that these tokens have."""
+        return sum(self.by_token.get(token, 0) for token in tokens) / self.total
+
+
+def pruned(
+    drafter: Drafter, vocabulary: DraftVocabulary, request: Pruning
+) -> tuple[TransformedDrafter, DraftVocabulary]:
+    """The drafter with its most counted tokens, sorted by target id, and their vocabulary.
+
+    Raises UsageError for a size that does not fit, RefusedError for a drafter without an lm_head.
+    """
+    have, size = drafter.dims.draft_vocab, request.size
+    head = drafter.tensors.get("lm_head.weight")
+    if not 0 < size < have:
+        raise UsageError(
+            f"--draft-vocab {size}: this drafter has {have} tokens, and there are no rows to add; give a"
+            f" number below {have}"
+        )
+    if head is None:
+        raise OptionNeededError(
+            "this drafter has no lm_head of its own and drafts with the target's, so it has no rows to leave"
+            " out; pass --materialize-lm-head with --target"
+        )
+    counts = read_counts(request.counts, drafter.dims.vocab)
+    rows = {target: row for row, target in enumerate(vocabulary.targets)}
+    kept = [token for token in request.kept or () if token in rows]
+    if len(kept) > size:
+        raise UsageError(
+            f"--draft-vocab {size}: {len(kept)} special tokens stay whatever was counted; give at least"
+            f" {len(kept)}"
+        )
+    tokens = most_counted(counts.by_token, rows, size, kept)
+    kept_rows = [rows[token] for token in tokens]
+    record = {
+        "draft_vocab": size,
+        "of": have,
+        "share": counts.share(tokens),
+        "share_before": counts.share(rows),
+        "counts": counts.name,
+        "sha256": counts.digest,
+        "tokens_counted": counts.total,
+        "always_kept": kept,
+    }
+    smaller = replace(
+        drafter,
+        tensors={**drafter.tensors, head.name: head.with_rows(kept_rows)},
+        dims=replace(drafter.dims, draft_vocab=size),
+    )
+    notes = tuple(_notes(counts, tokens, rows, request.kept))
+    fewer = DraftVocabulary(tuple(tokens), f"the {size} most counted tokens of {counts.name}")
+    return TransformedDrafter(smaller, notes, {"pruning": record}), fewer
+
+
+def _notes(
+    counts: Counts, tokens: Sequence[int], rows: Mapping[int, int], special: Sequence[int] | None
+) -> Iterator[Note]:
+    """What share stays, and what may be wrong with it; `special` are the target's (None: not known)."""
+    about, before, after = "draft_vocab_size", counts.share(rows), counts.share(tokens)
+    text = (
+        f"{len(tokens)} of {len(rows)} tokens stay; they are {after:.2%} of the {counts.total:,} counted in"
+        f" {counts.name}{f', {before:.2%} before' if before != 1.0 else ''}"
+    )
+    is_small = after < SMALL_SHARE
+    advice = ": every other token ends a draft; give a larger --draft-vocab" if is_small else ""
+    yield Note("warning" if is_small else "note", about, text + advice)
+    uncounted = sum(not counts.by_token.get(token) for token in set(tokens) - set(special or ()))
+    missing = [token for token in special or () if token not in rows]
+    warnings = (
+        (
+            uncounted,
+            f"{uncounted} of the {len(tokens)} were never counted and fill it up, the lowest ids first; count"
+            " more text, or give a smaller --draft-vocab",
+        ),
+        (
+            special is None,
+            "which tokens end an answer is not known, and they may be gone; pass --target, whose configs name"
+            " them",
+        ),
+        (
+            special is not None and not special,
+            "the target's config.json and generation_config.json name no bos_token_id and no eos_token_id;"
+            " they may be gone",
+        ),
+        (
+            missing,
+            f"the target's special tokens {missing} have no row in this drafter; it never drafts them",
+        ),
+    )
+    yield from (Note("warning", about, text) for is_there, text in warnings if is_there)
+
+
+def most_counted(
+    counts: Mapping[int, int], candidates: Iterable[int], size: int, kept: Sequence[int] = ()
+) -> list[int]:
+    """`kept` and the candidates with the highest counts, `size` in all; of equal counts the lower id."""
+    others = sorted(set(candidates) - set(kept), key=lambda token: (-counts.get(token, 0), token))
+    return sorted([*kept, *others[: size - len(kept)]])
+
+
+def read_counts(path: Path, vocab: int) -> Counts:
+    """Counts by token id: a JSON object, a JSON array, or lines "id count".
+
+    Raises UnreadableError for a file that cannot be read, UsageError with the place of what is wrong in it.
+    """
+    where = f"--token-counts {path}"
+    raw = read_small_file(path, MAX_COUNTS, "--token-counts")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UnreadableError(f"{where}: {error}") from None
+    counts: dict[int, int] = {}
+    for place, *fields in _entries(text, where):
+        place, count = f"{where}, {place}", fields[-1]
+        token = int(fields[0]) if re.fullmatch(r"[0-9]{1,18}", fields[0]) else -1
+        is_count = type(count) is int
+        check(
+            (len(fields) != 2, f'{place}: {len(fields)} words; "id count" was expected'),
+            (token < 0, f"{place}: no token id; counts go by id, not by text"),
+            (
+                token >= vocab,
+                f"{place}: token {token} is outside of this drafter's vocabulary of {vocab}; these are"
+                " counts of another one",
+            ),
+            (token in counts, f"{place}: token {token} is counted twice; give each token once"),
+            (not is_count, f"{place}: no count; a whole number was expected"),
+            (is_count and count < 0, f"{place}: a count of {count}; counts begin at 0"),
+        )
+        counts[token] = count
+    if not any(counts.values()):
+        raise UsageError(f"{where} counts nothing; {FORMS} was expected")
+    return Counts(counts, sum(counts.values()), path.name, hashlib.sha256(raw).hexdigest())
+
+
+# no message has what the file says: it may be any file, of secrets too
+def _entries(text: str, where: str) -> Iterator[tuple[Any, ...]]:
+    first = text.lstrip()[:1]
+    if first not in ("{", "["):
+        for number, line in enumerate(text.splitlines(), 1):
+            if words := re.sub("[,;]", " ", line).split():
+                numbers = (int(word) if re.fullmatch("-?[0-9]{1,18}", word) else word for word in words[1:])
+                yield f"line {number}", words[0], *numbers
+        return
+    try:
+        value = json.loads(text, object_pairs_hook=list)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where} is not JSON: {error}") from None
+    if first == "[":
+        yield from ((f"entry {token}", str(token), count) for token, count in enumerate(value))
+    else:
+        yield from ((f"key {number}", key, count) for number, (key, count) in enumerate(value, 1))

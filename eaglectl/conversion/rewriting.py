@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.conversion.arithmetic import BLOCK, Array, decode, encode, evaluate, rounded
-from eaglectl.conversion.plan import FLOATS, ITEM_SIZE, TransformedDrafter
+from eaglectl.conversion.plan import FLOATS, ITEM_SIZE, ConversionRequest, TransformedDrafter
 from eaglectl.conversion.readings import (
     HALVES,
+    TABLES,
     query_weights,
     rotary_moves,
     unquantised_weight,
@@ -30,20 +31,124 @@ from eaglectl.drafter.tensors import (
     EMBEDDINGS,
     HEADS,
     PLAIN,
+    Absorbed,
     Computed,
+    DraftVocabulary,
     Tensor,
+    cut,
     embedding_digest,
+    identity,
     matrix,
     shape_expression,
     spread_over,
 )
-from eaglectl.drafter.vocabulary import DraftVocabulary, identity
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, read_weight_file
 from eaglectl.files.files import is_folder
 from eaglectl.files.source import FolderSource
 from eaglectl.files.target_files import rotation_file, text_part
 from eaglectl.formats.format import Layout
+
+_WIDTHS = {8: "<u1", 16: "<u2", 32: "<u4", 64: "<u8"}
+_FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+_STORED = {"BF16": "<u2", **_FLOATS}
+Array = npt.NDArray[np.float64]
+BLOCK = 1 << 24  # numbers that are held as float64 at once, 128 MiB, where rows can be made one by one
+
+
+def evaluate(tensor: Tensor, checkpoint: Checkpoint, rows: tuple[int, int] | None = None) -> Array:
+    """A tensor's numbers as float64, from any origin, without rounding; of some, rows [start, stop).
+
+    Raises RefusedError for dtypes that are not floats.
+    """
+    start, stop = rows or (0, tensor.shape[0])
+    match tensor.origin:
+        case Computed(sources=sources, make=make, by_rows=by_rows):
+            values = [evaluate(source, checkpoint, rows if by_rows else None) for source in sources]
+            made: Array = make(start, stop) if by_rows and not sources else make(*values)
+            return made
+        case Absorbed(w_kc, w_vc):
+            raw = b"".join(join_absorbed(checkpoint, w_kc, w_vc))
+        case segments:
+            size = sum(segment.stop - segment.start for segment in segments) // tensor.shape[0]
+            parts = cut(segments, start * size, stop * size)
+            raw = b"".join(checkpoint.read(part.stored, part.start, part.stop) for part in parts)
+    return decode(raw, tensor.dtype, tensor.name).reshape(stop - start, *tensor.shape[1:])
+
+
+def encoded(tensor: Tensor, checkpoint: Checkpoint) -> Iterator[bytes]:
+    """A computed tensor's bytes, in blocks of rows where its arithmetic goes by rows."""
+    count = step = tensor.shape[0]
+    if _goes_by_rows(tensor):
+        step = max(1, BLOCK // prod(tensor.shape[1:]))
+    for start in range(0, count, step):
+        yield encode(
+            evaluate(tensor, checkpoint, (start, min(start + step, count))), tensor.dtype, tensor.name
+        )
+
+
+def _goes_by_rows(tensor: Tensor) -> bool:
+    match tensor.origin:
+        case Computed(sources=sources, by_rows=by_rows):
+            return by_rows and all(map(_goes_by_rows, sources))
+    return not isinstance(tensor.origin, Absorbed)
+
+
+def decode(raw: bytes, dtype: str, name: str) -> Array:
+    """Floats of a stored dtype as float64, flat. Raises RefusedError for other dtypes."""
+    if dtype not in _STORED:
+        raise RefusedError(f"{name} is {dtype}; arithmetic needs one of {', '.join(_STORED)}")
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+        return _as_floats(np.frombuffer(raw, _STORED[dtype]), dtype).astype(np.float64)
+
+
+def encode(values: Array, dtype: str, name: str) -> bytes:
+    """float64 numbers in a stored dtype, rounded once to nearest even.
+
+    Raises RefusedError where they are not finite.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = _to_bfloat16(values) if dtype == "BF16" else values.astype(_FLOATS[dtype])
+    if not bool(np.isfinite(values).all() and np.isfinite(_as_floats(result, dtype)).all()):
+        raise RefusedError(
+            f"{name} would have values up to {float(np.abs(values).max()):g}, which {dtype} cannot hold; see"
+            " that its inputs are finite, and leave --dtype out or choose BF16"
+        )
+    return result.tobytes()
+
+
+def rounded(values: Array, dtype: str) -> Array:
+    """Numbers as `dtype` stores them: what is computed from them must use the stored ones."""
+    return decode(encode(values, dtype, "a scale"), dtype, "a scale").reshape(values.shape)
+
+
+def _to_bfloat16(values: Array) -> npt.NDArray[np.uint16]:
+    # rounding to float32 first could round twice; to odd keeps what decides the second rounding
+    single = values.astype("<f4")
+    bits, back = single.view("<u4").astype(np.uint64), single.astype(np.float64)
+    bits = np.where(back != values, (bits - (np.abs(back) > np.abs(values))) | 1, bits)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
+
+
+def _as_floats(stored: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+    return (stored.astype("<u4") << 16).view("<f4") if dtype == "BF16" else stored
+
+
+def join_absorbed(checkpoint: Checkpoint, w_kc: str, w_vc: str) -> Iterator[bytes]:
+    """kv_b_proj [heads*(nope+value), rank] from w_kc [heads, nope, rank] and w_vc [heads, rank, value].
+
+    Per head: the key rows as they are, then the value columns turned into rows.
+    """
+    keys, values = checkpoint.tensors[w_kc], checkpoint.tensors[w_vc]
+    if keys.dtype != values.dtype:
+        raise RefusedError(f"{w_kc} is {keys.dtype} and {w_vc} is {values.dtype}; kv_b_proj needs one dtype")
+    heads, rank, size = values.shape
+    width = values.nbytes * 8 // (heads * rank * size)
+    for head in range(heads):
+        yield checkpoint.read(w_kc, head * keys.row_bytes, (head + 1) * keys.row_bytes)
+        raw = checkpoint.read(w_vc, head * values.row_bytes, (head + 1) * values.row_bytes)
+        yield np.frombuffer(raw, _WIDTHS[width]).reshape(rank, size).T.tobytes()
+
 
 ROPE_STYLES = ("neox", "interleaved")
 # how much larger than the embedding's half the state's half is made: the norm of both hardly depends on the
@@ -52,34 +157,11 @@ STATE_SHARE = 32.0
 INNER, OUTER = "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"
 ROUNDING = 2.0**-8  # of bfloat16: a factor nearer to one is none
 FC, HEAD, MATERIALIZE = "fc.weight", "lm_head.weight", "--materialize-lm-head"
+INPUT_NORM = "input_norm.weight"
 
 
-def ones(tensor: Tensor, why: str = "its weights are in fc") -> Tensor:
-    """The norm with weights of ones."""
-    return replace(tensor, origin=Computed(f"ones: {why}", (tensor,), np.ones_like))
-
-
-def without_solved_problems(
-    drafter: Drafter,
-    *,
-    rope_style: str | None = None,
-    has_query_lora: bool = False,
-    fixes: Sequence[tuple[str, str]] = (),
-) -> Drafter:
-    """The drafter without the notes on problems that `rewritten_attention` or --fix-reading solves."""
-
-    is_made_of_t2d = ("d2t", "from-t2d") in fixes
-    is_query_split = has_query_lora and not drafter.dims.q_lora_rank
-
-    def is_solved(note: Note) -> bool:
-        solved = {
-            "training-unservable": not drafter.rope.has_mla_factors,
-            "rope-pairing": rope_style == "interleaved",
-            "tensor-shape": note.about == "d2t" and is_made_of_t2d,
-        }
-        return solved.get(note.topic, note.about.endswith(".q_a_proj.weight") and is_query_split)
-
-    return replace(drafter, notes=tuple(note for note in drafter.notes if not is_solved(note)))
+def _ones(tensor: Tensor, name: str, why: str = "its weights are in fc") -> Tensor:
+    return replace(tensor, name=name, origin=Computed(f"ones: {why}", (tensor,), np.ones_like))
 
 
 def with_one_norm(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> TransformedDrafter:
@@ -98,11 +180,11 @@ def with_one_norm(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> T
     scale = float(np.sqrt((sizes**2).mean()))
     if not np.isfinite(scale) or scale == 0:
         raise RefusedError(f"{INNER} has no finite size; no norm replaces it and hidden_norm")
-
-    def product(second: Array, first: Array) -> Array:
-        return second * first / scale
-
-    computed = Computed("input_layernorm and hidden_norm as one", (outer, inner), product)
+    computed = Computed(
+        "input_layernorm and hidden_norm as one",
+        (outer, inner),
+        lambda second, first: second * first / scale,
+    )
     low, high = float(sizes.min()) / scale - 1, float(sizes.max()) / scale - 1
     text = (
         "trained with the hidden state normed twice; one norm was written for both: the direction is exact,"
@@ -123,52 +205,42 @@ def with_one_norm(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> T
 
 
 def rewritten_attention(
-    checkpoint: Checkpoint,
-    drafter: Drafter,
-    *,
-    rope_style: str | None,
-    has_query_lora: bool,
-    dtype: str | None,
+    checkpoint: Checkpoint, drafter: Drafter, request: ConversionRequest
 ) -> TransformedDrafter:
-    """The attention that engines run, rewritten as the options of these names say.
+    """The attention that engines run, rewritten as --rope-style and --mla-query-lora say.
 
     Raises RefusedError where that is another function, UsageError for an option that does not apply.
     """
-    dims, option = drafter.dims, "--rope-style" if rope_style else "--mla-query-lora"
+    style, has_query_lora = request.rope_style, request.has_query_lora
+    is_mla = drafter.dims.attention == "MLA"
     check(
         (
-            dims.attention != "MLA" and (rope_style or has_query_lora),
-            f"{option} is for MLA drafters, and this one is {dims.attention}",
+            not is_mla and (style or has_query_lora),
+            f"{'--rope-style' if style else '--mla-query-lora'} is for MLA drafters, and this one is"
+            f" {drafter.dims.attention}",
         ),
+        (style not in (None, *ROPE_STYLES), f"--rope-style {style}: {' or '.join(ROPE_STYLES)} was expected"),
         (
-            rope_style not in (None, *ROPE_STYLES),
-            f"--rope-style {rope_style}: {' or '.join(ROPE_STYLES)} was expected",
-        ),
-        (
-            has_query_lora and dims.q_lora_rank,
+            has_query_lora and drafter.dims.q_lora_rank,
             "--mla-query-lora: this drafter has q_a_proj and q_b_proj already; leave it out",
         ),
     )
-    if rope_style == "neox":
+    if style == "neox":
         raise RefusedError(
             "--rope-style neox would be rotated wrongly: no engine and no layout reads rope_interleave,"
             " all rotate MLA drafters interleaved; leave it out"
         )
-    if dims.attention != "MLA":
-        return TransformedDrafter(drafter)
-    notes: tuple[Note, ...] = ()
-    if rope_style and not drafter.rope.is_interleaved:
+    result = TransformedDrafter(drafter)
+    if style and is_mla and not drafter.rope.is_interleaved:
+        text = "the rotary rows of the queries and of the shared key are interleaved: the same function"
         paired = with_moves(drafter, rotary_moves(drafter, HALVES))
-        drafter = replace(paired, rope=replace(drafter.rope, is_interleaved=True))
-        notes = (
-            Note(
-                "note",
-                "rope_interleave",
-                "the rotary rows of the queries and of the shared key are interleaved: the same function",
-            ),
-        )
-    result = TransformedDrafter(drafter, notes).then(with_mla_factors(drafter))
-    return result.then(with_query_lora(checkpoint, result.drafter, dtype)) if has_query_lora else result
+        paired = replace(paired, rope=replace(drafter.rope, is_interleaved=True))
+        result = TransformedDrafter(paired, (Note("note", "rope_interleave", text),))
+    if is_mla:
+        result = result.then(with_mla_factors(result.drafter))
+    return (
+        result.then(with_query_lora(checkpoint, result.drafter, request.dtype)) if has_query_lora else result
+    )
 
 
 def with_mla_factors(drafter: Drafter) -> TransformedDrafter:
@@ -176,20 +248,19 @@ def with_mla_factors(drafter: Drafter) -> TransformedDrafter:
 
     It is exact: q_b_proj comes after its norm.
     """
-    rope = replace(drafter.rope, has_mla_factors=True)
+    rope, dims = replace(drafter.rope, has_mla_factors=True), drafter.dims
     on_pairs, on_softmax = rope.mla_factors
     if drafter.rope.has_mla_factors or (on_pairs, on_softmax) == (1.0, 1.0):
         return TransformedDrafter(replace(drafter, rope=rope))
-    dims = drafter.dims
     # the rotated part of a score has the factor on cos and sin twice: in the query and in the key
-    head = [on_softmax] * dims.qk_nope_head_dim + [on_softmax * on_pairs**2] * dims.qk_rope_head_dim
-    divisor = np.tile(head, dims.heads)[:, None]
+    divisor = np.tile(
+        [on_softmax] * dims.qk_nope_head_dim + [on_softmax * on_pairs**2] * dims.qk_rope_head_dim, dims.heads
+    )[:, None]
     how = f"divided by {on_softmax:.6g}, YaRN's mscale squared"
-    tensors = dict(drafter.tensors)
-    queries = [unquantised_weight(drafter, module) for module in query_weights(drafter)]
-    for query in queries:
+    tensors, module = dict(drafter.tensors), ""
+    for name in query_weights(drafter):
+        query, module = unquantised_weight(drafter, name), name.rpartition(".")[2]
         tensors[query.name] = replace(query, origin=Computed(how, (query,), lambda values: values / divisor))
-    module = queries[-1].name.split(".")[-2]
     note = Note("note", module, f"{module} is {how}: the trainer had left it out, and engines multiply by it")
     return TransformedDrafter(replace(drafter, tensors=tensors, rope=rope), (note,))
 
@@ -207,7 +278,7 @@ def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None 
     rank, eps, tensors = 2 * dims.hidden, float(drafter.settings["rms_norm_eps"]), dict(drafter.tensors)
     for layer, module in enumerate(query_weights(drafter)):
         query = unquantised_weight(drafter, module)
-        tensors.pop(query.name)
+        del tensors[query.name]
         if query.dtype not in FLOATS:
             raise RefusedError(
                 f"{query.name} is {query.dtype}; --mla-query-lora needs its numbers: convert the unquantised"
@@ -222,34 +293,29 @@ def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None 
                     f"{norm.name} has channels of zero or of no finite size, which q_a_proj cannot undo;"
                     " --mla-query-lora does not work for this drafter"
                 )
-        factors = _factors(query, norms, weights, dtype or query.dtype, eps)
-        tensors |= {tensor.name: tensor for tensor in factors}
-    result = replace(drafter, tensors=tensors, dims=replace(dims, q_lora_rank=rank))
+        tensors |= _query_factors(query, norms, weights, dtype or query.dtype, eps)
     # of a query whose embedding is zeros: by what its half counts in the norm
     error = (1 + 1 / (STATE_SHARE**2 + 2 * eps)) ** 0.5 - 1
     size = dims.layers * rank * (rank + dims.heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim))
+    text = (
+        f"q_proj is written as q_a_proj and q_b_proj of rank {rank} ({size:,} numbers): queries are"
+        f" off by at most {error:.1e} for any embedding, by {eps:g}/2r^2 for a fed-back state of RMS"
+        " r, and by rounding"
+    )
     return TransformedDrafter(
-        result,
-        (
-            Note(
-                "note",
-                "q_a_proj",
-                f"q_proj is written as q_a_proj and q_b_proj of rank {rank} ({size:,} numbers): queries are"
-                f" off by at most {error:.1e} for any embedding, by {eps:g}/2r^2 for a fed-back state of RMS"
-                " r, and by rounding",
-            ),
-        ),
+        replace(drafter, tensors=tensors, dims=replace(dims, q_lora_rank=rank)),
+        (Note("note", "q_a_proj", text),),
     )
 
 
-def _factors(
+def _query_factors(
     query: Tensor, norms: tuple[Tensor, ...], weights: Sequence[Array], dtype: str, eps: float
-) -> Iterator[Tensor]:
-    """q_a_proj, its norm and q_b_proj of a layer, as they are written in `dtype`."""
+) -> dict[str, Tensor]:
     width, rank = query.shape[1], 2 * norms[0].shape[0]
     # one over the norms' weights; the last are the state's
-    inverse = np.concatenate([*(1.0 / weight for weight in weights[:-1]), STATE_SHARE / weights[-1]])
-    undone = rounded(inverse, dtype)
+    undone = rounded(
+        np.concatenate([*(1.0 / weight for weight in weights[:-1]), STATE_SHARE / weights[-1]]), dtype
+    )
     size = np.sqrt(((np.concatenate(weights) * undone) ** 2).sum() / rank + eps)
     rows, columns = np.zeros((rank - width, width)), np.zeros((query.shape[0], rank - width))
     first = Computed(
@@ -262,15 +328,13 @@ def _factors(
         (query, *norms),
         lambda values, *_: np.concatenate((values / undone * size, columns), axis=1),
     )
-    module = query.name.removesuffix("q_proj.weight")
-    yield Tensor(f"{module}q_a_proj.weight", query.dtype, (rank, width), first)
-    yield Tensor(
-        f"{module}q_a_layernorm.weight",
-        norms[0].dtype,
-        (rank,),
-        Computed("ones", (), partial(np.ones, rank)),
+    norm, module = Computed("ones", (), partial(np.ones, rank)), query.name.removesuffix("q_proj.weight")
+    factors = (
+        Tensor(f"{module}q_a_proj.weight", query.dtype, (rank, width), first),
+        Tensor(f"{module}q_a_layernorm.weight", norms[0].dtype, (rank,), norm),
+        Tensor(f"{module}q_b_proj.weight", query.dtype, (query.shape[0], rank), second),
     )
-    yield Tensor(f"{module}q_b_proj.weight", query.dtype, (query.shape[0], rank), second)
+    return {factor.name: factor for factor in factors}
 
 
 def in_ascending_order(drafter: Drafter) -> TransformedDrafter:
@@ -279,10 +343,10 @@ def in_ascending_order(drafter: Drafter) -> TransformedDrafter:
     Bytes move where every layer is named once. Where one is named twice its blocks are added, which is exact:
     both take the same state. Raises RefusedError where they cannot be added.
     """
-    groups = drafter.aux.order
+    groups, tensors, count = drafter.aux.order, dict(drafter.tensors), drafter.dims.aux
     if groups is None:
         return TransformedDrafter(drafter)
-    tensors, order, count = dict(drafter.tensors), [group[0] for group in groups], drafter.dims.aux
+    order, notes = [group[0] for group in groups], list[Note]()
     if tensors[FC].dtype not in ITEM_SIZE:
         raise RefusedError(
             f"fc.weight is {tensors[FC].dtype}; the blocks of a quantised fc cannot be moved or added: write"
@@ -291,35 +355,40 @@ def in_ascending_order(drafter: Drafter) -> TransformedDrafter:
     names = [f"fc_norm.{block}.weight" for block in range(count if drafter.norms.fc_norm else 0)]
     norms = [tensors.pop(name) for name in names]
     tensors |= {name: replace(norms[old], name=name) for name, old in zip(names, order, strict=False)}
-    notes: tuple[Note, ...] = ()
     if len(groups) == count:
         tensors[FC] = tensors[FC].with_blocks(order)
-        for name in {"input_norm.weight", "mask_hidden"} & tensors.keys():
+        for name in {INPUT_NORM, "mask_hidden"} & tensors.keys():
             flat = replace(tensors[name], shape=(prod(tensors[name].shape),))
             tensors[name] = replace(flat.with_blocks(order), shape=tensors[name].shape)
     else:
-        tensors |= _added(drafter, groups, norms)
+        tensors |= _blocks_added(drafter, groups, norms)
         boundaries = zip(drafter.aux.boundaries or (), groups, strict=True)
         repeated = [boundary for boundary, group in boundaries if len(group) > 1]
-        notes = (
+        notes = [
             Note(
                 "note",
                 FC,
                 f"boundaries {repeated} were named more than once; their blocks of fc are added into one",
-            ),
-        )
-    aux = replace(drafter.aux, count=len(groups), order=None)
-    dims = replace(drafter.dims, aux=len(groups))
-    return TransformedDrafter(replace(drafter, tensors=tensors, aux=aux, dims=dims), notes)
+            )
+        ]
+    return TransformedDrafter(
+        replace(
+            drafter,
+            tensors=tensors,
+            aux=replace(drafter.aux, count=len(groups), order=None),
+            dims=replace(drafter.dims, aux=len(groups)),
+        ),
+        tuple(notes),
+    )
 
 
-def _added(
+def _blocks_added(
     drafter: Drafter, groups: Sequence[Sequence[int]], norms: Sequence[Tensor]
-) -> Iterator[tuple[str, Tensor]]:
+) -> dict[str, Tensor]:
     """fc with the blocks of each group added, weighted by a repeated layer's norms, which become ones."""
     # what takes the two states of a repeated layer apart before fc
     obstacles = {
-        "input_norm.weight": "input_norm norms over both of them",
+        INPUT_NORM: "input_norm norms over both of them",
         "mask_hidden": "mask_hidden has a state for each",
     }
     for name, why in obstacles.items():
@@ -330,22 +399,22 @@ def _added(
             )
 
     def make(fc: Array, *weights: Array) -> Array:
-        blocks = np.split(fc, drafter.dims.aux, axis=1)
-        sums = []
+        blocks, sums = np.split(fc, drafter.dims.aux, axis=1), []
         for group in groups:
             is_weighted = weights and len(group) > 1
             sums.append(
-                sum(blocks[block] * weights[block] if is_weighted else blocks[block] for block in group)
+                sum([blocks[block] * weights[block] if is_weighted else blocks[block] for block in group])
             )
         return np.concatenate(sums, axis=1)
 
     fc = drafter.tensors[FC]
-    shape = (fc.shape[0], len(groups) * drafter.dims.target_hidden)
-    yield FC, replace(fc, shape=shape, origin=Computed("blocks of one aux layer added", (fc, *norms), make))
-    for new, group in enumerate(groups):
-        if norms and len(group) > 1:
-            name = f"fc_norm.{new}.weight"
-            yield name, replace(ones(norms[group[0]]), name=name)
+    added = replace(
+        fc,
+        shape=(fc.shape[0], len(groups) * drafter.dims.target_hidden),
+        origin=Computed("blocks of one aux layer added", (fc, *norms), make),
+    )
+    names = ((f"fc_norm.{new}.weight", group) for new, group in enumerate(groups) if norms and len(group) > 1)
+    return {FC: added, **{name: _ones(norms[group[0]], name) for name, group in names}}
 
 
 class TargetMatrix(Struct, frozen=True):
@@ -356,9 +425,20 @@ class TargetMatrix(Struct, frozen=True):
     shape: tuple[int, ...]
     read: Callable[[int, int], Array]
 
+    def as_tensor(self, name: str, how: str) -> Tensor:
+        """The matrix as the drafter's own tensor."""
+        return Tensor(name, self.dtype, self.shape, Computed(how, (), self.read, by_rows=True))
 
-def stored_matrix(checkpoint: Checkpoint, name: str) -> TargetMatrix:
-    """A stored matrix of plain numbers."""
+    def as_head(self, shape: tuple[int, int], option: str) -> Tensor:
+        """The matrix as the drafter's own head. Raises RefusedError where the shapes do not match."""
+        if self.shape != shape:
+            raise RefusedError(
+                f"{option}: the target's {self.name} is {list(self.shape)}; this drafter needs {list(shape)}"
+            )
+        return self.as_tensor(HEAD, f"the target's {self.name}")
+
+
+def _stored_matrix(checkpoint: Checkpoint, name: str) -> TargetMatrix:
     stored = checkpoint.tensors[name]
 
     def read(start: int, stop: int) -> Array:
@@ -383,7 +463,7 @@ def find_target_matrix(target: Checkpoint, option: str, *, is_head: bool = False
             f"{option}: {target.source.place} has no {'lm_head' if is_head else 'embedding'} of plain"
             " numbers; give the target's unquantised weights"
         )
-    return stored_matrix(target, name)
+    return _stored_matrix(target, name)
 
 
 def with_head(drafter: Drafter, head: TargetMatrix, option: str = MATERIALIZE) -> Drafter:
@@ -393,16 +473,9 @@ def with_head(drafter: Drafter, head: TargetMatrix, option: str = MATERIALIZE) -
     """
     if HEAD in drafter.tensors:
         raise UsageError(f"{option}: this drafter has an lm_head of its own; leave the option out")
-    _check_shape(head, (drafter.dims.draft_vocab, drafter.dims.hidden), option)
+    made = head.as_head((drafter.dims.draft_vocab, drafter.dims.hidden), option)
     notes = tuple(note for note in drafter.notes if note.about != "lm_head")  # that it has none
-    return replace(drafter, tensors={**drafter.tensors, HEAD: own_tensor(HEAD, head)}, notes=notes)
-
-
-def _check_shape(head: TargetMatrix, shape: tuple[int, int], option: str) -> None:
-    if head.shape != shape:
-        raise RefusedError(
-            f"{option}: the target's {head.name} is {list(head.shape)}; this drafter needs {list(shape)}"
-        )
+    return replace(drafter, tensors={**drafter.tensors, HEAD: made}, notes=notes)
 
 
 def with_whole_head(
@@ -414,7 +487,7 @@ def with_whole_head(
     RefusedError where the shapes do not match.
     """
     own, dims = drafter.tensors[HEAD], drafter.dims
-    _check_shape(head, (dims.vocab, dims.hidden), MATERIALIZE)
+    made = replace(head.as_head((dims.vocab, dims.hidden), MATERIALIZE), dtype=own.dtype)
     rows = {target: row for row, target in enumerate(vocabulary.targets)}
     step = max(1, BLOCK // dims.hidden)
     for start in range(0, dims.vocab, step):
@@ -427,16 +500,9 @@ def with_whole_head(
                 f"{MATERIALIZE}: this drafter has an lm_head of its own, which is not of rows of the target's"
                 f" {head.name}; leave the option out"
             )
-    made = replace(own_tensor(HEAD, head), dtype=own.dtype)
-    tensors = {name: tensor for name, tensor in drafter.tensors.items() if name not in ("d2t", "t2d")}
+    tensors = {name: tensor for name, tensor in drafter.tensors.items() if name not in TABLES}
     whole = replace(drafter, tensors={**tensors, HEAD: made}, dims=replace(dims, draft_vocab=dims.vocab))
     return whole, identity(dims.vocab)
-
-
-def own_tensor(name: str, source: TargetMatrix, how: str = "the target's {name}") -> Tensor:
-    """A target's matrix as the drafter's own tensor."""
-    made = Computed(how.format(name=source.name), (), source.read, by_rows=True)
-    return Tensor(name, source.dtype, source.shape, made)
 
 
 # A drafter for a target whose residual stream is rotated (QuaRot, arXiv 2404.00456; SpinQuant, 2405.16406).
@@ -454,20 +520,7 @@ ORTHOGONAL = 0.01
 # of what a rotation leaves of the target's embedding: bfloat16 leaves 0.002, and SpinQuant, which takes the
 # mean from each row before it rotates, about 1/sqrt(hidden)
 LEAST_EXPLAINED = 0.05
-EMBEDDING, FIRST_NORM = "embed_tokens.weight", "layers.0.input_layernorm.weight"
-INPUT_NORM = "input_norm.weight"
-
-
-UNCOMPARED = (
-    "the matrix was not compared with this target, as no embedding from before the rotation is here; pass"
-    " --trained-target to have it compared"
-)
-ALONE = Note(
-    "note",
-    FC,
-    "rotated for this target alone; vllm-ascend rotates drafters of ModelSlim's targets itself, and takes the"
-    " unrotated one",
-)
+EMBEDDING = "embed_tokens.weight"
 
 
 class TargetRotation(Struct, frozen=True, eq=False):
@@ -501,41 +554,54 @@ def find_rotation(
     is no rotation or not this one.
     """
     _check_rotatable(drafter, is_shared=is_shared)
-    before = _trained_embedding(checkpoint, drafter, trained, is_shared=is_shared)
+    width, own = drafter.dims.target_hidden, drafter.tensors.get(EMBEDDING)
+    # where the embedding is to be shared, the drafter's own has to be the one from before the rotation
+    if trained is not None and not (own and is_shared):
+        before: TargetMatrix | None = find_target_matrix(trained, TRAINED)
+    else:
+        before = _own_embedding(checkpoint, own, width)
     after = find_target_matrix(rotated, ROTATE)
     for option, embedding in ((TRAINED, before), ("--target", after)):
-        if embedding is not None and embedding.shape[1] != drafter.dims.target_hidden:
+        if embedding is not None and embedding.shape[1] != width:
             raise RefusedError(
                 f"{ROTATE}: {embedding.name} of {option} is {embedding.shape[1]} wide, and the drafter takes"
-                f" states of {drafter.dims.target_hidden}"
+                f" states of {width}"
             )
-    notes: tuple[Note, ...] = ()
     if text == MEASURE:
-        matrix, record = _measured_rotation(before, after)
+        rotation = _measured_rotation(before, after)
     else:
-        matrix, record = _read_rotation(Path(text), drafter.dims.target_hidden)
-        if before is None:
-            notes = (Note("warning", FC, UNCOMPARED),)
-        else:
-            record |= {"residual": _residual(matrix, before, after)}
-    record |= {"embedding": "shared" if is_shared else "own", "target_embedding": embedding_digest(rotated)}
-    embedding, head = _own_matrices(drafter, matrix, trained, after)
-    return TargetRotation(matrix, record, None if is_shared else embedding, head, is_shared, notes)
+        rotation = _read_rotation(Path(text), before, after)
+    digests = {"embedding": "shared" if is_shared else "own", "target_embedding": embedding_digest(rotated)}
+    rotation = replace(rotation, record={**rotation.record, **digests}, is_shared=is_shared)
+    if own is None and not is_shared:
+        name, matrix = f"{after.name}, rotated back", rotation.matrix
+        back = replace(after, name=name, read=lambda *rows: after.read(*rows) @ matrix.T)
+        # without the rows that a target pads it with
+        rotation = replace(rotation, embedding=replace(before or back, shape=(drafter.dims.vocab, width)))
+    if HEAD in drafter.tensors:
+        return rotation
+    if trained is None:
+        raise UsageError(
+            f"{ROTATE}: this drafter drafts with its target's lm_head, and the rotated target's has the"
+            f" final norm folded in; pass {TRAINED} with the folder of the target that it was trained on"
+        )
+    return replace(rotation, head=find_target_matrix(trained, TRAINED, is_head=True))
 
 
-def _fc_norms(drafter: Drafter) -> list[str]:
-    return [f"fc_norm.{block}.weight" for block in range(drafter.dims.aux)]
+def _own_embedding(checkpoint: Checkpoint, own: Tensor | None, width: int) -> TargetMatrix | None:
+    if own is None or own.shape[1:] != (width,) or own.dtype not in PLAIN:
+        return None
+    return _stored_matrix(checkpoint, own.stored[0]) if own.stored[0] in checkpoint.tensors else None
 
 
 def _check_rotatable(drafter: Drafter, *, is_shared: bool) -> None:
     fc = drafter.tensors.get(FC)
     dtype = fc.dtype if fc else ""
-    has_fc_norm = any(name in drafter.tensors for name in _fc_norms(drafter))
     check(
         (fc is None, f"{ROTATE}: this drafter has no fc, so nothing of it can be rotated"),
         (dtype not in ITEM_SIZE, f"{ROTATE}: fc.weight is {dtype}; rotate the unquantised drafter"),
         (
-            INPUT_NORM in drafter.tensors and has_fc_norm,
+            INPUT_NORM in drafter.tensors and any(name.startswith("fc_norm.") for name in drafter.tensors),
             f"{ROTATE}: this drafter has input_norm (norm_before_fc) and fc_norm; the weights of the first do"
             " not commute with the rotation, and the second stands between them and fc",
         ),
@@ -551,47 +617,8 @@ def _check_rotatable(drafter: Drafter, *, is_shared: bool) -> None:
     )
 
 
-def _trained_embedding(
-    checkpoint: Checkpoint, drafter: Drafter, trained: Checkpoint | None, *, is_shared: bool
-) -> TargetMatrix | None:
-    """The embedding from before the rotation: the trained target's, or the drafter's own copy of it.
-
-    Where it is to be shared, the drafter's own has to be that copy.
-    """
-    own = drafter.tensors.get(EMBEDDING)
-    if trained is not None and not (own and is_shared):
-        return find_target_matrix(trained, TRAINED)
-    is_wide = own is not None and own.shape[1:] == (drafter.dims.target_hidden,)
-    if own is None or not is_wide or own.stored[0] not in checkpoint.tensors or own.dtype not in PLAIN:
-        return None
-    return stored_matrix(checkpoint, own.stored[0])
-
-
-def _own_matrices(
-    drafter: Drafter, matrix: Array, trained: Checkpoint | None, after: TargetMatrix
-) -> tuple[TargetMatrix | None, TargetMatrix | None]:
-    """The embedding and the head that a drafter without its own was trained with."""
-    embedding = head = None
-    if EMBEDDING not in drafter.tensors:
-        if trained is not None:
-            embedding = find_target_matrix(trained, TRAINED)
-        else:
-            back = f"{after.name}, rotated back"
-            embedding = replace(after, name=back, read=lambda *rows: after.read(*rows) @ matrix.T)
-        # without the rows that a target pads it with
-        embedding = replace(embedding, shape=(drafter.dims.vocab, *embedding.shape[1:]))
-    if HEAD not in drafter.tensors:
-        if trained is None:
-            raise UsageError(
-                f"{ROTATE}: this drafter drafts with its target's lm_head, and the rotated target's has the"
-                f" final norm folded in; pass {TRAINED} with the folder of the target that it was trained on"
-            )
-        head = find_target_matrix(trained, TRAINED, is_head=True)
-    return embedding, head
-
-
-def _read_rotation(path: Path, size: int) -> tuple[Array, dict[str, Any]]:
-    """The matrix of a file or a ModelSlim target's folder, made orthogonal beyond its dtype's rounding."""
+def _read_rotation(path: Path, before: TargetMatrix | None, after: TargetMatrix) -> TargetRotation:
+    size = after.shape[1]
     if is_folder(path):
         source = FolderSource(path)
         if (rotation := rotation_file(source)) is None:
@@ -617,15 +644,22 @@ def _read_rotation(path: Path, size: int) -> tuple[Array, dict[str, Any]]:
         )
     for _ in range(3):  # Newton's iteration to the nearest orthogonal matrix
         matrix = matrix @ (1.5 * np.eye(size) - 0.5 * matrix.T @ matrix)
-    return matrix, {"file": path.name, "tensor": name, "sha256": sha256(raw).hexdigest()}
+    record = {"file": path.name, "tensor": name, "sha256": sha256(raw).hexdigest()}
+    if before is None:
+        text = (
+            "the matrix was not compared with this target, as no embedding from before the rotation is here;"
+            f" pass {TRAINED} to have it compared"
+        )
+        return TargetRotation(matrix, record, notes=(Note("warning", FC, text),))
+    return TargetRotation(matrix, {**record, "residual": _residual(matrix, before, after)})
 
 
 def _residual(matrix: Array, before: TargetMatrix, after: TargetMatrix) -> float:
     """The share of the target's embedding that Q does not explain, on sampled rows."""
     rows = spread_over(min(before.shape[0], after.shape[0]))
-    ours = np.concatenate([before.read(row, row + 1) for row in rows])
     theirs = np.concatenate([after.read(row, row + 1) for row in rows])
-    residual = float(np.linalg.norm(theirs - ours @ matrix) / (np.linalg.norm(theirs) or 1.0))
+    left = theirs - np.concatenate([before.read(row, row + 1) for row in rows]) @ matrix
+    residual = float(np.linalg.norm(left) / (np.linalg.norm(theirs) or 1.0))
     if not residual <= LEAST_EXPLAINED:
         raise RefusedError(
             f"{ROTATE}: the matrix does not make the target's embedding of the drafter's: {residual:.0%} of"
@@ -634,19 +668,17 @@ def _residual(matrix: Array, before: TargetMatrix, after: TargetMatrix) -> float
     return residual
 
 
-def _measured_rotation(before: TargetMatrix | None, after: TargetMatrix) -> tuple[Array, dict[str, Any]]:
+def _measured_rotation(before: TargetMatrix | None, after: TargetMatrix) -> TargetRotation:
     """Q by orthogonal Procrustes: the rotation that brings E nearest to E'."""
     if before is None:
         raise UsageError(
             f"{ROTATE} {MEASURE} compares embeddings, and this drafter has none of the target's width of its"
             f" own; pass {TRAINED} with the folder of the target that it was trained on"
         )
-    size = before.shape[1]
-    rows = min(before.shape[0], after.shape[0])
+    size, rows = before.shape[1], min(before.shape[0], after.shape[0])
     cross, squares, step = np.zeros((size, size)), np.zeros(3), max(1, BLOCK // size)
     for start in range(0, rows, step):
-        stop = min(start + step, rows)
-        ours, theirs = before.read(start, stop), after.read(start, stop)
+        ours, theirs = (part.read(start, min(start + step, rows)) for part in (before, after))
         cross += ours.T @ theirs
         squares += (np.square(ours).sum(), np.square(theirs).sum(), np.square(theirs - ours).sum())
     if not np.isfinite(cross).all():
@@ -666,58 +698,67 @@ def _measured_rotation(before: TargetMatrix | None, after: TargetMatrix) -> tupl
             f" {min(error, 1.0):.0%} of the rotation of {size} dimensions open; is this the target, and was"
             " the drafter's embedding its copy?"
         )
-    return left @ right, {"measured": {"residual": residual, "error": error, "rows": rows}}
+    return TargetRotation(left @ right, {"measured": {"residual": residual, "error": error, "rows": rows}})
 
 
 def with_rotation(checkpoint: Checkpoint, drafter: Drafter, rotation: TargetRotation) -> TransformedDrafter:
     """The drafter for the rotated target: the same function of its states."""
-    tensors = dict(drafter.tensors)
-    norms = [name for name in (INPUT_NORM, *_fc_norms(drafter)) if name in tensors]
-    columns = np.ones(drafter.dims.aux * drafter.dims.target_hidden)
+    tensors, aux = dict(drafter.tensors), drafter.dims.aux
+    names = (INPUT_NORM, *(f"fc_norm.{block}.weight" for block in range(aux)))
+    norms = {name: tensors[name] for name in names if name in tensors}
+    columns = np.ones(aux * drafter.dims.target_hidden)
     if norms:
-        columns = np.concatenate([evaluate(tensors[name], checkpoint) for name in norms])
+        columns = np.concatenate([evaluate(norm, checkpoint) for norm in norms.values()])
 
     def turned(values: Array) -> Array:
         return (values.reshape(-1, len(rotation.matrix)) @ rotation.matrix).reshape(values.shape)
 
-    fc = tensors[FC]
-    how = "each block times the target's rotation"
+    fc, how = tensors[FC], "each block times the target's rotation"
     by_norms = f"{how}, after the norms' weights" if norms else how
-    blocks = Computed(by_norms, (fc,), lambda values: turned(values * columns), by_rows=True)
-    tensors[FC] = replace(fc, origin=blocks)
-    tensors |= {name: ones(tensors[name]) for name in norms}
+    tensors[FC] = replace(
+        fc, origin=Computed(by_norms, (fc,), lambda values: turned(values * columns), by_rows=True)
+    )
+    tensors |= {name: _ones(norm, name) for name, norm in norms.items()}
     if mask := tensors.get("mask_hidden"):
         tensors["mask_hidden"] = replace(mask, origin=Computed(how, (mask,), turned))
     if rotation.is_shared:
         tensors = _with_shared_embedding(checkpoint, drafter, tensors, turned)
     elif rotation.embedding is not None:
-        tensors[EMBEDDING] = own_tensor(EMBEDDING, rotation.embedding, "{name}, as trained")
+        tensors[EMBEDDING] = rotation.embedding.as_tensor(EMBEDDING, f"{rotation.embedding.name}, as trained")
     elif EMBEDDING not in tensors:
         raise UsageError(f"{ROTATE} keeps the embedding that was trained; leave --drop {EMBEDDING} out")
-    gone = [tensor.stored[0] for name, tensor in drafter.tensors.items() if name not in tensors]
-    strays = {**drafter.strays, **dict.fromkeys(gone, "the target's rotated embedding takes its place")}
+    strays = {
+        **drafter.strays,
+        **dict.fromkeys(
+            [tensor.stored[0] for name, tensor in drafter.tensors.items() if name not in tensors],
+            "the target's rotated embedding takes its place",
+        ),
+    }
     result = replace(drafter, tensors=tensors, rotation=rotation.record, strays=strays)
     if rotation.head is not None:
         result = with_head(result, rotation.head, TRAINED)
-    notes = (*rotation.notes, ALONE)
-    return TransformedDrafter(result, notes, {"target_rotation": dict(rotation.record)})
+    alone = (
+        "rotated for this target alone; vllm-ascend rotates drafters of ModelSlim's targets itself, and takes"
+        " the unrotated one"
+    )
+    return TransformedDrafter(
+        result, (*rotation.notes, Note("note", FC, alone)), {"target_rotation": dict(rotation.record)}
+    )
 
 
 def _with_shared_embedding(
     checkpoint: Checkpoint, drafter: Drafter, tensors: Mapping[str, Tensor], turned: Callable[[Array], Array]
 ) -> dict[str, Tensor]:
-    """The tensors of a drafter that takes E' for E: the first layer's projections of it are rotated."""
-    size, norm = drafter.dims.hidden, tensors[FIRST_NORM]
-    weight = evaluate(norm, checkpoint)
+    size, weight = drafter.dims.hidden, evaluate(tensors[INNER], checkpoint)
 
     def make(values: Array) -> Array:
         return np.concatenate((turned(values[:, :size] * weight), values[:, size:]), axis=1)
 
-    how = f"the embedding's columns times {FIRST_NORM} and the target's rotation"
+    how = f"the embedding's columns times {INNER} and the target's rotation"
     projections = {
         name: replace(tensor, origin=Computed(how, (tensor,), make, by_rows=True))
         for name, tensor in tensors.items()
         if name.startswith("layers.0.") and (shape_expression(name) or "").endswith(" input")
     }
     kept = {name: tensor for name, tensor in tensors.items() if name != EMBEDDING}
-    return {**kept, **projections, FIRST_NORM: ones(norm, "its weights are behind it")}
+    return {**kept, **projections, INNER: _ones(tensors[INNER], INNER, "its weights are behind it")}

@@ -14,27 +14,28 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.conversion.arithmetic import encoded, join_absorbed
 from eaglectl.conversion.plan import ConversionPlan, GeneratedBytes, Step
+from eaglectl.conversion.rewriting import encoded, join_absorbed
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Tensor
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.checkpoint import RECORD_SCHEMA, Checkpoint, history, is_untrained
-from eaglectl.files.digests import (
+from eaglectl.files.files import Stamp
+from eaglectl.files.header import DTYPE_BITS, header_json
+from eaglectl.files.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
+from eaglectl.files.source import PinnedSource, Source, changed, is_repo_name
+from eaglectl.files.writer import (
     HEADER_KEY,
     TENSORS,
+    Bytes,
+    Copy,
     Digests,
+    Folder,
     Range,
     RangeDigests,
     hashed,
     tensor_ranges,
 )
-from eaglectl.files.files import Stamp
-from eaglectl.files.header import DTYPE_BITS, header_json
-from eaglectl.files.hub_cache import is_repo_name
-from eaglectl.files.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
-from eaglectl.files.source import PinnedSource, Source, changed
-from eaglectl.files.writer import Bytes, Copy, Folder
 from eaglectl.formats.catalogue import by_name
 from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.text import as_markdown, listed, printable
@@ -69,11 +70,15 @@ OTHER = ("pruning", "downgrade", "upgrade")
 
 
 class Shard(Struct, frozen=True):
-    """A weight file of the output: its steps, its size, and its header or the file that it is a copy of."""
+    """A weight file of the output: its steps, its size, and where its header and each tensor lie in it.
+
+    It has a header, or is a copy of a file of the source.
+    """
 
     name: str
     steps: Sequence[Step]
     nbytes: int
+    ranges: dict[str, Range]
     header: bytes = b""
     copied: str = ""
 
@@ -114,14 +119,19 @@ def _shard(
     system then copies whole pages, in half the time, and file systems that share blocks (XFS, Btrfs) share
     them.
     """
-    stored = {name: tensor.stop for name, tensor in checkpoint.tensors.items() if tensor.file == file}
+    stored = {name: tensor for name, tensor in checkpoint.tensors.items() if tensor.file == file}
     is_unchanged = checkpoint.metadata == plan.metadata and {step.name for step in steps} == stored.keys()
     if stored and is_unchanged and all(step.action == "kept" for step in steps):
-        return Shard(name, steps, max(stored.values()), copied=str(file))
+        ranges = tensor_ranges(stored.values(), str(file))
+        return Shard(name, steps, max(tensor.stop for tensor in stored.values()), ranges, copied=str(file))
     raw = header_json(plan.metadata, ((step.name, step.dtype, step.shape, step.nbytes) for step in steps))
     raw += b" " * _page_padding(8 + len(raw), steps, checkpoint)
     header = len(raw).to_bytes(8, "little") + raw
-    return Shard(name, steps, len(header) + sum(step.nbytes for step in steps), header)
+    ranges, position = {HEADER_KEY: (0, len(header))}, len(header)
+    for step in steps:
+        ranges[step.name] = (position, position + step.nbytes)
+        position += step.nbytes
+    return Shard(name, steps, position, ranges, header)
 
 
 def _page_padding(start: int, steps: Sequence[Step], checkpoint: Checkpoint) -> int:
@@ -132,17 +142,6 @@ def _page_padding(start: int, steps: Sequence[Step], checkpoint: Checkpoint) -> 
             largest, padding = step.nbytes, (checkpoint.tensors[step.stored[0]].start - start) % PAGE
         start += step.nbytes
     return padding if largest >= PAGE and padding % 8 == 0 else 0
-
-
-def _shard_ranges(shard: Shard, checkpoint: Checkpoint) -> dict[str, Range]:
-    """Where the header and each tensor of a weight file lie in it."""
-    if shard.copied:
-        return tensor_ranges(checkpoint.tensors.values(), shard.copied)
-    ranges, position = {HEADER_KEY: (0, len(shard.header))}, len(shard.header)
-    for step in shard.steps:
-        ranges[step.name] = (position, position + step.nbytes)
-        position += step.nbytes
-    return ranges
 
 
 class WriteOptions(Struct, frozen=True):
@@ -181,11 +180,15 @@ def write_plan(
         for shard in unlinked:
             output.write_weights(shard, checkpoint, counter)
         if len(shards) > 1:
-            output.write(INDEX, [_json(_index(plan, shards))])
+            weight_map = {step.name: shard.name for shard in shards for step in shard.steps}
+            index = {"metadata": {"total_size": plan.nbytes}, "weight_map": dict(sorted(weight_map.items()))}
+            output.write(INDEX, [_json(index)])
         output.write(CONFIG, [_json(plan.config)])
         for name in plan.copied_files:
             output.write(name, [checkpoint.source.read(name)])
-        sources = {name: _unread(original.size(name)) for name in originals}
+        sources: Mapping[str, Any] = {
+            name: {"size": original.size(name), "sha256": None} for name in originals
+        }
         if not options.link:
             sources = output.source_files(plan, checkpoint, original, originals)
         record = provenance(plan, checkpoint, sources)
@@ -199,14 +202,7 @@ def write_plan(
     return options.out
 
 
-def _index(plan: ConversionPlan, shards: Sequence[Shard]) -> Mapping[str, Any]:
-    weight_map = {step.name: shard.name for shard in shards for step in shard.steps}
-    return {"metadata": {"total_size": plan.nbytes}, "weight_map": dict(sorted(weight_map.items()))}
-
-
 class _Output:
-    """The files of the output as they are written, and what eaglectl.json states of each."""
-
     def __init__(self, folder: Folder, digests: Digests) -> None:
         self.folder, self.digests = folder, digests
         self.files: dict[str, Mapping[str, Any]] = {}
@@ -218,11 +214,8 @@ class _Output:
         self.files[name] = {"size": sum(sizes), "sha256": digest.hexdigest()}
 
     def write_weights(self, shard: Shard, checkpoint: Checkpoint, counter: ByteCounter) -> None:
-        """Write a weight file, with a digest of its header and one of each tensor."""
-
         def hash_ranges(descriptor: int) -> None:
-            ranges = _shard_ranges(shard, checkpoint)
-            digests = self.digests.of_ranges(shard.name, descriptor, ranges, TENSORS)
+            digests = self.digests.of_ranges(shard.name, descriptor, shard.ranges, TENSORS)
             self.weights[shard.name] = (shard.nbytes, digests)
 
         self.folder.write(shard.name, _counted(_parts(shard, checkpoint), counter), on_written=hash_ranges)
@@ -238,7 +231,7 @@ class _Output:
         linked = Stamp.of((self.folder.work / shard.name).stat())
         if isinstance(source, PinnedSource) and not linked.is_same_content(source.pinned(file).stamp):
             raise changed(source, file)
-        self.files[shard.name] = _unread(shard.nbytes)
+        self.files[shard.name] = {"size": shard.nbytes, "sha256": None}
         return True
 
     def stated(self) -> dict[str, Mapping[str, Any]]:
@@ -257,22 +250,21 @@ class _Output:
         A tensor that was moved as a whole is not read again: its digest is the output's.
         """
         moved = {step.stored[0]: step.name for step in plan.steps if step.is_moved}
-        started = {}
+        started, files = {}, dict[str, Mapping[str, Any]]()
         for name in originals:
-            is_pickle = name not in checkpoint.weight_files
-            ranges = tensor_ranges(checkpoint.tensors.values(), name)
-            if is_pickle:
-                ranges = {HEADER_KEY: (0, original.size(name))}
+            ranges, algorithm = tensor_ranges(checkpoint.tensors.values(), name), TENSORS
+            if name not in checkpoint.weight_files:  # a pickle
+                ranges, algorithm = {HEADER_KEY: (0, original.size(name))}, "sha256"
             unmoved = {key: range for key, range in ranges.items() if key not in moved}
-            descriptor, algorithm = original.pinned(name).descriptor, "sha256" if is_pickle else TENSORS
+            descriptor = original.pinned(name).descriptor
             started[name] = ranges, self.digests.of_ranges(name, descriptor, unmoved, algorithm)
         written = {key: value for _, made in self.weights.values() for key, value in made.result().items()}
-        files: dict[str, Mapping[str, Any]] = {}
         for name, (ranges, digests) in started.items():
             known, size = digests.result(), original.size(name)
             known |= {key: written[moved[key]] for key in ranges if key in moved}
-            is_pickle = name not in checkpoint.weight_files
-            files[name] = {"size": size, "sha256": known[HEADER_KEY]} if is_pickle else _stated(size, known)
+            files[name] = _stated(size, known)
+            if name not in checkpoint.weight_files:
+                files[name] = {"size": size, "sha256": known[HEADER_KEY]}
         return files
 
 
@@ -281,24 +273,15 @@ def _stated(size: int, digests: Mapping[str, str]) -> Mapping[str, Any]:
     return {"size": size, "digest": TENSORS, "header": digests[HEADER_KEY], "tensors": tensors}
 
 
-def _unread(size: int) -> Mapping[str, Any]:
-    return {"size": size, "sha256": None}
-
-
 def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int | None) -> tuple[Note, ...]:
     """A warning that names the weight files that `link` makes the same as the source's; none without any."""
     shards = shards_of(plan, checkpoint, max_shard_size)
     linked = [f"{shard.name} (the source's {shard.copied})" for shard in shards if shard.copied]
-    if not linked:
-        return ()
-    return (
-        Note(
-            "warning",
-            "link",
-            f"--link: {listed(linked)} is one file under two names: an edit of it in the output changes the"
-            " source, and the other way round; leave --link out for a copy",
-        ),
+    text = (
+        f"--link: {listed(linked)} is one file under two names: an edit of it in the output changes the"
+        " source, and the other way round; leave --link out for a copy"
     )
+    return (Note("warning", "link", text),) if linked else ()
 
 
 def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str, Any]) -> dict[str, Any]:
@@ -338,7 +321,6 @@ def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str,
 
 
 def _copy(source: Source, file: str, start: int = 0, stop: int = 0) -> Copy:
-    """Bytes [start, stop) of a weight file of the source, by its descriptor where that is open."""
     if isinstance(source, PinnedSource):
         pinned = source.pinned(file)
         return Copy(pinned.path, start, stop, pinned.descriptor)
@@ -353,24 +335,20 @@ def _parts(shard: Shard, checkpoint: Checkpoint) -> Iterator[Bytes]:
         return
     yield shard.header
     for step in shard.steps:
-        yield from _step_parts(step, checkpoint)
-
-
-def _step_parts(step: Step, checkpoint: Checkpoint) -> Iterator[Bytes]:
-    match step.origin:
-        case GeneratedBytes(data):
-            yield data
-        case Absorbed(w_kc, w_vc):
-            yield from join_absorbed(checkpoint, w_kc, w_vc)
-        case Computed():
-            yield from encoded(Tensor(step.name, step.dtype, step.shape, step.origin), checkpoint)
-        case segments:
-            # looked up once per stored tensor, not once per row
-            files = {name: _copy(checkpoint.source, checkpoint.tensors[name].file) for name in step.stored}
-            for segment in segments:
-                first = checkpoint.tensors[segment.stored].start
-                start, stop = first + segment.start, first + segment.stop
-                yield replace(files[segment.stored], start=start, stop=stop)
+        match step.origin:
+            case GeneratedBytes(data):
+                yield data
+            case Absorbed(w_kc, w_vc):
+                yield from join_absorbed(checkpoint, w_kc, w_vc)
+            case Computed():
+                yield from encoded(Tensor(step.name, step.dtype, step.shape, step.origin), checkpoint)
+            case segments:
+                # looked up once per stored tensor, not once per row
+                stored = {name: checkpoint.tensors[name] for name in step.stored}
+                files = {name: _copy(checkpoint.source, tensor.file) for name, tensor in stored.items()}
+                for segment in segments:
+                    first, file = stored[segment.stored].start, files[segment.stored]
+                    yield replace(file, start=first + segment.start, stop=first + segment.stop)
 
 
 def _counted(parts: Iterable[Bytes], counter: ByteCounter) -> Iterator[Bytes]:
@@ -412,8 +390,7 @@ def conversion_card(plan: ConversionPlan, record: Mapping[str, Any]) -> str:
         f"Converted from {as_markdown(plan.source)} ({format_title(drafter.producer)}) to"
         f" {format_title(plan.layout)} by eaglectl {eaglectl.__version__}; aux layers: {boundaries}.",
         "",
-        *doubt_lines(drafter),
-        *measured_lines(drafter),
+        *settled_lines(drafter),
         *upgrade_lines(record),
         *(["## Acceptance", "", DEFINITION, "", *gate] if gate else []),
     ]
@@ -436,17 +413,14 @@ def format_title(name: str) -> str:
     return by_name(name).title.partition(",")[0]
 
 
-def doubt_lines(drafter: Drafter) -> list[str]:
-    """What is open of the drafter, a quotation for each; empty where nothing is."""
+def settled_lines(drafter: Drafter) -> list[str]:
+    """What is open of the drafter, a quotation for each, and what was open and a measurement settled."""
     texts = [f"> **Not settled:** {as_markdown(note.reason)}." for note in drafter.notes if note.is_open]
+    for entry in drafter.settled:
+        if entry.by == "measured":
+            text = f"{entry.question}; {entry.answer}: {entry.evidence}"
+            texts.append(f"Measured: {as_markdown(text)}.")
     return [line for text in texts for line in (text, "")]
-
-
-def measured_lines(drafter: Drafter) -> list[str]:
-    """What the trainer's files left open and a measurement settled, a paragraph for each."""
-    entries = (entry for entry in drafter.settled if entry.by == "measured")
-    texts = [f"{entry.question}; {entry.answer}: {entry.evidence}" for entry in entries]
-    return [line for text in texts for line in (f"Measured: {as_markdown(text)}.", "")]
 
 
 def upgrade_lines(record: Mapping[str, Any]) -> list[str]:

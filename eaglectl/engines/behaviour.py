@@ -1,17 +1,74 @@
 """What one engine release reads and captures, and the facts known of it, from its data file.
 
 An entry states the releases that came with it, the range in which it holds, and what changed with them; later
-entries override earlier ones key by key, and null removes a key (RFC 7396).
+entries override earlier ones key by key, and null removes a key (RFC 7396). The aux layers that an engine
+captures for a config: where it finds ids, what they mean to it, its default without them.
 """
 
-from collections.abc import Mapping
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct, convert, field
 
+from eaglectl.drafter.drafter import TRAINING_DEFAULT, AuxLayers, DefaultLayers, Target, to_boundaries
 from eaglectl.engines.data import cached, load, read
-from eaglectl.engines.releases import is_within
 from eaglectl.verdicts import ServedAs
+
+RELEASE = re.compile(r"([0-9]+(?:\.[0-9]+)*)(?:\.post([0-9]+))?")
+# the numbers of a release, and of its post-release; -1 for none
+Order = tuple[tuple[int, ...], int]
+COMPARISONS: Mapping[str, Callable[[Order, Order], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "<": operator.lt,
+}
+
+
+@cache
+def is_within(specifier: str, release: str) -> bool:
+    """Whether a release is in a range such as ">=0.22.0,<0.25.0"; an empty range holds all.
+
+    Raises KeyError for another comparison, ValueError for another kind of release: the data files have none.
+    packaging takes as long to load as all that validate needs.
+    """
+    return all(
+        COMPARISONS[comparison](release_order(release), release_order(bound))
+        for comparison, bound in re.findall(r"([<>=!~]+)([^,]+)", specifier)
+    )
+
+
+def is_since(first: str, release: str) -> bool:
+    """Whether a release is `first` or a later one."""
+    return is_within(f">={first}", release)
+
+
+@cache
+def release_order(release: str) -> Order:
+    """What releases are compared by, zeros at the end left out.
+
+    Raises ValueError for one with letters but .post1.
+    """
+    match = RELEASE.fullmatch(release)
+    if not match:
+        raise ValueError(f"{release}: releases are numbers")
+    numbers = re.sub(r"(\.0+)+$", "", match[1]).split(".")
+    return tuple(map(int, numbers)), int(match[2]) if match[2] else -1
+
+
+def ranges(releases: Iterable[str], known: Sequence[str]) -> str:
+    """Releases in few words, consecutive ones of `known` as ranges: "0.22.0 - 0.33.0"."""
+    position = {release: index for index, release in enumerate(known)}
+    runs: list[list[str]] = []
+    for release in sorted(set(releases), key=position.__getitem__):
+        if not runs or position[release] != position[runs[-1][-1]] + 1:
+            runs.append([])
+        runs[-1].append(release)
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} - {run[-1]}" for run in runs)
+
 
 AddsOne = Literal["never", "always", "first id is 1", "no id is n"]
 Value = TypeVar("Value", covariant=True)
@@ -99,8 +156,7 @@ class Behaviour(Struct, frozen=True):
             return self.parallel_runners
         if model_type:
             return next(rule.value for rule in self.default_runner if rule.fits(model_type))
-        possible = {name for rule in self.default_runner for name in rule.value}
-        return tuple(name for name in self.runners if name in possible)
+        return tuple(name for name in self.runners if any(name in rule.value for rule in self.default_runner))
 
 
 def unversioned() -> Mapping[str, Any]:
@@ -110,8 +166,7 @@ def unversioned() -> Mapping[str, Any]:
 
 def judged_unversioned() -> Mapping[str, str]:
     """The titles, by name, of those whose layers are known well enough to be judged."""
-    engines = unversioned()["engines"].items()
-    return {name: known["title"] for name, known in engines if "behaviour" in known}
+    return {name: known["title"] for name, known in unversioned()["engines"].items() if "behaviour" in known}
 
 
 def unversioned_behaviour(engine: str) -> Behaviour:
@@ -129,15 +184,12 @@ def stated(engine: str, release: str) -> Mapping[str, Any]:
     return merged
 
 
-def merge(before: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, Any]:
-    """One JSON object with the changes of another (RFC 7396)."""
-    merged = dict(before)
-    for key, value in change.items():
-        if isinstance(value, Mapping):
-            inner = merged.get(key)
-            merged[key] = merge(inner if isinstance(inner, Mapping) else {}, value)
-        else:
-            merged[key] = value
+def merge(before: Any, change: Any) -> Any:
+    """One JSON value with the changes of another (RFC 7396)."""
+    if not isinstance(change, Mapping):
+        return change
+    kept = before if isinstance(before, Mapping) else {}
+    merged = {**kept, **{key: merge(kept.get(key), value) for key, value in change.items()}}
     return {key: value for key, value in merged.items() if value is not None}
 
 
@@ -185,3 +237,109 @@ class AppliedFact(Struct, frozen=True):
 
     fact: Fact
     text: str
+
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+# places of ids as reports name them; other paths name themselves
+NESTED = f"eagle_config.{IDS}"
+PLACES = {IDS: "top level", NESTED: "eagle_config"}
+
+
+class CapturedLayers(Struct, frozen=True):
+    """The aux layers that one runner of an engine captures.
+
+    `ids` is None where none are found, and `default` is then what it takes; `boundaries` is None where the
+    target decides.
+    """
+
+    engine: str
+    key: str
+    ids: tuple[int, ...] | None
+    boundaries: tuple[int, ...] | None
+    default: DefaultLayers | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the engine finds no ids and takes its default layers."""
+        return self.default is not None
+
+    @property
+    def words(self) -> str:
+        """The layers as messages name them."""
+        if self.boundaries is not None:
+            return f"{'the default, ' if self.is_default else ''}boundaries {list(self.boundaries)}"
+        return self.default.words if self.default else f"ids {list(self.ids or ())}"
+
+    def same_as(self, trained: AuxLayers) -> bool | None:
+        """Whether this runner captures what was trained on; None where that cannot be known."""
+        if trained.boundaries is not None and self.boundaries is not None:
+            # in fc's order, or sorted by an engine that does not keep it, which facts report
+            return self.boundaries in (trained.boundaries, trained.listed)
+        if self.default is None:
+            return None
+        if trained.is_default:
+            return self.default.same_as(TRAINING_DEFAULT)
+        if trained.boundaries is not None and not self.default.may_be(trained.boundaries):
+            return False
+        return None
+
+
+def value_at(config: Mapping[str, Any], path: str) -> Any:
+    """The value at a path like eagle_config.fc_norm; None where it is absent."""
+    value: Any = config
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def ids_at(config: Mapping[str, Any], path: str) -> tuple[int, ...] | None:
+    """A non-empty list of whole numbers in a config.
+
+    None otherwise (engines read an empty list as absent).
+    """
+    value = value_at(config, path)
+    return tuple(value) if isinstance(value, list) and value and all(type(i) is int for i in value) else None
+
+
+def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> CapturedLayers:
+    """The layers that `runner` captures for a drafter with this config."""
+    for path in runner.id_places:
+        if ids := ids_at(config, path):
+            return _explicit(runner, path, ids, target)
+        if value_at(config, path):  # of another type: vLLM looks no further (run, 0.22.0 to 0.33.0)
+            break
+    # of a target of unknown model_type, what it takes for most
+    default = DefaultLayers(next(rule.value for rule in runner.default_layers if rule.fits(*target.kinds)))
+    boundaries = default.at(target.depth) if target.depth else None
+    return CapturedLayers(runner.label, runner.without_ids, None, boundaries, default)
+
+
+def _explicit(runner: Runner, path: str, ids: tuple[int, ...], target: Target) -> CapturedLayers:
+    place, is_output = PLACES.get(path, path), path in runner.output_places
+    adds = is_output or adds_one(runner, ids, target)
+    if adds is None:
+        return CapturedLayers(runner.label, f"{place}, {runner.adds_one_by_target}", ids, None)
+    boundaries = to_boundaries(ids, "output" if adds else "boundary")
+    if runner.sorts_ids:
+        boundaries = tuple(sorted(set(boundaries)))
+    if is_output or (adds and len(runner.adds_one) > 1):
+        place += ", +1"
+    return CapturedLayers(runner.label, place, ids, boundaries)
+
+
+def adds_one(runner: Runner, ids: Sequence[int], target: Target) -> bool | None:
+    """Whether `runner` takes ids as outputs of layers.
+
+    None where the target's model_type decides and is not known.
+    """
+    holds: Mapping[AddsOne, bool] = {
+        "never": False,
+        "always": True,
+        "first id is 1": ids[0] == 1,
+        "no id is n": max(ids) != target.depth,
+    }
+    rules = runner.adds_one
+    if target.kinds:
+        rules = (next(rule for rule in rules if rule.fits(*target.kinds)),)
+    answers = {holds[rule.value] for rule in rules}
+    return answers.pop() if len(answers) == 1 else None

@@ -3,7 +3,7 @@
 Where the network that it makes of it is another one than was trained, `NetworkReading` says in what.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from msgspec import Struct, convert, field
@@ -13,16 +13,17 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.behaviour import (
     AppliedFact,
     Behaviour,
+    CapturedLayers,
     EvidenceKind,
     Fact,
     Misread,
+    capture,
+    is_since,
+    is_within,
     stated,
 )
 from eaglectl.engines.data import cached, load
-from eaglectl.engines.layers import CapturedLayers, capture
-from eaglectl.engines.releases import is_since, is_within
-from eaglectl.engines.targets import as_seen
-from eaglectl.engines.view import Case, Condition, View, stated_theta
+from eaglectl.engines.view import Case, Condition, View, as_seen, stated_theta
 from eaglectl.formats.published import Figure, published_file
 from eaglectl.verdicts import ServedAs
 
@@ -57,9 +58,8 @@ class NetworkReading(Struct, frozen=True):
 
     def of(self, drafter: Drafter) -> Drafter:
         """The drafter as the engine reads it; its layers are those of `boundaries`."""
-        norms = replace(drafter.norms, **self.switches)
         rope = drafter.rope if self.theta is None else replace(drafter.rope, theta=self.theta)
-        return replace(drafter, norms=norms, rope=rope)
+        return replace(drafter, norms=replace(drafter.norms, **self.switches), rope=rope)
 
 
 def network_reading(
@@ -69,31 +69,32 @@ def network_reading(
 
     `captured` are the layers by the runners that the release may take, which have to agree.
     """
-    values: dict[str, Any] = {}
-    for applied in differing:
-        kind = applied.fact.misread
-        value = None if kind is None else _value(kind, view, captured.values())
-        if value is None:
-            return None
-        values[str(kind)] = value
+    values = {applied.fact.misread: _value(applied.fact.misread, view, captured) for applied in differing}
+    if None in values.values():
+        return None
     switches = {name: values[name] for name in get_args(Switch) if name in values}
     return NetworkReading(engine, values.get("aux layers"), switches, values.get("rope base"))
 
 
-def _value(kind: Misread, view: View, captured: Iterable[CapturedLayers]) -> Any:
-    """What the engine reads; None where that is not known, or nothing that the tensors fit."""
+def _value(kind: Misread | None, view: View, captured: Mapping[str, CapturedLayers]) -> Any:
     if kind == "rope base":
         theta = stated_theta(view)
         return float(theta) if isinstance(theta, int | float) else None
-    if kind != "aux layers":
-        trained = getattr(view.drafter.norms, kind)
-        return None if trained is None or (kind in WITH_TENSORS and not trained) else not trained
-    (boundaries, *others) = {layers.boundaries for layers in captured}
+    if kind == "aux layers":
+        return _captured(view, {layers.boundaries for layers in captured.values()})
+    trained = getattr(view.drafter.norms, kind or "", None)
+    return not trained if trained or (trained is not None and kind not in WITH_TENSORS) else None
+
+
+def _captured(view: View, several: set[tuple[int, ...] | None]) -> tuple[int, ...] | None:
+    (boundaries, *others), listed = several, view.drafter.aux.listed
     if others or boundaries is None or len(boundaries) != view.drafter.dims.aux:
         return None
-    listed = view.drafter.aux.listed
-    if listed is None or len(set(listed)) < len(listed):  # two stored blocks are of one boundary
-        return boundaries if listed is None else None
+    if listed is None:
+        return boundaries
+    # ids that are not one for each aux state, or two stored blocks of one boundary
+    if not len(set(listed)) == len(listed) == len(boundaries):
+        return None
     # a conversion sorts fc's blocks by the boundaries trained on
     return tuple(layer for _, layer in sorted(zip(listed, boundaries, strict=True)))
 
@@ -150,13 +151,12 @@ class RuleResults(Struct, frozen=True):
         A fact's rule is its own, or another that reports the same defect.
         """
         faults = []
-        for outcome in (ServedAs.FAILS, ServedAs.DIFFERS):
-            for fact, text in ((each.fact, each.text) for each in facts if each.fact.outcome == outcome):
-                reporting = (rule for rule in (fact.rule, *fact.reported_by) if rule in self.reporting)
-                faults.append((outcome, next(reporting, fact.rule), text))
+        for fact, text in ((each.fact, each.text) for each in facts if each.fact.outcome.is_known_wrong):
+            reporting = (rule for rule in (fact.rule, *fact.reported_by) if rule in self.reporting)
+            faults.append((fact.outcome, next(reporting, fact.rule), text))
+        faults.sort(key=lambda fault: fault[0] != ServedAs.FAILS)
         own = {rule for _, rule, _ in faults}
-        errors = [(ServedAs.DIFFERS, rule, text) for rule, text in self.errors if rule not in own]
-        return [*faults, *errors]
+        return faults + [(ServedAs.DIFFERS, rule, text) for rule, text in self.errors if rule not in own]
 
 
 NO_RESULTS = RuleResults()
@@ -168,8 +168,9 @@ def publication(
     """The figures that are published of a drafter, in words, and why they tell nothing of a release.
 
     `engine` is its title, `releases` those that are known, `reads_alike` whether one of them reads the file
-    as the release in question does, and as the drafter is settled. Each that a figure can be of must do so,
-    or the figure tells nothing. Its authors' figures are before those of others.
+    as the release in question does, and as the drafter is settled. Each that a figure can be of (the one that
+    its source states, else all since it was made) must do so, or the figure tells nothing. Its authors'
+    figures are before those of others.
     """
     figures = next(entry.figures for entry in published_file().drafters if entry.name == drafter)
     measured = [figure for figure in figures if figure.is_by_authors]
@@ -185,20 +186,17 @@ def publication(
     return (*(figure.words for figure in own), *_origins(drafter, own, figures)), ""
 
 
-def _origins(drafter: str, own: Sequence[Figure], figures: Sequence[Figure]) -> Iterator[str]:
-    """Where all that its authors measured is from, and what others measured."""
-    origins = dict.fromkeys(figure.origin for figure in own)
-    yield f"measured by the authors of {drafter} ({'; '.join(origins)})"
-    for figure in figures:
-        if not figure.is_by_authors:
-            yield f"others, {figure.changed or 'as stored'}: {figure.words} ({figure.origin})"
-
-
 def _run_by_authors(figure: Figure, releases: Sequence[str]) -> list[str]:
-    """The releases that a figure can be of: the one that its source states, else all since it was made."""
     if figure.release is not None:
         return [release for release in releases if release == figure.release]
     return [release for release in releases if is_since(figure.since or "0", release)]
+
+
+def _origins(drafter: str, own: Sequence[Figure], figures: Sequence[Figure]) -> Iterator[str]:
+    origins = "; ".join(dict.fromkeys(figure.origin for figure in own))
+    yield f"measured by the authors of {drafter} ({origins})"
+    for figure in (figure for figure in figures if not figure.is_by_authors):
+        yield f"others, {figure.changed or 'as stored'}: {figure.words} ({figure.origin})"
 
 
 class Engine(Struct, frozen=True, eq=False):
@@ -249,8 +247,8 @@ class Engine(Struct, frozen=True, eq=False):
 
     def runners_run(self, release: str) -> tuple[str, ...]:
         """The runners of a release that ran recorded cases; none where the release was only read."""
-        named = stated(self.name, release)["run_in"].get(release, ())
-        return tuple(name for name in self.behaviour(release).runners if name in named)
+        run = stated(self.name, release)["run_in"].get(release, ())
+        return tuple(name for name in self.behaviour(release).runners if name in run)
 
     def evidence(self, release: str) -> Mapping[EvidenceKind, int]:
         """How many facts of a release were run, and how many read only."""
@@ -263,15 +261,14 @@ class Engine(Struct, frozen=True, eq=False):
         "run" where its functions that resolve ids were run, as they were where recorded cases ran.
         """
         resolved = self.data.get("ids_run_in")
-        is_run = bool(self.runners_run(release)) or (resolved is not None and is_within(resolved, release))
-        return "run" if is_run else "read"
+        is_resolved = resolved is not None and is_within(resolved, release)
+        return "run" if is_resolved or self.runners_run(release) else "read"
 
     def readings(self, view: View, release: str) -> Mapping[str, CapturedLayers]:
         """The layers that `release` captures for a checkpoint, by the runners that it may take."""
-        known = self.behaviour(release)
-        target, is_parallel = view.drafter.target, view.drafter.kind == "peagle"
+        known, target = self.behaviour(release), view.drafter.target
+        seen, is_parallel = as_seen(self.name, release, target), view.drafter.kind == "peagle"
         names = known.runners_for(target.model_type, is_parallel=is_parallel)
-        seen = as_seen(self.name, release, target)
         return {name: capture(known.runners[name], view.flat, seen) for name in names}
 
     def case(self, view: View, release: str) -> Case:
@@ -311,8 +308,8 @@ class Engine(Struct, frozen=True, eq=False):
         doubts = [fact.text for fact in facts] + [note.reason for note in view.drafter.unsettled]
         if texts := tuple(dict.fromkeys([*doubts, *results.gaps])):
             return self._doubtful(view, release, texts, results)
-        remarks = self.runner_remarks(view, release)
-        return Verdict(self.name, release, ServedAs.AS_TRAINED, remarks, unread=results.unread)
+        reasons = self.runner_remarks(view, release)
+        return Verdict(self.name, release, ServedAs.AS_TRAINED, reasons, unread=results.unread)
 
     def _doubtful(self, view: View, release: str, texts: tuple[str, ...], results: RuleResults) -> Verdict:
         """The verdict where something is open (`texts`), which what its authors published may settle."""
@@ -320,8 +317,7 @@ class Engine(Struct, frozen=True, eq=False):
         published, unsettled = view.drafter.publication, view.drafter.unsettled
         if published is None or results.gaps or any(note.level != "note" for note in unsettled):
             return unknown
-        here = self._open_facts(view, release)
-        if here is None:
+        if (here := self._open_facts(view, release)) is None:
             return unknown
         reasons, gap = publication(
             published, self.title, self.releases, lambda other: self._open_facts(view, other) == here
@@ -332,12 +328,11 @@ class Engine(Struct, frozen=True, eq=False):
         return Verdict(self.name, release, ServedAs.AS_PUBLISHED, reasons, unread=results.unread)
 
     def _open_facts(self, view: View, release: str) -> frozenset[str] | None:
-        """The facts that hold; None where the captured layers are not known to be the settled ones."""
+        # None where the captured layers are not known to be the settled ones
         key = (self.name, release)
         if key not in view.open_facts:
-            is_same = self.case(view, release).sameness == {True}
-            applied = self.applied(view, release) if is_same else ()
-            view.open_facts[key] = frozenset(each.fact.id for each in applied) if is_same else None
+            facts = frozenset(each.fact.id for each in self.applied(view, release))
+            view.open_facts[key] = facts if self.case(view, release).sameness == {True} else None
         return view.open_facts[key]
 
     def runner_remarks(self, view: View, release: str) -> tuple[str, ...]:
@@ -348,16 +343,9 @@ class Engine(Struct, frozen=True, eq=False):
         runners, taken = self.behaviour(release).runners, self.readings(view, release)
         if len(runners) == 1:
             return ()
-        holding = f"with the {' and '.join(taken)} runner{'s' if len(taken) > 1 else ''}"
         others = []
-        cpu_runner = stated(self.name, release).get("cpu_runner")
         for name in sorted(runners.keys() - taken.keys()):
             captured = capture(runners[name], view.flat, view.drafter.target)
-            is_same = captured.same_as(view.drafter.aux)
-            drafts_as_trained = view.drafter.kind != "peagle" or runners[name].drafts_in_parallel
-            if is_same is False:
-                when = ", which it takes on CPUs," if name == cpu_runner else ""
-                others.append(f"{name}{when} captures other layers than were trained on ({captured.words})")
-            elif is_same and name == cpu_runner and drafts_as_trained:
-                holding += f", on CPUs with {name}"
-        return holding, *others
+            if captured.same_as(view.drafter.aux) is False:
+                others.append(f"{name} captures other layers than were trained on ({captured.words})")
+        return f"with the {' and '.join(taken)} runner{'s' if len(taken) > 1 else ''}", *others

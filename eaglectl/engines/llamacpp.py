@@ -30,9 +30,10 @@ RUNNER = "default"
 BIASES = frozenset({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS, Feature.FC_BIAS})
 
 
-def _other_count(case: Case) -> bool:
-    ids = captured_by_one(case).ids
-    return case.view.drafter.dims.aux != 3 or (ids is not None and len(ids) != 3)
+def _aux_count(case: Case) -> int:
+    # of aux states or of ids the number that is not 3
+    aux, ids = case.view.drafter.dims.aux, captured_by_one(case).ids
+    return len(ids) if aux == 3 and ids is not None else aux
 
 
 def _rope_type(view: View) -> str:
@@ -63,7 +64,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "layers-misstated": when(
         lambda view: view.drafter.dims.layers == 1 and view.flat.get("num_hidden_layers") != 1
     ),
-    "aux-count": _other_count,
+    "aux-count": lambda case: _aux_count(case) != 3,
     "fc-norm": has(Feature.FC_NORM),
     "norm-output": has(Feature.NORM_OUTPUT),
     "residual": misread("norm_before_residual"),
@@ -79,11 +80,11 @@ CONDITIONS: Mapping[str, Condition] = {
 
 
 def _words(case: Case) -> Mapping[str, Any]:
-    view, dims = case.view, case.view.drafter.dims
+    view = case.view
     return {
         **common_words(case),
         "stated_layers": view.flat.get("num_hidden_layers", "absent"),
-        "aux": dims.aux if dims.aux != 3 else len(captured_by_one(case).ids or ()),
+        "aux": _aux_count(case),
         "residual": str(view.drafter.norms.norm_before_residual).lower(),
         "residual_read": str(case.flag("norm_before_residual")).lower(),
         "biases": ", ".join(sorted(BIASES & view.features)),
@@ -95,7 +96,7 @@ def _words(case: Case) -> Mapping[str, Any]:
 
 
 def _merged_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config as llama.cpp's converter reads it: a speculators layer's keys go before those at the top."""
+    # as llama.cpp's converter reads it: a speculators layer's keys go before those at the top
     layer = config.get("transformer_layer_config")
     return {**config, **layer} if isinstance(layer, Mapping) else config
 

@@ -6,24 +6,25 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
 from eaglectl import shell
 from eaglectl.drafter.drafter import Drafter, Feature, Target
 from eaglectl.engines import llamacpp, sglang, vllm
-from eaglectl.engines.behaviour import judged_unversioned, unversioned, unversioned_behaviour
+from eaglectl.engines.behaviour import (
+    CapturedLayers,
+    capture,
+    judged_unversioned,
+    unversioned,
+    unversioned_behaviour,
+)
 from eaglectl.engines.engine import NO_RESULTS, Engine, RuleResults, Verdict
-from eaglectl.engines.layers import CapturedLayers, capture
-from eaglectl.engines.targets import as_seen, read_captures
-from eaglectl.engines.view import NO_FILES, View, WeightFiles
+from eaglectl.engines.view import View, as_seen, read_captures
 from eaglectl.errors import OutdatedError, UsageError
-from eaglectl.files.opening import hub_name
+from eaglectl.files.checkpoint import Checkpoint, hub_name
 from eaglectl.verdicts import ServedAs
-
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
 
 # why a release is judged that nobody named
 NEWEST, INSTALLED = "newest known", "installed here"
@@ -50,9 +51,8 @@ class EngineRequest(Struct, frozen=True):
     @property
     def places(self) -> tuple[tuple[str, str], ...]:
         """The engine with each release that a verdict is of; "" where releases are not followed."""
-        return tuple((self.engine, release) for release in (*self.releases, self.unknown) if release) or (
-            (self.engine, ""),
-        )
+        releases = tuple(filter(None, (*self.releases, self.unknown))) or ("",)
+        return tuple((self.engine, release) for release in releases)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -82,27 +82,22 @@ def parse_engine(text: str) -> EngineRequest:
         requirement = Requirement(text)
     except InvalidRequirement:
         raise UsageError(f"--engine {text}: {_spelling(text)}") from None
-    name = requirement.name.lower()
+    name, specifier = requirement.name.lower(), requirement.specifier
     if name in unversioned()["engines"]:
-        if requirement.specifier:
+        if specifier:
             raise UsageError(f"--engine {text}: releases of {name} are not followed; write {name}")
         return EngineRequest(name, ())
     if name not in ENGINES:
         raise UsageError(f"--engine {text}: {_spelling(text)}")
-    if not requirement.specifier:
+    if not specifier:
         return parse_engine(name)
-    matching = _matching(ENGINES[name], requirement.specifier)
-    if not matching:
-        known = f"no known release fits; {_nearest(name, requirement.specifier)}"
-        raise OutdatedError(f"--engine {text}: {known}; {UPDATE.format(name)}")
-    return EngineRequest(name, matching)
-
-
-def _matching(engine: Engine, specifier: "SpecifierSet") -> tuple[str, ...]:
-    """The known releases that a specifier names; for one exact version, the release that it is of."""
-    exact = re.fullmatch(r"===?([^,*]+)", str(specifier))
-    own = known_release(engine, exact[1]) if exact else ""
-    return tuple(release for release in engine.releases if release == own or release in specifier)
+    # of one exact version, the release that it is of
+    exact, releases = re.fullmatch(r"===?([^,*]+)", str(specifier)), ENGINES[name].releases
+    own = known_release(ENGINES[name], exact[1]) if exact else ""
+    if matching := tuple(release for release in releases if release == own or release in specifier):
+        return EngineRequest(name, matching)
+    span = f"{name} is known from {' to '.join(dict.fromkeys((releases[0], releases[-1])))}"
+    raise OutdatedError(f"--engine {text}: no known release fits; {span}; {UPDATE.format(name)}")
 
 
 def known_release(engine: Engine, version: str) -> str:
@@ -120,15 +115,14 @@ def every_release(engine: str) -> EngineRequest:
 def default_requests() -> tuple[EngineRequest, ...]:
     """The release of each engine that is installed here, and the newest known of the default engines."""
     requests = []
-    for engine in ENGINES.values():
-        newest = engine.releases[-1] if engine.is_default else None
-        installed = installed_release(engine)
+    for name, engine in ENGINES.items():
+        newest, installed = engine.releases[-1] if engine.is_default else None, installed_release(engine)
         if installed is not None and installed != newest:
             known = (installed,) if installed in engine.releases else ()
-            requests.append(EngineRequest(engine.name, known, INSTALLED, "" if known else installed))
+            requests.append(EngineRequest(name, known, INSTALLED, "" if known else installed))
         if newest is not None:
             why = f"{NEWEST}, {INSTALLED}" if newest == installed else NEWEST
-            requests.append(EngineRequest(engine.name, (newest,), why))
+            requests.append(EngineRequest(name, (newest,), why))
     return tuple(requests)
 
 
@@ -144,46 +138,26 @@ def installed_release(engine: Engine) -> str | None:
     return None
 
 
-def _nearest(name: str, specifier: "SpecifierSet") -> str:
-    from packaging.version import Version
-
-    versions = [Version(bound.version.removesuffix(".*")) for bound in specifier]
-    known = ENGINES[name].releases
-    below = [release for release in known if Version(release) <= min(versions)]
-    above = [release for release in known if Version(release) >= max(versions)]
-    near = dict.fromkeys([*below[-1:], *above[:1]])
-    span = known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
-    return f"{name} is known from {span}; near it: {', '.join(f'{name}=={release}' for release in near)}"
-
-
 def _spelling(text: str) -> str:
-    """How engines are written, with the names nearest to `text`."""
     if "://" in text:
         return "a running server is named by --run-in; --engine names an engine and release that is judged"
-    parts = re.fullmatch(r"\s*([A-Za-z._-]*)[^0-9]*(.*)", text, re.DOTALL)
-    name, number = parts.groups() if parts else (text, "")
     names = (*ENGINES, *sorted(unversioned()["engines"]))
-    near = get_close_matches(name.strip("-_").lower(), names, 3, 0.5)
-    examples = f'vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}'
-    if not near:
-        return f"engines are {', '.join(names)}; write {examples}"
-    version = re.match(r"[0-9]+(\.[0-9]+)*", number)
-    if version and near[0] in ENGINES:
-        near[0] = f"{near[0]}=={version[0]}"
-    return f"near it: {', '.join(near)}; releases are written as {examples}"
+    written = re.match(r"[A-Za-z._-]*", text.strip())
+    near = get_close_matches(written[0].strip("-_").lower() if written else "", names, 3, 0.5)
+    known = f"near it: {', '.join(near)}" if near else f"engines are {', '.join(names)}"
+    return f'{known}; releases are written as vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}'
 
 
 def aux_readings(config: Mapping[str, Any], target: Target) -> Mapping[str, CapturedLayers]:
     """The layers that each runner of the newest releases captures, by the runner's label."""
-    places = [
-        (engine.behaviour(engine.releases[-1]), engine.releases[-1], name) for name, engine in ENGINES.items()
-    ]
-    known = [(behaviour, as_seen(name, release, target)) for behaviour, release, name in places]
+    newest = [(engine, engine.releases[-1]) for engine in ENGINES.values()]
+    known = [(engine.behaviour(last), as_seen(engine.name, last, target)) for engine, last in newest]
     known += [(unversioned_behaviour(name), target) for name in judged_unversioned()]
-    runners = [
-        (runner, seen) for behaviour, seen in known for runner in reversed([*behaviour.runners.values()])
-    ]
-    return {runner.label: capture(runner, config, seen) for runner, seen in runners}
+    return {
+        runner.label: capture(runner, config, seen)
+        for behaviour, seen in known
+        for runner in reversed([*behaviour.runners.values()])
+    }
 
 
 def view_for(
@@ -193,7 +167,7 @@ def view_for(
     flat: Mapping[str, Any],
     names: tuple[str, ...],
     target: Mapping[str, Any] | None = None,
-    files: WeightFiles = NO_FILES,
+    files: Checkpoint | None = None,
 ) -> View:
     """A checkpoint as `engine` reads it.
 
@@ -218,13 +192,13 @@ def launch_commands(
     target = name if _can_be_given(name) else "TARGET"
     revised = f" {shell.option('--revision', target_revision)}" if target_revision else ""
     speculative: dict[str, Any] = {"method": "eagle3", "model": path, "num_speculative_tokens": tokens}
-    if revision is not None:
-        speculative["revision"] = revision
-    if drafter.kind == "peagle":
-        speculative["parallel_drafting"] = True
-    served = f"vllm serve {shell.quote(shell.as_path(target))}{revised}"
+    speculative |= {} if revision is None else {"revision": revision}
+    speculative |= {"parallel_drafting": True} if drafter.kind == "peagle" else {}
     commands = {
-        "vllm": f"{served} --speculative-config {shell.quote(json.dumps(speculative))}",
+        "vllm": (
+            f"vllm serve {shell.quote(shell.as_path(target))}{revised}"
+            f" --speculative-config {shell.quote(json.dumps(speculative))}"
+        ),
         "sglang": (
             f"python -m sglang.launch_server {shell.option('--model-path', target)}{revised}"
             f" --speculative-algorithm EAGLE3 {shell.option('--speculative-draft-model-path', path)}"
@@ -237,25 +211,21 @@ def launch_commands(
     # the newest release of some engine captures states of the target, or nothing names its kind
     newest = (read_captures(name, engine.releases[-1], drafter.target) for name, engine in ENGINES.items())
     is_captured = any(reading is None or reading.captures == "captures" for reading in newest)
-    # their releases have no verdict, which would carry a doubt about the drafter or the target
-    if not drafter.unsettled and is_captured:
-        for name in unversioned()["engines"]:
-            if option := _layers_option(name, drafter):
-                commands[name] = f"{option}  # {TARGETS_UNREAD}"
+    # the others' releases have no verdict, which would carry a doubt about the drafter or the target
+    for name in unversioned()["engines"] if is_captured and not drafter.unsettled else ():
+        if option := _layers_option(name, drafter):
+            commands[name] = f"{option}  # {TARGETS_UNREAD}"
     return commands
 
 
 def _sglang_options(drafter: Drafter, revision: str | None) -> str:
-    options = ""
-    if revision is not None:
-        options += f" {shell.option('--speculative-draft-model-revision', revision)}"
+    options: dict[str, str | None] = {"--speculative-draft-model-revision": revision}
     if Feature.SLIDING_WINDOW in drafter.features():
-        window = str(drafter.carried.get("sliding_window"))
-        options += f" {shell.option('--speculative-draft-window-size', window)}"
+        options["--speculative-draft-window-size"] = str(drafter.carried.get("sliding_window"))
     if drafter.target.is_quantised and drafter.quantisation is None:
         # a --quantization for the target, which many commands have, would be the drafter's too
-        options += " --speculative-draft-model-quantization unquant"
-    return options
+        options["--speculative-draft-model-quantization"] = "unquant"
+    return "".join(f" {shell.option(name, value)}" for name, value in options.items() if value is not None)
 
 
 def _can_be_given(path: str) -> bool:
@@ -263,10 +233,7 @@ def _can_be_given(path: str) -> bool:
 
 
 def _layers_option(engine: str, drafter: Drafter) -> str:
-    """The serving option by which an engine without followed releases takes the layers; "" without one.
-
-    It takes outputs of layers, so that there is none for the embeddings.
-    """
+    # by which an engine without followed releases takes outputs of layers; none for the embeddings
     option, boundaries = unversioned()["engines"][engine].get("layers_option", ""), drafter.aux.boundaries
     if not option or not boundaries or boundaries[0] == 0:
         return ""
@@ -290,7 +257,7 @@ def unfollowed_verdict(
 
 
 def _served_target(text: str) -> tuple[str, str | None]:
-    """What engines call a target, and its revision: a folder in the place of its config.json."""
+    # what engines call a target, and its revision: a folder in the place of its config.json
     if text.endswith("/config.json") or text == "config.json":
         return text.removesuffix("config.json").rstrip("/") or ".", None
     return hub_name(text) or (text, None)
@@ -304,9 +271,8 @@ def as_served(
     Those without a verdict are kept where the files have no error (`is_sound`): their aux layers are an
     option of serving, whatever the file states.
     """
-    latest = {verdict.engine: verdict.outcome for verdict in verdicts}
-    default = ServedAs.AS_TRAINED if is_sound else ServedAs.UNKNOWN
-    return {engine: text for engine, text in commands.items() if latest.get(engine, default).is_served}
+    is_served = {verdict.engine: verdict.outcome.is_served for verdict in verdicts}
+    return {engine: text for engine, text in commands.items() if is_served.get(engine, is_sound)}
 
 
 def llama_server(drafter: str, tokens: int = 3, target: str = "TARGET.gguf") -> str:
@@ -335,8 +301,6 @@ def output_commands(
         f" {shell.option('--target-model-dir', model if is_folder else 'TARGET')}"
         f" {shell.option('--outfile', file)}"
     )
-    commands = {
-        **launch_commands(drafter, folder, tokens, revision, target),
-        "llama.cpp": f"{convert} && {llama_server(file, tokens)}",
-    }
-    return {engine: commands[engine] for engine in ENGINES}
+    commands = launch_commands(drafter, folder, tokens, revision, target)
+    served = {**commands, "llama.cpp": f"{convert} && {llama_server(file, tokens)}"}
+    return {engine: served[engine] for engine in ENGINES}

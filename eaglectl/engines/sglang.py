@@ -3,18 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eaglectl.drafter.boundaries import to_boundaries
-from eaglectl.drafter.drafter import Feature, Target
+from eaglectl.drafter.drafter import Feature, Target, to_boundaries
 from eaglectl.drafter.tensors import LAYER
+from eaglectl.engines.behaviour import NESTED, adds_one, value_at
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.layers import NESTED, adds_one, value_at
-from eaglectl.engines.targets import as_seen
 from eaglectl.engines.view import (
     COMMON,
     Case,
     Condition,
     View,
+    as_seen,
     captured_by_one,
     captures_last_boundary,
     common_words,
@@ -27,15 +26,16 @@ from eaglectl.formats.format import IdsPlace
 
 RUNNER = "default"
 FLOATS = ("BF16", "F16", "F32")
+EMBEDDING = "embed_tokens.weight"
 
 
-def _wanted(view: View) -> str:
+def _registered_class(view: View) -> str:
     return str(load("sglang")["architectures"].get(view.model_class))
 
 
 def _other_architecture(view: View) -> bool:
     names = view.config.get("architectures")
-    return not isinstance(names, list) or _wanted(view) not in names
+    return not isinstance(names, list) or _registered_class(view) not in names
 
 
 def _later_input_layernorm(view: View) -> bool:
@@ -43,24 +43,15 @@ def _later_input_layernorm(view: View) -> bool:
     return any(layer and int(layer[1]) > 0 for layer in norms)
 
 
-def _is_tied(view: View) -> bool:
-    return bool(view.config.get("tie_word_embeddings"))
-
-
-def _has_embedding(view: View) -> bool:
-    return "embed_tokens.weight" in view.drafter.tensors
-
-
 def _replaced_embedding(view: View) -> bool:
-    """An embedding that is kept beside a rotated target's; of others it is not known whether they differ."""
-    dims = view.drafter.dims
-    return view.drafter.rotation is not None and _has_embedding(view) and dims.hidden == dims.target_hidden
+    # an embedding that is kept beside a rotated target's; of others it is not known whether they differ
+    dims, has_embedding = view.drafter.dims, EMBEDDING in view.drafter.tensors
+    return view.drafter.rotation is not None and has_embedding and dims.hidden == dims.target_hidden
 
 
 def _quantised_latent(view: View) -> bool:
-    tensors = view.drafter.tensors.items()
-    is_quantised = any("kv_b_proj" in name and tensor.dtype not in FLOATS for name, tensor in tensors)
-    return is_quantised and bool(view.config.get("quantization_config"))
+    tensors, is_stated = view.drafter.tensors.items(), bool(view.config.get("quantization_config"))
+    return is_stated and any("kv_b_proj" in name and tensor.dtype not in FLOATS for name, tensor in tensors)
 
 
 def _repeated_ids(view: View) -> bool:
@@ -69,7 +60,7 @@ def _repeated_ids(view: View) -> bool:
 
 
 def _replaced_head(view: View) -> bool:
-    """The key is null; a Llama drafter without the key does not load at all."""
+    # a Llama drafter without the key does not load at all
     is_null = "draft_vocab_size" in view.config or view.model_class == "mla"
     return view.flat.get("draft_vocab_size") is None and is_null and "lm_head.weight" in view.drafter.tensors
 
@@ -85,7 +76,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "residual": has(Feature.NORM_BEFORE_RESIDUAL),
     "attention-bias": has(Feature.ATTENTION_BIAS),
     "draft-vocab-size": when(lambda view: "draft_vocab_size" not in view.config),
-    "tied-head": when(lambda view: _is_tied(view) and "lm_head.weight" in view.names),
+    "tied-head": when(lambda view: view.config.get("tie_word_embeddings") and "lm_head.weight" in view.names),
     "mla-prefix": COMMON["prefix"],
     "wrapped-names": COMMON["prefix"],
     "later-input-layernorm": when(_later_input_layernorm),
@@ -105,7 +96,11 @@ CONDITIONS: Mapping[str, Condition] = {
     "ids-twice": when(_repeated_ids),
     "head-replaced": when(_replaced_head),
     "tied-to-own": when(
-        lambda view: _is_tied(view) and "lm_head.weight" not in view.names and _has_embedding(view)
+        lambda view: (
+            view.config.get("tie_word_embeddings")
+            and "lm_head.weight" not in view.names
+            and EMBEDDING in view.drafter.tensors
+        )
     ),
     "embedding-replaced": when(_replaced_embedding),
     "head-unfilled": when(
@@ -127,7 +122,7 @@ def _words(case: Case) -> Mapping[str, Any]:
     view, norms = case.view, case.view.drafter.norms
     return {
         **common_words(case),
-        "wanted": _wanted(view),
+        "wanted": _registered_class(view),
         "stated_layers": view.config.get("num_hidden_layers"),
         "norm_output": str(norms.norm_output).lower(),
         "norm_output_read": str(case.flag("norm_output")).lower(),
@@ -172,8 +167,10 @@ def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...]:
             f"SGLang's ids for boundaries {list(boundaries)} depend on the target's model type,"
             " which is not known; pass --target"
         )
-    kind = target.model_type or "known"
-    raise RefusedError(f"SGLang has no ids that mean boundaries {list(boundaries)} for a {kind} target")
+    raise RefusedError(
+        f"SGLang has no ids that mean boundaries {list(boundaries)} for a {target.model_type or 'known'}"
+        " target"
+    )
 
 
 def ids_in(place: IdsPlace, boundaries: Sequence[int], target: Target) -> tuple[int, ...]:

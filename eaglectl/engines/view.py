@@ -1,16 +1,20 @@
-"""A checkpoint as an engine reads it, in one release, and conditions on it: when facts hold."""
+"""A checkpoint as an engine reads it, in one release, and conditions on it: when facts hold.
+
+Also which targets each release captures hidden states of: closed lists of classes, with evidence.
+"""
 
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, convert, field
+from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import Drafter, Feature
-from eaglectl.engines.behaviour import Behaviour, Flag
-from eaglectl.engines.layers import CapturedLayers, value_at
-from eaglectl.engines.targets import Captures, TargetReading, read_captures
+from eaglectl.drafter.drafter import Drafter, Feature, Target
+from eaglectl.engines.behaviour import Behaviour, CapturedLayers, Flag, Name, is_since, value_at
+from eaglectl.engines.data import cached, read
+from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import INDEX
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.catalogue import prefixes
@@ -19,19 +23,167 @@ from eaglectl.formats.names import inner_wrapper, stored_prefix
 from eaglectl.formats.reader import model_class_of
 from eaglectl.text import brief, listed
 
+# absent: other releases register the class, this one does not
+Captures = Literal["captures", "lacks", "absent", "unknown"]
+# as a row states them
+CAPTURES: Mapping[bool | None, Captures] = {True: "captures", False: "lacks", None: "absent"}
+OF_CONFIG = "of text_config"
+NEVER_SEEN = "was never looked at with such a target"
+
+
+class TargetClass(Struct, frozen=True, rename={"since": "from"}):
+    """What one release does with the targets of one architecture.
+
+    `adds_one` and `default` are the class's own rule, where an engine leaves it to classes; `language_model`
+    is the class that a wrapper hands layers on to, or that its text_config decides; `backend` is whose
+    model it is where it is not the engine's own; `state` is what it captures, where that is no boundary, or
+    where its ids go, where its decoder does not read them; `last`: with the state after the last layer.
+    `source` is the place in `since`, the release with which this came.
+    """
+
+    architecture: Name
+    captures: Captures
+    since: str
+    source: Annotated[str, Meta(min_length=1)]
+    adds_one: str = ""
+    default: str = ""
+    language_model: str = ""
+    backend: str = ""
+    state: str = ""
+    last: bool = False
+
+
+class TargetReading(Struct, frozen=True):
+    """Whether a release captures a target's hidden states; `text` says what it does where it does not.
+
+    `target` is the class as messages name it, or the model type; `last`: the state after its last layer too.
+    """
+
+    captures: Captures
+    target: str
+    text: str = ""
+    source: str = ""
+    state: str = ""
+    last: bool = False
+
+
+def targets_data(engine: str) -> Mapping[str, Any]:
+    """What is known of an engine's targets; its `notes` are on serving them in parallel."""
+    return read(f"{engine}_targets.json")
+
+
+@cached
+def target_classes(engine: str) -> Mapping[str, Sequence[TargetClass]]:
+    """The rows of each architecture, oldest first. Raises ValueError where a name is a pattern."""
+    rows = {
+        name: [{**row, "architecture": name, "captures": CAPTURES[row["captures"]]} for row in listed]
+        for name, listed in targets_data(engine)["architectures"].items()
+    }
+    return convert(rows, dict[str, tuple[TargetClass, ...]])
+
+
+def target_class(engine: str, release: str, architecture: str) -> TargetClass | None:
+    """What a release does with an architecture; None where no release has it, or this one was not read."""
+    stated = targets_data(engine)
+    if release not in stated["read"]:
+        return None
+    rows = target_classes(engine).get(architecture, ())
+    if fitting := [row for row in rows if is_since(row.since, release)]:
+        return fitting[-1]
+    if rows:
+        return TargetClass(architecture, "absent", release, "not in the registry")
+    if architecture in stated["refused_in"].get(release, ()):
+        return TargetClass(architecture, "lacks", release, "not registered; run")
+    return None
+
+
+def architectures_of(target: Target) -> tuple[str, ...]:
+    """The classes that a target may be of: as its config names them, else those of its model type.
+
+    A wrapper is of its own model type, known or not: its language model does not say what it hands on.
+    """
+    return target.architectures or architectures(target.outer_type or target.model_type or "")
+
+
+def architectures(model_type: str) -> tuple[str, ...]:
+    """The generating classes of a model type, as transformers or the model's own config.json names them."""
+    stated = read("model_types.json")
+    remote = stated["remote"].get(model_type, {}).get("architectures", ())
+    return tuple(dict.fromkeys((*remote, *stated["architectures"].get(model_type, ()))))
+
+
+def read_captures(engine: str, release: str, target: Target) -> TargetReading | None:
+    """Whether a release captures a target's hidden states; None where nothing names the target's kind."""
+    names, kind = architectures_of(target), target.outer_type or target.model_type
+    if not (names or kind):
+        return None
+    rows = [row for name in names if (row := target_class(engine, release, name))]
+    # what a release lacks counts only where it has none of the others
+    rows = list(filter(lambda row: row.captures != "absent", rows)) or rows
+    # engines take the first that they know
+    rows = rows[:1] if target.architectures else rows
+    readings = [_reading(engine, release, row, target) for row in rows]
+    if len({reading.captures for reading in readings}) == 1:
+        return readings[0]
+    named, other = " or ".join(names) or f"model_type {kind}", _unregistered(engine, release)
+    if readings:
+        return TargetReading("unknown", named, "captures layers of some of these classes and not of others")
+    return _unlisted(other if names else {}, target, named)
+
+
+def _unlisted(other: Mapping[str, Any], target: Target, named: str) -> TargetReading:
+    if "is_closed" not in other:
+        return TargetReading("unknown", named, NEVER_SEEN)
+    # all registered classes are known; llama.cpp's converter takes the class of a text_config first
+    # (conversion/base.py:2900, 0.3.36)
+    if target.architectures and target.outer_type is None:
+        return TargetReading("absent", named, other["text"], other["source"])
+    return TargetReading(
+        "unknown", named, f"{other['text']}, unless a text_config names another", other["source"]
+    )
+
+
+def as_seen(engine: str, release: str, target: Target) -> Target:
+    """The target, without its kind where the release was never seen with such a one."""
+    reading = read_captures(engine, release, target)
+    if reading is None or reading.captures != "unknown":
+        return target
+    return replace(target, model_type=None, outer_type=None, architectures=())
+
+
+def _reading(engine: str, release: str, row: TargetClass, target: Target) -> TargetReading:
+    source, stated = f"{row.source} ({row.since})", targets_data(engine)
+    if row.captures == "lacks":
+        text = stated["unread" if row.state else "lacking"]["text"]
+        return TargetReading("lacks", row.architecture, text, source)
+    if row.captures == "absent":
+        other = _unregistered(engine, release)
+        captures: Captures = "absent" if other["fails"] else "unknown"
+        return TargetReading(captures, row.architecture, other["text"], other["source"])
+    if row.language_model != OF_CONFIG:
+        return TargetReading("captures", row.architecture, source=source, state=row.state, last=row.last)
+    # a wrapper captures what the language model of its text_config does; without an outer type the model type
+    # is the wrapper's own
+    kinds = architectures(target.model_type or "") if target.outer_type else ()
+    inner = [each for name in kinds if (each := target_class(engine, release, name))]
+    found = {each.captures for each in inner}
+    if found == {"captures"}:
+        return TargetReading("captures", row.architecture, source=source)
+    inner_type = target.model_type if target.outer_type else "that is not stated"
+    named = f"{row.architecture} with a language model of type {inner_type}"
+    if found == {"lacks"}:
+        return TargetReading("lacks", named, stated["lacking"]["text"], inner[0].source)
+    return TargetReading("unknown", named, NEVER_SEEN)
+
+
+def _unregistered(engine: str, release: str) -> Mapping[str, Any]:
+    # what it does with classes that it does not register; where `is_closed`, no row is missing
+    rows: Sequence[Mapping[str, Any]] = targets_data(engine)["unregistered"]
+    return [row for row in rows if is_since(row["from"], release)][-1]
+
+
 # what engines call MLA weights after loading
 RUNTIME_NAMES = ("w_kc", "w_vc", "fused_qkv_a_proj_with_mqa")
-
-
-class WeightFiles(Struct, frozen=True):
-    """The files of a checkpoint, those of its weights, and one whose tensors are inside of another item."""
-
-    names: tuple[str, ...] = ()
-    weights: tuple[str, ...] = ()
-    nested: str = ""
-
-
-NO_FILES = WeightFiles()
 
 
 class View(Struct, frozen=True, dict=True):
@@ -46,7 +198,7 @@ class View(Struct, frozen=True, dict=True):
     flat: Mapping[str, Any]
     names: tuple[str, ...]
     target: Mapping[str, Any] = field(default_factory=dict)
-    files: WeightFiles = NO_FILES
+    files: Checkpoint | None = None
 
     @cached_property
     def features(self) -> frozenset[Feature]:
@@ -65,7 +217,7 @@ class View(Struct, frozen=True, dict=True):
         found = ((name, prefix, inner_wrapper(name.removeprefix(prefix))) for name, prefix in prefixes_of)
         return tuple((name, prefix, inner) for name, prefix, inner in found if prefix or inner)
 
-    @cached_property
+    @property
     def runtime_parts(self) -> tuple[str, ...]:
         """The parts of stored names that engines give to MLA weights after loading."""
         return tuple(part for part in RUNTIME_NAMES if any(part in name for name in self.names))
@@ -96,14 +248,12 @@ def dimensions(view: View) -> Iterator[tuple[str, int, int]]:
     """Dimensions in which config and tensors differ: (key, stated, measured)."""
     dims = view.drafter.dims
     measured = {"hidden_size": dims.hidden, "intermediate_size": dims.intermediate}
-    if dims.attention != "MLA":
-        measured["num_key_value_heads"] = dims.kv_heads
+    measured |= {} if dims.attention == "MLA" else {"num_key_value_heads": dims.kv_heads}
+    # without a number of key heads there are as many as heads
+    flat = {"num_key_value_heads": dims.heads, **{k: v for k, v in view.flat.items() if v is not None}}
     for key, size in measured.items():
-        stated = view.flat.get(key)
-        if key == "num_key_value_heads" and stated is None:
-            stated = dims.heads
-        if isinstance(stated, int) and stated != size:
-            yield key, stated, size
+        if isinstance(flat.get(key), int) and flat[key] != size:
+            yield key, flat[key], size
 
 
 def assumed_head_dim(view: View) -> float:
@@ -114,10 +264,8 @@ def assumed_head_dim(view: View) -> float:
 
 def stated_theta(view: View) -> object:
     """The rope base that the config states, in either spelling; 10000 where it states none."""
-    nested = view.flat.get("rope_parameters")
-    inner = nested.get("rope_theta") if isinstance(nested, Mapping) else None
-    stated = (theta for theta in (view.flat.get("rope_theta"), inner) if theta is not None)
-    return next(stated, 10000.0)
+    stated = (value_at(view.flat, path) for path in ("rope_theta", "rope_parameters.rope_theta"))
+    return next((theta for theta in stated if theta is not None), 10000.0)
 
 
 class Case(Struct, frozen=True, dict=True):
@@ -131,57 +279,50 @@ class Case(Struct, frozen=True, dict=True):
 
     def flag(self, name: str) -> bool:
         """A switch as the release reads it; false where it knows no such switch."""
-        flag = self.behaviour.flags.get(name, Flag())
+        flag, view = self.behaviour.flags.get(name, Flag()), self.view
         if flag.any:
-            return any(value_at(self.view.flat, path) for path in flag.any)
-        values = (value_at(self.view.flat, path) for path in flag.first)
-        first = next((value for value in values if value is not None), None)
-        if first is None and self.view.is_speculators:
-            kind = self.view.config["speculators_model_type"]
-            first = self.behaviour.speculators_defaults.get(str(kind), {}).get(name)
-        return bool(first)
+            return any(value_at(view.flat, path) for path in flag.any)
+        kind = str(view.config["speculators_model_type"]) if view.is_speculators else ""
+        default = self.behaviour.speculators_defaults.get(kind, {}).get(name)
+        values = [*(value_at(view.flat, path) for path in flag.first), default]
+        return bool(next((value for value in values if value is not None), None))
 
     @property
     def aux_count(self) -> int:
         """The number of aux states that the release builds fc for."""
         counted = self.behaviour.aux_count[self.view.model_class]
-        for path in counted.paths:
-            match value_at(self.view.flat, path):
-                case int(count):
-                    return count
-                case [*ids] if ids:
-                    return len(ids)
+        for value in (value_at(self.view.flat, path) for path in counted.paths):
+            if isinstance(value, int) or (isinstance(value, list) and value):
+                return value if isinstance(value, int) else len(value)
         return counted.otherwise
 
     @cached_property
     def refused_prefixes(self) -> tuple[str, ...]:
         """Beginnings of stored names with prefixes that the loader of the drafter's class does not remove."""
-        removed, refused = self.behaviour.prefixes.get(self.view.model_class, ()), []
+        removed, refused = self.behaviour.prefixes.get(self.view.model_class, ()), list[str]()
         for name, prefix, inner in self.view.prefixed_names:
+            parts = [prefix + part for part in self.behaviour.unprefixed if name.startswith(prefix + part)]
             if inner:
-                refused.append(name.partition(inner)[0] + inner)
-            elif prefix not in removed:
-                refused.append(prefix)
-            else:
-                parts = (prefix + part for part in self.behaviour.unprefixed)
-                refused += [part for part in parts if name.startswith(part)][:1]
+                parts = [name.partition(inner)[0] + inner]
+            refused += parts[:1] if inner or prefix in removed else [prefix]
         return tuple(dict.fromkeys(refused))
 
     @cached_property
     def misloaded(self) -> str:
         """What the loader makes of files that are not what it takes for weights; "" of those that are."""
         known, files = self.behaviour, self.view.files
-        if not known.weight_patterns or not files.names or INDEX in files.names:
+        if not known.weight_patterns or files is None or INDEX in files.names:
             return ""
         at_top = [name for name in files.names if "/" not in name]
         fitting = (fnmatch.filter(at_top, pattern) for pattern in known.weight_patterns)
         first = next(filter(None, fitting), [])
         opened = [name for name in first if not name.endswith(known.skipped_weights)]
         if not opened:
-            return f"opens {', '.join(known.weight_patterns)}, and the weights are in {listed(files.weights)}"
+            patterns, place = ", ".join(known.weight_patterns), listed(files.weight_files)
+            return f"opens {patterns}, and the weights are in {place}"
         if files.nested:
             return f"takes the items of {files.nested} for tensors, and they are inside of one"
-        others = [name for name in opened if name not in files.weights]
+        others = [name for name in opened if name not in files.weight_files]
         return f"opens {listed(others)} in the same folder too" if others else ""
 
     @cached_property
@@ -249,10 +390,8 @@ def tied_head(view: View) -> bool:
 
 
 def _short_positions(view: View) -> bool:
-    theirs, ours = (
-        text_part(view.target).get("max_position_embeddings"),
-        view.number("max_position_embeddings"),
-    )
+    key = "max_position_embeddings"
+    theirs, ours = text_part(view.target).get(key), view.number(key)
     return isinstance(theirs, int) and ours is not None and ours < theirs
 
 
@@ -316,8 +455,11 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "target_positions": text_part(view.target).get("max_position_embeddings"),
         "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
     }
-    if reading is None:
-        return words
-    source = f" ({reading.source})" if reading.source else ""
-    target = {"target_class": reading.target, "target_text": f"{reading.text}{source}"}
-    return {**words, **target, "target_source": reading.source}
+    if reading is not None:
+        source = f" ({reading.source})" if reading.source else ""
+        words |= {
+            "target_class": reading.target,
+            "target_text": f"{reading.text}{source}",
+            "target_source": reading.source,
+        }
+    return words

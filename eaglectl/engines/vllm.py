@@ -6,10 +6,9 @@ from typing import Any
 
 from eaglectl.drafter.drafter import Feature
 from eaglectl.drafter.tensors import LAYER
+from eaglectl.engines.behaviour import IDS, is_since, is_within, value_at
 from eaglectl.engines.data import load
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.layers import IDS, value_at
-from eaglectl.engines.releases import is_since, is_within
 from eaglectl.engines.view import (
     COMMON,
     Case,
@@ -36,6 +35,7 @@ PLACELESS_BIASES = {
     "qwen3": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
     "mla": frozenset({Feature.FC_BIAS, Feature.OUTPUT_BIAS, Feature.MLP_BIAS}),
 }
+HEAD = "lm_head.weight"
 SPECULATORS_KEYS = (
     "architectures",
     "draft_vocab_size",
@@ -52,10 +52,8 @@ SPECULATORS_KEYS = (
 
 
 def _unknown_architecture(case: Case) -> bool:
-    if case.view.is_speculators:
-        return False
     known = load("vllm")["architectures"].get(case.view.architecture)
-    return known is None or not is_within(known, case.release)
+    return not case.view.is_speculators and (known is None or not is_within(known, case.release))
 
 
 def class_of(architecture: str) -> ModelClass:
@@ -76,29 +74,21 @@ def _later_hidden_norm(view: View) -> bool:
     return not has_own and any(name.endswith("hidden_norm.weight") for name in later)
 
 
-def _headless(view: View) -> bool:
-    return "lm_head.weight" not in view.drafter.tensors
-
-
 def _headless_multimodal(case: Case) -> bool:
-    names = case.view.target.get("architectures")
-    if not isinstance(names, list) or "V2" not in case.captured:
+    names, is_headless = case.view.target.get("architectures"), HEAD not in case.view.drafter.tensors
+    if not isinstance(names, list) or "V2" not in case.captured or not is_headless:
         return False
-    return _headless(case.view) and any("ForConditionalGeneration" in str(name) for name in names)
-
-
-def _placeless_biases(view: View) -> frozenset[Feature]:
-    return PLACELESS_BIASES[view.model_class] & view.features
+    return any("ForConditionalGeneration" in str(name) for name in names)
 
 
 def _unstated_biases(view: View) -> bool:
-    placed = view.features - PLACELESS_BIASES[view.model_class]
-    has_attention = bool(ATTENTION_BIASES & placed) and not view.flat.get("attention_bias")
-    return has_attention or (Feature.MLP_BIAS in placed and not view.flat.get("mlp_bias"))
+    placed, flat = view.features - PLACELESS_BIASES[view.model_class], view.flat
+    has_attention = bool(ATTENTION_BIASES & placed) and not flat.get("attention_bias")
+    return has_attention or (Feature.MLP_BIAS in placed and not flat.get("mlp_bias"))
 
 
 def _stated_biases(count: int) -> Condition:
-    """Holds where the config states attention biases, of which the file has so many of the two kinds."""
+
     return when(
         lambda view: (
             view.flat.get("attention_bias") is True and len(ATTENTION_BIASES & view.features) == count
@@ -107,24 +97,21 @@ def _stated_biases(count: int) -> Condition:
 
 
 def _unread_here(flag: str) -> Condition:
-    """`unread`, where no other fact reports that a reader of its own drops the key."""
+    # where no other fact reports that a reader of its own drops the key
     return lambda case: (
         unread(flag)(case) and not (case.view.is_speculators and is_within("<0.25.0", case.release))
     )
 
 
 def _nested_norm_before_fc(case: Case) -> bool:
-    is_nested = bool(value_at(case.view.flat, "eagle_config.norm_before_fc")) and not case.view.flat.get(
-        "norm_before_fc"
-    )
-    return is_nested and unread("norm_before_fc")(case)
+    flag, flat = "norm_before_fc", case.view.flat
+    is_nested = bool(value_at(flat, f"eagle_config.{flag}")) and not flat.get(flag)
+    return is_nested and unread(flag)(case)
 
 
 def _only_rope_parameters(view: View) -> bool:
-    stated = view.flat.get("rope_parameters")
-    if not isinstance(stated, Mapping) or view.flat.get("rope_theta") is not None:
-        return False
-    return view.drafter.rope.theta != 10000 or view.drafter.rope.scaling is not None
+    is_stated = isinstance(view.flat.get("rope_parameters"), Mapping) and view.flat.get("rope_theta") is None
+    return is_stated and (view.drafter.rope.theta != 10000 or view.drafter.rope.scaling is not None)
 
 
 def _unlisted_target(case: Case) -> bool:
@@ -135,10 +122,9 @@ def _unlisted_target(case: Case) -> bool:
 
 def _layer_model_type(view: View) -> bool:
     layer = view.config.get("transformer_layer_config")
-    if not view.is_speculators or not isinstance(layer, Mapping):
-        return False
     # a layer without one is a Llama's (algos.py)
-    return layer.get("model_type", "llama") not in ("llama", "qwen3")
+    kind = layer.get("model_type", "llama") if isinstance(layer, Mapping) else "llama"
+    return view.is_speculators and kind not in ("llama", "qwen3")
 
 
 def _mask_keys(release: str) -> list[str]:
@@ -148,20 +134,20 @@ def _mask_keys(release: str) -> list[str]:
 
 
 def _unread_mask_token(case: Case) -> bool:
-    """Of a speculators config vLLM copies the token to pard_token itself (algos.py 0.27.1:86)."""
     view = case.view
-    if Feature.PARALLEL not in view.features or view.is_speculators or mask_token(view.config) is None:
-        return False
-    return all(value_at(view.config, path) is None for path in _mask_keys(case.release))
+    is_read = any(value_at(view.config, path) is not None for path in _mask_keys(case.release))
+    # of a speculators config vLLM copies the token to pard_token itself (algos.py 0.27.1:86)
+    is_needed = Feature.PARALLEL in view.features and not view.is_speculators
+    return is_needed and mask_token(view.config) is not None and not is_read
 
 
 def _of_speculators(is_used: Callable[[View], object]) -> Condition:
-    """Holds where the config is speculators' and the drafter uses the feature."""
+
     return when(lambda view: view.is_speculators and is_used(view))
 
 
 def _of_peagle(is_used: Callable[[View], object]) -> Condition:
-    """Holds where the config is that of speculators' P-EAGLE and the drafter uses the feature."""
+
     return when(lambda view: view.config.get("speculators_model_type") == "peagle" and is_used(view))
 
 
@@ -201,9 +187,11 @@ CONDITIONS: Mapping[str, Condition] = {
     "attention-bias-absent": has(Feature.ATTENTION_BIAS),
     "bias-unstated": when(_unstated_biases),
     "bias-overstated": _stated_biases(0),
-    "bias-refused": when(lambda view: _unstated_biases(view) or _placeless_biases(view)),
+    "bias-refused": when(
+        lambda view: _unstated_biases(view) or PLACELESS_BIASES[view.model_class] & view.features
+    ),
     "biases-partial": _stated_biases(1),
-    "biases-without-place": when(_placeless_biases),
+    "biases-without-place": when(lambda view: PLACELESS_BIASES[view.model_class] & view.features),
     "mlp-bias-overstated": when(
         lambda view: view.flat.get("mlp_bias") is True and Feature.MLP_BIAS not in view.features
     ),
@@ -243,7 +231,7 @@ CONDITIONS: Mapping[str, Condition] = {
         lambda view: view.drafter.rope.scaling is None and view.drafter.rope.theta != 10000
     ),
     "tied-head": when(tied_head),
-    "head-absent": when(_headless),
+    "head-absent": when(lambda view: HEAD not in view.drafter.tensors),
     "head-of-multimodal": _headless_multimodal,
     "embedding-replaced": when(
         lambda view: (
@@ -295,11 +283,8 @@ def flat_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[
     layer = config.get("transformer_layer_config")
     if "speculators_model_type" not in config or not isinstance(layer, Mapping):
         return flat
-    read = {
-        key: value
-        for key, value in flat.items()
-        if key not in config or key in layer or key in SPECULATORS_KEYS
-    }
+    dropped = config.keys() - layer.keys() - set(SPECULATORS_KEYS)
+    read = {key: value for key, value in flat.items() if key not in dropped}
     # ids beside the layer's config replace those inside only where there are some
     return read | {IDS: layer[IDS]} if layer.get(IDS) and not config.get(IDS) else read
 

@@ -1,14 +1,18 @@
-"""A checkpoint as its config and headers describe it; tensor data is read by range, on demand."""
+"""What a SOURCE is (a folder, a weight file, a repository on the Hub), and a checkpoint as its config and
+headers describe it; tensor data is read by range, on demand.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import Any
+from stat import S_ISDIR, S_ISREG
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from eaglectl.errors import RefusedError, UnreadableError, check
+from eaglectl.files.files import is_folder
 from eaglectl.files.header import (
     JSON,
     POINTER,
@@ -34,10 +38,14 @@ from eaglectl.files.layout import (
     export_words,
     folders_with_config,
     pickle_files,
+    readable_files,
 )
-from eaglectl.files.source import FolderSource, Source
+from eaglectl.files.source import SCHEME, FolderSource, Source, is_hub_name, split_name
 from eaglectl.shell import as_path, join, quote
-from eaglectl.text import listed
+from eaglectl.text import is_url, listed
+
+if TYPE_CHECKING:
+    from eaglectl.files.hub import HubSource
 
 RECORD_SCHEMA = "eaglectl/provenance/1"
 # a record that nests deeper was not written by eaglectl
@@ -72,13 +80,16 @@ class Checkpoint(Struct, frozen=True):
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of one tensor's data."""
         tensor = self.tensors[name]
-        if name in self.scattered:
-            raise UnreadableError(
+        check(
+            (
+                name in self.scattered,
                 f"{name} is in a pickle, {tensor.file}, from which its data is not read; run `eaglectl"
                 f" convert {quote(as_path(self.source.place))}`, and use the folder that it writes",
                 UNSAFE,
                 tensor.file,
-            )
+            ),
+            error=UnreadableError,
+        )
         return self.source.read(
             tensor.file, tensor.start + start, tensor.stop if stop is None else tensor.start + stop
         )
@@ -96,7 +107,6 @@ class Checkpoint(Struct, frozen=True):
 
 @contextmanager
 def _naming(source: Source) -> Iterator[None]:
-    """What cannot be read is said with the place that it is in."""
     try:
         yield
     except UnreadableError as error:
@@ -116,17 +126,12 @@ def read_checkpoint(source: Source) -> Checkpoint:
         if files := pickle_files(source):
             from eaglectl.files.pickles import read_pickled_table
 
-            table = read_pickled_table(source)
-            tensors, metadata, scattered, nested = (
-                table.tensors,
-                table.metadata,
-                table.scattered,
-                table.nested,
-            )
+            tensors, metadata, scattered, nested = read_pickled_table(source)
         else:
             files, tensors, metadata = _read_weights(source)
-        sidecars = _sidecars(source)
-        claim = why_claim(sidecars[RECORD], source, files) if RECORD in sidecars else ""
+        there = [name for name in (QUANTISATION, RECORD) if name in source.names()]
+        sidecars = {name: _read_object(source, name) for name in there}
+        claim = _why_claim(sidecars[RECORD], source, files) if RECORD in sidecars else ""
         return Checkpoint(
             source, config, tensors, metadata, files, sidecars, scattered, source.names(), nested, claim
         )
@@ -135,7 +140,6 @@ def read_checkpoint(source: Source) -> Checkpoint:
 def _read_weights(
     source: Source,
 ) -> tuple[tuple[str, ...], Mapping[str, StoredTensor], Mapping[str, str]]:
-    """The safetensors files that hold the weights, their tensors and their metadata."""
     files, weight_map = _weight_files(source)
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
@@ -163,12 +167,16 @@ def read_weight_file(path: Path) -> Checkpoint:
     source = FolderSource(path.parent, path.name)
     with _naming(source):
         header = _read_header(source, path.name, FIRST_READ)
-    tensors = {tensor.name: tensor for tensor in header.tensors}
-    return Checkpoint(source, {}, tensors, header.metadata, (path.name,), {})
+    return Checkpoint(
+        source, {}, {tensor.name: tensor for tensor in header.tensors}, header.metadata, (path.name,), {}
+    )
 
 
 def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]:
-    """config.json of `source`, which must be an object; `is_target` is for the words of the message."""
+    """config.json of `source`, which must be an object.
+
+    One of a target (`is_target`) may have more keys, and NaN and Infinity, as Python's own JSON has them.
+    """
     names = source.names()
     file = config_name(names)
     if file is None:
@@ -192,13 +200,17 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
         )
         raise UnreadableError(_no_config(source, is_target=is_target), JSON, CONFIG)
     with _naming(source):
-        config = parse_json(file, source.read(file), JSON)
-        if not isinstance(config, dict):
-            kind = type(config).__name__
-            raise UnreadableError(f"{file} is a JSON {kind}, not an object", JSON, file)
+        config = _read_object(source, file, has_constants=is_target)
         count = len(config) + sum(len(value) for value in config.values() if isinstance(value, dict))
-        if count > MAX_KEYS and not is_target:
-            raise UnreadableError(f"{file} has {count} keys; at most {MAX_KEYS} are read", JSON, file)
+        check(
+            (
+                count > MAX_KEYS and not is_target,
+                f"{file} has {count} keys; at most {MAX_KEYS} are read",
+                JSON,
+                file,
+            ),
+            error=UnreadableError,
+        )
         return config
 
 
@@ -210,7 +222,6 @@ def why_no_checkpoint(source: Source) -> str:
 
 
 def _no_config(source: Source, *, is_target: bool) -> str:
-    """What to do about a folder without a config.json: the folder below it that has one, or what to copy."""
     about = f"{source.place} has no config.json"
     if words := export_words(source.names()):
         return f"{about}; {words}"
@@ -225,7 +236,6 @@ def _no_config(source: Source, *, is_target: bool) -> str:
 
 
 def _below(source: Source, kind: str = "checkpoint") -> str:
-    """What to give in place of a folder with such folders below it, the newest first; "" without any."""
     folders = folders_with_config(source.root) if isinstance(source, FolderSource) else ()
     if not isinstance(source, FolderSource) or not folders:
         return ""
@@ -235,7 +245,6 @@ def _below(source: Source, kind: str = "checkpoint") -> str:
 
 
 def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
-    """The safetensors files that hold the weights, and for shards the index's map from tensor to file."""
     if source.only is not None and source.only.endswith(".safetensors"):
         return (source.only,), None
     names = source.names()
@@ -258,7 +267,6 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
 
 
 def _read_index(source: Source) -> Mapping[str, str]:
-    """The index's map from tensor to file. Raises UnreadableError where a file that it names is not there."""
     index = parse_json(INDEX, source.read(INDEX), SHARDS)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or {type(file) for file in weight_map.values()} != {str}:
@@ -292,29 +300,28 @@ def _check_index(weight_map: Mapping[str, str], tensors: Mapping[str, StoredTens
             )
     for name, tensor in tensors.items():
         if name not in weight_map:
-            about = f"{name} is in {tensor.file} and not in {INDEX}; engines would skip it: rebuild the index"
-            raise UnreadableError(about, SHARDS, INDEX)
+            raise UnreadableError(
+                f"{name} is in {tensor.file} and not in {INDEX}; engines would skip it: rebuild the index",
+                SHARDS,
+                INDEX,
+            )
 
 
-def _sidecars(source: Source) -> Mapping[str, Mapping[str, Any]]:
-    sidecars: dict[str, Mapping[str, Any]] = {}
-    for name in (QUANTISATION, RECORD):
-        if name in source.names():
-            value = parse_json(name, source.read(name), JSON)
-            if not isinstance(value, dict):
-                raise UnreadableError(f"{name} is a JSON {type(value).__name__}, not an object", JSON, name)
-            sidecars[name] = value
-    return sidecars
+def _read_object(source: Source, name: str, *, has_constants: bool = False) -> Mapping[str, Any]:
+    value = parse_json(name, source.read(name), JSON, has_constants=has_constants)
+    if not isinstance(value, dict):
+        raise UnreadableError(f"{name} is a JSON {type(value).__name__}, not an object", JSON, name)
+    return value
 
 
-def why_claim(record: Mapping[str, Any], source: Source, weight_files: Sequence[str]) -> str:
+def _why_claim(record: Mapping[str, Any], source: Source, weight_files: Sequence[str]) -> str:
     """Why a record is its author's claim alone; empty where it states the files beside it by digest.
 
     The config by its bytes; the weights, whose digests need all of their data, by their sizes.
     """
     files: dict[str, Mapping[str, Any]] = {}
-    for key in ("output", "published"):
-        match record.get(key):
+    for part in (record.get("output"), record.get("published")):
+        match part:
             case {"files": Mapping() as stated}:
                 files |= {name: file for name, file in stated.items() if isinstance(file, Mapping)}
     unstated = [name for name in (CONFIG, *weight_files) if name not in files]
@@ -343,3 +350,115 @@ def is_untrained(record: Mapping[str, Any]) -> bool:
     """
     upgrades = (entry.get("upgrade") for entry in history(record))
     return any(isinstance(upgrade, Mapping) and bool(upgrade.get("needs_finetune")) for upgrade in upgrades)
+
+
+GIVE = "give a checkpoint's folder, a weight file or a Hub repository (org/name)"
+
+
+def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource | HubSource":
+    """Open the folder, the weight file or the Hub repository that `text` names; a folder of that name wins.
+
+    `is_config_enough`: only config.json is read, so that an offline Hub cache may lack the weights.
+    Raises UnreadableError, and UsageError for a file that is no weight file.
+    """
+    path, mode = Path(text), _mode(text)
+    if S_ISDIR(mode):
+        return FolderSource(path)
+    if S_ISREG(mode):
+        other = (
+            f"{text} is not a weight file; give a checkpoint folder, or one of its"
+            f" {', '.join(WEIGHT_SUFFIXES)} files"
+        )
+        words = export_words((text,))
+        check((words, words), (path.suffix not in WEIGHT_SUFFIXES, other))
+        return FolderSource(path.parent, path.name)
+    check((mode, f"{text} is neither a folder nor a regular file; give one of them"), error=UnreadableError)
+    if is_hub_name(text):
+        from eaglectl.files.hub import open_hub  # late: a folder is opened without the Hub's client
+
+        return open_hub(text, is_config_enough=is_config_enough)
+    check(
+        (
+            text.startswith(SCHEME),
+            f"{text} names no Hub repository; hf://org/name or hf://org/name@revision was expected",
+        ),
+        error=UnreadableError,
+    )
+    raise UnreadableError(f"{text}: no such file or folder; {GIVE}")
+
+
+def open_folder(text: str) -> FolderSource:
+    """Open what `text` names on this machine; a Hub repository is downloaded into the Hub client's cache.
+
+    The checkpoint's files are compared with their digests where they are in that cache. Raises as
+    `open_source` does, and UnreadableError for files with other bytes.
+    """
+    source = open_source(text)
+    if not isinstance(source, FolderSource):
+        return source.downloaded()
+    check_cached(source)
+    return source
+
+
+def check_cached(source: "FolderSource | HubSource", *, has_weights: bool = True) -> None:
+    """Compare the checkpoint's files with their digests where they are in the Hub client's cache.
+
+    `has_weights` False: all but the weights of a folder. Raises UnreadableError for files with other bytes.
+    """
+    if not isinstance(source, FolderSource):
+        source.check_cached()
+    elif source.is_cached:
+        sizes = {name: source.size(name) for name in source.names()}
+        files = readable_files(source, sizes)
+        if source.only is not None:
+            files = tuple({source.only, CONFIG} & set(sizes))
+        source.check_cached(name for name in files if has_weights or not name.endswith(WEIGHT_SUFFIXES))
+
+
+def uncompared_weights(source: Source) -> tuple[str, ...]:
+    """A sentence that names the weights of which headers alone were read, so that no digest covers them."""
+    if isinstance(source, FolderSource):
+        names = source.uncompared(name for name in source.names() if name.endswith(WEIGHT_SUFFIXES))
+    else:
+        names = getattr(source, "unchecked", ())
+    if not names:
+        return ()
+    text = f"headers of {listed(names)} were read from the Hub or its cache, which no digest covers"
+    return (f"{source.label}: {text}; leave --headers-only out to compare the bytes",)
+
+
+def on_disk(text: str, *, has_weights: bool = True) -> str:
+    """`text` where it names local files, else the local folder of the Hub repository that it names.
+
+    Files of the Hub client's cache are compared as by `check_cached`. Raises as `open_folder` does.
+    """
+    mode = _mode(text)
+    if hub_name(text):
+        return str(open_folder(text).root)
+    if S_ISDIR(mode):
+        check_cached(FolderSource(Path(text)), has_weights=has_weights)
+    return text
+
+
+def hub_name(text: str) -> tuple[str, str | None] | None:
+    """Repository and revision that `text` names; None where a local file has that name, or it is none."""
+    return split_name(text) if is_hub_name(text) and not _mode(text) else None
+
+
+def _mode(text: str) -> int:
+    check((is_url(text), f"{text} is a URL, from which nothing is read; {GIVE}"), error=UnreadableError)
+    try:
+        return 0 if text.startswith(SCHEME) else Path(text).stat().st_mode
+    except PermissionError as error:
+        raise UnreadableError(f"{text}: {error.strerror}") from None
+    except (OSError, ValueError):
+        return 0
+
+
+def open_local_folder(text: str) -> FolderSource:
+    """The folder of a checkpoint on this machine. Raises UnreadableError where there is none."""
+    check(
+        (not is_folder(Path(text)), f"{text}: no such folder; give the folder of one checkpoint"),
+        error=UnreadableError,
+    )
+    return FolderSource(Path(text))

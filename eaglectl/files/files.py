@@ -50,7 +50,9 @@ class Stamp(Struct, frozen=True):
 
 
 @contextmanager
-def naming(place: object, error: type[EaglectlError] = UnreadableError, advice: str = "") -> Iterator[None]:
+def errors_about(
+    place: object, error: type[EaglectlError] = UnreadableError, advice: str = ""
+) -> Iterator[None]:
     """Raise what the system says of `place` as `error`, with what to do about it."""
     try:
         yield
@@ -60,7 +62,7 @@ def naming(place: object, error: type[EaglectlError] = UnreadableError, advice: 
 
 def current_folder() -> Path:
     """The current folder. Raises UnreadableError where it was removed, or its parents may not be read."""
-    with naming("the current folder", advice="; change to another folder"):
+    with errors_about("the current folder", advice="; change to another folder"):
         return Path.cwd()
 
 
@@ -100,7 +102,7 @@ def read_small_file(
     path: Path, limit: int, what: str = "", error: type[EaglectlError] = UnreadableError
 ) -> bytes:
     """The bytes of a regular file of at most `limit` bytes. Raises as `open_regular` does."""
-    with open_regular(path, what, error) as file, naming(f"{what} {path}".strip(), error):
+    with open_regular(path, what, error) as file, errors_about(f"{what} {path}".strip(), error):
         parts = list(pieces(file, limit + 1))
     if sum(map(len, parts)) > limit:
         raise error(f"{what} {path} has more than {limit} bytes, the most that is read of it".strip())
@@ -134,7 +136,7 @@ def decoded(
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def keep_file(path: Path, data: bytes) -> None:
+def write_cached(path: Path, data: bytes) -> None:
     """Put a file into a cache, whole or not at all. Raises OSError where that cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{os.urandom(4).hex()}{PART}")

@@ -28,6 +28,8 @@ MAX_HEADER = 100_000_000
 LIMIT = 2**64
 # of a file; the largest models have 140,000 in some hundred files
 MAX_TENSORS = 40_000
+# keys of a header's metadata; real ones have fewer than 100
+MAX_METADATA = 1_000
 # objects and lists inside each other; configs and headers have fewer than ten
 MAX_DEPTH = 64
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -91,20 +93,24 @@ def header_length(file: str, first8: bytes, file_size: int) -> int:
     return length
 
 
-def parse_json(what: str, raw: bytes, topic: str = "", where: str = "") -> Any:
+def parse_json(
+    what: str, raw: bytes, topic: str = "", where: str = "", *, has_constants: bool = False
+) -> Any:
     """Strict JSON: no duplicate keys, numbers beyond floats, lone surrogates or bytes that are not UTF-8.
 
     `what` names the file in messages, `topic` and `where` go into errors. -0 is read as a float, as the
-    safetensors library reads it. Raises UnreadableError.
+    safetensors library reads it. NaN and Infinity are refused, or read as texts with `has_constants`. Raises
+    UnreadableError.
     """
     if raw.startswith(LFS_POINTER):
-        about = f"{what} is a Git LFS pointer, not the file; run {PULL}"
-        raise UnreadableError(about, POINTER, where or what)
+        raise UnreadableError(
+            f"{what} is a Git LFS pointer, not the file; run {PULL}", POINTER, where or what
+        )
     try:
         value = json.loads(
             raw.decode("utf-8"),
             object_pairs_hook=_unique,
-            parse_constant=_constant,
+            parse_constant=str if has_constants else _constant,
             parse_float=_finite,
             parse_int=_integer,
         )
@@ -127,15 +133,17 @@ def parse_json(what: str, raw: bytes, topic: str = "", where: str = "") -> Any:
 
 
 def _check_depth(value: Any) -> None:
-    """Raise UnreadableError for values inside each other more than MAX_DEPTH deep."""
     level, depth = [value], 0
     while level := [item for item in level if type(item) in (dict, list)]:
         level = [inner for item in level for inner in (item.values() if type(item) is dict else item)]
         depth += 1
-    if depth > MAX_DEPTH:
-        raise UnreadableError(
-            f"objects and lists are {depth} deep in each other; at most {MAX_DEPTH} are read"
-        )
+    check(
+        (
+            depth > MAX_DEPTH,
+            f"objects and lists are {depth} deep in each other; at most {MAX_DEPTH} are read",
+        ),
+        error=UnreadableError,
+    )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -169,8 +177,7 @@ def header_json(metadata: Mapping[str, str], entries: Iterable[tuple[str, str, S
     table: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
     position = 0
     for name, dtype, shape, nbytes in entries:
-        offsets = [position, position + nbytes]
-        table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
+        table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, position + nbytes]}
         position += nbytes
     raw = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
     return raw + b" " * (-len(raw) % 8)
@@ -182,64 +189,57 @@ def parse_header(file: str, raw: bytes, file_size: int) -> Header:
     Raises UnreadableError where a tensor's type is unknown, a shape and its bytes disagree, or the offsets
     overlap, leave a hole, or do not end with the file.
     """
-    base = 8 + len(raw)
+    base, count = 8 + len(raw), raw.count(b'"data_offsets"')
     try:
-        if (count := raw.count(b'"data_offsets"')) > MAX_TENSORS:
-            raise UnreadableError(f"{file}: the header has {count} tensors; at most {MAX_TENSORS} are read")
-        table = parse_json(f"{file} (header)", raw)
-        if not isinstance(table, dict):
-            raise UnreadableError(f"{file}: the header is a JSON {type(table).__name__}, not an object")
+        _refuse((count > MAX_TENSORS, f"the header has {count} tensors; at most {MAX_TENSORS} are read"))
+        table = parse_json("the header", raw)
+        _refuse((not isinstance(table, dict), f"the header is a JSON {type(table).__name__}, not an object"))
         metadata = table.pop("__metadata__", {})
-        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-            raise UnreadableError(f"{file}: __metadata__ must map text to text")
+        is_text = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+        _refuse(
+            (not is_text, "__metadata__ must map text to text"),
+            (is_text and len(metadata) > MAX_METADATA, f"__metadata__ has more than {MAX_METADATA} keys"),
+        )
         tensors = [_tensor(file, name, entry, base) for name, entry in table.items()]
         tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
-        _check_cover(file, tensors, base, file_size)
+        _check_cover(tensors, base, file_size)
     except UnreadableError as error:
-        raise UnreadableError(str(error), HEADER, file) from None
+        raise UnreadableError(f"{file}: {error}", HEADER, file) from None
     return Header(tuple(tensors), metadata)
 
 
-def _check_cover(file: str, tensors: list[StoredTensor], base: int, file_size: int) -> None:
-    """Raise UnreadableError unless the tensors cover the data, from byte `base` on, without overlap."""
+def _refuse(*faults: tuple[object, str]) -> None:
+    check(*faults, error=UnreadableError)
+
+
+def _check_cover(tensors: list[StoredTensor], base: int, file_size: int) -> None:
     position = base
     for tensor in tensors:
-        if tensor.start != position:
-            kind = "overlaps the one before" if tensor.start < position else "leaves a hole before it"
-            raise UnreadableError(
-                f"{file}: {tensor.name} starts at byte {tensor.start - base} of the data and {kind} (expected"
-                f" {position - base})"
-            )
+        kind = "overlaps the one before" if tensor.start < position else "leaves a hole before it"
+        place = f"starts at byte {tensor.start - base} of the data and {kind} (expected {position - base})"
+        _refuse((tensor.start != position, f"{tensor.name} {place}"))
         position = tensor.stop
-    if position != file_size:
-        state = "truncated" if position > file_size else "followed by bytes that no tensor owns"
-        raise UnreadableError(
-            f"{file}: the header describes {position} bytes and the file has {file_size}; it is {state}"
-        )
+    state = "truncated" if position > file_size else "followed by bytes that no tensor owns"
+    text = f"the header describes {position} bytes and the file has {file_size}; it is {state}"
+    _refuse((position != file_size, text))
 
 
 def _tensor(file: str, name: str, entry: object, base: int) -> StoredTensor:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise UnreadableError(f"{file}: {name} needs exactly dtype, shape and data_offsets in the header")
+        raise UnreadableError(f"{name} needs exactly dtype, shape and data_offsets in the header")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise UnreadableError(f"{file}: {name} has dtype {dtype!r}, which this reader does not know")
+        raise UnreadableError(f"{name} has dtype {dtype!r}, which this reader does not know")
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise UnreadableError(
-            f"{file}: {name} has shape {shape!r} and data_offsets {offsets!r}; both must be 64-bit"
-            " non-negative"
+            f"{name} has shape {shape!r} and data_offsets {offsets!r}; both must be 64-bit non-negative"
             " integers in order"
         )
     *counts, bits = accumulate((*shape, DTYPE_BITS[dtype]), mul)
-    if max((*counts, bits)) >= LIMIT:  # at any axis, as in the safetensors library
-        raise UnreadableError(
-            f"{file}: {name} is {dtype} {shape}, which is more bits than a 64-bit integer can count"
-        )
-    span = offsets[1] - offsets[0]
-    if bits % 8 or bits // 8 != span:
-        raise UnreadableError(
-            f"{file}: {name} is {dtype} {shape} = {bits // 8} bytes, and its offsets span {span}"
-        )
+    span, about = offsets[1] - offsets[0], f"{name} is {dtype} {shape}"
+    # at any axis, as in the safetensors library; before the next, as Python prints no longer number
+    _refuse((max((*counts, bits)) >= LIMIT, f"{about}, which is more bits than a 64-bit integer can count"))
+    _refuse((bits % 8 or bits // 8 != span, f"{about} = {bits // 8} bytes, and its offsets span {span}"))
     return StoredTensor(name, dtype, tuple(shape), file, base + offsets[0], base + offsets[1])
 
 

@@ -8,17 +8,16 @@ an exception is repeated, as it may hold the token. A redirect to another host i
 the session's client drops it there.
 """
 
-import dataclasses
 import logging
 import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from glob import escape
 from pathlib import Path, PurePosixPath
 from traceback import walk_tb
@@ -30,23 +29,12 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.errors import UnreadableError
-from eaglectl.files.files import Stamp, keep_file, open_regular
-from eaglectl.files.hub_cache import (
-    SCHEME,
-    SHA1_DIGITS,
-    SHARED,
-    ListedDigests,
-    blocks_of,
-    compared,
-    is_compared,
-    repair,
-    split_name,
-)
+from eaglectl.errors import UnreadableError, check
 from eaglectl.files.hub_requests import (
     CALLS,
     XET_CODE,
     HubRequest,
+    Retries,
     TransferError,
     failed,
     load_client,
@@ -54,9 +42,16 @@ from eaglectl.files.hub_requests import (
     unreachable,
 )
 from eaglectl.files.layout import CONFIG, INDEX, checkpoint_files, has_weights, readable_files
-from eaglectl.files.source import FolderSource, check_whole
-from eaglectl.progress import notify
-from eaglectl.text import listed
+from eaglectl.files.source import (
+    SCHEME,
+    SHARED,
+    FolderSource,
+    ListedDigests,
+    check_whole,
+    has_digest,
+    is_compared,
+    split_name,
+)
 
 # a range may take this long, and a second more for each so many bytes
 PATIENCE, SLOWEST = 30.0, 50_000
@@ -74,12 +69,6 @@ NO_ANSWER = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 DOWNLOADS, CALLS_LOCK = threading.Lock(), threading.Lock()
 # what the end of the last call of the client undoes
 QUIET = ExitStack()
-# the same limits for Xet, which has retries of its own, in a library without Python; read when it is loaded
-XET_LIMITS = {
-    "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "4",
-    "HF_XET_CLIENT_RETRY_BASE_DELAY": "500ms",
-    "HF_XET_CLIENT_RETRY_MAX_DURATION": "60s",
-}
 LOGGERS = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2")
 
 
@@ -91,8 +80,6 @@ def hub_calls(*, is_repeatable: bool = True) -> Iterator[Any]:
     client and its transport log nothing, as they log what a server sends back, and there are no progress bars
     without a terminal.
     """
-    for name, value in XET_LIMITS.items():
-        os.environ.setdefault(name, value)
     client = load_client()
     from eaglectl.files.hub_client import install_client  # late: it loads the client
 
@@ -123,8 +110,7 @@ def failure_in(error: BaseException, how: str) -> TransferError:
     for cause in (error, error.__cause__):
         if isinstance(cause, TransferError):
             return cause
-        response = getattr(cause, "response", None)
-        if response is not None:
+        if (response := getattr(cause, "response", None)) is not None:
             return failed_response(response)
     kind = type(error).__name__
     names = [type(error).__module__] + [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
@@ -144,13 +130,7 @@ class _Revision(Struct):
     files: list[_ListedFile] = msgspec.field(name="siblings")
 
 
-class _TreeEntry(Struct):
-    name: str = msgspec.field(name="path")
-    lfs: Any = None
-    git_id: Any = msgspec.field(default=None, name="oid")
-
-
-def _digests(files: Sequence[_ListedFile | _TreeEntry]) -> ListedDigests:
+def _digests(files: Sequence[_ListedFile]) -> ListedDigests:
     """The digests that a Hub lists; the git id of a file in LFS is that of its pointer, and none of it."""
     digests = ListedDigests({}, {})
     for file in files:
@@ -166,31 +146,40 @@ def _digests(files: Sequence[_ListedFile | _TreeEntry]) -> ListedDigests:
 def _read(
     request: HubRequest, url: str, headers: Mapping[str, str], most: int
 ) -> tuple[int, Mapping[str, str], bytes]:
-    """Status, headers and body of a response, which is read to its end, or until there is more than `most`.
-
-    Raises UnreadableError for another status than 200 or 206.
-    """
     seconds = float(load_client().constants.HF_HUB_DOWNLOAD_TIMEOUT)
     options = {"headers": dict(headers), "timeout": seconds, "follow_redirects": True}
-    try:
+
+    def read() -> tuple[int, Mapping[str, str], bytes]:
         with hub_calls() as session, session.stream("GET", url, **options) as response:
             if "Range" in headers and response.headers.get("content-encoding", "identity") != "identity":
                 raise TransferError("sends a range compressed, although it was asked not to")
-            answer = response.status_code, response.headers, b"".join(_pieces(response, most))
+            return response.status_code, response.headers, b"".join(_pieces(response, most))
+
+    try:
+        answer: tuple[int, Mapping[str, str], bytes] = _repeated(read)
     except OSError as error:
-        failure = TransferError(f"cannot be reached ({type(error).__name__})")
+        raise failed(request, TransferError(f"cannot be reached ({type(error).__name__})")) from None
     except Exception as error:  # of the client or its transport: the text may hold the token
-        failure = failure_in(error, "broke the answer off")
-    else:
-        if answer[0] not in (200, 206):
-            raise refusal(request, answer[0], answer[1].get("x-error-code", ""))
-        return answer
-    raise failed(request, failure)
+        raise failed(request, failure_in(error, "broke the answer off")) from None
+    if answer[0] not in (200, 206):
+        raise refusal(request, answer[0], answer[1].get("x-error-code", ""))
+    return answer
+
+
+def _repeated(act: Callable[[], Any]) -> Any:
+    """What `act` returns; it is called again, by the policy, where the body of an answer breaks off."""
+    retries = Retries(is_repeatable=True)
+    while True:
+        try:
+            return act()
+        except Exception as error:
+            if not (failure := failure_in(error, "")).is_body:
+                raise
+            retries.wait_after(failure)
 
 
 def _pieces(response: Any, most: int) -> Iterator[bytes]:
-    end = time.monotonic() + PATIENCE + most / SLOWEST
-    count = 0
+    end, count = time.monotonic() + PATIENCE + most / SLOWEST, 0
     for piece in response.iter_bytes():
         yield piece
         count += len(piece)
@@ -227,6 +216,12 @@ class HubSource:
 
     place = label
 
+    @property
+    def _snapshot(self) -> Path:
+        """The folder of this commit in the Hub client's cache."""
+        repository = Path(load_client().constants.HF_HUB_CACHE) / f"models--{self.label.replace('/', '--')}"
+        return repository / "snapshots" / self.commit
+
     def names(self) -> tuple[str, ...]:
         """Files at the top of the repository, and those of a torch distributed checkpoint in its `model/`."""
         return tuple(sorted(self.sizes))
@@ -240,14 +235,8 @@ class HubSource:
     def path(self, name: str) -> Path | None:
         """The file in the Hub client's cache, if it is there."""
         self.size(name)
-        constants = load_client().constants
-        if not (Path(constants.HF_HUB_CACHE) / f"models--{self.label.replace('/', '--')}").is_dir():
-            return None
-        # imported late: it loads most of the client
-        from huggingface_hub import try_to_load_from_cache
-
-        path = try_to_load_from_cache(self.label, name, revision=self.commit)
-        return Path(path) if isinstance(path, str) else None
+        path = self._snapshot / name
+        return path if os.path.isfile(path) else None  # noqa: PTH113 (odd names are False, no error)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of a file: from the cache, from memory, or by one request."""
@@ -255,11 +244,16 @@ class HubSource:
         if stop is None:
             check_whole(self.label, name, size - start)
             stop = size
-        if (path := self.path(name)) is not None:
+        if self.path(name) is not None:
             self.cached.add(name)
-            return FolderSource(path.parents[name.count("/")]).read(name, start, stop)
-        if stop > size or start > stop:
-            raise UnreadableError(f"{name} ended at byte {size}; {stop} were expected: the file is truncated")
+            return FolderSource(self._snapshot).read(name, start, stop)
+        check(
+            (
+                stop > size or start > stop,
+                f"{name} ended at byte {size}; {stop} were expected: the file is truncated",
+            ),
+            error=UnreadableError,
+        )
         if start == stop:
             return b""
         first, last = (0, size) if size <= MAX_WHOLE else (start, stop)
@@ -272,13 +266,16 @@ class HubSource:
         return data[start - first : stop - first]
 
     def _fetch(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes of a file by one request; a whole file is compared with its listed digest."""
         request, size = replace(self.request, file=name), self.sizes[name]
         is_part, headers = stop - start < size, dict(self.headers)
         if is_part:
             headers["Range"] = f"bytes={start}-{stop - 1}"
-        url = f"{request.endpoint}/{self.label}/resolve/{self.commit}/{quote(name)}"
-        status, answer, data = _read(request, url, headers, stop - start)
+        status, answer, data = _read(
+            request,
+            f"{request.endpoint}/{self.label}/resolve/{self.commit}/{quote(name)}",
+            headers,
+            stop - start,
+        )
         if status == 206 and answer.get("content-range", "").strip() != f"bytes {start}-{stop - 1}/{size}":
             raise unreachable(request, f"sent other bytes than {start} to {stop}, which were asked for")
         if status == 200 and start:  # else the file's beginning, whatever follows
@@ -290,8 +287,11 @@ class HubSource:
             raise unreachable(request, f"sent {len(data)} bytes of {stop - start}")
         if not is_part and len(data) > size:
             raise unreachable(request, f"sent more than the {size} bytes that it lists")
-        if not (is_part or self.listed.is_same(name, size, [data])):
-            raise self._other_bytes(name, "that came", "run the command again")
+        if not is_part and (digest := self.listed.of(name)) and not has_digest(digest, size, [data]):
+            raise UnreadableError(
+                f"{name} of {self.label}: the bytes that came are not those that the Hub at {request.host}"
+                f" lists ({digest[:12]}...); run the command again"
+            )
         return data[: stop - start]
 
     @property
@@ -299,14 +299,13 @@ class HubSource:
         """Files of which bytes came from the Hub or the cache and no digest covers them: parts, or no digest
         is known.
         """
-        names = {
+        parts = {
             name
             for name, start, stop in self.kept
-            if name not in self.listed or (start, stop) != (0, self.sizes[name])
+            if not self.listed.of(name) or (start, stop) != (0, self.sizes[name])
         }
-        paths = {name: self.path(name) for name in self.cached}
-        names |= {name for name, path in paths.items() if path is None or not is_compared(path)}
-        return tuple(sorted(names))
+        files = {name for name in self.cached if not (path := self.path(name)) or not is_compared(path)}
+        return tuple(sorted(parts | files))
 
     def downloaded(self, without: Collection[str] = ()) -> FolderSource:
         """The checkpoint's files but those in `without`, downloaded into the Hub client's cache if needed.
@@ -317,30 +316,24 @@ class HubSource:
         for name in {CONFIG, INDEX} & set(self.sizes):
             check_whole(self.label, name, self.sizes[name])
         names = [name for name in checkpoint_files(self, self.sizes) if name not in without]
-        new = [name for name in names if self.path(name) is None]
         folder = self._download(names)
-        self._compare({name: folder.path(name) for name in names}, new)
-        unlisted = [name for name in names if name not in self.listed]
-        if unchecked := [name for name in unlisted if name in new]:
-            notify(
-                f"{self.label}: the Hub at {self.request.host} lists no digest of {listed(unchecked)};"
-                " only the size was checked"
-            )
-        folder.check_cached(name for name in unlisted if name not in new)
+        folder.check_cached(names, self.listed)
         return folder
 
     def _download(self, names: Sequence[str]) -> FolderSource:
-        """Files in the client's cache, with their listed sizes, downloaded if needed."""
         request = self.request
         with DOWNLOADS, hub_calls():
             try:
-                root = load_client().snapshot_download(
-                    request.repo,
-                    revision=self.commit,
-                    allow_patterns=[escape(name) for name in names],
-                    endpoint=request.endpoint,
-                    library_name="eaglectl",
-                    library_version=eaglectl.__version__,
+                root = _repeated(
+                    partial(
+                        load_client().snapshot_download,
+                        request.repo,
+                        revision=request.revision,
+                        allow_patterns=[escape(name) for name in names],
+                        endpoint=request.endpoint,
+                        library_name="eaglectl",
+                        library_version=eaglectl.__version__,
+                    )
                 )
             except Exception as error:  # of the client, its transport or Xet: the text may hold the token
                 failure = failure_in(error, "did not send all files")
@@ -351,7 +344,10 @@ class HubSource:
                     ) from None
                 raise failed(request, failure, "; files that came whole are kept") from None
         source = FolderSource(Path(root))
-        remember(source.root, request.revision, self.commit)
+        check(
+            (source.root.name != self.commit, f"{request.repo} changed meanwhile; run the command again"),
+            error=UnreadableError,
+        )
         for name in names:
             if (size := source.size(name)) != self.sizes[name]:
                 raise UnreadableError(
@@ -365,51 +361,8 @@ class HubSource:
 
         Raises UnreadableError for other bytes.
         """
-        paths = {name: self.path(name) for name in readable_files(self, self.sizes)}
-        self._compare({name: path for name, path in paths.items() if path is not None})
-
-    def _compare(self, paths: Mapping[str, Path], new: Sequence[str] = ()) -> None:
-        """Compare files in the cache with their listed digests; others that are `new` are removed.
-
-        Raises UnreadableError for other bytes.
-        """
-
-        def compare(name: str) -> None:
-            path = paths[name]
-            if name not in self.listed or is_compared(path):
-                return
-            with open_regular(path) as file:
-                stamp = Stamp.of(os.fstat(file.fileno()))
-                if self.listed.is_same(name, stamp.size, blocks_of(file.fileno())):
-                    return compared(path, stamp)
-            if name not in new:
-                raise self._other_bytes(name, "in the Hub client's cache", repair(path))
-            with suppress(OSError):  # a cache that others share may not be ours to change
-                path.resolve().unlink()
-                path.unlink(missing_ok=True)
-            advice = "it was removed from the cache; run the command again"
-            raise self._other_bytes(name, "that came", advice)
-
-        with ThreadPoolExecutor() as pool:
-            tuple(pool.map(compare, paths))
-
-    def _other_bytes(self, name: str, where: str, advice: str) -> UnreadableError:
-        """The error for a file whose bytes are not those that the Hub lists; `advice` is what to do."""
-        return UnreadableError(
-            f"{name} of {self.label}: the bytes {where} are not those that the Hub at {self.request.host}"
-            f" lists ({self.listed.expected(name)}); {advice}"
-        )
-
-
-def remember(snapshot: Path, revision: str, commit: str) -> None:
-    """Record the commit of a revision in the cache, where the client looks it up when it is offline."""
-    refs = snapshot.parent.parent / "refs"
-    # the client looks up commit ids of other Hubs, which are longer than git's SHA-1, as it does branches
-    is_commit = revision == commit and len(commit) == SHA1_DIGITS
-    if is_commit or not (refs / revision).resolve().is_relative_to(refs.resolve()):
-        return
-    with suppress(OSError):  # a read-only cache can still be read
-        keep_file(refs / revision, commit.encode())
+        if cached := [name for name in readable_files(self, self.sizes) if self.path(name)]:
+            FolderSource(self._snapshot).check_cached(cached, self.listed)
 
 
 def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | FolderSource:
@@ -419,8 +372,7 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
     """
     if is_offline():
         return open_cached(text, is_config_enough=is_config_enough)
-    shared = SHARED[0] if SHARED else {}
-    lock, sources = shared.setdefault(text, (threading.Lock(), []))
+    lock, sources = (SHARED[0] if SHARED else {}).setdefault(text, (threading.Lock(), []))
     with lock:
         if not sources:
             sources.append(_list(text))
@@ -429,26 +381,16 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
 
 
 def _list(text: str) -> HubSource:
-    """The repository at the commit of its revision, by one request, or two where that lists no digests."""
+    """The repository at the commit of its revision, by one request."""
     repo, revision = split_name(text)
-    headers = _headers(repo)
-    endpoint = load_client().constants.ENDPOINT.rstrip("/")
+    headers, endpoint = _headers(repo), load_client().constants.ENDPOINT.rstrip("/")
     request = HubRequest(text, repo, revision or "main", endpoint, has_token="authorization" in headers)
     url = f"{endpoint}/api/models/{repo}"
-    source = read_listing(
+    return read_listing(
         request,
         headers,
         _read_list(request, f"{url}/revision/{quote(request.revision, safe='')}?blobs=true", headers),
     )
-    if not all(name in source.listed for name in source.sizes):  # huggingface.co lists all, other Hubs do not
-        with suppress(UnreadableError, *NO_ANSWER):  # what is unlisted then is said where its bytes are used
-            body = _read_list(request, f"{url}/tree/{source.commit}?recursive=true", headers)
-            more = _digests(msgspec.json.decode(body, type=list[_TreeEntry]))
-            digests = ListedDigests(
-                {**more.sha256, **source.listed.sha256}, {**more.git_ids, **source.listed.git_ids}
-            )
-            source = dataclasses.replace(source, listed=digests)
-    return source
 
 
 def _read_list(request: HubRequest, url: str, headers: Mapping[str, str]) -> bytes:
@@ -482,15 +424,10 @@ def open_cached(text: str, *, is_config_enough: bool = True) -> FolderSource:
     """
     repo, given = split_name(text)
     revision = given or "main"
-    what, lack = f"{repo} at {revision}", ""
+    lack, what = "", f"{repo} at {revision}"
+    options = {"revision": revision, "local_files_only": True, "allow_patterns": ["config.json"]}
     try:
-        source = FolderSource(
-            Path(
-                load_client().snapshot_download(
-                    repo, revision=revision, local_files_only=True, allow_patterns=["config.json"]
-                )
-            )
-        )
+        source = FolderSource(Path(load_client().snapshot_download(repo, **options)))
         if is_config_enough or has_weights(source):
             return source
         lack = f"{what} is in the Hub client's cache without all of its weights"
@@ -512,7 +449,6 @@ def is_offline() -> bool:
 
 
 def _headers(repo: str) -> dict[str, str]:
-    """Headers of each request: the token from the environment or the client's store, and eaglectl's name."""
     try:
         headers: dict[str, str] = load_client().utils.build_hf_headers(
             library_name="eaglectl", library_version=eaglectl.__version__
@@ -527,7 +463,10 @@ def _headers(repo: str) -> dict[str, str]:
 
 def check_token(token: str) -> None:
     """Raise UnreadableError for a token with characters that no token has."""
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise UnreadableError(
-            "the Hub token has characters that no token has; run `hf auth login`, or set HF_TOKEN again"
-        )
+    check(
+        (
+            not token.isascii() or not token.isprintable() or " " in token,
+            "the Hub token has characters that no token has; run `hf auth login`, or set HF_TOKEN again",
+        ),
+        error=UnreadableError,
+    )

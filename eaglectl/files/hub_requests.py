@@ -7,7 +7,6 @@ repeat. Each wait is a notice. No text of a server or an exception is repeated, 
 
 import os
 import random
-import sys
 import time
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,21 +27,22 @@ class RetryPolicy(Struct, frozen=True):
 
     `silent_attempts` is for servers without any answer. A wait doubles up to `longest_wait`, is shortened by
     up to the share `jitter`, and is never shorter than the server asks. All waits of a request together are
-    at most `deadline`. `progress`: bytes of a body after which the count of attempts starts again.
+    at most `deadline`. `hopeless_attempts` is for addresses that cannot be asked.
     """
 
     attempts: int = 4
     silent_attempts: int = 2
+    hopeless_attempts: int = 1
     first_wait: float = 0.5
     longest_wait: float = 8.0
     jitter: float = 0.25
     deadline: float = 60.0
-    progress: int = 1 << 20
 
     def backoff(self, failures: int) -> float:
         """Seconds to wait after so many failures, where the server does not ask for a wait."""
-        wait = min(self.first_wait * 2.0 ** (failures - 1), self.longest_wait)
-        return wait * (1 - self.jitter * random.random())
+        return min(self.first_wait * 2.0 ** (failures - 1), self.longest_wait) * (
+            1 - self.jitter * random.random()
+        )
 
 
 POLICY = RetryPolicy()
@@ -52,23 +52,32 @@ class TransferError(Exception):
     """A request that failed for good. `status` is 0 where no response came, or a broken one.
 
     `how` continues "the Hub at HOST"; `code` is the Hub's error code, `wait` the seconds that it asked for,
-    `attempts` how often such a request is sent. `url` may hold a secret and is not for messages.
+    `attempts` how often such a request is sent, `is_body` whether a body broke off, which is for the caller
+    to ask for again. `url` may hold a secret and is not for messages.
     """
 
     def __init__(
-        self, how: str, status: int = 0, *, kind: str = "", url: str = "", code: str = "", wait: float = 0.0
+        self,
+        how: str,
+        status: int = 0,
+        *,
+        kind: str = "",
+        url: str = "",
+        code: str = "",
+        wait: float = 0.0,
+        attempts: int | None = None,
+        is_body: bool = False,
     ) -> None:
         super().__init__(how)
-        self.how, self.status, self.kind, self.url = how, status, kind, url
-        self.code, self.wait, self.attempts = code, wait, POLICY.attempts
+        self.how, self.status, self.kind, self.url, self.code, self.wait = how, status, kind, url, code, wait
+        self.attempts, self.is_body = attempts or POLICY.attempts, is_body
 
 
 class Retries:
     """The failed attempts of one request, and the time that was waited for it."""
 
     def __init__(self, *, is_repeatable: bool) -> None:
-        self.is_repeatable = is_repeatable
-        self.failures, self.waited = 0, 0.0
+        self.is_repeatable, self.failures, self.waited = is_repeatable, 0, 0.0
 
     def wait_after(self, failure: TransferError) -> None:
         """Wait before the next attempt. Raises `failure` where there is none."""
@@ -77,22 +86,30 @@ class Retries:
         is_over = self.failures >= failure.attempts or self.waited + wait > POLICY.deadline
         if is_over or not self.is_repeatable:
             raise failure
-        host = urlsplit(failure.url).hostname or "the Hub"
-        number = f"attempt {self.failures + 1} of {failure.attempts}"
-        notify(f"waiting {wait:.1f} s before {number}: {host} {failure.how}")
+        notify(
+            f"waiting {wait:.1f} s before attempt {self.failures + 1} of {failure.attempts}:"
+            f" {urlsplit(failure.url).hostname or 'the Hub'} {failure.how}"
+        )
         self.waited += wait
         time.sleep(wait)
 
 
+# settings of the client that are read when it is loaded. Xet has the same limits: it has retries of its own,
+# in a library without Python
+SETTINGS = {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "4",
+    "HF_XET_CLIENT_RETRY_BASE_DELAY": "500ms",
+    "HF_XET_CLIENT_RETRY_MAX_DURATION": "60s",
+}
 # the calls of eaglectl that run now: whether a POST of them may be repeated
 CALLS: list[bool] = []
 
 
 def load_client() -> Any:
     """The Hub's client, which is imported when the first repository is opened."""
-    # read when the client is loaded
-    if "huggingface_hub" not in sys.modules:
-        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    for name, value in SETTINGS.items():  # Xet reads them later than the client, which may be loaded already
+        os.environ.setdefault(name, value)
     import huggingface_hub
     import huggingface_hub.constants
     import huggingface_hub.utils

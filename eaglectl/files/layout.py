@@ -65,7 +65,6 @@ def pickle_files(source: Source) -> tuple[str, ...]:
 
 
 def _distributed_files(names: Collection[str]) -> tuple[str, ...]:
-    """The table and the shards of a torch distributed checkpoint; empty where there is none."""
     shards = tuple(name for name in names if name.endswith(".distcp"))
     table = next((name for name in (".metadata", "model/.metadata") if name in names), None)
     return (table, *shards) if table and shards else ()
@@ -152,7 +151,6 @@ def has_weights(source: Source) -> bool:
 
 
 def _shards(source: Source) -> set[str]:
-    """The files that the index names; empty where the weights are not in shards."""
     names = source.names()
     if INDEX not in names or SINGLE in names:
         return set()

@@ -4,14 +4,14 @@ A class or function that a pickle names becomes a `Named`, its call an `Object` 
 standard library's pickletools finds the opcodes; what they do to the stack and the memo is here, with an
 allow-list of opcodes (one that is not in `_ACTIONS` is refused) and of names.
 
-No container holds itself, few are inside each other, and only what is small is hashed: Python's hash() of a
-deeply nested tuple overflows the C stack, and of a tuple that repeats itself takes for ever.
+Values may hold themselves and nest deeply: who reads them does not recurse. Only what is small is hashed:
+Python's hash() of a deeply nested tuple overflows the C stack, and of a tuple that repeats itself takes for
+ever.
 """
 
 import pickletools
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -22,10 +22,8 @@ MAX_BYTES = 4 << 20
 MAX_OPCODES = 1_000_000
 MAX_CONTAINERS = 100_000
 MAX_MEMO = 200_000
-# containers inside each other; a trainer's state has fewer than ten
-MAX_DEPTH = 64
-# the longest integer
-MAX_BITS = 256
+# the longest integer, and the longest tuple that is a key: it is hashed
+MAX_BITS, MAX_KEY = 256, 16
 NEWEST_PROTOCOL = 5
 
 
@@ -54,37 +52,7 @@ class Named(Struct, frozen=True):
     name: str
 
 
-@dataclass(slots=True, eq=False)
-class Container:
-    """A value that holds others; once it `is_inside` another it takes nothing more, so none holds itself."""
-
-    depth: int = field(default=1, init=False)
-    is_inside: bool = field(default=False, init=False)
-
-
-@dataclass(slots=True, eq=False)
-class Tuple(Container):
-    """A tuple."""
-
-    items: tuple["Value", ...]
-
-
-@dataclass(slots=True, eq=False)
-class List(Container):
-    """A list."""
-
-    items: list["Value"]
-
-
-@dataclass(slots=True, eq=False)
-class Dict(Container):
-    """A dict or an OrderedDict; a tuple that is a key stands there as the bytes of its text."""
-
-    entries: dict[Any, "Value"]
-
-
-@dataclass(slots=True, eq=False)
-class Object(Container):
+class Object(Struct, eq=False):
     """A call of what the pickle names, not done: its arguments, and the state it was to be given."""
 
     named: Named
@@ -92,27 +60,33 @@ class Object(Container):
     state: "Value" = None
 
 
-@dataclass(slots=True, eq=False)
-class Persistent(Container):
+class Persistent(Struct, eq=False):
     """A reference to an object outside the pickle, by its id."""
 
     identity: "Value"
 
 
-Value: TypeAlias = bool | int | float | str | bytes | Named | Container | None
+Value: TypeAlias = (
+    bool
+    | int
+    | float
+    | str
+    | bytes
+    | tuple["Value", ...]
+    | list["Value"]
+    | dict[Any, "Value"]
+    | Named
+    | Object
+    | Persistent
+    | None
+)
 
 
-class Pickle(Struct, frozen=True):
-    """The value of a pickle, and its references to outside in their order."""
+def read_pickle(data: bytes, names: Collection[tuple[str, str]], *, has_references: bool = False) -> Value:
+    """The value of the pickle that `data` begins with, which may name what is in `names`.
 
-    value: Value
-    references: tuple[Persistent, ...]
-
-
-def read_pickle(data: bytes, names: Collection[tuple[str, str]], *, has_references: bool = False) -> Pickle:
-    """The pickle that `data` begins with, which may name what is in `names`.
-
-    Raises ForeignNameError for any other name, and PickleError where the pickle is broken or passes a limit.
+    It may hold itself, and be of any depth. Raises ForeignNameError for any other name, and PickleError where
+    the pickle is broken or passes a limit.
     """
     refuse(len(data) > MAX_BYTES, f"it has {len(data)} bytes, and at most {MAX_BYTES} are read")
     machine = _Machine(names, has_references)
@@ -130,14 +104,13 @@ def read_pickle(data: bytes, names: Collection[tuple[str, str]], *, has_referenc
     except ValueError as error:
         raise PickleError((str(error).splitlines() or [""])[0][:120]) from None
     refuse(len(machine.stack) != 1 or machine.marks, "it does not end with one value")
-    return Pickle(machine.stack[0], tuple(machine.references))
+    return machine.stack[0]
 
 
 def kind(value: Value) -> str:
     """What Python calls a value of this kind."""
-    if isinstance(value, Object | Named):
-        return value.named.name if isinstance(value, Object) else value.name
-    return type(value).__name__.lower() if isinstance(value, Container) else type(value).__name__
+    named = value.named if isinstance(value, Object) else value
+    return named.name if isinstance(named, Named) else type(value).__name__
 
 
 def shortened(name: str) -> str:
@@ -147,12 +120,10 @@ def shortened(name: str) -> str:
 
 class _Machine:
     def __init__(self, names: Collection[tuple[str, str]], has_references: bool) -> None:
-        self.names = names
-        self.has_references = has_references
+        self.names, self.has_references = names, has_references
         self.stack: list[Value] = []
         self.marks: list[int] = []
         self.memo: dict[int, Value] = {}
-        self.references: list[Persistent] = []
         self.containers = 0
 
     def push(self, value: Any) -> None:
@@ -160,66 +131,48 @@ class _Machine:
         refuse(is_long, f"it has an integer of more than {MAX_BITS} bits")
         self.stack.append(value)
 
-    def pop(self) -> Value:
-        self.top()
-        return self.stack.pop()
+    def make(self, container: Value) -> None:
+        self.containers += 1
+        refuse(self.containers > MAX_CONTAINERS, f"it has more than {MAX_CONTAINERS} containers")
+        self.stack.append(container)
 
     def top(self) -> Value:
-        refuse(len(self.stack) <= (self.marks[-1] if self.marks else 0), "it takes a value where none is")
+        self._check_there(1)
         return self.stack[-1]
 
-    def mark(self) -> None:
-        self.marks.append(len(self.stack))
+    def take(self, count: int) -> list[Value]:
+        self._check_there(count)
+        return self._cut(len(self.stack) - count)
 
     def since_mark(self) -> list[Value]:
         refuse(not self.marks, "it looks for a mark where none is")
-        start = self.marks.pop()
+        return self._cut(self.marks.pop())
+
+    def _check_there(self, count: int) -> None:
+        least = self.marks[-1] if self.marks else 0
+        refuse(len(self.stack) - count < least, "it takes a value where none is")
+
+    def _cut(self, start: int) -> list[Value]:
         items = self.stack[start:]
         del self.stack[start:]
         return items
 
-    def hold(self, container: Container, items: Sequence[Value]) -> None:
-        """Note that `container` holds `items`."""
-        refuse(container.is_inside, "it fills a container that is inside another")
-        for item in items:
-            if isinstance(item, Container):
-                refuse(item is container, "a container holds itself")
-                item.is_inside = True
-                container.depth = max(container.depth, item.depth + 1)
-        refuse(container.depth > MAX_DEPTH, f"more than {MAX_DEPTH} containers are inside each other")
-
-    def make(self, container: Container, items: Sequence[Value] = ()) -> None:
-        self.containers += 1
-        refuse(self.containers > MAX_CONTAINERS, f"it has more than {MAX_CONTAINERS} containers")
-        self.hold(container, items)
-        self.stack.append(container)
-
-    def make_tuple(self, items: Sequence[Value]) -> None:
-        self.make(Tuple(tuple(items)), items)
-
-    def take(self, count: int) -> list[Value]:
-        items = [self.pop() for _ in range(count)]
-        items.reverse()
-        return items
-
     def extend(self, items: list[Value]) -> None:
         target = self.top()
-        if not isinstance(target, List):
+        if not isinstance(target, list):
             raise PickleError(f"it appends to a {kind(target)}")
-        self.hold(target, items)
-        target.items.extend(items)
+        target.extend(items)
 
     def set_items(self, items: list[Value]) -> None:
         target = self.top()
-        if not isinstance(target, Dict) or len(items) % 2:
+        if not isinstance(target, dict) or len(items) % 2:
             raise PickleError(f"it sets items of a {kind(target)}, or half of one")
-        self.hold(target, items)
-        for position in range(0, len(items), 2):
-            key = _key(items[position])
-            if key in target.entries:
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            _check_key(key)
+            if key in target:
                 shown = ascii(key)[:80] if isinstance(key, str | bytes | int) else "a key"
                 raise PickleError(f"a dict has {shown} twice")
-            target.entries[key] = items[position + 1]
+            target[key] = value
 
     def remember(self, number: int) -> None:
         refuse(not 0 <= number < MAX_MEMO, f"memo number {number} is not below {MAX_MEMO}")
@@ -238,50 +191,40 @@ class _Machine:
 
     def call(self) -> None:
         named, arguments = self.take(2)
-        if not isinstance(named, Named) or not isinstance(arguments, Tuple):
+        if not isinstance(named, Named) or not isinstance(arguments, tuple):
             raise PickleError(f"it calls a {kind(named)} with a {kind(arguments)}")
-        if (named.module, named.name) == ("collections", "OrderedDict") and not arguments.items:
-            self.make(Dict({}))
-        else:
-            self.make(Object(named, arguments.items), (arguments,))
+        is_dict = (named.module, named.name) == ("collections", "OrderedDict") and not arguments
+        self.make({} if is_dict else Object(named, arguments))
 
     def build(self) -> None:
-        state, target = self.pop(), self.top()
-        if not isinstance(target, Object | Dict):
-            raise PickleError(f"it gives a state to a {kind(target)}")
-        self.hold(target, (state,))
+        state, target = *self.take(1), self.top()
         if isinstance(target, Object):
             target.state = state
+        refuse(not isinstance(target, Object | dict), f"it gives a state to a {kind(target)}")
 
     def refer(self) -> None:
         refuse(not self.has_references, "it asks for an object outside it")
-        identity = self.pop()
-        reference = Persistent(identity)
-        self.make(reference, (identity,))
-        self.references.append(reference)
-
-    def make_dict(self, items: list[Value]) -> None:
-        self.make(Dict({}))
-        self.set_items(items)
+        self.make(Persistent(*self.take(1)))
 
 
-def _key(value: Value) -> Any:
-    """A hashable stand-in for a dict's key; refuses keys whose hash a hostile pickle could make slow."""
+def _check_key(value: Value) -> None:
+    """Refuse keys of a dict whose hash a hostile pickle could make slow, or overflow the C stack with."""
     match value:
         case int() if value.bit_length() > 64:
             raise PickleError("a dict has a key of more than 64 bits")
         case None | int() | str() | bytes() | Named() | Object():
-            return value
-        case Tuple(items=items) if not any(isinstance(item, Container) for item in items):
-            return repr(items).encode()
+            return
+        case tuple() if len(value) <= MAX_KEY and not any(isinstance(item, tuple) for item in value):
+            if not any(isinstance(item, list | dict) for item in value):
+                return
     raise PickleError(f"a dict has a {kind(value)} as a key")
 
 
 _PUSHED = (
-    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING",
-    "BINSTRING", "SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8",
-    "SHORT_BINBYTES", "BINBYTES", "BINBYTES8",
+    "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE",
+    "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8",
 )  # fmt: skip
+# what protocols 2 to 5 write; those of 0 and 1 alone are refused
 _ACTIONS: Mapping[str, Callable[[_Machine, Any], None]] = {
     **dict.fromkeys(_PUSHED, _Machine.push),
     "PROTO": lambda _, protocol: refuse(
@@ -289,28 +232,24 @@ _ACTIONS: Mapping[str, Callable[[_Machine, Any], None]] = {
     ),
     "FRAME": lambda machine, _: None,
     "STOP": lambda machine, _: None,
-    "MARK": lambda machine, _: machine.mark(),
+    "MARK": lambda machine, _: machine.marks.append(len(machine.stack)),
     "NONE": lambda machine, _: machine.push(None),
     "NEWTRUE": lambda machine, _: machine.push(True),
     "NEWFALSE": lambda machine, _: machine.push(False),
-    "EMPTY_TUPLE": lambda machine, _: machine.make_tuple(()),
-    "TUPLE1": lambda machine, _: machine.make_tuple(machine.take(1)),
-    "TUPLE2": lambda machine, _: machine.make_tuple(machine.take(2)),
-    "TUPLE3": lambda machine, _: machine.make_tuple(machine.take(3)),
-    "TUPLE": lambda machine, _: machine.make_tuple(machine.since_mark()),
-    "EMPTY_LIST": lambda machine, _: machine.make(List([])),
-    "LIST": lambda machine, _: machine.make(List(items := machine.since_mark()), items),
+    "EMPTY_TUPLE": lambda machine, _: machine.make(()),
+    "TUPLE1": lambda machine, _: machine.make(tuple(machine.take(1))),
+    "TUPLE2": lambda machine, _: machine.make(tuple(machine.take(2))),
+    "TUPLE3": lambda machine, _: machine.make(tuple(machine.take(3))),
+    "TUPLE": lambda machine, _: machine.make(tuple(machine.since_mark())),
+    "EMPTY_LIST": lambda machine, _: machine.make([]),
     "APPEND": lambda machine, _: machine.extend(machine.take(1)),
     "APPENDS": lambda machine, _: machine.extend(machine.since_mark()),
-    "EMPTY_DICT": lambda machine, _: machine.make(Dict({})),
-    "DICT": lambda machine, _: machine.make_dict(machine.since_mark()),
+    "EMPTY_DICT": lambda machine, _: machine.make({}),
     "SETITEM": lambda machine, _: machine.set_items(machine.take(2)),
     "SETITEMS": lambda machine, _: machine.set_items(machine.since_mark()),
-    "PUT": _Machine.remember,
     "BINPUT": _Machine.remember,
     "LONG_BINPUT": _Machine.remember,
     "MEMOIZE": lambda machine, _: machine.remember(len(machine.memo)),
-    "GET": _Machine.recall,
     "BINGET": _Machine.recall,
     "LONG_BINGET": _Machine.recall,
     "GLOBAL": lambda machine, argument: machine.find(*argument.split(" ", 1)),

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import NoReturn
 
 from eaglectl.errors import EaglectlError, UnreadableError
-from eaglectl.files.files import naming
+from eaglectl.files.files import errors_about
 
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
 NAME, OLD = "files", ".old"
@@ -124,8 +124,7 @@ def scratch(
 
 
 def _make(folder: Path, lock: ExitStack) -> None:
-    """Make a locked folder with its mark, again where another run took the new one for a killed run's."""
-    while True:
+    while True:  # where another run takes the new one for a killed run's
         folder.mkdir(0o700)
         with suppress(FileNotFoundError):
             _lock(folder, lock)
@@ -152,7 +151,6 @@ def _mark(folder: Path) -> Path:
 
 
 def _remove(folder: Path, settle: Callable[[Path], None] | None) -> None:
-    """Remove a folder but for OLD, as far as possible, its mark last: the next run can go on with that."""
     try:
         if settle:
             settle(folder)
@@ -193,7 +191,7 @@ def scratch_folder(near: Path | None = None) -> Iterator[Path]:
             "no folder for temporary files can be written to; mount one at /tmp, or set TMPDIR to one"
         ) from None
     with ExitStack() as stack:
-        with naming(f"{parent}: cannot write there"):
+        with errors_about(f"{parent}: cannot write there"):
             folder = stack.enter_context(scratch(parent, "eaglectl"))
         yield folder
 

@@ -1,26 +1,169 @@
 """A source: named files whose bytes can be read by range. Nothing here knows what the bytes mean.
 
 A pinned source opens each file once, so that what was read is one state of the folder, or an error.
+
+Files in the Hub client's cache are compared with their digests there. A snapshot's files are links,
+snapshots/COMMIT/FILE to blobs/ETAG, and the Hub's etags are digests: SHA-256 of files in LFS, git's id of the
+others. Newer clients make blobs/ETAG a link too, into a store that the repositories share, where files that
+came by Xet lie under names that say nothing of their bytes.
 """
 
 import os
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from stat import S_ISREG
-from typing import Protocol
+from typing import Any, Protocol
+from urllib.parse import unquote
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.errors import UnreadableError
-from eaglectl.files.files import FLAGS, MIB, Stamp, naming
+from eaglectl.errors import UnreadableError, check
+from eaglectl.files.files import FLAGS, MIB, Stamp, errors_about, open_regular
 from eaglectl.files.header import JSON, UNSAFE
-from eaglectl.files.hub_cache import REPOSITORY, check_etag, etag_of, is_blob, is_compared, is_snapshot
 from eaglectl.progress import notify
+from eaglectl.shell import quote
 from eaglectl.text import listed
+
+SCHEME = "hf://"
+REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+NAME = re.compile(rf"{REPO.pattern}(@\S+)?", re.ASCII)
+# names from before there were organisations have no org/
+OLD_NAME = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}(@\S+)?", re.ASCII)
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether `text` can name a Hub repository: org/name, org/name@revision, or hf:// before either."""
+    pattern = OLD_NAME if text.startswith(SCHEME) else NAME
+    return pattern.fullmatch(text.removeprefix(SCHEME)) is not None
+
+
+def is_repo_name(text: str) -> bool:
+    """Whether `text` is org/name, without a revision."""
+    return REPO.fullmatch(text) is not None
+
+
+def split_name(text: str) -> tuple[str, str | None]:
+    """Repository and revision of a name."""
+    repo, _, revision = text.removeprefix(SCHEME).partition("@")
+    return repo, (unquote(revision) if text.startswith(SCHEME) else revision) or None
+
+
+# repositories opened within `shared_repositories` by their texts: a lock, and a HubSource once it is there
+SHARED: list[dict[str, tuple[threading.Lock, list[Any]]]] = []
+
+
+@contextmanager
+def shared_repositories() -> Iterator[None]:
+    """Until the block ends, list each repository once, at the commit of the first time, for all threads."""
+    SHARED.append({})
+    try:
+        yield
+    finally:
+        SHARED.pop()
+
+
+# bytes that are read at once: they stay in the core's cache while they are hashed
+BLOCK = 1 << 18
+SHA1_DIGITS = 40
+
+
+class ListedDigests(Struct, frozen=True):
+    """What a Hub lists of files at one commit: `sha256` of those in LFS, `git_ids` of the others."""
+
+    sha256: dict[str, str]
+    git_ids: dict[str, str]
+
+    def of(self, name: str) -> str | None:
+        """The digest of a file, if one is listed."""
+        return self.sha256.get(name) or self.git_ids.get(name)
+
+
+def has_digest(listed: str, size: int, blocks: Iterable[bytes]) -> bool:
+    """Whether a file of `size` bytes has a digest: git's id of it, or that of its bytes.
+
+    Files in LFS have that of their bytes, as have all files of some other Hubs.
+    """
+    import hashlib  # late: it loads OpenSSL, and most files are not of the cache
+
+    kind = "sha1" if len(listed) == SHA1_DIGITS else "sha256"
+    hashes = [hashlib.new(kind, usedforsecurity=False)]
+    if size <= MAX_OUTSIDE_LFS or kind == "sha1":  # git has a head before the bytes
+        hashes.append(hashlib.new(kind, b"blob %d\0" % size, usedforsecurity=False))
+    for block in blocks:
+        for digest in hashes:
+            digest.update(block)
+    return listed in {digest.hexdigest() for digest in hashes}
+
+
+def blocks_of(descriptor: int) -> Iterator[bytes]:
+    """The bytes of an open file from its start, whose position stays where it is. Raises OSError."""
+    start = 0
+    while block := os.pread(descriptor, BLOCK, start):
+        yield block
+        start += len(block)
+
+
+ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+REPOSITORY, SNAPSHOTS, BLOBS = "models--", "snapshots", "blobs"
+# larger files are kept in LFS
+MAX_OUTSIDE_LFS = 16 << 20
+# files that had the digest when they were last read, and their state at the time
+COMPARED: dict[Path, Stamp] = {}
+
+
+def is_snapshot(root: Path) -> bool:
+    """Whether a folder, without links in its path, is a snapshot in the cache."""
+    return root.parent.name == SNAPSHOTS and root.parent.parent.name.startswith(REPOSITORY)
+
+
+def is_blob(root: Path, path: Path) -> bool:
+    """Whether a file is a blob of a snapshot's repository, or of the store that repositories share.
+
+    Both paths are without links.
+    """
+    places = (root.parent.parent / BLOBS, root.parent.parent.parent / BLOBS)
+    return is_snapshot(root) and any(path.is_relative_to(place) for place in places)
+
+
+def etag_of(path: Path) -> str | None:
+    """The digest that a snapshot's file is named by; None where its name is none, or it is no such file."""
+    try:
+        link = path.readlink()
+    except OSError:  # no link, as nearly always
+        return None
+    blob = Path(os.path.normpath(path.parent.resolve() / link))
+    is_of_cache = blob.parent.name == BLOBS and blob.parent.parent.name.startswith(REPOSITORY)
+    return blob.name if is_of_cache and ETAG.fullmatch(blob.name) else None
+
+
+def is_compared(path: Path) -> bool:
+    """Whether a file was compared with its digest and is as it was then."""
+    path = path.resolve()
+    return path in COMPARED and COMPARED[path] == Stamp.of(path.stat())
+
+
+def check_digest(path: Path, file: BufferedReader, digest: str, what: str) -> None:
+    """Compare an open file of the cache with its digest; once, as long as it stays as it is.
+
+    `what` names the file in the error. Raises UnreadableError for other bytes.
+    """
+    stamp, place = Stamp.of(os.fstat(file.fileno())), path.resolve()
+    if COMPARED.get(place) == stamp:
+        return
+    if not has_digest(digest, stamp.size, blocks_of(file.fileno())):
+        raise UnreadableError(
+            f"{what} is in the Hub client's cache with other bytes than its digest says ({digest[:12]}...):"
+            f" it was changed or damaged; run `rm {quote(str(place))}`, and the command again, which"
+            " downloads the file"
+        )
+    COMPARED[place] = stamp
+
 
 # bytes of a file that is read whole: a config, an index, a tokenizer
 MAX_WHOLE_FILE = 64 * MIB
@@ -90,7 +233,7 @@ class FolderSource:
     def names(self) -> tuple[str, ...]:
         """Files in the folder, and in `model/` where that is a torch distributed checkpoint (TorchSpec)."""
         model = self.root / "model"
-        with naming(self.root), os.scandir(self.root) as entries:
+        with errors_about(self.root), os.scandir(self.root) as entries:
             # an entry itself raises an error for a link that leads to itself
             is_folder = {
                 entry.name: Path(entry).is_dir() if entry.is_symlink() else entry.is_dir()
@@ -108,64 +251,75 @@ class FolderSource:
         """
         pure, path = PurePosixPath(name), self.root / name
         if pure.is_absolute() or ".." in pure.parts or not pure.parts:
-            fault = f'"{name}" points out of the checkpoint folder; files must lie inside {self.place}'
-            raise UnreadableError(fault, UNSAFE, name)
+            raise UnreadableError(
+                f'"{name}" points out of the checkpoint folder; files must lie inside {self.place}',
+                UNSAFE,
+                name,
+            )
         try:
             # nothing to follow, which takes many calls of the system
-            if len(pure.parts) == 1 and S_ISREG(path.lstat().st_mode):
+            if S_ISREG(path.lstat().st_mode) and len(pure.parts) == 1:
                 return path
         except OSError:
             pass  # nothing is there, which is for the caller to see
         except ValueError:
-            fault = f'"{name}" cannot be the name of a file in {self.place}; rename it'
-            raise UnreadableError(fault, UNSAFE, name) from None
+            raise UnreadableError(
+                f'"{name}" cannot be the name of a file in {self.place}; rename it', UNSAFE, name
+            ) from None
         try:
             resolved, root = path.resolve(), self.root.resolve()
         except (OSError, RuntimeError):
-            fault = f"{name} in {self.place} is a symbolic link that leads back to itself"
-            raise UnreadableError(fault, UNSAFE, name) from None
+            raise UnreadableError(
+                f"{name} in {self.place} is a symbolic link that leads back to itself", UNSAFE, name
+            ) from None
         if not resolved.is_relative_to(root) and not is_blob(root, resolved):
-            fault = f"{name} is a symbolic link that leaves {self.place}; put the file itself there"
-            raise UnreadableError(fault, UNSAFE, name)
+            raise UnreadableError(
+                f"{name} is a symbolic link that leaves {self.place}; put the file itself there", UNSAFE, name
+            )
         if path.exists() and not path.is_file():
             raise self._irregular(name)
         return path
 
-    def open_file(self, name: str, *, is_any_size: bool = False) -> BufferedReader:
+    def open_file(self, name: str) -> BufferedReader:
         """A regular file, open for reading: what is opened is looked at, and not what has its name later.
 
-        One of the Hub client's cache is compared with its digest there, a large one with `is_any_size`.
-        Raises UnreadableError.
+        A small one of the Hub client's cache is compared with its digest there. Raises UnreadableError.
         """
-        with naming(f"{name} in {self.place}"):
+        with errors_about(f"{name} in {self.place}"):
             file = os.fdopen(os.open(self.path(name), FLAGS), "rb")
         with ExitStack() as closed:
             closed.push(file)
             status = os.fstat(file.fileno())
             if not S_ISREG(status.st_mode):
                 raise self._irregular(name)
-            is_small = is_any_size or status.st_size <= MAX_WHOLE_FILE
-            if is_small and (etag := etag_of(self.root / name)):
-                check_etag(self.root / name, file, etag, f"{name} of {self.label}")
+            if status.st_size <= MAX_WHOLE_FILE and (etag := etag_of(self.root / name)):
+                check_digest(self.root / name, file, etag, f"{name} of {self.label}")
             closed.pop_all()
         return file
 
-    def check_cached(self, names: Iterable[str]) -> None:
-        """Compare files with their digests in the Hub client's cache, where they are in it.
+    def check_cached(self, names: Iterable[str], hub: ListedDigests | None = None) -> None:
+        """Compare files in the Hub client's cache with what the Hub lists, or their digests there.
 
-        Raises UnreadableError for other bytes; a notice names files of a snapshot without a digest.
+        Raises UnreadableError for other bytes; a notice names files without a digest.
         """
         if not self.is_cached:
             return
-        names = tuple(names)
+        digests = {name: (hub and hub.of(name)) or etag_of(self.root / name) for name in names}
+
+        def compare(name: str) -> None:
+            path = self.path(name)
+            if digest := digests[name]:
+                with open_regular(path) as file:
+                    check_digest(path, file, digest, f"{name} of {self.label}")
+
         from concurrent.futures import ThreadPoolExecutor  # late: it loads logging
 
         with ThreadPoolExecutor() as pool:
-            tuple(pool.map(lambda name: self.open_file(name, is_any_size=True).close(), names))
-        if unnamed := [name for name in names if etag_of(self.root / name) is None]:
+            tuple(pool.map(compare, digests))
+        if unknown := [name for name, digest in digests.items() if digest is None]:
             notify(
-                f"{self.label}: the Hub client's cache has no digest of {listed(unnamed)}; their bytes were"
-                " not compared"
+                f"{self.label}: neither the Hub nor its client's cache has a digest of"
+                f" {listed(unknown)}; their bytes were not compared"
             )
 
     def uncompared(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -175,12 +329,13 @@ class FolderSource:
         return tuple(sorted(name for name in names if not is_compared(self.root / name)))
 
     def _irregular(self, name: str) -> UnreadableError:
-        about = f"{name} in {self.place} is not a regular file; put the file itself there"
-        return UnreadableError(about, UNSAFE, name)
+        return UnreadableError(
+            f"{name} in {self.place} is not a regular file; put the file itself there", UNSAFE, name
+        )
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
-        with naming(f"{name} in {self.place}"):
+        with errors_about(f"{name} in {self.place}"):
             return self.path(name).stat().st_size
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -205,19 +360,22 @@ def read_open(place: str, name: str, descriptor: int, start: int, stop: int | No
         end = os.fstat(descriptor).st_size
         check_whole(place, name, end - start)
     parts, position = [], start
-    with naming(f"{name} in {place}"):
+    with errors_about(f"{name} in {place}"):
         while position < end and (part := os.pread(descriptor, end - position, position)):
             parts.append(part)
             position += len(part)
-    if position < end:
-        raise UnreadableError(
+    check(
+        (
+            position < end,
             f"{name} in {place} ended at byte {position}; {end} were expected: the file is truncated or being"
-            " written"
-        )
+            " written",
+        ),
+        error=UnreadableError,
+    )
     return b"".join(parts)
 
 
-class PinnedFile(Struct, frozen=True):
+class _PinnedFile(Struct, frozen=True):
     """An open file, and its stamp when it was opened."""
 
     path: Path
@@ -232,7 +390,7 @@ class PinnedSource(FolderSource):
     A context manager, which closes the files.
     """
 
-    files: dict[str, PinnedFile] = field(default_factory=dict, compare=False)
+    files: dict[str, _PinnedFile] = field(default_factory=dict, compare=False)
 
     def __enter__(self) -> "PinnedSource":
         return self
@@ -242,12 +400,12 @@ class PinnedSource(FolderSource):
             with suppress(OSError):  # of a file that was read alone, as FUSE gives it
                 os.close(self.files.popitem()[1].descriptor)
 
-    def pinned(self, name: str) -> PinnedFile:
+    def pinned(self, name: str) -> _PinnedFile:
         """The open file. Raises UnreadableError where it cannot be opened, or is no regular file."""
         if name not in self.files:
             with self.open_file(name) as file:
                 descriptor = os.dup(file.fileno())
-            self.files[name] = PinnedFile(self.root / name, descriptor, Stamp.of(os.fstat(descriptor)))
+            self.files[name] = _PinnedFile(self.root / name, descriptor, Stamp.of(os.fstat(descriptor)))
         return self.files[name]
 
     def size(self, name: str) -> int:

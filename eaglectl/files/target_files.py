@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglectl.errors import UnreadableError
-from eaglectl.files.files import MIB, naming, open_regular, read_small_file
+from eaglectl.files.files import MIB, errors_about, open_regular, read_small_file
 from eaglectl.files.header import parse_json
 from eaglectl.files.source import Source
 
@@ -46,11 +46,10 @@ def read_target_config(target: Path, name: str = CONFIG) -> Mapping[str, Any]:
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a target's config that describes its text model; the config where it has no such part."""
-    return text_parts(config)[-1]
+    return _text_parts(config)[-1]
 
 
-def text_parts(config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The config, and the parts in it that lead to its text model."""
+def _text_parts(config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     parts = [config]
     for _ in range(MAX_NESTING):
         inner = (parts[-1].get(key) for key in TEXT_PARTS)
@@ -60,8 +59,7 @@ def text_parts(config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def read_tokenizer_config(target: Path) -> Mapping[str, Any]:
     """The object in a target's tokenizer_config.json; empty without that file. Raises UnreadableError."""
-    there = (target / TOKENIZER_CONFIG).exists()
-    return read_target_config(target, TOKENIZER_CONFIG) if there else {}
+    return read_target_config(target, TOKENIZER_CONFIG) if (target / TOKENIZER_CONFIG).exists() else {}
 
 
 def read_end_tokens(target: Path) -> frozenset[int]:
@@ -77,7 +75,7 @@ def read_end_tokens(target: Path) -> frozenset[int]:
 
 def check_files(target: Path) -> None:
     """Raise UnreadableError for a file that would block who loads the target, or take all memory."""
-    with naming(f"the target {target}"):
+    with errors_about(f"the target {target}"):
         entries = [
             entry for entry in target.iterdir() if entry.name.endswith(READ_BY_LOADERS) and not entry.is_dir()
         ]
@@ -93,8 +91,7 @@ def check_files(target: Path) -> None:
 
 def check_kernels(target: Path) -> None:
     """Raise UnreadableError for a target whose config.json names a kernel on the Hub to be run."""
-    config = read_target_config(target)
-    for part in text_parts(config):
+    for part in _text_parts(read_target_config(target)):
         for key in KERNEL_KEYS:
             if "/" in (name := str(part.get(key) or part.get(f"_{key}") or "")):
                 raise code_needed(target, f"its config.json names a kernel to download, {name}")
@@ -116,7 +113,7 @@ def rotation_mark(source: Source, config: Mapping[str, Any]) -> str:
     """What in a target's files states that its residual stream is rotated; "" where nothing does."""
     if _rotation(source)[0]:
         return f"{DESCRIPTION}, which ModelSlim writes: QuaRot"
-    if any(_rotates_embedding(part.get("quantization_config")) for part in text_parts(config)):
+    if any(_rotates_embedding(part.get("quantization_config")) for part in _text_parts(config)):
         return "quantization_config.transform_config in its config.json rotates the embedding: SpinQuant"
     return ""
 
@@ -141,24 +138,20 @@ def _rotation(source: Source) -> tuple[bool, str | None]:
 
 
 def _rotates_embedding(quantisation: object) -> bool:
-    """Whether a transform in a quantization_config rotates what the embedding puts out."""
+    entries: list[Any] = []
     match quantisation:
         case {"transform_config": {"config_groups": Mapping() as groups}}:
-            for group in groups.values():
-                match group:
-                    case {"apply": list(entries)} if any(map(_is_of_embedding, entries)):
-                        return True
-    return False
-
-
-def _is_of_embedding(entry: object) -> bool:
-    match entry:
-        case {"location": "weight_output", "targets": list(targets)}:
-            return any("embed" in str(target) for target in targets)
+            stated = [group.get("apply") for group in groups.values() if isinstance(group, Mapping)]
+            entries = [entry for apply in stated if isinstance(apply, list) for entry in apply]
+    for entry in entries:
+        match entry:
+            case {"location": "weight_output", "targets": list(targets)} if "embed" in str(targets):
+                return True
     return False
 
 
 def until_end(tokens: Sequence[int], stop: frozenset[int]) -> list[int]:
     """The tokens up to the first that ends an answer, with that one."""
-    end = next((index + 1 for index, token in enumerate(tokens) if token in stop), len(tokens))
-    return list(tokens[:end])
+    return list(
+        tokens[: next((index + 1 for index, token in enumerate(tokens) if token in stop), len(tokens))]
+    )

@@ -1,23 +1,28 @@
 """Write a folder, all or nothing: a sibling folder is filled, synced, and renamed into place.
 
 A rename never replaces anything: what --force replaces is moved aside before, and removed afterwards.
+Beside it the digests of ranges of open files, on as many threads as there are cores. Tensors have a BLAKE3
+digest, which costs little on every processor; whole files SHA-256, as SHA256SUMS and the Hub give it.
 """
 
-import ctypes
 import errno
+import hashlib
 import os
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal, get_args
 
+from blake3 import blake3
 from msgspec import Struct
 
-from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.errors import UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import RECORD_SCHEMA
-from eaglectl.files.files import MIB, naming, read_small_file
-from eaglectl.files.header import parse_json
+from eaglectl.files.files import MIB, errors_about, read_small_file
+from eaglectl.files.header import StoredTensor, parse_json
 from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
 from eaglectl.files.scratch import (
     OLD,
@@ -29,8 +34,6 @@ from eaglectl.files.scratch import (
 )
 from eaglectl.text import brief, is_url, listed
 
-# of renameat2 of Linux
-AT_CWD, NOREPLACE = -100, 1
 # the kernel or the file system does not have the call, or not this flag of it
 MISSING = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 CHUNK = 32 << 20
@@ -47,30 +50,15 @@ MAX_RECORD = 64 * MIB
 def rename_new(source: Path, target: Path) -> None:
     """Rename to a name that nothing has.
 
-    Raises FileExistsError where something has it, however late it came there; OSError for other failures.
+    Raises FileExistsError where something has it, and OSError for other failures.
     """
-    if _rename(source, target):
-        return
+    taken = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     if os.path.lexists(target):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        raise taken
     try:
         source.rename(target)  # a folder replaces no file, and no folder but an empty one
     except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
-        raise
-
-
-def _rename(source: Path, target: Path) -> bool:
-    """Rename with the system's own flag; False where it has no such call."""
-    library = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(library, "renameat2"):
-        return False
-    if library.renameat2(AT_CWD, os.fsencode(source), AT_CWD, os.fsencode(target), NOREPLACE) == 0:
-        return True
-    if (number := ctypes.get_errno()) in MISSING:
-        return False
-    raise OSError(number, os.strerror(number), str(source), None, str(target))
+        raise taken if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR) else error from None
 
 
 class Copy(Struct, frozen=True):
@@ -142,8 +130,7 @@ class Folder:
     work: Path
 
     def __init__(self, out: Path, *, force: bool, kind: FolderKind = CHECKPOINT) -> None:
-        if is_url(str(out)):
-            raise UsageError(f"{out} is a URL, and a folder of this machine is written; give one")
+        check((is_url(str(out)), f"{out} is a URL, and a folder of this machine is written; give one"))
         self.shown, self.force, self.kind = out, force, kind
         self.out = out.absolute()  # not resolved: a link at `out` must stay visible
         self.made: list[Path] = []
@@ -155,12 +142,13 @@ class Folder:
             stack.callback(unregister_removal, self._remove_made)
             stack.callback(self._remove_made)
             register_removal(self._remove_made)
-            with naming(f"{self.shown.parent}: cannot write there"):
+            with errors_about(f"{self.shown.parent}: cannot write there"):
                 for parent in reversed([parent for parent in self.out.parents if not parent.exists()]):
                     self.made.append(parent)
                     parent.mkdir()
-                new = scratch(self.out.parent, self.out.name, self.out.name, self._settle)
-                self.work = stack.enter_context(new)
+                self.work = stack.enter_context(
+                    scratch(self.out.parent, self.out.name, self.out.name, self._settle)
+                )
             check_free(self.shown, force=self.force, kind=self.kind)
             self.stack = stack.pop_all()
         return self
@@ -171,7 +159,6 @@ class Folder:
             raise UnreadableError(self._message(error)) from None
 
     def _remove_made(self) -> None:
-        """Remove the new parents where nothing was published in them."""
         for parent in reversed(self.made):
             with suppress(OSError):
                 parent.rmdir()
@@ -238,12 +225,11 @@ class Folder:
         sync_folder(self.out.parent)
 
     def _check_replaced(self, aside: Path) -> None:
-        """Raise UsageError where what was moved out of the way may not be replaced."""
-        if self.kind.obstacle(aside):
-            raise UsageError(
-                f"{self.shown} became something else than {self.kind.name} while it was to be replaced; it"
-                " is back in its place, give another -o"
-            )
+        text = (
+            f"{self.shown} became something else than {self.kind.name} while it was to be replaced; it is"
+            " back in its place, give another -o"
+        )
+        check((self.kind.obstacle(aside), text))
 
     def _settle(self, folder: Path) -> None:
         """Put back what was moved aside where nothing took its place, else remove what may be replaced.
@@ -288,11 +274,13 @@ def check_apart(out: Path, source: Path) -> None:
         raise UsageError(f"{out} or {source} is no path; give another") from None
     except (OSError, RuntimeError):
         raise UsageError(f"{out}: a symbolic link on the way leads to itself; give another -o") from None
-    if _is_in(there, here) or _is_in(here, there):
-        raise UsageError(
+    check(
+        (
+            _is_in(there, here) or _is_in(here, there),
             f"{out} and the input {source} lie in one another; eaglectl never writes over its input: give"
-            f" another -o"
+            f" another -o",
         )
+    )
 
 
 def _is_in(path: Path, folder: Path) -> bool:
@@ -337,7 +325,6 @@ def _write(target: int, data: bytes) -> int:
 
 
 def _copy(opened: ExitStack, sources: dict[Path, int], target: int, part: Copy) -> int:
-    """Copy a range of a file, which is opened once for all of its ranges; its size."""
     if part.path not in sources:
         sources[part.path] = part.descriptor or opened.enter_context(part.path.open("rb")).fileno()
     position = part.start
@@ -358,3 +345,89 @@ def _move(source: int, target: int, position: int, size: int) -> int:
                 raise
     data = os.pread(source, min(size, 1 << 20), position)
     return os.write(target, data) if data else 0
+
+
+# bytes that a thread reads at once: they stay in its core's cache while they are hashed
+BLOCK = 1 << 18
+# how a record states the digests of tensors; one that does not say it is from before BLAKE3
+Algorithm = Literal["sha256", "blake3"]
+ALGORITHMS = get_args(Algorithm)
+TENSORS: Algorithm = "blake3"
+# a range of a file: its first byte, and the byte after its last
+Range = tuple[int, int]
+# the key of the range before the first tensor of a safetensors file; no tensor may have that name
+HEADER_KEY = "__metadata__"
+
+
+def hashed(parts: Iterable[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
+    """The same parts, which a digest takes as they pass."""
+    for part in parts:
+        digest.update(part)
+        yield part
+
+
+def tensor_ranges(tensors: Iterable[StoredTensor], file: str) -> dict[str, Range]:
+    """Where the tensors of a safetensors file lie in it, and what is before them."""
+    ranges = {tensor.name: (tensor.start, tensor.stop) for tensor in tensors if tensor.file == file}
+    return {HEADER_KEY: (0, min((start for start, _ in ranges.values()), default=0)), **ranges}
+
+
+class Digests:
+    """Threads that hash ranges of files: a context manager, which stops them at its end.
+
+    `on_bytes` is called with the size of each block, by one thread at a time.
+    """
+
+    def __init__(self, on_bytes: Callable[[int], None] | None = None) -> None:
+        self.on_bytes, self.counting = on_bytes, threading.Lock()
+        self.is_stopped = False
+        self.descriptors: list[int] = []
+        self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "digest")
+
+    def __enter__(self) -> "Digests":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_stopped = True
+        self.pool.shutdown(cancel_futures=True)
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+    def of_ranges(
+        self, name: str, descriptor: int, ranges: Mapping[str, Range], algorithm: Algorithm
+    ) -> "RangeDigests":
+        """Start on ranges of an open file; `name` is for messages, the descriptor is copied."""
+        self.descriptors.append(os.dup(descriptor))
+
+        def digest(place: Range) -> Future[str]:
+            return self.pool.submit(self._hash, name, self.descriptors[-1], place, algorithm)
+
+        in_order = sorted(ranges.items(), key=lambda item: item[1])
+        return RangeDigests(name, {key: digest(place) for key, place in in_order})
+
+    def _hash(self, name: str, descriptor: int, place: Range, algorithm: Algorithm) -> str:
+        start, stop = place
+        digest: Any = blake3() if algorithm == "blake3" else hashlib.sha256()
+        buffer = memoryview(bytearray(min(BLOCK, stop - start)))
+        while start < stop and not self.is_stopped:
+            size = os.preadv(descriptor, [buffer[: stop - start]], start)
+            if not size:
+                raise UnreadableError(f"{name} became shorter while it was read; run the command again")
+            digest.update(buffer[:size])
+            start += size
+            if self.on_bytes:
+                with self.counting:
+                    self.on_bytes(size)
+        return str(digest.hexdigest())
+
+
+class RangeDigests(Struct, frozen=True):
+    """The digests of ranges of one file, as they are made."""
+
+    name: str
+    futures: Mapping[str, Future[str]]
+
+    def result(self) -> dict[str, str]:
+        """The digest of each range. Raises UnreadableError for a file that is shorter, or fails to read."""
+        with errors_about(self.name):
+            return {key: future.result() for key, future in self.futures.items()}

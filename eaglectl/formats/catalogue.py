@@ -8,16 +8,18 @@ from typing import Any
 from eaglectl.formats import producers
 from eaglectl.formats.format import CheckpointSummary, Format
 
-
-def _declared() -> tuple[Format, ...]:
-    modules = [
-        import_module(f"{producers.__name__}.{module.name}") for module in iter_modules(producers.__path__)
-    ]
-    formats = [value for module in modules for value in vars(module).values() if isinstance(value, Format)]
-    return tuple(sorted(formats, key=lambda format: (format.priority, format.name)))
-
-
-FORMATS: tuple[Format, ...] = _declared()
+# every declaration in formats/producers/, in the order in which they are tried
+FORMATS: tuple[Format, ...] = tuple(
+    sorted(
+        (
+            value
+            for module in iter_modules(producers.__path__, f"{producers.__name__}.")
+            for value in vars(import_module(module.name)).values()
+            if isinstance(value, Format)
+        ),
+        key=lambda format: (format.priority, format.name),
+    )
+)
 
 
 def detect(summary: CheckpointSummary) -> tuple[Format, str]:
@@ -50,7 +52,7 @@ def layout_for(engine: str) -> str:
     """The layout to write for one engine: the default one unless the engine reads another alone."""
     default = default_format().name
     own = [format.name for format in FORMATS if format.layout and engine in format.layout.engines]
-    return default if default in own or not own else own[0]
+    return own[0] if own and default not in own else default
 
 
 def known_answers() -> Mapping[str, tuple[str, ...]]:

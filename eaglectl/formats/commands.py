@@ -38,8 +38,17 @@ def command(
         answered.add("--aux-convention")
     kept = [choice for choice in answers.choices if choice.key not in answered]
     words = [word for choice in kept for word in (choice.option, choice.value)]
-    assumed = ["--assume-defaults"] * answers.assume
-    return shell.join(["eaglectl", verb, shell.as_path(source), *options, *given, *words, *assumed])
+    return shell.join(
+        [
+            "eaglectl",
+            verb,
+            shell.as_path(source),
+            *options,
+            *given,
+            *words,
+            *(["--assume-defaults"] * answers.assume),
+        ]
+    )
 
 
 def completing(source: str, target: str | None = None, answers: Answers | None = None) -> Complete:

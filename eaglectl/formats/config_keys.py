@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
 from typing import Any, TypeGuard, TypeVar
 
 from msgspec import Struct, field
 
 from eaglectl.drafter.drafter import Choice, Level, Note, question
-from eaglectl.errors import RefusedError
+from eaglectl.errors import RefusedError, check
 from eaglectl.files.target_files import TEXT_PARTS
 from eaglectl.formats.format import Format, IdMeaning
 
@@ -114,16 +113,17 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def _are_ids(value: object) -> bool:
-    return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 31 for item in value)
-
-
 # the types that a value may be asked for as: in words, and whether it is of them
 TYPES: Mapping[type, tuple[str, Callable[[Any], bool]]] = {
     bool: ("true or false", lambda value: isinstance(value, bool)),
     int: ("a positive whole number", lambda value: type(value) is int and value > 0),
     float: ("a number", lambda value: type(value) in (int, float)),
-    list: ("a list of layer numbers from 0", _are_ids),
+    list: (
+        "a list of layer numbers from 0",
+        lambda value: (
+            isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 31 for item in value)
+        ),
+    ),
     dict: ("an object", lambda value: isinstance(value, Mapping)),
 }
 
@@ -159,11 +159,6 @@ class Keys(Struct, frozen=True):
         """Leave a note where its condition is true."""
         if is_there:
             self.notes.append(Note(level, about, text, topic, names_option=names_option))
-
-    def settle(self, settled: Mapping[str, list[Note]]) -> None:
-        """Put the notes by topic in the place of those that there are on these topics."""
-        kept = [note for note in self.notes if note.topic not in settled]
-        self.notes[:] = [*kept, *chain.from_iterable(settled.values())]
 
     def spelling(self, key: str) -> str:
         """A canonical key as this config has it."""
@@ -209,20 +204,25 @@ class Keys(Struct, frozen=True):
         Raises RefusedError where two places state other values.
         """
         contradiction, place = self.contradiction(key)
-        if contradiction:
-            raise RefusedError(f"{contradiction}; make them agree", "spellings-agree", f"config.json:{place}")
+        check(
+            (contradiction, f"{contradiction}; make them agree", "spellings-agree", f"config.json:{place}"),
+            error=RefusedError,
+        )
         return next(iter(self.statements(key).values()), None)
 
     def get(self, key: str, kind: type[T]) -> T | None:
         """The same of one of TYPES. Raises RefusedError for a value of another type too."""
         value: T | None = self.value(key)
         expected, is_right = TYPES[kind]
-        if value is not None and not is_right(value):
-            raise RefusedError(
+        check(
+            (
+                value is not None and not is_right(value),
                 f"config.json: {key} is {value!r}; {expected} was expected",
                 "value-types",
                 f"config.json:{key}",
-            )
+            ),
+            error=RefusedError,
+        )
         return value
 
     def rest(self, taken: Iterable[str]) -> dict[str, Any]:
@@ -246,8 +246,11 @@ class Keys(Struct, frozen=True):
 
         An object whose own name looks like layer ids or a map is one value.
         """
-        retired = {*format.retires, *OTHER_OBJECTS}
-        left = [(key, value) for key, value in self.rest(taken).items() if key not in retired]
+        left = [
+            (key, value)
+            for key, value in self.rest(taken).items()
+            if key not in {*format.retires, *OTHER_OBJECTS}
+        ]
         unread: dict[str, Any] = {}
         for place, value in left:  # which grows by the keys of objects
             if isinstance(value, Mapping) and not (_IDS_NAME.search(place) or _MAP_NAME.search(place)):
@@ -299,16 +302,22 @@ def unread_questions(unread: Mapping[str, Any], format: Format) -> list[Note]:
         neutral = [each for each in NEUTRAL.get(name, ()) if (type(value) is bool) == (type(each) is bool)]
         if meaning and name not in HARMLESS and value not in (None, "", [], {}, *neutral):
             why = f"config has {place}: {_short(value)}, which is not read and may be {meaning}"
-            topic = "partial-rotary" if name in PARTIAL else "unread-key"
             meaning = "if it changes nothing that the drafter computes"
-            answer = Choice("--source-semantics", f"harmless={place}", meaning)
-            notes.append(question(place.rpartition(".")[2], why, topic, [answer]))
+            notes.append(
+                question(
+                    place.rpartition(".")[2],
+                    why,
+                    ("partial-rotary" if name in PARTIAL else "unread-key"),
+                    [Choice("--source-semantics", f"harmless={place}", meaning)],
+                )
+            )
     return notes
 
 
 def _is_numbers(value: Any) -> bool:
-    is_filled = isinstance(value, list) and bool(value)
-    return is_filled and all(type(item) is int or _is_numbers(item) for item in value)
+    return (isinstance(value, list) and bool(value)) and all(
+        type(item) is int or _is_numbers(item) for item in value
+    )
 
 
 def _name(place: str) -> str:
@@ -354,8 +363,7 @@ ROPE: dict[str, dict[str, Any]] = {
 }
 
 
-def maybe(kind: dict[str, Any]) -> dict[str, Any]:
-    """A kind, or null, which readers take as absent."""
+def _maybe(kind: dict[str, Any]) -> dict[str, Any]:
     given = kind["type"] if isinstance(kind["type"], list) else [kind["type"]]
     return {**kind, "type": [*given, "null"]}
 
@@ -381,11 +389,11 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "head_dim": (SIZE, "Width of one head, in channels; hidden_size / num_attention_heads where absent."),
     "vocab_size": (SIZE, "Tokens of the target's vocabulary."),
     "draft_vocab_size": (
-        maybe(SIZE),
+        _maybe(SIZE),
         "Tokens that the drafter can propose: rows of lm_head; the whole vocabulary where null.",
     ),
     "target_hidden_size": (
-        maybe(SIZE),
+        _maybe(SIZE),
         "Width of the target's hidden states, in channels; hidden_size where absent.",
     ),
     "max_position_embeddings": (SIZE, "Longest context that the rotary table covers, in tokens."),
@@ -403,25 +411,25 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "pretraining_tp": (COUNT, "Left from older transformers; engines ignore it."),
     "rope_theta": (
-        maybe(POSITIVE),
+        _maybe(POSITIVE),
         "Base of the rotary frequencies; 10000 where absent, never the target's.",
     ),
     "rope_scaling": (
-        maybe(OBJECT),
+        _maybe(OBJECT),
         "How rotary frequencies are stretched (rope_type, factor, ...); not at all where null.",
     ),
-    "rope_parameters": (maybe(OBJECT), "transformers 5: rope_theta and the scaling in one object."),
+    "rope_parameters": (_maybe(OBJECT), "transformers 5: rope_theta and the scaling in one object."),
     "tie_word_embeddings": (FLAG, "Whether lm_head is the embedding; a drafter has its own."),
-    "torch_dtype": (maybe(TEXT), "Type of the weights: bfloat16, float16, float32."),
-    "dtype": (maybe(TEXT), "transformers 5: torch_dtype."),
-    "bos_token_id": (maybe(TOKENS), "Token at the beginning of a text."),
-    "eos_token_id": (maybe(TOKENS), "Token, or tokens, that end a text."),
+    "torch_dtype": (_maybe(TEXT), "Type of the weights: bfloat16, float16, float32."),
+    "dtype": (_maybe(TEXT), "transformers 5: torch_dtype."),
+    "bos_token_id": (_maybe(TOKENS), "Token at the beginning of a text."),
+    "eos_token_id": (_maybe(TOKENS), "Token, or tokens, that end a text."),
     "pad_token_id": (
-        maybe({"type": "integer", "minimum": -1, "maximum": MAX_COUNT}),  # -1: none
+        _maybe({"type": "integer", "minimum": -1, "maximum": MAX_COUNT}),  # -1: none
         "Token that fills a batch.",
     ),
     "sliding_window": (
-        maybe(COUNT),
+        _maybe(COUNT),
         "Tokens that attention looks back, where a layer slides; the whole context where null.",
     ),
     "use_sliding_window": (FLAG, "Whether attention slides."),
@@ -431,9 +439,9 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
         "Attention of each layer of the drafter: full_attention or sliding_attention.",
     ),
     "use_cache": (FLAG, "Whether transformers keeps keys and values; engines ignore it."),
-    "transformers_version": (maybe(TEXT), "Version of transformers that wrote the file."),
-    "quantization_config": (maybe(OBJECT), "How the weights are quantised; only beside quantised weights."),
-    "q_lora_rank": (maybe(SIZE), "MLA: rank of the compressed query; engines need one."),
+    "transformers_version": (_maybe(TEXT), "Version of transformers that wrote the file."),
+    "quantization_config": (_maybe(OBJECT), "How the weights are quantised; only beside quantised weights."),
+    "q_lora_rank": (_maybe(SIZE), "MLA: rank of the compressed query; engines need one."),
     "kv_lora_rank": (
         SIZE,
         "MLA: rank of the compressed keys and values; with qk_rope_head_dim 320, 512 or 576 in vLLM.",
@@ -449,8 +457,8 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "num_aux_hidden_states": (SIZE, "Hidden states of the target that fc takes; 3 where absent."),
     "eagle_config": (OBJECT, "What engines and trainers keep for EAGLE alone."),
     "use_aux_norm": (FLAG, "SGLang's older name of fc_norm."),
-    "mask_token_id": (maybe(COUNT), "P-EAGLE: the token that stands for those not yet known."),
-    "target_model_type": (maybe(TEXT), "model_type of the target."),
+    "mask_token_id": (_maybe(COUNT), "P-EAGLE: the token that stands for those not yet known."),
+    "target_model_type": (_maybe(TEXT), "model_type of the target."),
 }
 # keys of eagle_config; layer ids are declared by each producer (Format.ids)
 EAGLE_CONFIG: dict[str, tuple[dict[str, Any], str]] = {
@@ -542,9 +550,7 @@ def check_numbers(config: Mapping[str, Any]) -> None:
 def _unfit(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for prefix in ("", f"{LAYER}.", "eagle_config."):
         table = config.get(prefix[:-1]) if prefix else config
-        if not isinstance(table, Mapping):
-            continue
-        for key, value in table.items():
+        for key, value in table.items() if isinstance(table, Mapping) else ():
             if key in ROPE_TABLES and isinstance(value, Mapping):
                 yield from _unfit_rope(f"{prefix}{key}", value)
             elif not _fits(kind := KINDS.get(key, {}), value):
@@ -552,13 +558,13 @@ def _unfit(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _fits(kind: Mapping[str, Any], value: Any) -> bool:
-    """Whether a number, or each of a list where the kind has items, is of a kind; true for other values."""
     if isinstance(value, list) and "items" in kind:
         return all(_fits(kind["items"], each) for each in value)
     if not _is_number(value):
         return True
-    is_counted = "integer" in kind.get("type", ())
-    return is_within(kind, value) and (type(value) is int or not is_counted or value == int(value))
+    return is_within(kind, value) and (
+        type(value) is int or "integer" not in kind.get("type", ()) or value == int(value)
+    )
 
 
 def _unfit_rope(place: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -6,8 +6,18 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl.drafter.boundaries import TRAINING_DEFAULT, Convention, DefaultLayers
-from eaglectl.drafter.drafter import Choice, Drafter, Feature, Level, Note, SettledBy, question
+from eaglectl.drafter.drafter import (
+    TRAINING_DEFAULT,
+    Choice,
+    Convention,
+    DefaultLayers,
+    Drafter,
+    Feature,
+    Level,
+    Note,
+    SettledBy,
+    question,
+)
 from eaglectl.errors import UsageError
 from eaglectl.options import ANSWERS, Option, Options
 
@@ -19,16 +29,14 @@ TOP_IDS = "eagle_aux_hidden_state_layer_ids"
 NESTED_IDS = "eagle_config.eagle_aux_hidden_state_layer_ids"
 
 
-def read_layers(text: str) -> tuple[int, ...]:
-    """Layers with commas between them. Raises ValueError."""
+def _read_layers(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts):
         raise ValueError("layers from 0 with commas, like 2,16,29,")
     return tuple(map(int, parts))
 
 
-def read_semantics(texts: Sequence[str]) -> Mapping[str, str]:
-    """The pairs of texts KEY=VALUE. Raises ValueError, and UsageError for two values of one key."""
+def _read_semantics(texts: Sequence[str]) -> Mapping[str, str]:
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -61,7 +69,7 @@ class Answers(Options, frozen=True):
             "The trained aux layers as boundaries (or by --aux-convention), like 2,16,29.",
             value="2,16,29",
             group=ANSWERS,
-            read=read_layers,
+            read=_read_layers,
         ),
     ] = None
     aux_convention: Annotated[
@@ -80,7 +88,7 @@ class Answers(Options, frozen=True):
             "--source-semantics",
             value="KEY=VALUE",
             group=ANSWERS,
-            read=read_semantics,
+            read=_read_semantics,
             complete="semantics",
         ),
     ] = field(default_factory=dict)
@@ -104,7 +112,7 @@ class Answers(Options, frozen=True):
         if origin is not None:
             origins[choice.key] = origin
         if choice.option == "--aux-layers":
-            return replace(self, aux_layers=read_layers(choice.value), aux_convention=None, origins=origins)
+            return replace(self, aux_layers=_read_layers(choice.value), aux_convention=None, origins=origins)
         if choice.option == "--aux-convention":
             convention: Convention = "boundary" if choice.value == "boundary" else "output"
             return replace(self, aux_convention=convention, origins=origins)
@@ -187,13 +195,6 @@ class ConfigSchema(Struct, frozen=True):
     has_decoder: bool = True
 
 
-class RopeLimits(Struct, frozen=True):
-    """The ropes that a layout's own code runs: one base whatever is stated, and some scalings."""
-
-    base: float
-    scalings: tuple[str, ...]
-
-
 Nest = Callable[[Drafter, dict[str, Any], dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 
@@ -201,12 +202,13 @@ class Layout(Struct, frozen=True):
     """How a producer's files are written; where it keeps layer ids, `Format.ids` states.
 
     `layer` and `prefix` make tensor names; names that begin with one of `unprefixed` have no prefix.
-    `extra_ids`: ids that are added for engines which read another
-    key. `states_flags`: all four norm switches are written, not only those that are on. `nest` arranges the
+    `extra_ids`: ids that are added for engines which read another key. `states_flags`: all four norm switches
+    are written, not only those that are on. `nest` arranges the
     decoder's keys, the others and the carried ones in objects. `lacks`: what one model class has no place
-    for. `engines`: those that convert judges the output by. `rope`: the ropes that its own code runs; None:
-    all. `cautions`: what releases of its own trainer make of a feature that is written, or why there is no
-    place for it. `training`: how its trainer takes a start, with the switches by name.
+    for. `engines`: those that convert judges the output by. `scalings`: the rope scalings that its own code
+    runs, with base 10000 whatever is stated; None: all ropes. `cautions`: what releases of its own trainer
+    make of a feature that is written, or why there is no place for it. `training`: how its trainer takes a
+    start, with the switches by name.
     `has_null_size`: draft_vocab_size is null where the head is the target's. `needs_embedding`: why its
     trainer wants embed_tokens in the file. `norms_twice`: its trainer goes on with a state that is normed
     twice; all others get the two norms as one. `is_default`: written where no layout is named.
@@ -227,7 +229,7 @@ class Layout(Struct, frozen=True):
     lacks: Mapping[ModelClass, frozenset[Feature]] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     engines: tuple[str, ...] = ()
-    rope: RopeLimits | None = None
+    scalings: tuple[str, ...] | None = None
     cautions: Mapping[Feature, str] = field(default_factory=dict)
     training: str = ""
     has_null_size: bool = False
@@ -331,8 +333,7 @@ class RopeAnswer(Struct, frozen=True):
         """The answer in these answers. Raises ValueError where it has none of these forms."""
         first, comma, second = answers.semantics.get("rope", "").partition(",")
         if not comma and first in ("", "stored", "target", *SCALINGS):
-            base = first if first in ("stored", "target") else None
-            return RopeAnswer(base, first or None)
+            return RopeAnswer(first if first in ("stored", "target") else None, first or None)
         is_number = first.isascii() and first.isdecimal() and int(first) > 0
         if not (is_number or first in ("stored", "target")):
             raise ValueError
@@ -376,11 +377,13 @@ def rope_doubt(
     about = f"{who} trains with rope base 10000 whatever the config says, and this file says {theta:g}"
     answer = RopeAnswer.of(answers)
     if answer.base is None:
-        values = {"10000": TRAINED, "stored": STORED}
-        yield rope_question(answers, "rope_theta", about, "rope-base-doubt", values, "10000")
+        yield rope_question(
+            answers, "rope_theta", about, "rope-base-doubt", {"10000": TRAINED, "stored": STORED}, "10000"
+        )
     else:
-        outcome = {"stored": "the stored base is kept", "target": "the target's is written"}
-        text = outcome.get(answer.base, f"{answer.base} is written")
+        text = {"stored": "the stored base is kept", "target": "the target's is written"}.get(
+            answer.base, f"{answer.base} is written"
+        )
         level: Level = "warning" if is_known and answer.base == "10000" else "note"
         yield Note(level, "rope_theta", f"{about}; {text}", "rope-base-doubt")
 
@@ -389,10 +392,12 @@ def untrained_scaling(answers: Answers, about: str) -> Note:
     """The question about a rope scaling that a trainer writes and does not use; a note if it is answered."""
     answer = RopeAnswer.of(answers)
     if answer.scaling is None:
-        values = {"plain": TRAINED, "stored": STORED}
-        return rope_question(answers, "rope_scaling", about, "rope-untrained", values, "plain")
-    outcome = {"plain": "no scaling is written", "target": "the target's is written"}
-    text = outcome.get(answer.scaling, "the scaling is kept")
+        return rope_question(
+            answers, "rope_scaling", about, "rope-untrained", {"plain": TRAINED, "stored": STORED}, "plain"
+        )
+    text = {"plain": "no scaling is written", "target": "the target's is written"}.get(
+        answer.scaling, "the scaling is kept"
+    )
     return Note("note", "rope_scaling", f"{about}; {text}", "rope-untrained")
 
 

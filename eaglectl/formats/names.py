@@ -1,6 +1,8 @@
 """Stored tensors as canonical ones, by their names: prefixes, trainers' own names, fused and absorbed ones.
 
-Fused ones are split, absorbed halves paired, strays left behind, and what is missing is said.
+Fused ones are split, absorbed halves paired, strays left behind, and what is missing is said. Dimensions are
+read off the shapes and compared with the config; the shapes win, and a difference is noted. The heads of an
+attention layer are those of GQA, MHA and MQA, or MLA's ranks.
 """
 
 import re
@@ -9,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.drafter.drafter import Choice, Target, question
 from eaglectl.drafter.tensors import (
     LAYER,
     NORM,
@@ -18,8 +21,9 @@ from eaglectl.drafter.tensors import (
     Tensor,
     expected_shape,
     is_known,
+    is_quantised_part,
 )
-from eaglectl.errors import RefusedError
+from eaglectl.errors import OptionNeededError, RefusedError, check
 from eaglectl.files.header import StoredTensor
 from eaglectl.formats.config_keys import Keys
 from eaglectl.text import listed
@@ -88,8 +92,7 @@ def read_names(
     canonical_names = {name: canonical_name(name, aliases, prefix) for name in stored}
     present = set(canonical_names.values())
     tensors: dict[str, StoredTensor] = {}
-    strays: dict[str, str] = {}
-    unknown: list[str] = []
+    strays, unknown = dict[str, str](), list[str]()
     for name, canonical in canonical_names.items():
         layer = LAYER.fullmatch(canonical)
         norm = f"layers.{layer[1]}.input_layernorm.weight" if layer else ""
@@ -97,7 +100,7 @@ def read_names(
             canonical = norm  # its name in SGLang, TensorRT-LLM and ModelOpt's Deep heads
         if reason := next((reason for pattern, reason in STRAYS if pattern.fullmatch(name)), None):
             strays[name] = reason
-        elif not (is_known(canonical) or split_fused(canonical) or HALF.fullmatch(canonical)):
+        elif not (is_known(canonical) or _split_fused(canonical) or HALF.fullmatch(canonical)):
             unknown.append(name)
         elif canonical in tensors:
             raise RefusedError(
@@ -137,8 +140,7 @@ def canonical_name(stored: str, aliases: Mapping[str, str] | None = None, prefix
     return name
 
 
-def split_fused(name: str) -> tuple[str, ...]:
-    """The canonical names stacked in a fused tensor; none where it is not fused."""
+def _split_fused(name: str) -> tuple[str, ...]:
     layer = LAYER.fullmatch(name)
     module, _, parameter = layer[2].rpartition(".") if layer else ("", "", "")
     if not layer or parameter not in ("weight", "bias"):
@@ -158,25 +160,32 @@ def read_tensors(keys: Keys, names: Names, dims: Dimensions, *, is_quantised: bo
     }
     for name, stored in names.tensors.items():
         for part in _split(name, stored, dims):
-            if part.name in tensors:
-                raise RefusedError(
+            check(
+                (
+                    part.name in tensors,
                     f"{stored.name} holds {part.name}, which the file also has on its own; keep one",
                     "tensor-twice",
                     f"tensor:{stored.name}",
-                )
+                ),
+                error=RefusedError,
+            )
             tensors[part.name] = part
     for module in sorted({name.rpartition(".")[0] for name in names.tensors if HALF.fullmatch(name)}):
         joined = _join_halves(module, names, dims)
         tensors[joined.name] = joined
     norms = [int(norm[1]) for name in names.tensors if (norm := NORM.fullmatch(name))]
     for what, numbers, topic in (
-        ("layers", names.layers, "missing-tensor"),
-        ("fc_norm", norms, "norm-tensor-missing"),
+        ("layers", sorted(names.layers), "missing-tensor"),
+        ("fc_norm", sorted(norms), "norm-tensor-missing"),
     ):
-        if sorted(numbers) != list(range(len(numbers))):
-            raise RefusedError(
-                f"the file has {what} {sorted(numbers)}; they must count from 0 without gaps", topic
-            )
+        check(
+            (
+                numbers != list(range(len(numbers))),
+                f"the file has {what} {numbers}; they must count from 0 without gaps",
+                topic,
+            ),
+            error=RefusedError,
+        )
     _check_shapes(keys, tensors, dims, is_quantised=is_quantised)
     return tensors
 
@@ -190,29 +199,41 @@ def _join_halves(module: str, names: Names, dims: Dimensions) -> Tensor:
             f"tensor:{module}.w_kc",
         )
     heads, rank = dims.heads, dims.kv_lora_rank
-    halves = ((keys, (heads, dims.qk_nope_head_dim, rank)), (values, (heads, rank, dims.v_head_dim)))
-    for half, needed in halves:
-        if half.shape != needed:
-            raise RefusedError(
+    for half, needed in (
+        (keys, (heads, dims.qk_nope_head_dim, rank)),
+        (values, (heads, rank, dims.v_head_dim)),
+    ):
+        check(
+            (
+                half.shape != needed,
                 f"{half.name} is {list(half.shape)}; {heads} heads of this drafter need {list(needed)}",
                 "tensor-shape",
                 f"tensor:{half.name}",
-            )
-    shape = (heads * (dims.qk_nope_head_dim + dims.v_head_dim), rank)
-    return Tensor(f"{module}.kv_b_proj.weight", keys.dtype, shape, Absorbed(keys.name, values.name))
+            ),
+            error=RefusedError,
+        )
+    return Tensor(
+        f"{module}.kv_b_proj.weight",
+        keys.dtype,
+        (heads * (dims.qk_nope_head_dim + dims.v_head_dim), rank),
+        Absorbed(keys.name, values.name),
+    )
 
 
 def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor]:
-    parts = split_fused(name)
+    parts = _split_fused(name)
     if not parts:
         return
     listed_modules = " + ".join(part.split(".")[-2] for part in parts)
-    if not stored.shape:
-        raise RefusedError(
+    check(
+        (
+            not stored.shape,
             f"{stored.name} is []; rows of {listed_modules} were expected",
             "tensor-shape",
             f"tensor:{stored.name}",
-        )
+        ),
+        error=RefusedError,
+    )
     row = 0
     for part in parts:
         shape = expected_shape(part, dims)
@@ -224,15 +245,22 @@ def _split(name: str, stored: StoredTensor, dims: Dimensions) -> Iterator[Tensor
                 f"tensor:{stored.name}",
             )
         end = row + shape[0]
-        segment = Segment(stored.name, row * stored.row_bytes, end * stored.row_bytes)
-        yield Tensor(part, stored.dtype, (shape[0], *stored.shape[1:]), (segment,))
+        yield Tensor(
+            part,
+            stored.dtype,
+            (shape[0], *stored.shape[1:]),
+            (Segment(stored.name, row * stored.row_bytes, end * stored.row_bytes),),
+        )
         row = end
-    if stored.shape[0] != row:
-        raise RefusedError(
+    check(
+        (
+            stored.shape[0] != row,
             f"{stored.name} has {stored.shape[0]} rows; {listed_modules} of this drafter are {row}",
             "tensor-shape",
             f"tensor:{stored.name}",
-        )
+        ),
+        error=RefusedError,
+    )
 
 
 def _check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *, is_quantised: bool) -> None:
@@ -308,24 +336,32 @@ def note_names(
     """Leave the problems of what is missing and of what has no place."""
     for name in sorted(_required(dims, tensors) - set(tensors)):
         packed = {name.removesuffix("weight") + "weight_packed", name.removesuffix("weight") + "qweight"}
-        text = (
+        keys.note(
+            not packed & set(tensors),
+            "problem",
+            name,
             f"{name} is missing; engines fill it with ones or uninitialised memory in silence: restore it"
-            " from the trainer"
+            " from the trainer",
+            "missing-tensor",
         )
-        keys.note(not packed & set(tensors), "problem", name, text, "missing-tensor")
     name = "embed_tokens.weight"
-    text = (
+    keys.note(
+        dims.hidden != dims.target_hidden and name not in tensors,
+        "problem",
+        name,
         f"the target is {dims.target_hidden} wide and the drafter {dims.hidden}, so it must bring its own"
-        " embed_tokens; restore it from the trainer"
-    )
-    is_missing = dims.hidden != dims.target_hidden and name not in tensors
-    keys.note(is_missing, "problem", name, text, "missing-tensor")
-    text = (
-        f"d2t is missing and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens; engines"
-        f" would propose the first {dims.draft_vocab}: restore it from the trainer"
+        " embed_tokens; restore it from the trainer",
+        "missing-tensor",
     )
     has_map = has_token_list or "d2t" in tensors or "t2d" in tensors
-    keys.note(dims.draft_vocab != dims.vocab and not has_map, "problem", "d2t", text, "d2t-missing")
+    keys.note(
+        dims.draft_vocab != dims.vocab and not has_map,
+        "problem",
+        "d2t",
+        f"d2t is missing and the draft vocabulary has {dims.draft_vocab} of {dims.vocab} tokens; engines"
+        f" would propose the first {dims.draft_vocab}: restore it from the trainer",
+        "d2t-missing",
+    )
     for name in names.unknown:
         keys.note(
             True,
@@ -354,11 +390,393 @@ TOGETHER = (
 def _required(dims: Dimensions, present: Mapping[str, Tensor]) -> set[str]:
     parts: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     if dims.attention == "MLA":
-        query = ("q_a_proj", "q_a_layernorm", "q_b_proj") if dims.q_lora_rank else ("q_proj",)
-        parts = (*query, *MLA_PARTS)
+        parts = (
+            *(("q_a_proj", "q_a_layernorm", "q_b_proj") if dims.q_lora_rank else ("q_proj",)),
+            *MLA_PARTS,
+        )
     layer = {f"{part}.weight" for part in (*LAYER_PARTS, *(f"self_attn.{part}" for part in parts))}
     for group in TOGETHER:
         if any(name.endswith(group) for name in present):
             layer.update(group)
-    names = {f"layers.{index}.{part}" for index in range(dims.layers) for part in layer}
-    return names | {"layers.0.hidden_norm.weight", "fc.weight", "norm.weight"}
+    return {f"layers.{index}.{part}" for index in range(dims.layers) for part in layer} | {
+        "layers.0.hidden_norm.weight",
+        "fc.weight",
+        "norm.weight",
+    }
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+LARGEST_VOCABULARY = 10_000_000
+# config keys that dimensions are read from, of every drafter and of MLA ones
+SIZE_KEYS = (
+    *("hidden_size", "num_hidden_layers", "target_hidden_size", "use_aux_hidden_state", "vocab_size"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("num_aux_hidden_states", "draft_vocab_size", "intermediate_size", "intermediate_size_mlp"),
+)
+MLA_SIZE_KEYS = (
+    *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "qk_head_dim"),
+)
+# a tensor, and its axis
+HIDDEN_PLACES = (
+    ("norm.weight", 0),
+    ("layers.0.input_layernorm.weight", 0),
+    ("layers.0.post_attention_layernorm.weight", 0),
+    ("fc.weight", 0),
+)
+ATTENTION = "layers.0.self_attn."
+
+
+def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
+    """All dimensions of a drafter.
+
+    Raises RefusedError where neither shapes nor config give one, or where they contradict each other.
+    """
+    shapes = _plain_shapes(names)
+    if empty := next((name for name, shape in shapes.items() if 0 in shape), None):
+        raise RefusedError(
+            f"{empty} is {list(shapes[empty])}; a tensor of a drafter is never empty: restore it from the"
+            " trainer",
+            "tensor-shape",
+            f"tensor:{empty}",
+        )
+    # the most common size; a tensor that differs is then the one reported
+    sizes = [size for place in HIDDEN_PLACES if (size := _size(shapes, place)) is not None]
+    hidden = _stated_or_measured(keys, "hidden_size", max(sizes, key=sizes.count, default=None))
+    layers = _stated_or_measured(keys, "num_hidden_layers", len(names.layers), always=True)
+    aux, width = _read_aux(keys, shapes, hidden, target)
+    vocab = _stated_or_measured(keys, "vocab_size", _size(shapes, ("t2d", 0), ("embed_tokens.weight", 0)))
+    check(
+        (
+            vocab > LARGEST_VOCABULARY,
+            f"config.json: vocab_size is {vocab}; no vocabulary is that large",
+            "config-dimensions",
+            "config.json:vocab_size",
+        ),
+        error=RefusedError,
+    )
+    has_latent = (
+        any("kv_a_" in name or "w_kc" in name or "fused_qkv_a" in name for name in shapes)
+        or keys.config.get("kv_lora_rank") is not None
+    )
+    attention = _read_mla(keys, shapes) if has_latent else _read_heads(keys, shapes, hidden)
+    return Dimensions(
+        hidden=hidden,
+        target_hidden=width,
+        aux=aux,
+        vocab=vocab,
+        draft_vocab=_read_draft_vocab(keys, shapes, vocab),
+        intermediate=_read_intermediate(keys, shapes),
+        layers=layers,
+        **attention,
+    )
+
+
+def _plain_shapes(names: Names) -> Shapes:
+    tables = names.tensors
+    packed = {name.rpartition(".")[0] for name in tables if name.endswith((".weight_packed", ".qweight"))}
+    four_bit = {
+        name
+        for name, tensor in tables.items()
+        if tensor.dtype in ("U8", "F4") and f"{name}_scale" in tables and name.endswith(".weight")
+    }
+    return {
+        name: tensor.shape
+        for name, tensor in tables.items()
+        if not is_quantised_part(name) and name.rpartition(".")[0] not in packed and name not in four_bit
+    }
+
+
+def _size(shapes: Shapes, *places: tuple[str, int]) -> int | None:
+    for name, axis in places:
+        if (shape := shapes.get(name)) is not None:
+            if axis < len(shape):
+                return shape[axis]
+            raise RefusedError(
+                f"{name} is {list(shape)}; {axis + 1} axes or more were expected",
+                "tensor-shape",
+                f"tensor:{name}",
+            )
+    return None
+
+
+def _stated_or_measured(keys: Keys, key: str, measured: int | None, *, always: bool = False) -> int:
+    stated = keys.get(key, int)
+    value = stated if measured is None else measured
+    if value is None:
+        raise RefusedError(
+            f"config.json has no {key}, and no tensor gives it; add it to config.json",
+            "null-fields" if key in keys.config else "config-dimensions",
+            "config.json",
+        )
+    keys.note(
+        stated not in (None, value),
+        "warning",
+        key,
+        f"config says {key}: {stated}, and the tensors say {value}; the tensors are believed",
+        ("layer-count" if key == "num_hidden_layers" else "config-dimensions"),
+    )
+    keys.note(stated is None and always, "note", key, f"config has no {key}; the tensors say {value}")
+    return value
+
+
+def _whole(name: str, rows: int, by: int, what: str) -> int:
+    check(
+        (
+            rows % by,
+            f"{name} has {rows} rows, which {what} = {by} does not divide; correct config.json",
+            "config-dimensions",
+            "config.json",
+        ),
+        error=RefusedError,
+    )
+    return rows // by
+
+
+def _read_draft_vocab(keys: Keys, shapes: Shapes, vocab: int) -> int:
+    key, rows = "draft_vocab_size", _size(shapes, ("lm_head.weight", 0), ("d2t", 0))
+    evidence = f"lm_head and d2t have {rows} rows"
+    if rows is None or not keys.disbelieved(key, evidence):
+        stated = keys.get(key, int)
+        rows = rows or stated or vocab
+        keys.note(
+            stated not in (None, rows),
+            "warning",
+            key,
+            f"config says {key}: {stated}, and {evidence}; the tensors are believed",
+            "config-dimensions",
+        )
+    return rows
+
+
+def _read_intermediate(keys: Keys, shapes: Shapes) -> int:
+    """The width of the MLP; Llama 4's text model states that of its dense layers under a key of its own."""
+    mlp, own_key = "layers.0.mlp.", "intermediate_size_mlp"
+    width = _size(
+        shapes, (f"{mlp}gate_proj.weight", 0), (f"{mlp}up_proj.weight", 0), (f"{mlp}down_proj.weight", 1)
+    )
+    if width is None and (fused := _size(shapes, (f"{mlp}gate_up_proj.weight", 0))):
+        width = fused // 2
+    is_llama4 = keys.config.get(own_key) is not None and keys.config.get("model_type") == "llama4_text"
+    return _stated_or_measured(keys, own_key if is_llama4 else "intermediate_size", width)
+
+
+def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[int, int]:
+    """The number of aux layers and their width.
+
+    Shapes: fc [hidden, aux*width], fc_norm.i [width], input_norm [aux*width].
+    """
+    own = _size(shapes, ("fc_norm.0.weight", 0))
+    stated = _read_width(keys, own, target)
+    switch = "use_aux_hidden_state"
+    if "fc.weight" not in shapes or not keys.disbelieved(switch, "the file has fc.weight"):
+        keys.note(
+            keys.get(switch, bool) is False,
+            "problem",
+            switch,
+            f"config says eagle_config.{switch}: false, and the file has fc.weight; engines would skip it:"
+            " remove one of them",
+            "use-aux-hidden-state",
+        )
+    norms = len(list(filter(NORM.fullmatch, shapes)))
+    total = _size(shapes, ("fc.weight", 1), ("input_norm.weight", 0))
+    if total is None:
+        raise RefusedError(
+            "fc.weight is missing; an EAGLE-3 drafter mixes its aux states with it",
+            "missing-tensor",
+            "tensor:fc.weight",
+        )
+    # a given target of another width is another target, not another width of the states
+    fits = target.hidden is not None and (total % target.hidden == 0 or total % hidden != 0)
+    width = own or stated or (target.hidden if fits else None) or hidden
+    needed = f"its second axis must be a multiple of the target's width {width}"
+    if norms:
+        needed = f"{norms} aux layers of width {width} (by fc_norm) need [{hidden}, {norms * width}]"
+    check(
+        (
+            total % width or total < norms * width,
+            f"fc.weight is [{hidden}, {total}]; {needed}; state target_hidden_size, or pass --target",
+            "tensor-shape",
+            "tensor:fc.weight",
+        ),
+        error=OptionNeededError,
+    )
+    _compare_count(keys, (hidden, total), width, is_width_known=bool(norms or stated or target.hidden))
+    return total // width, width
+
+
+def _read_width(keys: Keys, own: int | None, target: Target) -> int | None:
+    """The target's width as the config states it; where two places state others, that of fc_norm or --target.
+
+    `own` is that of fc_norm. Raises RefusedError where there is neither.
+    """
+    key, believed = "target_hidden_size", own or target.hidden
+    evidence = f"fc_norm.0 is {own} wide" if own else f"the target is {believed} wide"
+    contradiction, _ = keys.contradiction(key)
+    check(
+        (
+            contradiction and not believed,
+            f"{contradiction}; pass --target, whose width is believed",
+            "spellings-agree",
+            f"config.json:{key}",
+        ),
+        error=OptionNeededError,
+    )
+    if believed and keys.disbelieved(key, evidence):
+        return believed
+    stated = keys.get(key, int)
+    keys.note(
+        own and stated not in (None, own),
+        "warning",
+        key,
+        f"config says {key}: {stated}, and {evidence}; the tensor is believed",
+        "config-dimensions",
+    )
+    return stated
+
+
+def _compare_count(keys: Keys, fc: tuple[int, int], width: int, *, is_width_known: bool) -> None:
+    key, (hidden, total) = "num_aux_hidden_states", fc
+    evidence = f"fc.weight [{hidden}, {total}] takes {total // width} of width {width}"
+    if is_width_known and keys.disbelieved(key, evidence):
+        return
+    if (stated := keys.get(key, int)) in (None, total // width):
+        return
+    text = f"config says {key}: {stated}, and {evidence}"
+    if is_width_known or not stated or total % stated:
+        return keys.note(True, "warning", key, f"{text}; the tensor is believed", "aux-count")
+    keys.notes.append(
+        question(
+            key,
+            f"{text}, or {stated} of {total // stated}, as the target's width is not stated",
+            "aux-count",
+            [Choice("--target", is_free=True)],
+        )
+    )
+
+
+def _read_heads(keys: Keys, shapes: Shapes, hidden: int) -> dict[str, int]:
+    """The heads of GQA, MHA or MQA.
+
+    Shapes: q_proj [heads*head_dim, input], k_proj [kv_heads*head_dim, input], q_norm [head_dim].
+    """
+    heads = _stated_or_measured(keys, "num_attention_heads", None)
+    kv_stated, dim_stated = keys.get("num_key_value_heads", int), keys.get("head_dim", int)
+    head_dim = _head_dim(shapes, heads, kv_stated or heads, dim_stated)
+    rows = _size(shapes, (f"{ATTENTION}k_proj.weight", 0), (f"{ATTENTION}v_proj.weight", 0))
+    kv_heads = _whole("k_proj", rows, head_dim, "head_dim") if rows else kv_stated or heads
+    check(
+        (
+            kv_heads > heads or heads % kv_heads,
+            f"{heads} query heads cannot share {kv_heads} key heads evenly; correct num_attention_heads",
+            "config-dimensions",
+            "config.json:num_attention_heads",
+        ),
+        error=RefusedError,
+    )
+    stated = f"config says head_dim: {dim_stated}"
+    if not dim_stated:
+        stated = f"config has no head_dim (engines take hidden_size/num_attention_heads = {hidden / heads:g})"
+    keys.note(
+        (dim_stated or hidden / heads) != head_dim,
+        "warning",
+        "head_dim",
+        f"{stated}, and the tensors say {head_dim}; the tensors are believed",
+        "head-dim",
+    )
+    keys.note(
+        (kv_stated or heads) != kv_heads,
+        "warning",
+        "num_key_value_heads",
+        f"config says num_key_value_heads: {kv_stated}, and k_proj has rows for {kv_heads}; the tensors are"
+        " believed",
+        "config-dimensions",
+    )
+    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+
+
+def _head_dim(shapes: Shapes, heads: int, kv_heads: int, stated: int | None) -> int:
+    query = _size(shapes, (f"{ATTENTION}q_proj.weight", 0), (f"{ATTENTION}o_proj.weight", 1))
+    fused = _size(shapes, (f"{ATTENTION}qkv_proj.weight", 0))
+    head_dim = _size(shapes, (f"{ATTENTION}q_norm.weight", 0))
+    if head_dim is None and query:
+        head_dim = _whole("q_proj", query, heads, "num_attention_heads")
+    if stated and query and query != heads * stated and head_dim != stated:
+        raise RefusedError(
+            f"config says {heads} heads of head_dim {stated} = {heads * stated}, and q_proj has {query} rows;"
+            " correct num_attention_heads or head_dim",
+            "head-dim",
+            "config.json:head_dim",
+        )
+    if head_dim is None and fused:
+        head_dim = _whole(
+            "qkv_proj", fused, heads + 2 * kv_heads, "num_attention_heads + 2 num_key_value_heads"
+        )
+    head_dim = head_dim or stated or 0
+    check(
+        (
+            not head_dim,
+            "config.json has no head_dim, and no attention weight gives it; add it to config.json",
+            "head-dim",
+            "config.json",
+        ),
+        (
+            query and query != heads * head_dim,
+            f"layers.0.self_attn.q_proj has {query} rows; {heads} heads of {head_dim} need"
+            f" {heads * head_dim}; correct num_attention_heads",
+            "head-dim",
+            "config.json:num_attention_heads",
+        ),
+        error=RefusedError,
+    )
+    return head_dim
+
+
+def _read_mla(keys: Keys, shapes: Shapes) -> dict[str, int]:
+    def size(*places: tuple[str, int]) -> int | None:
+        return _size(shapes, *((f"{ATTENTION}{name}", axis) for name, axis in places))
+
+    def per_head(name: str, less: int) -> int | None:
+        rows = size((name, 0))
+        return rows and _whole(f"{ATTENTION}{name}", rows, heads, "num_attention_heads") - less
+
+    heads = _stated_or_measured(keys, "num_attention_heads", size(("w_kc", 0)))
+    kv_rank = _stated_or_measured(
+        keys, "kv_lora_rank", size(("kv_a_layernorm.weight", 0), ("kv_b_proj.weight", 1))
+    )
+    rank = size(("q_a_layernorm.weight", 0), ("q_a_proj.weight", 0), ("q_b_proj.weight", 1))
+    if rank is None and size(("q_proj.weight", 0)):
+        rank, stated = 0, keys.get("q_lora_rank", int)
+        said = "q_lora_rank: null" if stated is None else f"config says q_lora_rank: {stated}"
+        keys.note(
+            True,
+            "problem",
+            f"{ATTENTION}q_a_proj.weight",
+            f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({said}), which neither vLLM nor SGLang"
+            " can load; pass --mla-query-lora to write q_proj as the two",
+            "missing-tensor",
+            names_option=True,
+        )
+    else:
+        rank = _stated_or_measured(keys, "q_lora_rank", rank)
+    latent = size(("kv_a_proj_with_mqa.weight", 0))
+    fused = size(("fused_qkv_a_proj.weight", 0), ("fused_qkv_a_proj_with_mqa.weight", 0))
+    if latent is None and fused is not None:
+        latent = fused - rank
+    rope = _stated_or_measured(keys, "qk_rope_head_dim", None if latent is None else latent - kv_rank)
+    nope = _stated_or_measured(
+        keys,
+        "qk_nope_head_dim",
+        size(("w_kc", 1)) or per_head(("q_b_proj.weight" if rank else "q_proj.weight"), rope),
+    )
+    return {
+        "heads": heads,
+        "kv_heads": heads,
+        "q_lora_rank": rank,
+        "kv_lora_rank": kv_rank,
+        "qk_nope_head_dim": nope,
+        "qk_rope_head_dim": rope,
+        "v_head_dim": _stated_or_measured(
+            keys, "v_head_dim", size(("w_vc", 2)) or per_head("kv_b_proj.weight", nope)
+        ),
+    }

@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
-from eaglectl.drafter.tensors import LAYER
 from eaglectl.errors import EaglectlError, RefusedError
 from eaglectl.files.checkpoint import read_checkpoint, read_config
 from eaglectl.files.header import StoredTensor
@@ -309,20 +308,20 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
+_LATER_QUERY = re.compile(r"(layers\.[1-9]\d*)\.self_attn\.(q_proj|q_a_proj|qkv_proj)\.weight")
 _QUERY = re.compile(r"layers\.0\.self_attn\.(q_proj|q_a_proj|qkv_proj)\.weight")
 
 
 def refuse_other_families(label: str, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
     """Raise RefusedError, naming what `label` is, unless it can be an EAGLE-3 drafter."""
-    if family := other_family(config, tensors):
+    if family := _other_family(config, tensors):
         raise RefusedError(
             f"{label} is {family}; eaglectl reads EAGLE-3 and EAGLE-3.1 drafters only", "not-a-drafter"
         )
 
 
-def other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str | None:
-    """What the checkpoint is when it is not an EAGLE-3 drafter, else None."""
-    if family := speculators_family(config):
+def _other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str | None:
+    if family := _speculators_family(config):
         return family
     for marked, mark in _marks(config, tensors):
         return f"{marked.name} ({mark}), {marked.about}"
@@ -332,27 +331,31 @@ def other_family(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor])
     has_layer_norm = any(re.fullmatch(r"layers\.\d+\.hidden_norm\.weight", name) for name in shapes)
     if config.get("target_layer_ids") is not None and not has_layer_norm:
         return "a DFlash drafter (config.json has target_layer_ids, and no layer has a hidden_norm)"
-    if wide := _later_wide_layer(shapes):
-        return (
-            "an EAGLE-3 variant in which each layer takes the embedding beside the hidden state"
-            f" ({wide} is as wide as that of layer 0), which no engine has a class for"
-        )
-    return None if has_norm else _by_shape(config, shapes)
+    query = next((shape for name, shape in shapes.items() if _QUERY.fullmatch(name)), ())
+    for name, shape in shapes.items():
+        later = _LATER_QUERY.fullmatch(name)
+        if later and shape[1:] == query[1:] and f"{later[1]}.hidden_norm.weight" in shapes:
+            return (
+                "an EAGLE-3 variant in which each layer takes the embedding beside the hidden state"
+                f" ({name} is as wide as that of layer 0), which no engine has a class for"
+            )
+    return None if has_norm else _by_shape(config, shapes, query)
 
 
-def speculators_family(config: Mapping[str, Any]) -> str | None:
-    """What a speculators config says that it is, where that is no EAGLE-3 drafter."""
+def _speculators_family(config: Mapping[str, Any]) -> str | None:
     kind = config.get("speculators_model_type")
     if not isinstance(kind, str) or kind in ("eagle3", "peagle"):
         return None
-    names = (f"{family.name}, {family.about}" for family in FAMILIES if family.speculators == kind)
-    return next(names, f'a speculators "{kind}" model')
+    return next(
+        (f"{family.name}, {family.about}" for family in FAMILIES if family.speculators == kind),
+        f'a speculators "{kind}" model',
+    )
 
 
 def _marks(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[Family, str]]:
     for family in FAMILIES:
-        stated = (place for place, value in family.values.items() if at(config, place) == value)
-        yield from ((family, f"{place} is {family.values[place]}") for place in stated)
+        values = family.values.items()
+        yield from ((family, f"{place} is {value}") for place, value in values if at(config, place) == value)
     for name in _architectures(config):
         yield from ((family, f"architecture {name}") for family in FAMILIES if name in family.architectures)
     for family in FAMILIES:
@@ -367,9 +370,7 @@ def _architectures(config: Mapping[str, Any]) -> list[str]:
     return list(map(str, names)) if isinstance(names, list) else []
 
 
-def _by_shape(config: Mapping[str, Any], shapes: Shapes) -> str | None:
-    """What a checkpoint is that has no hidden_norm."""
-    query = next((shape for name, shape in shapes.items() if _QUERY.fullmatch(name)), ())
+def _by_shape(config: Mapping[str, Any], shapes: Shapes, query: tuple[int, ...]) -> str | None:
     if (fc := shapes.get("fc.weight")) is not None:
         is_wide = len(fc) == 2 and fc[1] == 2 * fc[0]
         if not is_wide and (len(fc) != 2 or query[1:] != fc[:1]):
@@ -391,17 +392,6 @@ def _by_shape(config: Mapping[str, Any], shapes: Shapes) -> str | None:
     return None
 
 
-def _later_wide_layer(shapes: Shapes) -> str | None:
-    """The query of a layer after the first that takes two states; a first layer that does is EAGLE-3's."""
-    for name, shape in shapes.items():
-        if (match := LAYER.fullmatch(name)) and int(match[1]) > 0 and len(shape) == 2:
-            first = shapes.get(f"layers.0.{match[2]}", ())
-            both = {f"layers.{match[1]}.{norm}.weight" for norm in ("hidden_norm", "input_layernorm")}
-            if _QUERY.fullmatch(f"layers.0.{match[2]}") and first[1:] == shape[1:] and both <= set(shapes):
-                return name
-    return None
-
-
 # keys that only a drafter's config has, at the top or in an object
 _KEYS = ("draft_vocab_size", "speculators_model_type", "eagle_config", "norm_output")
 _IDS = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_states_layer_ids", "use_aux_hidden_state")
@@ -416,9 +406,15 @@ _RAW = re.compile(
 def drafter_mark(config: Mapping[str, Any] | None) -> str:
     """What in a config shows that it is a drafter's; "" where nothing does."""
     stated = config or {}
-    keys = [key for key in _KEYS if stated.get(key) is not None]
-    names = [f"the architecture {name}" for name in _architectures(stated) if "Eagle" in name]
-    return next(iter((*keys, *names)), "")
+    return next(
+        iter(
+            (
+                *[key for key in _KEYS if stated.get(key) is not None],
+                *[f"the architecture {name}" for name in _architectures(stated) if "Eagle" in name],
+            )
+        ),
+        "",
+    )
 
 
 def why_other(source: Source) -> str:
@@ -430,13 +426,14 @@ def why_other(source: Source) -> str:
     if CONFIG not in files and INDEX not in files:
         return ""
     try:
-        config = read_config(source)
+        config = read_config(source, is_target=True)
     except EaglectlError:
         raw = (source.read(name).decode("utf-8", "replace") for name in (CONFIG, INDEX) if name in files)
         about = "no JSON object" if CONFIG in files else "not there"
-        is_marked = any(map(_RAW.search, raw))
-        return "" if is_marked else f"{CONFIG} is {about}, and nothing beside it is a drafter's"
-    if family := speculators_family(config):
+        return (
+            "" if any(map(_RAW.search, raw)) else f"{CONFIG} is {about}, and nothing beside it is a drafter's"
+        )
+    if family := _speculators_family(config):
         return f"it is {family}"
     return "" if _is_marked(config) else _why_no_tensors(source, config)
 
@@ -454,7 +451,10 @@ def _why_no_tensors(source: Source, config: Mapping[str, Any]) -> str:
         tensors = read_checkpoint(source).tensors
     except EaglectlError:
         return f"{CONFIG}{kind} has no mark of a drafter; its weights were not read"
-    if family := other_family(config, tensors):
+    if family := _other_family(config, tensors):
         return f"it is {family}"
-    is_marked = any(map(_TENSOR.fullmatch, tensors))
-    return "" if is_marked else f"neither {CONFIG}{kind} nor a tensor has a mark of a drafter"
+    return (
+        ""
+        if any(map(_TENSOR.fullmatch, tensors))
+        else f"neither {CONFIG}{kind} nor a tensor has a mark of a drafter"
+    )

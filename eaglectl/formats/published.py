@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from eaglectl.drafter.drafter import Choice
 from eaglectl.formats.config_keys import at
+from eaglectl.formats.format import Origin
 
 DATA = Path(__file__).parent.parent / "run/published.json"
 # of one figure, how many of its prompt sets are named in a sentence
@@ -20,7 +21,8 @@ class PublishedSource(Struct, frozen=True, forbid_unknown_fields=True):
     """Where figures were read: its address, its date, and what holds for all of its figures.
 
     `date` is that of the figures where their source states it, else the month in which they were read.
-    `temperature`, `max_new_tokens`, `prompts` (of a set) and `seed` are None where the source states none.
+    `temperature` and `prompts` (of a set) are None where the source states none. `comparable` are
+    the sets that were put as `--prompts NAME` puts them, with the most tokens of an answer.
     """
 
     title: str
@@ -29,33 +31,8 @@ class PublishedSource(Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
     engine: str | None = None
     temperature: float | None = None
-    max_new_tokens: int | None = None
     prompts: int | None = None
-    seed: int | None = None
-
-
-class Preset(Struct, frozen=True, forbid_unknown_fields=True):
-    """A run as a source made it: its prompts, the chain of draft tokens, temperature, tokens and seed.
-
-    `source` and `set` are those of the figures to which such a run is alike. `prompts` is the named set, of
-    whose lines `form` makes the text ("{}" is the question); `shots` of its first questions stand in front
-    with their answers. `steps` is the least chain that the source has; a run with another of its chains is
-    alike to those figures. `seed` is None where the source states none. `differs` is what of the source's
-    run is not done here: no figure is alike to such a run.
-    """
-
-    source: str
-    set: str
-    prompts: str
-    steps: int
-    temperature: float
-    max_new_tokens: int
-    topk: int = 1
-    seed: int | None = None
-    form: str = "{}"
-    shots: int = 0
-    is_chat: bool = True
-    differs: str = ""
+    comparable: Mapping[str, int] = {}
 
 
 class Figure(Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,13 +40,12 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
 
     `steps`, `topk` and `draft_tokens` are SGLang's: with `topk` 1 a chain of `steps` tokens, and
     `draft_tokens` counts the verified one too. `lengths` are mean acceptance lengths by prompt set, the
-    target's own token included; `by_position` is the share accepted at each draft position.
-    `temperature`, `engine`, `url` and `date` replace those of the source. `speedups` are how many times
-    faster than without a drafter the tokens of one user come, by prompt set.
+    target's own token included, and `speedups` how many times faster than without a drafter the tokens of one
+    user come. `temperature`, `engine`, `url` and `date` replace those of the source.
 
     `is_by_authors`: the drafter's authors measured it with the file as it is stored. `release`
     is the engine's, where the source states it; else `since` is the first one that can be what they ran.
-    `changed` is what was not read as it is stored, "" for nothing; `note` says why, or which release it was.
+    `changed` is what was not read as it is stored, "" for nothing.
     """
 
     source: str
@@ -79,20 +55,15 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
     steps: int | None = None
     topk: int | None = None
     draft_tokens: int | None = None
-    batch_size: int | None = None
     temperature: float | None = None
-    by_position: tuple[float, ...] = ()
     engine: str | None = None
     url: str | None = None
     date: str | None = None
-    speedups: Mapping[str, float] = {}
-    concurrency: int | None = None
-    hardware: str = ""
     release: str | None = None
     since: str | None = None
+    speedups: Mapping[str, float] = {}
     is_by_authors: bool = False
     changed: str = ""
-    note: str = ""
 
     @property
     def k(self) -> int | None:
@@ -115,14 +86,12 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def words(self) -> str:
-        """What was measured, and how: "2.03x at concurrency 1 on SPEED-Bench coding, TP=4, GB200"."""
-        at = f" at concurrency {self.concurrency}" if self.concurrency else ""
-        amounts = [f"{speedup:g}x{at} on {name}" for name, speedup in self.speedups.items()]
-        if self.lengths:
-            lengths = list(self.lengths.items())[:MOST_SETS]
+        """What was measured: "2.03x on SPEED-Bench coding, acceptance length 2.94 on humaneval, k=3"."""
+        amounts = [f"{speedup:g}x on {name}" for name, speedup in self.speedups.items()]
+        if lengths := list(self.lengths.items())[:MOST_SETS]:
             text = ", ".join(f"{round(length, 3):g} on {name}" for name, length in lengths)
-            amounts.append(f"acceptance length {text}, {self.chain}{'' if self.speedups else at}")
-        return ", ".join(filter(None, [*amounts, self.hardware]))
+            amounts.append(f"acceptance length {text}, {self.chain}")
+        return ", ".join(amounts)
 
     @property
     def origin(self) -> str:
@@ -137,7 +106,8 @@ class PublishedDrafter(Struct, frozen=True, forbid_unknown_fields=True):
 
     `targets` are those that it is published for. `keys` are the values of its config that are public, by
     paths with dots, null for keys that it has not; `config` is the digest of the whole config, where that is
-    public. `reading` answers what the file leaves open as the engine read it that its authors ran.
+    public. `reading` answers what the file leaves open as the engine read it that its authors ran; where its
+    training is public (`source`: its address), as it was trained, of the file with this name and config.
     """
 
     name: str
@@ -145,27 +115,38 @@ class PublishedDrafter(Struct, frozen=True, forbid_unknown_fields=True):
     keys: Mapping[str, Any]
     reading: tuple[Choice, ...]
     config: str | None = None
+    source: str = ""
+
+    @property
+    def offers(self) -> list[tuple[Choice, Origin]]:
+        """The answers, and who says them."""
+        by = Origin("known", self.source)
+        if not self.source:
+            by = Origin("published", f"{self.name}: {self.figures[0].origin}")
+        return [(choice, by) for choice in self.reading]
 
     @property
     def figures(self) -> tuple[Figure, ...]:
         """All figures of the drafter: those of its authors, in the order of the file, then others'."""
-        found = [figure for figure in published_file().figures if figure.drafter == self.name]
-        return tuple(sorted(found, key=lambda figure: not figure.is_by_authors))
+        return tuple(
+            sorted(
+                [figure for figure in published_file().figures if figure.drafter == self.name],
+                key=lambda figure: not figure.is_by_authors,
+            )
+        )
 
 
 class PublishedFile(Struct, frozen=True, forbid_unknown_fields=True):
     """The file of published figures."""
 
     sources: Mapping[str, PublishedSource]
-    presets: Mapping[str, Preset]
-    unlike: Mapping[str, str]
     figures: tuple[Figure, ...]
     drafters: tuple[PublishedDrafter, ...] = ()
 
 
 @cache
 def published_file() -> PublishedFile:
-    """The sources and presets by name, runs that cannot be made here with the reason, and every figure."""
+    """The sources by name, and every figure."""
     return msgspec.json.decode(DATA.read_bytes(), type=PublishedFile)
 
 
@@ -179,11 +160,14 @@ def published_drafter(
     tells: a copy with another name, or with one other key, is not what its authors measured.
     """
     for drafter in published_file().drafters:
-        has_keys = all(at(config, path) == value for path, value in drafter.keys.items())
-        is_named = label == drafter.name and has_keys
-        is_copy = "/" not in label and digest == drafter.config
-        # one that has no name may be its target
-        is_for_target = target is None or last_part(target) in map(last_part, drafter.targets)
+        is_whole, is_trained = digest == drafter.config, bool(drafter.source)
+        keys = drafter.keys.items()
+        is_public = is_whole if is_trained else all(at(config, path) == value for path, value in keys)
+        is_named = label == drafter.name and is_public
+        is_copy = "/" not in label and is_whole and not is_trained
+        # one that has no name may be its target; how it was trained holds for every target
+        is_any = target is None or is_trained
+        is_for_target = is_any or last_part(target or "") in map(last_part, drafter.targets)
         if (is_named or is_copy) and is_for_target:
             return drafter
     return None

@@ -1,22 +1,41 @@
-"""Read a checkpoint as the canonical drafter, and a target's config as what is known of it."""
+"""Read a checkpoint as the canonical drafter, and a target's config as what is known of it.
 
-import re
-from collections.abc import Iterator, Mapping
+What a file leaves open is settled by the user, eaglectl.json, a publication, or an assumption. Doubts about a
+producer's files stay with a drafter through conversions, in eaglectl.json.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from hashlib import sha256
+from typing import Any, get_args
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import Choice, Drafter, Target, question
+from eaglectl.drafter.drafter import (
+    HIDDEN_NORM,
+    Choice,
+    Convention,
+    Drafter,
+    Note,
+    Settlement,
+    Target,
+    options,
+    question,
+    to_boundaries,
+)
 from eaglectl.drafter.tensors import Dimensions, Tensor
-from eaglectl.errors import RefusedError, UsageError
+from eaglectl.errors import EaglectlError, RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, history
-from eaglectl.files.layout import QUANTISATION, RECORD, VOCABULARY_PICKLES
+from eaglectl.files.layout import CONFIG, QUANTISATION, RECORD, VOCABULARY_PICKLES
+from eaglectl.files.source import split_name
 from eaglectl.files.target_files import text_part
-from eaglectl.formats.aux_ids import aux_layers_by_record, ids_places, read_aux_layers
-from eaglectl.formats.catalogue import detect, known_answers, tensor_names
+from eaglectl.formats.catalogue import by_name, detect, known_answers, known_formats, tensor_names
 from eaglectl.formats.config_keys import (
+    LAYERS,
     OBJECTS,
     TARGET_DEPTH,
     Keys,
@@ -26,14 +45,30 @@ from eaglectl.formats.config_keys import (
     number_notes,
     unread_questions,
 )
-from eaglectl.formats.format import SCALINGS, Answers, CheckpointSummary, Format, ModelClass, RopeAnswer
-from eaglectl.formats.names import Names, note_names, read_head, read_names, read_tensors
-from eaglectl.formats.other_drafters import refuse_other_families
-from eaglectl.formats.settling import producer_doubts, recorded_doubts, settled_drafter
-from eaglectl.formats.sizes import MLA_SIZE_KEYS, SIZE_KEYS, read_dimensions
-from eaglectl.formats.switches import (
+from eaglectl.formats.format import (
+    SCALINGS,
+    Answers,
+    CheckpointSummary,
+    Format,
+    ModelClass,
+    Origin,
+    RopeAnswer,
+)
+from eaglectl.formats.names import (
+    MLA_SIZE_KEYS,
+    SIZE_KEYS,
+    Names,
+    note_names,
+    read_dimensions,
+    read_head,
+    read_names,
+    read_tensors,
+)
+from eaglectl.formats.network import (
     TENSOR_FLAGS,
+    ids_places,
     norms_by_record,
+    read_aux_layers,
     read_norms,
     read_quantisation,
     read_rope,
@@ -41,6 +76,8 @@ from eaglectl.formats.switches import (
     rope_keys,
     target_rope,
 )
+from eaglectl.formats.other_drafters import refuse_other_families
+from eaglectl.formats.published import PublishedDrafter, published_drafter
 
 # --source-semantics that any drafter may need, with their values; producers declare their own
 # (Format.answers)
@@ -96,32 +133,46 @@ class _Stored(Struct, frozen=True):
 
 
 def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
-    """The canonical drafter of `checkpoint`, with all that settles what its files leave open (settling.py).
+    """The canonical drafter of `checkpoint`, with all that settles what its files leave open.
 
     Raises RefusedError where it is none, or contradicts itself.
     """
     check_answers(answers)
     refuse_other_families(checkpoint.source.place, checkpoint.config, checkpoint.tensors)
-    if (count := len(checkpoint.tensors)) > MAX_TENSORS:
-        raise RefusedError(
+    check(
+        (
+            (count := len(checkpoint.tensors)) > MAX_TENSORS,
             f"{checkpoint.source.place} has {count} tensors; no drafter has more than {MAX_TENSORS}",
             "not-a-drafter",
-        )
-    quantisation = checkpoint.sidecars.get(QUANTISATION, {})
+        ),
+        error=RefusedError,
+    )
     summary = CheckpointSummary(
-        checkpoint.config, tuple(checkpoint.tensors), checkpoint.metadata, quantisation
+        checkpoint.config,
+        tuple(checkpoint.tensors),
+        checkpoint.metadata,
+        checkpoint.sidecars.get(QUANTISATION, {}),
     )
     format, evidence = detect(summary)
     _check_objects(checkpoint.config)
     keys = Keys(format.flat(checkpoint.config), checkpoint.config)
     _check_objects(keys.config)
-    prefix = format.layout.prefix if format.layout else ""
-    names = read_names(checkpoint.tensors, tensor_names(), prefix)
+    names = read_names(checkpoint.tensors, tensor_names(), format.layout.prefix if format.layout else "")
     dims = read_dimensions(keys, names, target)
     target = _read_target(keys, format, target, dims.aux)
     weights = read_quantisation(keys, checkpoint)
-    tensors = read_tensors(keys, names, dims, is_quantised=weights is not None)
-    stored = _Stored(checkpoint, summary, format, evidence, keys, names, dims, target, weights, tensors)
+    stored = _Stored(
+        checkpoint,
+        summary,
+        format,
+        evidence,
+        keys,
+        names,
+        dims,
+        target,
+        weights,
+        read_tensors(keys, names, dims, is_quantised=weights is not None),
+    )
     return settled_drafter(partial(_read, stored), answers, checkpoint)
 
 
@@ -131,19 +182,18 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     record, stated = stored.checkpoint.record, stored.checkpoint.sidecars.get(RECORD, {})
     answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     norms = read_norms(keys, format, summary, answers, tensors, dims)
-    norms, settled = norms_by_record(norms, format, record)
     taken = _taken(stored)
     unread = keys.unread(taken, format)
     ids = {place: value for place, value in unread.items() if are_ids(place, value)}
     aux = read_aux_layers(keys, format, dims.aux, target, answers, ids)
-    aux = aux_layers_by_record(keys, aux, record.get("boundaries"), target)
-    is_mla = dims.attention == "MLA"
-    rope = read_rope(keys, answers, target, is_mla=is_mla, has_mla_factors=format.has_mla_factors)
+    rope = read_rope(
+        keys, answers, target, is_mla=dims.attention == "MLA", has_mla_factors=format.has_mla_factors
+    )
     settings = read_settings(keys, tensors, model_class_of(tensors, dims))
     # other producers' doubts show in a config whose producer's nesting is undone
     recorded = recorded_doubts(stated, replace(summary, config=keys.config), answers)
     keys.notes.extend([*number_notes(keys.config), *producer_doubts(format, summary, answers), *recorded])
-    keys.settle(settled)
+    norms = norms_by_record(keys, norms, format.name, record.get("hidden_twice"))
     _note_target(keys, dims, target)
     tensors = read_head(keys, tensors, dims, names.unknown)
     has_token_list = bool(set(VOCABULARY_PICKLES) & set(stored.checkpoint.source.names()))
@@ -190,13 +240,15 @@ def _taken(stored: _Stored) -> tuple[str, ...]:
 
 def _check_objects(config: Mapping[str, Any]) -> None:
     for key in OBJECTS:
-        value = config.get(key)
-        if value is not None and not isinstance(value, Mapping):
-            raise RefusedError(
+        check(
+            (
+                not isinstance(value := config.get(key), Mapping | None),
                 f"config.json: {key} is {value!r}; an object was expected",
                 "value-types",
                 f"config.json:{key}",
-            )
+            ),
+            error=RefusedError,
+        )
 
 
 def read_target(config: Mapping[str, Any], name: str | None) -> Target:
@@ -204,14 +256,14 @@ def read_target(config: Mapping[str, Any], name: str | None) -> Target:
     inner = text_part(config)
 
     def number(*keys: str) -> int | None:
-        values = (place[key] for key in keys for place in (inner, config) if place.get(key) is not None)
-        value = next(values, None)
+        value = next(
+            (place[key] for key in keys for place in (inner, config) if place.get(key) is not None), None
+        )
         return value if type(value) is int and value > 0 else None
 
-    outer = config.get("model_type")
+    outer, classes = config.get("model_type"), config.get("architectures")
     kind = inner.get("model_type") or outer
-    classes = config.get("architectures")
-    quantised = tuple(quantised_changes(config, inner))
+    quantised = _quantised_changes(config, inner)
     return Target(
         name,
         kind if isinstance(kind, str) else None,
@@ -265,37 +317,44 @@ def _note_target(keys: Keys, dims: Dimensions, target: Target) -> None:
     keys.note(target.origin, "note", "target", target.origin)
     for change in target.changes:
         keys.note(True, "note", "target", change, "changed-target")
-    text = (
+    keys.note(
+        target.hidden not in (None, dims.target_hidden),
+        "problem",
+        "target",
         f"the target is {target.hidden} wide and this drafter's aux states are {dims.target_hidden}; it"
-        " belongs to another target"
+        " belongs to another target",
+        "target-mismatch",
     )
-    keys.note(target.hidden not in (None, dims.target_hidden), "problem", "target", text, "target-mismatch")
     if target.vocab is not None and target.vocab != dims.vocab:
         is_problem = target.vocab < dims.vocab and not dims.draft_vocab < dims.vocab
-        text = (
+        keys.note(
+            True,
+            "problem" if is_problem else "warning",
+            "target",
             f"the target has {target.vocab} tokens and this drafter was made for {dims.vocab}; check that it"
-            " belongs to this target"
+            " belongs to this target",
+            "target-vocabulary" if is_problem else "target-vocabulary-size",
         )
-        topic = "target-vocabulary" if is_problem else "target-vocabulary-size"
-        keys.note(True, "problem" if is_problem else "warning", "target", text, topic)
 
 
 def _read_mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers) -> Mapping[str, int]:
-    """The mask token of a parallel drafter, which vLLM will not start without; asked where no key says it."""
     if "mask_hidden" not in tensors or mask_token(keys.config) is not None:
         return {}
     if answer := answers.semantics.get("mask_token_id"):
         return {"mask_token_id": int(answer)}
-    why = (
-        "a parallel drafter (mask_hidden) whose config names no mask token, without which vLLM does not start"
+    keys.notes.append(
+        question(
+            "mask_token_id",
+            "a parallel drafter (mask_hidden) whose config names no mask token, without which vLLM does not"
+            " start",
+            "mask-token",
+            [Choice("--source-semantics", "mask_token_id=N", "as it was trained", is_free=True)],
+        )
     )
-    choice = Choice("--source-semantics", "mask_token_id=N", "as it was trained", is_free=True)
-    keys.notes.append(question("mask_token_id", why, "mask-token", [choice]))
     return {}
 
 
 def _read_depth(keys: Keys, aux: int, given: int | None) -> int | None:
-    """The target's depth as the drafter's config states it; None where keys differ, or none states it."""
     places = [place for key in TARGET_DEPTH for place in (key, f"eagle_config.{key}")]
     # a key of that name may count the layers that are captured instead
     stated = {
@@ -304,26 +363,17 @@ def _read_depth(keys: Keys, aux: int, given: int | None) -> int | None:
         if type(value := at(keys.config, place)) is int and value > max(aux, 4)
     }
     place, depth = next(iter(stated.items()), ("", None))
-    about = place.rpartition(".")[2]
-    if len(set(stated.values())) > 1:
-        listed = ", ".join(f"{place}: {value}" for place, value in stated.items())
-        keys.note(
-            True,
-            "warning",
-            about,
-            f"config states the target's depth as {listed}; none is believed, pass --target",
-            "target-depth",
-        )
-        return None
-    keys.note(
-        None not in (depth, given) and depth != given,
-        "warning",
-        about,
+    about, is_contradiction = place.rpartition(".")[2], len(set(stated.values())) > 1
+    text = (
         f"config says that the target has {depth} layers ({about}), and the target has {given}; check that"
-        " the drafter belongs to this target",
-        "target-depth",
+        " the drafter belongs to this target"
     )
-    return depth
+    if is_contradiction:
+        listed = ", ".join(f"{place}: {value}" for place, value in stated.items())
+        text = f"config states the target's depth as {listed}; none is believed, pass --target"
+    is_other = None not in (depth, given) and depth != given
+    keys.note(is_contradiction or is_other, "warning", about, text, "target-depth")
+    return None if is_contradiction else depth
 
 
 def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Target:
@@ -332,82 +382,404 @@ def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Target
     is_path = named is not None and named.startswith((".", "/", "~"))
     name = target.name or (target.repo or named if is_path else named or target.repo)
     stated, copied = keys.config.get("target_model_type"), keys.config.get("num_hidden_layers")
-    model_type = target.model_type or (stated if isinstance(stated, str) else None)
-    stated_depth = _read_depth(keys, aux, target.depth)
+    stated_depth = _read_depth(keys, aux, target.depth)  # which leaves notes in any case
     depth = target.depth or stated_depth
     # a drafter has no more than four layers
     if format.copies_target and depth is None and type(copied) is int and copied > 4:
         depth = copied
-    return replace(target, name=name, model_type=model_type, depth=depth)
+    return replace(
+        target,
+        name=name,
+        model_type=(target.model_type or (stated if isinstance(stated, str) else None)),
+        depth=depth,
+    )
 
 
-class Method(Struct, frozen=True):
-    """A method of quantisation: what its configs say, and what is known of acceptance with it.
-
-    `marks` is a pattern of quant_method, quant_algo and format; compressed-tensors and ModelOpt are
-    containers, which name the method in the latter two. Lengths are tokens for each step of the target.
-    """
-
-    name: str
-    marks: str
-    known: str
-    source: str
-
-
-_SERVED = "a drafter of the unquantised model is served with it as it is (llm-compressor 1843)"
-_EDGE = "TensorRT Edge-LLM 0.4.0, performance benchmarks"
-_BOTH = "with target and drafter quantised; the unquantised pairs were not run beside them"
-_OWN = "fixtures/tiny and fixtures/second, reference, k=3"
-_ROUNDED = (
-    "weights rounded to 4 bits in groups of 32, without the method's correction, took 2.67 to 2.53 and"
-    f" 3.20 to 2.78 ({_OWN})"
-)
-_NOTHING = "nothing is published of a drafter's acceptance with it"
-
-METHODS = (
-    Method(
-        "MXFP4",
-        r"mxfp4",
-        "gpt-oss is released in it, and its drafters are measured so (gpt-oss-20b: 2.56 on mt-bench, k=3); of"
-        " a model that was quantised to it afterwards nothing is published",
-        "vLLM tests/v1/spec_decode/test_acceptance_length.py",
-    ),
-    Method(
-        "NVFP4",
-        r"nvfp4",
-        f"{_SERVED}; 5.21 with Llama-3.1-8B-Instruct and 4.26 with Qwen3-8B are published, {_BOTH}",
-        _EDGE,
-    ),
-    Method(
-        "AWQ",
-        r"awq",
-        f"{_SERVED}; {_ROUNDED}; 5.25 with Llama-3.1-8B-Instruct and 4.36 with Qwen3-8B are published,"
-        f" {_BOTH}",
-        _EDGE,
-    ),
-    Method("GPTQ", r"gptq|pack-quantized", f"{_SERVED}; no length is published; {_ROUNDED}", ""),
-    Method(
-        "FP8",
-        r"fp8|float-quantized",
-        f"{_SERVED}; weights rounded to it kept acceptance, 2.67 to 2.77 and 3.20 to 3.23",
-        _OWN,
-    ),
-    Method("bitsandbytes", r"bitsandbytes|bnb", _NOTHING, ""),
-    Method("compressed-tensors, in a format that names no method", r"compressed-tensors", _NOTHING, ""),
-)
-UNKNOWN = Method("a method that is not listed", "", _NOTHING, "")
-
-
-def quantised_changes(*places: Mapping[str, Any]) -> Iterator[str]:
-    """What the first quantization_config of a target's config, or of parts of it, means to its drafter."""
+def _quantised_changes(*places: Mapping[str, Any]) -> tuple[str, ...]:
     stated = next((value for place in places if (value := place.get("quantization_config"))), None)
     if not isinstance(stated, Mapping):
-        return
+        return ()
     parts = (stated.get(key) for key in ("quant_method", "quant_algo", "format"))
     words = " ".join(part for part in parts if isinstance(part, str))
-    method = next((method for method in METHODS if re.search(method.marks, words.lower())), UNKNOWN)
-    source = f" ({method.source})" if method.source else ""
-    yield (
-        f"the target is quantised ({words or 'of no name'}): {method.known}{source}; a method that rotates"
-        " the residual stream first takes nearly all acceptance (vllm-ascend 7038); measure with this target"
+    return (
+        f"the target is quantised ({words or 'of no name'}): a drafter of the unquantised model is served"
+        " with it as it is, but a method that rotates the residual stream first takes nearly all acceptance"
+        " (vllm-ascend 7038); measure with this target",
     )
+
+
+Read = Callable[[Answers], Drafter]
+RECORDED = "as eaglectl.json records: "
+AUX, ROPE, NORM_OUTPUT = "aux layers", ("rope_theta", "rope_scaling"), "norm_output"
+SEMANTICS_OPTION = "--source-semantics"
+AUX_KEYS = {"--aux-layers", "--aux-convention"}
+
+
+class _Record(Struct, frozen=True):
+    """What eaglectl.json states of facts that a source may leave open; nothing where there is none.
+
+    `is_edited`: config.json is not the file that was written with it. `claim`: why it is no evidence of these
+    files; what it states beside them is then asked about where it contradicts them, and answers nothing.
+    """
+
+    settled: tuple[Settlement, ...] = ()
+    boundaries: list[int] | None = None
+    rope: dict[str, Any] | None = None
+    norm_output: bool | None = None
+    layout: str = ""
+    layers_from: str = "written by eaglectl, which did not record from what"
+    is_edited: bool = False
+    claim: str = ""
+
+
+def settled_drafter(read: Read, given: Answers, checkpoint: Checkpoint) -> Drafter:
+    """The drafter, read with the user's answers and with all else that settles what they leave open.
+
+    `read` reads the checkpoint with given answers. Raises UsageError for an answer that is about the source
+    of a conversion and not about its output.
+    """
+    record = _read_record(checkpoint)
+    answers = _without_source_convention(read, given, record)
+    drafter = read(answers)
+    label, digest = split_name(checkpoint.source.label)[0], config_digest(checkpoint.config)
+    published = published_drafter(label, digest, checkpoint.config, drafter.target.repo)
+    asked: dict[str, Note] = {}
+    recorded, tried = set[str](), set[str]()
+    while step := next(
+        (
+            (note, choice, origin)
+            for note in drafter.notes_at("question")
+            for choice, origin in _candidates(note, drafter, answers, record, published)
+            if str(choice) not in tried
+        ),
+        None,
+    ):
+        note, choice, origin = step
+        asked.setdefault(choice.key, note)
+        tried.add(str(choice))
+        if origin is None:
+            recorded.add(choice.key)
+        answers = answers.choosing(choice, origin)
+        drafter = read(answers)
+    asked = _answered_questions(read, given) | asked
+    carried = [
+        entry
+        for entry in _carried(drafter, given, record)
+        if not record.claim or entry.fact != _fact(drafter, entry.about)
+    ]
+    new = [
+        _settlement(drafter, choice, answers, asked.get(choice.key), read)
+        for choice in answers.choices
+        if choice.key not in recorded
+    ]
+    is_as_published = published and any(entry.by == "published" for entry in new)
+    return replace(
+        drafter,
+        publication=published.name if published and is_as_published else None,
+        aux=replace(drafter.aux, how=_how(drafter, new, record)),
+        notes=tuple(dict.fromkeys(_all_notes(drafter, carried, new, record))),
+        settled=(*carried, *new),
+    )
+
+
+def _without_source_convention(read: Read, answers: Answers, record: _Record) -> Answers:
+    if record.boundaries and answers.aux_layers is None and answers.aux_convention:
+        stripped = replace(answers, aux_convention=None)  # it is about the source's ids
+        if _fact(read(stripped), AUX) == record.boundaries:
+            return stripped
+    return answers
+
+
+def _answered_questions(read: Read, answers: Answers) -> dict[str, Note]:
+    questions: dict[str, Note] = {}
+    if answers.choices:
+        with suppress(EaglectlError):
+            questions = {
+                choice.key: note
+                for note in reversed(read(Answers()).notes_at("question"))
+                for choice in note.choices
+            }
+    return questions
+
+
+def _all_notes(
+    drafter: Drafter, carried: Sequence[Settlement], new: Sequence[Settlement], record: _Record
+) -> Iterator[Note]:
+    yield from drafter.notes
+    edited = [entry for entry in carried if entry.fact != _fact(drafter, entry.about)]
+    for entry in edited:
+        yield _question_of_edit(drafter, entry.about, entry.fact, f"{entry.answer} {entry.by}")
+    if record.is_edited:
+        yield from _edited_facts(drafter, (*carried, *new), record)
+    yield from (_settled_note(entry, RECORDED) for entry in carried if entry not in edited)
+    yield from (_settled_note(entry, "") for entry in new if entry.by != "given")
+    if record.claim:
+        yield Note(
+            "note", RECORD, f"what {RECORD} states is its author's claim, and no evidence: it {record.claim}"
+        )
+
+
+def _edited_facts(drafter: Drafter, settled: Sequence[Settlement], record: _Record) -> Iterator[Note]:
+    answered = {ROPE[0] if entry.about in (*ROPE, "rope") else entry.about for entry in settled}
+    answered.update(note.about for note in drafter.notes_at("question"))
+    for about, fact in {
+        AUX: record.boundaries,
+        ROPE[0]: record.rope,
+        NORM_OUTPUT: record.norm_output,
+    }.items():
+        if about not in answered and fact not in (None, _fact(drafter, about)):
+            yield _question_of_edit(drafter, about, fact, record.layers_from if about == AUX else "")
+
+
+def fact_record(drafter: Drafter) -> dict[str, Any]:
+    """What eaglectl.json states of facts that a file may leave open, and how each of them was settled."""
+    entries = [replace(entry, fact=_fact(drafter, entry.about)) for entry in drafter.settled]
+    return {
+        "boundaries": _fact(drafter, AUX),
+        "layers_from": drafter.aux.how.removeprefix(RECORDED),
+        "rope": _fact(drafter, ROPE[0]),
+        "norm_output": _fact(drafter, NORM_OUTPUT),
+        "hidden_twice": _fact(drafter, HIDDEN_NORM),
+        "settled": msgspec.to_builtins(entries),
+    }
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """SHA-256 of a config, independent of its order and spacing."""
+    return sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _read_record(checkpoint: Checkpoint) -> _Record:
+    stated = checkpoint.sidecars.get(RECORD, {})
+    fields: dict[str, Any] = {}
+    for field in msgspec.structs.fields(_Record):
+        with suppress(KeyError, msgspec.ValidationError):  # absent, or written by others
+            fields[field.name] = msgspec.convert(stated[field.name], field.type)
+    is_edited = False
+    match stated:
+        case {"output": {"files": {"config.json": {"sha256": str(digest)}}}}:
+            is_edited = sha256(checkpoint.source.read(CONFIG)).hexdigest() != digest
+    return _Record(**{**fields, "is_edited": is_edited, "claim": checkpoint.claim})
+
+
+def _candidates(
+    note: Note,
+    drafter: Drafter,
+    answers: Answers,
+    record: _Record,
+    published: PublishedDrafter | None,
+) -> Iterator[tuple[Choice, Origin | None]]:
+    if not record.claim and (recorded := _recorded_choice(note, drafter, record)):
+        yield recorded, None
+    keys = {choice.key for choice in note.choices} | (AUX_KEYS if note.about == AUX else set())
+    texts = list(map(str, note.whole_choices))
+    for choice, origin in published.offers if published else ():
+        if choice.key in keys if origin.by == "known" else str(choice) in texts:
+            yield choice, origin
+    if answers.assume:
+        yield from ((choice, Origin("assumed")) for choice in note.choices if choice.is_usual)
+
+
+def _recorded_choice(note: Note, drafter: Drafter, record: _Record) -> Choice | None:
+    is_of_layout, boundaries = record.layout == drafter.producer, record.boundaries or []
+    if note.about == AUX and len(boundaries) == drafter.aux.count:
+        return _recorded_layers(note, drafter, boundaries, is_of_layout=is_of_layout)
+    if note.about in ROPE and record.rope == _fact(drafter, note.about):
+        return Choice(SEMANTICS_OPTION, "rope=stored") if _is_rope_settled(drafter, record) else None
+    texts = list(map(str, note.whole_choices))
+    choices = [entry.answer for entry in record.settled if str(entry.answer) in texts]
+    if note.about == NORM_OUTPUT:
+        choices += _restated(NORM_OUTPUT, record.norm_output, "")
+    return choices[0] if choices and is_of_layout else None
+
+
+def _recorded_layers(
+    note: Note, drafter: Drafter, boundaries: list[int], *, is_of_layout: bool
+) -> Choice | None:
+    # in files of another layout the ids must mean them; lists that disagree were edited
+    ids, depth = drafter.aux.ids, drafter.target.depth
+    meanings = [each for each in get_args(Convention) if list(to_boundaries(ids or (), each)) == boundaries]
+    is_edited = ids is not None and note.topic == "aux-lists"
+    if is_edited or not (is_of_layout or meanings) or (depth is not None and max(boundaries) > depth):
+        return None
+    if meanings and note.topic == "aux-convention":  # the ids stay those of the file
+        return Choice("--aux-convention", meanings[0])
+    return Choice("--aux-layers", ",".join(map(str, boundaries)))
+
+
+def _is_rope_settled(drafter: Drafter, record: _Record) -> bool:
+    # it was settled, or written in a layout of whose limits convert warned
+    layout = by_name(drafter.producer).layout
+    has_limits = record.layout == drafter.producer and layout is not None and layout.scalings is not None
+    return has_limits or any(entry.about in ROPE for entry in record.settled)
+
+
+def _fact(drafter: Drafter, about: str) -> Any:
+    """What reading makes of an open fact, in JSON's types; None for facts that are no value of a drafter."""
+    boundaries, rope, norms = drafter.aux.boundaries, drafter.rope, drafter.norms
+    facts = {
+        AUX: None if boundaries is None else list(boundaries),
+        NORM_OUTPUT: norms.norm_output,
+        HIDDEN_NORM: norms.hidden_twice,
+        **{key: {"theta": rope.theta, "scaling": msgspec.to_builtins(rope.scaling)} for key in ROPE},
+    }
+    return facts.get(about)
+
+
+def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Settlement]:
+    """The recorded settlements that the user's answers do not replace; one that they repeat is confirmed."""
+    choices, rope = {choice.key: choice for choice in given.choices}, RopeAnswer.of(given)
+    halves = {ROPE[0]: rope.base, ROPE[1]: rope.scaling}
+    for entry in record.settled:
+        own = {choice.key for choice in entry.choices}
+        holds = entry.fact == _fact(drafter, entry.about)
+        choice, half = choices.get(entry.answer.key), halves.get(entry.about, "none")
+        is_of_source = entry.about == HIDDEN_NORM or (half == "stored" and holds)
+        if choice == entry.answer and holds:
+            yield replace(entry, by="given", evidence="", choices=())
+        elif choice and half is None:
+            yield entry  # the other half of the rope was answered
+        elif choice and entry.by == "assumed" and (choice.key not in own or is_of_source):
+            raise UsageError(
+                f"{choice}: eaglectl wrote this file with {entry.answer}, as an assumption; pass"
+                f" {options(entry.choices)}, or convert the source again with {choice}"
+            )
+        elif not (own | {entry.answer.key, entry.about}) & set(choices):
+            yield entry
+
+
+def _settlement(
+    drafter: Drafter, choice: Choice, answers: Answers, note: Note | None, read: Read
+) -> Settlement:
+    origin = answers.origins.get(choice.key, Origin())
+    if note is None:
+        about = AUX if choice.key in AUX_KEYS else {"rope": ROPE[0]}.get(choice.key, choice.key)
+        return Settlement(choice, origin.by, origin.evidence, about, fact=_fact(drafter, about))
+    choices = tuple(_output_choices(note, drafter, answers, read)) if origin.by == "assumed" else ()
+    return Settlement(
+        choice,
+        origin.by,
+        origin.evidence,
+        note.about,
+        note.topic,
+        note.why,
+        choices,
+        _fact(drafter, note.about),
+    )
+
+
+def _output_choices(note: Note, drafter: Drafter, answers: Answers, read: Read) -> Iterator[Choice]:
+    """The choices of a question in words that hold for the output too, which does not state what it was."""
+    for choice in (choice for choice in note.choices if not choice.is_free):
+        try:
+            other = read(answers.choosing(choice))
+        except EaglectlError:
+            continue
+        meaning = choice.meaning.replace("the file", "its source")
+        if note.about in (AUX, ROPE[0], NORM_OUTPUT):
+            yield from _restated(note.about, _fact(other, note.about), meaning)
+        elif note.about in ROPE and other.rope.scaling is None:
+            yield Choice(SEMANTICS_OPTION, "rope=plain", meaning)
+        # an output cannot be read as its source where its two norms were written as one, or were not
+        elif choice.value != "rope=stored" and (note.about != HIDDEN_NORM or other.norms == drafter.norms):
+            yield choice
+    if note.about == AUX:
+        yield LAYERS
+
+
+def _words(entry: Settlement) -> str:
+    return f"{entry.answer} {entry.by}{f' ({entry.evidence})' if entry.evidence else ''}"
+
+
+def _settled_note(entry: Settlement, prefix: str) -> Note:
+    if entry.by == "assumed":
+        text = (
+            f"{prefix}{entry.question}; {entry.answer} was assumed (--assume-defaults) and nothing confirms"
+            f" it; settle it by {options(entry.choices)}"
+        )
+        return Note("warning", entry.about, text, entry.topic, is_open=True, choices=entry.choices)
+    text = f"{prefix}{_words(entry)}"
+    if entry.by == "published":
+        text = text.replace(" published", ", as its authors ran it", 1) + f", though {entry.question}"
+    return Note("note", entry.about, text, is_open=entry.by == "published")
+
+
+def _question_of_edit(drafter: Drafter, about: str, recorded: Any, how: str) -> Note:
+    found = _fact(drafter, about)
+    of_file = [Choice(SEMANTICS_OPTION, "rope=stored", "what config.json says")]
+    if about not in ROPE:
+        of_file = list(_restated(about, found, "what config.json says"))
+    return question(
+        about,
+        f"config.json says {json.dumps(found)} and eaglectl.json records {json.dumps(recorded)}"
+        f"{f' ({how})' if how else ''}: one was edited after the conversion",
+        "record-edited",
+        (*of_file, *_restated(about, recorded, "what eaglectl.json records")),
+    )
+
+
+def _restated(about: str, fact: Any, meaning: str) -> Iterator[Choice]:
+    match about, fact:
+        case "aux layers", [*boundaries]:
+            yield Choice("--aux-layers", ",".join(map(str, boundaries)), meaning)
+        case (("rope_theta" | "rope_scaling"), {"theta": int() | float() as theta}) if theta == int(theta):
+            yield Choice(SEMANTICS_OPTION, f"rope={int(theta)}", meaning)
+        case "norm_output", bool(value):
+            yield Choice(SEMANTICS_OPTION, f"norm_output={str(value).lower()}", meaning)
+
+
+def _how(drafter: Drafter, new: Sequence[Settlement], record: _Record) -> str:
+    """What the knowledge of the aux layers rests on: never on what eaglectl itself wrote."""
+    settled = [entry for entry in new if entry.about == AUX]
+    if words := [_words(entry) for entry in settled if entry.by != "given"]:
+        return words[0]
+    is_recorded = record.boundaries and not settled and not record.claim
+    is_same = is_recorded and _fact(drafter, AUX) == record.boundaries
+    return f"{RECORDED}{record.layers_from}" if is_same else drafter.aux.how
+
+
+def producer_doubts(format: Format, summary: CheckpointSummary, answers: Answers) -> Iterator[Note]:
+    """The producer's doubts; a warning that no answer has settled names the producer."""
+    unanswered = set(format.doubts(summary, Answers()))
+    for note in format.doubts(summary, answers):
+        stays = note.level == "warning" and note in unanswered
+        yield replace(note, producer=format.name) if stays else note
+
+
+def recorded_doubts(
+    record: Mapping[str, Any], summary: CheckpointSummary, answers: Answers
+) -> Iterator[Note]:
+    """The doubts that eaglectl.json names, of the producers whose files the drafter was converted from.
+
+    Where the files show the doubt, they say what it is now; where they cannot, the record's text stays.
+    """
+    entries = record.get("doubts")
+    for entry in entries if isinstance(entries, list) else ():
+        match entry:
+            case {"producer": str(name), "topic": str(topic)} if name in known_formats():
+                shown = _shown(name, topic, summary, answers)
+                text = entry.get("text")
+                if isinstance(text, str) and text and not shown:
+                    yield Note("warning", RECORD, text, topic, name, is_open="open" in entry)
+                yield from shown
+
+
+def doubt_entries(doubts: Iterable[Note], summary: CheckpointSummary) -> list[dict[str, Any]]:
+    """Doubts as eaglectl.json has them beside these files: with a text where the files do not show them."""
+    entries = []
+    for note in doubts:
+        text = (
+            {}
+            if any(_shown(note.producer, note.topic, summary, Answers()))
+            else {"text": note.text, **({"open": True} if note.is_open else {})}
+        )
+        entries.append({"producer": note.producer, "topic": note.topic, **text})
+    return entries
+
+
+def _shown(name: str, topic: str, summary: CheckpointSummary, answers: Answers) -> list[Note]:
+    return [
+        note
+        for note in producer_doubts(by_name(name), summary, answers)
+        if note.topic == topic and note.level in ("warning", "question")
+    ]

@@ -1,28 +1,382 @@
-"""The judgement of a drafter, made once: every command prints parts of it, `validate` its report."""
+"""What rules check, and the judgement of a drafter, made once: every command prints parts of it.
+
+Rules check one checkpoint, read as far as possible, and the target that it is to serve.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.base import Result
+from eaglectl.drafter.drafter import GIVEN, Drafter, Target
+from eaglectl.drafter.tensors import is_known
+from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.engine import RuleResults, Verdict
-from eaglectl.engines.registry import ENGINES, UPDATE, unfollowed_verdict
-from eaglectl.errors import UnreadableError
-from eaglectl.judge.rule import SEVERITIES, CannotLook, Finding, Policy, Rule, Severity, Suppression
-from eaglectl.judge.rules import rules
-from eaglectl.judge.subject import Subject
+from eaglectl.engines.registry import ENGINES, UPDATE, EngineRequest, unfollowed_verdict, view_for
+from eaglectl.engines.view import View
+from eaglectl.errors import EaglectlError, UnreadableError
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint, read_config
+from eaglectl.files.layout import CONFIG
+from eaglectl.files.source import FolderSource, Source
+from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.format import Answers
+from eaglectl.formats.reader import read_drafter
+from eaglectl.judge.rule import (
+    NO_TARGET,
+    CannotLook,
+    Finding,
+    Match,
+    Policy,
+    Rule,
+    Severity,
+    Suppression,
+    rules,
+)
+from eaglectl.judge.samples import Sample, Summary, read_vectors, sample_matrices
+from eaglectl.progress import OnProgress
+from eaglectl.text import printable
 from eaglectl.verdicts import CheckVerdict, ServedAs
+
+if TYPE_CHECKING:
+    from eaglectl.drafter.tensors import Fault, Ids
+    from eaglectl.files.hub import HubSource
+
+TABLES = {"d2t", "t2d"}
+# up to which number a dtype holds every whole number exactly
+EXACT: Mapping[str, int] = {
+    "I64": 2**63,
+    "U64": 2**64,
+    "I32": 2**31,
+    "U32": 2**32,
+    "I16": 2**15,
+    "U16": 2**16,
+    "I8": 2**7,
+    "U8": 2**8,
+    "BOOL": 2,
+    "F64": 2**53,
+    "F32": 2**24,
+    "F16": 2**11,
+    "BF16": 2**8,
+}
+
+
+# the objects of config.json in which producers keep a drafter's keys
+NESTED_KEYS = ("transformer_layer_config", "eagle_config", "eagle_architecture_config")
+
+
+class GivenTarget(Struct, frozen=True, dict=True):
+    """The target: its dimensions as far as they are known, its config, and its files where they were
+    given. `text` is what --target names it by.
+    """
+
+    known: Target
+    source: Source | None = None
+    config: Mapping[str, Any] | None = None
+    text: str | None = None
+
+    @property
+    def words(self) -> str:
+        """Which one it is: as it was given, or how it was found; "" where there is none."""
+        return self.known.origin or (printable(f"{self.text}, {GIVEN}") if self.text else "")
+
+    @property
+    def given_config(self) -> Mapping[str, Any]:
+        """Its config. Raises CannotLook where there is none."""
+        if self.config is None:
+            raise CannotLook(NO_TARGET)
+        return self.config
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its config.json; "" where that was not read."""
+        if self.source is None or self.config is None:
+            return ""
+        from hashlib import sha256  # late: it loads OpenSSL
+
+        return sha256(self.source.read(CONFIG)).hexdigest()
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The headers of its weights. Raises CannotLook."""
+        if self.source is None:
+            raise CannotLook("no target's weights were given; pass --target with its folder")
+        try:
+            return read_checkpoint(self.source)
+        except EaglectlError as error:
+            raise CannotLook(f"the target's weights cannot be read: {error}") from None
+
+
+class Subject(Struct, frozen=True, eq=False, dict=True):
+    """One checkpoint under validation. A property that cannot be read raises CannotLook.
+
+    `requests` are the engine releases to validate for. With `headers_only` no tensor data is read but that of
+    d2t, t2d and vectors. `unpickled` is a copy of weights that are pickles, or why there is none. `read` is
+    what was read already. `value_errors` are those of numbers that were read
+    elsewhere: ids of rules and messages. `takes_samples`: a few rows of each matrix are read with
+    `headers_only` too.
+    """
+
+    source: "FolderSource | HubSource"
+    target: GivenTarget
+    requests: tuple[EngineRequest, ...] = ()
+    answers: Answers = field(default_factory=Answers)
+    policy: Policy = field(default_factory=Policy)
+    headers_only: bool = False
+    on_progress: OnProgress | None = None
+    unpickled: "FolderSource | EaglectlError | None" = None
+    read: tuple[Checkpoint, Drafter] | None = None
+    value_errors: tuple[tuple[str, str], ...] | None = None
+    takes_samples: bool = False
+
+    @cached_property
+    def _reading(
+        self,
+    ) -> tuple[Mapping[str, Any] | None, Checkpoint | None, Drafter | None, EaglectlError | None]:
+        config = checkpoint = None
+        if self.read:
+            return self.read[0].config, *self.read, None
+        try:
+            config = read_config(self.source)
+            checkpoint = read_checkpoint(self.source)
+            return config, checkpoint, read_drafter(checkpoint, self.answers, self.target.known), None
+        except EaglectlError as error:
+            return config, checkpoint, None, error
+
+    @property
+    def read_error(self) -> EaglectlError | None:
+        """The error that ended reading. The rule that its topic names reports it; others could not look."""
+        return self._reading[3]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of all files."""
+        return self.source.names()
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The content of config.json."""
+        if (config := self._reading[0]) is None:
+            raise CannotLook(f"config.json cannot be read: {self.read_error}")
+        return config
+
+    @cached_property
+    def flat(self) -> Mapping[str, Any]:
+        """The config without its producer's nesting."""
+        return by_name(self.drafter.producer).flat(self.config)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The config and the headers of the weights."""
+        if (checkpoint := self._reading[1]) is None:
+            raise CannotLook(f"the weights' headers cannot be read: {self.read_error}")
+        return checkpoint
+
+    @property
+    def drafter(self) -> Drafter:
+        """The canonical drafter."""
+        if (drafter := self._reading[2]) is None:
+            raise CannotLook(f"the files do not describe one drafter: {self.read_error}")
+        return drafter
+
+    @property
+    def weights(self) -> Checkpoint:
+        """The checkpoint, for a rule that reads tensor data. Raises CannotLook with `headers_only`."""
+        if self.headers_only:
+            raise CannotLook("it needs the weights, and --headers-only leaves them closed")
+        return self.values
+
+    @cached_property
+    def values(self) -> Checkpoint:
+        """The checkpoint, for a rule that reads d2t, t2d or norms, which are small and always read."""
+        checkpoint = self.checkpoint
+        if isinstance(self.unpickled, EaglectlError):
+            raise CannotLook(f"the weights are pickles that cannot be copied: {self.unpickled}")
+        return checkpoint if self.unpickled is None else read_checkpoint(self.unpickled)
+
+    @cached_property
+    def on_disk(self) -> FolderSource:
+        """The files on this machine; those of a Hub repository are downloaded. Raises UnreadableError."""
+        return self.source if isinstance(self.source, FolderSource) else self.source.downloaded()
+
+    @cached_property
+    def scan(self) -> Mapping[str, Summary]:
+        """A summary of each floating-point tensor, by its name in the file, from one pass over the
+        weights.
+        """
+        weights = self.weights  # before numpy is loaded
+        from eaglectl.judge.scanning import scan
+
+        source = self.unpickled if isinstance(self.unpickled, FolderSource) else self.on_disk
+        return scan(source, tuple(weights.tensors.values()), self.on_progress)
+
+    @cached_property
+    def vectors(self) -> Mapping[str, Summary]:
+        """A summary of each norm and bias, by its name in the file."""
+        if not isinstance(self.source, FolderSource):
+            if self.headers_only:
+                raise CannotLook("the norms of a Hub repository are read where its weights are downloaded")
+            self.source.downloaded()
+        return read_vectors(self.values)
+
+    @cached_property
+    def samples(self) -> Mapping[str, tuple[str, Sample]]:
+        """A sample of each matrix with its stored name, by its canonical name; with `headers_only` only where
+        `takes_samples`.
+        """
+        return sample_matrices(self.values if self.takes_samples else self.weights, self.drafter)
+
+    @cached_property
+    def drawn_matrices(self) -> Mapping[str, tuple[str, str]]:
+        """What `samples` are as first drawn: stored name and distribution. Raises CannotLook as `weights`."""
+        weights, samples = self.weights, self.samples
+        from eaglectl.judge.scanning import drawn_matrices  # late: numpy
+
+        return drawn_matrices(weights, samples, self.flat.get("initializer_range"))
+
+    def summaries(self) -> Iterator[tuple[str, Summary]]:
+        """Names and summaries of all floating-point tensors.
+
+        With `headers_only` those of `vectors`; then it raises CannotLook.
+        """
+        if self.headers_only:
+            yield from self.vectors.items()
+        yield from self.scan.items()
+
+    @property
+    def target_vocab(self) -> int:
+        """The size of the target's vocabulary.
+
+        Without t2d it is the larger of vocab_size and the embedding's rows: EGL114 reports an embedding cut
+        short.
+        """
+        size, stated = self.drafter.dims.vocab, self.flat.get("vocab_size")
+        return max(size, stated) if type(stated) is int and "t2d" not in self.drafter.tensors else size
+
+    @property
+    def is_d2t_rounded(self) -> bool:
+        """Whether d2t has a dtype that cannot hold every token id of the target."""
+        d2t = self.drafter.tensors.get("d2t")
+        return d2t is not None and EXACT.get(d2t.dtype, 0) < self.drafter.dims.vocab
+
+    @cached_property
+    def vocabulary_tables(self) -> tuple["Ids | None", "Ids | None"]:
+        """d2t and t2d as engines read them; None for a table that the file does not have."""
+        d2t, t2d = (self.drafter.tensors.get(name) for name in ("d2t", "t2d"))
+        if d2t is None and t2d is None:
+            return None, None
+        if d2t and self.is_d2t_rounded:
+            raise CannotLook(f"d2t is {d2t.dtype}, which cannot hold the vocabulary's numbers")
+        weights = self.values  # before numpy is loaded
+        if d2t and d2t.shape != (self.drafter.dims.draft_vocab,):
+            raise CannotLook(f"d2t is {list(d2t.shape)}, which is no map of the draft vocabulary")
+        from eaglectl.drafter.tensors import as_engines_read
+
+        first, second = (
+            as_engines_read(table.name, table.dtype, weights.read(table.stored[0])) if table else None
+            for table in (d2t, t2d)
+        )
+        return first, second
+
+    @cached_property
+    def vocabulary_repair(self) -> str:
+        """How one table repairs the other; "" where none does, or it cannot be known."""
+        try:
+            weights = self.values
+        except UnreadableError:
+            return ""
+        from eaglectl.conversion.readings import table_readings
+
+        texts = {0: "", 1: "{}, as that table is whole."}
+        measure = (
+            "run `eaglectl diagnose SOURCE --target TARGET`, which measures which of them lm_head was trained"
+            " with; if it is t2d, {}; if it is d2t, {}."
+        )
+        lines = [
+            f"run `eaglectl convert SOURCE --fix-reading {reading}`"
+            for reading in table_readings(weights, self.drafter)
+        ]
+        return texts.get(len(lines), measure).format(*lines)
+
+    @cached_property
+    def vocabulary_faults(self) -> tuple["Fault", ...]:
+        """What is wrong with the tables; empty where the draft vocabulary is larger than the target's."""
+        draft_size = self.drafter.dims.draft_vocab
+        if not TABLES & set(self.drafter.tensors) or draft_size > self.target_vocab:
+            return ()
+        d2t, t2d = self.vocabulary_tables
+        from eaglectl.drafter.tensors import faults
+
+        return faults(d2t, t2d, draft_size, self.target_vocab)
+
+    def view(self, engine: str) -> View:
+        """The checkpoint as an engine reads it."""
+        files = self.checkpoint
+        names = tuple(files.tensors)
+        return view_for(engine, self.drafter, self.config, self.flat, names, self.target.config, files)
+
+    @cached_property
+    def applied_facts(self) -> Mapping[tuple[str, str], tuple[AppliedFact, ...]]:
+        """The facts that apply to the checkpoint, by requested engine and release."""
+        views = {
+            request.engine: self.view(request.engine)
+            for request in self.requests
+            if request.engine in ENGINES
+        }
+        return {
+            (request.engine, release): ENGINES[request.engine].applied(views[request.engine], release)
+            for request in self.requests
+            for release in request.releases
+        }
+
+    @cached_property
+    def releases_by_text(self) -> Mapping[tuple[str, str], Mapping[str, Sequence[str]]]:
+        """The releases that a fact applies to, by its message, for each engine and rule."""
+        found: dict[tuple[str, str], dict[str, list[str]]] = {}
+        for (engine, release), holding in self.applied_facts.items():
+            for applied in holding:
+                texts = found.setdefault((engine, applied.fact.rule), {})
+                texts.setdefault(applied.text, []).append(release)
+        return found
+
+    def reported(self, topic: str, *, is_fault: bool = False) -> Iterator[Match]:
+        """What reading the checkpoint reported on a topic: its notes, or the error that ended reading.
+
+        A question, which only the user can answer, raises CannotLook; with `is_fault` it is a match, for what
+        no engine can know either. Raises CannotLook where reading ended before the topic could come up.
+        """
+        if self.read_error is not None and self.ended_on(topic):
+            yield Match(str(self.read_error), self.read_error.where)
+            return
+        for note in (note for note in self.drafter.notes if note.topic == topic and note.level != "note"):
+            if note.level == "question" and not is_fault:
+                raise CannotLook(note.text)
+            is_tensor = note.about in self.checkpoint.tensors or is_known(note.about)
+            place = f"tensor:{note.about}" if is_tensor else key_place(self.config, note.about)
+            yield Match(note.text, "" if place == "config.json" else place)
+
+    def ended_on(self, topic: str) -> bool:
+        """Whether an error on this topic ended reading."""
+        return self.read_error is not None and self.read_error.topic == topic
+
+
+def key_place(config: Mapping[str, Any], key: str) -> str:
+    """The place of a key: "config.json:KEY", "config.json:OBJECT.KEY", or "config.json" where it is
+    absent.
+    """
+    for prefix, table in (("", config), *((f"{name}.", config.get(name)) for name in NESTED_KEYS)):
+        if isinstance(table, Mapping) and key in table:
+            return f"config.json:{prefix}{key}"
+    return "config.json"
+
 
 # what is wrong with files or with a release of the drafter does not change how an engine serves it, but for
 # where its weights are
 NOT_SERVED = ("files", "release")
 LEAKS = ("local-path", "leaked-secret")
 WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index", "distributed-checkpoint")
-# what says which tokens are drafted: an engine drafts other ones where it could not be looked at
-MAP_RULE = "d2t-absolute"
-UNREAD = "weights not read"
 OF_TENSORS = ("weights", "draft vocabulary")
 NO_POLICY = Policy()
 
@@ -55,15 +409,8 @@ class Judgement(Struct, frozen=True):
     @property
     def faults(self) -> tuple[str, ...]:
         """The errors in tensors with which no engine accepts what is drafted, by the rules' families."""
-        families = {rule.id: rule.family for rule in self.rules}
-        return tuple(f"{rule} {text}" for rule, text in self.errors if families.get(rule) in OF_TENSORS)
-
-
-@cache
-def serving_rules() -> tuple[Rule, ...]:
-    """The rules that tell what an engine does with a checkpoint."""
-    every = rules(without=("release",))
-    return tuple(rule for rule in every if changes_serving(rule) or rule.family.startswith("serving"))
+        concerned = {rule.id for rule in self.rules if rule.family in OF_TENSORS}
+        return tuple(f"{rule} {text}" for rule, text in self.errors if rule in concerned)
 
 
 def judge_drafter(
@@ -75,98 +422,68 @@ def judge_drafter(
     them, and facts of an engine count where their rule is among those that run.
     """
     requested = tuple(request.engine for request in subject.requests if request.engine in ENGINES)
-    chosen = serving_rules() if chosen is None else chosen
+    chosen = _serving_rules() if chosen is None else chosen
     concerned = [
         rule
         for rule in chosen
         if not rule.engines or rule.engines.startswith(requested) or rule.id in policy.required
     ]
     ran = tuple(concerned or chosen)
-    findings: list[Finding] = []
-    unchecked, passed = list[Unchecked](), list[Rule]()
+    findings, unchecked, passed = list[Finding](), list[Unchecked](), list[Rule]()
     for rule in ran:
         before = len(findings)
         try:
             findings.extend(Finding(rule, policy.severity(rule), match) for match in rule.check(subject))
+            passed += [rule] if len(findings) == before else []
         except UnreadableError as error:  # CannotLook among them
             is_required = rule.family.startswith("serving") or rule.id in policy.required
             unchecked.append(Unchecked(rule, str(error), is_required))
-            continue
-        if len(findings) == before:
-            passed.append(rule)
-    reported = _one_each(findings)
+    reported = _drop_duplicates(findings)
     errors = (*(subject.value_errors or ()), *_errors(subject, reported))
     judgement = Judgement(subject, ran, reported, tuple(unchecked), tuple(passed), errors)
     return replace(judgement, releases=tuple(_verdicts(judgement)))
 
 
-def _one_each(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Drop duplicates: keep the more severe of two findings on one defect.
-
-    Of two alike, the one for all engines.
-    """
+def _drop_duplicates(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    # of two findings on one defect the more severe is kept; of two alike, the one for all engines
     levels = {finding.rule.id: finding.level for finding in findings}
-    replaced = {
-        general
+    dropped = {
+        general if levels[general] < finding.level else finding.rule.id
         for finding in findings
         for general in finding.rule.reported_by
-        if levels.get(general, len(SEVERITIES)) < finding.level
+        if general in levels
     }
-    return tuple(
-        finding
-        for finding in findings
-        if finding.rule.id not in replaced
-        and not any(levels.get(general, -1) >= finding.level for general in finding.rule.reported_by)
-    )
+    return tuple(finding for finding in findings if finding.rule.id not in dropped)
 
 
 def _errors(subject: Subject, findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
     is_read = subject.read_error is None
-    for finding in findings:
-        rule = finding.rule
+    for rule, match in ((finding.rule, finding.match) for finding in findings):
         is_served = changes_serving(rule) and (is_read or rule.family not in NOT_SERVED)
-        if rule.severity == "error" and not finding.match.engines and is_served:
-            yield rule.id, finding.match.message
-    for note in subject.drafter.notes if is_read else ():
-        if note.level == "problem" and not note.topic:
-            yield "", note.text
+        if rule.severity == "error" and not match.engines and is_served:
+            yield rule.id, match.message
+    notes = subject.drafter.notes if is_read else ()
+    yield from (("", note.text) for note in notes if note.level == "problem" and not note.topic)
 
 
 def _verdicts(judgement: Judgement) -> Iterator[Verdict]:
-    """A verdict for every release asked about, and for engines of which no rule states what they read.
-
-    None of an engine of which no rule was to run.
-    """
+    # of engines of which no rule states what they read too; none of an engine of which no rule was to run
     subject, ids = judgement.subject, [rule.id for rule in judgement.rules]
     results = _results(judgement, ids)
     judged = {name for name, engine in ENGINES.items() if any(fact.rule in ids for fact in engine.facts)}
     requests = [request for request in subject.requests if request.engine in judged]
     for request in requests:
         if request.unknown:
-            reason = f"not a known release: {UPDATE.format(request.engine)}"
-            yield Verdict(request.engine, request.unknown, ServedAs.UNKNOWN, (reason,))
+            reasons = (f"not a known release: {UPDATE.format(request.engine)}",)
+            yield Verdict(request.engine, request.unknown, ServedAs.UNKNOWN, reasons)
     places = [(request.engine, release) for request in requests for release in request.releases]
     places += [(request.engine, "") for request in subject.requests if request.engine not in ENGINES]
     for name, release in dict.fromkeys(places):
         yield _verdict(name, release, subject, results)
 
 
-def _results(judgement: Judgement, ids: Sequence[str]) -> RuleResults:
-    """What the rules with these ids, which are those of the judgement, report whatever the engine."""
-    subject = judgement.subject
-    has_map = subject.read_error is None and "d2t" in subject.drafter.tensors
-    return RuleResults(
-        judgement.errors,
-        [entry.reason for entry in judgement.unchecked if has_map and entry.rule.name == MAP_RULE],
-        UNREAD if subject.headers_only and subject.value_errors is None else "",
-        ids,
-        {finding.rule.id for finding in judgement.findings},
-    )
-
-
 def _verdict(name: str, release: str, subject: Subject, results: RuleResults) -> Verdict:
-    """What an engine does with the files; an error of theirs may explain that they are no drafter."""
-    try:
+    try:  # an error of the files may explain that they are no drafter
         if name not in ENGINES:
             return unfollowed_verdict(name, subject.drafter, subject.flat, results)
         return ENGINES[name].verdict(
@@ -179,6 +496,28 @@ def _verdict(name: str, release: str, subject: Subject, results: RuleResults) ->
         return Verdict(
             name, release, ServedAs.DIFFERS, tuple(dict.fromkeys(texts)), tuple(filter(None, rules))
         )
+
+
+def _results(judgement: Judgement, ids: Sequence[str]) -> RuleResults:
+    subject = judgement.subject
+    # what says which tokens are drafted: an engine drafts other ones where it could not be looked at
+    has_map = subject.read_error is None and "d2t" in subject.drafter.tensors
+    return RuleResults(
+        judgement.errors,
+        [entry.reason for entry in judgement.unchecked if has_map and entry.rule.name == "d2t-absolute"],
+        "weights not read" if subject.headers_only and subject.value_errors is None else "",
+        ids,
+        {finding.rule.id for finding in judgement.findings},
+    )
+
+
+@cache
+def _serving_rules() -> Sequence[Rule]:
+    return [
+        rule
+        for rule in rules(without=("release",))
+        if changes_serving(rule) or rule.family.startswith("serving")
+    ]
 
 
 def changes_serving(rule: Rule) -> bool:
@@ -206,7 +545,8 @@ class Report(Result, frozen=True):
     drafter's, where such are to be skipped: no rule ran. `doubts` are what is open of how the drafter was
     trained, `questions` those that somebody has to answer. `off` are the rules that the policy switches off,
     `lowered` those whose severity it lowers, with the new one.
-    `default_engines` are the releases that nobody named, each with the reason why it was judged.
+    `default_engines` are the releases that nobody named, each with the reason why it was judged; `trained`
+    the boundaries that the drafter was trained on, where they are known.
     """
 
     source: str
@@ -234,6 +574,7 @@ class Report(Result, frozen=True):
     off: tuple[str, ...] = ()
     lowered: Mapping[str, Severity] = field(default_factory=dict)
     default_engines: tuple[tuple[str, str], ...] = ()
+    trained: tuple[int, ...] = ()
 
     def __fspath__(self) -> str:
         return self.path
@@ -243,12 +584,12 @@ def unopened_report(
     source: str, problem: str, fail_on: Severity | None = "error", policy: str = "built in"
 ) -> Report:
     """The report on a checkpoint that could not be opened: no rule ran, so it does not pass."""
-    verdict = CheckVerdict.COULD_NOT_LOOK
-    return Report(source, source, (), verdict, policy=policy, fail_on=fail_on, problem=problem)
+    return Report(
+        source, source, (), CheckVerdict.COULD_NOT_LOOK, policy=policy, fail_on=fail_on, problem=problem
+    )
 
 
 def overall_verdict(reports: Iterable[Report]) -> CheckVerdict:
     """The worst verdict of several checkpoints; SKIPPED where all are, as then nothing was judged."""
-    verdicts = {report.verdict for report in reports}
     order = (CheckVerdict.FAIL, CheckVerdict.COULD_NOT_LOOK, CheckVerdict.PASS, CheckVerdict.SKIPPED)
-    return next((verdict for verdict in order if verdict in verdicts), CheckVerdict.PASS)
+    return min((report.verdict for report in reports), key=order.index, default=CheckVerdict.PASS)

@@ -14,34 +14,28 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl import shell
-from eaglectl.conversion.plan import ConversionPlan
-from eaglectl.conversion.request import ConversionRequest, parse_reading
+from eaglectl.conversion.plan import ConversionPlan, ConversionRequest, parse_reading
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.engines.behaviour import AppliedFact, unversioned
+from eaglectl.engines.behaviour import AppliedFact, ranges, unversioned
 from eaglectl.engines.engine import Engine, Verdict
 from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, parse_engine
-from eaglectl.engines.releases import ranges
 from eaglectl.engines.view import View
 from eaglectl.errors import EaglectlError, OptionNeededError, RefusedError, UnreadableError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import FORMATS, by_name, default_format
-from eaglectl.formats.commands import PLAIN, WITH_TARGET, command
-from eaglectl.judge.judgement import Judgement, judge_drafter
-from eaglectl.judge.rule import CannotLook, Finding, Rule
-from eaglectl.judge.rules import find_rule, plausible
+from eaglectl.formats.commands import command
+from eaglectl.judge.judgement import GivenTarget, Judgement, Subject, judge_drafter
+from eaglectl.judge.rule import CannotLook, Finding, find_rule
 from eaglectl.judge.rules.serving import RULES as SERVING
 from eaglectl.judge.rules.serving import edits, spelled
-from eaglectl.judge.subject import GivenTarget, Subject
-from eaglectl.text import MOST, listed
+from eaglectl.judge.rules.weights import PLAUSIBLE
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
     from eaglectl.conversion.plan import ConversionPlan
     from eaglectl.files.hub import HubSource
 
-# of numbers that no trained drafter has
-PLAUSIBLE = tuple(value for value in vars(plausible).values() if isinstance(value, Rule))
 # of errors in numbers, which a conversion copies
 VALUE_RULES = ("not-finite", "constant-tensor", "overflowing", "fresh-matrix")
 # of rows beside the target's, where its weights are here and no rotation is followed
@@ -62,12 +56,10 @@ class Unserved(Struct, frozen=True):
     @property
     def text(self) -> str:
         """In words: the releases, and what the last one does."""
-        engine, reasons = ENGINES[self.engine], "; ".join(self.last.reasons)
-        last = self.last.release
+        engine, last, reasons = ENGINES[self.engine], self.last.release, "; ".join(self.last.reasons)
         if len(self.releases) == 1:
             return f"{engine.title} {last} does not run this output as trained: it {reasons}"
-        runs = "runs" if self.is_known else "is known to run"
-        span = ranges(self.releases, engine.releases)
+        span, runs = ranges(self.releases, engine.releases), "runs" if self.is_known else "is known to run"
         return f"no {engine.title} of {span} {runs} this output as trained: {last} {reasons}"
 
     @property
@@ -79,8 +71,8 @@ class Unserved(Struct, frozen=True):
 def judge_plan(plan: ConversionPlan, *requests: EngineRequest) -> tuple[Verdict, ...]:
     """What releases do with the output of a plan, as it reads back before it is written."""
     assert plan.output is not None
-    read, target = (plan.output[0], _drafter(plan)), GivenTarget(plan.drafter.target)
     source = cast("FolderSource | HubSource", plan.output[0].source)
+    read, target = (plan.output[0], _drafter(plan)), GivenTarget(plan.drafter.target)
     return judge_drafter(Subject(source, target, requests, headers_only=True, read=read), SERVING).releases
 
 
@@ -89,15 +81,14 @@ def value_errors(
 ) -> tuple[tuple[str, str], ...]:
     """The errors in numbers of the source that a plan copies, as ids of rules and messages."""
     assert isinstance(checkpoint.source, FolderSource)
-    given = GivenTarget(plan.drafter.target, target)
-    subject = Subject(checkpoint.source, given, read=(checkpoint, plan.drafter))
-    copied = {"", *(f"tensor:{name}" for step in plan.steps for name in step.stored)}
+    given, read = GivenTarget(plan.drafter.target, target), (checkpoint, plan.drafter)
     names = VALUE_RULES if plan.drafter.rotation else (*VALUE_RULES, *ROW_RULES)
-    findings = judge_drafter(subject, tuple(map(find_rule, names))).findings
-    return tuple((each.rule.id, each.match.message) for each in findings if each.match.where in copied)
+    judged = judge_drafter(Subject(checkpoint.source, given, read=read), tuple(map(find_rule, names)))
+    copied = {"", *(f"tensor:{name}" for step in plan.steps for name in step.stored)}
+    return tuple((each.rule.id, each.match.message) for each in judged.findings if each.match.where in copied)
 
 
-def implausible(
+def plausibility_notes(
     checkpoint: Checkpoint, drafter: Drafter, target_config: Mapping[str, Any] | None
 ) -> Iterator[Note]:
     """A warning for what stands out of norms and of a few rows of each matrix."""
@@ -127,23 +118,20 @@ def judge_output(
     requests = (*map(every_release, ENGINES), *(EngineRequest(name, ()) for name in unversioned()["engines"]))
     source, target = FolderSource(folder), GivenTarget(plan.drafter.target, None, target_config)
     read = read_checkpoint(source), _drafter(plan)
-    subject = Subject(
-        source, target, requests, headers_only=True, read=read, value_errors=errors, takes_samples=True
+    return judge_drafter(
+        Subject(
+            source, target, requests, headers_only=True, read=read, value_errors=errors, takes_samples=True
+        )
     )
-    return judge_drafter(subject)
 
 
 def _drafter(plan: ConversionPlan) -> Drafter:
-    """The drafter as it reads back; its doubts are in the words of the plan, and not of the record.
-
-    What was measured of a published drafter was the file as published.
-    """
+    # as it reads back; its doubts are in the words of the plan, and not of the record; what was measured of a
+    # published drafter was the file as published
     assert plan.output is not None
-    drafter = plan.output[1]
-    settled = (note for note in drafter.notes if not note.is_open)
-    doubts = (note for note in plan.drafter.notes if note.is_open)
-    notes, rotation = (*settled, *doubts), plan.drafter.rotation
-    return replace(drafter, notes=notes, publication=None, rotation=rotation)
+    settled = (note for note in plan.output[1].notes if not note.is_open)
+    notes = (*settled, *(note for note in plan.drafter.notes if note.is_open))
+    return replace(plan.output[1], notes=notes, publication=None, rotation=plan.drafter.rotation)
 
 
 def unserved(plan: ConversionPlan, engines: Sequence[str], named_layout: str | None) -> tuple[Unserved, ...]:
@@ -153,18 +141,16 @@ def unserved(plan: ConversionPlan, engines: Sequence[str], named_layout: str | N
     Where the newest release may run it, as far as is known, that counts.
     """
     layout = by_name(plan.layout).layout
-    if engines:
-        wanted = [parse_engine(text) for text in engines]
-    else:
-        names = tuple(ENGINES) if named_layout is None else (layout.engines if layout else ())
-        wanted = [every_release(name) for name in names]
+    names = tuple(ENGINES) if named_layout is None else (layout.engines if layout else ())
+    wanted = [parse_engine(text) for text in engines] or [every_release(name) for name in names]
     missing = []
     for request in wanted:
         judged = judge_plan(plan, request)
         outcomes = [verdict.outcome for verdict in judged]
         if judged and outcomes[-1].is_known_wrong and not any(outcome.is_served for outcome in outcomes):
-            is_known = ServedAs.UNKNOWN not in outcomes
-            missing.append(Unserved(request.engine, request.releases, judged[-1], is_known))
+            missing.append(
+                Unserved(request.engine, request.releases, judged[-1], ServedAs.UNKNOWN not in outcomes)
+            )
     return () if not engines and named_layout is None and len(missing) < len(wanted) else tuple(missing)
 
 
@@ -210,20 +196,20 @@ class Advice(Struct, frozen=True):
     subject: Subject
     plans: "dict[str, ConversionPlan | EaglectlError]" = field(default_factory=dict)
 
-    def steps(self, engine: Engine, releases: Iterable[str], *, needs_target: bool) -> Iterator[str]:
+    def steps(self, engine: Engine, releases: Iterable[str]) -> Iterator[str]:
         """The `convert` with which these releases serve the checkpoint, and the other engines too if any can.
 
         What keeps the conversion from it, or releases that do not serve its output, are a step too.
         """
         subject = self.subject
-        dropped = _dropped(subject.drafter)
         # the layout that loses none of the requested engines, else the engine's own
-        names = dict.fromkeys(request.engine for request in subject.requests)
+        names = dict.fromkeys(request.engine for request in subject.requests if request.engine in ENGINES)
         choices = (default_format().name, engine.name) if len(names) > 1 else (engine.name,)
-        plans = {name: self.plan(ConversionRequest(name, drop=dropped)) for name in choices}
+        plans = {name: self.plan(ConversionRequest(name)) for name in choices}
         lost = {name: _engines_lost(plan, names) for name, plan in plans.items()}
         chosen = next((name for name in choices if lost[name] == ()), engine.name)
-        line = self._line(chosen, dropped, needs_target=needs_target)
+        target, answers = subject.target.text, subject.answers
+        line = f"`{command('convert', self.source, '--for', chosen, target=target, answers=answers)}`"
         match plans[chosen]:
             case RefusedError() as refusal:
                 yield f"no layout makes {engine.title} serve it: {refusal}"
@@ -237,14 +223,6 @@ class Advice(Struct, frozen=True):
                     line += f" (which {' and '.join(others)} then does not serve as trained)"
                 yield from _served(plan, engine, releases, line)
 
-    def _line(self, layout: str, dropped: Sequence[str], *, needs_target: bool) -> str:
-        """The `convert` to a layout without the `dropped` tensors, and what has to hold for it."""
-        drops = [word for name in dropped for word in ("--drop", name)]
-        target, answers = self.subject.target.text, self.subject.answers
-        line = command("convert", self.source, "--for", layout, *drops, target=target, answers=answers)
-        line = f"`{line}`{WITH_TARGET}" if needs_target and target is None else f"`{line}`"
-        return f"{line}, if nothing in training used {listed(dropped)}" if dropped else line
-
     def possible(self, fix: str) -> str:
         """A fix, without conversions that are refused: why they are in their place."""
         parts = {part: self._refusal(part) for part in PART.split(fix.rstrip("."))}
@@ -254,15 +232,22 @@ class Advice(Struct, frozen=True):
         return f"{'; '.join(dict.fromkeys([*kept, *filter(None, parts.values())]))}."
 
     def _refusal(self, part: str) -> str:
-        """Why the conversion that a part of a fix offers is refused; "" where none is."""
-        offer = OFFER.search(part)
-        request = _request(offer[1]) if offer else None
-        plan = self.plan(request) if request else None
-        if isinstance(plan, RefusedError | UnreadableError) and not isinstance(plan, OptionNeededError):
-            return str(plan)
-        if request is None or plan is None or isinstance(plan, EaglectlError):
+        if not (offer := OFFER.search(part)):
             return ""
-        return "; ".join(engine.text for engine in unserved(plan, request.engines, request.layout))
+        try:
+            words = shell.split(offer[1].strip()) if offer[1] else []
+        except ValueError:  # text of a file
+            return ""
+        given = list(zip(words[::2], words[1::2], strict=False))
+        if not all(name in OPTIONS for name, _ in given):
+            return ""
+        settings = {key: setting for name, value in given for key, setting in OPTIONS[name](value).items()}
+        request = ConversionRequest(**settings)
+        plan = self.plan(request)
+        if not isinstance(plan, EaglectlError):
+            return "; ".join(engine.text for engine in unserved(plan, request.engines, request.layout))
+        is_refused = isinstance(plan, RefusedError | UnreadableError)
+        return str(plan) if is_refused and not isinstance(plan, OptionNeededError) else ""
 
     def plan(self, request: ConversionRequest) -> "ConversionPlan | EaglectlError":
         """The plan that fulfils a request, or why none can be made."""
@@ -279,36 +264,14 @@ class Advice(Struct, frozen=True):
         return self.plans[key]
 
 
-def _dropped(drafter: Drafter) -> tuple[str, ...]:
-    """The tensors that no drafter has, which a conversion leaves out only if it is told to."""
-    unknown = drafter.unknown
-    return unknown if len(unknown) <= MOST and all(map(PLAIN.fullmatch, unknown)) else ()
-
-
-def _request(options: str) -> ConversionRequest | None:
-    """The request of a conversion's options; None where they answer questions too."""
-    try:
-        words = shell.split(options.strip()) if options else []
-    except ValueError:  # text of a file
-        return None
-    given = list(zip(words[::2], words[1::2], strict=False))
-    if not all(name in OPTIONS for name, _ in given):
-        return None
-    settings: dict[str, Any] = {}
-    for name, value in given:
-        settings |= OPTIONS[name](value)
-    return ConversionRequest(**settings)
-
-
 def _engines_lost(plan: "ConversionPlan | EaglectlError", names: Iterable[str]) -> tuple[str, ...] | None:
-    """Those of the engines that have no release which runs a plan's output as trained; None without."""
     if isinstance(plan, EaglectlError):
         return None
-    verdicts = {name: judge_plan(plan, parse_engine(name)) for name in names}
+    judged = {name: judge_plan(plan, parse_engine(name)) for name in names}
     return tuple(
         name
-        for name, known in verdicts.items()
-        if known and not any(verdict.outcome.is_served for verdict in known)
+        for name, verdicts in judged.items()
+        if verdicts and not any(verdict.outcome.is_served for verdict in verdicts)
     )
 
 
@@ -322,7 +285,6 @@ def _served(plan: "ConversionPlan", engine: Engine, releases: Iterable[str], lin
 
 
 def _first_from(engine: Engine, unfit: Collection[str]) -> str | None:
-    """The first release from which on every known one is fit; None where the newest is not."""
     fit = list(takewhile(lambda release: release not in unfit, reversed(engine.releases)))
     return fit[-1] if fit else None
 
@@ -331,8 +293,7 @@ def _later_release(engine: Engine, first: str | None, unserved: Mapping[str, str
     because = f"({ranges(unserved, engine.releases)} {', '.join(dict.fromkeys(unserved.values()))})"
     if first is None:
         return f"no known release serves it whatever is written {because}"
-    earlier = "since nothing written makes earlier ones serve it"
-    return f"ask for {engine.name}>={first}, {earlier} {because}"
+    return f"ask for {engine.name}>={first}, since nothing written makes earlier ones serve it {because}"
 
 
 def smallest_changes(advice: Advice, rules: Collection[str]) -> tuple[str, ...]:
@@ -355,38 +316,28 @@ def smallest_changes(advice: Advice, rules: Collection[str]) -> tuple[str, ...]:
 
 
 def _defects(facts: Iterable[AppliedFact], remedy: str = "") -> list[AppliedFact]:
-    known = [fact for fact in facts if fact.fact.outcome != ServedAs.UNKNOWN]
-    return [fact for fact in known if remedy in ("", fact.fact.remedy)]
+    return [
+        fact for fact in facts if fact.fact.outcome != ServedAs.UNKNOWN and remedy in ("", fact.fact.remedy)
+    ]
 
 
 def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[str]:
-    hopeless = {
-        release: upgrades[-1]
-        for release, facts in defects.items()
-        if (upgrades := _defects(facts, "upgrade"))
-    }
-    later = ""
-    if hopeless:
-        unfit = [release for release in engine.releases if _defects(engine.applied(view, release), "upgrade")]
-        first = _first_from(engine, unfit)
-        early = engine.releases[: engine.releases.index(first)] if first else engine.releases
+    unfit = [release for release in engine.releases if _defects(engine.applied(view, release), "upgrade")]
+    first = _first_from(engine, unfit)
+    early = engine.releases[: engine.releases.index(first)] if first else engine.releases
+    hopeless, rest = dict[str, str](), dict[str, Sequence[AppliedFact]]()
+    has_upgrade = any(_defects(facts, "upgrade") for facts in defects.values())
+    for release, facts in defects.items():
+        if upgrades := _defects(facts, "upgrade"):
+            hopeless[release] = upgrades[-1].text
         # whatever a final fact hides of an early release, the release can be no better
-        hopeless = {**_final_facts(defects, early), **hopeless}
-        ordered = {release: hopeless[release].text for release in defects if release in hopeless}
-        later = _later_release(engine, first, ordered)
-    rest = {release: facts for release, facts in defects.items() if release not in hopeless}
+        elif has_upgrade and release in early and facts and facts[0].fact.is_final:
+            hopeless[release] = facts[0].text
+        else:
+            rest[release] = facts
     yield from _change(engine, view, rest, advice)
-    if later:
-        yield later
-
-
-def _final_facts(defects: Defects, releases: Collection[str]) -> Mapping[str, AppliedFact]:
-    """The final fact of each of the `releases` that has one."""
-    return {
-        release: facts[0]
-        for release, facts in defects.items()
-        if release in releases and facts and facts[0].fact.is_final
-    }
+    if hopeless:
+        yield _later_release(engine, first, hopeless)
 
 
 def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[str]:
@@ -401,5 +352,4 @@ def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Ite
         return
     yield from dict.fromkeys(fact.fix.rstrip(".") for fact in facts.values() if fact.remedy == "restore")
     if any(fact.remedy != "restore" for fact in facts.values()):
-        needs_target = view.drafter.target.depth is None and "aux-layers" in facts
-        yield from advice.steps(engine, tuple(defects), needs_target=needs_target)
+        yield from advice.steps(engine, tuple(defects))

@@ -1,17 +1,33 @@
 """A rule: its id, name, severity and documentation, the engine releases it concerns, and its check.
 
-Also what a rule finds, and what a team's policy makes of it.
+Also what a rule finds, all rules by id, name and family, and what a team's policy makes of them, which is
+read from eaglectl.toml, or from [tool.eaglectl] of a pyproject.toml.
 """
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping
+import os
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
-from msgspec.structs import replace
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
+from msgspec.structs import asdict, replace
 
-from eaglectl.errors import UnreadableError
+from eaglectl.drafter.drafter import Convention
+from eaglectl.engines.registry import parse_engine
+from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.files.files import current_folder, read_small_file
+from eaglectl.files.layout import is_checkpoint
+from eaglectl.files.source import is_snapshot
 from eaglectl.formats.commands import Complete
+from eaglectl.formats.format import Answers
+from eaglectl.options import TARGET, StrPath, options_of
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
@@ -31,6 +47,9 @@ FAMILIES = {
     11: "serving: SGLang",
     12: "serving: llama.cpp",
 }
+
+
+NO_TARGET = "no target was given; pass --target"
 
 
 class CannotLook(UnreadableError):
@@ -90,15 +109,20 @@ def rule(id: str, name: str, severity: Severity) -> Callable[[Check], Rule]:
     return lambda check: make_rule(id, name, severity, check, check.__doc__ or "")
 
 
-def note_rule(id: str, name: str, severity: Severity, documentation: str, *, is_fault: bool = False) -> Rule:
+def note_rule(
+    id: str, name: str, severity: Severity, documentation: str, *, is_fault: bool = False, needs: str = ""
+) -> Rule:
     """Make a rule of what reading a checkpoint reports on the topic of the rule's name.
 
-    With `is_fault` a question is a finding.
+    With `is_fault` a question is a finding. What it `needs` to know of the target is a field of Target.
     """
 
-    return make_rule(
-        id, name, severity, lambda subject: subject.reported(name, is_fault=is_fault), documentation
-    )
+    def check(subject: Any) -> Iterator[Match]:
+        yield from subject.reported(name, is_fault=is_fault)
+        if needs and getattr(subject.target.known, needs) is None:
+            raise CannotLook(NO_TARGET)
+
+    return make_rule(id, name, severity, check, documentation)
 
 
 def make_rule(id: str, name: str, severity: Severity, check: Check, documentation: str) -> Rule:
@@ -138,8 +162,9 @@ class Finding(Struct, frozen=True):
 
     def completed(self, complete: Complete) -> "Finding":
         """The finding with whole commands in its message and its fix."""
-        match = replace(self.match, message=complete(self.match.message), fix=complete(self.fix))
-        return replace(self, match=match)
+        return replace(
+            self, match=replace(self.match, message=complete(self.match.message), fix=complete(self.fix))
+        )
 
 
 class Suppression(Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,25 +190,267 @@ class VerifyPolicy(Struct, frozen=True, forbid_unknown_fields=True, rename="keba
     )
 
 
-class Policy(Struct, frozen=True):
+FILES = POLICY_FILE, PYPROJECT = ("eaglectl.toml", "pyproject.toml")
+# where the Hub's client notes what it downloaded into a folder
+DOWNLOADED = ".cache/huggingface"
+# what bounds the time of tomllib, which is quadratic in the parts of a key
+MAX_POLICY, MAX_PARTS = 256 << 10, 32
+PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+LONG_KEY = re.compile(rf"(?<![\w-]){PART}(?:[ \t]*+\.[ \t]*+{PART}){{{MAX_PARTS}}}")
+HELP = {option.name: option.option.help for option in options_of(Answers).values()}
+
+Patterns = tuple[str, ...] | None
+# no name has a null byte
+Text = Annotated[str, Meta(pattern=r"^[^\0]*$")]
+Layer = Annotated[int, Meta(ge=0, le=2**31)]
+
+
+class AllowTable(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", omit_defaults=True):
+    """Lists of patterns, as of file names, of what a checkpoint may have."""
+
+    architectures: Annotated[Patterns, Meta(description="Its classes; others are found (EGL120).")] = None
+    dtypes: Annotated[Patterns, Meta(description="Of its tensors; others are found.")] = None
+    licences: Annotated[Patterns, Meta(description="In its card; others are found (EGL907).")] = None
+    files: Annotated[Patterns, Meta(description="Beside those that are known.")] = None
+    quantisation: Annotated[
+        Patterns, Meta(description="Methods; others are found (EGL806), and all for an empty list.")
+    ] = None
+    base_models: Annotated[Patterns, Meta(description="In its card; others are found (EGL908).")] = None
+
+
+class DefaultsTable(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """What commands take where their command line says nothing."""
+
+    target: Annotated[Text, Meta(description=f"{TARGET.help} A path begins at this file.")] = ""
+    aux_layers: Annotated[
+        Annotated[tuple[Layer, ...], Meta(min_length=1)] | None, Meta(description=HELP["aux_layers"])
+    ] = None
+    aux_convention: Annotated[Convention | None, Meta(description=HELP["aux_convention"])] = None
+    source_semantics: Annotated[
+        Mapping[str, Text], Meta(description="Facts about the trainer that a file cannot state.")
+    ] = {}
+    assume: Annotated[bool, Meta(description=HELP["assume"])] = False
+
+
+class PolicyTable(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """The keys of eaglectl.toml: what a folder requires of its checkpoints, and defaults of commands."""
+
+    engines: Annotated[
+        tuple[str, ...], Meta(description="What is judged for where no --engine names any.")
+    ] = ()
+    required: Annotated[
+        frozenset[str],
+        Meta(
+            description="Rules that must have looked: without it a checkpoint does not pass. Ids, names or"
+            " families."
+        ),
+    ] = frozenset()
+    severities: Annotated[
+        Mapping[str, Literal[Severity, "off"]],
+        Meta(description="The severity of a rule's findings, or off: it does not run."),
+    ] = {}
+    fail_on: Annotated[
+        Literal[Severity, "never"] | None, Meta(description="The lowest severity that fails.")
+    ] = None
+    allow: AllowTable = AllowTable()
+    suppress: tuple[Suppression, ...] = ()
+    verify: VerifyPolicy = VerifyPolicy()
+    defaults: DefaultsTable = DefaultsTable()
+
+
+class Policy(PolicyTable, frozen=True):
     """What a team requires of its checkpoints; the empty policy requires nothing. Rules are named by id.
 
-    `origin` is the file that it was read from. A checkpoint does not pass where a `required` rule could not
-    look. Findings of `forbidden` rules are errors. Rules in `off` do not run. `allowed` maps keys of
-    [allow] to patterns as of file names.
+    `origin` is the file that it was read from; paths in it begin at `folder`. A checkpoint does not
+    pass where a `required` rule could not look.
     """
 
     origin: str = "built in"
-    engines: tuple[str, ...] = ()
-    required: frozenset[str] = frozenset()
-    forbidden: frozenset[str] = frozenset()
-    severities: Mapping[str, Severity] = field(default_factory=dict)
-    off: frozenset[str] = frozenset()
-    allowed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    suppressions: tuple[Suppression, ...] = ()
-    fail_on: Severity | Literal["never"] | None = None
-    verify: VerifyPolicy = VerifyPolicy()
+    folder: Path = Path()
+
+    @property
+    def off(self) -> frozenset[str]:
+        """The rules that do not run."""
+        return frozenset(rule for rule, level in self.severities.items() if level == "off")
+
+    @property
+    def allowed(self) -> Mapping[str, Sequence[str]]:
+        """The keys of [allow], with patterns as of file names."""
+        patterns: Mapping[str, Sequence[str]] = to_builtins(self.allow)
+        return patterns
+
+    @property
+    def target(self) -> str:
+        """The target of [defaults], a folder as seen from the current one; "" where there is none."""
+        target = self.defaults.target
+        is_here = bool(target) and os.path.lexists(self.folder / target)
+        return os.path.relpath(self.folder / target) if is_here else target
 
     def severity(self, rule: Rule) -> Severity:
         """The severity of a rule's findings."""
-        return "error" if rule.id in self.forbidden else self.severities.get(rule.id, rule.severity)
+        level = self.severities.get(rule.id, rule.severity)
+        return rule.severity if level == "off" else level
+
+    def refusal(self, key: str, value: str, spelled: Callable[[str], str] = str) -> str:
+        """Why a key of [allow] refuses a value; "" if not. `spelled` writes its patterns as the value is."""
+        allowed = self.allowed.get(key)
+        if allowed is None or any(fnmatchcase(value, spelled(pattern)) for pattern in allowed):
+            return ""
+        return f"is not among {', '.join(allowed) or 'none'}"
+
+
+@cache
+def rules(without: tuple[str, ...] = ()) -> tuple[Rule, ...]:
+    """The rules of the modules in judge/rules/ that `without` does not name, ordered by id."""
+    from eaglectl.judge import rules as package  # late: its modules import this one
+
+    names = [info.name for info in pkgutil.iter_modules(package.__path__) if info.name not in without]
+    modules = [import_module(f"{package.__name__}.{name}") for name in names]
+    # functions that `@rule` made rules of, and the rules that a module makes from data, in its RULES
+    every = [rule for module in modules for rule in (*vars(module).values(), *getattr(module, "RULES", ()))]
+    return tuple(sorted((each for each in every if isinstance(each, Rule)), key=lambda each: each.number))
+
+
+def find_rule(text: str) -> Rule:
+    """The rule with the id or name `text`. Raises UsageError with similar names."""
+    by_name = {rule.id: rule for rule in rules()} | {rule.name: rule for rule in rules()}
+    if text in by_name or text.upper() in by_name:
+        return by_name.get(text) or by_name[text.upper()]
+    similar = get_close_matches(text.upper() if text.upper().startswith("EGL") else text, by_name, 3)
+    hint = f"near it: {', '.join(similar)}" if similar else "`eaglectl rules` lists them"
+    raise UsageError(f"{text} is no rule; {hint}")
+
+
+def select_rules(policy: Policy, select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[Rule, ...]:
+    """The rules to run: those that `select` names (all if it names none), less those that `ignore` names.
+
+    Rules that the policy turns off are left out, rules that it requires always run. Raises UsageError for an
+    unknown rule, and for a required one in `ignore`.
+    """
+    ignored = rule_ids(ignore)
+    if refused := sorted(policy.required & ignored):
+        raise UsageError(f"--ignore {refused[0]}: the policy {policy.origin} requires it")
+    selected = rule_ids(select) or {rule.id for rule in rules()}
+    ids = selected - ignored - policy.off | policy.required
+    return tuple(rule for rule in rules() if rule.id in ids)
+
+
+def rule_ids(texts: Iterable[str]) -> frozenset[str]:
+    """The ids of the rules that ids, names and families' prefixes name. Raises UsageError."""
+    ids: set[str] = set()
+    for text in texts:
+        prefix = text.upper()
+        family = {rule.id for rule in rules() if prefix in ("EGL", f"EGL{rule.number // 100}")}
+        ids |= family or {find_rule(text).id}
+    return frozenset(ids)
+
+
+def read_policy(
+    path: StrPath | None = None, start: StrPath | None = None, *, judged: Iterable[StrPath] = ()
+) -> Policy:
+    """The policy in the file `path`, else in the nearest file from `start` (the current folder) upwards.
+
+    No file in or below a checkpoint, a download or one of `judged` (folders, or files in them) is taken
+    unless `path` names it. The empty policy where there is no file. Raises UsageError with the file, the key
+    and what was expected.
+    """
+    policy = find_policy(path, start, judged)
+    return Policy() if policy is None else _resolved(policy)
+
+
+def parse_policy(values: Mapping[str, Any], origin: str) -> Policy:
+    """The policy in a TOML table; `origin` names its file in messages and reports."""
+    return _resolved(_parsed(values, origin, Path()))
+
+
+def _parsed(values: Any, origin: str, folder: Path) -> Policy:
+    try:
+        keys = convert(values, PolicyTable, builtin_types=(datetime.date, datetime.datetime, datetime.time))
+        for text in keys.engines:
+            parse_engine(text)
+    except (ValidationError, UsageError) as error:
+        raise UsageError(f"{origin}: {error}") from None
+    return Policy(**asdict(keys), origin=origin, folder=folder)
+
+
+def _resolved(policy: Policy) -> Policy:
+    """The policy with ids in the place of names and families of rules."""
+    try:
+        required = rule_ids(policy.required)
+        levels = {rule: level for key, level in policy.severities.items() for rule in rule_ids([key])}
+        suppress = tuple(
+            replace(entry, rule=find_rule(entry.rule).id, reason=entry.reason.strip())
+            for entry in policy.suppress
+        )
+    except UsageError as error:
+        raise UsageError(f"{policy.origin}: {error}") from None
+    resolved = replace(policy, required=required, severities=levels, suppress=suppress)
+    if conflicts := sorted(required & resolved.off):
+        raise UsageError(
+            f"{policy.origin}: {conflicts[0]} is required and its severity is off; decide for one of them"
+        )
+    return resolved
+
+
+def ignored_file(judged: Iterable[str] = ()) -> str | None:
+    """The nearest file from the current folder upwards that is not taken because of where it lies."""
+    here = current_folder()
+    taken = _folders(here, judged)
+    paths = (folder / name for folder in (here, *here.parents) if folder not in taken for name in FILES)
+    return next((os.path.relpath(path, here) for path in paths if path.is_file()), None)
+
+
+def _folders(start: Path, judged: Iterable[StrPath]) -> Sequence[Path]:
+    """The folder and those around it that may hold a policy, the nearest first.
+
+    Those in a checkpoint, in a download of the Hub's client and in what is judged may not.
+    """
+    folders, paths = (start, *start.parents), [Path(os.path.realpath(source)) for source in judged]
+    # a name that no file can have is none, where Path.is_file raises
+    roots = {path.parent if os.path.lexists(path) and path.is_file() else path for path in paths}
+    foreign = 0
+    for number, folder in enumerate(Path(os.path.realpath(folder)) for folder in folders):
+        is_download = is_snapshot(folder) or (folder / DOWNLOADED).is_dir()
+        if folder in roots or is_checkpoint(folder) or is_download:
+            foreign = number + 1
+    return folders[foreign:]
+
+
+def find_policy(
+    path: StrPath | None = None, start: StrPath | None = None, judged: Iterable[StrPath] = ()
+) -> Policy | None:
+    """The policy that `read_policy` takes, with rules as they are written there; None where there is no file.
+
+    It is named as seen from `start`.
+
+    Raises UsageError.
+    """
+    if path is None:
+        here = current_folder() if start is None else Path(start)
+        paths = (folder / name for folder in _folders(here, judged) for name in FILES)
+        files = (_read_file(path, os.path.relpath(path, here)) for path in paths if path.is_file())
+        return next(filter(None, files), None)
+    path = os.fspath(path)
+    if "://" in path:
+        raise UsageError(
+            f"--policy {path}: a policy is a file on this machine; download it and give its path"
+        )
+    if file := _read_file(Path(path), path):
+        return file
+    raise UsageError(f"{path} has no [tool.eaglectl]; write the policy there, or give an {POLICY_FILE}")
+
+
+def _read_file(path: Path, label: str) -> Policy | None:
+    import tomllib  # late: most folders have no policy
+
+    try:
+        text = read_small_file(path, MAX_POLICY, "the policy", UsageError).decode()
+        if LONG_KEY.search(text):
+            raise UsageError(f"{label} has a key of more than {MAX_PARTS} parts")
+        values: Any = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{label} is not valid TOML: {error}") from None
+    if path.name == PYPROJECT:
+        tool = values.get("tool")
+        values = tool.get("eaglectl") if isinstance(tool, dict) else None
+    return None if values is None else _parsed(values, label, path.parent)

@@ -5,29 +5,21 @@ few thousand numbers are decoded for the rest.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite, sqrt
-from struct import pack, unpack
+from collections.abc import Mapping, Sequence
+from math import isfinite, prod, sqrt
+from struct import calcsize, pack, unpack
 
 from msgspec import Struct
 
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.tensors import PLAIN, spread_over
 from eaglectl.files.checkpoint import Checkpoint
-from eaglectl.files.header import StoredTensor
-from eaglectl.files.source import FolderSource
 
-# a word and a number of these dtypes, as struct has them; a bfloat16 is half a float32
-CODES: Mapping[str, tuple[str, str]] = {
-    "F64": ("Q", "d"),
-    "F32": ("I", "f"),
-    "F16": ("H", "e"),
-    "BF16": ("H", "f"),
-}
-# bytes of the largest tensor that is small, and those between two that one request reads
-SMALL, GAP = 1 << 18, 1 << 16
-# ranges of norms that are fetched from the Hub, each two requests
-REQUESTS = 3
+# a number of these dtypes, as struct has them; a bfloat16 is half a float32
+CODES = {"F64": "d", "F32": "f", "F16": "e", "BF16": "f"}
+# a word of so many bytes, as struct has it
+WORDS = {2: "H", 4: "I", 8: "Q"}
+SMALL = 1 << 18  # bytes of the largest tensor that is small
 
 
 class FloatFormat(Struct, frozen=True):
@@ -74,63 +66,39 @@ class Summary(Struct, frozen=True):
 def read_vectors(checkpoint: Checkpoint) -> Mapping[str, Summary]:
     """A summary of each small vector of floating-point numbers, which norms and biases are.
 
-    From the Hub those of one file that the fewest requests give. Raises UnreadableError.
+    Raises UnreadableError.
     """
-    source = checkpoint.source
-    is_remote = not isinstance(source, FolderSource)
-    if is_remote and len(checkpoint.weight_files) > 1:
-        return {}
-    small = [
-        tensor
+    return {
+        tensor.name: summarize(tensor.dtype, checkpoint.read(tensor.name))
         for tensor in checkpoint.tensors.values()
         if len(tensor.shape) == 1 and tensor.dtype in CODES and 0 < tensor.nbytes <= SMALL
-    ]
-    groups = _neighbours(small)
-    summaries = {}
-    for group in groups[:REQUESTS] if is_remote else groups:
-        first = group[0].start
-        if any(tensor.name in checkpoint.scattered for tensor in group):
-            checkpoint.read(group[0].name)  # which says why it is not read
-        data = source.read(group[0].file, first, max(tensor.stop for tensor in group))
-        for tensor in group:
-            summaries[tensor.name] = summarize(tensor.dtype, data[tensor.start - first : tensor.stop - first])
-    return summaries
-
-
-def _neighbours(tensors: Iterable[StoredTensor]) -> Sequence[Sequence[StoredTensor]]:
-    """The tensors in groups, each of neighbours in one file, which one request reads."""
-    groups: list[list[StoredTensor]] = []
-    for tensor in sorted(tensors, key=lambda tensor: (tensor.file, tensor.start)):
-        last = groups[-1][-1] if groups else None
-        if last is None or tensor.file != last.file or tensor.start - last.stop > GAP:
-            groups.append([])
-        groups[-1].append(tensor)
-    return groups
+    }
 
 
 def summarize(dtype: str, raw: bytes) -> Summary:
     """The summary of a small tensor's data."""
-    form, (code, _) = FLOAT_FORMATS[dtype], CODES[dtype]
-    words = unpack(f"<{len(raw) // form.width}{code}", raw)
+    letter = WORDS[FLOAT_FORMATS[dtype].width]
+    words = unpack(f"<{len(raw) // calcsize(letter)}{letter}", raw)
     counts = Counter(words)
-    bad = {word for word in counts if word & form.magnitude >= form.limit}
-    peak = max(word & form.magnitude for word in counts)
+    # each distinct word is decoded once: most norms hold few
+    numbers = dict(zip(counts, as_numbers(dtype, pack(f"<{len(counts)}{letter}", *counts)), strict=True))
+    bad = {word for word, number in numbers.items() if not isfinite(number)}
     if bad:
-        first = next(place for place, word in enumerate(words) if word in bad)
-        return Summary(float("inf"), sum(counts[word] for word in bad), first, None)
-    largest, head = as_numbers(dtype, [peak, words[0] if peak else 0])
-    numbers = as_numbers(dtype, list(counts))
-    mean = sum(number * count for number, count in zip(numbers, counts.values(), strict=True)) / len(words)
-    is_constant = len(counts) == 1 or peak == 0
-    return Summary(largest, 0, -1, head if is_constant else None, mean)
+        places = (place for place, word in enumerate(words) if word in bad)
+        return Summary(float("inf"), sum(counts[word] for word in bad), next(places), None)
+    # zeros of both signs are one
+    constant = numbers[words[0]] + 0.0 if len(set(numbers.values())) == 1 else None
+    mean = sum(number * counts[word] for word, number in numbers.items()) / len(words)
+    return Summary(max(map(abs, numbers.values())), 0, -1, constant, mean)
 
 
-def as_numbers(dtype: str, words: Sequence[int]) -> list[float]:
-    """The numbers that these words of a dtype in CODES are."""
-    word_code, code = CODES[dtype]
-    if dtype == "BF16":
-        word_code, words = "I", [word << 16 for word in words]
-    return list(unpack(f"<{len(words)}{code}", pack(f"<{len(words)}{word_code}", *words)))
+def as_numbers(dtype: str, raw: bytes) -> Sequence[float]:
+    """Raw little-endian data of a dtype in CODES as numbers."""
+    if dtype == "BF16":  # half a float32
+        words = unpack(f"<{len(raw) // 2}H", raw)
+        raw = pack(f"<{len(words)}I", *(word << 16 for word in words))
+    code = CODES[dtype]
+    return unpack(f"<{len(raw) // calcsize(code)}{code}", raw)
 
 
 # rows that are read of a matrix, and numbers of each block of such a row that are decoded
@@ -191,40 +159,34 @@ def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple
         stored = weights.tensors.get(tensor.stored[0]) if is_stored else None
         if stored is None or stored.dtype not in PLAIN or name == "embed_tokens.weight":
             continue
-        shape = stored.shape
-        if len(shape) != 2 or shape != tensor.shape or shape[0] * shape[1] < LEAST_NUMBERS:
+        if len(stored.shape) != 2 or stored.shape != tensor.shape or prod(stored.shape) < LEAST_NUMBERS:
             continue
         blocks = drafter.dims.aux if name == "fc.weight" else 1
         if name.startswith("layers.0.self_attn.") and tensor.shape[1] == 2 * drafter.dims.hidden:
             blocks = 2
-        sample = _sample(weights, stored.name, tensor.dtype, blocks)
-        if sample is not None:
+        if sample := _sample(weights, stored.name, tensor.dtype, blocks):
             samples[name] = (stored.name, sample)
     return samples
 
 
 def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample | None:
-    tensor = weights.tensors[name]
-    size = tensor.row_bytes
-    chosen = _chosen_rows(name, tensor.shape[0])
-    rows = [weights.read(name, row * size, (row + 1) * size) for row in chosen]
+    size, count = weights.tensors[name].row_bytes, weights.tensors[name].shape[0]
+    rows = [weights.read(name, row * size, (row + 1) * size) for row in _chosen_rows(name, count)]
     if len(set(rows)) == 1:
         return None  # a constant matrix, of which another rule speaks
-    zeros = sum(row.count(0) == size for row in rows)
-    copies = len(rows) - zeros - len(set(rows)) + bool(zeros)
+    # a zero may be -0.0
+    filled = [row for row in rows if row.strip(b"\0\x80") or any(as_numbers(dtype, row))]
     numbers = [_numbers(dtype, rows[:: max(1, len(rows) // ROWS)], at, blocks) for at in range(blocks)]
-    if not all(isfinite(number) for block in numbers for number in block):
-        return None
     every = [abs(number) for block in numbers for number in block]
     rms = _rms(every)
-    if not rms or not isfinite(rms):
+    if not rms or not isfinite(rms):  # as where one of them is not
         return None
     small = sum(0 < number < rms / 10 for number in every) / sum(number > 0 for number in every)
+    zeros, copies = len(rows) - len(filled), len(filled) - len(set(filled))
     return Sample(len(rows), zeros, copies, rms, tuple(map(_rms, numbers)), small)
 
 
 def _chosen_rows(name: str, count: int) -> Sequence[int]:
-    """The numbers of the rows that are read of a matrix of `count` rows."""
     if not name.endswith("lm_head.weight") or count < 4:
         return spread_over(count, ROWS)
     half = count // 2
@@ -232,18 +194,16 @@ def _chosen_rows(name: str, count: int) -> Sequence[int]:
     return sorted({row for first in firsts for row in (first, first + 1, first + half)})
 
 
-def _numbers(dtype: str, rows: Sequence[bytes], at: int, blocks: int) -> list[float]:
-    """Numbers of one block of columns, each row's from a place of its own."""
-    code, width = CODES[dtype][0], FLOAT_FORMATS[dtype].width
-    words: list[int] = []
+def _numbers(dtype: str, rows: Sequence[bytes], at: int, blocks: int) -> Sequence[float]:
+    # of one block of columns, each row's from a place of its own
+    width, parts = FLOAT_FORMATS[dtype].width, list[bytes]()
     for index, row in enumerate(rows):
         columns = len(row) // width // blocks
         taken = min(NUMBERS, columns)
         # not along the diagonal, which may be an identity's
-        place = (columns - taken) * (5 * index % ROWS) // (ROWS - 1)
-        first = (at * columns + place) * width
-        words += unpack(f"<{taken}{code}", row[first : first + taken * width])
-    return as_numbers(dtype, words)
+        first = (at * columns + (columns - taken) * (5 * index % ROWS) // (ROWS - 1)) * width
+        parts.append(row[first : first + taken * width])
+    return as_numbers(dtype, b"".join(parts))
 
 
 def _rms(numbers: Sequence[float]) -> float:

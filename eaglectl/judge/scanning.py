@@ -6,7 +6,6 @@ integers cost less than one `isnan`.
 """
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,16 +13,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
-from eaglectl.conversion.arithmetic import decode
+from eaglectl.conversion.rewriting import decode
 from eaglectl.drafter.tensors import spread_over
 from eaglectl.errors import UnreadableError
 from eaglectl.files.checkpoint import Checkpoint
-from eaglectl.files.files import naming
+from eaglectl.files.files import errors_about
 from eaglectl.files.header import StoredTensor
 from eaglectl.files.source import FolderSource
-from eaglectl.judge.samples import FLOAT_FORMATS, Summary
+from eaglectl.judge.samples import FLOAT_FORMATS, Sample, Summary
 from eaglectl.progress import ByteCounter, OnProgress
 
 Floats = npt.NDArray[np.float64]
@@ -34,31 +32,17 @@ BLOCK_SIZE = 1 << 20
 SPAN_SIZE = 4 << 20
 # bytes of a tensor that one thread reads, as the largest tensor may be half of a file
 PIECE_SIZE = 64 << 20
+# threads that read
+THREADS = min(os.cpu_count() or 1, 4)
+# how far a sample's spread may be from one of a framework's before it is computed exactly
+FRESH = 0.1
 # how many numbers of a tensor its spread is computed from, and how many runs they are read in
 SAMPLE, RUNS = 1 << 20, 16
 
 
-class Spread(Struct, frozen=True):
-    """Mean, standard deviation and kurtosis (3 for a normal distribution) of `count` numbers."""
-
-    count: int
-    mean: float
-    deviation: float
-    kurtosis: float
-
-
-class _Part(Struct):
-    """What is known of a piece of a tensor, block by block: `peak` and `head` (its first number) are words.
-
-    `first` is the index of the first number that is not finite, -1 for none.
-    """
-
-    count: int = 0
-    peak: int = 0
-    bad: int = 0
-    first: int = -1
-    head: int = 0
-    is_constant: bool = True
+# of a block: how many numbers it has, its largest word, how many numbers are not finite, the index of the
+# first of these (-1 for none), and the one word of all, None where they differ
+_Block = tuple[int, int, int, int, int | None]
 
 
 def scan(
@@ -66,7 +50,7 @@ def scan(
     tensors: Sequence[StoredTensor],
     on_progress: OnProgress | None = None,
     *,
-    jobs: int = 1,
+    jobs: int = THREADS,
 ) -> Mapping[str, Summary]:
     """A summary of every floating-point tensor, in one pass over each file, by `jobs` threads.
 
@@ -77,103 +61,75 @@ def scan(
         key=lambda tensor: (tensor.file, tensor.start),
     )
     counter = ByteCounter(on_progress, "reading", sum(tensor.nbytes for tensor in floats))
-    counting = threading.Lock()
 
-    def read(piece: tuple[StoredTensor, int]) -> _Part:
+    def read(piece: tuple[StoredTensor, int]) -> list[_Block]:
         tensor, start = piece
-        part, buffer = _Part(), memoryview(bytearray(min(BLOCK_SIZE, tensor.nbytes)))
+        blocks, buffer = list[_Block](), memoryview(bytearray(min(BLOCK_SIZE, tensor.nbytes)))
         stop = min(start + PIECE_SIZE, tensor.stop)
         for place in range(start, stop, BLOCK_SIZE):
             block = buffer[: stop - place]
-            with naming(tensor.file):
+            with errors_about(tensor.file):
                 size = os.preadv(files[tensor.file].fileno(), [block], place)
             if size != len(block):
                 raise UnreadableError(
                     f"{tensor.file} ends within {tensor.name}: it is truncated or being written"
                 )
-            _add(part, block, tensor.dtype)
-            with counting:
-                counter.add(size)
-        return part
+            blocks.append(_look(block, tensor.dtype))
+        return blocks
 
     pieces = [(tensor, start) for tensor in floats for start in range(tensor.start, tensor.stop, PIECE_SIZE)]
-    parts: dict[str, list[_Part]] = {tensor.name: [] for tensor in floats}
+    blocks: dict[str, list[_Block]] = {tensor.name: [] for tensor in floats}
     with ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
-        names = dict.fromkeys(tensor.file for tensor in floats)
-        files = {name: stack.enter_context(source.open_file(name)) for name in names}
-        for (tensor, _), part in zip(
-            pieces, map(read, pieces) if jobs == 1 else pool.map(read, pieces), strict=True
+        files = {
+            name: stack.enter_context(source.open_file(name))
+            for name in dict.fromkeys(tensor.file for tensor in floats)
+        }
+        for (tensor, start), looks in zip(
+            pieces, (map if jobs == 1 else pool.map)(read, pieces), strict=True
         ):
-            parts[tensor.name].append(part)
-    return {tensor.name: _summary(tensor.dtype, parts[tensor.name]) for tensor in floats}
+            blocks[tensor.name] += looks
+            counter.add(min(PIECE_SIZE, tensor.stop - start))
+    return {tensor.name: _summary(tensor.dtype, blocks[tensor.name]) for tensor in floats}
 
 
-def _add(part: _Part, block: memoryview, dtype: str) -> None:
+def _look(block: memoryview, dtype: str) -> _Block:
     form = FLOAT_FORMATS[dtype]
     words: Words = np.frombuffer(block, f"<u{form.width}")
-    if not part.count:
-        part.head = int(words[0])
     # two reductions without a temporary array: the largest positive number, and the largest negative one
-    high = int(words.max())
+    high, count, first = int(words.max()), 0, -1
     peak = max(int(words.view(f"<i{form.width}").max()), high & form.magnitude)
-    part.peak = max(part.peak, peak)
     if peak >= form.limit or (form.nan >= 0 and high >= form.nan):
         bad = ((words & form.magnitude) >= form.limit) | (words == form.nan)
         count = int(np.count_nonzero(bad))
-        if count and part.first < 0:
-            part.first = part.count + int(bad.argmax())
-        part.bad += count
-    if part.is_constant:  # a few words decide it for nearly every tensor
-        part.is_constant = bool((words[:64] == part.head).all() and (words == part.head).all())
-    part.count += len(words)
+        first = int(bad.argmax()) if count else -1
+    # a few words decide it for nearly every block
+    is_constant = (words[:64] == words[0]).all() and (words == words[0]).all()
+    return len(words), peak, count, first, int(words[0]) if is_constant else None
 
 
-def _summary(dtype: str, parts: Sequence[_Part]) -> Summary:
-    bad, peak, first, count = sum(part.bad for part in parts), 0, -1, 0
-    for part in parts:
-        first = count + part.first if first < 0 <= part.first else first
-        peak, count = max(peak, part.peak), count + part.count
-    if bad:
-        return Summary(float("inf"), bad, first, None)
+def _summary(dtype: str, blocks: Sequence[_Block]) -> Summary:
+    place, peak = 0, max((block[1] for block in blocks), default=0)
+    for size, _, bad, first, _ in blocks:
+        if bad:
+            return Summary(float("inf"), sum(block[2] for block in blocks), place + first, None)
+        place += size
     if not peak:  # zeros of both signs
-        return Summary(0.0, 0, -1, 0.0 if count else None)
-    width, head = FLOAT_FORMATS[dtype].width, parts[0].head
-    raw = peak.to_bytes(width, "little") + head.to_bytes(width, "little")
+        return Summary(0.0, 0, -1, 0.0 if blocks else None)
+    (head, *others), width = {block[4] for block in blocks}, FLOAT_FORMATS[dtype].width
+    raw = peak.to_bytes(width, "little") + (head or 0).to_bytes(width, "little")
     largest, constant = as_floats(dtype, raw).tolist()
-    is_constant = all(part.is_constant and part.head == head for part in parts)
-    return Summary(largest, 0, -1, constant if is_constant else None)
-
-
-def spread(checkpoint: Checkpoint, name: str) -> Spread:
-    """The spread of a tensor's numbers, from runs of them at equal distances."""
-    tensor = checkpoint.tensors[name]
-    width = FLOAT_FORMATS[tensor.dtype].width
-    count = tensor.nbytes // width
-    starts, length = [0], count
-    if count > SAMPLE:
-        length = max(SAMPLE // RUNS, 1)
-        starts = sorted({(count - length) * i // (RUNS - 1) for i in range(RUNS)})
-    parts = [checkpoint.read(name, start * width, (start + length) * width) for start in starts]
-    values = np.concatenate([as_floats(tensor.dtype, part) for part in parts])
-    mean = float(values.mean())
-    values -= mean
-    squares = values * values
-    variance = float(squares.mean())
-    kurtosis = float((squares * squares).mean()) / variance**2 if variance else 0.0
-    return Spread(len(values), mean, variance**0.5, kurtosis)
+    return Summary(largest, 0, -1, None if others or head is None else constant)
 
 
 def read_rows(checkpoint: Checkpoint, name: str, rows: Sequence[int]) -> Floats:
     """Some rows of a matrix, [rows, columns]."""
-    tensor = checkpoint.tensors[name]
-    width = tensor.row_bytes
+    width, dtype = checkpoint.tensors[name].row_bytes, checkpoint.tensors[name].dtype
     first, stop = min(rows), max(rows) + 1
     if (stop - first) * width <= SPAN_SIZE:
-        block = checkpoint.read(name, first * width, stop * width)
-        parts = [block[(row - first) * width : (row - first + 1) * width] for row in rows]
-    else:
-        parts = [checkpoint.read(name, row * width, (row + 1) * width) for row in rows]
-    return as_floats(tensor.dtype, b"".join(parts)).reshape(len(rows), -1)
+        block = as_floats(dtype, checkpoint.read(name, first * width, stop * width))
+        return block.reshape(stop - first, -1)[[row - first for row in rows]]
+    data = b"".join(checkpoint.read(name, row * width, (row + 1) * width) for row in rows)
+    return as_floats(dtype, data).reshape(len(rows), -1)
 
 
 # rows and columns of a matrix whose singular values are computed, and how far chance takes the largest
@@ -188,9 +144,56 @@ def is_noise(checkpoint: Checkpoint, name: str) -> bool:
     """
     rows = spread_over(checkpoint.tensors[name].shape[0], NOISE_ROWS)
     part = read_rows(checkpoint, name, rows)[:, :NOISE_COLUMNS]
-    largest = float(np.linalg.eigvalsh(part @ part.T)[-1]) ** 0.5
     edge = float(part.std()) * (len(part) ** 0.5 + part.shape[1] ** 0.5)
-    return bool(largest < edge * CHANCE)
+    return bool(np.linalg.eigvalsh(part @ part.T)[-1] ** 0.5 < edge * CHANCE)
+
+
+def drawn_matrices(
+    checkpoint: Checkpoint, samples: Mapping[str, tuple[str, Sample]], initializer_range: Any
+) -> Mapping[str, tuple[str, str]]:
+    """The matrices that are as a framework first draws them: their stored names, and how they are drawn."""
+    is_stated = isinstance(initializer_range, int | float) and initializer_range > 0
+    deviation = float(initializer_range) if is_stated else 0.02
+    drawn = dict[str, tuple[str, str]]()
+    for name, (stored, sample) in samples.items():
+        spreads = deviation, (3 * checkpoint.tensors[stored].shape[-1]) ** -0.5
+        # the spread of a few numbers; that of all is computed where it fits
+        if any(abs(sample.rms / expected - 1) < FRESH for expected in spreads):
+            words = _distribution(checkpoint, stored, deviation)
+            if words and is_noise(checkpoint, stored):
+                drawn[name] = stored, words
+    return drawn
+
+
+def _distribution(checkpoint: Checkpoint, name: str, stated: float) -> str:
+    """How numbers of a matrix, read in runs at equal distances, are drawn; "" where it is neither way."""
+    tensor = checkpoint.tensors[name]
+    width, columns = FLOAT_FORMATS[tensor.dtype].width, tensor.shape[-1]
+    count = tensor.nbytes // width
+    length = max(SAMPLE // RUNS, 1) if count > SAMPLE else count
+    starts = sorted({(count - length) * i // (RUNS - 1) for i in range(RUNS)})
+    values = np.concatenate(
+        [
+            as_floats(tensor.dtype, checkpoint.read(name, start * width, (start + length) * width))
+            for start in starts
+        ]
+    )
+    mean = float(values.mean())
+    squares = (values - mean) ** 2
+    variance = float(squares.mean())
+    kurtosis = float((squares * squares).mean()) / variance**2 if variance else 0.0
+    error = 4 / len(values) ** 0.5  # four standard errors, in units of each statistic
+    for of_fresh, expected, words in (
+        (3.0, stated, f"normal, deviation {stated:g}"),
+        (1.8, (3 * columns) ** -0.5, f"uniform within 1/sqrt({columns})"),
+    ):
+        if (
+            abs(mean) <= expected * max(0.01, error)
+            and abs(variance**0.5 / expected - 1) <= max(0.01, error * ((of_fresh - 1) / 4) ** 0.5)
+            and abs(kurtosis - of_fresh) <= max(0.03, error * 24**0.5)
+        ):
+            return words
+    return ""
 
 
 def as_floats(dtype: str, raw: bytes) -> Floats:
@@ -241,9 +244,7 @@ def is_rotated(left: Floats, right: Floats) -> bool:
 
 
 def _eight_bits(exponent: int, bias: int, *, is_unsigned_zero: bool) -> Floats:
-    """The value of each of the 256 words of an 8-bit float; values of words that are not finite are
-    arbitrary.
-    """
+    # the value of each of the 256 words; those of words that are not finite are arbitrary
     words = np.arange(256)
     fraction = 7 - exponent
     power, rest = (words & 0x7F) >> fraction, (words & ((1 << fraction) - 1)) / (1 << fraction)

@@ -7,8 +7,7 @@ from itertools import product
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.drafter.boundaries import TRAINING_DEFAULT, AuxLayers
-from eaglectl.drafter.drafter import Drafter, Norms, Rope, Target
+from eaglectl.drafter.drafter import TRAINING_DEFAULT, AuxLayers, Drafter, Norms, Rope, Target
 from eaglectl.drafter.tensors import Dimensions, Tensor, expected_shape
 from eaglectl.engines.registry import ENGINES, view_for
 from eaglectl.engines.sglang import ids_in
@@ -83,11 +82,10 @@ def ideal(version: str, attention: str) -> Drafter:
     family = ATTENTION[attention]
     dims, norms, target = MLA if family == "mla" else GQA, NORMS[version], TARGETS[family]
     boundaries = TRAINING_DEFAULT.at(target.depth or 0)
-    parts = (*LAYER_PARTS, *(f"self_attn.{part}" for part in ATTENTION_PARTS[family]))
-    modules = ["fc", "norm", "lm_head", *(f"layers.0.{part}" for part in parts)]
+    modules = ["fc", "norm", "lm_head", *(f"layers.0.{part}" for part in LAYER_PARTS)]
+    modules += [f"layers.0.self_attn.{part}" for part in ATTENTION_PARTS[family]]
     modules += [f"fc_norm.{index}" for index in range(dims.aux if norms.fc_norm else 0)]
     modules += ["input_norm"] if norms.norm_before_fc else []
-    names = ["d2t", *(f"{module}.weight" for module in modules)]
     return Drafter(
         "eaglectl",
         "",
@@ -99,7 +97,7 @@ def ideal(version: str, attention: str) -> Drafter:
         target,
         {
             name: Tensor(name, "I64" if name == "d2t" else "BF16", expected_shape(name, dims) or (), ())
-            for name in names
+            for name in ("d2t", *(f"{module}.weight" for module in modules))
         },
         {"rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "hidden_act": "silu"},
         {},
@@ -112,7 +110,6 @@ def ideal(version: str, attention: str) -> Drafter:
 
 
 def _written(format: Format, engine: str, version: str, attention: str) -> View | None:
-    """An ideal drafter as `engine` reads it from a layout; None where the layout has no place for it."""
     layout, drafter, family = format.layout, ideal(version, attention), ATTENTION[attention]
     if layout is None or family not in layout.architectures or format.is_parallel:
         return None
@@ -123,8 +120,7 @@ def _written(format: Format, engine: str, version: str, attention: str) -> View 
         with suppress(EaglectlError):  # SGLang's rule has none for some
             ids[place.key] = ids_in(place, drafter.aux.boundaries or (), drafter.target)
     config = write_config(drafter, format, family, ids, ["BF16"])
-    flat = format.flat(config)
     names = tuple(written_name(name, layout) for name in drafter.tensors)
     if not ids:
         drafter = replace(drafter, aux=replace(drafter.aux, ids=None, convention=None))
-    return view_for(engine, drafter, config, flat, names)
+    return view_for(engine, drafter, config, format.flat(config), names)

@@ -1,41 +1,42 @@
 """`diff`: compare two drafters."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.comparison.comparison import Comparison, Fact, Side
-from eaglectl.comparison.meaning import (
+from eaglectl.comparison.comparison import (
     DRAFT_TOKENS,
+    Comparison,
+    Fact,
+    Side,
+    compare_data,
     compare_facts,
     compare_spelling,
     compare_tokens,
     head_rows,
+    in_one_order,
+    pair_headers,
     questions,
     read_tokens,
-    stated_fact,
     token_remarks,
 )
-from eaglectl.comparison.pairing import compare_data, in_one_order, pair_headers
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.registry import ENGINES, EngineRequest
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
-from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.files.checkpoint import Checkpoint, open_source, read_checkpoint, uncompared_weights
 from eaglectl.files.hub import HubSource
-from eaglectl.files.opening import open_source, uncompared_weights
 from eaglectl.files.source import FolderSource
-from eaglectl.formats.catalogue import by_name, known_answers
+from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import check_answers, read_drafter
-from eaglectl.judge.judgement import judge_drafter
-from eaglectl.judge.subject import GivenTarget, Subject
-from eaglectl.keywords import StrPath, with_keywords
-from eaglectl.operations.copies import pickles_copied
+from eaglectl.judge.judgement import GivenTarget, Subject, judge_drafter
 from eaglectl.operations.options import DiffOptions
+from eaglectl.operations.sources import pickles_copied
+from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress
 from eaglectl.target import (
     NONE_NAMED,
@@ -47,30 +48,11 @@ from eaglectl.target import (
 )
 from eaglectl.verdicts import FactState
 
-IsOpen = Callable[[Side], bool]
-
-
-def _has_note(*topics: str) -> IsOpen:
-    return lambda side: any(note.topic in topics for note in side.drafter.notes)
-
-
-# --source-semantics KEY: whether the files of a side leave it open
-OPEN: Mapping[str, IsOpen] = {
-    **dict.fromkeys(("norm_output", *known_answers()), lambda side: side.drafter.norms.norm_output is None),
-    "norm_before_residual": lambda side: not Keys(side.flat).statements("norm_before_residual"),
-    "rope": _has_note("rope-base-doubt", "rope-untrained"),
-    "rope_interleave": _has_note("rope-pairing"),
-    "mask_token_id": _has_note("mask-token"),
-    "harmless": _has_note("unread-key", "partial-rotary"),
-}
-
-
-NOT_NEEDED = {
-    "--aux-layers": "the files of both state their layers",
-    "--aux-convention": "neither file has ids of unknown meaning",
-}
 # questions that make no fact unknown: both sides ask them
+ROPE = ("rope_theta", "rope_scaling")
 NOTED_QUESTIONS = ("rope_theta", "mask_token_id")
+# of notes that are no questions: an answer to them holds for this side
+OPEN_TOPICS = ("rope-base-doubt", "rope-untrained", "rope-pairing")
 
 
 @with_keywords
@@ -89,8 +71,7 @@ def diff(
     """
     options = options or DiffOptions()
     try:
-        comparison = _compare(os.fspath(a), os.fspath(b), options, on_progress)
-        return _with_engines(comparison, options.answers)
+        return _compare(os.fspath(a), os.fspath(b), options, on_progress)
     except RefusedError as error:  # its exit code would mean that they differ
         raise UnreadableError(str(error), error.topic, error.where) from None
 
@@ -103,30 +84,29 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
     written_b, choice_b = _open("B", text_b, given, answers)
     compared = compare_headers(written_a, written_b, answers)
     a, b, notes = compared.a, compared.b, (*_target_notes(choice_a, choice_b), *compared.notes)
+    served, errors = _as_stored((a, b), answers)
+    compared = replace(compared, served=served, errors=errors)
     if options.headers_only:
         unread = (text for side in (a, b) for text in uncompared_weights(side.checkpoint.source))
         return replace(compared, notes=(*notes, *unread))
     answer, sizes = answers.semantics.get("d2t"), (a.drafter.dims.draft_vocab, b.drafter.dims.draft_vocab)
     with _readable(a) as (data_a, copied_a), _readable(b) as (data_b, copied_b):
         tokens_a, tokens_b = read_tokens(data_a, answer), read_tokens(data_b, answer)
-        headers = list(pair_headers(a, b, head_rows(tokens_a, tokens_b)))
-        pairs = tuple(compare_data(data_a.checkpoint, data_b.checkpoint, headers, on_progress))
+        pairs = tuple(compare_data(data_a, data_b, head_rows(tokens_a, tokens_b), on_progress))
     facts = (*compared.facts[:-1], compare_tokens(tokens_a, tokens_b, sizes))
-    remarks = (*compared.spelling.remarks, *token_remarks(tokens_a, tokens_b))
-    return replace(
-        compared,
-        facts=facts,
-        tensors=pairs,
-        spelling=replace(compared.spelling, remarks=remarks),
-        has_values=True,
-        notes=(*notes, *copied_a, *copied_b),
+    spelling, notes = (
+        replace(compared.spelling, remarks=(*compared.spelling.remarks, *token_remarks(tokens_a, tokens_b))),
+        (*notes, *copied_a, *copied_b),
     )
+    return replace(compared, facts=facts, tensors=pairs, spelling=spelling, has_values=True, notes=notes)
 
 
-def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
+def _as_stored(
+    sides: tuple[Side, Side], answers: Answers
+) -> tuple[tuple[Fact, ...], tuple[tuple[str, ...], tuple[str, ...]]]:
     requests = tuple(EngineRequest(name, engine.releases[-1:]) for name, engine in ENGINES.items())
     judgements = []
-    for side in (comparison.a, comparison.b):
+    for side in sides:
         source, read = side.checkpoint.source, (side.checkpoint, side.drafter)
         assert isinstance(source, FolderSource | HubSource)
         subject = Subject(source, GivenTarget(side.target), requests, answers, headers_only=True, read=read)
@@ -134,14 +114,20 @@ def _with_engines(comparison: Comparison, answers: Answers) -> Comparison:
     a, b = judgements
     served = []
     for left, right in zip(a.releases, b.releases, strict=True):
-        state = FactState.EQUAL if left.outcome == right.outcome else FactState.DIFFERS
         why = "; ".join(dict.fromkeys((*left.faults, *right.faults)))
-        served.append(Fact(f"{left.engine} {left.release}", left.words, right.words, state, why))
-    return replace(comparison, served=tuple(served), errors=(a.faults, b.faults))
+        served.append(
+            Fact(
+                f"{left.engine} {left.release}",
+                left.words,
+                right.words,
+                (FactState.EQUAL if left.outcome == right.outcome else FactState.DIFFERS),
+                why,
+            )
+        )
+    return tuple(served), (a.faults, b.faults)
 
 
 def _open(name: str, text: str, given: Target | None, answers: Answers) -> tuple[Side, TargetChoice]:
-    """A or B with the target that was given, or that it names; and how that was found."""
     choice = TargetChoice()
     try:
         with naming_side(name, text):
@@ -154,7 +140,6 @@ def _open(name: str, text: str, given: Target | None, answers: Answers) -> tuple
 
 
 def _target_notes(a: TargetChoice, b: TargetChoice) -> Iterator[str]:
-    """Which target each side was read with, and which one that it names could not be looked up."""
     choices = {"A and B": a} if (a.how, a.missing) == (b.how, b.missing) else {"A": a, "B": b}
     for name, choice in choices.items():
         if choice.how:
@@ -166,22 +151,31 @@ def _target_notes(a: TargetChoice, b: TargetChoice) -> Iterator[str]:
 def compare_headers(written_a: Side, written_b: Side, answers: Answers) -> Comparison:
     """Compare two opened drafters by config and headers; the last fact is the draft vocabulary's size."""
     a, b, order_notes = in_one_order(written_a, written_b)
-    tokens = stated_fact(DRAFT_TOKENS, *(f"{side.drafter.dims.draft_vocab} tokens" for side in (a, b)))
-    is_reduced = a.drafter.has_reduced_vocabulary or b.drafter.has_reduced_vocabulary
-    if tokens.state == FactState.EQUAL and is_reduced:  # of one size, and of tokens that were not read
-        tokens = replace(tokens, state=FactState.NOT_COMPARED)
-    pairs = tuple(header.pair for header in pair_headers(a, b))
-    asked = (
-        *questions(written_a, written_b, NOTED_QUESTIONS),
-        *unneeded_answers(written_a, written_b, answers),
+    size_a, size_b = (f"{side.drafter.dims.draft_vocab} tokens" for side in (a, b))
+    state = FactState.EQUAL if size_a == size_b else FactState.DIFFERS
+    if state == FactState.EQUAL and (a.drafter.has_reduced_vocabulary or b.drafter.has_reduced_vocabulary):
+        state = FactState.NOT_COMPARED  # of one size, and of tokens that were not read
+    facts = (*compare_facts(a, b), Fact(DRAFT_TOKENS, size_a, size_b, state))
+    asked = questions(written_a, written_b, NOTED_QUESTIONS)
+    used = {"d2t", *(choice.key for side in (a, b) for choice in side.answers.choices)}
+    unneeded = [
+        f"{choice} was not needed: neither file leaves it open"
+        for choice in answers.choices
+        if choice.key not in used
+    ]
+    return Comparison(
+        a,
+        b,
+        facts,
+        tuple(pair_headers(a, b)),
+        compare_spelling(written_a, written_b),
+        False,
+        (*asked, *unneeded, *order_notes),
     )
-    spelling = compare_spelling(written_a, written_b)
-    return Comparison(a, b, (*compare_facts(a, b), tokens), pairs, spelling, False, (*asked, *order_notes))
 
 
 @contextmanager
 def _readable(side: Side) -> Iterator[tuple[Side, tuple[str, ...]]]:
-    """A side whose values can be read, and a note: weights that are pickles are copied for the time."""
     with pickles_copied(side.checkpoint.source) as copied:
         if isinstance(copied, EaglectlError):
             raise copied
@@ -209,35 +203,27 @@ def naming_side(name: str, text: str) -> Iterator[None]:
 
 def read_side(text: str, checkpoint: Checkpoint, target: Target, answers: Answers) -> Side:
     """A or B, headers only, with those of the answers that its files need; d2t is read later."""
-    needed = Answers()
-    for _ in range(2):
-        drafter = read_drafter(checkpoint, needed, target)
-        flat = by_name(drafter.producer).flat(checkpoint.config)
-        side = Side(text, checkpoint, drafter, flat, target, needed)
-        aux = drafter.aux
-        is_answered = aux.boundaries is None or (aux.ids is None and answers.aux_layers is not None)
-        has_ids = aux.ids is not None or answers.aux_layers is not None
-        needed = Answers(
-            answers.aux_layers if is_answered else None,
-            answers.aux_convention if is_answered and has_ids else None,
-            {key: value for key, value in answers.semantics.items() if key in OPEN and OPEN[key](side)},
-        )
-        if needed == Answers():
-            break
+    side = _side(text, checkpoint, target, Answers())
+    aux, notes = side.drafter.aux, side.drafter.notes
+    is_open = aux.boundaries is None or (aux.ids is None and answers.aux_layers is not None)
+    asked = {choice.key for note in notes for choice in note.choices}
+    asked |= {
+        "rope" if note.about in ROPE else note.about
+        for note in notes
+        if note.level == "question" or note.topic in OPEN_TOPICS
+    }
+    if not Keys(side.flat).statements("norm_before_residual"):
+        asked.add("norm_before_residual")
+    needed = Answers(
+        answers.aux_layers if is_open else None,
+        answers.aux_convention if is_open else None,
+        {key: value for key, value in answers.semantics.items() if key in asked},
+    )
+    side = side if needed == Answers() else _side(text, checkpoint, target, needed)
     _ = side.drafter.rope.mla_factors  # raises here, where the side is known
     return side
 
 
-def unneeded_answers(a: Side, b: Side, answers: Answers) -> Iterator[str]:
-    """A note for each answer that neither side needs."""
-    given, *needed = (
-        {
-            "--aux-layers": each.aux_layers,
-            "--aux-convention": each.aux_convention,
-            **{f"--source-semantics {key}": True for key in each.semantics if key in OPEN},
-        }
-        for each in (answers, a.answers, b.answers)
-    )
-    for option, value in given.items():
-        if value and not any(side.get(option) for side in needed):
-            yield f"{option} was not needed: {NOT_NEEDED.get(option, 'neither file leaves it open')}"
+def _side(text: str, checkpoint: Checkpoint, target: Target, answers: Answers) -> Side:
+    drafter = read_drafter(checkpoint, answers, target)
+    return Side(text, checkpoint, drafter, by_name(drafter.producer).flat(checkpoint.config), target, answers)

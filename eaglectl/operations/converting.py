@@ -3,66 +3,78 @@
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial, reduce
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl.conversion.plan import ConversionPlan
-from eaglectl.conversion.planning import make_plan
-from eaglectl.conversion.request import DEFAULT_LAYOUT
+import eaglectl
+from eaglectl.conversion.plan import DEFAULT_LAYOUT, ConversionPlan, ConversionRequest
+from eaglectl.conversion.planning import OtherFiles, make_plan
+from eaglectl.conversion.readings import draft_vocabulary
 from eaglectl.conversion.rewriting import MATERIALIZE, find_rotation, find_target_matrix
 from eaglectl.conversion.writing import WriteOptions, link_notes, write_plan
-from eaglectl.drafter.drafter import Note, Target, are_stated
+from eaglectl.drafter.drafter import (
+    TRAINING_DEFAULT,
+    Choice,
+    Drafter,
+    Feature,
+    Note,
+    Target,
+    are_stated,
+    question,
+)
+from eaglectl.engines.behaviour import ranges
 from eaglectl.engines.registry import (
     ENGINES,
     output_commands,
     parse_engine,
 )
-from eaglectl.engines.releases import ranges
-from eaglectl.errors import RefusedError, UsageError, check
-from eaglectl.files.checkpoint import read_checkpoint
-from eaglectl.files.opening import on_disk, open_folder
+from eaglectl.errors import OpenFactError, RefusedError, UnreadableError, UsageError, check
+from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
+from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.writer import check_apart
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import Complete, command, completing, whole_commands
+from eaglectl.formats.format import Answers, Origin
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Judgement
 from eaglectl.judge.outputs import (
-    implausible,
     judge_output,
     judge_plan,
+    plausibility_notes,
     serving_layout,
     unserved,
     value_errors,
 )
-from eaglectl.keywords import StrPath, path_text, with_keywords
-from eaglectl.operations.copies import (
-    OpenedSource,
-    opened,
-    selected_tokens_of,
-)
-from eaglectl.operations.open_questions import measure_open_questions
-from eaglectl.operations.options import ConvertOptions
-from eaglectl.progress import OnProgress
+from eaglectl.operations.options import ConvertOptions, MeasureOptions
+from eaglectl.operations.sources import OpenedSource, opened, selected_tokens_of
+from eaglectl.options import StrPath, path_text, with_keywords
+from eaglectl.progress import LOADING, OnProgress, notify, report_step
 from eaglectl.results import Conversion, OutputServing
 from eaglectl.target import (
     TargetChoice,
     asking_for,
     choose_target,
     fitting_target,
+    open_target,
     special_tokens,
     weights_folder,
 )
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
-    from eaglectl.run.answering import MeasuredAnswer
+    from eaglectl.conversion.plan import ConversionPlan
+    from eaglectl.run.answering import LoadedReading, MeasuredAnswer, Options
+    from eaglectl.run.job import Stage
+
 
 # the rule on a d2t of zeros
 IDENTITY = "EGL307"
@@ -74,23 +86,27 @@ OnPlan = Callable[[ConversionPlan], None]
 class Prepared(Struct, frozen=True):
     """A source that is opened for a conversion, its target, and the options with what was measured.
 
-    `target_text` is what --target would be given, `complete` makes the commands in a text whole.
+    `choice` is where the target is from, `complete` makes the commands in a text whole. `start` is when it
+    began, by the clock of time.perf_counter.
     """
 
     files: OpenedSource
     target: Target
-    target_text: str | None
+    choice: TargetChoice
     options: ConvertOptions
     complete: Complete
     measured: "tuple[MeasuredAnswer, ...]"
+    start: float
 
     def finished(self, conversion: Conversion, *, is_trusting: bool = False) -> Conversion:
-        """The conversion with whole commands, and with what was measured for it."""
+        """The conversion with whole commands, with what was measured for it, and how long all took."""
+        measure = self.options.measure
         return replace(
             conversion,
             plan=conversion.plan.completed(self.complete),
             measured=self.measured,
-            trust_remote_code=is_trusting or self.options.is_trusting,
+            trust_remote_code=is_trusting or bool(measure and measure.trust_remote_code),
+            seconds=time.perf_counter() - self.start,
         )
 
 
@@ -107,7 +123,7 @@ def prepared(
 
     `needs_target`: the target's weights. Without these, a dry run needs no more than the headers of pickles.
     """
-    original, named = open_folder(source), None
+    start, original, named = time.perf_counter(), open_folder(source), None
     if options.target is not None:
         place = on_disk(options.target) if needs_target else options.target
         named, options = TargetChoice(options.target, place), replace(options, target=place)
@@ -117,15 +133,19 @@ def prepared(
     with opened(original, path_text(out), is_looked_at=is_looked_at) as files:
         choice = named
         if choice is None:  # what the checkpoint names; its config may be fetched where it is needed
-            may_fetch = read_drafter(files.checkpoint, options.answers, Target()).aux.boundaries is None
-            choice = choose_target(files.original, None, needs_weights=needs_target, may_fetch=may_fetch)
+            choice = choose_target(
+                files.original,
+                None,
+                needs_weights=needs_target,
+                may_fetch=read_drafter(files.checkpoint, options.answers, Target()).aux.boundaries is None,
+            )
             choice = fitting_target(choice, files.checkpoint, options.answers)
         target, options = given or choice.known(options.target_name), replace(options, target=choice.place)
         questions = measure_open_questions(files, target, options, on_progress)
         options = options.answered(questions.answers, questions.record)
         complete = completing(source, choice.text, options.answers)
         with asking_for(choice), questions.explaining(), whole_commands(complete):
-            yield Prepared(files, target, choice.text, options, complete, questions.measured)
+            yield Prepared(files, target, choice, options, complete, questions.measured, start)
 
 
 @with_keywords
@@ -143,32 +163,30 @@ def convert(
     `on_plan` is called with the plan before anything is written. Raises UsageError for what only the user
     knows, RefusedError for what cannot be done, UnreadableError for input that cannot be read.
     """
-    start = time.perf_counter()
     with prepared(os.fspath(source), out, options or ConvertOptions(), on_progress) as ready:
         show = on_plan and (lambda plan: on_plan(plan.completed(ready.complete)))
-        made = convert_files(ready.files, ready.target, ready.options, out, show, on_progress)
-    return replace(ready.finished(made), seconds=time.perf_counter() - start)
+        plan = served_plan(ready.files, ready.target, ready.options)
+        return ready.finished(carry_out(ready.files, plan, ready.options, out, show, on_progress))
 
 
-def convert_files(
+def carry_out(
     files: OpenedSource,
-    target: Target,
+    plan: ConversionPlan,
     options: ConvertOptions,
     out: StrPath | None,
     on_plan: OnPlan | None = None,
     on_progress: OnProgress | None = None,
 ) -> Conversion:
-    """The conversion of opened files, written unless it is a dry run."""
-    start = time.perf_counter()
-    plan = served_plan(files, plan_conversion(files, target, options), options)
+    """The conversion of opened files by a plan, written unless it is a dry run."""
     place = Path(out) if out is not None else default_place(files.original, plan.drafter.version)
     check_options(files.original, place, options)
     if on_plan:
         on_plan(plan)
     if options.dry_run:
-        return Conversion(plan, None, files.pickles, time.perf_counter() - start)
-    serving = write_conversion(files, plan, place, options, on_progress)
-    return Conversion(plan, place, files.pickles, time.perf_counter() - start, serving=serving)
+        return Conversion(plan, None, files.pickles, 0.0)
+    return Conversion(
+        plan, place, files.pickles, 0.0, serving=write_conversion(files, plan, place, options, on_progress)
+    )
 
 
 def check_options(original: FolderSource, out: StrPath | None, options: ConvertOptions) -> None:
@@ -202,36 +220,40 @@ def check_options(original: FolderSource, out: StrPath | None, options: ConvertO
 
 def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions) -> ConversionPlan:
     """The plan of a conversion, with a warning for each engine that would not run the output as trained."""
-    drafter = read_drafter(files.checkpoint, options.answers, target)
-    request = options.request
+    drafter, request = read_drafter(files.checkpoint, options.answers, target), options
     if request.pruning and request.pruning.kept is None:
         request = replace(request, pruning=replace(request.pruning, kept=special_tokens(options.target)))
+    others = OtherFiles(selected_tokens_of(files.original, drafter))
     if options.target_rotation is not None:
         if options.target is None:
             raise UsageError("--target-rotation needs the rotated target; pass --target with its weights")
-        rotated = read_checkpoint(open_folder(options.target))
         layout = by_name(options.layout or DEFAULT_LAYOUT).layout
         trained = options.trained_target and read_checkpoint(open_folder(options.trained_target))
-        is_shared = layout is not None and any(ENGINES[name].shares_embedding for name in layout.engines)
         rotation = find_rotation(
-            options.target_rotation, files.checkpoint, drafter, rotated, trained or None, is_shared=is_shared
+            options.target_rotation,
+            files.checkpoint,
+            drafter,
+            read_checkpoint(open_folder(options.target)),
+            trained or None,
+            is_shared=layout is not None and any(ENGINES[name].shares_embedding for name in layout.engines),
         )
-        request = replace(request, rotation=rotation)
+        others = replace(others, rotation=rotation)
     if options.has_target_head:
         if options.target is None:
             raise UsageError(
                 "--materialize-lm-head copies the target's lm_head; pass --target with the target's weights"
             )
-        target_files = read_checkpoint(open_folder(options.target))
-        request = replace(request, head=find_target_matrix(target_files, MATERIALIZE, is_head=True))
-    selected = selected_tokens_of(files.original, drafter)
-    plan = make_plan(files.checkpoint, drafter, request, options.answers, selected)
+        others = replace(
+            others,
+            head=find_target_matrix(read_checkpoint(open_folder(options.target)), MATERIALIZE, is_head=True),
+        )
+    plan = make_plan(files.checkpoint, drafter, request, options.answers, others)
     *_, config = TargetChoice(options.target, options.target).read()
-    numbers = implausible(files.checkpoint, plan.drafter, config)
-    notes = [*plan.notes, *numbers, *_engine_warnings(plan, options.engines)]
+    numbers = plausibility_notes(files.checkpoint, plan.drafter, config)
+    notes = (*plan.notes, *numbers, *_engine_warnings(plan, options.engines))
     if options.link and not files.pickles:
         notes += link_notes(plan, files.checkpoint, options.max_shard_size)
-    return replace(plan, notes=tuple(notes))
+    return replace(plan, notes=notes)
 
 
 def write_conversion(
@@ -246,33 +268,36 @@ def write_conversion(
     The numbers are looked at while they are copied, but with `force_unserved`. Raises RefusedError for an
     output that `validate` would fail.
     """
-    originals = files.pickles or files.checkpoint.weight_files
-    is_linked = options.link and not files.pickles
     judged: list[Judgement] = []
     with ThreadPoolExecutor(1) as pool:
         # rows are looked at beside the target's where its weights are here: none are fetched for that
         *_, config = TargetChoice(options.target, options.target).read()
-        weights = weights_folder(options.target)
-        target = None if weights is None else FolderSource(weights)
-        reading = (
-            None if options.force_unserved else pool.submit(value_errors, files.checkpoint, plan, target)
-        )
+        weights, reading = weights_folder(options.target), None
+        if not options.force_unserved:
+            rows = None if weights is None else FolderSource(weights)
+            reading = pool.submit(value_errors, files.checkpoint, plan, rows)
 
         def check_written(folder: Path) -> None:
-            errors = None if reading is None else reading.result()
-            judged.append(judge_output(folder, plan, errors, config))
+            judged.append(judge_output(folder, plan, None if reading is None else reading.result(), config))
             _check_output(judged[0], files.original_path, options)
 
-        how = WriteOptions(out, options.force, is_linked, options.max_shard_size, check_written)
-        write_plan(plan, files.checkpoint, files.original, originals, how, on_progress)
+        how = WriteOptions(
+            out, options.force, options.link and not files.pickles, options.max_shard_size, check_written
+        )
+        write_plan(
+            plan,
+            files.checkpoint,
+            files.original,
+            files.pickles or files.checkpoint.weight_files,
+            how,
+            on_progress,
+        )
     return output_serving(plan, judged[0], out, options)
 
 
 def _check_output(judgement: Judgement, source: str, options: ConvertOptions) -> None:
     # the tokens that counts choose may well be the first ones
-    faults = [
-        fault for fault in judgement.faults if options.pruning is None or not fault.startswith(IDENTITY)
-    ]
+    faults = [fault for fault in judgement.faults if not (options.pruning and fault.startswith(IDENTITY))]
     if options.force_unserved or not faults:
         return
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -285,11 +310,12 @@ def _check_output(judgement: Judgement, source: str, options: ConvertOptions) ->
     )
 
 
-def served_plan(files: OpenedSource, plan: ConversionPlan, options: ConvertOptions) -> ConversionPlan:
+def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) -> ConversionPlan:
     """The plan, which states in its record the engines asked for that do not run the output as trained.
 
     Raises RefusedError for those without `force_unserved`, with an engine that would.
     """
+    plan = plan_conversion(files, target, options)
     is_start = options.recipe is not None and options.recipe.is_start  # a trainer's, for no engine
     missing = () if is_start else unserved(plan, options.engines, options.layout)
     if not missing:
@@ -342,15 +368,13 @@ def _engine_warnings(plan: ConversionPlan, engines: Sequence[str]) -> Iterator[N
     for text in engines or (layout.engines if layout else ()):
         for verdict in judge_plan(plan, parse_engine(text)):
             if not verdict.outcome.is_served:
-                same = releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), [])
-                same.append(verdict.release)
-    for (engine, outcome, reasons), same in releases.items():
-        if outcome == ServedAs.UNKNOWN and are_stated(reasons, plan.notes):
-            continue
-        span = f"{engine} {same[0]}"
-        if len(same) > 1:
-            span += f" to {same[-1]}"
-        yield Note("warning", span, f"{span}, with this output: {outcome}: {'; '.join(reasons)}")
+                releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), []).append(
+                    verdict.release
+                )
+    for (engine, outcome, reasons), same_releases in releases.items():
+        if outcome != ServedAs.UNKNOWN or not are_stated(reasons, plan.notes):
+            span = f"{engine} {' to '.join(dict.fromkeys((same_releases[0], same_releases[-1])))}"
+            yield Note("warning", span, f"{span}, with this output: {outcome}: {'; '.join(reasons)}")
 
 
 def default_place(original: Source, version: str) -> Path:
@@ -364,3 +388,278 @@ def default_place(original: Source, version: str) -> Path:
         above = (folder.name for folder in original.root.resolve().parents)
         name = next((other for other in above if other and not UNTELLING.fullmatch(other)), name)
     return Path(f"{name}-eagle{version}")
+
+
+ROPE = ("rope_theta", "rope_scaling")
+K = 7  # deep drafts show most of what is fed back
+D2T = (
+    Choice("--source-semantics", "d2t=offset", "token = i + d2t[i]"),
+    Choice("--source-semantics", "d2t=absolute", "token = d2t[i]"),
+)
+
+
+class OpenQuestions(Struct, frozen=True):
+    """What is known of a drafter after measuring what its files leave open.
+
+    `answers` are those that were given and those that were measured, `measured` the result of each question,
+    `gap` why nothing was measured, where something is open. `record` goes into eaglectl.json.
+    """
+
+    answers: Answers
+    measured: "tuple[MeasuredAnswer, ...]" = ()
+    gap: str = ""
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Questions that are raised say what was measured, or why nothing was."""
+        try:
+            yield
+        except OpenFactError as error:
+            ties = [answer.text for answer in self.measured if answer.choice is None]
+            raise OpenFactError(
+                "; ".join(filter(None, [str(error), *ties, self.gap])), error.topic, error.where
+            ) from None
+
+
+def measure_open_questions(
+    files: OpenedSource, target: Target, options: ConvertOptions, on_progress: OnProgress | None = None
+) -> OpenQuestions:
+    """The answers of a conversion and those that measuring adds; none where its `measure` is None.
+
+    What was given is taken as it is. Raises UsageError for prompts that cannot be read or do not fit the
+    target.
+    """
+    answers, gap = options.answers, ""
+    if options.measure is None:
+        return OpenQuestions(answers)
+    drafter = read_drafter(files.checkpoint, replace(answers, assume=False), target)
+    notes = _open_notes(files, drafter, answers)
+    if not notes:
+        return OpenQuestions(answers)
+    try:
+        folder = measurable_target(drafter, notes, options.target)
+        gap = "not measured: "
+        # a dry run has only looked at the headers of pickles
+        is_unread = files.pickles and files.readable is files.original
+        with opened(files.original) if is_unread else nullcontext(files) as whole:
+            return _Pair(whole, target, options, folder, drafter, notes, on_progress).measured(
+                options.measure
+            )
+    except UnreadableError as error:
+        gap += str(error)
+    if answers.assume:  # then no question says why
+        notify(f"usual values are assumed; {gap}")
+    return OpenQuestions(answers, gap=gap)
+
+
+def measured_questions(
+    source: str,
+    target: str | None,
+    answers: Answers,
+    options: MeasureOptions | None,
+    on_progress: OnProgress | None = None,
+) -> OpenQuestions:
+    """The same for a source that is not opened; `options` None: nothing is measured.
+
+    `target` None: the one that the checkpoint names. A drafter that cannot be read is left to who reads it
+    next.
+    """
+    if options is None:
+        return OpenQuestions(answers)
+    try:
+        with opened(open_folder(on_disk(source))) as files:
+            if target is None:
+                target = fitting_target(
+                    choose_target(files.original, None, needs_weights=True), files.checkpoint, answers
+                ).place
+            return measure_open_questions(
+                files,
+                open_target(target),
+                ConvertOptions(target=target, answers=answers, measure=options),
+                on_progress,
+            )
+    except RefusedError:
+        return OpenQuestions(answers)
+
+
+def _open_notes(files: OpenedSource, drafter: Drafter, answers: Answers) -> tuple[Note, ...]:
+    """What is open: questions, doubts with choices, and the meaning of d2t where both fit."""
+    notes = [note for note in drafter.unsettled if note.choices]
+    is_asked = any(note.about == "d2t" for note in notes)
+    if "d2t" in drafter.tensors and not is_asked and not drafter.notes_at("problem"):
+        try:
+            draft_vocabulary(files.checkpoint, drafter, answers, None)
+        except UsageError:
+            notes.append(question("d2t", "d2t fits both as offsets and as absolute ids", "d2t-meaning", D2T))
+        except RefusedError:
+            pass  # the plan says so
+    return _joined(notes)
+
+
+def _joined(notes: Sequence[Note]) -> tuple[Note, ...]:
+    """The notes, those on the two halves of the rope as one question, since one option answers both."""
+    halves = [note for note in notes if note.about in ROPE]
+    others = [note for note in notes if note not in halves]
+    if len(halves) < 2:
+        return (*others, *halves)
+    values = product(*([choice.value.removeprefix("rope=") for choice in note.choices] for note in halves))
+    return (
+        *others,
+        question(
+            "rope",
+            "; ".join(note.why for note in halves),
+            halves[0].topic,
+            [Choice("--source-semantics", f"rope={','.join(pair)}") for pair in values],
+        ),
+    )
+
+
+def measurable_target(drafter: Drafter, notes: tuple[Note, ...], target: str | None) -> Path:
+    """The target's folder. Raises UnreadableError with why measuring cannot answer."""
+    from eaglectl.run.answering import is_measurable
+    from eaglectl.run.process import require_torch
+
+    others = [note.about for note in notes if not is_measurable(note)]
+    activation = drafter.settings["hidden_act"]
+    check(
+        *((True, f"not measured: {problem.text}") for problem in drafter.notes_at("problem")),
+        *((True, f"not measured: drafting shows nothing of {about}, which is open too") for about in others),
+        (drafter.quantisation is not None, "not measured: a quantised drafter is not run here"),
+        (
+            Feature.PARALLEL in drafter.features(),
+            "not measured: it drafts in parallel, and the reference one token after another",
+        ),
+        (
+            activation != "silu",
+            f"not measured: hidden_act is {activation!r}, and drafters are run with SiLU alone here",
+        ),
+        error=UnreadableError,
+    )
+    if (folder := weights_folder(target)) is None:
+        raise UnreadableError("--target with the target's weights would measure it")
+    require_torch("measuring it runs the target and needs")
+    return folder
+
+
+class _Pair(Struct, frozen=True):
+    """A drafter with open questions, and its target in `folder`."""
+
+    files: OpenedSource
+    target: Target
+    options: ConvertOptions
+    folder: Path
+    drafter: Drafter
+    notes: tuple[Note, ...]
+    on_progress: OnProgress | None
+
+    def measured(self, how: MeasureOptions) -> OpenQuestions:
+        from eaglectl.run.answering import measure_answers
+        from eaglectl.run.job import EngineJob, Stage
+        from eaglectl.run.prompts import choose_prompts, digest_prompts, more_prompts
+
+        report_step(self.on_progress, LOADING)
+        chosen, answers = choose_prompts(how.prompts, how.sample, how.seed), self.options.answers
+        spare = more_prompts() if how.prompts is None and how.sample is None else ()
+        with scratch_folder() as scratch:
+            plan = self._first_plan()
+            self._write(plan, scratch / "0")
+            job = EngineJob(
+                scratch / "0",
+                plan.drafter,
+                self.folder,
+                chosen.prompts + spare,
+                k=K,
+                max_tokens=how.max_tokens,
+                device=how.device,
+                trust_remote_code=how.trust_remote_code,
+                ignores_eos=how.ignore_eos,
+                on_progress=self.on_progress,
+            )
+            stage = Stage(job)
+            read = partial(self._loaded, stage=stage, first=plan, scratch=scratch)
+            texts, stage.texts = stage.texts, stage.texts[: len(chosen.prompts)]
+            results = measure_answers(stage, self.notes, read)
+            needed = [result.prompts_needed for result in results if result.prompts_needed is not None]
+            if spare and needed and min(needed) <= len(texts):  # a tie that so many prompts may break
+                report_step(self.on_progress, f"{len(stage.texts)} prompts leave a tie, running {len(texts)}")
+                chosen, stage.texts = replace(chosen, prompts=chosen.prompts + spare), texts
+                results = measure_answers(stage, self.notes, read)
+        for result in results:
+            if result.choice is not None:
+                answers = answers.choosing(result.choice, Origin("measured", result.evidence))
+        prompts, digest = len(chosen.prompts), digest_prompts(chosen.prompts)
+        common = {
+            "prompts": {"name": chosen.file or "built-in", "sha256": digest, "count": prompts},
+            "target": self.target.name or self.target.repo or self.folder.name,
+            "k": K,
+            "eaglectl": eaglectl.__version__,
+        }
+        # ties too
+        return OpenQuestions(
+            answers,
+            results,
+            record={"measured": [result.record | common for result in results]} if results else {},
+        )
+
+    def _plan(self, choices: "Options") -> ConversionPlan:
+        given, checkpoint = self.options, self.files.checkpoint
+        answers = reduce(Answers.choosing, choices, replace(given.answers, assume=False))
+        wanted = ConversionRequest(drop=given.drop, rope_style=given.rope_style, fixes=given.fixes)
+        drafter = read_drafter(checkpoint, answers, self.target)
+        return make_plan(
+            checkpoint, drafter, wanted, answers, OtherFiles(selected_tokens_of(self.files.original, drafter))
+        )
+
+    def _write(self, plan: ConversionPlan, place: Path) -> None:
+        files = self.files
+        originals, how = (
+            files.pickles or files.checkpoint.weight_files,
+            WriteOptions(place, link=not files.pickles),
+        )
+        write_plan(plan, files.checkpoint, files.original, originals, how)
+
+    def _loaded(
+        self, choices: "Options", stage: "Stage", first: ConversionPlan, scratch: Path
+    ) -> "LoadedReading | None":
+        """The reading with these choices, made ready to run; None where the files do not fit them.
+
+        One whose tensors are written as those of the `first` shares its weights.
+        """
+        from eaglectl.reference.model import DraftModel, load_drafter
+
+        try:
+            plan = self._plan(choices)
+        except (UsageError, RefusedError):
+            return None
+        drafter, own = plan.drafter, stage.drafter
+
+        def load() -> DraftModel:
+            if plan.steps == first.steps:
+                return DraftModel(
+                    own.weights, drafter.dims, drafter.norms, drafter.rope, own.eps, drafter.windows
+                )
+            place = scratch / str(sum(1 for _ in scratch.iterdir()))
+            self._write(plan, place)
+            return load_drafter(place, drafter, dtype=stage.dtype, device=stage.device)
+
+        assert drafter.aux.boundaries is not None
+        return drafter.aux.boundaries, load
+
+    def _first_plan(self) -> ConversionPlan:
+        """The plan of the first reading that the files fit. Raises UnreadableError where there is none.
+
+        A search of layers begins at the default, or at as many evenly spread ones.
+        """
+        from eaglectl.run.answering import first_choices
+
+        depth, count, refusal = self.target.depth or 0, self.drafter.dims.aux, ""
+        layers = (by_name(self.drafter.producer).training_default or TRAINING_DEFAULT).at(depth)
+        if len(set(layers)) != count or list(layers) != sorted(layers) or layers[0] < 0:
+            layers = tuple(round(depth * (place + 1) / (count + 1)) for place in range(count))
+        for choices in product(*(first_choices(note, layers) for note in self.notes)):
+            try:
+                return self._plan(choices)
+            except (UsageError, RefusedError) as error:
+                refusal = str(error)
+        raise UnreadableError(refusal)

@@ -1,16 +1,15 @@
 """What a checkpoint is."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, overload
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
-import msgspec
 from msgspec.structs import replace
 
 from eaglectl.base import Results
 from eaglectl.drafter.drafter import Drafter, Note
-from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.registry import (
     ENGINES,
     EngineRequest,
@@ -21,33 +20,43 @@ from eaglectl.engines.registry import (
     launch_commands,
     parse_engine,
 )
-from eaglectl.engines.targets import notes_on_pair
-from eaglectl.files.checkpoint import Checkpoint, history, read_checkpoint
+from eaglectl.errors import EaglectlError, UsageError, check
+from eaglectl.files.checkpoint import Checkpoint, hub_name, on_disk, open_source, read_checkpoint
+from eaglectl.files.files import is_folder
 from eaglectl.files.layout import CONFIG, INDEX, STATE, STATE_CONFIG, config_name
-from eaglectl.files.opening import hub_name, open_source
-from eaglectl.files.source import FolderSource
+from eaglectl.files.source import FolderSource, is_repo_name
 from eaglectl.formats.commands import command, completing
+from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.judgement import judge_drafter
+from eaglectl.judge.judgement import GivenTarget, Subject, judge_drafter
 from eaglectl.judge.outputs import notes_of
-from eaglectl.judge.rules import rules
-from eaglectl.judge.subject import GivenTarget, Subject
-from eaglectl.keywords import StrPath, with_keywords
-from eaglectl.operations.copies import pickles_copied
-from eaglectl.operations.covering import cover_given
-from eaglectl.operations.options import InspectOptions
-from eaglectl.operations.several import SeveralResults, run_all
+from eaglectl.judge.rule import rules
+from eaglectl.operations.options import ConvertOptions, InspectOptions
+from eaglectl.operations.sources import pickles_copied, run_all
+from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress
 from eaglectl.results import FailedSource, Inspection
+from eaglectl.run.coverage import (
+    TEXTS,
+    Coverage,
+    TokenText,
+    counts_text,
+    coverage_of_counts,
+    measure_coverage,
+    pruned_from,
+    script_of,
+)
+from eaglectl.shell import as_path
 from eaglectl.target import (
     TargetChoice,
     choose_target,
     fitting_target,
+    weights_folder,
     with_places_looked_at,
 )
 
-# of several sources, how many at the same time
-JOBS = 8
+if TYPE_CHECKING:
+    from eaglectl.files.hub import HubSource
 
 
 @overload
@@ -72,10 +81,7 @@ def inspect(
     if isinstance(source, str | os.PathLike):
         return inspect_files(os.fspath(source), chosen)
     names = [os.fspath(each) for each in source]
-    results: SeveralResults[Inspection | FailedSource] = run_all(
-        names, lambda name: inspect(name, chosen), lambda failure: failure, jobs=JOBS
-    )
-    return Results(results.reports)
+    return Results(run_all(names, lambda name: inspect(name, chosen), lambda failure: failure)[0])
 
 
 def inspect_files(
@@ -111,16 +117,17 @@ def inspect_files(
     verdicts = {(each.engine, each.release): each.completed(complete) for each in judgement.releases}
     shown = [verdicts[place] for request in shown_requests for place in request.places]
     commands = _launch_commands(source, checkpoint, drafter, choice)
+    nested = {"eagle_config": None} if "speculators_model_type" in subject.config else {}
     return Inspection(
         checkpoint.source.label,
         drafter,
         checkpoint,
-        _readings(subject),
+        tuple(aux_readings({**subject.flat, **nested}, drafter.target).values()),
         tuple(shown),
         tuple(verdicts[place] for request in requests for place in request.places),
         as_served(commands, shown, is_sound=not judgement.errors),
-        command("convert", source, target=choice.text, answers=answers),
-        opened.uncompared(_read_files(checkpoint)) if isinstance(opened, FolderSource) else opened.unchecked,
+        *_commands_after(source, options, choice.text),
+        _uncompared(opened, checkpoint),
         target.words,
         target.digest,
         tuple(finding.completed(complete) for finding in judgement.findings),
@@ -128,17 +135,21 @@ def inspect_files(
     )
 
 
-def _readings(subject: Subject) -> tuple[CapturedLayers, ...]:
-    """Which aux layers each engine reads."""
-    is_nested = "speculators_model_type" in subject.config
-    flat = {**subject.flat, "eagle_config": None} if is_nested else subject.flat
-    return tuple(aux_readings(flat, subject.drafter.target).values())
+def _commands_after(source: str, options: InspectOptions, target: str | None) -> tuple[str, str]:
+    """What converts the source, and what validates it for the engines that were asked for."""
+    engines, answers = map("--engine={}".format, options.engines), options.answers
+    return (
+        command("convert", source, target=target, answers=answers),
+        command("validate", source, *engines, target=target, answers=answers),
+    )
 
 
-def _read_files(checkpoint: Checkpoint) -> tuple[str, ...]:
+def _uncompared(opened: "FolderSource | HubSource", checkpoint: Checkpoint) -> tuple[str, ...]:
+    if not isinstance(opened, FolderSource):
+        return opened.unchecked
     names = checkpoint.source.names()
     beside = {config_name(names) or CONFIG, INDEX, *checkpoint.sidecars} & set(names)
-    return (*checkpoint.weight_files, *beside)
+    return opened.uncompared((*checkpoint.weight_files, *beside))
 
 
 def _launch_commands(
@@ -157,7 +168,7 @@ def _launch_commands(
 
 
 def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> Iterator[Note]:
-    """The notes of reading, questions with where a target was looked for, and those on serving the pair."""
+    """The notes of reading, questions with where a target was looked for, and that of a state of training."""
     for note in drafter.notes:
         text = with_places_looked_at(note.text, choice) if note.level == "question" else note.text
         yield replace(note, text=text)
@@ -169,28 +180,6 @@ def _notes(checkpoint: Checkpoint, drafter: Drafter, choice: TargetChoice) -> It
         yield Note(
             "note", "files", f"{STATE} is {state}, read with {STATE_CONFIG}; engines load what convert makes"
         )
-    # of serving such a drafter, or such a target, in parallel or with structured output
-    for name, engine in ENGINES.items():
-        for known in notes_on_pair(name, engine.releases[-1], drafter):
-            yield Note("note", engine.title, f"{engine.title}, {known.text} ({known.source})")
-    # no file of a target states its massive tokens, and nothing is run here
-    for entry in history(checkpoint.record):
-        match entry:
-            case {"upgrade": {"calibration": {"massive": {"tokens": int(count)} as stated}}} if count:
-                if text := _massive_words(stated, drafter.aux.boundaries or ()):
-                    yield Note("note", "target", f"{text} (as calibrate saw them)")
-                return
-
-
-def _massive_words(stated: Mapping[str, Any], boundaries: tuple[int, ...]) -> str:
-    """What a record states of massive tokens; empty where it states no such thing of these boundaries."""
-    from eaglectl.conversion.upgrade import MassiveTokens
-
-    try:
-        massive = msgspec.convert(stated, MassiveTokens)
-    except msgspec.ValidationError:
-        return ""
-    return massive.described(boundaries) if len(massive.channels) == len(boundaries) else ""
 
 
 def _shown_releases() -> Iterator[EngineRequest]:
@@ -200,3 +189,106 @@ def _shown_releases() -> Iterator[EngineRequest]:
         installed = [release for request in default if request.engine == name for release in request.releases]
         releases = tuple(dict.fromkeys([*installed, engine.releases[-1]]))
         yield every_release(name) if engine.is_shown_whole else EngineRequest(name, releases)
+
+
+# draft tokens in a round, as of `smoke`
+K = 3
+# what commands that are printed write
+COUNTS = "counts.txt"
+OUT = ("--write-token-counts", COUNTS)
+
+
+def cover_given(
+    checkpoint: Checkpoint, drafter: Drafter, options: InspectOptions, source: str, target: str | None
+) -> Coverage | None:
+    """Coverage of the texts or counts that the options name; None where they name none.
+
+    Raises UsageError for options that do not fit, UnreadableError where the tokenizer cannot be loaded,
+    RefusedError for a drafter whose draft vocabulary cannot be read.
+    """
+    prompts, counts, out = options.prompts, options.token_counts, options.write_token_counts
+    check(
+        (prompts is not None and counts is not None, "--prompts or --token-counts: give one of them"),
+        (out is not None and prompts is None, "--write-token-counts counts --prompts; give those too"),
+    )
+    if prompts is None and counts is None:
+        return None
+    from eaglectl.conversion.readings import draft_vocabulary, read_counts
+    from eaglectl.report.output_files import parse_new, write_new
+
+    vocabulary: Collection[int] = range(drafter.dims.vocab)
+    if drafter.has_reduced_vocabulary:
+        vocabulary = frozenset(draft_vocabulary(checkpoint, drafter, options.answers, None).targets)
+    counting = None
+    if counts is not None:
+        coverage = coverage_of_counts(read_counts(Path(counts), drafter.dims.vocab).by_token, vocabulary, K)
+    else:
+        texts, path = list(_texts(str(prompts), target)), parse_new("--write-token-counts", out)
+        if (measured := measure_coverage(texts, vocabulary, K, TEXTS)) is None:
+            raise UsageError("--prompts: its texts have one token each; give longer ones")
+        coverage = measured
+        if path is not None:
+            write_new("--write-token-counts", path, counts_text(texts))
+        else:
+            words = ["--prompts", as_path(str(prompts)), *OUT]
+            counting = command("inspect", source, *words, target=options.target, answers=options.answers)
+    coverage = replace(coverage, wider=pruned_from(checkpoint.record))
+    return with_commands(coverage, source, options.target, options.answers, counting, counts or out or COUNTS)
+
+
+def with_commands(
+    coverage: Coverage,
+    source: str,
+    target: str | None,
+    answers: Answers,
+    counting: str | None,
+    counts: str = COUNTS,
+) -> Coverage:
+    """The coverage with the commands that make a low one higher: `counting` writes `counts`, which prune."""
+    if not coverage.holds_down:
+        return coverage
+    commands = [counting] if counting else []
+    words = ["--draft-vocab", str(coverage.size), "--token-counts", as_path(counts)]
+    if is_of_target := _is_of_target(source, target, answers):
+        words = ["--materialize-lm-head", *words]
+        commands.append(command("convert", source, *words, target=target, answers=answers))
+    elif coverage.wider:  # on the Hub, or beside the source
+        name, beside = coverage.wider[0], Path(source).resolve().parent / coverage.wider[0]
+        if is_repo_name(name) or is_folder(beside):
+            place = name if is_repo_name(name) else str(beside)
+            commands.append(command("convert", place, *words, target=target))
+    return replace(coverage, commands=tuple(commands), is_of_target=is_of_target)
+
+
+def _is_of_target(source: str, target: str | None, answers: Answers) -> bool:
+    if target is None or weights_folder(target) is None:
+        return False
+    from eaglectl.operations.converting import convert  # late: it inspects
+
+    options = ConvertOptions(target=target, answers=answers, has_target_head=True, dry_run=True, measure=None)
+    with suppress(EaglectlError):
+        convert(source, None, options)
+        return True
+    return False
+
+
+def _texts(prompts: str, target: str | None) -> Iterator[TokenText]:
+    """The prompts as tokens: texts and the contents of messages by themselves, without a chat template."""
+    from eaglectl.run.process import require_torch
+    from eaglectl.run.prompts import choose_prompts
+
+    if target is None:
+        raise UsageError(
+            "--prompts: their tokens are those of the target's tokenizer; pass --target with its folder"
+        )
+    every = choose_prompts(prompts).prompts
+    require_torch("--prompts of inspect needs")
+    from eaglectl.reference.target import load_tokenizer
+
+    place = Path(on_disk(target, has_weights=False))
+    tokenizer: Any = load_tokenizer(place if is_folder(place) else place.parent)
+    for prompt in every:
+        contents = [message.get("content") for message in prompt.messages]
+        text = "\n".join([prompt.text, *filter(None, contents)]).strip("\n")
+        tokens = prompt.token_ids or tokenizer(text, add_special_tokens=False)["input_ids"]
+        yield TokenText(prompt.set, tuple(tokens), script_of(text or tokenizer.decode(tokens)))

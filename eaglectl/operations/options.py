@@ -4,27 +4,20 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from msgspec import field
 from msgspec.structs import replace
 
-from eaglectl.conversion.request import (
-    FC_NORM_MODES,
-    REWRITING,
-    ConversionRequest,
-    Pruning,
-    UpgradeRecipe,
-    parse_reading,
-)
+from eaglectl.conversion.plan import FC_NORM_MODES, WRITING, ConversionRequest
 from eaglectl.formats.format import Answers
 from eaglectl.judge.rule import Policy, Severity
-from eaglectl.options import ANSWERS, ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options
+from eaglectl.options import ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options
 
 if TYPE_CHECKING:
     from eaglectl.engines.registry import EngineRequest
-    from eaglectl.run.prompts import Prompt
 
+PassedTo = TypeVar("PassedTo", bound=Options)
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 # engines that run here where they are installed
 INSTALLED = ("vllm", "sglang")
@@ -35,7 +28,6 @@ NUMBERS = f"different whole numbers from 1 to {MOST_NUMBER} in rising order, lik
 # groups of --help
 ADVANCED = "Advanced"
 RUN = "The run of the target"
-WRITING = "Writing"
 UPGRADE = "EAGLE-3 as 3.1 (with --to 3.1)"
 
 PROMPTS = Option(
@@ -49,9 +41,8 @@ TRUST = Option("Let the target's own code run (auto_map in its files). Never don
 K = Option("Draft tokens in a round.", "-k, --num-speculative-tokens", group=ADVANCED)
 
 
-def read_arguments(texts: Sequence[str]) -> Mapping[str, Any]:
-    """The arguments of an engine in texts KEY=VALUE. Raises UsageError."""
-    from eaglectl.run.engine_arguments import parse_engine_arguments  # late: few commands have them
+def _read_arguments(texts: Sequence[str]) -> Mapping[str, Any]:
+    from eaglectl.run.installed import parse_engine_arguments  # late: few commands have them
 
     return parse_engine_arguments(texts)
 
@@ -67,38 +58,21 @@ ENGINE_ARGUMENTS = Option(
     "--engine-arg",
     value="KEY=VALUE",
     group=ADVANCED,
-    read=read_arguments,
+    read=_read_arguments,
 )
 TENSOR_PARALLEL = Option("GPUs that vLLM or SGLang spreads the target over.", group=ADVANCED)
 MEASURE = Option(
     "Measure on the target, where its weights are here, what the file leaves open.",
     "--measure/--no-measure",
 )
-DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
-def read_dtype(text: str) -> str:
-    """The name of a dtype in safetensors, which may be given itself. Raises ValueError."""
-    if text not in DTYPES and text not in DTYPES.values():
-        raise ValueError("bfloat16, float16 or float32")
-    return DTYPES.get(text, text)
-
-
-def read_size(text: str) -> int:
-    """The bytes of a size like 2GB. Raises ValueError."""
+def _read_size(text: str) -> int:
     match = SIZE.fullmatch(text.strip())
     size = float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " ") if match else 0.0
     if not 1 <= size < math.inf:
         raise ValueError("a size like 500MB or 2GB")
     return int(size)
-
-
-def read_boundaries(text: str) -> tuple[int, ...]:
-    """Different boundaries with commas between them. Raises ValueError."""
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts) or len({*map(int, parts)}) != len(parts):
-        raise ValueError("different boundaries like 2,4,5")
-    return tuple(map(int, parts))
 
 
 def is_rising(numbers: Sequence[int]) -> bool:
@@ -113,15 +87,6 @@ def read_numbers(text: str) -> tuple[int, ...]:
     if len(numbers) < len(parts) or not is_rising(numbers):
         raise ValueError(NUMBERS)
     return numbers
-
-
-def read_chain(text: str) -> int | tuple[int, ...]:
-    """The number of draft tokens in a round, or several with commas between them. Raises ValueError."""
-    if "," in text:
-        return read_numbers(text)
-    if not NUMBER.fullmatch(text):
-        raise ValueError("a whole number, or with --speed several like 1,3,5,")
-    return int(text)
 
 
 SPEED = Option(
@@ -219,10 +184,6 @@ class ValidateOptions(Options, frozen=True):
     ] = None
     headers_only: Annotated[bool, Option("Read no tensor data.")] = False
     answers: Answers = field(default_factory=Answers)
-    jobs: Annotated[
-        int,
-        Option("Checkpoints judged at the same time; of one, threads that read weights.", least=1, most=64),
-    ] = 1
     skip_others: Annotated[
         bool,
         Option(
@@ -245,7 +206,7 @@ class ValidateOptions(Options, frozen=True):
 
     def read_policy(self) -> Policy:
         """The policy, read from its file where `policy` is a path. Raises UsageError."""
-        from eaglectl.judge.policy_file import read_policy  # late, as all rules are
+        from eaglectl.judge.rule import read_policy  # late, as all rules are
 
         return read_policy(self.policy) if isinstance(self.policy, str) else self.policy or Policy()
 
@@ -278,88 +239,12 @@ class MeasureOptions(Options, frozen=True):
     trust_remote_code: Annotated[bool, replace(TRUST, group=RUN)] = False
 
 
-class ConvertOptions(Options, frozen=True):
+class ConvertOptions(ConversionRequest, frozen=True):
     """What `convert` writes, what is known of the source, and how files are written.
 
     `measure`: how open questions are measured where the target's weights are here; None: they are asked.
-    `recipe` has what was measured for 3.1; `record` is added to eaglectl.json.
     """
 
-    layout: Annotated[
-        str | None,
-        Option(
-            "The layout: vllm (the default, which the most engines accept), sglang, llama.cpp, speculators,"
-            " eagle, or a trainer's. An engine's is refused where none of its releases runs the output as"
-            " trained.",
-            "--for",
-            value="LAYOUT",
-            complete="layouts",
-        ),
-    ] = None
-    version: Annotated[
-        str | None,
-        Option(
-            "EAGLE version: 3 or 3.1. Left out, the version stays.",
-            "--to",
-            value="3|3.1",
-            choices=("3", "3.1"),
-        ),
-    ] = None
-    engines: Annotated[tuple[str, ...], ENGINE] = ()
-    drop: Annotated[
-        tuple[str, ...],
-        Option(
-            "A tensor without a place in a drafter that may be left behind.", value="TENSOR", group=ANSWERS
-        ),
-    ] = ()
-    dtype: Annotated[
-        str | None,
-        Option(
-            "Cast float tensors: bfloat16, float16 or float32. Never done unasked.",
-            value="bfloat16|float16|float32",
-            group=WRITING,
-            read=read_dtype,
-        ),
-    ] = None
-    recipe: UpgradeRecipe | None = None
-    record: Mapping[str, Any] = field(default_factory=dict)
-    rope_style: Annotated[
-        str | None,
-        Option(
-            "interleaved: reorder an MLA drafter's rotary rows that are paired by halves.",
-            value="interleaved",
-            group=REWRITING,
-        ),
-    ] = None
-    has_query_lora: Annotated[
-        bool,
-        Option(
-            "Write an MLA drafter's q_proj as q_a_proj and q_b_proj; nearly exact.",
-            "--mla-query-lora",
-            group=REWRITING,
-        ),
-    ] = False
-    pruning: Pruning | None = None
-    has_target_head: Annotated[
-        bool,
-        Option(
-            "Give a drafter without an lm_head, or with some rows of the target's, the target's (--target"
-            " with weights).",
-            "--materialize-lm-head",
-            group=REWRITING,
-        ),
-    ] = False
-    fixes: Annotated[
-        tuple[tuple[str, str], ...],
-        Option(
-            "Repair tensors stored other than named, as `smoke --probe sensitivity` prints: KEY=VALUE.",
-            "--fix-reading",
-            value="KEY=VALUE",
-            group=REWRITING,
-            read=parse_reading,
-            complete="readings",
-        ),
-    ] = ()
     force_unserved: Annotated[
         bool,
         Option(
@@ -414,32 +299,10 @@ class ConvertOptions(Options, frozen=True):
             "Split the weights into files of at most this, like 2GB.",
             value="SIZE",
             group=WRITING,
-            read=read_size,
+            read=_read_size,
         ),
     ] = None
     measure: Annotated[MeasureOptions | None, MEASURE] = field(default_factory=MeasureOptions)
-
-    @property
-    def request(self) -> ConversionRequest:
-        """What is to be written, but for what is read of other targets."""
-        return ConversionRequest(
-            layout=self.layout,
-            version=self.version,
-            engines=self.engines,
-            drop=self.drop,
-            dtype=self.dtype,
-            recipe=self.recipe,
-            record=self.record,
-            rope_style=self.rope_style,
-            has_query_lora=self.has_query_lora,
-            pruning=self.pruning,
-            fixes=self.fixes,
-        )
-
-    @property
-    def is_trusting(self) -> bool:
-        """Whether the target's own code may run, where it is measured."""
-        return self.measure is not None and self.measure.trust_remote_code
 
     def answered(self, answers: Answers, record: Mapping[str, Any]) -> "ConvertOptions":
         """The same with answers, and their evidence for eaglectl.json."""
@@ -496,12 +359,6 @@ class UpgradeOptions(MeasureOptions, frozen=True):
         """Whether the gate runs."""
         return self.has_gate and not self.is_start
 
-    def read_prompts(self) -> "tuple[Prompt, ...]":
-        """The prompts in the file, or the built-in ones."""
-        from eaglectl.run.prompts import choose_prompts
-
-        return choose_prompts(self.prompts, self.sample, self.seed).prompts
-
 
 class RunOptions(Options, frozen=True):
     """How a target is run, and what is known of the drafter that is run with it."""
@@ -515,24 +372,21 @@ class RunOptions(Options, frozen=True):
     trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
     answers: Answers = field(default_factory=Answers)
 
+    def passed_to(self, record: type[PassedTo], **changed: Any) -> PassedTo:
+        """The options of another command, from those of the same name here but for the `changed` ones."""
+        shared = {*self.__struct_fields__} & {*record.__struct_fields__} - changed.keys()
+        return record(**{name: getattr(self, name) for name in shared}, **changed)
+
 
 class DraftOptions(RunOptions, frozen=True):
     """How a drafter is run with its target."""
 
-    like: Annotated[
-        str | None,
-        Option(
-            "The run of a published figure: its prompts, draft tokens, temperature, tokens and seed:"
-            " vllm-mt-bench.",
-            value="PRESET",
-        ),
-    ] = None
     max_tokens: Annotated[int, Option("New tokens for each prompt.")] = 64
     temperature: Annotated[float, Option("0 is greedy.", group=ADVANCED)] = 0.0
 
 
 class CalibrateOptions(RunOptions, frozen=True):
-    """Options of `calibrate`. Where `states` is given, nothing is run but the drafter."""
+    """Options of `calibrate`."""
 
     prompts: Annotated[str | None, PROMPTS] = None
     seed: Annotated[int, replace(SEED, group=ADVANCED)] = 0
@@ -555,30 +409,12 @@ class CalibrateOptions(RunOptions, frozen=True):
     ] = 1800.0
     engine_arguments: Annotated[Mapping[str, Any], ENGINE_ARGUMENTS] = field(default_factory=dict)
     force: Annotated[bool, Option("Replace an existing folder at OUT.")] = False
-    states: Annotated[
-        str | None,
-        Option(
-            "Hidden states that a trainer has on disk, in the place of a run.",
-            value="DIR",
-            group="A trainer's states",
-            complete="folders",
-        ),
-    ] = None
-    states_layers: Annotated[
-        tuple[int, ...] | None,
-        Option(
-            "The boundaries that --states holds, in its order: 2,4,5.",
-            value="2,4,5",
-            group="A trainer's states",
-            read=read_boundaries,
-        ),
-    ] = None
     measure: Annotated[bool, MEASURE] = True
 
     @property
     def measuring(self) -> MeasureOptions | None:
-        """How open questions are measured; None where nothing is run."""
-        if not self.measure or self.states is not None:
+        """How open questions are measured; None where they are not."""
+        if not self.measure:
             return None
         return MeasureOptions(
             self.prompts,
@@ -603,11 +439,8 @@ class SmokeOptions(DraftOptions, frozen=True):
             complete="runners",
         ),
     ] = "auto"
-    k: Annotated[int | tuple[int, ...], replace(K, value="N", group="", read=read_chain)] = 3
-    speed: Annotated[
-        tuple[int, ...] | None,
-        replace(SPEED, help=f"{SPEED.help} -k may be several, 1,3,5: the fastest is named."),
-    ] = None
+    k: Annotated[int, replace(K, group="")] = 3
+    speed: Annotated[tuple[int, ...] | None, SPEED] = None
     prompts: Annotated[
         str | None,
         Option(
@@ -678,11 +511,6 @@ class SmokeOptions(DraftOptions, frozen=True):
         """Whether a server has to be compared with files, so that not being able to is no note."""
         return self.against is not None or self.compare_files is True
 
-    @property
-    def chains(self) -> tuple[int, ...]:
-        """The numbers of draft tokens in a round, in rising order; acceptance is of the last of them."""
-        return self.k if isinstance(self.k, tuple) else (self.k,)
-
 
 class DiagnoseOptions(DraftOptions, frozen=True):
     """Options of `diagnose`."""
@@ -716,20 +544,11 @@ class DiagnoseOptions(DraftOptions, frozen=True):
     @property
     def measuring(self) -> MeasureOptions | None:
         """How open questions are measured; None: they are not."""
-        if not self.measure:
-            return None
-        return MeasureOptions(
-            self.prompts,
-            self.sample,
-            self.seed,
-            self.device,
-            self.max_tokens,
-            trust_remote_code=self.trust_remote_code,
-        )
+        return self.passed_to(MeasureOptions) if self.measure else None
 
 
 class ReadyOptions(DraftOptions, frozen=True):
-    """Options of `ready`. A preset sets prompts, `k`, `temperature` and `max_tokens`."""
+    """Options of `ready`."""
 
     engines: Annotated[
         tuple[str, ...],
@@ -761,18 +580,9 @@ class ReadyOptions(DraftOptions, frozen=True):
         ),
     ] = None
     k: Annotated[int, K] = 3
-    speed: Annotated[tuple[int, ...] | None, replace(SPEED, group=ADVANCED)] = None
     tensor_parallel_size: Annotated[int, TENSOR_PARALLEL] = 1
     engine_arguments: Annotated[Mapping[str, Any], ENGINE_ARGUMENTS] = field(default_factory=dict)
     measure: Annotated[bool, MEASURE] = True
-    reuse: Annotated[
-        bool,
-        Option(
-            "Take what an earlier call measured with the same files, options and releases.",
-            "--reuse/--no-reuse",
-            group=ADVANCED,
-        ),
-    ] = True
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -794,20 +604,11 @@ class ReadyOptions(DraftOptions, frozen=True):
 
         What is for installed engines alone, the reference and servers are not given.
         """
-        is_installed = engine in INSTALLED
-        return SmokeOptions(
+        is_installed, is_remote = engine in INSTALLED, is_server(engine)
+        return self.passed_to(
+            SmokeOptions,
             run_in=engine,
-            device=self.device,
-            k=self.k,
-            speed=self.speed if engine in TIMED or is_server(engine) else None,
-            prompts=self.prompts,
-            like=self.like,
-            sample=self.sample,
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            seed=self.seed,
-            timeout=self.timeout,
-            trust_remote_code=self.trust_remote_code and not is_server(engine),
+            trust_remote_code=self.trust_remote_code and not is_remote,
             tensor_parallel_size=self.tensor_parallel_size if is_installed else 1,
             engine_arguments=self.engine_arguments if is_installed else {},
             answers=answers,

@@ -1,6 +1,7 @@
-"""`smoke`: a drafter run against its target."""
+"""`smoke`: a drafter run against its target. `diagnose`: why its acceptance is low."""
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -13,24 +14,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.conversion.vocabulary import draft_vocabulary, marked_tokens
+from eaglectl import shell
+from eaglectl.conversion.plan import parse_reading
+from eaglectl.conversion.readings import draft_vocabulary, marked_tokens
 from eaglectl.drafter.drafter import Drafter
+from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D
 from eaglectl.engines.engine import NetworkReading
-from eaglectl.engines.registry import ENGINES
+from eaglectl.engines.registry import ENGINES, installed_release, parse_engine
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
-from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
 from eaglectl.files.files import is_folder
-from eaglectl.files.opening import on_disk, open_folder
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource
+from eaglectl.files.target_files import read_target_config, text_part
+from eaglectl.formats.catalogue import layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.keywords import StrPath, path_text, with_keywords
-from eaglectl.operations.converting import convert
-from eaglectl.operations.copies import opened
-from eaglectl.operations.covering import OUT, with_commands
-from eaglectl.operations.inspecting import inspect
+from eaglectl.judge.rule import Policy
+from eaglectl.operations.converting import convert, measured_questions
+from eaglectl.operations.inspecting import OUT, inspect, with_commands
 from eaglectl.operations.options import (
     INSTALLED,
     NUMBERS,
@@ -39,33 +42,42 @@ from eaglectl.operations.options import (
     DiagnoseOptions,
     ReadyOptions,
     SmokeOptions,
+    ValidateOptions,
     is_rising,
     is_server,
 )
-from eaglectl.options import options_of
-from eaglectl.progress import LOADING, OnProgress, report_step
+from eaglectl.operations.sources import opened
+from eaglectl.operations.validating import validate
+from eaglectl.options import StrPath, path_text, with_keywords
+from eaglectl.progress import LOADING, OnProgress, StagedWork, report_step
 from eaglectl.report.output_files import parse_new, write_new
-from eaglectl.run.answering import LayerSearch, search_layers
+from eaglectl.run.answering import TRYING, search_layers
 from eaglectl.run.coverage import TokenText, counts_text
-from eaglectl.run.engine_arguments import check_engine_arguments
+from eaglectl.run.diagnosis import CAUSES, CONTRADICTION, Evidence, find_cause
+from eaglectl.run.installed import check_engine_arguments, measure_speed, run_installed
 from eaglectl.run.installed import load_only as load
-from eaglectl.run.installed import run_installed
-from eaglectl.run.job import EngineJob, EngineRun
+from eaglectl.run.job import (
+    EngineJob,
+    EngineRun,
+    has_chat_template,
+    run_reference,
+    share_loaded_targets,
+    tokenizer_of,
+)
 from eaglectl.run.probes import Variant, probe_drift, probe_sensitivity
 from eaglectl.run.process import SGLANG, VLLM, has_torch, require_torch
 from eaglectl.run.prompts import Prompt, choose_prompts
-from eaglectl.run.published import Published, Settings, preset, published_for
 from eaglectl.run.report import (
     MAX_REGRESSION,
+    Published,
     SmokeReport,
     compare_drafters,
     compare_positions,
     make_report,
     match_server,
+    published_for,
     with_variants,
 )
-from eaglectl.run.speed import measure_speed
-from eaglectl.run.stage import run_reference
 from eaglectl.shell import as_path
 from eaglectl.target import (
     check_timeout,
@@ -80,7 +92,6 @@ from eaglectl.verdicts import MatchEnding
 COUNTS = "--write-token-counts"
 # bytes of a target that runs beside a server unasked
 SMALL_TARGET = 4 << 30
-CPU_SKIPPED = "this ran on a CPU, which is no measure of serving; smoke --speed times a CPU all the same"
 RunOptions = TypeVar("RunOptions", SmokeOptions, DiagnoseOptions, ReadyOptions)
 RUNNERS: Mapping[str, Callable[[EngineJob], EngineRun]] = {
     "vllm": partial(run_installed, VLLM),
@@ -90,6 +101,7 @@ RUNNERS: Mapping[str, Callable[[EngineJob], EngineRun]] = {
 
 
 @with_keywords
+@share_loaded_targets()
 def smoke(
     source: StrPath,
     target: StrPath | None = None,
@@ -107,15 +119,15 @@ def smoke(
     source, target, options = os.fspath(source), path_text(target), options or SmokeOptions()
     report = smoke_drafts(source, target, options, on_progress)
     if report.run.engine == "server":
-        return compare_files(report, source, target, as_preset(options), on_progress)
-    if report.run.engine != "reference":
-        return report
-    judged = inspect(source, target=target, answers=options.answers)
-    latest = {verdict.engine: verdict for verdict in judged.verdicts}
-    wrong = [verdict for verdict in latest.values() if verdict.outcome.is_known_wrong]
+        return compare_files(report, source, target, options, on_progress)
+    wrong = []
+    if report.run.engine == "reference":
+        judged = inspect(source, target=target, answers=options.answers)
+        latest = {verdict.engine: verdict for verdict in judged.verdicts}
+        # of these the reference's figure says nothing
+        wrong = [verdict for verdict in latest.values() if verdict.outcome.is_known_wrong]
     if not wrong:
         return report
-    # of these the reference's figure says nothing
     names = [f"{ENGINES[verdict.engine].title} {verdict.release}" for verdict in wrong]
     reasons = {"; ".join(verdict.reasons) for verdict in wrong}
     why = f" ({reasons.pop()})" if len(reasons) == 1 else ""
@@ -133,15 +145,14 @@ def smoke_drafts(
     options: SmokeOptions,
     on_progress: OnProgress | None,
     *,
-    compares_plain: bool = True,
-    times_cpu: bool = True,
+    is_brief: bool = False,
+    reading: NetworkReading | None = None,
 ) -> SmokeReport:
-    """`smoke`, which need not decode without the drafter where nobody asks what is lossless; a probe is brief
-    then too (`screens`).
+    """`smoke`, of the network that an engine makes of the files where a `reading` is given.
 
-    `times_cpu`: --speed measures on a CPU too, which is no measure of serving.
+    `is_brief`: nobody asks what is lossless, so that nothing is decoded without the drafter; a probe is brief
+    too (`screens`).
     """
-    options = as_preset(options)
     _check(options)
     counts = parse_new(COUNTS, options.write_token_counts)
     report_step(on_progress, LOADING)
@@ -153,7 +164,7 @@ def smoke_drafts(
             f"--target {target}: smoke runs the target, so it must be a folder with its weights"
         )
     engine = _choose_engine(options.run_in)
-    runs = _Runs(engine, folder, chosen.prompts, options, on_progress, compares_plain)
+    runs = _Runs(engine, folder, chosen.prompts, options, on_progress, not is_brief, reading)
     report = runs.report(source)
     if counts is not None:
         write_new(COUNTS, counts, counts_text(TokenText("", result.tokens) for result in report.run.results))
@@ -169,7 +180,7 @@ def smoke_drafts(
     if options.against is not None and engine in RUNNERS:
         report = _compared(report, runs, source)
     if options.speed:
-        report = _timed(report, runs, source, times_cpu=times_cpu)
+        report = _timed(report, runs, source)
     if options.probe is not None:
         report = _probed(report, replace(runs, engine="reference"), source, given, target)
     return report
@@ -221,9 +232,7 @@ def _matched(
     require_torch("comparing a server with files needs")
     reference = _Runs("reference", target, report.choice.prompts, asked, on_progress)
     runs = [reference.report(on_disk(place)) for place in filter(None, (source, options.against))]
-    from eaglectl.reference.target import load_tokenizer
-
-    tokenizer = load_tokenizer(target)
+    tokenizer = tokenizer_of(target)
     texts = [tokenizer.decode(result.tokens, skip_special_tokens=True) for result in runs[0].run.results]
     match = match_server(report.run.results, [(run.source, run.run.results) for run in runs], texts)
     failures, gaps = report.failures, report.gaps
@@ -246,7 +255,7 @@ def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
         report_step(runs.on_progress, "drafting from every position")
         quiet = replace(runs, on_progress=None)
         with quiet.job(source) as job, quiet.job(against) as baseline:
-            positions = compare_positions(job, baseline, report.run.results, least)
+            positions = compare_positions(job, baseline, report.run.results)
     report_step(runs.on_progress, LOADING)
     return replace(report, against=compare_drafters(report, runs.report(against), least, positions))
 
@@ -254,9 +263,7 @@ def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
 def _with_prompts(
     name: str, words: Sequence[str], source: str, target: str | None, options: SmokeOptions
 ) -> str:
-    if options.like is not None:  # which has prompts of its own
-        words = (*words, "--like", options.like)
-    elif options.prompts is not None:
+    if options.prompts is not None:
         words = (*words, "--prompts", as_path(str(options.prompts)))
     extra = OUT if name == "smoke" else ()
     return command(name, source, *words, *extra, target=target, answers=options.answers)
@@ -267,8 +274,13 @@ def _with_coverage(
 ) -> SmokeReport:
     if report.coverage is None or not report.coverage.holds_down:
         return report
-    counting = _with_prompts("smoke", ("--run-in", report.run.engine), source, target, options)
-    coverage = with_commands(report.coverage, source, target, options.answers, counting)
+    coverage = with_commands(
+        report.coverage,
+        source,
+        target,
+        options.answers,
+        _with_prompts("smoke", ("--run-in", report.run.engine), source, target, options),
+    )
     note = f"the draft vocabulary holds {coverage.words}; {coverage.advice_with_commands}"
     return replace(report, coverage=coverage, notes=(*report.notes, note))
 
@@ -280,64 +292,23 @@ def _probed(report: SmokeReport, runs: "_Runs", source: str, given: str, target:
             return replace(report, drift_conditions=probe_drift(job))
         is_reference = report.run.engine == "reference"
         stated = report.run if is_reference else run_reference(replace(job, compares_plain=False))
-        found = probe_sensitivity(job, stated.results, screens=not runs.compares_plain)
-        return with_variants(report, found, repair)
+        return with_variants(
+            report, probe_sensitivity(job, stated.results, screens=not runs.compares_plain), repair
+        )
 
 
-def _timed(report: SmokeReport, runs: "_Runs", source: str, *, times_cpu: bool) -> SmokeReport:
-    if report.run.device == "cpu" and not times_cpu:
-        return replace(report, speed_gap=CPU_SKIPPED)
+def _timed(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
     concurrencies = runs.options.speed or ()
     with runs.job(source) as job:
         try:
             if runs.engine in RUNNERS:
-                return replace(report, speed=measure_speed(job, runs.options.chains, concurrencies))
-            from eaglectl.run.server.run import measure_server  # late, as its run is
+                return replace(report, speed=measure_speed(job, concurrencies))
+            from eaglectl.run.server import measure_server
 
             return replace(report, speed=measure_server(job, runs.engine, report.k, concurrencies))
         except (RefusedError, UnreadableError) as error:  # what acceptance is was measured
             gap = f"speed was not measured: {error}"
             return replace(report, speed_gap=str(error), gaps=(*report.gaps, gap))
-
-
-def search_aux_layers(
-    source: str,
-    target: str,
-    report: SmokeReport,
-    options: SmokeOptions,
-    *,
-    on_progress: OnProgress | None = None,
-) -> LayerSearch:
-    """Aux boundaries that draft better than those of the file, on the prompts and answers of a reference run.
-
-    Raises UnreadableError for too few prompts.
-    """
-    assert report.choice is not None
-    runs = _Runs("reference", Path(on_disk(target)), report.choice.prompts, options, on_progress)
-    with runs.job(on_disk(source)) as job:
-        return search_layers(job, report.run.results)
-
-
-def smoke_as_read(
-    source: str,
-    target: str,
-    reading: NetworkReading,
-    options: SmokeOptions,
-    *,
-    on_progress: OnProgress | None = None,
-) -> SmokeReport:
-    """The report of the reference on the network that an engine makes of the files, by its reading of them.
-
-    Raises as `smoke` does.
-    """
-    _check(options)
-    report_step(on_progress, LOADING)
-    chosen = choose_prompts(options.prompts, options.sample, options.seed)
-    source = on_disk(source)
-    engine = _choose_engine(options.run_in)
-    with _Runs(engine, Path(on_disk(target)), chosen.prompts, options, on_progress).job(source) as job:
-        report = make_report(open_folder(source).label, job, run_reference(job, reading), None, None)
-        return replace(report, choice=chosen, files=_digests(open_folder(source)))
 
 
 @with_keywords
@@ -350,9 +321,10 @@ def load_only(
     choice = runnable_target(source, target, Answers(), "loading the drafter", needs_weights=False)
     source, target = on_disk(source), on_disk(str(choice.place), has_weights=False)
     drafter = _stored_drafter(open_folder(source), Path(target), Answers())
-    trust = trust_remote_code
-    job = EngineJob(Path(source), drafter, Path(target), (), timeout=timeout, trust_remote_code=trust)
-    return replace(load(job), trust_remote_code=trust)
+    job = EngineJob(
+        Path(source), drafter, Path(target), (), timeout=timeout, trust_remote_code=trust_remote_code
+    )
+    return replace(load(job), trust_remote_code=trust_remote_code)
 
 
 def _check(options: SmokeOptions) -> None:
@@ -381,15 +353,15 @@ def _check(options: SmokeOptions) -> None:
             f"--max-regression {least or 0:g}: a ratio above 0 was expected, like 0.97",
         ),
         (
-            min(options.chains, default=0) < 1 or options.max_tokens < 1,
+            options.k < 1 or options.max_tokens < 1,
             "-k and --max-tokens need to be at least 1",
         ),
     )
-    _check_server(options, is_server=engine not in RUNNERS)
-    _check_speed(options, engine)
+    _check_server(options, engine)
 
 
-def _check_server(options: SmokeOptions, *, is_server: bool) -> None:
+def _check_server(options: SmokeOptions, engine: str) -> None:
+    speed, is_server = options.speed, engine not in RUNNERS
     check(
         (
             is_server and options.write_token_counts is not None,
@@ -413,26 +385,12 @@ def _check_server(options: SmokeOptions, *, is_server: bool) -> None:
             options.against is not None and options.compare_files is False,
             "--against compares a server with files, and --no-compare-files does not: leave one out",
         ),
-    )
-
-
-def _check_speed(options: SmokeOptions, engine: str) -> None:
-    is_server, several = engine not in RUNNERS, len(options.chains) > 1
-    for flag, numbers in (("--speed", options.speed), ("-k", options.chains if several else None)):
-        if numbers is not None and not is_rising(numbers):
-            raise UsageError(f"{flag} {','.join(map(str, numbers))}: {NUMBERS} was expected")
-    check(
         (
-            several and not options.speed,
-            "-k with several numbers is for --speed, which says which is the fastest; give one, or --speed"
-            " 1,4,16",
+            speed is not None and not is_rising(speed),
+            f"--speed {','.join(map(str, speed or ()))}: {NUMBERS} was expected",
         ),
         (
-            several and is_server,
-            "-k with several numbers: a server drafts as many tokens as it was started with; leave -k out",
-        ),
-        (
-            options.speed and not is_server and engine not in TIMED,
+            speed and engine in RUNNERS and engine not in TIMED,
             f"--speed is measured in vLLM, which --run-in {engine} is not, or in a running server: pass"
             " --run-in vllm where it is installed, or the server's URL",
         ),
@@ -451,9 +409,9 @@ class _Runs(Struct, frozen=True):
     options: SmokeOptions
     on_progress: OnProgress | None = None
     compares_plain: bool = True
+    reading: NetworkReading | None = None
 
     def report(self, source: str) -> SmokeReport:
-        """The report of one drafter, without probes."""
         if Path(source).resolve() == self.target.resolve():
             raise RefusedError(
                 f"{source} is the target itself; every token would be accepted, and nothing measured"
@@ -461,19 +419,25 @@ class _Runs(Struct, frozen=True):
         options, files = self.options, open_folder(source)
         with self.job(source) as job:
             job = replace(job, compares_plain=self.compares_plain and options.lossless)
-            run = _run(job, self.engine)
+            if self.reading:
+                run = run_reference(job, self.reading)
+            elif self.engine in RUNNERS:
+                run = RUNNERS[self.engine](job)
+            else:
+                from eaglectl.run.server import run_server  # late: its checks of answers are slow to load
+
+                run = run_server(job, self.engine)
             report = make_report(files.label, job, run, options.min_acceptance_length, options.min_position_0)
             return replace(report, files=_digests(files))
 
     @contextmanager
     def job(self, source: str) -> Iterator[EngineJob]:
-        """The engine's job: the folder as stored, or for the reference engine with canonical names."""
         options = self.options
         job = partial(
             EngineJob,
             target=self.target,
             prompts=self.prompts,
-            k=options.chains[-1],
+            k=options.k,
             max_tokens=options.max_tokens,
             temperature=options.temperature,
             seed=options.seed,
@@ -487,9 +451,8 @@ class _Runs(Struct, frozen=True):
         )
         if self.engine == "reference":
             with scratch_folder() as scratch:
-                folder, marked = scratch / "drafter", _marked_tokens(source, self.target, options)
-                drafter, tokens = _canonical(source, folder, self.target, options.answers, marked)
-                yield job(folder, drafter, draft_tokens=tokens, marked_tokens=marked)
+                drafter, tokens, marked = _canonical(source, scratch / "drafter", self.target, options)
+                yield job(scratch / "drafter", drafter, draft_tokens=tokens, marked_tokens=marked)
             return
         stored, tokens = open_folder(source), None
         drafter = _stored_drafter(stored, self.target, options.answers)
@@ -502,20 +465,27 @@ class _Runs(Struct, frozen=True):
 
 
 def _canonical(
-    source: str, folder: Path, target: Path, answers: Answers, marked: tuple[int, ...]
-) -> tuple[Drafter, tuple[int, ...] | None]:
-    """Write the drafter to `folder` with canonical names; the drafter, and the tokens it drafts."""
+    source: str, folder: Path, target: Path, options: SmokeOptions
+) -> tuple[Drafter, tuple[int, ...] | None, tuple[int, ...]]:
+    """Write the drafter to `folder` with canonical names; the drafter, and the tokens that it drafts.
+
+    For the probe also the tokens of t2d, where both tables are whole.
+    """
+    answers, marked = options.answers, tuple[int, ...]()
+    if options.probe == "sensitivity":
+        with opened(open_folder(source), None, is_looked_at=True) as files:
+            read = read_drafter(files.checkpoint, answers, open_target(str(target)))
+            marked = marked_tokens(files.checkpoint, read)
+    fixes = (("t2d", "from-d2t"),) if marked else ()  # the probe tries both, and engines read d2t
     rewrite = ConvertOptions(
-        target=str(target), answers=answers, link=True, measure=None, force_unserved=True
+        target=str(target), answers=answers, link=True, measure=None, force_unserved=True, fixes=fixes
     )
-    if marked:  # the probe tries both, and engines read d2t
-        rewrite = replace(rewrite, fixes=(("t2d", "from-d2t"),))
     plan = convert(source, folder, rewrite).plan
     if not plan.drafter.has_reduced_vocabulary:
-        return plan.drafter, None
+        return plan.drafter, None, marked
     assert plan.output is not None
     written = read_checkpoint(FolderSource(folder))
-    return plan.drafter, draft_vocabulary(written, plan.output[1], Answers(), None).targets
+    return plan.drafter, draft_vocabulary(written, plan.output[1], Answers(), None).targets, marked
 
 
 def _digests(source: FolderSource) -> Mapping[str, str]:
@@ -531,14 +501,6 @@ def _digests(source: FolderSource) -> Mapping[str, str]:
 def repair_command(source: str, target: str | None, answers: Answers, variant: Variant) -> str:
     """The command that converts `source` as `variant` reads it, in the place of a contrary answer."""
     return command("convert", source, *variant.option.split(" "), target=target, answers=answers)
-
-
-def _marked_tokens(source: str, target: Path, options: SmokeOptions) -> tuple[int, ...]:
-    if options.probe != "sensitivity":
-        return ()
-    with opened(open_folder(source), None, is_looked_at=True) as files:
-        drafter = read_drafter(files.checkpoint, options.answers, open_target(str(target)))
-        return marked_tokens(files.checkpoint, drafter)
 
 
 def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Drafter:
@@ -558,57 +520,254 @@ def _choose_engine(engine: str) -> str:
     return engine
 
 
-def _run(job: EngineJob, engine: str) -> EngineRun:
-    if engine in RUNNERS:
-        return RUNNERS[engine](job)
-    from eaglectl.run.server.run import run_server  # late: its checks of answers are slow to load
-
-    return run_server(job, engine)
-
-
-def as_preset(options: RunOptions) -> RunOptions:
-    """The options with those of their preset; the same without one, or where they have them already.
-
-    Raises UsageError for a preset that cannot be run, and for an option that was given with another value; a
-    chain of other length (-k) and a sample are allowed.
-    """
-    if options.like is None:
-        return options
-
-    wanted = preset(options.like)
-    if options.prompts not in (None, options.like):
-        raise UsageError(f"--like {options.like} has prompts of its own; leave --prompts out")
-    values: dict[str, Any] = {"temperature": wanted.temperature, "max_tokens": wanted.max_new_tokens}
-    if wanted.seed is not None:
-        values["seed"] = wanted.seed
-    declared = options_of(type(options))
-    for name, value in values.items():
-        given = getattr(options, name)
-        if given not in (value, declared[name].default):
-            raise UsageError(
-                f"{declared[name].flag} {given:g}: --like {options.like} has {value:g}; leave one of them out"
-            )
-    k = options.k if options.k != declared["k"].default else wanted.steps
-    return replace(options, prompts=options.like, k=k, **values)
-
-
 def published_beside(source: str, target: str | None, options: RunOptions, k: int | None = None) -> Published:
     """What others reached with drafters of the target; with no known target, nothing.
 
     `k`: the length of the chain that ran, where that is not the one that was asked for.
     """
-    settings = Settings(
-        k or (options.chains[-1] if isinstance(options, SmokeOptions) else options.k),
-        options.temperature,
-        options.max_tokens,
-        options.like,
-        options.sample,
-        getattr(options, "ignore_eos", False),
-    )
+    # a file here goes before a set of its name
+    is_set = options.prompts is not None and not os.path.lexists(options.prompts)
+    is_whole = is_set and options.sample is None and not getattr(options, "ignore_eos", False)
     if target is None:
-        return Published(settings=settings)
+        return Published()
     try:
         names = target_names(target, open_folder(os.fspath(source)))
     except EaglectlError:  # what cannot be read is reported by who runs it
         names = {}
-    return published_for(names, settings)
+    prompts = str(options.prompts) if is_whole else None
+    return published_for(names, prompts, k or options.k, options.temperature, options.max_tokens)
+
+
+# how long each stage of a healthy drafter takes, in runs: on the real pair and the tiny one, one core
+STAGES = (("running the target", 1.0), ("measuring", 1.0), ("probing", 1.0), (TRYING, 0.6))
+# options of `convert` that a refusal names and that need no other file
+REPAIRS: Mapping[str, Mapping[str, Any]] = {
+    "--rope-style interleaved": {"rope_style": "interleaved"},
+    "--mla-query-lora": {"has_query_lora": True},
+    "--fix-reading dtype=bfloat16": {"fixes": (parse_reading("dtype=bfloat16"),)},
+    "--fix-reading dtype=float16": {"fixes": (parse_reading("dtype=float16"),)},
+    f"--fix-reading {FROM_T2D}": {"fixes": (parse_reading(FROM_T2D),)},
+    f"--fix-reading {FROM_D2T}": {"fixes": (parse_reading(FROM_D2T),)},
+}
+
+
+@with_keywords
+@share_loaded_targets()
+def diagnose(
+    source: StrPath,
+    target: StrPath | None = None,
+    options: DiagnoseOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **fields: Any,
+) -> eaglectl.Diagnosis:
+    """Look for why a drafter's acceptance is low: the file, the engine, the pair, the prompts, the training.
+
+    The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for
+    options that make no sense, UnreadableError where the target or the prompts are not there.
+    """
+    source, target, options = os.fspath(source), path_text(target), options or DiagnoseOptions()
+    _check_diagnosis(options)
+    place = str(runnable_target(source, target, options.answers, "diagnose").place)
+    on_progress = StagedWork(on_progress, "diagnose", STAGES)
+    questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
+    looks = Looks(source, place, replace(options, answers=questions.answers), on_progress)
+    steps = {"reference": looks.reference, "engine": looks.engine, "measured": looks.prompts}
+    diagnosis = find_cause(
+        CAUSES, looks.start(), lambda phase, evidence: steps[phase](evidence), source, place
+    )
+    return replace(diagnosis, measured=questions.measured)
+
+
+def _check_diagnosis(options: DiagnoseOptions) -> None:
+    if options.expected is not None and not 1 < options.expected <= options.k + 1:
+        raise UsageError(
+            f"--expected {options.expected:g}: an acceptance length above 1 and up to {options.k + 1} (k + 1)"
+            " was expected"
+        )
+    choose_prompts(options.prompts, options.sample, options.seed)
+    engine, runner = options.engine, options.run_in
+    name = None if engine is None else parse_engine(engine).engine
+    check(
+        (name not in (None, *INSTALLED), f"--engine {engine}: vllm or sglang was expected"),
+        (
+            runner not in (None, "reference", *INSTALLED) and not is_server(str(runner)),
+            f"--run-in {runner}: vllm, sglang, reference or a server's URL was expected",
+        ),
+        (
+            runner not in (None, "reference", name) and name is not None,
+            f"--run-in {runner} is not --engine {engine}; leave one of them out",
+        ),
+    )
+
+
+class Looks(Struct, frozen=True):
+    """What each phase adds to the evidence."""
+
+    source: str
+    target: str
+    options: DiagnoseOptions
+    on_progress: OnProgress | None
+
+    def start(self) -> Evidence:
+        """The evidence of reading the files."""
+        options, runner = self.options, self.options.run_in or ""
+        engine = options.engine or (runner if runner in INSTALLED else None)
+        name = "server" if is_server(runner) else None
+        if engine is not None:
+            name = parse_engine(engine).engine
+        judging = ValidateOptions(
+            target=self.target,
+            engines=(engine,) if engine else (),
+            answers=options.answers,
+            policy=Policy(),
+            fail_on="error",
+            has_engines=engine is not None,
+        )
+        evidence = Evidence(
+            validate(self.source, judging), self._commands(), engine_name=name, expected=options.expected
+        )
+        commands = {**evidence.commands, **self._repairs(evidence, judging)}
+        with suppress(EaglectlError):  # a conversion for the engine, if it can be made and changes anything
+            plan = None if name is None else convert(self.source, None, self._converting(name, True)).plan
+            if name and plan and (plan.changes or any(step.action != "kept" for step in plan.steps)):
+                commands["convert"] = self._command("convert", "--for", layout_for(name))
+        return replace(evidence, commands=commands)
+
+    def _converting(self, engine: str, dry_run: bool = False) -> ConvertOptions:
+        return ConvertOptions(
+            layout_for(engine),
+            target=self.target,
+            answers=self.options.answers,
+            dry_run=dry_run,
+            measure=None,
+        )
+
+    def _repairs(self, evidence: Evidence, judging: ValidateOptions) -> dict[str, str]:
+        """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
+        errors = {finding.rule.name: finding for finding in evidence.serving_errors(of_target=False)}
+        if set(errors) == {CONTRADICTION}:
+            return {
+                reading: self._command("convert", "--fix-reading", reading)
+                for reading in (FROM_T2D, FROM_D2T)
+                if reading in errors[CONTRADICTION].fix
+            }
+        if not errors:
+            return {}
+        options, words = self._converting(evidence.engine_name or ""), list[str]()
+        with scratch_folder() as folder, suppress(EaglectlError):
+            try:
+                convert(self.source, folder / "repaired", options)
+            except EaglectlError as refusal:
+                named = [option for option in REPAIRS if option in str(refusal)]
+                if len(named) != 1 or "--source-semantics" in str(refusal):
+                    raise  # it names none, or leaves a choice
+                convert(self.source, folder / "repaired", replace(options, **REPAIRS[named[0]]))
+                words = shell.split(named[0])
+            # the answers are about the source; the output states all of it
+            after = validate(folder / "repaired", replace(judging, answers=Answers()))
+            if set(errors) <= {rule.name for rule in after.passed}:
+                return {"fix": self._command("convert", "--for", str(options.layout), *words)}
+        return {}
+
+    def reference(self, evidence: Evidence) -> Evidence:
+        """The readings that the probe knows, and other aux layers where none but of layers is better.
+
+        Layers one off may be better than the stated ones and still not those of the training.
+        """
+        try:
+            report = self._smoke("reference", probe="sensitivity")
+        # the last two: a question about the file, or prompts that do not fit
+        except (RefusedError, UsageError, UnreadableError) as error:
+            return evidence.without("reference", error)
+        evidence = replace(evidence, reference=report)
+        best = report.probed.best if report.probed else None
+        if best is None or best.is_of_layers:
+            prompts = report.choice.prompts if report.choice else ()
+            options, target = self._smoke_options("reference"), Path(on_disk(self.target))
+            runs = _Runs("reference", target, prompts, options, self.on_progress)
+            try:
+                with runs.job(on_disk(self.source)) as job:
+                    evidence = replace(evidence, layers=search_layers(job, report.run.results))
+            except (UnreadableError, UsageError) as error:
+                evidence = evidence.without("layers", error)
+        found = evidence.layers.found if evidence.layers else None
+        repairs = {
+            name: repair_command(self.source, self.target, self.options.answers, variant)
+            for name, variant in (("repair", best), ("layers", found))
+            if variant is not None
+        }
+        return replace(evidence, commands={**evidence.commands, **repairs})
+
+    def engine(self, evidence: Evidence) -> Evidence:
+        """A run of the engine, or the server, that was asked for."""
+        engine, name, runner = self.options.engine, evidence.engine_name, self.options.run_in
+        if name is None:
+            return evidence
+        try:
+            if runner == "reference":
+                raise UnreadableError(f"--run-in {runner} runs no engine")
+            if name == "server":
+                return replace(evidence, engine=self._smoke(str(runner)))
+            installed = installed_release(ENGINES[name])
+            if engine and engine != name and installed and installed not in parse_engine(engine).releases:
+                raise UnreadableError(f"{engine} was asked for, and {name} {installed} is installed here")
+            return replace(evidence, engine=self._smoke(name))
+        except EaglectlError as error:
+            return evidence.without("engine", error)
+
+    def prompts(self, evidence: Evidence) -> Evidence:
+        """Other temperatures and the chat template, where those can be the cause."""
+        drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
+        chats, config = self._as_chats(), read_target_config(Path(on_disk(self.target, has_weights=False)))
+        temperature = self.options.temperature
+        evidence = replace(
+            evidence,
+            is_target_quantised=any(part.get("quantization_config") for part in (config, text_part(config))),
+            has_own_embedding="embed_tokens.weight" in drafter.tensors,
+            sampled=self._smoke("reference", temperature) if temperature > 0 else None,
+        )
+        if not chats or not evidence.may_be_low:
+            return evidence
+        # texts that do not fit with the template are no fault of ours; the diagnosis says so
+        with scratch_folder() as folder, suppress(EaglectlError):
+            path = folder / "prompts.jsonl"
+            path.write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
+            return replace(evidence, templated=self._smoke("reference", prompts=path, sample=None))
+        return evidence
+
+    def _smoke(self, engine: str, temperature: float = 0.0, **given: Any) -> SmokeReport:
+        asked = replace(self._smoke_options(engine), temperature=temperature, **given)
+        return smoke_drafts(self.source, self.target, asked, self.on_progress, is_brief=True)
+
+    def _smoke_options(self, engine: str) -> SmokeOptions:
+        # a server loads the target itself, and takes no such option
+        trust = self.options.trust_remote_code and not is_server(engine)
+        return self.options.passed_to(SmokeOptions, run_in=engine, temperature=0.0, trust_remote_code=trust)
+
+    def _command(self, verb: str, *words: str) -> str:
+        return command(verb, self.source, *words, target=self.target, answers=self.options.answers)
+
+    def _commands(self) -> dict[str, str]:
+        options, prompts = self.options, list[str]()
+        if options.prompts is not None:
+            prompts = ["--prompts", as_path(str(options.prompts))]
+        run = ["--run-in", "reference", *prompts]
+        given = {"--engine": options.engine, "--run-in": options.run_in}
+        engine = [word for option, value in given.items() if value is not None for word in (option, value)]
+        return {
+            "diagnose": self._command("diagnose", *engine, *prompts),
+            "validate": self._command("validate"),
+            "inspect": self._command("inspect"),
+            "smoke": self._command("smoke", *run),
+            "probe": self._command("smoke", *run, "--probe", "drift"),
+        }
+
+    def _as_chats(self) -> Sequence[dict[str, Any]]:
+        """The plain prompts as users' messages; none where the target has no template or there are others."""
+        options = self.options
+        prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
+        is_plain = all(prompt.text and not prompt.is_chat for prompt in prompts)
+        if not is_plain or not has_chat_template(Path(on_disk(self.target, has_weights=False))):
+            return ()
+        return [{"prompt": prompt.text, "set": prompt.set, "chat": True} for prompt in prompts]

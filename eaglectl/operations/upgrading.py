@@ -8,18 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.conversion.request import DEFAULT_LAYOUT, UpgradeRecipe
+from eaglectl.conversion.plan import DEFAULT_LAYOUT, ConversionPlan, UpgradeRecipe
 from eaglectl.conversion.upgrade import (
-    MassiveTokens,
     Matrices,
     Statistics,
     check_changeable,
     check_statistics,
+    check_upgrade,
     drafter_digest,
-    is_output_free,
     needs_statistics,
     read_statistics,
     target_digest,
@@ -27,7 +25,6 @@ from eaglectl.conversion.upgrade import (
 )
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
-from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.files import is_folder
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource
@@ -35,10 +32,9 @@ from eaglectl.files.target_files import until_end
 from eaglectl.files.writer import STATISTICS, check_apart, check_free
 from eaglectl.formats.commands import command
 from eaglectl.formats.reader import read_drafter
-from eaglectl.keywords import StrPath, path_text, with_keywords
 from eaglectl.operations.converting import (
     Prepared,
-    convert_files,
+    carry_out,
     default_place,
     plan_conversion,
     prepared,
@@ -46,41 +42,25 @@ from eaglectl.operations.converting import (
     write_conversion,
 )
 from eaglectl.operations.options import TOLERANCE, CalibrateOptions, ConvertOptions, UpgradeOptions
+from eaglectl.options import StrPath, path_text, with_keywords
 from eaglectl.progress import LOADING, OnProgress, TimedWork, report_step
 from eaglectl.results import Conversion
-from eaglectl.run.engine_arguments import check_engine_arguments
-from eaglectl.run.installed import start_vllm
-from eaglectl.run.job import EngineJob
+from eaglectl.run.installed import check_engine_arguments, start_vllm
+from eaglectl.run.job import EngineJob, stop_tokens, tokenise
 from eaglectl.run.process import require_torch
 from eaglectl.run.prompts import Prompt, batches_by_length, choose_prompts, prompt_digest
-from eaglectl.run.tokens import stop_tokens, tokenise
 from eaglectl.shell import as_path
-from eaglectl.target import check_timeout, runnable_target, weights_folder
-from eaglectl.text import listed
+from eaglectl.target import NONE_NAMED, check_timeout, runnable_target, weights_folder
 
 if TYPE_CHECKING:
-    from eaglectl.reference.collecting import Batch, Moments, Sizes
     from eaglectl.reference.model import DraftModel
-    from eaglectl.reference.states import StateSource, TargetEngine
+    from eaglectl.reference.states import Batch, TargetEngine
     from eaglectl.run.report import Gate
 
 GATE_SHARE = 3  # one prompt of so many is kept for the gate
 # tokens of the longest sequence: token 0 is left out, and two more follow the last state that is measured
 MIN_TOKENS = 4
-# options of a run of the target, which states on disk take the place of
-OF_A_RUN = {
-    "--prompts": "prompts",
-    "--sample": "sample",
-    "--seed": "seed",
-    "--answer-tokens": "answer_tokens",
-    "--ignore-eos": "ignore_eos",
-    "--run-in": "run_in",
-    "--tensor-parallel-size": "tensor_parallel_size",
-    "--engine-arg": "engine_arguments",
-    "--timeout": "timeout",
-}
 FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
-MOST_POSITIONS = 100  # of massive tokens that are kept
 PASSES = 3  # over each prompt: the target's answer, the sizes, the matrices
 
 
@@ -96,25 +76,22 @@ def calibrate(
 ) -> Statistics:
     """Run the target on prompts and its own answers, and collect what `convert --to 3.1` needs.
 
-    With `options.states`, nothing is run but the drafter. Without `target`, it is the one that the checkpoint
-    names.
-    They are written to the folder `out`, where it is given. Raises UnreadableError without torch, the engine,
-    the device or the target's weights, RefusedError and UsageError as `convert` does.
+    Without `target`, it is the one that the checkpoint names. They are written to the folder `out`, where it
+    is given. Raises UnreadableError without torch, the engine, the device or the target's weights,
+    RefusedError and UsageError as `convert` does.
     """
     source, options = os.fspath(source), options or CalibrateOptions()
     _check(options)
     target = str(runnable_target(source, path_text(target), options.answers, "calibrate").place)
     if out is not None:
-        for given in filter(None, (source, target, options.prompts, options.states)):
+        for given in filter(None, (source, target, options.prompts)):
             check_apart(Path(out), Path(given))
         check_free(Path(out), force=options.force, kind=STATISTICS)
     conversion = ConvertOptions(target=target, answers=options.answers, measure=options.measuring)
     with prepared(source, None, conversion, on_progress, needs_target=True) as ready:
-        prompts: Sequence[Prompt] = ()
-        if options.states is None:
-            prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
-            if options.prompts is None:  # a third of the built-in ones is the gate's
-                prompts, _ = split_prompts(prompts)
+        prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
+        if options.prompts is None:  # a third of the built-in ones is the gate's
+            prompts, _ = split_prompts(prompts)
         statistics = collect_statistics(ready, prompts, options, on_progress)
     statistics = replace(
         statistics,
@@ -133,12 +110,8 @@ def collect_statistics(
     options: CalibrateOptions,
     on_progress: OnProgress | None = None,
 ) -> Statistics:
-    """Statistics over `prompts`, or over the sequences in the folder `options.states`.
-
-    Of the options, prompts and answers are not read. Raises as `calibrate` does.
-    """
-    work = "runs the target" if options.states is None else "on stored states runs the drafter"
-    require_torch(f"calibrating {work} and needs", runs_target=options.states is None)
+    """Statistics over `prompts`; those of the options are not read. Raises as `calibrate` does."""
+    require_torch("calibrating runs the target and needs")
     files, folder, answers = ready.files, Path(str(ready.options.target)), ready.options.answers
     if not is_folder(folder):
         raise UnreadableError(
@@ -150,99 +123,61 @@ def collect_statistics(
     if drafter.quantisation is not None:
         raise RefusedError("a quantised drafter is not run here; calibrate with the unquantised one")
     check_changeable(drafter)
+    wanted = ConvertOptions(target=str(folder), answers=answers, link=True, force_unserved=True)
     with scratch_folder() as scratch:
-        rewrite = ConvertOptions(target=str(folder), answers=answers, link=True, force_unserved=True)
-        convert_files(files, ready.target, rewrite, scratch / "drafter")
-        digest = drafter_digest(files.checkpoint, drafter)
-        pair = _Pair(drafter, drafter.aux.boundaries, digest, scratch / "drafter", folder)
-        if options.states is None:
-            statistics = _collect_run(pair, prompts, options, on_progress)
-        else:
-            statistics = _collect_stored(pair, options.states, options, on_progress)
-        files.original.check_unchanged(is_status_compared=False)
-    return statistics
-
-
-class _Pair(Struct, frozen=True):
-    """A drafter with its digest, `place` its copy that the reference loads, and the folder of its target."""
-
-    drafter: Drafter
-    boundaries: tuple[int, ...]
-    digest: str
-    place: Path
-    target: Path
-
-
-def _collect_run(
-    pair: _Pair, prompts: Sequence[Prompt], options: CalibrateOptions, on_progress: OnProgress | None
-) -> Statistics:
-    from eaglectl.reference.collecting import collect_moments, collect_sizes
-    from eaglectl.reference.states import KeptStates
-
-    work = TimedWork(on_progress, "calibrating", PASSES * len(prompts))
-    job = EngineJob(
-        pair.place,
-        pair.drafter,
-        pair.target,
-        tuple(prompts),
-        k=1,
-        max_tokens=options.answer_tokens,
-        device=options.device,
-        timeout=options.timeout,
-        trust_remote_code=options.trust_remote_code,
-        ignores_eos=options.ignore_eos,
-        on_progress=on_progress,
-        tensor_parallel_size=options.tensor_parallel_size,
-        engine_arguments=options.engine_arguments,
-    )
-    texts = tokenise(job)
-    length = max(map(len, texts)) + options.answer_tokens
-    with _start_engine(options.run_in, job, length) as (engine, model), scratch_folder() as folder:
-        batches = _batches(texts, prompts)
-        stop = stop_tokens(job)
-        work.start(is_even=False)
-        answered = [_answered(engine, batches[0], job, stop, work)]
-        states = KeptStates(engine, folder)
-        if len(batches) > 1 and answered[0].texts and on_progress is not None:
-            # says how long all takes, by one batch that has its answers
-            sizes = collect_sizes(states, model, answered, lambda: None)
-            collect_moments(states, model, sizes.rms, answered, lambda: None)
-            longest = [max(map(len, batch.texts)) + CalibrateOptions().answer_tokens for batch in batches]
-            costs = [len(batch.texts) * size for batch, size in zip(batches, longest, strict=True)]
-            work.estimate(costs[0] / sum(costs))
-        answered += [_answered(engine, batch, job, stop, work) for batch in batches[1:]]
-        return _collect(pair, states, model, prompts, [batch for batch in answered if batch.texts], work)
-
-
-def _collect_stored(
-    pair: _Pair, folder: str, options: CalibrateOptions, on_progress: OnProgress | None
-) -> Statistics:
-    """Over the sequences whose hidden states a trainer has on disk."""
-    from eaglectl.reference.model import load_drafter
-    from eaglectl.reference.states import StoredStates, load_embedding
-    from eaglectl.reference.target import choose_device
-
-    if options.states_layers is None:
-        wanted = ",".join(map(str, pair.boundaries))
-        raise UsageError(
-            f"--states {folder}: the files do not state which layers they are of; pass --states-layers with"
-            f" their boundaries in the order of the files ({wanted} are the drafter's)"
+        carry_out(files, served_plan(files, ready.target, wanted), wanted, scratch / "drafter")
+        job = EngineJob(
+            scratch / "drafter",
+            drafter,
+            folder,
+            tuple(prompts),
+            k=1,
+            max_tokens=options.answer_tokens,
+            device=options.device,
+            timeout=options.timeout,
+            trust_remote_code=options.trust_remote_code,
+            ignores_eos=options.ignore_eos,
+            on_progress=on_progress,
+            tensor_parallel_size=options.tensor_parallel_size,
+            engine_arguments=options.engine_arguments,
         )
-    device, dims, target = choose_device(options.device)[0], pair.drafter.dims, FolderSource(pair.target)
-    model = load_drafter(pair.place, pair.drafter, dtype="float32", device=device)
-    states = StoredStates(
-        Path(folder),
-        options.states_layers,
-        pair.boundaries,
-        dims,
-        model.device.type,
-        lambda: load_embedding(read_checkpoint(target), dims.vocab, dims.target_hidden).to(model.device),
-    )
-    sequences = [tokens for tokens in states.files if len(tokens) >= MIN_TOKENS]
-    prompts = [Prompt("", "states", token_ids=tuple(tokens)) for tokens in sequences]
-    work = TimedWork(on_progress, "calibrating", (PASSES - 1) * len(sequences))
-    work.start()
-    return _collect(pair, states, model, prompts, _batches(sequences, prompts), work)
+        statistics = _collect_run(job, options.run_in)
+        digest = drafter_digest(files.checkpoint, drafter)
+        files.original.check_unchanged(is_status_compared=False)
+    return replace(statistics, digests={"drafter": digest, **statistics.digests})
+
+
+def _collect_run(job: EngineJob, engine_name: str) -> Statistics:
+    from eaglectl.reference.states import Batch, collect_moments, collect_sizes
+
+    work, texts = TimedWork(job.on_progress, "calibrating", PASSES * len(job.prompts)), tokenise(job)
+    length = max(map(len, texts)) + job.max_tokens
+    answer, stop = CalibrateOptions().answer_tokens, stop_tokens(job)
+    batches = [
+        Batch([texts[index] for index in indices], [job.prompts[index].set for index in indices])
+        for indices in batches_by_length(texts, answer)
+    ]
+    with _start_engine(engine_name, job, length) as (engine, model):
+
+        def answered(batch: Batch) -> Batch:
+            """The batch with the target's own answers, but for texts that are too short to measure."""
+            answers = zip(batch.texts, engine.answers(batch.texts, job.max_tokens), strict=True)
+            texts = [[*text, *until_end(answer, stop)] for text, answer in answers]
+            kept = [index for index, text in enumerate(texts) if len(text) >= MIN_TOKENS]
+            # prompts that are left out have no further pass
+            work.add(len(texts) + (PASSES - 1) * (len(texts) - len(kept)))
+            return replace(batch, texts=[texts[i] for i in kept], sets=[batch.sets[i] for i in kept])
+
+        work.start(is_even=False)
+        done = [answered(batches[0])]
+        if len(batches) > 1 and done[0].texts and job.on_progress is not None:
+            # says how long all takes, by one batch that has its answers
+            sizes = collect_sizes(engine, model, done, lambda: None)
+            collect_moments(engine, model, sizes.rms, done, lambda: None)
+            costs = [len(batch.texts) * (max(map(len, batch.texts)) + answer) for batch in batches]
+            work.estimate(costs[0] / sum(costs))
+        done += map(answered, batches[1:])
+        return _collect(job, engine, model, [batch for batch in done if batch.texts], work)
 
 
 def split_prompts(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
@@ -253,114 +188,61 @@ def split_prompts(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], tuple[
 
 
 def _check(options: CalibrateOptions) -> None:
-    """Raise UsageError for options that this engine does not have, or of a run beside states on disk."""
     check_timeout(options.timeout)
-    default, is_vllm = CalibrateOptions(), options.run_in == "vllm"
-    given = [option for option, name in OF_A_RUN.items() if getattr(options, name) != getattr(default, name)]
-    verb, them = ("is", "it") if len(given) == 1 else ("are", "them")
+    is_vllm = options.run_in == "vllm"
     check(
-        (
-            options.states is None and options.states_layers is not None,
-            "--states-layers is of --states; pass the folder of the hidden states too",
-        ),
-        (
-            options.states is not None and given,
-            f"--states takes the place of a run of the target, which {listed(given)} {verb} of; leave {them}"
-            " out",
-        ),
         (
             options.sample is not None and options.prompts is None,
             "--sample draws from a file of prompts; give it with --prompts",
         ),
-    )
-    check_engine_arguments(options.engine_arguments, options.tensor_parallel_size, is_calibration=True)
-    check(
         (
             options.tensor_parallel_size > 1 and not is_vllm,
             "--tensor-parallel-size is vLLM's: pass --run-in vllm; transformers takes all GPUs it finds",
         ),
         (options.engine_arguments and not is_vllm, "--engine-arg is for vLLM: pass --run-in vllm"),
     )
-
-
-def _batches(texts: Sequence[Sequence[int]], prompts: Sequence[Prompt]) -> "list[Batch]":
-    from eaglectl.reference.collecting import Batch
-
-    return [
-        Batch([texts[index] for index in indices], [prompts[index].set for index in indices])
-        for indices in batches_by_length(texts, CalibrateOptions().answer_tokens)
-    ]
-
-
-def _answered(
-    engine: "TargetEngine", batch: "Batch", job: EngineJob, stop: frozenset[int], work: TimedWork
-) -> "Batch":
-    """The batch with the target's own answers after its texts; texts too short to measure are left out."""
-    answers = engine.answers(batch.texts, job.max_tokens)
-    texts = [[*text, *until_end(answer, stop)] for text, answer in zip(batch.texts, answers, strict=True)]
-    kept = [index for index, text in enumerate(texts) if len(text) >= MIN_TOKENS]
-    # prompts that are left out have no further pass
-    work.add(len(texts) + (PASSES - 1) * (len(texts) - len(kept)))
-    return replace(batch, texts=[texts[i] for i in kept], sets=[batch.sets[i] for i in kept])
+    check_engine_arguments(options.engine_arguments, options.tensor_parallel_size, is_calibration=True)
 
 
 def _collect(
-    pair: _Pair,
-    source: "StateSource",
+    job: EngineJob,
+    engine: "TargetEngine",
     model: "DraftModel",
-    prompts: Sequence[Prompt],
     batches: "Sequence[Batch]",
     work: TimedWork,
 ) -> Statistics:
     """Sizes, then matrices. Raises UsageError for short texts, RefusedError for infinite states."""
-    from eaglectl.reference.collecting import collect_moments, collect_sizes
+    from eaglectl.reference.states import collect_moments, collect_sizes
 
     if not batches:
         raise UsageError(
             f"prompts and answers of fewer than {MIN_TOKENS} tokens show no fed-back states; give longer"
             " prompts, or more --answer-tokens"
         )
-    sizes = collect_sizes(source, model, batches, work.add)
+    sizes = collect_sizes(engine, model, batches, work.add)
     if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
         raise RefusedError(
             "the states of drafter and target are not finite; see `eaglectl validate SOURCE` for NaN or"
             " infinite weights"
         )
-    moments = collect_moments(source, model, sizes.rms, batches, work.add)
-    return _statistics(pair, tuple(map(prompt_digest, prompts)), source.engine, sizes, moments)
-
-
-def _statistics(
-    pair: _Pair, prompts: tuple[str, ...], engine: Mapping[str, str], sizes: "Sizes", moments: "Moments"
-) -> Statistics:
-    massive = moments.massive
-    matrices = Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy())
-    if massive.tokens and massive.parts:
-        states, outputs = massive.rows()
-        matrices = replace(matrices, massive_states=states.numpy(), massive_outputs=outputs.numpy())
+    moments = collect_moments(engine, model, sizes.rms, batches, work.add)
+    digests = tuple(map(prompt_digest, job.prompts))
     return Statistics(
         digests={
-            "drafter": pair.digest,
-            "target": target_digest(FolderSource(pair.target)),
-            "prompts": hashlib.sha256("".join(prompts).encode()).hexdigest(),
+            "target": target_digest(FolderSource(job.target)),
+            "prompts": hashlib.sha256("".join(digests).encode()).hexdigest(),
         },
-        prompts=prompts,
-        boundaries=pair.boundaries,
-        eps=float(pair.drafter.settings["rms_norm_eps"]),
+        prompts=digests,
+        boundaries=job.drafter.aux.boundaries or (),
+        eps=float(job.drafter.settings["rms_norm_eps"]),
         tokens=moments.tokens,
         rms=sizes.rms,
         spread=sizes.spread,
         sigma=sizes.sigma,
         sigmas=sizes.sigmas,
-        is_direction=pair.drafter.norms.norm_before_residual,
-        matrices=matrices,
-        massive=MassiveTokens(
-            massive.tokens,
-            tuple(sorted(massive.positions)[:MOST_POSITIONS]),
-            tuple(tuple(sorted(channels)) for channels in massive.channels),
-            tuple(massive.times),
-        ),
-        engine=engine,
+        is_direction=job.drafter.norms.norm_before_residual,
+        matrices=Matrices(moments.gram.cpu().numpy(), moments.cross.cpu().numpy()),
+        engine=engine.engine,
     )
 
 
@@ -368,7 +250,6 @@ def _statistics(
 def _start_engine(
     engine_name: str, job: EngineJob, length: int
 ) -> Iterator[tuple["TargetEngine", "DraftModel"]]:
-    """The target in its engine, for sequences of at most `length` tokens, and the reference model."""
     from eaglectl.reference.model import load_drafter
     from eaglectl.reference.states import TransformersEngine
     from eaglectl.reference.target import choose_device, load_target
@@ -410,19 +291,6 @@ def upgrade(
     """
     options = options or UpgradeOptions()
     conversion = replace(conversion or ConvertOptions(), version="3.1")
-    _check_upgrade(options)
-    if conversion.fixes:
-        raise UsageError(
-            "--fix-reading is a conversion of its own, which smoke can then measure: leave --to 3.1 out, and"
-            " convert the output with it"
-        )
-    needs_target = not options.is_start and (options.has_gate or options.statistics is None)
-    with prepared(os.fspath(source), out, conversion, on_progress, needs_target=needs_target) as ready:
-        done = _upgraded(ready, options, None if out is None else Path(out), on_progress)
-    return ready.finished(done, is_trusting=options.trust_remote_code)
-
-
-def _check_upgrade(options: UpgradeOptions) -> None:
     why = "with --init-only there is no gate" if options.is_start else "--no-gate takes the gate away"
     has_own_prompts = options.statistics is not None and options.prompts is not None
     check(
@@ -442,7 +310,18 @@ def _check_upgrade(options: UpgradeOptions) -> None:
             not options.is_measured and has_own_prompts,
             f"{why}, and --calibration has its prompts already; leave --prompts out",
         ),
+        (
+            conversion.fixes,
+            "--fix-reading is a conversion of its own, which smoke can then measure: leave --to 3.1 out, and"
+            " convert the output with it",
+        ),
     )
+    needs_target = not options.is_start and (options.has_gate or options.statistics is None)
+    with prepared(os.fspath(source), out, conversion, on_progress, needs_target=needs_target) as ready:
+        return ready.finished(
+            _upgraded(ready, options, None if out is None else Path(out), on_progress),
+            is_trusting=options.trust_remote_code,
+        )
 
 
 def _upgraded(
@@ -450,50 +329,56 @@ def _upgraded(
 ) -> Conversion:
     files, target, conversion = ready.files, ready.target, ready.options
     drafter, gate = read_drafter(files.checkpoint, conversion.answers, target), None
+    prompts: tuple[Prompt, ...] = ()
     if drafter.version == "3":  # else it is 3.1 already, or the plan raises a question
         place = out or default_place(files.original, "3.1")
         for path in (options.statistics, options.prompts):
             if path is not None:
                 check_apart(place, Path(path))
-        is_whole = options.fc_norm != "off" and options.is_norm_output
-        if not conversion.dry_run and (out is not None or is_whole):
+        is_named = out is not None or (options.fc_norm != "off" and options.is_norm_output)
+        if not conversion.dry_run and is_named:
             check_free(place, force=conversion.force)  # before long work
-        statistics, prompts = _statistics_for(ready, drafter, options, on_progress)
-        recipe = UpgradeRecipe(options.fc_norm, options.is_norm_output, statistics, options.is_start)
-        conversion = replace(conversion, recipe=recipe)
-        if not conversion.dry_run:
-            plan = served_plan(files, plan_conversion(files, target, conversion), conversion)
-            if options.is_measured:
-                _check_gate(ready, plan.drafter, prompts, place)
-                gate = _gate(ready, conversion, options, prompts, on_progress)
-            if gate and not gate.is_passed:
-                return Conversion(plan, None, files.pickles, 0.0, gate)
-            conversion = replace(conversion, record={**conversion.record, "gate": _record(gate)})
-    return replace(convert_files(files, target, conversion, out, on_progress=on_progress), gate=gate)
+        recipe = UpgradeRecipe(options.fc_norm, options.is_norm_output, is_start=options.is_start)
+        statistics, prompts = _statistics_for(ready, drafter, recipe, options, out, on_progress)
+        conversion = replace(conversion, recipe=replace(recipe, statistics=statistics))
+    plan = served_plan(files, target, conversion)
+    if drafter.version == "3" and not conversion.dry_run:
+        if options.is_measured:
+            _check_gate(ready, plan.drafter, prompts, place)
+            gate = _gate(ready, plan, conversion, options, prompts, on_progress)
+        if gate and not gate.is_passed:
+            return Conversion(plan, None, files.pickles, 0.0, gate)
+        plan = replace(plan, record={**plan.record, "gate": _record(gate)})
+    return replace(carry_out(files, plan, conversion, out, on_progress=on_progress), gate=gate)
 
 
 def _statistics_for(
-    ready: Prepared, drafter: Drafter, options: UpgradeOptions, on_progress: OnProgress | None
+    ready: Prepared,
+    drafter: Drafter,
+    recipe: UpgradeRecipe,
+    options: UpgradeOptions,
+    out: Path | None,
+    on_progress: OnProgress | None,
 ) -> tuple[Statistics | None, tuple[Prompt, ...]]:
     """The statistics, if they are given or can be collected, and the prompts left for the gate."""
-    prompts, folder = options.read_prompts(), weights_folder(ready.options.target)
+    prompts, folder = (
+        choose_prompts(options.prompts, options.sample, options.seed).prompts,
+        weights_folder(ready.options.target),
+    )
     if options.statistics is not None:
-        statistics = read_statistics(options.statistics)
-        is_free = is_output_free(drafter, options.is_norm_output)
-        check_statistics(
-            statistics,
-            ready.files.checkpoint,
-            drafter,
-            None if folder is None else FolderSource(folder),
-            is_of_states=options.fc_norm == "calibrated" and is_free,
+        statistics = _given_statistics(ready, drafter, options.statistics, recipe)
+        return statistics, tuple(
+            prompt for prompt in prompts if prompt_digest(prompt) not in statistics.prompts
         )
-        left = tuple(prompt for prompt in prompts if prompt_digest(prompt) not in statistics.prompts)
-        return statistics, left
-    is_needed = needs_statistics(drafter, options.fc_norm, options.is_norm_output)
     # of a drafter that does not run, the plan states what is wrong
-    is_open = bool(drafter.notes_at("problem") or drafter.notes_at("question"))
-    if folder is None or drafter.quantisation is not None or is_open or not is_needed:
+    is_runnable = not (drafter.quantisation or drafter.notes_at("problem") or drafter.notes_at("question"))
+    if not is_runnable or not needs_statistics(drafter, recipe.fc_norm, recipe.is_norm_output):
         return None, prompts
+    if folder is None and recipe.is_start:
+        return None, prompts
+    check_upgrade(drafter, recipe)
+    if folder is None:
+        raise _target_needed(ready, options, out)
     calibrated, left = split_prompts(prompts)
     if options.is_measured and len(left) < FEWEST_PROMPTS:
         needed = GATE_SHARE * (FEWEST_PROMPTS - 1) + 1
@@ -507,9 +392,54 @@ def _statistics_for(
     return collect_statistics(ready, calibrated or prompts, settings, on_progress), left
 
 
+def _given_statistics(ready: Prepared, drafter: Drafter, place: Path, recipe: UpgradeRecipe) -> Statistics:
+    statistics, folder = read_statistics(place), weights_folder(ready.options.target)
+    is_scaled = needs_statistics(drafter, "off", recipe.is_norm_output)
+    check_statistics(
+        statistics,
+        ready.files.checkpoint,
+        drafter,
+        None if folder is None else FolderSource(folder),
+        is_of_states=recipe.fc_norm == "calibrated" and not is_scaled,
+    )
+    return statistics
+
+
+def _target_needed(ready: Prepared, options: UpgradeOptions, out: Path | None) -> UsageError:
+    """What lacks and the command to run next: the call that was made, with --target."""
+    conversion = ready.options
+    values = {
+        "--for": conversion.layout,
+        "--dtype": conversion.dtype,
+        "--fc-norm": None if options.fc_norm == "refit" else options.fc_norm,
+        "--prompts": options.prompts,
+        "-o": out,
+        "--target": "PATH",
+    }
+    flags = {
+        "--no-norm-output": not options.is_norm_output,
+        "--no-gate": not options.has_gate,
+        "--dry-run": conversion.dry_run,
+        "--force": conversion.force,
+    }
+    given = [(name, as_path(str(value))) for name, value in values.items() if value is not None]
+    given += [("--engine", engine) for engine in conversion.engines]
+    words = [word for pair in given for word in pair]
+    words += [name for name, is_given in flags.items() if is_given]
+    line = command("convert", ready.files.original_path, "--to", "3.1", *words, answers=conversion.answers)
+    why = ready.choice.missing or f"{ready.choice.text} has none here"
+    if why == NONE_NAMED:
+        why = "the drafter's files name no target"
+    return UsageError(
+        f"--to 3.1 sets its new norms from the target's states and needs the target's weights ({why});"
+        " without them: --calibration with what calibrate wrote elsewhere, or --init-only for a trainer's"
+        f" start; next, with the target's folder as PATH: {line}"
+    )
+
+
 def _check_gate(ready: Prepared, drafter: Drafter, prompts: tuple[Prompt, ...], place: Path) -> None:
     against = ("--run-in", "vllm", "--against", as_path(ready.files.original_path))
-    line = command("smoke", str(place), *against, target=ready.target_text)
+    line = command("smoke", str(place), *against, target=ready.choice.text)
     check(
         (
             drafter.quantisation is not None,
@@ -534,49 +464,6 @@ def _check_gate(ready: Prepared, drafter: Drafter, prompts: tuple[Prompt, ...], 
     )
 
 
-def _gate(
-    ready: Prepared,
-    conversion: ConvertOptions,
-    options: UpgradeOptions,
-    prompts: tuple[Prompt, ...],
-    on_progress: OnProgress | None,
-) -> "Gate":
-    """Both drafters in vLLM's layout, run on the same prompts.
-
-    Raises RefusedError where the drafter hardly drafts before the conversion.
-    """
-    from eaglectl.run.report import MIN_BASELINE_LENGTH, run_gate
-
-    after = replace(conversion, layout=DEFAULT_LAYOUT, link=False, max_shard_size=None)
-    report_step(on_progress, LOADING)
-    with scratch_folder() as scratch:
-        jobs = []
-        for name, wanted in (("before", replace(after, version=None, recipe=None)), ("after", after)):
-            plan = plan_conversion(ready.files, ready.target, wanted)
-            write_conversion(ready.files, plan, scratch / name, wanted)
-            job = EngineJob(
-                scratch / name,
-                plan.drafter,
-                Path(str(weights_folder(conversion.target))),
-                prompts,
-                max_tokens=options.max_tokens,
-                device=options.device,
-                trust_remote_code=options.trust_remote_code,
-                ignores_eos=options.ignore_eos,
-            )
-            jobs.append(job)
-        gate = run_gate(jobs[0], jobs[1], options.tolerance, on_progress)
-    baseline = gate.rows[0].before.length.value
-    if baseline < MIN_BASELINE_LENGTH:
-        trust = " --trust-remote-code" * options.trust_remote_code
-        raise RefusedError(
-            f"the drafter as it is has an acceptance length of {baseline:.3f} at k=3, which is hardly"
-            " drafting: find out why before converting it, with `eaglectl smoke SOURCE --target TARGET"
-            f" --probe sensitivity{trust}`"
-        )
-    return gate
-
-
 def _record(gate: "Gate | None") -> Mapping[str, Any] | None:
     if gate is None:
         return None
@@ -593,3 +480,48 @@ def _record(gate: "Gate | None") -> Mapping[str, Any] | None:
     ]
     names = ("prompts", "tolerance", "is_passed", "ending", "engine", "device", "dtype")
     return {"rows": rows, **{name: getattr(gate, name) for name in names}}
+
+
+def _gate(
+    ready: Prepared,
+    plan: ConversionPlan,
+    conversion: ConvertOptions,
+    options: UpgradeOptions,
+    prompts: tuple[Prompt, ...],
+    on_progress: OnProgress | None,
+) -> "Gate":
+    """Both drafters in vLLM's layout, run on the same prompts; `plan` is of the one after.
+
+    Raises RefusedError where the drafter hardly drafts before the conversion.
+    """
+    from eaglectl.run.report import MIN_BASELINE_LENGTH, run_gate
+
+    after = replace(conversion, layout=DEFAULT_LAYOUT, link=False, max_shard_size=None)
+    report_step(on_progress, LOADING)
+    with scratch_folder() as scratch:
+        before, jobs = replace(after, version=None, recipe=None), []
+        if plan.layout != DEFAULT_LAYOUT:
+            plan = plan_conversion(ready.files, ready.target, after)
+        plans = (plan_conversion(ready.files, ready.target, before), plan)
+        for name, written, wanted in zip(("before", "after"), plans, (before, after), strict=True):
+            write_conversion(ready.files, written, scratch / name, wanted)
+            job = EngineJob(
+                scratch / name,
+                written.drafter,
+                Path(str(weights_folder(conversion.target))),
+                prompts,
+                max_tokens=options.max_tokens,
+                device=options.device,
+                trust_remote_code=options.trust_remote_code,
+                ignores_eos=options.ignore_eos,
+            )
+            jobs.append(job)
+        gate = run_gate(jobs[0], jobs[1], options.tolerance, on_progress)
+    baseline = gate.rows[0].before.length.value
+    if baseline < MIN_BASELINE_LENGTH:
+        raise RefusedError(
+            f"the drafter as it is has an acceptance length of {baseline:.3f} at k=3, which is hardly"
+            " drafting: find out why before converting it, with `eaglectl smoke SOURCE --target TARGET"
+            f" --probe sensitivity{' --trust-remote-code' * options.trust_remote_code}`"
+        )
+    return gate

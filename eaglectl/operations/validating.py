@@ -13,19 +13,39 @@ from msgspec.structs import replace
 from eaglectl.base import Results
 from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import EaglectlError
-from eaglectl.files.checkpoint import read_checkpoint, read_config, why_no_checkpoint
-from eaglectl.files.opening import check_cached, open_source, uncompared_weights
+from eaglectl.files.checkpoint import (
+    check_cached,
+    open_source,
+    read_checkpoint,
+    read_config,
+    uncompared_weights,
+    why_no_checkpoint,
+)
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.commands import completing
 from eaglectl.formats.other_drafters import why_other
-from eaglectl.judge.judgement import Judgement, Report, Suppressed, judge_drafter, unopened_report
-from eaglectl.judge.rule import SEVERITIES, CannotLook, Finding, Policy, Rule, Severity, Suppression
-from eaglectl.judge.rules import select_rules
-from eaglectl.judge.subject import GivenTarget, Subject
-from eaglectl.keywords import StrPath, with_keywords
-from eaglectl.operations.copies import pickles_copied
+from eaglectl.judge.judgement import (
+    GivenTarget,
+    Judgement,
+    Report,
+    Subject,
+    Suppressed,
+    judge_drafter,
+    unopened_report,
+)
+from eaglectl.judge.rule import (
+    SEVERITIES,
+    CannotLook,
+    Finding,
+    Policy,
+    Rule,
+    Severity,
+    Suppression,
+    select_rules,
+)
 from eaglectl.operations.options import ValidateOptions
-from eaglectl.operations.several import run_all
+from eaglectl.operations.sources import pickles_copied, run_all
+from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress, notify
 from eaglectl.target import choose_target, fitting_target, open_target, target_source
 from eaglectl.verdicts import CheckVerdict, ServedAs
@@ -67,15 +87,14 @@ def validate(
     """
     options = options or ValidateOptions()
     if not isinstance(source, str | os.PathLike):
-        names, judge_one = [os.fspath(each) for each in source], partial(validate, options=options)
-        results = run_all(
-            names,
-            judge_one,
+        reports, _ = run_all(
+            [os.fspath(each) for each in source],
+            partial(validate, options=options),
             lambda failure: unopened_report(failure.source, failure.message),
-            jobs=options.jobs,
             on_progress=on_progress,
+            jobs=1,
         )
-        return Results(results.reports)
+        return Results(reports)
     source = os.fspath(source)
     opened = open_source(source)
     report = judge_source(opened, source, options, on_progress)
@@ -115,7 +134,6 @@ def judge_source(
             options.headers_only,
             on_progress,
             copied,
-            jobs=options.jobs,
         )
         report = judge(subject, rules, policy, fail_on, path)
     return replace(report, is_of_copy=isinstance(copied, FolderSource))
@@ -143,7 +161,7 @@ def _given_target(source: Source, options: ValidateOptions) -> GivenTarget:
         return GivenTarget(choice.known())
     files, config = target_source(choice.place), None
     with suppress(EaglectlError):
-        config = read_config(files)
+        config = read_config(files, is_target=True)
     return GivenTarget(choice.known(), files, config, choice.text)
 
 
@@ -182,8 +200,8 @@ def _report(
 ) -> Report:
     """The report before its verdict: each finding is kept, or the first fitting suppression allows it."""
     subject, today = judgement.subject, datetime.datetime.now(datetime.UTC).date()
-    expired = tuple(entry for entry in policy.suppressions if entry.until and entry.until < today)
-    valid = [entry for entry in policy.suppressions if entry not in expired]
+    expired = tuple(entry for entry in policy.suppress if entry.until and entry.until < today)
+    valid = [entry for entry in policy.suppress if entry not in expired]
     kept, suppressed = _kept_and_suppressed(findings, valid)
     requested = {label: request.why for request in subject.requests for label in request.labels}
     return Report(
@@ -207,13 +225,13 @@ def _report(
             if SEVERITIES.index(policy.severity(rule)) < SEVERITIES.index(rule.severity)
         },
         default_engines=tuple((label, why) for label, why in requested.items() if why),
+        trained=(subject.drafter.aux.boundaries or ()) if subject.read_error is None else (),
     )
 
 
 def _kept_and_suppressed(
     findings: Sequence[Finding], suppressions: Sequence[Suppression]
 ) -> tuple[tuple[Finding, ...], tuple[Suppressed, ...]]:
-    """The findings that no suppression covers, the most severe first; the others, each with the first."""
     pairs = [(finding, next((by for by in suppressions if by.covers(finding)), None)) for finding in findings]
     kept = sorted((finding for finding, by in pairs if by is None), key=lambda finding: -finding.level)
     return tuple(kept), tuple(Suppressed(finding, by) for finding, by in pairs if by is not None)
@@ -222,21 +240,19 @@ def _kept_and_suppressed(
 def _unused(
     suppressions: Sequence[Suppression], suppressed: Sequence[Suppressed], judgement: Judgement
 ) -> tuple[Suppression, ...]:
-    """The suppressions that no finding needed, of rules that could look."""
-    used = {entry.by for entry in suppressed}
+    # of rules that could look
     looked = {rule.id for rule in judgement.rules} - {entry.rule.id for entry in judgement.unchecked}
+    used = {entry.by for entry in suppressed}
     return tuple(entry for entry in suppressions if entry not in used and entry.rule in looked)
 
 
 def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[str, ...]]:
     """The findings, without conversions that are refused in their fixes, and the smallest changes."""
     subject, reported = judgement.subject, judgement.findings
-    is_broken = any(finding.severity == "error" for finding in reported)
-    sought = "eaglectl convert" if is_broken else "--for"
-    try:
+    sought = "eaglectl convert" if any(finding.severity == "error" for finding in reported) else "--for"
+    has_defects = False
+    with suppress(CannotLook):
         has_defects = any(subject.applied_facts.values())
-    except CannotLook:
-        has_defects = False
     if not has_defects and not any(sought in finding.fix for finding in reported):
         return reported, ()
     # late: most checkpoints need no repair

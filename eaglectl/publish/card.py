@@ -5,7 +5,6 @@ The card is README.md with a block and front matter that eaglectl manages; all o
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ import eaglectl
 from eaglectl import shell
 from eaglectl.conversion.writing import (
     DEFINITION,
-    doubt_lines,
     format_title,
     gate_lines,
-    measured_lines,
+    settled_lines,
     table,
     unserved_lines,
     upgrade_lines,
@@ -28,19 +26,19 @@ from eaglectl.conversion.writing import (
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.registry import ENGINES, launch_commands, llama_server
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
-from eaglectl.files.checkpoint import RECORD_SCHEMA, Checkpoint, history
+from eaglectl.files.checkpoint import RECORD_SCHEMA, Checkpoint
 from eaglectl.files.files import MIB, read_small_file
 from eaglectl.files.front_matter import MATTER, front_matter
 from eaglectl.files.header import parse_json
-from eaglectl.files.hub_cache import is_repo_name
 from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
-from eaglectl.formats.catalogue import by_name, known_formats
+from eaglectl.files.source import is_repo_name
+from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import CheckpointSummary
-from eaglectl.formats.settling import doubt_entries, fact_record
+from eaglectl.formats.reader import doubt_entries, fact_record
 from eaglectl.judge.rules.config import schema_file, violations
-from eaglectl.publish.plan import UploadFile
-from eaglectl.publish.project import install_command, repository
+from eaglectl.publish.project import install_command
 from eaglectl.publish.request import CardAnswers
+from eaglectl.publish.upload import UploadFile
 from eaglectl.run.measurement import ENOUGH_PROMPTS
 from eaglectl.text import as_markdown, printable
 from eaglectl.verdicts import CheckVerdict
@@ -48,23 +46,13 @@ from eaglectl.verdicts import CheckVerdict
 BEGIN = "<!-- eaglectl: begin. The command upload writes this block again; text outside of it is kept. -->"
 END = "<!-- eaglectl: end -->"
 FIRST, LAST = "<!-- eaglectl: begin", "<!-- eaglectl: end -->"
-# the model-index that earlier versions wrote: its figures may be of other weights
-OLD_RESULTS = re.compile(r"^# eaglectl: begin.*?^# eaglectl: end[^\n]*(\n|\Z)", re.DOTALL | re.MULTILINE)
-LIBRARIES = ("vllm", "sglang")
-# a list in brackets on one line, without brackets in it
-FLOW = re.compile(r"^tags:[ \t]*\[([^\[\]\r\n]*)\][ \t]*(?:#.*)?\r?$", re.MULTILINE)
-KEY = re.compile(r"^([A-Za-z_][\w-]*):", re.MULTILINE)
-# line breaks to YAML, and not to those who split at line feeds
-ODD_BREAK = re.compile("\r(?!\n)|[\x85\u2028\u2029]")
-TAGS = re.compile(r"^tags:[ \t]*(?:#[^\n]*)?\r?\n((?:[ \t]*-[ \t][^\n]*\n)+)", re.MULTILINE)
 # of each launch command
 DRAFT_TOKENS = 3
 WORDS = {True: "yes", False: "no", None: "unknown"}
 # the papers: EAGLE-3, and what EAGLE-3.1 changes
 PAPERS = {"3": ("2503.01840", "EAGLE-3"), "3.1": ("2605.09992", "EAGLE-3.1")}
 TRAINING = "eaglectl/training/1"
-SCHEMA_FILE = "training.schema.json"
-MAX_TRAINING = 1 << 20
+SCHEMA_FILE, MAX_TRAINING = "training.schema.json", 1 << 20
 RESPONSES = {
     "target": "written by the target for the prompts of the data",
     "dataset": "those of the data",
@@ -88,8 +76,8 @@ class CardFacts(Struct, frozen=True):
 
     `served`: engine -> the releases that serve the drafter as it was trained, in words. `record` is
     eaglectl.json, `smoke` a document of `eaglectl smoke --json`. `licence` and `training` are
-    what the caller states, `revision` is a tag that commands pin. `target_gap` states what was not compared
-    with a target; empty where nothing was left open.
+    what the caller states. `target_gap` states what was not compared with a target; empty where nothing was
+    left open.
     """
 
     repo: str
@@ -101,7 +89,6 @@ class CardFacts(Struct, frozen=True):
     smoke: Mapping[str, Any] | None = None
     licence: str | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
-    revision: str | None = None
     target_gap: str = ""
 
     @property
@@ -113,7 +100,7 @@ class CardFacts(Struct, frozen=True):
     @property
     def papers(self) -> tuple[tuple[str, str], ...]:
         """The arXiv numbers of the drafter's papers, with their titles in short."""
-        return tuple(PAPERS[key] for key in ("3", "3.1") if self.drafter.version.startswith(key))
+        return tuple(paper for key, paper in PAPERS.items() if self.drafter.version.startswith(key))
 
 
 def with_answers(facts: CardFacts, text: str, answers: CardAnswers) -> CardFacts:
@@ -134,8 +121,7 @@ def with_answers(facts: CardFacts, text: str, answers: CardAnswers) -> CardFacts
             raise UsageError(
                 f"{option} {answer} and {CARD} ({', '.join(stated)}) differ; leave one of them out"
             )
-    only = models[0] if len(models) == 1 else None
-    drafter = facts.drafter
+    drafter, only = facts.drafter, models[0] if len(models) == 1 else None
     if base_model := answers.base_model or facts.base_model or only:
         drafter = replace(drafter, target=replace(drafter.target, name=base_model))
     return replace(
@@ -147,10 +133,7 @@ def with_answers(facts: CardFacts, text: str, answers: CardAnswers) -> CardFacts
 
 
 def read_training(path: str | Path) -> Mapping[str, Any]:
-    """Read a file of schemas/training.schema.json: how the trainer states that the drafter was trained.
-
-    Raises UnreadableError for a file that cannot be read, UsageError for one that does not keep the schema.
-    """
+    """Read a file of schemas/training.schema.json. Raises UnreadableError, and UsageError for another one."""
     document = parse_json(f"--training {path}", read_small_file(Path(path), MAX_TRAINING, "--training"))
     if not isinstance(document, dict) or document.get("schema") != TRAINING:
         raise UsageError(f'--training {path} has no "schema": "{TRAINING}"; see schemas/{SCHEMA_FILE}')
@@ -187,47 +170,37 @@ def make_card(text: str, facts: CardFacts) -> str:
 
 
 def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
-    match = MATTER.match(text)
-    if match is None:
+    if MATTER.match(text) is None:
         if re.match(r"---[ \t]*\r?\n", text):
             raise RefusedError(
                 f"{CARD} begins with --- and its first block has no end; write --- on a line of its own"
                 " after it"
             )
         text = f"---{newline}---{newline}{newline}{text}"
-        match = MATTER.match(text)
-        assert match is not None
-    if ODD_BREAK.search(match[2]):
-        raise RefusedError(
-            f"{CARD}: its front matter has a line break that only some readers take for one (a lone carriage"
-            " return, or Unicode's); end its lines with a line feed"
-        )
+    match = MATTER.match(text)
+    assert match is not None
     inner, known = match[2], front_matter(text)
-    for key, count in Counter(KEY.findall(inner)).items():
-        if count > 1:  # which of the two counts, no reader agrees on
-            raise RefusedError(f"{CARD}: its front matter has {key} {count} times; keep one of them")
     _check_stated(known, facts)
-    libraries = [library for library in LIBRARIES if library in facts.served]
+    libraries = [library for library in ("vllm", "sglang") if library in facts.served]
     for key, value in _matter_values(facts, libraries).items():
         if key not in known and value:
             inner += f"{key}: {value}{newline}" if isinstance(value, str) else _list(key, value, newline)
-    tags = ["eagle3", *(["eagle-3.1"] if facts.drafter.version.startswith("3.1") else [])]
-    papers = [f"arxiv:{number}" for number, _ in facts.papers]
-    inner = _with_tags(inner, [*tags, "speculative-decoding", "draft-model", *libraries, *papers], newline)
-    return text[: match.start(2)] + OLD_RESULTS.sub("", inner) + text[match.start(3) :]
+    return text[: match.start(2)] + inner + text[match.start(3) :]
 
 
 def _matter_values(facts: CardFacts, libraries: Sequence[str]) -> dict[str, str | Sequence[str] | None]:
-    """The values of the front matter but for its tags; those that are empty or None are not written."""
-    names = [dataset["name"] for dataset in facts.training.get("datasets", [])]
+    tags = ["eagle3", *(["eagle-3.1"] if facts.drafter.version.startswith("3.1") else [])]
+    tags += ["speculative-decoding", "draft-model", *libraries]
+    datasets = [dataset["name"] for dataset in facts.training.get("datasets", [])]
     return {
         "license": facts.licence,
         "base_model": facts.base_model,
-        "datasets": list(dict.fromkeys(name for name in names if is_repo_name(name))),
+        "datasets": list(dict.fromkeys(filter(is_repo_name, datasets))),
         # in quotes: YAML reads Norwegian as "false"
         "language": [f'"{code}"' for code in facts.training.get("language", ())],
         "library_name": next(iter(libraries), None),
         "pipeline_tag": "text-generation",
+        "tags": [*tags, *(f"arxiv:{number}" for number, _ in facts.papers)],
     }
 
 
@@ -246,21 +219,6 @@ def _check_stated(known: Mapping[str, Sequence[str]], facts: CardFacts) -> None:
 
 def _list(key: str, items: Sequence[str], newline: str) -> str:
     return f"{key}:{newline}" + "".join(f"- {item}{newline}" for item in items)
-
-
-def _with_tags(inner: str, tags: Sequence[str], newline: str) -> str:
-    """The front matter with its missing tags added, in the notation of its list."""
-    old = front_matter(f"---\n{inner}---\n").get("tags", [])
-    missing = [tag for tag in tags if tag not in old]
-    if missing and (flow := FLOW.search(inner)):
-        body = flow[1].rstrip().rstrip(",")
-        return inner[: flow.start(1)] + ", ".join(filter(None, [body, *missing])) + inner[flow.end(1) :]
-    if missing and (items := TAGS.search(inner)):
-        indent = items[1][: len(items[1]) - len(items[1].lstrip(" \t"))]
-        added = "".join(f"{indent}- {tag}{newline}" for tag in missing)
-        return inner[: items.end(1)] + added + inner[items.end(1) :]
-    # a scalar or nothing is not rewritten
-    return inner if not missing or "tags" in KEY.findall(inner) else inner + _list("tags", missing, newline)
 
 
 def _block(facts: CardFacts) -> list[str]:
@@ -283,8 +241,7 @@ def _block(facts: CardFacts) -> list[str]:
         *table(("", ""), _facts(facts)),
         "",
         *unserved_lines(facts.record),
-        *doubt_lines(facts.drafter),
-        *measured_lines(facts.drafter),
+        *settled_lines(facts.drafter),
         *upgrade_lines(facts.record),
         *_serving(facts),
         *training,
@@ -299,11 +256,7 @@ def _model(name: str) -> str:
 
 def _facts(facts: CardFacts) -> list[tuple[str, str]]:
     drafter, dims = facts.drafter, facts.drafter.dims
-    boundaries, converted = drafter.aux.boundaries, []
-    *_, first = history(facts.record)
-    match first.get("source"):
-        case {"producer": str(producer)} if producer != drafter.producer and producer in known_formats():
-            converted = [("converted from", f"{format_title(producer)}, by eaglectl")]
+    boundaries = drafter.aux.boundaries
     aux = "the engines' default" if boundaries is None else ", ".join(map(str, boundaries))
     tokens = f"all {dims.vocab:,} tokens of the target"
     if drafter.has_reduced_vocabulary:
@@ -324,14 +277,13 @@ def _facts(facts: CardFacts) -> list[tuple[str, str]]:
         ),
         ("norms", f"fc_norm {WORDS[drafter.norms.fc_norm]}, norm_output {WORDS[drafter.norms.norm_output]}"),
         ("file format", format_title(drafter.producer)),
-        *converted,
     ]
 
 
 def _serving(facts: CardFacts) -> list[str]:
     if not facts.served:
         return []
-    commands = dict(launch_commands(facts.drafter, facts.repo, DRAFT_TOKENS, facts.revision))
+    commands = dict(launch_commands(facts.drafter, facts.repo, DRAFT_TOKENS))
     # what makes both GGUF files, in a checkout of llama.cpp, and serves them
     convert = "python convert_hf_to_gguf.py"
     commands["llama.cpp"] = "\n".join(
@@ -346,7 +298,7 @@ def _serving(facts: CardFacts) -> list[str]:
     lines = [
         "## Serving",
         "",
-        f"By the rules of {_eaglectl()}, these releases serve it as it was trained:",
+        f"By the rules of eaglectl {eaglectl.__version__}, these releases serve it as it was trained:",
         "",
     ]
     for engine, releases in facts.served.items():
@@ -358,19 +310,17 @@ def _serving(facts: CardFacts) -> list[str]:
             "```",
             "",
         ]
-    if facts.revision is None:
-        lines += ["These commands take the newest revision; add the one of a commit to stay with it.", ""]
+    lines += ["These commands take the newest revision; add the one of a commit to stay with it.", ""]
     return lines
 
 
 def _training_rows(training: Mapping[str, Any]) -> list[tuple[str, str]]:
-    rows = []
-    if datasets := training.get("datasets"):
-        rows.append(("data", ", ".join(map(_dataset, datasets))))
-    if responses := training.get("responses"):
-        rows.append(("answers", RESPONSES[responses]))
-    if languages := training.get("language"):
-        rows.append(("language", ", ".join(languages)))
+    texts = {
+        "data": ", ".join(map(_dataset, training.get("datasets") or ())),
+        "answers": RESPONSES.get(training.get("responses", ""), ""),
+        "language": ", ".join(training.get("language") or ()),
+    }
+    rows = [(title, text) for title, text in texts.items() if text]
     for key, title in ROWS.items():
         value = training.get(key)
         if isinstance(value, str):
@@ -384,22 +334,9 @@ def _dataset(dataset: Mapping[str, Any]) -> str:
     name = as_markdown(dataset["name"])
     if is_repo_name(dataset["name"]):
         name = f"[{dataset['name']}](https://huggingface.co/datasets/{dataset['name']})"
-    about = [
-        *([f"split {as_markdown(dataset['split'])}"] if "split" in dataset else []),
-        *([f"revision {as_markdown(dataset['revision'])}"] if "revision" in dataset else []),
-        *([f"{dataset['samples']:,} samples"] if "samples" in dataset else []),
-    ]
+    about = [f"{key} {as_markdown(dataset[key])}" for key in ("split", "revision") if key in dataset]
+    about += [f"{dataset['samples']:,} samples"] if "samples" in dataset else []
     return f"{name} ({', '.join(about)})" if about else name
-
-
-def few_prompts(smoke: Mapping[str, Any]) -> str:
-    """A warning where a measurement is of too few prompts to say much of others; empty where it is not."""
-    if (prompts := smoke["prompts"]) >= ENOUGH_PROMPTS:
-        return ""
-    return (
-        f"only {prompts} prompts were measured: under {ENOUGH_PROMPTS}, an interval says little about other"
-        " prompts"
-    )
 
 
 def measurement_lines(smoke: Mapping[str, Any]) -> list[str]:
@@ -417,42 +354,41 @@ def measurement_lines(smoke: Mapping[str, Any]) -> list[str]:
     sets = smoke.get("sets") or {}
     rows = [_row(as_markdown(name), measured) for name, measured in sets.items()] if len(sets) > 1 else []
     head = ("prompts", "number", "acceptance length", "accepted at each position")
-    warning = few_prompts(smoke)
+    warning, speed, speed_lines = list[str](), smoke.get("speed"), list[str]()
+    if smoke["prompts"] < ENOUGH_PROMPTS:
+        text = (
+            f"only {smoke['prompts']} prompts were measured: under {ENOUGH_PROMPTS}, an interval says little"
+        )
+        warning = [f"> **Few prompts:** {text} about other prompts.", ""]
+    if speed and speed["device"] != "cpu" and speed["text"]:
+        where = as_markdown(speed["card"] or speed["device"])
+        speed_lines = [
+            "Tokens/s with the drafter over those without, by requests at a time:"
+            f" **{as_markdown(speed['text'])}** (median of {speed['repeats']:d} repeats, {where};"
+            f" {as_markdown(speed['how'])}).",
+            "",
+        ]
     return [
         about,
         "",
-        *([f"> **Few prompts:** {warning}.", ""] if warning else []),
+        *warning,
         *table(head, [*rows, _row("all", smoke)]),
         "",
         f"This shows {as_markdown(smoke['engine']['proves'])}. Acceptance differs with prompts, their"
         " language and sampling: measure your own traffic with eaglectl's `smoke --prompts`.",
         "",
-        *_speed(smoke),
+        *speed_lines,
     ]
 
 
 def _row(name: str, measured: Mapping[str, Any]) -> tuple[str, ...]:
     low, high = measured["interval"]
-    positions = ", ".join(f"{position['value']:.1%}" for position in measured["per_position"])
     return (
         name,
         f"{measured['prompts']:d}",
         f"{measured['acceptance_length']:.3f} [{low:.3f}, {high:.3f}]",
-        positions,
+        ", ".join(f"{position['value']:.1%}" for position in measured["per_position"]),
     )
-
-
-def _speed(smoke: Mapping[str, Any]) -> list[str]:
-    speed = smoke.get("speed")
-    if not speed or speed["device"] == "cpu" or not speed["text"]:
-        return []
-    where = as_markdown(speed["card"] or speed["device"])
-    return [
-        "Tokens/s with the drafter over those without, by requests at a time:"
-        f" **{as_markdown(speed['text'])}** (median of {speed['repeats']:d} repeats, {where};"
-        f" {as_markdown(speed['how'])}).",
-        "",
-    ]
 
 
 def _download(facts: CardFacts) -> list[str]:
@@ -472,27 +408,18 @@ def _download(facts: CardFacts) -> list[str]:
         *commands,
         "```",
         "",
-        f"{about} Published with {_eaglectl()}.",
+        f"{about} Published with eaglectl {eaglectl.__version__}.",
     ]
 
 
-def _eaglectl() -> str:
-    name = f"eaglectl {eaglectl.__version__}"
-    return f"[{name}]({repository()})" if repository() else name
-
-
 def _download_command(facts: CardFacts) -> str:
-    pin = ["--revision", facts.revision] if facts.revision else []
-    return shell.join(["hf", "download", facts.repo, *pin, "--local-dir", "drafter"])
+    return shell.join(["hf", "download", facts.repo, "--local-dir", "drafter"])
 
 
-MAX_SMOKE = 64 * MIB
 # how a measurement for a card is made
 MEASURE = "`eaglectl smoke SOURCE --json --target TARGET > smoke.json`"
 # the files that a measurement is of
 MEASURED = re.compile(r"config\.json|.*\.safetensors")
-# files that the record does not list: itself, and what is written after it
-UNLISTED = (RECORD, SUMS, SIGNATURE)
 # keys of a smoke document that are published: no names of folders
 SMOKE_KEYS = (
     "version",
@@ -507,10 +434,15 @@ SMOKE_KEYS = (
     "max_tokens",
     "seed",
     "prompts_digest",
+    "temperature",
+    "tokens",
+    "sets",
+    "seconds",
+    "speed",
 )
-# and those that documents of older releases do not have
+# those that documents of older releases lack
 LATER_KEYS = ("temperature", "tokens", "sets", "seconds", "speed")
-ENGINE_KEYS = ("name", "version", "device", "dtype")
+ENGINE_KEYS = ("name", "version", "device", "dtype", "proves")
 
 
 def make_record(
@@ -528,26 +460,22 @@ def make_record(
     listed = {
         file.name: {"size": file.size, "sha256": file.sha256}
         for file in sorted(files, key=lambda file: file.name)
-        if file.name not in UNLISTED
+        if file.name not in (RECORD, SUMS, SIGNATURE)  # itself, and what is written after it
     }
-    before = checkpoint.sidecars.get(RECORD)
-    record = dict(before) if before else _new_record(checkpoint, drafter, listed)
+    record = checkpoint.sidecars.get(RECORD) or _new_record(checkpoint, drafter, listed)
     published: dict[str, Any] = {
         "eaglectl": eaglectl.__version__,
         "files": listed,
         "validation": dict(validation),
     }
     if smoke is not None:
-        keys = (*SMOKE_KEYS, *(key for key in LATER_KEYS if key in smoke))
-        engine = {key: smoke["engine"][key] for key in (*ENGINE_KEYS, "proves")}
-        published["smoke"] = {**{key: smoke[key] for key in keys}, "engine": engine}
+        published["smoke"] = _published_smoke(smoke)
     return (json.dumps({**record, "published": published}, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def make_sums(files: Sequence[UploadFile]) -> bytes:
-    """SHA256SUMS over every file but itself and what is made after it, as `sha256sum` writes it."""
-    lines = sorted((file.name, file.sha256) for file in files if file.name not in (SUMS, SIGNATURE))
-    return "".join(f"{digest}  {name}\n" for name, digest in lines).encode()
+def _published_smoke(smoke: Mapping[str, Any]) -> dict[str, Any]:
+    engine = {key: smoke["engine"][key] for key in ENGINE_KEYS}
+    return {**{key: smoke[key] for key in SMOKE_KEYS if key in smoke}, "engine": engine}
 
 
 def read_smoke(path: str | Path) -> Mapping[str, Any]:
@@ -556,7 +484,7 @@ def read_smoke(path: str | Path) -> Mapping[str, Any]:
     Raises UnreadableError, and UsageError for another document or a failed measurement.
     """
     try:
-        document = json.loads(read_small_file(Path(path), MAX_SMOKE, "--smoke"))
+        document = json.loads(read_small_file(Path(path), 64 * MIB, "--smoke"))
     except (ValueError, RecursionError):
         raise UnreadableError(f"--smoke {path} is not JSON; write it by {MEASURE}") from None
     if not isinstance(document, dict) or document.get("schema") != "eaglectl/smoke/1":
@@ -578,10 +506,12 @@ def kept_smoke(record: Mapping[str, Any], files: Sequence[UploadFile]) -> Mappin
     """The measurement in the record, if it is of these weights and this config. Raises UnreadableError."""
     match record:
         case {"published": {"smoke": Mapping() as smoke, "files": Mapping() as listed}}:
-            named = ((name, file) for name, file in listed.items() if isinstance(file, Mapping))
-            if {name: file.get("sha256") for name, file in named if MEASURED.fullmatch(name)} == _measured(
-                files
-            ):
+            digests = {
+                name: file.get("sha256")
+                for name, file in listed.items()
+                if isinstance(file, Mapping) and MEASURED.fullmatch(name)
+            }
+            if digests == _measured(files):
                 _check_smoke(smoke, f"what {RECORD} says was measured")
                 return smoke
     return None
@@ -593,11 +523,12 @@ def _measured(files: Sequence[UploadFile]) -> Mapping[str, str]:
 
 def _check_smoke(document: Mapping[str, Any], where: str) -> None:
     """Raise UnreadableError for a document that `smoke` did not write: what a card shows of it is made."""
-    if missing := [key for key in (*SMOKE_KEYS, "engine") if key not in document]:
+    needed = {*SMOKE_KEYS, "engine"} - {*LATER_KEYS}
+    if missing := sorted(needed - document.keys()):
         raise UnreadableError(f"{where} has no {missing[0]}; write it again by {MEASURE}")
     try:
         measurement_lines(document)
-        json.dumps(document, allow_nan=False)
+        json.dumps(_published_smoke(document), allow_nan=False)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise UnreadableError(f"{where} is not as smoke writes it; write it again by {MEASURE}") from None
 
@@ -605,8 +536,7 @@ def _check_smoke(document: Mapping[str, Any], where: str) -> None:
 def check_measured(smoke: Mapping[str, Any], files: Sequence[UploadFile]) -> None:
     """Raise RefusedError where a document of `read_smoke` is about other files than `files`."""
     sent, measured = _measured(files), smoke["files"]
-    different = sorted(name for name in {*sent, *measured} if sent.get(name) != measured.get(name))
-    if different:
+    if different := sorted(name for name in {*sent, *measured} if sent.get(name) != measured.get(name)):
         raise RefusedError(
             f"--smoke: what was measured had another {different[0]} than the folder that is uploaded; run"
             f" {MEASURE}"

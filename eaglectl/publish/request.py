@@ -6,8 +6,7 @@ from typing import Annotated
 from msgspec import field
 
 from eaglectl.errors import UsageError
-from eaglectl.files.hub_cache import is_repo_name
-from eaglectl.files.layout import CARD
+from eaglectl.files.source import is_repo_name
 from eaglectl.formats.format import Answers
 from eaglectl.judge.rule import Policy
 from eaglectl.options import ENGINE, NO_ENGINES, TARGET, Option, Options
@@ -83,11 +82,6 @@ class CardAnswers(Options, frozen=True):
         """Raise UsageError for a licence or a base model that the Hub could not read."""
         if self.licence is not None and not LICENCE.fullmatch(self.licence):
             raise UsageError(f"--license {self.licence}: an identifier was expected, like apache-2.0")
-        if self.licence == "other":
-            raise UsageError(
-                "--license other needs a name and a link: write license, license_name and license_link into"
-                f" the front matter of {CARD}"
-            )
         if self.base_model is not None and not is_repo_name(self.base_model):
             raise UsageError(f"--base-model {self.base_model}: org/name on the Hub was expected")
 
@@ -103,9 +97,6 @@ class UploadOptions(Options, frozen=True):
         Option("The release policy; by default the nearest eaglectl.toml.", value="FILE", complete="files"),
     ] = None
     dry_run: Annotated[bool, Option("Print the plan and send nothing; needs no token.")] = False
-    show_card: Annotated[bool, Option("Print the card that is published too; so does -v.", group=ON_CARD)] = (
-        False
-    )
     target: Annotated[str | None, TARGET] = None
     engines: Annotated[tuple[str, ...], ENGINE] = ()
     has_engines: Annotated[bool, NO_ENGINES] = True

@@ -1,18 +1,20 @@
-"""The repository on the Hub as `upload` uses it, and carrying out a plan: one commit on the plan's head.
+"""What `upload` will do, the repository on the Hub as it uses it, and carrying out the plan.
 
-Large files are sent first; the commit is verified, and only then tagged. It is asked for once: where the
-response is lost, the repository is read, which holds the commit, or not. The token is given to the client
-alone, and no text of a server or an exception is repeated, as it may hold the token.
+The files are hashed once. Those bytes are judged, searched for secrets (keys, the token in use, home folders)
+and published, or it is an error: large files are sent first, one commit is made on the plan's head, verified,
+and only then tagged. It is asked for once: where the response is lost, the error says where to look. The
+token is given to the client alone, and no text of a server or an exception is repeated, as it may hold it.
 """
 
+import dataclasses
+import hashlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
-from inspect import signature
-from itertools import takewhile
+from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct, field
@@ -22,38 +24,295 @@ import eaglectl
 from eaglectl import shell
 from eaglectl.base import Result
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.files.files import Stamp, errors_about
 from eaglectl.files.hub import check_token, failure_in, hub_calls
-from eaglectl.files.hub_cache import SHA1_DIGITS
 from eaglectl.files.hub_requests import (
     ACCOUNT,
     LOGIN,
     XET_CODE,
     HubRequest,
     TransferError,
-    refusal,
-    unreachable,
+    failed,
+    load_client,
 )
-from eaglectl.progress import OnProgress, report_step
-from eaglectl.publish.plan import RemoteFile, RepositoryState, UploadFile, UploadPlan, changed, moved_tag
+from eaglectl.files.layout import CARD, NOT_WEIGHTS, RECORD, SIGNATURE, SUMS
+from eaglectl.files.source import SHA1_DIGITS, FolderSource
+from eaglectl.judge.judgement import Report
+from eaglectl.judge.rules.config import CODE, KNOWN, PICKLE_SUFFIXES
+from eaglectl.judge.rules.release import PATH, first_home, scan_file, scan_text
+from eaglectl.progress import ByteCounter, OnProgress, report_step
 from eaglectl.text import listed
-from eaglectl.verdicts import UploadOutcome
+from eaglectl.verdicts import FileChange, UploadOutcome
 
-Value = TypeVar("Value")
-# the code of a failed check of the card's front matter, which comes before the commit
-CARD_CODE = "card"
-# what a Hub answers to a request that it does not know
-NO_SUCH_REQUEST = (404, 405, 501)
-# open pull requests that are searched for the same files, and commits newer than the plan
-MAX_PULLS, MAX_COMMITS = 20, 20
-# how often the repository is read after a lost response, and the pause between, which grows
-TRIES, PAUSE = 3, 2.0
+IMAGES = (".png", ".jpg", ".safetensors")
+# rules of validate check paths in the first; the others hold words of a vocabulary
+NOT_TEXT = ("config.json", "tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "tiktoken.model")
+# files up to this size are kept in memory once they are hashed; what the Hub keeps outside of LFS is smaller
+MAX_KEPT = 16 << 20
+BLOCK = 8 << 20
 
 
-class Mismatch(Struct, frozen=True):
-    """A file of the commit that is not as it was sent, and how it differs."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class UploadFile:
+    """A file with its size and digests at the time it was hashed.
+
+    `content` is its path where it is large; `stamp` is of the file on disk. `is_written`: eaglectl wrote it,
+    and the folder has another or none.
+    """
 
     name: str
-    how: str
+    size: int
+    sha256: str
+    content: bytes | Path = dataclasses.field(repr=False)
+    stamp: Stamp | None = None
+    is_written: bool = False
+
+
+def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
+    reasons = {
+        "a trainer's state": NOT_WEIGHTS.match(name),
+        "a pickle": name.endswith(PICKLE_SUFFIXES),
+        "code": name.endswith(CODE),
+        "a hidden file": name.startswith("."),
+        "no file that a drafter's folder has a use for": not any(
+            fnmatchcase(name, pattern) for pattern in (*KNOWN, *allowed)
+        ),
+    }
+    return next((reason for reason, is_so in reasons.items() if is_so), "")
+
+
+def _read_file(source: FolderSource, name: str, path: Path, on_bytes: Callable[[int], None]) -> UploadFile:
+    source.check_cached([name])
+    digest, kept = hashlib.sha256(), bytearray()
+    with source.open_file(name) as file, errors_about(f"{name} in {source.place}"):
+        stamp = Stamp.of(os.fstat(file.fileno()))
+        is_kept = stamp.size <= MAX_KEPT
+        while block := file.read(BLOCK):
+            digest.update(block)
+            if is_kept:
+                kept += block
+            on_bytes(len(block))
+    return UploadFile(name, stamp.size, digest.hexdigest(), bytes(kept) if is_kept else path, stamp)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrozenSource(FolderSource):
+    """A folder with the names that it had and the files that were hashed, and no others.
+
+    Small files are read from memory, the others from the disk: `check_unchanged`, after they were read, says
+    whether they were those that were hashed.
+    """
+
+    listing: tuple[str, ...] = ()
+    hashed: Mapping[str, UploadFile] = dataclasses.field(default_factory=dict, compare=False)
+
+    def published(self, files: Sequence[UploadFile]) -> "FrozenSource":
+        """What a download of `files` will be: with those that eaglectl wrote, without those left out."""
+        by_name = {file.name: file for file in files}
+        return dataclasses.replace(self, listing=tuple(sorted(by_name)), hashed=by_name)
+
+    def names(self) -> tuple[str, ...]:
+        """The files that the folder had."""
+        return self.listing
+
+    def size(self, name: str) -> int:
+        """Bytes of a file when it was hashed."""
+        return self.hashed[name].size if name in self.hashed else FolderSource.size(self, name)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Bytes [start, stop) of a file."""
+        content = self.hashed[name].content if name in self.hashed else None
+        if isinstance(content, bytes) and (stop is None or stop <= len(content)):
+            return content[start:stop]
+        return FolderSource.read(self, name, start, stop)
+
+    def check_unchanged(self) -> None:
+        """Raise RefusedError where a file was changed, added or removed after the files were hashed."""
+        names = set(FolderSource.names(self))
+        for name in sorted(names ^ set(self.listing)):
+            raise changed(name, "was added" if name in names else "was removed")
+        for name, file in self.hashed.items():
+            with errors_about(f"{name} in {self.place}"):
+                stamp = Stamp.of((self.root / name).stat())
+            if stamp != file.stamp:
+                raise changed(name)
+
+
+def freeze(
+    source: FolderSource, allowed: Sequence[str] = (), on_progress: OnProgress | None = None
+) -> tuple[FrozenSource, tuple[UploadFile, ...], Mapping[str, str]]:
+    """The folder as it is, every file of it that may be sent, hashed, and the others with why.
+
+    `allowed` adds patterns of names. Raises RefusedError for a link that leaves the folder, UnreadableError
+    for a file that cannot be read.
+    """
+    names = source.names()
+    reasons = {name: _reason_left_out(name, allowed) for name in names}
+    left_out = {name: why for name, why in reasons.items() if why}
+    try:
+        paths = {name: source.path(name) for name, why in reasons.items() if not why}
+    except UnreadableError as error:
+        raise RefusedError(str(error), error.topic, error.where) from None
+    folders = [f"{path.name}/" for path in sorted(source.root.iterdir()) if path.is_dir()]
+    left_out |= dict.fromkeys(folders, "a folder; a drafter's files lie beside each other")
+    counter = ByteCounter(on_progress, "hashing", sum(map(source.size, paths)))
+    files = tuple(_read_file(source, name, path, counter.add) for name, path in paths.items())
+    frozen = FrozenSource(source.root, source.only, listing=names, hashed={file.name: file for file in files})
+    return frozen, files, left_out
+
+
+def changed(name: str, how: str = "changed") -> RefusedError:
+    """The error for a file that is not as it was when the files were hashed."""
+    return RefusedError(
+        f"{name} {how} after the files were hashed: what was judged is not what lies there now, and nothing"
+        " was committed. Run the command again when nothing writes to the folder"
+    )
+
+
+def check_leaks(
+    frozen: FrozenSource,
+    files: Sequence[UploadFile],
+    metadata: Mapping[str, str],
+    token: str | None,
+    message: str = "",
+) -> None:
+    """Raise RefusedError where what is sent, or the message, holds a secret or names a home folder."""
+    published, stated = frozen.published(files), "\n".join((*metadata, *metadata.values()))
+    texts = {"the metadata of the weights": stated, "--message": message}
+    leaks = {f"{name} holds {kind}" for name, text in texts.items() for kind, _ in scan_text(text, token)}
+    if home := first_home(stated.encode("utf-8", "replace")):
+        leaks.add(f"the metadata of the weights names {home}, somebody's home folder")
+    paths = [key for key, value in metadata.items() if PATH.fullmatch(value)]
+    leaks |= {f"the metadata of the weights says {key}: a path of one machine" for key in paths}
+    for file in files:
+        read = partial(published.read, file.name)
+        for kind, place in scan_file(file.name, file.size, read, token):
+            leaks.add(f"{file.name} holds {kind} ({place})")
+        if file.name in NOT_TEXT or file.name.endswith(IMAGES):
+            continue
+        if home := first_home(read(0, file.size)):
+            leaks.add(f"{file.name} names {home}, somebody's home folder")
+    if leaks:
+        raise RefusedError(
+            f"{listed(sorted(leaks), most=5)}. Remove it and run the command again; a key that was shown"
+            " to anybody is to be withdrawn"
+        )
+
+
+class RemoteFile(Struct, frozen=True):
+    """A file in the repository: `sha256` for files in LFS, git's sha1 for the others."""
+
+    size: int
+    sha256: str | None
+    git_sha1: str
+
+    def difference(self, file: UploadFile) -> str:
+        """How this differs from the file that is sent; "" where both are the same, byte for byte."""
+        there, here = self.sha256 or self.git_sha1, file.sha256
+        if self.sha256 is None and isinstance(file.content, bytes):  # as is what the Hub keeps outside of LFS
+            content = b"blob %d\0" % file.size + file.content
+            here = hashlib.sha1(content, usedforsecurity=False).hexdigest()
+        if there == here:
+            return ""
+        return f"{self.size} bytes, {there[:12]}..., are there, and {file.size}, {here[:12]}..., here"
+
+
+class RepositoryState(Struct, frozen=True):
+    """A repository when it was read: head of the revision, files and tags."""
+
+    head: str
+    is_private: bool
+    files: Mapping[str, RemoteFile]
+    tags: Mapping[str, str] = {}
+
+
+class UploadPlan(Struct, frozen=True):
+    """What `upload` will do.
+
+    `state` None: the repository does not exist, or (`is_seen` False) could not be read. `target` states which
+    target the drafter was judged with, or why with none; `report` is the verdict on the files.
+    """
+
+    repo: str
+    revision: str
+    files: tuple[UploadFile, ...]
+    left_out: Mapping[str, str]
+    state: RepositoryState | None
+    is_seen: bool
+    is_pull: bool
+    is_private: bool
+    tag: str | None
+    title: str
+    description: str
+    report: Report
+    target: str = ""
+    is_target_seen: bool = True
+
+    def change(self, file: UploadFile) -> FileChange:
+        """How the commit changes a file in the repository."""
+        remote = self.state.files.get(file.name) if self.state else None
+        if remote is None:
+            return FileChange.NEW if self.is_seen else FileChange.UNKNOWN
+        return FileChange.CHANGED if remote.difference(file) else FileChange.UNCHANGED
+
+    @property
+    def changed(self) -> tuple[UploadFile, ...]:
+        """The files that the commit holds."""
+        return tuple(file for file in self.files if self.change(file) != FileChange.UNCHANGED)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the repository lacks any of it: a file, or the tag."""
+        is_tagged = self.tag is None or (self.state is not None and self.tag in self.state.tags)
+        return bool(self.changed) or not is_tagged
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Files that only the repository has; they stay."""
+        there = set(self.state.files) if self.state else set()
+        return tuple(sorted(there - {file.name for file in self.files} - {".gitattributes"}))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the files that the commit holds."""
+        return sum(file.size for file in self.changed)
+
+
+def check_plan(plan: UploadPlan) -> None:
+    """Raise RefusedError for what would fail only after the commit."""
+    if plan.tag and plan.is_pull and plan.changed:
+        raise RefusedError(
+            "a pull request is not a release yet, and a tag is never moved: leave --tag out, merge, and"
+            " run the"
+            f" command with --tag {plan.tag} again; or give --direct"
+        )
+    changed = {file.name for file in plan.changed}
+    # a signature that stays in the repository; of what upload writes itself it signs none
+    is_kept = plan.state is not None and SIGNATURE in plan.state.files and SIGNATURE not in changed
+    if is_kept and changed - ({CARD, RECORD, SUMS} if SIGNATURE not in plan.extra else set()):
+        raise RefusedError(
+            f"{plan.repo} has a {SIGNATURE} over the files before, which these would break: sign them with"
+            f" `model_signing sign`, or first run `hf repos delete-files {plan.repo} {SIGNATURE}`"
+        )
+    if plan.tag and plan.state:
+        commit = plan.state.tags.get(plan.tag)
+        if commit is not None and (plan.changed or commit != plan.state.head):
+            raise RefusedError(_moved_tag(plan.repo, plan.tag, commit))
+
+
+def _moved_tag(repo: str, tag: str, commit: str) -> str:
+    return (
+        f"the tag {tag} of {repo} is at commit {commit[:12]} already, and a tag is never moved; give another"
+        " --tag"
+    )
+
+
+Value = TypeVar("Value")
+UNKNOWN = "whether the commit took effect is not known"
+# the status of a Hub that does not know a request
+NO_CALL = 501
+# seconds before each look for a new repository
+PAUSES = (0.0, 2.0, 4.0)
 
 
 class Commit(Struct, frozen=True):
@@ -73,18 +332,16 @@ class Commit(Struct, frozen=True):
 class Upload(Result, frozen=True):
     """The result of `upload`.
 
-    `sent` is the commit that was made, if any; `is_recovered`: its response was lost, and the repository
-    holds it. `oid` is the commit that holds the files, `tag` the tag that is at it now.
+    `mismatches` are files that are not there as they were sent, each with how it differs. `sent` is the
+    commit that was made, if any, `oid` the one that holds the files, `tag` the tag at it now.
     """
 
     plan: UploadPlan
     outcome: UploadOutcome
-    page: str
     oid: str | None = None
     sent: Commit | None = None
     tag: str | None = None
-    is_recovered: bool = False
-    mismatches: tuple[Mismatch, ...] = ()
+    mismatches: Mapping[str, str] = {}
 
     @property
     def download(self) -> str:
@@ -102,9 +359,7 @@ def call(function: Callable[[], Value], *, is_repeatable: bool = True) -> Value:
         try:
             return function()
         except Exception as error:  # of the client, its transport or Xet: the text may hold the token
-            failure = failure_in(error, "gave no answer")
-    if failure.url.endswith("/api/validate-yaml"):
-        failure.code = CARD_CODE
+            failure = failure_in(error, "did not answer")
     # outside of the handler, so that no traceback shows the client's exception
     raise failure
 
@@ -113,19 +368,15 @@ class Remote:
     """A revision of a repository. Every method raises UnreadableError or RefusedError."""
 
     def __init__(self, repo: str, revision: str, *, needs_token: bool) -> None:
-        import huggingface_hub
-        from huggingface_hub import constants
-
-        self.repo, self.revision = repo, revision
-        endpoint = constants.ENDPOINT.rstrip("/")
+        client, self.repo, self.revision = load_client(), repo, revision
+        endpoint = client.constants.ENDPOINT.rstrip("/")
         self.token = _token(repo)
         self.request = HubRequest(f"hf://{repo}", repo, revision, endpoint, has_token=self.token is not None)
-        self.page = self.request.page
         if needs_token and self.token is None:
             raise UnreadableError(
                 f"{repo}: publishing needs a token and there is none; {LOGIN}, or set HF_TOKEN"
             )
-        self.api = huggingface_hub.HfApi(
+        self.api = client.HfApi(
             endpoint=endpoint,
             token=self.token or False,
             library_name="eaglectl",
@@ -135,209 +386,220 @@ class Remote:
     def state(self) -> RepositoryState | None:
         """The repository now; None where it does not exist, or the token may not read it."""
         try:
-            info = call(lambda: self.api.model_info(self.repo, revision=self.revision))
+            info = call(partial(self.api.model_info, self.repo, revision=self.revision))
         except TransferError as error:
             # other Hubs have no codes
             if error.code == "RepoNotFound" or (error.status == 404 and not error.code):
                 return None
-            raise self.cannot_read(error) from None
-        names = [file.rfilename for file in info.siblings or ()]
-        tags, pulls = self.refs()
-        return RepositoryState(
-            str(info.sha), bool(info.private), self.files(str(info.sha), names), tags, pulls
-        )
+            raise failed(self.request, error) from None
+        head, names = str(info.sha), [file.rfilename for file in info.siblings or ()]
+        return RepositoryState(head, bool(info.private), self._files(head, names), self._tags())
 
-    def files(self, oid: str, names: Sequence[str]) -> Mapping[str, RemoteFile]:
-        """The files of `names` that the repository has at a commit."""
-        from huggingface_hub.hf_api import RepoFile
+    def carry_out(
+        self, plan: UploadPlan, check_unchanged: Callable[[], None], on_progress: OnProgress | None = None
+    ) -> Upload:
+        """Do what the plan states; `on_progress` is called with each step.
 
-        if not names:
-            return {}
-        return {
-            entry.path: RemoteFile(entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
-            for entry in self._read(lambda: self.api.get_paths_info(self.repo, list(names), revision=oid))
-            if isinstance(entry, RepoFile)
-        }
-
-    def mismatches(self, oid: str, files: Sequence[UploadFile]) -> tuple[Mismatch, ...]:
-        """The files that a commit does not hold as they are sent."""
-        stored = self.files(oid, [file.name for file in files])
-        hows = {
-            file.name: stored[file.name].difference(file) if file.name in stored else "is not there"
-            for file in files
-        }
-        return tuple(Mismatch(name, how) for name, how in hows.items() if how)
-
-    def head(self) -> str:
-        """The commit that the revision points to now."""
-        return str(self._read(lambda: self.api.model_info(self.repo, revision=self.revision)).sha)
-
-    def proposal(self, state: RepositoryState, files: Sequence[UploadFile]) -> str | None:
-        """The ref of the newest open pull request that holds all the files already."""
-        request = partial(
-            self.api.get_repo_discussions, discussion_type="pull_request", discussion_status="open"
-        )
-        try:
-            pulls = call(lambda: list(request(self.repo)))
-        except TransferError:  # a Hub that does not list them
-            return None
-        numbers = sorted((pull.num for pull in pulls), reverse=True)[:MAX_PULLS]
-        refs = [ref for number in numbers if (ref := f"refs/pr/{number}") in state.pulls]
-        return next((ref for ref in refs if not self.mismatches(state.pulls[ref], files)), None)
-
-    def check_write(self) -> None:
-        """Raise UnreadableError where the token may not write.
-
-        Older clients cannot check it, nor can Hubs without this request: there the commit shows it.
+        `check_unchanged` raises RefusedError where the folder is not as it was when it was judged. Raises
+        RefusedError where the repository changed in the meantime, UnreadableError where the Hub fails; each
+        error after a commit names it.
         """
-        if "write" not in signature(self.api.auth_check).parameters:
-            return
+        check_unchanged()
+        if plan.state is None:
+            report_step(on_progress, f"making {plan.repo} ({'private' if plan.is_private else 'public'})")
+            plan = replace(plan, state=self._create(is_private=plan.is_private))
+        assert plan.state is not None
+        done = Upload(plan, UploadOutcome.NOTHING_TO_DO, plan.state.head)
+        if not plan.changed:
+            return self._tagged(done)
+        report_step(on_progress, f"sending {len(plan.changed)} files")
         try:
-            call(lambda: self.api.auth_check(self.repo, write=True))
+            operations = self._send_blobs(plan.changed, is_pull=plan.is_pull)
         except TransferError as error:
-            if error.status not in NO_SUCH_REQUEST:
-                raise self.cannot_write(error) from None
+            raise self._not_done(error, "take the files", is_pull=plan.is_pull) from None
+        check_unchanged()
+        self._check_head(plan.state.head)
+        sent = self._commit(operations, plan, plan.state.head, on_progress)
+        report_step(on_progress, f"verifying {sent.shown}")
+        return self._verified(replace(done, oid=sent.oid, sent=sent), sent, on_progress)
 
-    def create(self, *, is_private: bool) -> None:
-        """Create the repository. A lost response is no error: the caller reads the state afterwards."""
+    def _verified(self, done: Upload, sent: Commit, on_progress: OnProgress | None) -> Upload:
+        """Compare the commit with what was sent, and tag it. Errors name it, with its state."""
+        state = "is not verified; run the command again, which compares it"
+        try:
+            stored = self._files(sent.oid, [file.name for file in done.plan.files])
+            hows = {
+                file.name: stored[file.name].difference(file) if file.name in stored else "is not there"
+                for file in done.plan.files
+            }
+            if mismatches := {name: how for name, how in hows.items() if how}:
+                return replace(done, outcome=UploadOutcome.MISMATCH, mismatches=mismatches)
+            state = "is there and holds what was sent"
+            return self._tagged(replace(done, outcome=UploadOutcome.PUBLISHED))
+        except EaglectlError as error:
+            about = f"the commit {sent.shown} was made before and {state}"
+            raise type(error)(f"{error}; {about}", error.topic, error.where) from None
+        except KeyboardInterrupt:
+            report_step(on_progress, f"interrupted; the commit {sent.shown} was made before and {state}")
+            raise
+
+    def _create(self, *, is_private: bool) -> RepositoryState:
         try:
             call(partial(self.api.create_repo, self.repo, private=is_private), is_repeatable=False)
         except TransferError as error:
-            if error.status in (0, 409) or error.status >= 500:
-                return
-            raise self.cannot_write(error, "make the repository") from None
+            raise self._not_done(error, "make the repository") from None
+        for pause in PAUSES:  # a new one may be seen late
+            time.sleep(pause)
+            if (state := self.state()) is not None:
+                break
+        else:
+            raise UnreadableError(
+                f"{self.repo} was asked for and is not there; nothing was committed, run the command again"
+            )
+        if is_private and not state.is_private:
+            raise RefusedError(
+                f"{self.repo} was made and is public, against what was asked for; nothing was committed"
+            )
+        return state
 
-    def send_blobs(self, files: Sequence[UploadFile], *, is_pull: bool) -> list[Any]:
+    def _send_blobs(self, files: Sequence[UploadFile], *, is_pull: bool) -> list[Any]:
         """Send large files that the Hub does not have yet. Returns the operations of the commit.
 
         Raises TransferError, and RefusedError for a file that changed, or that the repository ignores.
         """
         from huggingface_hub import CommitOperationAdd
 
-        operations = [
-            CommitOperationAdd(
-                path_in_repo=file.name,
-                path_or_fileobj=file.content if isinstance(file.content, bytes) else str(file.content),
-            )
-            for file in files
-        ]
-        for operation, file in zip(operations, files, strict=True):
-            if operation.upload_info.sha256.hex() != file.sha256:
+        operations = []
+        for file in files:
+            content = file.content if isinstance(file.content, bytes) else str(file.content)
+            operations.append(CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=content))
+            if operations[-1].upload_info.sha256.hex() != file.sha256:
                 raise changed(file.name)
-        call(
-            lambda: self.api.preupload_lfs_files(
-                self.repo,
-                additions=operations,
-                revision=self.revision,
-                create_pr=is_pull,
-                free_memory=False,
-            )
-        )
+        send = partial(self.api.preupload_lfs_files, self.repo, revision=self.revision, create_pr=is_pull)
+        call(partial(send, additions=operations, free_memory=False))
         # the client would leave them out of the commit without a word
         if ignored := [one.path_in_repo for one in operations if getattr(one, "_should_ignore", False)]:
             raise RefusedError(
                 f"{self.repo} ignores {listed(ignored)}: a commit would lack what was judged, and"
                 f" nothing was committed. Take those lines out of the repository's .gitignore"
-                f" ({self.page}/tree/{self.revision})"
+                f" ({self.request.page}/tree/{self.revision})"
             )
         return operations
 
-    def commit(self, operations: Sequence[Any], plan: UploadPlan, parent: str) -> Commit:
-        """Create the commit, without retries. Raises TransferError, after which the commit may exist.
+    def _check_head(self, planned: str) -> None:
+        head = str(self._read(partial(self.api.model_info, self.repo, revision=self.revision)).sha)
+        if head != planned:
+            raise RefusedError(
+                f"{self.repo} moved: {self.revision} was at {planned[:12]} when the plan was made and is at"
+                f" {head[:12]} now; nothing was committed. Look at what changed, then run the command again"
+            )
 
-        The client takes no parent with an id that is longer than git's SHA-1.
-        """
+    def _commit(
+        self, operations: Sequence[Any], plan: UploadPlan, parent: str, on_progress: OnProgress | None
+    ) -> Commit:
         request = partial(
             self.api.create_commit,
             commit_message=plan.title,
             commit_description=plan.description,
             revision=self.revision,
             create_pr=plan.is_pull,
+            # the client takes no id that is longer than git's SHA-1
             parent_commit=parent if len(parent) <= SHA1_DIGITS else None,
         )
-        made = call(lambda: request(self.repo, operations), is_repeatable=False)
+        try:
+            made = call(partial(request, self.repo, operations), is_repeatable=False)
+        except TransferError as error:
+            status = error.status
+            if status in (0, 408) or (status >= 500 and status != NO_CALL):
+                answer = f"answered {status}" if status else f"gave no answer ({error.kind})"
+                raise UnreadableError(
+                    f"the Hub {answer} to the commit, and {UNKNOWN}, look at"
+                    f" {self._commits(is_pull=plan.is_pull)}; run the command again where it is not there"
+                ) from None
+            if status == 412:
+                self._check_head(parent)
+            raise self._not_done(error, "make the commit", is_pull=plan.is_pull) from None
+        except KeyboardInterrupt:
+            report_step(on_progress, f"interrupted; {UNKNOWN}, look at {self._commits(is_pull=plan.is_pull)}")
+            raise
+        if made.oid == parent:
+            raise RefusedError(
+                f"{self.repo}: the Hub says that its files are these already, and made no commit; what it"
+                f" listed before differs. Look at {made.commit_url}, then run the command again"
+            )
         return Commit(made.oid, str(made.commit_url), made.pr_revision, made.pr_url)
 
-    def commits(self) -> list[str]:
-        """The commits of the revision, newest first."""
-        return [
-            commit.commit_id
-            for commit in self._read(lambda: self.api.list_repo_commits(self.repo, revision=self.revision))
-        ]
+    def _commits(self, *, is_pull: bool) -> str:
+        return f"{self.request.page}/{'discussions' if is_pull else f'commits/{self.revision}'}"
 
-    def tag(self, name: str, oid: str) -> None:
-        """Tag a commit. Raises RefusedError where the tag is at another commit: it is never moved."""
+    def _tagged(self, done: Upload) -> Upload:
+        """Tag the commit. Raises RefusedError where the tag is at another commit: it is never moved."""
+        name, oid = done.plan.tag, str(done.oid)
+        if not name:
+            return done
         try:
             call(partial(self.api.create_tag, self.repo, tag=name, revision=oid), is_repeatable=False)
         except TransferError as error:
-            tagged = self.refs()[0].get(name)
-            if tagged == oid:
-                return
-            if tagged is not None:
-                raise RefusedError(moved_tag(self.repo, name, tagged)) from None
-            raise self.cannot_write(error, f"set the tag {name}") from None
+            if (tagged := self._tags().get(name)) is None:
+                raise self._not_done(error, f"set the tag {name}", after="") from None
+            if tagged != oid:
+                raise RefusedError(_moved_tag(self.repo, name, tagged)) from None
+        return replace(done, tag=name)
 
-    def refs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Tags and pull requests with their commits; no pull requests where the Hub has none."""
-        every = partial(self.api.list_repo_refs, self.repo, include_pull_requests=True)
-        try:
-            refs: Any = call(every)
-        except TransferError as error:
-            # without the list, the client fails with a KeyError
-            if error.kind != "KeyError" and error.status not in NO_SUCH_REQUEST:
-                raise self.cannot_read(error) from None
-            refs = self._read(partial(every, include_pull_requests=False))
-        pulls = {pull.ref: pull.target_commit for pull in refs.pull_requests or ()}
-        return {tag.name: tag.target_commit for tag in refs.tags}, pulls
+    def _files(self, oid: str, names: Sequence[str]) -> Mapping[str, RemoteFile]:
+        from huggingface_hub.hf_api import RepoFile
+
+        if not names:
+            return {}
+        return {
+            entry.path: RemoteFile(entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
+            for entry in self._read(partial(self.api.get_paths_info, self.repo, list(names), revision=oid))
+            if isinstance(entry, RepoFile)
+        }
+
+    def _tags(self) -> Mapping[str, str]:
+        refs = self._read(partial(self.api.list_repo_refs, self.repo))
+        return {tag.name: tag.target_commit for tag in refs.tags}
 
     def _read(self, function: Callable[[], Value]) -> Value:
-        """The result of a call that changes nothing, so that its requests may be sent again."""
         try:
             return call(function)
         except TransferError as error:
-            raise self.cannot_read(error) from None
+            raise failed(self.request, error) from None
 
-    def cannot_read(self, error: TransferError) -> EaglectlError:
-        """The error for a failed read."""
-        if error.status == 0 and error.code != XET_CODE:
-            return unreachable(self.request, f"did not answer ({error.kind})")
-        return refusal(self.request, error.status, error.code, error.wait)
-
-    def cannot_write(self, error: TransferError, what: str = "") -> EaglectlError:
-        """The error for a failed write; `what` the Hub did not do."""
-        repo, host = self.repo, self.request.host
-        match error.status:
-            case 0 | 429:
-                return self.cannot_read(error)
-            case _ if error.code == XET_CODE:
-                return self.cannot_read(error)
-            case 401:
-                return UnreadableError(
-                    f"{repo}: the Hub at {host} does not accept the token (401); {LOGIN}, or set HF_TOKEN"
-                    " again"
-                )
-            case 403 | 404:
-                return UnreadableError(
-                    f"{repo}: the token may not write there ({error.status}); it needs the permission"
-                    " to write, and its account access to"
-                    f" {repo.split('/')[0]}; {ACCOUNT}"
-                )
-            case 400 if error.code == CARD_CODE:
-                return RefusedError(
-                    f"{repo}: the Hub does not accept the front matter of README.md; check that it is"
-                    " valid YAML",
-                    where="README.md",
-                )
-            case 400 | 413 | 422:
-                return UnreadableError(
-                    f"{repo}: the Hub at {host} does not {what or 'accept it'} ({error.status})"
-                )
-            case _:
-                pause = f"after the {error.wait:.0f} seconds that it asks for" if error.wait else "later"
-                return UnreadableError(
-                    f"{repo}: the Hub at {host} fails ({error.status}) and did not {what or 'answer'};"
-                    f" try again {pause}"
-                )
+    def _not_done(
+        self,
+        failure: TransferError,
+        what: str,
+        *,
+        is_pull: bool = False,
+        after: str = "; nothing was committed",
+    ) -> EaglectlError:
+        """The error for what the Hub did not do."""
+        host, status = self.request.host, failure.status
+        if status == NO_CALL and is_pull:
+            return UsageError(
+                f"{self.repo}: the Hub at {host} has no pull requests ({status}){after}, give --direct for a"
+                " commit on the branch"
+            )
+        if status == 400 and failure.url.endswith("/api/validate-yaml"):  # before the commit
+            return RefusedError(
+                f"{self.repo}: the Hub does not accept the front matter of {CARD}; check that it is valid"
+                f" YAML{after}",
+                where=CARD,
+            )
+        text = f"{self.repo}: the Hub at {host} did not {what} ({status})"
+        if status in (0, 401, 429) or failure.code == XET_CODE:
+            text = str(failed(self.request, failure))
+        elif status in (403, 404):
+            text = (
+                f"{self.repo}: the token may not write there ({status}); it needs the permission to write,"
+                f" and its account access to {self.repo.split('/')[0]}; {ACCOUNT}"
+            )
+        elif status >= 500:
+            wait = f"after the {failure.wait:.0f} seconds that it asks for" if failure.wait else "later"
+            text += f"; try again {wait}"
+        return UnreadableError(f"{text}{after}")
 
 
 def _token(repo: str) -> str | None:
@@ -346,187 +608,10 @@ def _token(repo: str) -> str | None:
     try:
         token = get_token()
     except Exception as error:  # of the exchange with a trusted publisher; its text may hold a secret
-        advice = "run `hf auth login`"
-        if resource := os.environ.get("HF_OIDC_RESOURCE"):
-            advice = (
-                f"see that {resource} has this job as a trusted publisher and lets it have an id token,"
-                " or unset HF_OIDC_RESOURCE and set HF_TOKEN"
-            )
         raise UnreadableError(
-            f"{repo}: the Hub client could not get its token ({type(error).__name__}); {advice}"
+            f"{repo}: the Hub client could not get its token ({type(error).__name__}); run `hf auth login`,"
+            " or, where HF_OIDC_RESOURCE is set, see that it has this job as a trusted publisher and lets it"
+            " have an id token"
         ) from None
     check_token(token or "")
     return token
-
-
-def carry_out(
-    plan: UploadPlan,
-    remote: Remote,
-    check_unchanged: Callable[[], None],
-    on_progress: OnProgress | None = None,
-) -> Upload:
-    """Do what the plan states; `on_progress` is called with each step.
-
-    `check_unchanged` raises RefusedError where the folder is not as it was when it was judged. Raises
-    RefusedError where the repository changed in the meantime, UnreadableError where the Hub fails; each error
-    after a commit names it.
-    """
-    check_unchanged()
-    if plan.state is None:
-        report_step(on_progress, f"making {plan.repo} ({'private' if plan.is_private else 'public'})")
-        plan = replace(plan, state=_create(plan, remote))
-    state = plan.state
-    assert state is not None
-    if plan.proposed:
-        return Upload(plan, UploadOutcome.NOTHING_TO_DO, remote.page, state.pulls[plan.proposed])
-    if not plan.changed:
-        return _with_tag(
-            Upload(plan, UploadOutcome.NOTHING_TO_DO, remote.page, state.head), state.head, remote
-        )
-    if not plan.is_pull or plan.tag:
-        remote.check_write()
-    report_step(on_progress, f"sending {len(plan.changed)} files")
-    try:
-        operations = remote.send_blobs(plan.changed, is_pull=plan.is_pull)
-    except TransferError as error:
-        raise _not_made(plan, remote, error, "take the files") from None
-    check_unchanged()
-    if (head := remote.head()) != state.head:
-        raise _moved(plan, state, head)
-    sent, is_recovered = _commit(plan, state, remote, operations, on_progress)
-    report_step(on_progress, f"verifying {sent.shown}")
-    with _naming(sent, "is not verified; run the command again, which compares it", on_progress):
-        mismatches = remote.mismatches(sent.oid, plan.files)
-    outcome = UploadOutcome.MISMATCH if mismatches else UploadOutcome.PUBLISHED
-    done = Upload(plan, outcome, remote.page, sent.oid, sent, None, is_recovered, mismatches)
-    if mismatches:
-        return done
-    with _naming(sent, "is there and holds what was sent", on_progress):
-        return _with_tag(done, sent.oid, remote)
-
-
-@contextmanager
-def _naming(sent: Commit, state: str, on_progress: OnProgress | None) -> Iterator[None]:
-    """Errors after a commit name it, with its state."""
-    about = f"the commit {sent.shown} was made before and {state}"
-    try:
-        yield
-    except EaglectlError as error:
-        raise type(error)(f"{error}; {about}", error.topic, error.where) from None
-    except KeyboardInterrupt:
-        report_step(on_progress, f"interrupted; {about}")
-        raise
-
-
-def _create(plan: UploadPlan, remote: Remote) -> RepositoryState:
-    remote.create(is_private=plan.is_private)
-    for number in range(TRIES):
-        if (state := remote.state()) is not None:
-            break
-        time.sleep(PAUSE * number)
-    else:
-        raise UnreadableError(
-            f"{plan.repo} was asked for and is not there; nothing was committed, run the command again"
-        )
-    if set(state.files) - {".gitattributes"}:
-        raise RefusedError(
-            f"{plan.repo} was made by somebody else in the meantime; nothing was committed, run the command"
-            " again to see the plan"
-        )
-    if plan.is_private and not state.is_private:
-        raise RefusedError(
-            f"{plan.repo} was made and is public, against what was asked for; nothing was committed"
-        )
-    return state
-
-
-def _commit(
-    plan: UploadPlan,
-    state: RepositoryState,
-    remote: Remote,
-    operations: Sequence[object],
-    on_progress: OnProgress | None,
-) -> tuple[Commit, bool]:
-    try:
-        commit = remote.commit(operations, plan, state.head)
-    except TransferError as error:
-        return _recover(plan, state, remote, error), True
-    except KeyboardInterrupt:
-        report_step(
-            on_progress,
-            f"interrupted; whether the commit took effect is not known, look at {remote.page}",
-        )
-        raise
-    if commit.oid == state.head:
-        raise RefusedError(
-            f"{plan.repo}: the Hub says that its files are these already, and made no commit; what it listed"
-            f" before differs. Look at {commit.url}, then run the command again"
-        )
-    return commit, False
-
-
-def _recover(plan: UploadPlan, state: RepositoryState, remote: Remote, call_error: TransferError) -> Commit:
-    """The commit that an error answered, if it took effect all the same; raises what is so if it did not.
-
-    A refusal counts as one once the repository shows it: a proxy may refuse the answer to a commit that was
-    made, and a client that asked twice is told that the head moved, by its own commit.
-    """
-    status = call_error.status
-    answer = f"answered {status}" if status else f"gave no answer ({call_error.kind})"
-    is_open = status in (0, 408) or (status >= 500 and status != 501)  # 501: the Hub has no such call
-    for number in range(TRIES if is_open else 1):
-        time.sleep(PAUSE * number)
-        try:
-            commit = _find_commit(plan, state, remote)
-        except EaglectlError as error:
-            raise UnreadableError(
-                f"the Hub {answer} to the commit, and whether it took effect is not known, as"
-                f" {error}; look at {remote.page}"
-            ) from None
-        if commit:
-            return commit
-    if status == 412:
-        raise _moved(plan, state, remote.head())
-    if is_open:
-        raise UnreadableError(
-            f"the Hub {answer} to the commit, and it did not take effect; nothing was committed"
-            f" to {plan.repo}, run the command again"
-        )
-    raise _not_made(plan, remote, call_error, "make the commit")
-
-
-def _not_made(plan: UploadPlan, remote: Remote, call_error: TransferError, what: str) -> EaglectlError:
-    if call_error.status == 501 and plan.is_pull:
-        return UsageError(
-            f"{plan.repo}: the Hub at {remote.request.host} has no pull requests (501); nothing was"
-            " committed, give --direct for a commit on the branch"
-        )
-    error = remote.cannot_write(call_error, what)
-    return type(error)(f"{error}; nothing was committed", error.topic, error.where)
-
-
-def _find_commit(plan: UploadPlan, state: RepositoryState, remote: Remote) -> Commit | None:
-    """The commit of the plan: the first after the plan's head, or in a newer pull request, with its files."""
-    if plan.is_pull:
-        pulls = [(oid, ref) for ref, oid in remote.refs()[1].items() if ref not in state.pulls]
-    else:
-        newer = takewhile(lambda oid: oid != state.head, remote.commits())
-        pulls = [(oid, "") for oid in reversed(list(newer)[:MAX_COMMITS])]
-    for oid, ref in pulls:
-        if not remote.mismatches(oid, plan.files):
-            pull_url = f"{remote.page}/discussions/{ref.rpartition('/')[2]}" if ref else None
-            return Commit(oid, f"{remote.page}/commit/{oid}", ref or None, pull_url)
-    return None
-
-
-def _with_tag(done: Upload, oid: str, remote: Remote) -> Upload:
-    if done.plan.tag:
-        remote.tag(done.plan.tag, oid)
-    return replace(done, tag=done.plan.tag)
-
-
-def _moved(plan: UploadPlan, state: RepositoryState, head: str) -> RefusedError:
-    return RefusedError(
-        f"{plan.repo} moved: {plan.revision} was at {state.head[:12]} when the plan was made and is at"
-        f" {head[:12]} now; nothing was committed. Look at what changed, then run the command again"
-    )

@@ -9,22 +9,20 @@ One step (vLLM llama_eagle3.py, qwen3_eagle3.py, deepseek_eagle3.py, 0.33.0):
     y  = r + attention(a);  y = y + mlp(post_attention_layernorm(y))
     logits = lm_head(norm(y));  fed back: norm(y) if norm_output else y
 
-Rotary position embedding as engines compute it: default, linear, llama3 and yarn. Sources: transformers
-modeling_rope_utils.py (5.19), vLLM rotary_embedding/{base,linear_scaling_rope,llama3_rope,yarn_scaling_rope,
-deepseek_scaling_rope}.py (0.33.0).
+Rotary position embedding as transformers computes it, and engines do: default, linear, llama3 and yarn (vLLM
+rotary_embedding/{base,linear_scaling_rope,llama3_rope,yarn_scaling_rope,deepseek_scaling_rope}.py, 0.33.0).
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import torch
 from msgspec import Struct
 from safetensors.torch import load_file
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
-from eaglectl.drafter.drafter import Drafter, Norms, Rope, yarn_scale
+from eaglectl.drafter.drafter import Drafter, Norms, Rope
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.errors import RefusedError
 
@@ -54,57 +52,35 @@ class Rotary:
 
 def _frequencies(rope: Rope, dim: int) -> tuple[torch.Tensor, float]:
     """Inverse frequencies [dim/2], and the factor on cos and sin of attention other than MLA."""
-    base = 1.0 / rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
-    scaling = rope.scaling or {}
-    match scaling.get("rope_type", "default"):
-        case "default" | "mrope":  # text positions are the same on all three axes of mrope
-            return base, 1.0
-        case "linear":
-            return base / float(scaling["factor"]), 1.0
-        case "llama3":
-            return _llama3(base, scaling), 1.0
-        case "yarn":
-            return _yarn(base, rope.theta, dim, scaling), _yarn_scale(scaling)
-        case kind:
-            raise RefusedError(
-                f"the reference engine has no rope_type {kind}; it has default, linear, llama3 and yarn"
-            )
+    scaling = {**(rope.scaling or {}), "partial_rotary_factor": 1.0}  # `dim` is what turns
+    kind = scaling.get("rope_type", "default")
+    if kind in ("default", "mrope"):  # text positions are the same on all three axes of mrope
+        return 1.0 / rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim), 1.0
+    if kind not in ("linear", "llama3", "yarn"):
+        raise RefusedError(
+            f"the reference engine has no rope_type {kind}; it has default, linear, llama3 and yarn"
+        )
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    from transformers.utils import logging
 
-
-def _llama3(base: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:
-    factor, low, high = (float(scaling[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    original = float(scaling["original_max_position_embeddings"])
-    smooth = ((original * base / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
-    return (1 - smooth) * base / factor + smooth * base
-
-
-def _yarn(base: torch.Tensor, theta: float, dim: int, scaling: Mapping[str, Any]) -> torch.Tensor:
-    original = float(scaling["original_max_position_embeddings"])
-
-    def dimension(rotations: float) -> float:
-        return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
-
-    low = max(math.floor(dimension(float(scaling.get("beta_fast") or 32))), 0)
-    high = min(math.ceil(dimension(float(scaling.get("beta_slow") or 1))), dim - 1)
-    ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / max(high - low, 0.001)).clamp(0, 1)
-    return base / float(scaling["factor"]) * ramp + base * (1 - ramp)
-
-
-def _yarn_scale(scaling: Mapping[str, Any]) -> float:
-    factor, mscale, all_dim = float(scaling["factor"]), scaling.get("mscale"), scaling.get("mscale_all_dim")
-    if (stated := scaling.get("attention_factor")) is not None:
-        return float(stated)
-    both = (float(mscale), float(all_dim)) if mscale and all_dim else (1.0, 0.0)
-    return yarn_scale(factor, both[0]) / yarn_scale(factor, both[1])
+    needed = {"factor", *(["original_max_position_embeddings"] if kind != "linear" else [])}
+    if lost := needed - scaling.keys():
+        raise RefusedError(f"the rope scaling has no {', '.join(sorted(lost))}, which {kind} needs")
+    original = 1 if kind == "linear" else scaling["original_max_position_embeddings"]
+    length, verbosity = round(scaling["factor"] * original), logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)  # it warns of odd values, which rules report
+    try:
+        config = LlamaConfig(
+            head_dim=dim, rope_theta=rope.theta, rope_scaling=scaling, max_position_embeddings=length
+        )
+        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    finally:
+        logging.set_verbosity(verbosity)
+    return frequencies, float(scale)
 
 
 Weights = Mapping[str, torch.Tensor]
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def without_gradients(function: Function) -> Function:
-    """The function, in which torch records no gradients."""
-    return torch.no_grad()(function)  # type: ignore[no-any-return]
 
 
 class Slots(NamedTuple):

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.files.target_files import until_end
-from eaglectl.reference.model import Cache, DraftModel, causal_mask, without_gradients
+from eaglectl.reference.model import Cache, DraftModel, causal_mask
 from eaglectl.reference.target import TargetModel
 
 PREFILL = 1024  # tokens of prompts in one forward pass of the target
@@ -95,7 +95,6 @@ class SpeculativeDecoder:
         self.on_draft_step = on_draft_step
         self.random = torch.Generator().manual_seed(settings.seed)
 
-    @without_gradients
     def run(
         self, prompts: Sequence[Sequence[int]], on_round: OnRound | None = None
     ) -> list[GeneratedSequence]:
@@ -132,7 +131,6 @@ class SpeculativeDecoder:
     def _unfinished(
         self, texts: Sequence[Sequence[int]], rows: Sequence[int], on_round: OnRound | None
     ) -> list[int]:
-        """The places of the rows whose texts go on."""
         most, stop = self.settings.max_tokens, self.settings.stop
         kept = [place for place, row in enumerate(rows) if len(texts[row]) < most]
         kept = [place for place in kept if stop.isdisjoint(texts[rows[place]])]
@@ -152,8 +150,9 @@ class SpeculativeDecoder:
             )
             parts.append(aux)
         following = self._verify(logits[:, -1:], tokens[:, :0])[1]
-        shifted = torch.cat((tokens[:, 1:], following[:, None]), 1)
-        return following, DraftInput(torch.cat(parts, 1), shifted, positions, valid)
+        return following, DraftInput(
+            torch.cat(parts, 1), torch.cat((tokens[:, 1:], following[:, None]), 1), positions, valid
+        )
 
     def _round(
         self, last: torch.Tensor, drafted: torch.Tensor, lengths: torch.Tensor, valid: torch.Tensor
@@ -286,7 +285,6 @@ class ForcedBatch(Struct, frozen=True):
         return replace(self, starts=starts.clamp(max=time - 3), is_start=is_start)
 
 
-@without_gradients
 def run_target(
     target: TargetModel, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], k: int
 ) -> ForcedBatch:
@@ -305,9 +303,8 @@ def run_target(
         rows.append(list(range(first, last + 1)))
     longest = max(1, *map(len, rows))
     starts = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=tokens.device)
-    counts = torch.tensor([len(row) for row in rows], device=tokens.device)
-    is_start = torch.arange(longest, device=tokens.device)[None] < counts[:, None]
-    return ForcedBatch(tokens, positions, valid, states, choices, starts, is_start)
+    is_start = torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
+    return ForcedBatch(tokens, positions, valid, states, choices, starts, is_start.to(tokens.device))
 
 
 class ForcedDrafter:
@@ -317,7 +314,6 @@ class ForcedDrafter:
         self.drafter, self.target, self.boundaries, self.k = drafter, target, boundaries, k
         self.head = drafter.weights.get("lm_head.weight", target.head).to(drafter.device, drafter.dtype)
 
-    @without_gradients
     def first_matches(self, batch: ForcedBatch, every: int = 1) -> torch.Tensor:
         """Whether the first draft token at each slot is the target's choice, [batch, time - 1].
 
@@ -336,7 +332,6 @@ class ForcedDrafter:
         embeddings = self.drafter.embeddings(batch.tokens[:, 1:], self.target)
         return self.drafter.forward(embeddings, state, batch.positions[:, :-1], caches, mask, kept), caches
 
-    @without_gradients
     def matches(self, batch: ForcedBatch) -> torch.Tensor:
         """How many leading tokens of each draft are those of the text, [batch, starts]; 0 for filling."""
         stream, caches = self._first_step(batch, batch.starts)

@@ -1,39 +1,26 @@
-"""What calibration needs of a target: its embedding and its hidden states, of an engine or from disk.
+"""What calibration needs of a target: its embedding and its hidden states, from an engine.
 
-Hidden states that a trainer has on disk are one file a sequence. Two records are read (RECORDS below), from
-safetensors files and from those of torch.save, gzipped or not. No record names the layers that its states are
-of: the caller states them.
+At the end, statistics of the states for a conversion to EAGLE-3.1: sizes, and the matrices of the fc refit.
+Two passes over the same sequences: medians first, then the matrices. Only sums are kept, and one number for
+each token and layer.
 """
 
-import gzip
-import os
-import shutil
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
-from msgspec import Struct, structs
+from msgspec import Struct
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from eaglectl.drafter.tensors import EMBEDDINGS, Dimensions, matrix
-from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
+from eaglectl.drafter.tensors import EMBEDDINGS, matrix
+from eaglectl.errors import UnreadableError
 from eaglectl.files.checkpoint import Checkpoint
-from eaglectl.files.files import MIB, is_folder, open_regular
-from eaglectl.files.pickles import read_tensors
-from eaglectl.files.scratch import scratch_folder
-from eaglectl.files.source import FolderSource
-from eaglectl.reference.model import HasEmbedding, without_gradients
+from eaglectl.files.files import open_regular
+from eaglectl.reference.model import DraftModel, HasEmbedding, causal_mask
 from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder, pad_left
 from eaglectl.reference.target import TargetModel, package_versions
-from eaglectl.text import listed
-
-# times the size of a batch of states that must be free for it: engines write their own to the same disk
-ROOM = 4
 
 
 class AuxStates(Struct, frozen=True):
@@ -48,24 +35,20 @@ class AuxStates(Struct, frozen=True):
     aux: torch.Tensor
 
 
-class StateSource(HasEmbedding, Protocol):
-    """What gives a target's aux hidden states: an engine, or files."""
+class TargetEngine(HasEmbedding, Protocol):
+    """An engine that generates with the target and returns its aux hidden states."""
 
     @property
     def engine(self) -> Mapping[str, str]:
         """Name, versions, device and dtype."""
         ...
 
-    def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
-        """Aux hidden states of all tokens of these sequences."""
-        ...
-
-
-class TargetEngine(StateSource, Protocol):
-    """An engine that generates with the target and returns its aux hidden states."""
-
     def answers(self, batch: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
         """Generate `tokens` tokens greedily after each sequence, past any end of sequence."""
+        ...
+
+    def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
+        """Aux hidden states of all tokens of these sequences."""
         ...
 
 
@@ -91,41 +74,12 @@ class TransformersEngine:
         decoder = SpeculativeDecoder(self.target, None, DecodingSettings(1, tokens))
         return [list(sequence.tokens) for sequence in decoder.run(batch)]
 
-    @without_gradients
     def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
         """Aux hidden states of all tokens of these sequences, from one forward pass."""
         tokens, positions, valid = pad_left(batch, self.target.embedding.device)
         states = self.target.states(tokens, positions, valid)
         aux = torch.cat([states[boundary] for boundary in self.target.boundaries], -1)
         return AuxStates(tokens, positions, valid, aux)
-
-
-class KeptStates:
-    """A source whose states of each batch are kept in files of `folder`, for the next pass over them."""
-
-    def __init__(self, source: StateSource, folder: Path) -> None:
-        self.source, self.folder, self.engine = source, folder, source.engine
-        self.files: dict[tuple[tuple[int, ...], ...], tuple[Path, torch.device]] = {}
-
-    @property
-    def embedding(self) -> torch.Tensor:
-        """The source's; a target without a readable one is refused only where a drafter needs it."""
-        return self.source.embedding
-
-    def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
-        """Aux hidden states of all tokens of these sequences; run again where the disk had little room."""
-        key = tuple(map(tuple, batch))
-        if key in self.files:
-            file, device = self.files[key]
-            return AuxStates(**{name: tensor.to(device) for name, tensor in load_tensors(file).items()})
-        states, file = self.source.states(batch), self.folder / f"states-{len(self.files)}.safetensors"
-        tensors = structs.asdict(states)
-        with suppress(OSError, SafetensorError):
-            free = shutil.disk_usage(self.folder).free
-            if free >= ROOM * sum(tensor.nbytes for tensor in tensors.values()):
-                save_file(tensors, file)
-                self.files[key] = file, states.aux.device
-        return states
 
 
 def join_states(batch: Sequence[Sequence[int]], aux: Sequence[torch.Tensor]) -> AuxStates:
@@ -137,9 +91,6 @@ def join_states(batch: Sequence[Sequence[int]], aux: Sequence[torch.Tensor]) -> 
     return AuxStates(tokens, positions, valid, together)
 
 
-# bytes of one gzipped file: 100,000 tokens of 5 layers of 8,192 in 16 bits; and bytes of one that is packed:
-# hidden states shrink by a third
-MAX_UNPACKED, MAX_RATIO = 8 << 30, 50
 FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 
 
@@ -157,8 +108,9 @@ def load_embedding(target: Checkpoint, vocab: int, hidden: int) -> torch.Tensor:
             f"the drafter shares the target's embedding, [{vocab} rows or more, {hidden}], and"
             f" {target.source.place} has {stored}; calibrate with --run-in transformers"
         )
-    data = bytearray(target.read(name))
-    return torch.frombuffer(data, dtype=FLOATS[target.tensors[name].dtype]).view(shape)
+    return torch.frombuffer(bytearray(target.read(name)), dtype=FLOATS[target.tensors[name].dtype]).view(
+        shape
+    )
 
 
 def load_states(path: Path, tokens: Sequence[int], layers: int, width: int) -> torch.Tensor:
@@ -167,9 +119,10 @@ def load_states(path: Path, tokens: Sequence[int], layers: int, width: int) -> t
     Raises UnreadableError where the file cannot be read, or is not of these tokens.
     """
     try:
-        tensors = load_tensors(path)
+        open_regular(path).close()
+        tensors = load_file(path)
         states, ids = tensors["hidden_states"], tensors["token_ids"].tolist()
-    except (KeyError, UnreadableError) as error:
+    except (KeyError, OSError, SafetensorError, UnreadableError) as error:
         raise UnreadableError(
             f"vLLM's hidden states {path.name} cannot be read: {error}; if {path.parent} is full, set TMPDIR"
             " to a larger place"
@@ -182,196 +135,175 @@ def load_states(path: Path, tokens: Sequence[int], layers: int, width: int) -> t
     return states
 
 
-def load_tensors(path: Path) -> Mapping[str, torch.Tensor]:
-    """The tensors by name of a safetensors file, or of one of torch.save, gzipped or not.
-
-    Pickles are read opcode by opcode and never unpickled. Raises UnreadableError.
-    """
-    try:
-        if path.suffix == ".safetensors":
-            open_regular(path).close()
-            return load_file(path)
-        with _unpacked(path) as unpacked:
-            file = unpacked.resolve()
-            return read_tensors(FolderSource(file.parent), file.name)
-    except (EOFError, SafetensorError) as error:
-        reason: object = f"it is truncated, or of another kind ({error})"
-    except (OSError, zlib.error, EaglectlError) as error:
-        reason = getattr(error, "strerror", None) or error
-    raise UnreadableError(f"{path} cannot be read: {reason}")
+CHUNK = 1024  # tokens whose products are summed in one matrix multiplication
+COLUMNS = 2048  # columns of gram in one multiplication; blocks below the diagonal are mirrored, not computed
+MIN_SET_STATES = 500  # fed-back states below which the median of a set of prompts is left out
 
 
-@contextmanager
-def _unpacked(path: Path) -> Iterator[Path]:
-    """The file, or where it is gzipped a temporary one with its content, which is counted by pieces."""
-    if path.suffix != ".gz":
-        yield path
-        return
-    with scratch_folder() as folder, open_regular(path) as raw:
-        left = min(MAX_UNPACKED, MAX_RATIO * path.stat().st_size + MIB)
-        file = folder / path.stem
-        with gzip.open(raw, "rb") as packed, file.open("wb") as unpacked:
-            while piece := packed.read(MIB):
-                left -= unpacked.write(piece)
-                if left < 0:
-                    raise UnreadableError("it unpacks to more than any states take")
-        yield file
+class Batch(Struct, frozen=True):
+    """Token sequences that are run together, and the set of prompts that each belongs to."""
+
+    texts: Sequence[Sequence[int]]
+    sets: Sequence[str]
 
 
-SUFFIXES = (".safetensors", ".ckpt", ".ckpt.gz", ".pt")
-# what SpecForge 0.2.0 writes beside its states (scripts/prepare_hidden_states.py,
-# _generate_shared_vocab_mapping): d2t and t2d
-VOCABULARY = "vocab_mapping/vocab_mapping.pt"
+class Sizes(Struct, frozen=True):
+    """Medians over tokens, without token 0 and padding.
 
-
-class Record(NamedTuple):
-    """The keys of a record: token ids [time], and states [time, layers, width] or [time, layers*width].
-
-    Where those that are not joined have one layer more than was stated, it is the target's last and left out.
+    `rms` [aux] is the median RMS of each aux state, `spread` [aux] the standard deviation of its log-ratio to
+    the mean of the layers, `sigma` the median RMS of the first two fed-back states, `sigmas` the same for
+    each set of prompts.
     """
 
-    tokens: str
-    states: str
-    is_joined: bool
+    rms: tuple[float, ...]
+    spread: tuple[float, ...]
+    sigma: float
+    sigmas: Mapping[str, float]
 
 
-RECORDS = (
-    Record("token_ids", "hidden_states", is_joined=False),
-    Record("input_ids", "aux_hidden_state", is_joined=True),
-)
+class Moments(Struct, frozen=True):
+    """Sums over tokens t of q_t n n' and q_t f n' (float64); n: normed aux states, f: fc of the plain ones.
 
-
-class StoredStates:
-    """States on disk as a `StateSource`; each file is read again for each pass, none is kept in memory.
-
-    The files hold the boundaries `stored`, in this order; `wanted` are the drafter's.
+    `gram` is [aux*target_hidden, aux*target_hidden], `cross` [hidden, aux*target_hidden]. The weight q_t =
+    1/|f|^2 makes every token count by its relative error.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        stored: Sequence[int],
-        wanted: Sequence[int],
-        dims: Dimensions,
-        device: str,
-        load_embedding: Callable[[], torch.Tensor],
-    ) -> None:
-        """Read and check every file. Raises UsageError, UnreadableError or RefusedError."""
-        if missing := sorted(set(wanted) - set(stored)):
-            raise RefusedError(
-                f"--states-layers {','.join(map(str, stored))}: the drafter takes boundaries"
-                f" {list(wanted)}, and the files have none of {missing}; give states that were captured"
-                " for this drafter"
-            )
-        self.layers, self.dims, self.device = len(stored), dims, device
-        self.columns = [stored.index(boundary) for boundary in wanted]
-        self._load_embedding = load_embedding
-        self.files: dict[tuple[int, ...], Path] = {}
-        records = set()
-        for path in state_files(folder):
-            record, tokens, _ = self._read(path)
-            records.add(record)
-            if len(records) > 1:
-                raise RefusedError(
-                    f"--states {folder}: {path.name} is a record of {record.tokens} and {record.states}, and"
-                    " files before it are of another kind; give the folder of one trainer's run"
-                )
-            self.files[tuple(tokens)] = path
-        self.engine: Mapping[str, str] = {
-            "name": "states",
-            "record": f"{record.tokens}, {record.states}",
-            "files": str(len(self.files)),
-            "device": device,
-            "dtype": "float32",
-        }
-
-    @cached_property
-    def embedding(self) -> torch.Tensor:
-        """The target's input embedding [vocab, hidden] from its files, for drafters that share it."""
-        return self._load_embedding()
-
-    def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
-        """Aux hidden states of these sequences, in float32."""
-        aux = []
-        for tokens in batch:
-            path = self.files[tuple(tokens)]
-            _, stored, states = self._read(path)
-            if stored != list(tokens):
-                raise UnreadableError(
-                    f"{path} changed while it was read; calibrate when nothing writes to it"
-                )
-            aux.append(states[:, self.columns].flatten(1).to(self.device))
-        return join_states(batch, aux)
-
-    def _read(self, path: Path) -> tuple[Record, list[int], torch.Tensor]:
-        """The kind of a file, its token ids, and its finite states [time, layers, width] in float32."""
-        tensors = load_tensors(path)
-        is_tensor = {name for name, value in tensors.items() if isinstance(value, torch.Tensor)}
-        record = next((record for record in RECORDS if {record.tokens, record.states} <= is_tensor), None)
-        if record is None:
-            keys = listed(sorted(map(str, tensors)), most=6)
-            needed = " or ".join(f"{record.tokens} and {record.states}" for record in RECORDS)
-            raise RefusedError(
-                f"{path} has {keys or 'nothing'}, and {needed} were expected: no hidden states"
-            )
-        tokens, states = tensors[record.tokens], tensors[record.states]
-        if tokens.dtype not in (torch.int64, torch.int32) or tokens.numel() == 0:
-            raise RefusedError(
-                f"{path}: {record.tokens} are {tokens.dtype} {list(tokens.shape)}, and no token ids"
-            )
-        if states.dtype not in (torch.bfloat16, torch.float16, torch.float32):
-            raise RefusedError(
-                f"{path}: {record.states} are {states.dtype}; bfloat16, float16 or float32 was expected"
-                " (states in 8 bits are scaled, and their scales are not read here)"
-            )
-        if tokens.min() < 0 or tokens.max() >= self.dims.vocab:
-            raise RefusedError(f"{path}: token ids outside of the target's vocabulary of {self.dims.vocab}")
-        states = self._by_layer(path, record, states, tokens.numel()).float()
-        if not bool(states.isfinite().all()):
-            raise RefusedError(f"{path}: {record.states} have NaN or infinite values; leave the file out")
-        return record, tokens.flatten().tolist(), states
-
-    def _by_layer(self, path: Path, record: Record, states: torch.Tensor, time: int) -> torch.Tensor:
-        """States [time, layers, width], without the target's last layer."""
-        count, width, shape = self.layers, self.dims.target_hidden, list(states.shape)
-        if record.is_joined and shape in ([time, count * width], [1, time, count * width]):
-            return states.reshape(time, count, width)
-        if not record.is_joined and shape in ([time, count, width], [time, count + 1, width]):
-            return states[:, :count]
-        needed = (
-            f"[{time}, {count * width}]"
-            if record.is_joined
-            else f"[{time}, {count}, {width}] (and one layer more, the target's last)"
-        )
-        raise RefusedError(
-            f"{path}: {record.states} are {shape}, and {needed} was expected: {time} tokens,"
-            f" {count} layers (--states-layers), {width} channels of the target"
-        )
+    gram: torch.Tensor
+    cross: torch.Tensor
+    tokens: int
 
 
-def state_files(folder: Path) -> list[Path]:
-    """The files of states in a folder and those below it, by name, without a trainer's vocabulary mapping.
+def collect_sizes(
+    target: TargetEngine, drafter: DraftModel, batches: Sequence[Batch], on_sequence: Callable[[], None]
+) -> Sizes:
+    """The medians over all sequences of `batches`; `on_sequence` is called after each sequence."""
+    sizes, by_set = [], dict[str, list[torch.Tensor]]()
+    for batch in batches:
+        states = target.states(batch.texts)
+        keep = states.valid & (states.positions > 0)
+        sizes.append(_rms(states.aux, drafter.dims.aux, drafter.eps)[keep].cpu())
+        rms = _fed_back_rms(target, drafter, states)
+        for row, name in enumerate(batch.sets):
+            by_set.setdefault(name, []).append(rms[:, row, keep[row, :-2]].flatten().cpu())
+            on_sequence()
+    all_sizes = torch.cat(sizes).double()
+    logs = all_sizes.log()
+    fed_back = {name: torch.cat(parts) for name, parts in sorted(by_set.items())}
+    return Sizes(
+        rms=tuple(all_sizes.median(0).values.tolist()),
+        spread=tuple((logs - logs.mean(1, keepdim=True)).std(0).tolist()),
+        sigma=float(torch.cat(list(fed_back.values())).median()),
+        sigmas={name: float(part.median()) for name, part in fed_back.items() if len(part) >= MIN_SET_STATES},
+    )
 
-    Raises UnreadableError where there is no such folder, or where a part of it cannot be read: what has the
-    name of states and is no regular file, and a link to a folder elsewhere. UsageError where it has none.
+
+def collect_moments(
+    target: TargetEngine,
+    drafter: DraftModel,
+    scales: Sequence[float],
+    batches: Sequence[Batch],
+    on_sequence: Callable[[], None],
+) -> Moments:
+    """The matrices of the refit over all tokens, token 0 included; `scales` are the medians `Sizes.rms`.
+
+    Where only the direction of f matters (norm_before_residual), f is scaled to fit best. `on_sequence` is
+    called after each sequence.
     """
-    if not is_folder(folder):
-        raise UnreadableError(f"--states {folder}: no such folder")
-    files: list[Path] = []
-    for place, folders, names in os.walk(folder, onerror=_refuse_folder):
-        for path in (Path(place, name) for name in folders):
-            if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-                raise UnreadableError(
-                    f"--states {path} is a link to a folder, which is not followed; give {path.resolve()}"
-                )
-        files += [Path(place, name) for name in names if name.endswith(SUFFIXES)]
-    files = sorted(path for path in files if not path.match(VOCABULARY))
-    for path in files:
-        open_regular(path, "--states").close()
-    if not files:
-        raise UsageError(f"--states {folder}: no {', '.join(SUFFIXES)} in it; give a trainer's hidden states")
-    return files
+    dims, device = drafter.dims, drafter.device
+    width = dims.aux * dims.target_hidden
+    gram = torch.zeros(width, width, dtype=torch.float64, device=device)
+    cross = torch.zeros(dims.hidden, width, dtype=torch.float64, device=device)
+    count = 0
+    for batch in batches:
+        states = target.states(batch.texts)
+        for plain, normed in normed_chunks(states.aux[states.valid].float(), drafter):
+            add_moments(gram, cross, plain, normed, drafter, scales)
+            count += len(plain)
+        for _ in batch.texts:
+            on_sequence()
+    return Moments(mirror_upper(gram), cross, count)
 
 
-def _refuse_folder(error: OSError) -> None:
-    raise UnreadableError(f"--states {error.filename}: {error.strerror}") from None
+def normed_chunks(aux: torch.Tensor, drafter: DraftModel) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Chunks of aux states [tokens, aux*target_hidden], as given and with each layer's state normed."""
+    for plain in aux.split(CHUNK):
+        rms = _rms(plain, drafter.dims.aux, drafter.eps)
+        yield plain, (plain.unflatten(-1, (drafter.dims.aux, -1)) / rms[..., None]).flatten(-2)
+
+
+def add_moments(
+    gram: torch.Tensor,
+    cross: torch.Tensor,
+    plain: torch.Tensor,
+    normed: torch.Tensor,
+    drafter: DraftModel,
+    scales: Sequence[float],
+) -> None:
+    """Add the products of one chunk to the float64 sums; of `gram`, only the upper triangle, by blocks.
+
+    The products are made in float32, the precision of the states.
+    """
+    weight = drafter.weights["fc.weight"].float()
+    output = plain @ weight.T
+    if drafter.norms.norm_before_residual:
+        scaled = (normed.unflatten(-1, (len(scales), -1)) * normed.new_tensor(scales)[:, None]).flatten(
+            -2
+        ) @ weight.T
+        output = output * ((output * scaled).sum(-1) / output.pow(2).sum(-1).clamp(min=1e-30))[:, None]
+    weight_sqrt = output.pow(2).sum(-1).clamp(min=1e-30).rsqrt()[:, None]
+    normed, output = normed * weight_sqrt, output * weight_sqrt
+    for start in range(0, normed.shape[1], COLUMNS):
+        part = slice(start, start + COLUMNS)
+        gram[part, start:] += normed[:, part].T @ normed[:, start:]
+        cross[:, part] += output.T @ normed[:, part]
+
+
+def mirror_upper(gram: torch.Tensor) -> torch.Tensor:
+    """Fill the blocks of `gram` below the diagonal from those above, in place."""
+    for start in range(COLUMNS, len(gram), COLUMNS):
+        part = slice(start, start + COLUMNS)
+        gram[part, :start] = gram[:start, part].T
+    return gram
+
+
+def solve_ridge(
+    gram: torch.Tensor, cross: torch.Tensor, prior: torch.Tensor, strength: float
+) -> tuple[torch.Tensor, float]:
+    """argmin over W of sum q |W n - f|^2 + lam |W - prior|^2, and lam = `strength` * mean(diagonal of gram).
+
+    `gram` is overwritten, and LAPACK gets column-major views: at the width of an 8B target each copy saved is
+    1.2 GB. Raises torch.linalg.LinAlgError where it is singular.
+    """
+    lam = strength * float(gram.diagonal().mean())
+    right = torch.addmm(cross, prior, gram, alpha=-1)
+    gram.diagonal().add_(lam)
+    factor, solved = gram.mT, right.mT  # column-major; gram is symmetric
+    torch.linalg.cholesky(factor, out=factor)
+    torch.linalg.solve_triangular(factor, solved, upper=False, out=solved)
+    torch.linalg.solve_triangular(factor.mT, solved, upper=True, out=solved)
+    return right.add_(prior), lam
+
+
+def _rms(aux: torch.Tensor, count: int, eps: float) -> torch.Tensor:
+    """RMS of each layer's state [..., count], as an RMSNorm with `eps` computes it."""
+    return (aux.float().unflatten(-1, (count, -1)).pow(2).mean(-1) + eps).sqrt()
+
+
+def _fed_back_rms(target: TargetEngine, drafter: DraftModel, states: AuxStates) -> torch.Tensor:
+    """RMS of the stream after the drafter's first two steps, from each token but two: [2, batch, time-2].
+
+    The fed-back state grows with depth, and norm_output gives all steps one size: the median of the first two
+    fits best.
+    """
+    tokens, positions, valid = states.tokens, states.positions, states.valid
+    count = tokens.shape[1] - 2
+    own = torch.eye(count, dtype=torch.bool, device=valid.device).expand(len(tokens), -1, -1)
+    mask = causal_mask(valid[:, :count], torch.arange(count, device=valid.device)[:, None])
+    state = drafter.combine_hidden_states(states.aux[:, :count].to(drafter.device, drafter.dtype))
+    caches, sizes = drafter.new_caches(), []
+    for step in range(2):
+        embeddings = drafter.embeddings(tokens[:, step + 1 : step + 1 + count], target)
+        stream = drafter.forward(embeddings, state, positions[:, :count] + step, caches, mask)
+        sizes.append(stream.float().pow(2).mean(-1).sqrt())
+        state, mask = drafter.feedback(stream), torch.cat((mask, own), -1)
+    return torch.stack(sizes)

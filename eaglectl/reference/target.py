@@ -1,6 +1,6 @@
 """The target model in transformers: logits, and the hidden states at aux boundaries."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
@@ -13,8 +13,8 @@ from torch import nn
 from eaglectl.drafter.drafter import Rope
 from eaglectl.errors import RefusedError, UnreadableError, error_text
 from eaglectl.files.target_files import check_files, check_kernels, code_needed
-from eaglectl.formats.switches import target_rope
-from eaglectl.progress import LOADING, OnProgress, Progress
+from eaglectl.formats.network import target_rope
+from eaglectl.progress import LOADING, OnProgress, report_step
 
 LAYER_LISTS = ("layers", "h", "blocks", "block")
 LOGITS = 1 << 24  # logits that are computed at once where only the most likely tokens are asked for
@@ -30,7 +30,7 @@ class TargetModel:
     """
 
     def __init__(self, model: Any, boundaries: Sequence[int]) -> None:
-        self.model = model
+        self.model = model.requires_grad_(False)  # no pass records gradients
         self.layers, self.norm = decoder_parts(model)
         self.depth = len(self.layers)
         self.cache: Any = None
@@ -47,8 +47,9 @@ class TargetModel:
             if boundary > self.depth:
                 raise RefusedError(f"boundary {boundary} is past the target's {self.depth} layers")
             module = self.norm if boundary == self.depth else self.layers[boundary]
-            hook = partial(self._record, boundary)
-            self.hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+            self.hooks.append(
+                module.register_forward_pre_hook(partial(self._record, boundary), with_kwargs=True)
+            )
 
     def _record(
         self, boundary: int, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -125,8 +126,9 @@ class TargetModel:
             if with_choices:
                 chosen = logits.argmax(-1) if inputs is None else self._choices(inputs)
                 choices.append(chosen.to(tokens.device))
-        joined = {boundary: torch.cat([part[boundary] for part in parts]) for boundary in self.boundaries}
-        return joined, torch.cat(choices)
+        return {
+            boundary: torch.cat([part[boundary] for part in parts]) for boundary in self.boundaries
+        }, torch.cat(choices)
 
     def _choices(self, inputs: torch.Tensor) -> torch.Tensor:
         """The most likely token [batch, time] by the lm_head's `inputs` [batch, time, hidden]."""
@@ -178,24 +180,22 @@ def load_target(
 ) -> TargetModel:
     """The target at `path` in `dtype` on `device` ("cpu", "cuda", or "auto" for all GPUs).
 
-    `trust_remote_code` runs Python files in its folder. `on_progress` is called with the number of weights
-    that are in the model. Raises UnreadableError where transformers cannot load it, or not without
-    them.
+    `trust_remote_code` runs Python files in its folder. `on_progress` is told that it loads. Raises
+    UnreadableError where transformers cannot load it, or not without them.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     check_files(path)
-    placements: dict[str, Any] = {"auto": "auto", "cpu": None}
     if not trust_remote_code:
         check_kernels(path)
-    failure = f"the target {path.name} cannot be loaded by transformers"
-    with _loading(path, failure), _counted(on_progress):
+    report_step(on_progress, LOADING)
+    with _loading(path, f"the target {path.name} cannot be loaded by transformers"):
         model, loading = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=getattr(torch, dtype),
-            device_map=placements.get(device, {"": device}),
+            device_map={"auto": "auto", "cpu": None}.get(device, {"": device}),
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
         )
@@ -208,55 +208,21 @@ def load_target(
     return TargetModel(model.eval(), boundaries)
 
 
-@contextmanager
-def _counted(on_progress: OnProgress | None) -> Iterator[None]:
-    """Report the weights that transformers loads in the place of its own bar, which it lets since 5."""
-    from transformers.utils import logging
-
-    set_hook = getattr(logging, "set_tqdm_hook", None)
-    if on_progress is None or set_hook is None:
-        yield
-        return
-
-    def counted(weights: Iterable[Any]) -> Iterator[Any]:
-        known = list(weights)
-        for done, weight in enumerate(known):
-            on_progress(Progress(LOADING, done, len(known), "weights"))
-            yield weight
-        on_progress(Progress(LOADING, len(known), len(known), "weights"))
-
-    def hook(factory: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        is_loading = named.get("desc") == "Loading weights"
-        return counted(arguments[0]) if is_loading else factory(*arguments, **named)
-
-    previous = set_hook(hook)
-    try:
-        yield
-    finally:
-        set_hook(previous)
-
-
-TOKENIZER_FILES = ("tokenizer", "vocab", "merges", "spiece", "sentencepiece", "tekken")
-
-
 def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
     """The tokenizer in the target's folder. Raises UnreadableError, as `load_target` does."""
     from transformers import AutoTokenizer
 
     check_files(path)
-    failure = f"the target {path.name} has no tokenizer that transformers loads"
-    has_files = any(entry.name.startswith(TOKENIZER_FILES) for entry in path.iterdir())
-    if not has_files:  # transformers may know other names
-        failure = (
-            f"the target {path.name} has no tokenizer; put its tokenizer.json and tokenizer_config.json"
-            " beside its weights"
-        )
-    with _loading(path, failure, says_why=has_files):
+    failure = (
+        f"the target {path.name} has no tokenizer that transformers loads; put its tokenizer.json and"
+        " tokenizer_config.json beside its weights"
+    )
+    with _loading(path, failure):
         return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
 
 
 @contextmanager
-def _loading(path: Path, failure: str, *, says_why: bool = True) -> Iterator[None]:
+def _loading(path: Path, failure: str) -> Iterator[None]:
     """Load foreign files by transformers, without its warnings: reports of many lines.
 
     Raises UnreadableError with `failure` where that fails, and why, or asks for leave to run the target's own
@@ -271,7 +237,7 @@ def _loading(path: Path, failure: str, *, says_why: bool = True) -> Iterator[Non
     except Exception as error:  # a loader of foreign files fails in any way
         if "trust_remote_code" in str(error):  # a plain ValueError
             raise code_needed(path) from None
-        raise UnreadableError(f"{failure}: {error_text(error)}" if says_why else failure) from None
+        raise UnreadableError(f"{failure}: {error_text(error)}") from None
     finally:
         logging.set_verbosity(verbosity)
 

@@ -1,13 +1,14 @@
-"""What `smoke` measured, acceptance and speed, as sections, and its keys in JSON documents."""
+"""What `smoke` measured, acceptance and speed, and a diagnosis, as sections and as keys of JSON documents."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from eaglectl.report.documents.document import Parts
-from eaglectl.report.documents.drafter import COVERAGE
+from eaglectl.report.documents import Parts
+from eaglectl.report.inspection import COVERAGE
 from eaglectl.report.section import (
     TONES,
+    Commands,
     Line,
     Lines,
     Outline,
@@ -18,18 +19,19 @@ from eaglectl.report.section import (
     Table,
     Tone,
     Words,
+    first_line,
+    grouped,
     toned,
 )
 from eaglectl.report.wording import plural
+from eaglectl.run.diagnosis import Diagnosis
 from eaglectl.run.job import EngineRun
-from eaglectl.run.measurement import Estimate, Measurement, p_words
+from eaglectl.run.measurement import BreakEven, Estimate, Measurement, Place, Speed, SpeedRow, Spread, p_words
 from eaglectl.run.probes import Variant
 from eaglectl.run.process import INSTALLED
-from eaglectl.run.published import Published, PublishedLength
-from eaglectl.run.report import DrafterComparison, SmokeReport
-from eaglectl.run.speed import BreakEven, FastestK, Place, Speed, SpeedRow, Spread
+from eaglectl.run.report import DrafterComparison, Published, PublishedLength, SmokeReport
 from eaglectl.text import listed
-from eaglectl.verdicts import CheckVerdict
+from eaglectl.verdicts import CheckVerdict, DiagnosisEnding
 
 DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % over prompts"
 RATIO = "ratio to the stated one, on the same prompts; p of no gain, corrected for the number of readings"
@@ -52,19 +54,18 @@ def smoke_outline(report: SmokeReport) -> Outline:
     verdict, answer = toned(report.verdict), Words(text, "strong")
     cause, following, others = _causes(report)
     notes = [Remark(Words("note", "plain"), text) for text in others]
-    shown, more = facts(report)
     settings = [Words(text, "quiet") for text in filter(None, [_resolved(report.run)])]
     sections = [
-        Section("Run", [Pairs(shown)], has_heading=False),
+        Section("Run", [Pairs(_facts(report))], has_heading=False),
         *([speed_section(report.speed)] if report.speed else []),
         *([_against(report.against)] if report.against else []),
         *([_drift(report)] if report.drift_conditions else []),
         Section("Notes", [Remarks(notes)], has_heading=False, is_more=bool(report.variants)),
         Section("Acceptance", [_acceptance(report)], DEFINITION, is_more=True),
         readings_section(report.variants),
-        Section("Settings", [Pairs(more), Lines(settings)], is_more=True),
+        Section("Settings", [Pairs(_run_facts(report)), Lines(settings)], is_more=True),
     ]
-    head = (verdict, "  ", answer)
+    head = first_line(report.verdict, answer)
     return Outline("smoke", verdict, report.source, answer, head, sections, cause=cause, next=following)
 
 
@@ -73,8 +74,7 @@ def _causes(report: SmokeReport) -> tuple[list[Line], str, list[str]]:
     against = report.against
     failures = (*report.failures, *(against.failures if against else ()))
     gaps = (*report.gaps, *(against.gaps if against else ()))
-    reasons = [command_at_end(text) for text in (*failures, *gaps)]
-    notes = [command_at_end(text) for text in report.notes]
+    reasons, notes = (list(map(_command_at_end, texts)) for texts in ((*failures, *gaps), report.notes))
     warnings = [(text, command) for text, command in notes if command]
     commands = [command for _, command in reasons if command]
     if not commands and report.verdict == CheckVerdict.FAIL:
@@ -89,7 +89,7 @@ def length(report: SmokeReport) -> str:
     return f"acceptance length {report.measured.length.words} at k={report.k}"
 
 
-def command_at_end(text: str) -> tuple[str, str]:
+def _command_at_end(text: str) -> tuple[str, str]:
     """A sentence without the command that it ends in, and the command, or ""; of several, the first."""
     sentence, _, command = text.removesuffix("`").rpartition(": `")
     if not sentence or not text.endswith("`"):
@@ -99,7 +99,6 @@ def command_at_end(text: str) -> tuple[str, str]:
 
 
 def _acceptance(report: SmokeReport) -> Table:
-    """Acceptance over each set, where there are several, and over all prompts."""
     sets = report.by_set if len(report.by_set) > 1 else {}
     head = ("prompts", "number", "drafts", "length", *(f"position {i}" for i in range(report.k)))
     rows = [
@@ -148,8 +147,9 @@ def readings_section(variants: Sequence[Variant]) -> Section:
         )
         for variant in sorted(variants, key=lambda variant: variant.ratio.value, reverse=True)
     ]
-    table = Table(VARIANT_HEAD, rows, is_whole=True)
-    return Section("Other readings of the file", [table], RATIO, is_more=True)
+    return Section(
+        "Other readings of the file", [Table(VARIANT_HEAD, rows, is_whole=True)], RATIO, is_more=True
+    )
 
 
 def readings_line(variants: Sequence[Variant]) -> str:
@@ -200,8 +200,7 @@ def share(value: Estimate) -> str:
     return f"{value.value:.1%} [{value.low:.1%}, {value.high:.1%}]"
 
 
-def facts(report: SmokeReport) -> tuple[list[tuple[str, Line]], list[tuple[str, Line]]]:
-    """What a reader of the acceptance length needs, and what else there is of the run."""
+def _facts(report: SmokeReport) -> list[tuple[str, Line]]:
     run, positions = report.run, enumerate(report.measured.per_position)
     lossless = {
         True: "yes, every output equals plain decoding",
@@ -222,26 +221,29 @@ def facts(report: SmokeReport) -> tuple[list[tuple[str, Line]], list[tuple[str, 
         "settings": f"what {run.engine} resolved could not be seen" if is_unseen else "",
         "trust": trust if report.trust_remote_code else "",
     }
-    return _filled(shown), _filled(_run_facts(report))
+    return [(name, text) for name, text in shown.items() if text]
 
 
-def _run_facts(report: SmokeReport) -> dict[str, str]:
-    run = report.run
+def _run_facts(report: SmokeReport) -> list[tuple[str, Line]]:
+    run, choice = report.run, report.choice
     times = f"{run.seconds:.1f} s with the drafter" if run.seconds else ""
     if run.plain and run.plain_seconds:
         times += f", {run.plain_seconds:.1f} s without"
-    return {
+    end = ", past the end of sequence" if report.ignores_eos else ""
+    prompts = f"{report.measured.prompts}, {report.max_tokens} new tokens each at most{end}"
+    if choice is not None and choice.sample is not None:
+        prompts += f", a sample of {choice.total}"
+    if choice is not None and choice.sha256 is not None:
+        prompts += f", {choice.file} (SHA-256 {choice.sha256[:12]})"
+    shown = {
         "engine": f"{run.engine} ({run.version}), {run.device}, {run.dtype}",
         "given": ", ".join(f"{name}={json.dumps(value)}" for name, value in run.arguments.items()),
         "time": f"{times}; {speed_meaning(report)}" if times else "",
-        "prompts": _prompts(report),
+        "prompts": f"{prompts}, digest {report.prompts_digest[:12]}, seed {report.seed}",
         "vocabulary": f"holds {report.coverage.words}" if report.coverage else "",
         "others": "; ".join(report.published.lines) if report.published else "",
     }
-
-
-def _filled(rows: dict[str, str]) -> list[tuple[str, Line]]:
-    return [(name, text) for name, text in rows.items() if text]
+    return [(name, text) for name, text in shown.items() if text]
 
 
 def speed_meaning(report: SmokeReport) -> str:
@@ -256,35 +258,22 @@ def speed_meaning(report: SmokeReport) -> str:
     return "one prompt after the other, without CUDA graphs: no measure of serving, which --speed is"
 
 
-def _prompts(report: SmokeReport) -> str:
-    choice, end = report.choice, ", past the end of sequence" if report.ignores_eos else ""
-    text = f"{report.measured.prompts}, {report.max_tokens} new tokens each at most{end}"
-    if choice is not None and choice.sample is not None:
-        text += f", a sample of {choice.total}"
-    if choice is not None and choice.sha256 is not None:
-        text += f", {choice.file} (SHA-256 {choice.sha256[:12]})"
-    return f"{text}, digest {report.prompts_digest[:12]}, seed {report.seed}"
-
-
 def speed_section(speed: Speed, subject: str = "") -> Section:
-    """The ratios, the break-even, which k is the fastest, and the table; `subject` is what was timed."""
-    several = len(speed.by_k) > 1
-    rows = [(*([str(row.k)] if several else []), *_cells(row)) for row in speed.rows]
-    head = ("k", *SPEED_HEAD) if several else SPEED_HEAD
+    """The ratios, the break-even and the table; `subject` is what was timed."""
     about = f"tokens/s with the drafter and without; median [least, most] of {speed.repeats} repeats"
     title = f"{TITLE}, {subject}" if subject else TITLE
-    return Section(title, [Lines(list(_speed_lines(speed))), Table(head, rows)], about)
+    return Section(
+        title,
+        [Lines(list(_speed_lines(speed))), Table(SPEED_HEAD, [tuple(_cells(row)) for row in speed.rows])],
+        about,
+    )
 
 
 def _speed_lines(speed: Speed) -> Iterator[Line]:
-    """What the table comes to, where it was measured, and what is not in it."""
     if speed.text:
         yield Words(speed.text, "strong")
     for even in speed.break_even:
-        of = f" of k={even.k}" if len(speed.by_k) > 1 else ""
-        yield f"break-even{of}: {even.text}, in requests at a time"
-    if speed.fastest:
-        yield f"fastest: {', '.join(choice.text for choice in speed.fastest)}"
+        yield f"break-even: {even.text}, in requests at a time"
     where = f"{speed.card or speed.device}: " if speed.device != "cpu" else ""
     yield Words(f"{where}{speed.how}", "doubt" if speed.device == "cpu" else "quiet")
 
@@ -301,9 +290,8 @@ def _cells(row: SpeedRow) -> Iterator[Line]:
     if (ratio := row.ratio) is None:
         yield "-"
     else:
-        tone: Tone = "doubt"
-        if not ratio.low <= 1 <= ratio.high:
-            tone = "good" if ratio.low > 1 else "bad"
+        tone: Tone = "bad" if ratio.high < 1 else "doubt"
+        tone = "good" if ratio.low > 1 else tone
         yield Words(f"{ratio.median:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]", tone)
     yield "not counted" if row.length is None else f"{row.length:.2f}"
 
@@ -314,7 +302,6 @@ def measured(result: Any) -> list[dict[str, Any]]:
 
 
 def _rates(total: Spread | None, concurrency: int) -> dict[str, Any] | None:
-    """Tokens a second of each user's requests, and of all together."""
     return {"per_user": total.divided(concurrency), "total": total} if total else None
 
 
@@ -340,14 +327,130 @@ MEASUREMENT: Parts = {
     ),
     Place: ("concurrency", "side"),
     BreakEven: ("k", "*place", "earliest", "latest"),
-    FastestK: ("concurrency", "k", "others", "pays"),
-    Speed: ("text", "how", "device", "card", "max_tokens", "repeats", "rows", "break_even", "fastest"),
-    PublishedLength: ("length", "drafter", "preset", "k", "url"),
+    Speed: ("text", "how", "device", "card", "max_tokens", "repeats", "rows", "break_even"),
+    PublishedLength: (
+        "length",
+        "drafter=figure.drafter",
+        "k=figure.k",
+        ("url", lambda length: length.figure.url or length.source.url),
+    ),
     Published: (
         ("target", lambda published: published.target or None),
         ("by", lambda published: published.how or None),
-        ("like", lambda published: published.settings.preset if published.settings else None),
         "alike",
         ("otherwise", lambda published: len(published.otherwise)),
     ),
+}
+
+
+# in words, where the name alone does not say it
+ENDINGS: Mapping[DiagnosisEnding, str] = {
+    DiagnosisEnding.FILE: "cause in the file",
+    DiagnosisEnding.ENGINE: "cause in the engine",
+    DiagnosisEnding.PAIR: "cause in the pair",
+    DiagnosisEnding.PROMPTS: "cause in the prompts",
+    DiagnosisEnding.TRAINING: "cause in the training",
+    DiagnosisEnding.COULD_NOT_LOOK: "could not look",
+    DiagnosisEnding.NOT_FOUND: "no cause found",
+}
+# the runs of the evidence, and what each shows
+RUNS = {
+    "reference": "in the reference",
+    "engine": "in the engine",
+    "sampled": "sampled",
+    "templated": "in the chat template",
+}
+
+
+def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
+    """How the tree ended, what shows it, the next command, what was measured; then all that was looked at."""
+    verdict = Words(ENDINGS.get(diagnosis.ending, diagnosis.ending), TONES[diagnosis.verdict])
+    served, reference = diagnosis.evidence.served, diagnosis.evidence.reference
+    text, following, *others = diagnosis.title, *(diagnosis.commands or ("",))
+    if served is not None and not any(character.isdigit() for character in text):
+        text += f" (acceptance length {served.measured.length.value:.2f} at k={served.k})"
+    reasons = grouped((reason, title) for title, reason in diagnosis.not_looked)
+    not_looked = [f"{'; '.join(titles)}: {reason}" for reason, titles in reasons.items()]
+    notes = reference.probed.notes if reference and reference.probed else ()
+    sections = [
+        Section("Measured", [Pairs(list(_measured(diagnosis)))], has_heading=False),
+        Section("Else", [Commands([("", command) for command in others])]),
+        readings_section(_readings(diagnosis)),
+        Section("Ruled out", [Lines(diagnosis.ruled_out or ["nothing"], is_list=True)], is_more=True),
+        Section("Not looked at", [Lines(not_looked or ["nothing"], is_list=True)], is_more=True),
+        Section("Notes", [Remarks([Remark(Words("note", "plain"), note) for note in notes])], is_more=True),
+    ]
+    # the fix is the next command
+    words = diagnosis.words.partition("; fix: ")[0] if following else diagnosis.words
+    cause, title = [words] if words else [], Words(text, "strong")
+    head = first_line(diagnosis.verdict, verdict, ": " * bool(text), title)
+    return Outline("diagnose", verdict, diagnosis.source, title, head, sections, cause=cause, next=following)
+
+
+def _measured(diagnosis: Diagnosis) -> Iterator[tuple[str, Line]]:
+    """What was answered first, each run, the readings and layers that were tried, and how many causes.
+
+    Of a healthy drafter, the warnings of `validate` too.
+    """
+    for answer in diagnosis.measured:
+        yield "answered", answer.text
+    runs = {RUNS[name]: run for name, run in _runs(diagnosis).items() if run}
+    for name, run in runs.items() if len(runs) > 1 else ():
+        yield name, f"{length(run)}, {run.measured.prompts} prompts, {run.run.device}"
+    if variants := _readings(diagnosis):
+        yield "readings", readings_line(variants)
+    if (layers := diagnosis.evidence.layers) is not None:
+        better = f"{layers.found.name} draft x{layers.found.ratio.words}" if layers.found else "none better"
+        yield "aux layers", f"{layers.tried} other sets tried, {better}"
+    for finding in diagnosis.evidence.validated.findings:
+        if diagnosis.verdict == CheckVerdict.PASS and finding.severity == "warning":
+            yield "warning", f"{finding.rule.id} {finding.rule.name}: {finding.match.message}"
+    yield "causes", f"{len(diagnosis.ruled_out)} ruled out, {len(diagnosis.not_looked)} not looked at"
+
+
+def _runs(diagnosis: Diagnosis) -> dict[str, SmokeReport | None]:
+    return {name: getattr(diagnosis.evidence, name) for name in RUNS}
+
+
+def _readings(diagnosis: Diagnosis) -> tuple[Variant, ...]:
+    evidence = diagnosis.evidence
+    found = evidence.layers.found if evidence.layers else None
+    return (*(evidence.reference.variants if evidence.reference else ()), *([found] if found else []))
+
+
+DIAGNOSIS: Parts = {
+    **MEASUREMENT,
+    Diagnosis: (
+        "source",
+        "target",
+        "verdict",
+        "ending",
+        "cause",
+        "title",
+        "words",
+        "next=commands",
+        "ruled_out",
+        (
+            "not_looked",
+            lambda diagnosis: [{"cause": title, "reason": why} for title, why in diagnosis.not_looked],
+        ),
+        ("measured", measured),
+        "expected=evidence.expected",
+        ("runs", _runs),
+        ("published", lambda diagnosis: diagnosis.evidence.served and diagnosis.evidence.served.published),
+        ("readings", _readings),
+        (
+            "trust_remote_code?",
+            lambda diagnosis: any(run.trust_remote_code for run in _runs(diagnosis).values() if run),
+        ),
+    ),
+    SmokeReport: (
+        "engine=run.engine",
+        "version=run.version",
+        "k",
+        "temperature",
+        "prompts_digest",
+        "*measured",
+    ),
+    Variant: ("name", "option", "outcome", "ratio"),
 }

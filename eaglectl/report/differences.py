@@ -2,19 +2,26 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from eaglectl.comparison.comparison import Comparison, Fact, NamePair, Side, Spelling, TensorPair
+from eaglectl.comparison.comparison import Comparison, Fact, Side, Spelling, TensorPair
 from eaglectl.formats.catalogue import by_name
-from eaglectl.report.documents.document import Parts
-from eaglectl.report.section import Line, Lines, Outline, Section, Table, Tone, Words, first_lines, grouped
+from eaglectl.report.documents import Parts
+from eaglectl.report.section import (
+    Line,
+    Lines,
+    Outline,
+    Section,
+    Table,
+    Tone,
+    Words,
+    first_line,
+    first_lines,
+    grouped,
+)
 from eaglectl.report.wording import plural, shortened, size
 from eaglectl.text import listed
 from eaglectl.verdicts import DiffVerdict, FactState, TensorState
-
-if TYPE_CHECKING:
-    from eaglectl.publish.plan import Changes
 
 TENSOR_HEAD = ("tensor", "difference", "numbers that differ", "max |A - B|", "relative RMS")
 TONES: Mapping[DiffVerdict, Tone] = {
@@ -24,48 +31,45 @@ TONES: Mapping[DiffVerdict, Tone] = {
     DiffVerdict.COULD_NOT_LOOK: "doubt",
 }
 FACT_TONES: Mapping[FactState, Tone] = {FactState.DIFFERS: "bad", FactState.UNKNOWN: "doubt"}
+# config keys that are shown without -v
 SHOWN = 12
 SPELLING = "no reason by itself to call it another drafter"
 
 
 def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Outline:
     """The verdict, facts and tensors that differ, and the spelling; `is_whole`: the terminal shows all."""
-    lines = [
-        (
-            Words(letter, "strong"),
-            f"  {side.source}  ",
-            Words(
-                f"(EAGLE-{side.drafter.version}, {by_name(side.drafter.producer).title},"
-                f" {size(side.checkpoint.nbytes)})",
-                "quiet",
-            ),
-        )
-        for letter, side in (("A", comparison.a), ("B", comparison.b))
-    ]
+    lines: list[Line] = []
+    for letter, side in (("A", comparison.a), ("B", comparison.b)):
+        producer, nbytes = by_name(side.drafter.producer).title, size(side.checkpoint.nbytes)
+        facts = f"(EAGLE-{side.drafter.version}, {producer}, {nbytes})"
+        lines.append((Words(letter, "strong"), f"  {side.source}  ", Words(facts, "quiet")))
     states = Counter(fact.state for fact in comparison.facts)
     counts = ", ".join(f"{states[state]} {state}" for state in FactState if states[state])
-    facts = [
-        (
-            Words(fact.name, FACT_TONES.get(fact.state, "quiet")),
-            *fact_values(fact),
-            Words(fact_why(fact), "quiet"),
-        )
-        for fact in shown_facts(comparison)
-    ]
     remarks: list[Line] = [f"{pair.name}: {pair.remark}" for pair in comparison.tensors if pair.remark]
-    tensors = [
-        _tensor_row(pair)
-        for pair in comparison.tensors
-        if pair.differs or pair.state == TensorState.ZEROS  # biases of zeros on one side
-    ]
+    # biases of zeros on one side too
     sections = [
         Section("", [Lines(lines)], has_heading=False),
-        Section("Meaning", [Table(("fact", "A", "B", ""), facts, is_whole=True)], f"facts: {counts}"),
+        Section(
+            "Meaning",
+            [Table(("fact", "A", "B", ""), _fact_rows(comparison), is_whole=True)],
+            f"facts: {counts}",
+        ),
         _served(comparison),
         Section(
             "Tensors",
             [
-                Table(TENSOR_HEAD, tensors, is_whole=is_whole),
+                Table(
+                    TENSOR_HEAD,
+                    [
+                        _tensor_row(pair)
+                        for pair in (
+                            pair
+                            for pair in comparison.tensors
+                            if pair.differs or pair.state == TensorState.ZEROS
+                        )
+                    ],
+                    is_whole=is_whole,
+                ),
                 Lines(remarks if is_whole else first_lines(remarks), is_list=True),
             ],
             _count_tensors(comparison),
@@ -75,8 +79,9 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
     ]
     tone, text = TONES[comparison.verdict], f"{comparison.verdict}: {_meaning(comparison)}"
     subject = f"{comparison.a.source} and {comparison.b.source}"
-    verdict = Words(comparison.verdict, tone)
-    return Outline("diff", verdict, subject, Words(text, "strong"), Words(text, tone), sections)
+    meaning = _meaning(comparison) if comparison.verdict == DiffVerdict.COULD_NOT_LOOK else text
+    verdict, head = Words(comparison.verdict, tone), first_line(comparison.verdict, Words(meaning, tone))
+    return Outline("diff", verdict, subject, Words(text, "strong"), head, sections)
 
 
 def _served(comparison: Comparison) -> Section:
@@ -85,12 +90,12 @@ def _served(comparison: Comparison) -> Section:
     ]
     by_reason = grouped((fact.why, fact.name) for fact in comparison.served if fact.why)
     lines = [Words(f"{listed(names)}: {why}", "quiet") for why, names in by_reason.items()]
-    reasons = Lines(lines, is_list=True, is_unbroken=True)
-    return Section("As stored", [Table(("engine", "A", "B"), rows), reasons])
+    return Section(
+        "As stored", [Table(("engine", "A", "B"), rows), Lines(lines, is_list=True, is_unbroken=True)]
+    )
 
 
 def _tensor_row(pair: TensorPair) -> tuple[Line, ...]:
-    """A tensor, how it differs, how many numbers do, the largest difference, the relative RMS."""
     a, b, numbers, how = pair.a, pair.b, pair.numbers, str(pair.state)
     match pair.state:
         case TensorState.DTYPE if a and b:
@@ -107,44 +112,34 @@ def _tensor_row(pair: TensorPair) -> tuple[Line, ...]:
     share = f"{numbers.differing:,} of {numbers.count:,}"
     if numbers.not_finite:
         share += f" ({numbers.not_finite:,} not finite)"
-    figures = (numbers.max_abs, numbers.relative_rms)
-    return name, how, share, *("-" if figure is None else f"{figure:.3g}" for figure in figures)
+    return (
+        name,
+        how,
+        share,
+        *("-" if figure is None else f"{figure:.3g}" for figure in (numbers.max_abs, numbers.relative_rms)),
+    )
 
 
 def _spelling(spelling: Spelling, *, is_whole: bool) -> Section:
-    """What is written differently: examples of names, unless `is_whole`, and how many more there are."""
-    names = spelling.names
-    rows: list[tuple[Line, ...]] = [(remark.about, remark.a, remark.b) for remark in spelling.remarks]
-    rows += [
-        (
-            ("name of ", Words(pair.name, is_code=True)),
-            *(Words(" + ".join(side), is_code=True) for side in (pair.a, pair.b)),
-        )
-        for pair in (names if is_whole else _examples(names))
-    ]
-    rest = [f"{plural(len(names), 'tensor')} under other names"] if names else []
+    rows: list[tuple[Line, ...]] = [(remark.name, remark.a, remark.b) for remark in spelling.remarks]
+    more = []
     if is_whole:
-        rows += [(key.key, _value(key.a), _value(key.b)) for key in spelling.keys]
-    elif spelling.keys:
-        keys = listed((key.key for key in spelling.keys), most=SHOWN)
-        rest.append(f"{plural(len(spelling.keys), 'config key')}: {keys}")
-    more = (
-        [] if is_whole or not rest else [Words(f"{'; '.join(rest)} (eaglectl -v diff lists them)", "quiet")]
-    )
+        for pair in spelling.names:
+            sides = (Words(" + ".join(side), is_code=True) for side in (pair.a, pair.b))
+            rows.append((("name of ", Words(pair.name, is_code=True)), *sides))
+        rows += [(key.name, _value(key.a), _value(key.b)) for key in spelling.keys]
+    elif spelling.names or spelling.keys:
+        parts = [f"{plural(len(spelling.names), 'tensor')} under other names"] if spelling.names else []
+        if spelling.keys:
+            keys = listed((key.name for key in spelling.keys), most=SHOWN)
+            parts.append(f"{plural(len(spelling.keys), 'config key')}: {keys}")
+        text = f"{'; '.join(parts)} (eaglectl -v diff lists them)"
+        more = [Words(text, "quiet")]
     return Section("Written differently", [Table(("", "A", "B"), rows, is_whole=True), Lines(more)], SPELLING)
 
 
-def _examples(names: Sequence[NamePair]) -> list[NamePair]:
-    """One name of each kind: another name, a part of a fused tensor."""
-    kinds: dict[tuple[bool, ...], NamePair] = {}
-    shared = Counter(side for pair in names for side in (pair.a, pair.b))
-    for pair in names:
-        kinds.setdefault(tuple(shared[side] > 1 or len(side) > 1 for side in (pair.a, pair.b)), pair)
-    return list(kinds.values())
-
-
 def _meaning(comparison: Comparison) -> str:
-    facts = Counter(fact.state for fact in comparison.facts)
+    states = Counter(fact.state for fact in comparison.facts)
     unread = "" if comparison.has_values else "; values were not compared (--headers-only)"
     if comparison.verdict != comparison.meaning:
         return "; ".join(
@@ -159,42 +154,31 @@ def _meaning(comparison: Comparison) -> str:
         case DiffVerdict.SAME_HEADERS:
             return f"nothing differs in config and headers{unread}"
         case DiffVerdict.COULD_NOT_LOOK:
-            asked = plural(facts[FactState.UNKNOWN], "fact")
+            asked = plural(states[FactState.UNKNOWN], "fact")
             return f"nothing differs that is known, and {asked} must be asked for{unread}"
-    tensors = sum(pair.differs for pair in comparison.tensors)
-    counts = ((facts[FactState.DIFFERS], "fact"), (tensors, "tensor"))
+    counts = (
+        (states[FactState.DIFFERS], "fact"),
+        (sum(pair.differs for pair in comparison.tensors), "tensor"),
+    )
     by = " and ".join(plural(count, word) for count, word in counts if count)
     return f"two drafters, by {by}{unread}"
 
 
-def change_sentence(changes: "Changes") -> str:
-    """What a commit changes in a repository's drafter, in words."""
-    compared = changes.comparison
-    if compared is None:
-        return changes.reason
-    facts = [fact.name for fact in compared.facts if fact.state == FactState.DIFFERS]
-    tensors = sum(pair.differs for pair in compared.tensors)
-    parts = [f"changes {', '.join(facts)}"] if facts else []
-    if tensors:
-        parts.append(f"{plural(tensors, 'tensor')} with another shape or dtype, or on one side only")
-    return " and ".join(parts) or "config and headers mean the same"
+def _fact_rows(comparison: Comparison) -> list[tuple[Line, ...]]:
+    """Facts that are not plainly equal: each with its values, its state unless they differ, and why."""
+    rows: list[tuple[Line, ...]] = []
+    for fact in comparison.facts:
+        if fact.state != FactState.EQUAL or fact.why:
+            state = fact.state if fact.state != FactState.DIFFERS else ""
+            why = Words("; ".join(filter(None, (state, fact.why))), "quiet")
+            rows.append((Words(fact.name, FACT_TONES.get(fact.state, "quiet")), *_fact_values(fact), why))
+    return rows
 
 
-def shown_facts(comparison: Comparison) -> Iterator[Fact]:
-    """The facts that are not plainly equal."""
-    return (fact for fact in comparison.facts if fact.state != FactState.EQUAL or fact.why)
-
-
-def fact_values(fact: Fact) -> tuple[str, str]:
+def _fact_values(fact: Fact) -> tuple[str, str]:
     """The fact in A and in B."""
     a, b = ("not known" if side is None and fact.why else _value(side) for side in (fact.a, fact.b))
     return a, b
-
-
-def fact_why(fact: Fact) -> str:
-    """The state, unless they differ, and its explanation."""
-    state = fact.state if fact.state != FactState.DIFFERS else ""
-    return "; ".join(filter(None, (state, fact.why)))
 
 
 def _count_tensors(comparison: Comparison) -> str:
@@ -215,7 +199,6 @@ def _value(item: object) -> str:
     return shortened(item if isinstance(item, str) else json.dumps(item, ensure_ascii=False))
 
 
-TAG = "eaglectl/diff/1"
 PARTS: Parts = {
     Comparison: (
         "verdict",

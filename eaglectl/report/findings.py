@@ -1,16 +1,27 @@
-"""The outline of `validate`: which findings fail, counts, rows, what no rule looked at, links to rules."""
+"""`validate`: its outline, the places of findings in files, and its JSON documents."""
 
+import json
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.engines.engine import Verdict
+from eaglectl.errors import EaglectlError
+from eaglectl.files.layout import INDEX, SINGLE
+from eaglectl.files.source import FolderSource
 from eaglectl.formats.commands import COMMAND
-from eaglectl.judge.judgement import Report, overall_verdict
-from eaglectl.judge.rule import SEVERITIES, Finding, Rule, Suppression
+from eaglectl.judge.judgement import Report, Suppressed, Unchecked, overall_verdict
+from eaglectl.judge.rule import SEVERITIES, Finding, Match, Rule, Suppression
 from eaglectl.publish.project import repository
-from eaglectl.report.ci.places import Places
+from eaglectl.report.documents import Parts, document, part
 from eaglectl.report.section import (
     Entries,
     Entry,
@@ -20,10 +31,13 @@ from eaglectl.report.section import (
     Section,
     Table,
     Words,
+    first_line,
     grouped,
     toned,
 )
-from eaglectl.report.wording import answer_line, engine_ranges, plural, release_table
+from eaglectl.report.wording import answer_line, engine_ranges, plural, release_table, shortened
+from eaglectl.text import listed
+from eaglectl.verdicts import first_word
 
 # the page of the rules in the repository; the variable names another address for it
 DOCS = "docs/rules.md"
@@ -36,62 +50,61 @@ MOST_SHOWN, MOST_CAUSES = 3, 2
 USUAL_POLICY = "fails on error; policy: built in"
 # rules that find no drafter at all
 NO_DRAFTER = ("one-weight-source", "not-a-drafter")
-# a reason why rules could not look, and their ids
-UncheckedGroup = tuple[str, list[str]]
 
 
 def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Outline:
     """Each checkpoint with its verdict and its first findings, then totals; if quiet, only what fails."""
-    verdict, common = toned(overall_verdict(reports)), [] if is_quiet else common_unchecked(reports)
-    parts = [_part(report, common, is_quiet=is_quiet) for report in reports]
-    totals, policy = total(reports), policy_line(reports)
-    judged = "" if all(map(is_unreadable, reports)) else default_engines_line(reports)
-    after = [] if is_quiet else [_unchecked("Could not look, in every checkpoint", common)]
-    lead = (Words(totals, "strong"), " ", Words(f"({policy})", "quiet"), " ", Words(judged, "quiet"))
-    last = [(verdict, f"  {totals}  ", Words("" if policy == USUAL_POLICY else f"({policy})", "quiet"))]
+    verdict, parts = toned(overall_verdict(reports)), [_part(report, is_quiet=is_quiet) for report in reports]
+    totals, policy = total(reports), _policy_line(reports)
+    lead = (Words(totals, "strong"), " ", Words(f"({policy})", "quiet"))
+    word = "" if len(reports) == 1 else f"{first_word(overall_verdict(reports))}: "
+    notes = "" if policy == USUAL_POLICY else f"  ({policy})"
+    last: list[Line] = [(f"{word}{totals}", Words(notes, "quiet"))]
+    repairs = [
+        repair
+        for report, part in zip(reports, parts, strict=True)
+        for repair in _repairs(
+            [each for each in _first(report, is_quiet=is_quiet) if is_quiet or _is_worse(each)],
+            part.next if len(reports) == 1 else "",
+        )
+    ]
+    last += [f"fixable by: {listed(dict.fromkeys(repairs), '; ')}"] if repairs else []
     if len(parts) == 1:
-        sections, is_dense = [*parts[0].sections, *after], is_quiet or is_unreadable(reports[0])
-        return replace(parts[0], lead=lead, sections=sections, last=last, is_dense=is_dense)
+        is_dense = is_quiet or _is_unreadable(reports[0])
+        return replace(parts[0], lead=lead, last=last, is_dense=is_dense)
     rows = [(Words(report.path, is_code=True), toned(report.verdict), counted(report)) for report in reports]
     overview = Section("Checkpoints", [Table(("checkpoint", "verdict", ""), rows)], only="markdown")
-    return Outline("validate", verdict, "", lead, "", [overview, *after], last, parts, is_quiet)
+    return Outline("validate", verdict, "", lead, "", [overview], last, parts, is_quiet)
 
 
-def _part(report: Report, common: Sequence[UncheckedGroup], *, is_quiet: bool) -> Outline:
-    """One checkpoint; `common` is what no rule could look at in any of them."""
+def _part(report: Report, *, is_quiet: bool) -> Outline:
+    head = first_line(report.verdict, Words(report.path, "strong"), f": {_worst(report)}")
+    shown, command = _first(report, is_quiet=is_quiet), "" if is_quiet else _next(report)
+    cause = [] if is_quiet and not (report.problem or report.skipped) else _causes(report, shown)
+    sections = [_findings(report, shown)]
+    if not is_quiet and not _is_unreadable(report):
+        sections += [replace(section, is_more=True) for section in _more(report, shown)]
     verdict = toned(report.verdict)
-    name = Words(verdict.text.replace("-", " ").upper(), verdict.tone)
-    head = (name, " ", Words(report.path, "strong"), f": {worst(report)}")
-    if is_quiet:
-        first = [finding for finding in report.findings if finding.fails(report.fail_on)]
-        cause = _causes(report, first) if report.problem or report.skipped else []
-        sections = [_findings(report, first), _fixes(first, "")]
-        return Outline("validate", verdict, report.path, "", head, sections, cause=cause)
-    changes = (*report.smallest_changes, *(finding.fix for finding in report.findings if _is_worse(finding)))
-    command = next((found[1] for change in changes for found in COMMAND.finditer(change)), "")
-    first = _first(report)
-    sections = [_findings(report, first), _fixes(filter(_is_worse, first), command)]
-    if not is_unreadable(report):
-        more = _more(report, first, command, common)
-        sections += [replace(section, is_more=True) for section in more]
-    cause = _causes(report, first)
     return Outline("validate", verdict, report.path, "", head, sections, cause=cause, next=command)
 
 
-def _more(
-    report: Report, first: Sequence[Finding], command: str, common: Sequence[UncheckedGroup]
-) -> Iterator[Section]:
-    """What is not shown of one checkpoint without -v."""
+def _next(report: Report) -> str:
+    changes = (*report.smallest_changes, *(finding.fix for finding in report.findings if _is_worse(finding)))
+    return next((found[1] for change in changes for found in COMMAND.finditer(change)), "")
+
+
+def _more(report: Report, first: Sequence[Finding]) -> Iterator[Section]:
     rest = [finding for finding in report.findings if finding not in first]
     yield _findings(report, rest, "More findings")
-    yield _fixes((each for each in report.findings if each in rest or not _is_worse(each)), command)
-    yield Section("Releases", [release_table(report.releases)], default_engines_line([report]))
+    others = [finding for finding in report.findings if finding in rest or not _is_worse(finding)]
+    yield Section("More fixes", [Lines(_repairs(others, _next(report)))], only="terminal")
+    yield Section("Releases", [release_table(report.releases)], _why_judged(report))
     yield Section("Smallest change", [Lines(report.smallest_changes)], "that makes all pass")
-    yield _unchecked("Could not look", [group for group in unchecked_groups(report) if group not in common])
+    yield _unchecked(report)
     yield from _suppressions(report)
-    target = f"target: {report.target}" if report.target else ""
-    lines = [Words(line, "quiet") for line in (target, COPIED if report.is_of_copy else "") if line]
-    yield Section("Target", [Lines(lines)])
+    lines = [f"target: {report.target}"] if report.target else []
+    lines += [COPIED] if report.is_of_copy else []
+    yield Section("Target", [Lines([Words(line, "quiet") for line in lines])])
 
 
 def _suppressions(report: Report) -> Iterator[Section]:
@@ -110,27 +123,31 @@ def _suppressions(report: Report) -> Iterator[Section]:
 
 def _causes(report: Report, shown: Sequence[Finding]) -> list[Line]:
     """What the engine releases do, and what is not known, where no finding that is `shown` says so."""
-    if is_unreadable(report) or report.skipped:
+    if _is_unreadable(report) or report.skipped:
         problem = report.problem and f"could not be read: {report.problem}"
         return [text for text in (problem, report.skipped) if text]
     texts = [finding.match.message for finding in shown]
     for gap in _gaps(report):
         if not any(gap in text or text in gap for text in texts):
             texts.append(gap)
-    causes: list[Line] = [answer_line(report.releases)] if report.releases else []
+    causes: list[Line] = [answer_line(report.releases, report.trained)] if report.releases else []
     return [*causes, *texts[len(shown) :][:MOST_CAUSES]]
 
 
 def _gaps(report: Report) -> list[str]:
     """Why required rules could not look, and the faults in engine releases that no rule reports."""
     gaps = [f"could not look: {each.reason}" for each in report.unchecked if each.is_required]
-    faults = [fault for verdict in report.releases if not verdict.rules for fault in verdict.faults]
-    return gaps + faults
+    return gaps + [fault for verdict in report.releases if not verdict.rules for fault in verdict.faults]
 
 
-def _first(report: Report) -> list[Finding]:
-    """The findings that are shown without -v: the worst, of each rule the first; else notes."""
-    if is_unreadable(report):
+def _first(report: Report, *, is_quiet: bool) -> list[Finding]:
+    """The findings that are shown without -v: the worst, of each rule the first; else notes.
+
+    If quiet, all that fail.
+    """
+    if is_quiet:
+        return [finding for finding in report.findings if finding.fails(report.fail_on)]
+    if _is_unreadable(report):
         errors = [finding for finding in report.findings if finding.severity == "error"]
         return sorted(errors, key=lambda finding: finding.rule.name not in NO_DRAFTER)
     by_rule = grouped((finding.rule.id, finding) for finding in report.findings)
@@ -153,34 +170,40 @@ def _findings(report: Report, findings: Sequence[Finding], title: str = "Finding
         )
         for finding in first
     ]
-    rest = Lines([Words(sentence, "quiet") for sentence in more])
-    return Section(title, [Entries(rows), rest], has_heading=title != "Findings")
+    rest = [Words(sentence, "quiet") for sentence in more]
+    return Section(title, [Entries(rows), Lines(rest)], has_heading=title != "Findings")
 
 
-def _fixes(findings: Iterable[Finding], command: str) -> Section:
-    ids = grouped((_repair(finding, command), finding.rule.id) for finding in findings)
-    lines = [f"{', '.join(dict.fromkeys(rules))}: {repair}" for repair, rules in ids.items()]
-    return Section("Fixes", [Lines(lines)], only="terminal", has_heading=False)
+def _repairs(findings: Iterable[Finding], command: str) -> list[str]:
+    rules = grouped((_repair(finding, command), finding.rule.id) for finding in findings)
+    return [f"{repair} ({', '.join(dict.fromkeys(ids))})" for repair, ids in rules.items()]
 
 
 def _repair(finding: Finding, command: str) -> str:
     if "; pass --" in finding.match.message:
-        return "answer with one of the options that it names"
+        return "one of the options that the finding names"
     match [repair[1] for repair in COMMAND.finditer(finding.fix)]:
         case [repair] if set(repair.split()) <= set(command.split()):
-            return "fixed by the next command"
+            return "the next command"
         case [repair]:
-            return f"run `{repair}`"
-    return finding.fix.partition("; ")[0]
+            return f"`{repair}`"
+    return finding.fix.partition("; ")[0].rstrip(".")
 
 
 def _is_worse(finding: Finding) -> bool:
     return finding.severity != "note"
 
 
-def _unchecked(title: str, groups: Sequence[UncheckedGroup]) -> Section:
-    rows = [(plural(len(ids), "rule"), f"{reason} ({', '.join(ids)})") for reason, ids in groups]
-    return Section(title, [Table(("rules", "why"), _quiet(rows), is_whole=True, is_bare=True)], is_more=True)
+def _unchecked(report: Report) -> Section:
+    """The reasons why rules could not look, those that the policy requires first."""
+    groups = grouped(((each.is_required, each.reason), each.rule.id) for each in report.unchecked)
+    rows = [
+        (plural(len(ids), "rule"), f"{reason}{' (required)' * is_required} ({', '.join(ids)})")
+        for (is_required, reason), ids in sorted(
+            groups.items(), key=lambda item: (not item[0][0], -len(item[1]))
+        )
+    ]
+    return Section("Could not look", [Table(("rules", "why"), _quiet(rows), is_whole=True, is_bare=True)])
 
 
 def _quiet(rows: Iterable[tuple[str, str]]) -> list[tuple[Line, ...]]:
@@ -198,26 +221,10 @@ def first_findings(findings: Iterable[Finding]) -> tuple[list[Finding], list[str
     return [finding for group in by_rule.values() for finding in group[:MOST_FINDINGS]], more
 
 
-def unchecked_groups(report: Report) -> list[UncheckedGroup]:
-    """Return the reasons why rules could not look, with their ids; those that the policy requires first."""
-    ids_by_reason = grouped(
-        ((not unchecked.is_required, unchecked.reason), unchecked.rule.id) for unchecked in report.unchecked
-    )
-    groups = sorted(ids_by_reason.items(), key=lambda item: (item[0][0], -len(item[1])))
-    return [(reason if is_optional else f"{reason} (required)", ids) for (is_optional, reason), ids in groups]
-
-
-def common_unchecked(reports: Sequence[Report]) -> list[UncheckedGroup]:
-    """Return the groups of `unchecked_groups` that all of several readable checkpoints share."""
-    groups = [unchecked_groups(report) for report in reports if not report.problem and not report.skipped]
-    return [group for group in groups[0] if all(group in other for other in groups)] if groups[1:] else []
-
-
-def is_unreadable(report: Report) -> bool:
+def _is_unreadable(report: Report) -> bool:
     """Whether there was no drafter to look at: no files, no weights, or another model."""
-    has_looked = len(report.passed) > len(report.unchecked)
     is_none = any(finding.rule.name in NO_DRAFTER for finding in report.findings)
-    return bool(report.problem) or (is_none and not has_looked)
+    return bool(report.problem) or (is_none and len(report.passed) <= len(report.unchecked))
 
 
 def counted(report: Report) -> str:
@@ -225,17 +232,16 @@ def counted(report: Report) -> str:
     if report.skipped:
         return "not judged"
     parts = _severities([report])
-    if report.suppressed:
-        parts.append(f"{len(report.suppressed)} suppressed")
-    if report.unchecked:
-        parts.append(f"{plural(len(report.unchecked), 'rule')} could not look")
-    if not parts and not report.passed:
-        return "no rule could look"
-    return ", ".join([*parts, f"{len(report.passed)} passed"])
+    parts += [f"{len(report.suppressed)} suppressed"] if report.suppressed else []
+    parts += [f"{plural(len(report.unchecked), 'rule')} could not look"] if report.unchecked else []
+    return (
+        ", ".join([*parts, f"{len(report.passed)} passed"])
+        if parts or report.passed
+        else "no rule could look"
+    )
 
 
-def worst(report: Report) -> str:
-    """Return how many errors and warnings there are, or how many notes."""
+def _worst(report: Report) -> str:
     if report.problem or report.skipped:
         return "not read" if report.problem else "not judged"
     parts = _severities([report])
@@ -246,8 +252,8 @@ def total(reports: Sequence[Report]) -> str:
     """Return the counts over all checkpoints."""
     if len(reports) == 1:
         return counted(reports[0])
-    verdicts = Counter(report.verdict for report in reports)
-    outcomes = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    verdicts = sorted(Counter(first_word(report.verdict) for report in reports).items())
+    outcomes = ", ".join(f"{count} {verdict}" for verdict, count in verdicts)
     parts = (f"{plural(len(reports), 'checkpoint')}: {outcomes}", ", ".join(_severities(reports)))
     return "; ".join(filter(None, parts))
 
@@ -257,26 +263,24 @@ def _severities(reports: Sequence[Report]) -> list[str]:
     return [plural(counts[severity], severity) for severity in reversed(SEVERITIES) if counts[severity]]
 
 
-def policy_line(reports: Sequence[Report]) -> str:
-    """Return which severity fails, the policies that were applied, and how many rules they weaken."""
+def _policy_line(reports: Sequence[Report]) -> str:
     policies = ", ".join(sorted({report.policy for report in reports}))
-    fail_on = next((report.fail_on for report in reports if report.fail_on), None)
-    effect = f"fails on {fail_on}" if fail_on else "never fails"
-    off = {rule for report in reports for rule in report.off}
-    lowered = {rule for report in reports for rule in report.lowered}
-    counts = ((len(off), "off"), (len(lowered), "of lower severity"))
-    weakened = ", ".join(f"{number} {what}" for number, what in counts if number)
-    return f"{effect}; policy: {policies}{f' (rules: {weakened})' if weakened else ''}"
+    fail_on = next((f"fails on {report.fail_on}" for report in reports if report.fail_on), "never fails")
+    weakened = {
+        "off": {rule for report in reports for rule in report.off},
+        "of lower severity": {rule for report in reports for rule in report.lowered},
+    }
+    counts = ", ".join(f"{len(rules)} {what}" for what, rules in weakened.items() if rules)
+    return f"{fail_on}; policy: {policies}{f' (rules: {counts})' if counts else ''}"
 
 
-def default_engines_line(reports: Sequence[Report]) -> str:
-    """Return the releases judged that nobody named, why, and how to name others; "" for none."""
-    judged = dict.fromkeys(pair for report in reports if report.releases for pair in report.default_engines)
-    if not judged:
+def _why_judged(report: Report) -> str:
+    """The releases judged that nobody named, why, and how to name others; "" for none."""
+    if not report.releases or not report.default_engines:
         return ""
-    by_reason = grouped((why, release.replace("==", " ")) for release, why in judged)
+    by_reason = grouped((why, release.replace("==", " ")) for release, why in report.default_engines)
     releases = ", ".join(f"{' and '.join(names)} ({why})" for why, names in by_reason.items())
-    engine = next(iter(judged))[0].partition("==")[0]
+    engine = report.default_engines[0][0].partition("==")[0]
     return (
         f"judged by default for {releases}; --engine {engine} judges for that one, --no-engines by the rules"
         " alone"
@@ -284,9 +288,9 @@ def default_engines_line(reports: Sequence[Report]) -> str:
 
 
 def _reason(suppression: Suppression) -> str:
-    until = f"until {suppression.until}" if suppression.until else ""
-    limits = ", ".join(filter(None, (suppression.where, until)))
-    return f"{suppression.reason} ({limits})" if limits else suppression.reason
+    limits = [suppression.where] if suppression.where else []
+    limits += [f"until {suppression.until}"] if suppression.until else []
+    return f"{suppression.reason} ({', '.join(limits)})" if limits else suppression.reason
 
 
 def rule_url(rule: Rule) -> str:
@@ -294,3 +298,158 @@ def rule_url(rule: Rule) -> str:
     known = repository()
     page = os.environ.get(DOCS_VARIABLE) or (f"{known}/blob/HEAD/{DOCS}" if known else "")
     return f"{page}#{rule.id.lower()}-{rule.name.replace('.', '')}" if page else f"eaglectl rules {rule.id}"
+
+
+# strings, those that are followed by a colon as keys, and brackets
+DECODER = json.JSONDecoder(strict=False)
+TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]', re.DOTALL)
+
+
+class Place(Struct, frozen=True):
+    """A file as given by the caller; `line` and `column` count from 1, `logical` names a tensor."""
+
+    path: str
+    line: int | None = None
+    column: int | None = None
+    logical: str = ""
+
+    @property
+    def uri(self) -> str:
+        """The file as a URI; a relative path gives a relative URI."""
+        path = quote(self.path, errors="replace")
+        return f"file://{path}" if Path(self.path).is_absolute() else path
+
+
+class Places:
+    """Finds places in the files of one checkpoint; a file that cannot be read has no lines."""
+
+    def __init__(self, path: str) -> None:
+        self.root, self.only_file = Path(path), ""
+        if os.path.isfile(path):  # noqa: PTH113, as no name is too long for it
+            self.root, self.only_file = self.root.parent, self.root.name
+        self.texts: dict[str, str] = {}
+
+    def find(self, where: str) -> Place:
+        """Return the place that the `where` of a match names."""
+        if where.startswith("tensor:"):
+            file = self.weight_map.get(where.removeprefix("tensor:")) or self.only_file
+            file = file or next((name for name in self.names if name.endswith(".safetensors")), SINGLE)
+            return Place(self._path(file), logical=where)
+        file, _, key = where.partition(":")
+        if not where:
+            file = "config.json" if "config.json" in self.names else self.only_file
+        elif not file.endswith(".json") or where in self.names:
+            file, key = where, ""
+        text = self._text(file) if key else ""
+        offset = key_offset(text, key)
+        if offset is None:
+            return Place(self._path(file), 1 if file.endswith(".json") else None)
+        before = text[:offset]
+        return Place(self._path(file), before.count("\n") + 1, offset - before.rfind("\n"))
+
+    def code(self, where: str) -> str:
+        """Return the line of the key that the `where` of a match names, with its value; "" for no key."""
+        file, _, key = where.partition(":")
+        text = self._text(file) if key and file.endswith(".json") else ""
+        offset = key_offset(text, key)
+        if offset is None:
+            return ""
+        name, end = DECODER.raw_decode(text, offset)
+        value, _ = DECODER.raw_decode(text[end:].lstrip(" \t\r\n:"))
+        line = text[:offset].count("\n") + 1
+        return f"{file}:{line} {shortened(f'{json.dumps(name)}: {json.dumps(value)}')}"
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The files of the checkpoint."""
+        try:
+            return FolderSource(self.root).names()
+        except (EaglectlError, OSError, ValueError):
+            return ()
+
+    @cached_property
+    def weight_map(self) -> Mapping[str, str]:
+        """The shard of each tensor, from the index; empty without one."""
+        try:
+            entries = json.loads(self._text(INDEX))["weight_map"].items()
+            return {name: file for name, file in entries if isinstance(file, str)}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return {}
+
+    def _path(self, file: str) -> str:
+        path = self.root / file
+        if path.is_absolute() and path.is_relative_to(Path.cwd()):
+            path = path.relative_to(Path.cwd())
+        return path.as_posix()
+
+    def _text(self, file: str) -> str:
+        if file not in self.texts:
+            try:
+                self.texts[file] = FolderSource(self.root).read(file).decode("utf-8-sig", "replace")
+            except (EaglectlError, OSError, ValueError):
+                self.texts[file] = ""
+        return self.texts[file]
+
+
+def key_offset(text: str, key: str) -> int | None:
+    """Return the offset of a dotted key in a JSON object, or of its nearest parent; None without either.
+
+    A list is "[]" in a path; of equal paths the last counts.
+    """
+    offsets: dict[str, int] = {}
+    path: list[str] = []  # the last key of each open object; no path has that of a list
+    try:
+        for token in TOKEN.finditer(text):
+            match token[0][0]:
+                case "{":
+                    path.append("")
+                case "[":
+                    path.append("[]")
+                case "}" | "]":
+                    path.pop()
+                case '"' if token[1]:
+                    path[-1] = json.loads(token[0].removesuffix(token[1]))
+                    offsets[".".join(path)] = token.start()
+    except (ValueError, IndexError):
+        return None
+    ends = [len(key), *(end.start() for end in re.finditer(r"[.\[]", key))]
+    return next((offsets[key[:end]] for end in sorted(ends, reverse=True) if key[:end] in offsets), None)
+
+
+PARTS: Parts = {
+    Rule: ("rule=id", "name"),
+    Match: ("message", "where", "engines"),
+    Finding: ("*rule", "severity", "*match", "fix", ("url", lambda finding: rule_url(finding.rule))),
+    Verdict: ("engine", "release", "verdict=outcome.check", "rules", "reasons", "unread"),
+    Unchecked: ("*rule", "reason", "is_required"),
+    Suppressed: ("*finding", "reason=by.reason", "until=by.until"),
+    Suppression: ("rule", "where", "reason", "until"),
+    Report: (
+        "source=path",
+        "engines",
+        "target",
+        "target_digest",
+        "verdict",
+        "problem",
+        "skipped",
+        "policy",
+        ("fail_on", lambda report: report.fail_on or "never"),
+        "off",
+        "lowered",
+        "findings",
+        "releases",
+        "ways_out=smallest_changes",
+        "could_not_look=unchecked",
+        "suppressed",
+        "unused_suppressions=unused",
+        "expired_suppressions=expired",
+        ("passed", lambda report: [rule.id for rule in report.passed]),
+    ),
+}
+
+
+def validate_document(reports: Sequence[Report]) -> dict[str, Any]:
+    """Return eaglectl/validate/1, in which one report stands without a list."""
+    entries = [part(report, PARTS) for report in reports]
+    keys = {"verdict": str(overall_verdict(reports)), "reports": entries}
+    return document("eaglectl/validate/1", entries[0] if len(entries) == 1 else keys)

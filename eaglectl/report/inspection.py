@@ -1,21 +1,24 @@
-"""An inspection as sections: what engines do with a checkpoint, and what it is."""
+"""An inspection as sections: what engines do with a checkpoint, and what it is; and its keys in documents."""
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from eaglectl.drafter.drafter import GIVEN, Drafter, Feature, Note, Rope, options
+from eaglectl.conversion.plan import ConversionRequest
+from eaglectl.drafter.drafter import GIVEN, AuxLayers, Drafter, Feature, Note, Rope, Target, options
 from eaglectl.drafter.tensors import Dimensions
+from eaglectl.engines.behaviour import CapturedLayers
 from eaglectl.engines.engine import Verdict
-from eaglectl.engines.layers import CapturedLayers
 from eaglectl.engines.registry import ENGINES, view_for
+from eaglectl.files.header import StoredTensor
 from eaglectl.formats.catalogue import by_name
+from eaglectl.report.documents import Parts, document, error_part, part
 from eaglectl.report.section import (
-    CapturedSet,
     Commands,
-    LayerStrip,
     Line,
     Lines,
     Outline,
@@ -24,8 +27,8 @@ from eaglectl.report.section import (
     Remarks,
     Section,
     Table,
-    Tone,
     Words,
+    first_line,
     grouped,
     toned,
 )
@@ -43,21 +46,17 @@ from eaglectl.report.wording import (
     trained_layers,
 )
 from eaglectl.results import FailedSource, Inspection
-from eaglectl.verdicts import ServedAs
+from eaglectl.run.coverage import Coverage
+from eaglectl.verdicts import CheckVerdict, ServedAs
 
-AS_TRAINED = {True: "yes", False: "no", None: "unknown"}
+# whether an engine captures what was trained on
+AS_TRAINED = {True: Words("yes", "good"), False: Words("no", "bad"), None: Words("unknown", "doubt")}
 LEVELS = ("problem", "question", "warning", "note")
 # of the facts on a drafter, those that are always shown
 SHORT = 5
-# the most reasons under the first line
-MOST_CAUSES = 2
-# of engines of which the layers alone are known
-LAYERS_ALONE = {True: "not judged", False: "on other layers", None: "not judged"}
-# the most notes that are shown to people
-MOST_NOTES = 20
+# the most reasons under the first line, and the most notes that are shown to people
+MOST_CAUSES, MOST_NOTES = 2, 20
 AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained", "newest release")
-# a target of more layers is not drawn
-DEEPEST = 512
 TENSOR_HEAD = ("tensor", "dtype", "shape", "bytes", "canonical")
 FED_BACK = {True: "after the norm (norm_output)", False: "before the norm", None: "unknown (norm_output)"}
 VOCABULARY_MAPS = ("d2t", "t2d")
@@ -67,53 +66,65 @@ ANSWERED = ("aux-unknown", "mask-token")
 HEADERS_READ = "; headers read from the Hub or its cache, which no digest covers"
 FROM_TARGET = "the target's (none in the file)"
 
-AS_TRAINED_TONES: Mapping[str, Tone] = {"yes": "good", "no": "bad", "unknown": "doubt"}
 
+def inspection_outline(inspection: Inspection) -> Outline:
+    """What engines do with one checkpoint, what to run next, and what it is.
 
-def inspection_outline(inspection: Inspection, name: str = "", *, has_tensors: bool = False) -> Outline:
-    """What engines do with one checkpoint, what to run next, and what it is; `name` is its source as given.
-
-    The engines are those of --engine, else vLLM and SGLang. `has_tensors` lists its tensors.
+    The engines are those of --engine, else vLLM and SGLang.
     """
     drafter, verdicts, facts = inspection.drafter, _judged(inspection), _facts(inspection)
     version, producer, evidence = headline(drafter)
-    commands = [
-        (engine, text) for engine, text in inspection.commands.items() if _is_shown(inspection, engine)
-    ]
+    serve = inspection.commands.items()
+    commands = [(engine, text) for engine, text in serve if _is_shown(inspection, engine)]
     notes = [Remark(toned(note.level), note.text) for note in urgent_notes(drafter.notes)]
     short = SHORT + bool(inspection.coverage)
-    head = answer_line(verdicts, drafter.aux.boundaries) or (Words(version, "strong"), producer)
+    answer = answer_line(verdicts, drafter.aux.boundaries) or (Words(version, "strong"), producer)
     sections = [
         Section("Drafter", [Pairs(facts[:short]), Lines(_others(inspection))], f"{version}{producer}"),
         *_beside(inspection),
-        Section("Tensors", [Table(TENSOR_HEAD, _tensor_rows(inspection) if has_tensors else [])]),
         Section("Network", [Pairs(facts[short:])], evidence.strip(), is_more=True),
         aux_section(inspection),
         Section("Releases", [release_table(inspection.requested or inspection.verdicts)], is_more=True),
         Section("Notes", [Remarks(notes)], is_more=True),
         Section("Serve", [Commands(commands)], placeholders(text for _, text in commands), is_more=True),
+        Section("Tensors", [Table(TENSOR_HEAD, _tensor_rows(inspection))], is_more=True),
     ]
-    command, subject = _next(inspection, verdicts), name or inspection.source
-    cause = _cause(inspection, verdicts, command)
-    verdict = Words(f"EAGLE-{drafter.version}", "plain")
-    last = [
-        f"{each.outcome}: {each.reasons[0]}" for each in verdicts if each.outcome == ServedAs.AS_PUBLISHED
-    ]
-    return Outline("inspect", verdict, subject, head, head, sections, last, cause=cause, next=command)
+    command, published = _next(inspection, verdicts), ServedAs.AS_PUBLISHED
+    return Outline(
+        "inspect",
+        Words(f"EAGLE-{drafter.version}", "plain"),
+        os.fspath(inspection),
+        answer,
+        first_line(_worst(verdicts), *answer),
+        sections,
+        [f"{each.outcome}: {each.reasons[0]}" for each in verdicts if each.outcome == published],
+        cause=_cause(inspection, verdicts, command),
+        next=command,
+    )
+
+
+def _worst(verdicts: Sequence[Verdict]) -> CheckVerdict:
+    """What engine releases do in all: fail where one does, else could not look where that is open of one."""
+    checks = {verdict.outcome.check for verdict in verdicts}
+    order = (CheckVerdict.FAIL, CheckVerdict.COULD_NOT_LOOK, CheckVerdict.PASS)
+    return next((check for check in order if check in checks), CheckVerdict.COULD_NOT_LOOK)
 
 
 def _latest(inspection: Inspection) -> dict[str, Verdict]:
     return {verdict.engine: verdict for verdict in inspection.verdicts}
 
 
+def _newest(inspection: Inspection) -> dict[str, Verdict]:
+    """The verdict of each engine's newest release, of those asked for where some are."""
+    return _latest(inspection) | {verdict.engine: verdict for verdict in inspection.requested}
+
+
 def _judged(inspection: Inspection) -> Sequence[Verdict]:
-    """The verdicts of the releases requested, else of the newest of the default engines."""
-    newest = _latest(inspection)
-    return inspection.requested or [newest[name] for name in newest if ENGINES[name].is_default]
+    newest = _latest(inspection).values()
+    return inspection.requested or [verdict for verdict in newest if ENGINES[verdict.engine].is_default]
 
 
 def _is_shown(inspection: Inspection, engine: str) -> bool:
-    """Whether what is said of an engine is shown: of those of --engine, or of all without one."""
     return not inspection.requested or any(verdict.engine == engine for verdict in inspection.requested)
 
 
@@ -123,28 +134,22 @@ def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) ->
     Questions come first. Layers that are read otherwise stand in the first line already.
     """
     reasons = _reasons(verdicts)
-    notes = inspection.drafter.notes_at("question")
     # with the options that answer them
     questions = {
         note.reason: f"{note.why}; pass {options(note.choices)}" if note.choices else note.text
-        for note in notes
+        for note in inspection.drafter.notes_at("question")
     }
     asked = [questions[reason] for reason in reasons if reason in questions]
-    others = [
-        f"{engine_names(group)}: {reason}" for reason, group in reasons.items() if reason not in questions
-    ]
+    others = [f"{engine_names(group)}: {text}" for text, group in reasons.items() if text not in questions]
     lines: list[Line] = [*asked, *others]
     if len(lines) > MOST_CAUSES:
         rest = plural(len(lines) - MOST_CAUSES, "more reason")
         lines[MOST_CAUSES:] = [Words(f"and {rest} with -v", "quiet")]
-    needed = ""
-    if command in inspection.commands.values():
-        needed = placeholders([command])
-    elif command and (notes or _problems(inspection)):
-        needed = "the next command needs the answer to this"
+    if command.startswith("eaglectl convert") and (questions or _problems(inspection)):
         first = [] if asked else list(questions.values())[:1]
-        lines = [*lines[: MOST_CAUSES - len(first)], *first]
-    return [*lines, *([Words(needed, "quiet")] if needed else [])]
+        needed = Words("the next command needs the answer to this", "quiet")
+        lines = [*lines[: MOST_CAUSES - len(first)], *first, needed]
+    return lines
 
 
 def _reasons(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
@@ -158,12 +163,13 @@ def _reasons(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
 
 
 def _next(inspection: Inspection, verdicts: Sequence[Verdict]) -> str:
-    """The command that serves it in the first of these engines, or that converts it for that one."""
+    """What to run next: what reads the weights too; of what is not served, a repair."""
     if not verdicts:
         return ""
     engine = verdicts[0].engine
-    if [verdict for verdict in verdicts if verdict.engine == engine][-1].outcome.is_served:
-        return inspection.commands.get(engine, "")
+    newest = [verdict for verdict in verdicts if verdict.engine == engine][-1]
+    if newest.outcome.is_served:
+        return inspection.validate
     command = next_command(inspection, engine)
     return f"{command} --engine {engine}" if command == inspection.convert and engine != "vllm" else command
 
@@ -172,15 +178,14 @@ def _others(inspection: Inspection) -> Sequence[Line]:
     """What the engines do that are not asked for, in a line; none where some are."""
     if inspection.requested:
         return []
-    judged = _judged(inspection)
-    outcomes = [
-        (verdict.outcome, engine_names([verdict]))
-        for verdict in _latest(inspection).values()
-        if verdict not in judged
-    ]
+    others = [verdict for verdict in _latest(inspection).values() if verdict not in _judged(inspection)]
+    outcomes = [(verdict.outcome, engine_names([verdict])) for verdict in others]
     engines, shown = _runner_labels(), _on_other_layers(inspection)
     unread = [
-        (LAYERS_ALONE[captured.same_as(inspection.drafter.aux)], captured.engine)
+        (
+            "on other layers" if captured.same_as(inspection.drafter.aux) is False else "not judged",
+            captured.engine,
+        )
         for captured in inspection.captured_layers
         if captured.engine not in engines and captured not in shown
     ]
@@ -192,8 +197,11 @@ def _on_other_layers(inspection: Inspection) -> list[CapturedLayers]:
     if inspection.requested or not all(verdict.outcome.is_served for verdict in _judged(inspection)):
         return []
     engines, aux = _runner_labels(), inspection.drafter.aux
-    captured = [each for each in inspection.captured_layers if each.engine not in engines]
-    return [each for each in captured if each.same_as(aux) is False]
+    return [
+        each
+        for each in inspection.captured_layers
+        if each.engine not in engines and each.same_as(aux) is False
+    ]
 
 
 def _beside(inspection: Inspection) -> Iterator[Section]:
@@ -207,7 +215,6 @@ def _beside(inspection: Inspection) -> Iterator[Section]:
 
 
 def _runner_labels() -> Mapping[str, str]:
-    """The engine of each label of a runner, of those whose releases are followed."""
     return {
         runner.label: name
         for name, engine in ENGINES.items()
@@ -223,49 +230,38 @@ def aux_section(inspection: Inspection) -> Section:
         for layers in inspection.captured_layers
         if _is_shown(inspection, engines.get(layers.engine, layers.engine))
     ]
-    strip = layer_strip(inspection.drafter, captured)
     table = Table(AUX_HEAD, [_aux_row(layers, inspection) for layers in captured])
     trained = f"trained on boundaries {trained_layers(inspection.drafter.aux)}"
-    return Section("Aux layers", [*([strip] if strip else []), table], trained, is_more=True)
+    return Section("Aux layers", [table], trained, is_more=True)
 
 
-def inspections_outline(
-    results: Sequence[tuple[str, Inspection | FailedSource]], *, has_tensors: bool = False
-) -> Outline:
-    """The answer of each source under its name, or why there is none, then the number inspected."""
-    parts = []
-    for source, result in results:
-        name = Words(f"== {source}", "strong")
+def inspections_outline(results: Sequence[Inspection | FailedSource]) -> Outline:
+    """The answer of each source under its name, or why there is none, then the number inspected.
+
+    Of one inspection, its answer alone.
+    """
+    outlines = []
+    if len(results) == 1 and isinstance(results[0], Inspection):
+        return inspection_outline(results[0])
+    for result in results:
         if isinstance(result, FailedSource):
-            words = Words("not inspected", "doubt")
-            cause: Line = f"{words.text}: {result.message}"
-            part = Outline("inspect", words, source, "", name, [], cause=[cause])
+            head, cause = (
+                first_line(CheckVerdict.COULD_NOT_LOOK, Words(result.source, "strong")),
+                [result.message],
+            )
+            outline = Outline(
+                "inspect", Words("not inspected", "doubt"), result.source, "", head, [], cause=cause
+            )
         else:
-            part = inspection_outline(result, source, has_tensors=has_tensors)
-            sections = [replace(section, is_more=section.title != "Tensors") for section in part.sections]
-            part = replace(part, head=name, sections=sections, cause=[part.head, *part.cause])
-        parts.append(part)
-    failed = sum(isinstance(result, FailedSource) for _, result in results)
+            outline = inspection_outline(result)
+            head = first_line(_worst(_judged(result)), Words(outline.subject, "strong"))
+            sections = [replace(section, is_more=True) for section in outline.sections]
+            outline = replace(outline, head=head, sections=sections, cause=[outline.lead, *outline.cause])
+        outlines.append(outline)
+    failed = sum(isinstance(result, FailedSource) for result in results)
     counted = f"{len(results) - failed} of {len(results)} checkpoints inspected"
-    return Outline(
-        "inspect", Words(counted, "doubt" if failed else "plain"), "", "", "", [], [counted], parts
-    )
-
-
-def layer_strip(drafter: Drafter, readings: Sequence[CapturedLayers]) -> LayerStrip | None:
-    """Return what was trained and what engines capture on the target's layers; None where it is not drawn."""
-    trained, depth = drafter.aux.boundaries or (), drafter.target.depth
-    engines = grouped(
-        ((captured.boundaries, AS_TRAINED[captured.same_as(drafter.aux)]), captured.engine)
-        for captured in readings
-        if captured.boundaries is not None
-    )
-    sets = [CapturedSet(tuple(names), *key) for key, names in engines.items()]
-    every = {*trained, *(boundary for part in sets for boundary in part.boundaries)}
-    if not every or min(every) < 0 or max(*every, depth or 0) > DEEPEST:
-        return None
-    undrawn = tuple(part.engine for part in readings if part.boundaries is None)
-    return LayerStrip(max(*every, depth or 0), depth, trained, tuple(sets), undrawn)
+    verdict = Words(counted, "doubt" if failed else "plain")
+    return Outline("inspect", verdict, "", "", "", [], [counted], outlines)
 
 
 def headline(drafter: Drafter) -> tuple[str, str, str]:
@@ -324,11 +320,9 @@ def _attention(dims: Dimensions) -> str:
 
 def _norms(drafter: Drafter) -> str:
     norms = drafter.norms
-    aux = "none before fc"
+    aux = "all aux states at once (norm_before_fc)" if norms.norm_before_fc else "none before fc"
     if norms.fc_norm:
         aux = "each aux state (fc_norm)"
-    elif norms.norm_before_fc:
-        aux = "all aux states at once (norm_before_fc)"
     residual = "normed" if norms.norm_before_residual else "un-normed"
     return f"{aux}; fed back {FED_BACK[norms.norm_output]}; residual {residual}"
 
@@ -351,11 +345,10 @@ def _rope(rope: Rope) -> str:
 
 def _aux_row(captured: CapturedLayers, inspection: Inspection) -> tuple[Line, ...]:
     ids = ", ".join(map(str, captured.ids or ())) or "-"
-    as_trained = AS_TRAINED[captured.same_as(inspection.drafter.aux)]
     verdict = _latest(inspection).get(_runner_labels().get(captured.engine, ""))
     outcome = release_outcome(verdict) if verdict else Words("not judged", "doubt")
     cells = (captured.engine, ids, captured.key, layers(captured.boundaries, captured.default))
-    return *cells, Words(as_trained, AS_TRAINED_TONES[as_trained]), outcome
+    return *cells, AS_TRAINED[captured.same_as(inspection.drafter.aux)], outcome
 
 
 def urgent_notes(notes: Sequence[Note]) -> list[Note]:
@@ -367,14 +360,16 @@ def urgent_notes(notes: Sequence[Note]) -> list[Note]:
 
 
 def next_command(inspection: Inspection, engine: str = "vllm") -> str:
-    """Return the command to run if the newest release of `engine` does not run it as trained; else "".
+    """Return the command to run if `engine` does not run it as trained; else "".
+
+    Judged is the newest release, of those asked for where some are.
 
     Also "" where the conversion is refused, whatever options it is given, or settles nothing: a doubt is
     carried, or the target or the engine would have to be another.
     """
     if not inspection.verdicts:
         return ""
-    drafter, latest = inspection.drafter, _latest(inspection)[engine].outcome
+    drafter, latest = inspection.drafter, _newest(inspection)[engine].outcome
     is_carried = latest == ServedAs.UNKNOWN and drafter.unsettled and not drafter.notes_at("question")
     is_refused = any("pass --" not in note.text for note in _problems(inspection)) or any(
         finding.severity == "error"
@@ -390,7 +385,7 @@ def next_command(inspection: Inspection, engine: str = "vllm") -> str:
 
 
 def _is_beyond_conversion(inspection: Inspection, engine: str) -> bool:
-    """Whether the newest release of an engine would not run what a conversion writes either."""
+    """Whether that release of an engine would not run what a conversion writes either."""
     drafter, checkpoint = inspection.drafter, inspection.checkpoint
     flat = by_name(drafter.producer).flat(checkpoint.config)
     view = view_for(engine, drafter, checkpoint.config, flat, tuple(checkpoint.tensors))
@@ -398,18 +393,17 @@ def _is_beyond_conversion(inspection: Inspection, engine: str) -> bool:
         each.fact.remedy in ("restore", "upgrade")
         and each.fact.id not in ANSWERED
         and "eaglectl convert" not in each.fact.fix
-        for each in ENGINES[engine].applied(view, _latest(inspection)[engine].release)
+        for each in ENGINES[engine].applied(view, _newest(inspection)[engine].release)
     )
 
 
 def _problems(inspection: Inspection) -> tuple[Note, ...]:
-    """The problems that a plain conversion does not solve."""
     if not inspection.drafter.notes_at("problem"):
         return ()
     # late: numpy
-    from eaglectl.conversion.rewriting import without_solved_problems
+    from eaglectl.conversion.planning import without_solved_problems
 
-    return without_solved_problems(inspection.drafter).notes_at("problem")
+    return without_solved_problems(inspection.drafter, ConversionRequest()).notes_at("problem")
 
 
 def _tensor_rows(inspection: Inspection) -> list[tuple[Line, ...]]:
@@ -421,3 +415,101 @@ def _tensor_rows(inspection: Inspection) -> list[tuple[Line, ...]]:
         )
         for name, tensor in inspection.checkpoint.tensors.items()
     ]
+
+
+def _dimensions(drafter: Drafter) -> dict[str, int]:
+    return {key: number for key, number in asdict(drafter.dims).items() if number}
+
+
+DRAFTER: Parts = {
+    Drafter: (
+        "producer",
+        "evidence",
+        "eagle=version",
+        "attention=dims.attention",
+        ("dimensions", _dimensions),
+        "norms",
+        "aux",
+        "rope",
+        "target",
+        ("features", lambda drafter: sorted(feature.name.lower() for feature in drafter.features())),
+        ("is_quantised", lambda drafter: drafter.quantisation is not None),
+        "notes",
+    ),
+    AuxLayers: ("count", "boundaries", "is_default", "how", "ids", "convention"),
+    Rope: ("theta", "scaling", "is_interleaved"),
+    Target: ("name", "model_type", "depth", "hidden", "vocab"),
+    Note: ("level", "about", "text"),
+    Verdict: ("engine", "release", "outcome", "reasons", "rules", "unread"),
+}
+
+
+# the keys of coverage in all, and of each set and script
+SHARE = ("tokens", "covered", "share", "most_length")
+
+
+def _shares(parts: Mapping[str, Coverage]) -> dict[str, Any]:
+    return {name: {key: getattr(part, key) for key in SHARE} for name, part in parts.items()}
+
+
+COVERAGE: Parts = {
+    Coverage: (
+        *SHARE,
+        ("sets", lambda coverage: _shares(coverage.sets)),
+        ("scripts", lambda coverage: _shares(coverage.scripts)),
+        "next=commands?",
+    )
+}
+PARTS: Parts = {
+    **DRAFTER,
+    **COVERAGE,
+    Inspection: (
+        "source",
+        "target",
+        "target_digest",
+        "drafter",
+        (
+            "weights",
+            lambda inspection: {
+                "files": inspection.checkpoint.weight_files,
+                "bytes": inspection.checkpoint.nbytes,
+                "dtypes": inspection.drafter.dtypes,
+                "unchecked": inspection.unchecked,
+            },
+        ),
+        (
+            "aux_readings",
+            lambda inspection: [
+                {
+                    "engine": layers.engine,
+                    "from": layers.key,
+                    "ids": layers.ids,
+                    "boundaries": layers.boundaries,
+                    "is_default": layers.is_default,
+                    "as_trained": layers.same_as(inspection.drafter.aux),
+                }
+                for layers in inspection.captured_layers
+            ],
+        ),
+        ("engines", lambda inspection: inspection.requested or inspection.verdicts),
+        "commands",
+        ("next", next_command),
+        ("tensors", lambda inspection: list(inspection.checkpoint.tensors.values())),
+        "coverage?",
+    ),
+    StoredTensor: ("name", "dtype", "shape", "bytes=nbytes", "file"),
+}
+
+
+def inspect_document(results: Sequence[Inspection | FailedSource]) -> dict[str, Any]:
+    """Return eaglectl/inspect/1, in which one result stands without a list; in a list each has its path."""
+    if len(results) == 1 and isinstance(results[0], Inspection):
+        return document("eaglectl/inspect/1", part(results[0], PARTS))
+    entries: list[dict[str, Any]] = []
+    for result in results:
+        if isinstance(result, FailedSource):
+            error = error_part(result.kind, result.exit_code, result.message)
+            entries.append({"path": result.source, "error": error})
+        else:
+            entries.append({"path": os.fspath(result), **part(result, PARTS)})
+    return document("eaglectl/inspect/1", {"inspections": entries})

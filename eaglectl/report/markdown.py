@@ -37,9 +37,9 @@ def markdown(outline: Outline, limit: int = LIMIT) -> str:
 
 
 def _lines(outline: Outline, level: int) -> Iterator[str]:
-    subject = f": {as_markdown(outline.subject)}" if outline.subject else ""
     command = f"eaglectl {outline.command}: " if level == 2 else ""
-    yield f"{'#' * level} {command}{as_markdown(outline.verdict.text)}{subject}"
+    verdict = ": ".join(as_markdown(text) for text in (outline.verdict.text, outline.subject) if text)
+    yield f"{'#' * level} {command}{verdict}"
     if lead := _line(outline.lead).strip():
         yield from ("", lead)
     yield from _block(Lines(outline.cause))
@@ -80,7 +80,7 @@ def _block(block: Block) -> list[str]:
         case Entries():
             head = ["| severity | rule | where | finding | fix |", "|---|---|---|---|---|"]
             lines = [*head, *map(_entry, block.rows)]
-        case Lines() if block.lines and block.only != "terminal":
+        case Lines() if block.lines:
             # two line breaks end a paragraph
             start, end = ("* ", "\n") if block.is_list else ("", "\n\n")
             lines = end.join(f"{start}{_line(line)}" for line in block.lines).split("\n")
@@ -147,5 +147,4 @@ def _code(text: str, *, is_cell: bool = False) -> str:
     """Return a name as code, in a cell with its strokes escaped; one that holds a backtick as text."""
     if not text or "`" in text:
         return as_markdown(text)
-    shown = printable(text)
-    return f"`{shown.replace('|', STROKE) if is_cell else shown}`"
+    return f"`{printable(text).replace('|', STROKE) if is_cell else printable(text)}`"

@@ -1,25 +1,32 @@
-"""The files that reports are written to: atomically, and over nothing but a report of the same kind."""
+"""The files that reports are written to: atomically, and over nothing but a report of the same kind.
+
+The report formats of `validate` are here too; the modules of each are loaded where it is written.
+"""
 
 import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from eaglectl.errors import UnreadableError, UsageError, check
+from eaglectl.errors import EaglectlError, UnreadableError, UsageError, check
 from eaglectl.files.layout import CONFIG, WEIGHT_SUFFIXES
 from eaglectl.files.scratch import write_file
 from eaglectl.text import is_url
+
+if TYPE_CHECKING:
+    from eaglectl.judge.judgement import Report
 
 # of --output: formats and files
 Outputs = Sequence[tuple[str, Path]]
 # how the files begin that a kind of file may replace: no file of a checkpoint begins like one of them
 BEGINS = {
-    "page": re.compile(rb"<!DOCTYPE HTML|<svg ", re.IGNORECASE),
+    "page": re.compile(rb"<!DOCTYPE HTML", re.IGNORECASE),
     "report": re.compile(
         rb'\{\s*"schema": "eaglectl/validate/|\{\s*"\$schema": "[^"]*sarif|<\?xml[^>]*>\s*<testsuites '
-        rb"|## eaglectl |::(error|warning|notice) |eaglectl: |(PASS|FAIL|COULD NOT LOOK|SKIPPED) "
-        rb"|[^\n]+  (pass|fail|could-not-look|skipped)\b"
+        rb"|## eaglectl |::(error|warning|notice) |eaglectl: |(pass|fail|could not look|skipped): "
+        rb"|(PASS|FAIL|COULD NOT LOOK|SKIPPED) "
     ),
 }
 # bytes of a file that are compared with these
@@ -50,16 +57,13 @@ def check_file(option: str, path: Path, kind: str) -> None:
 
 def _model_above(path: Path) -> Path | None:
     """The folder of a checkpoint, or of a target, that the file would be in; None where it is in none."""
-    folders = (folder for folder in path.resolve().parents if (folder / CONFIG).is_file())
-    return next((folder for folder in folders if any(map(_is_weights, folder.iterdir()))), None)
-
-
-def _is_weights(path: Path) -> bool:
-    return path.name.endswith(WEIGHT_SUFFIXES)
+    for folder in path.resolve().parents:
+        if (folder / CONFIG).is_file() and any(p.name.endswith(WEIGHT_SUFFIXES) for p in folder.iterdir()):
+            return folder
+    return None
 
 
 def _begins_like(path: Path, kind: str) -> bool:
-    """Whether the file is empty or begins like a file of the kind."""
     with path.open("rb") as file:
         begin = file.read(BEGIN)
     return not begin or BEGINS[kind].match(begin) is not None
@@ -67,10 +71,17 @@ def _begins_like(path: Path, kind: str) -> bool:
 
 def parse_page(file: str, outputs: Outputs = ()) -> Path:
     """Return the file of --page; it may replace nothing but a page. Raises UsageError."""
-    path, option = Path(file), f"--page {file}"
-    check_file(option, path, "page")
+    if file.lower().endswith(".svg"):
+        raise UsageError(f"--page {file}: a page is HTML; give a name that ends in .html")
+    return _parsed("--page", file, file, outputs, "page")
+
+
+def _parsed(option: str, value: str, file: str, outputs: Outputs, kind: str) -> Path:
+    path = Path(file)
+    check_file(f"{option} {value}", path, kind)
+    others = "another --output" if option == "--output" else "--output"
     if any(path.resolve() == other.resolve() for _, other in outputs):
-        raise UsageError(f"{option}: --output writes {file} already")
+        raise UsageError(f"{option} {value}: {others} writes {file} already")
     return path
 
 
@@ -78,22 +89,15 @@ def parse_new(option: str, file: str | None) -> Path | None:
     """Return the file of an option that writes over nothing. Raises UsageError."""
     if file is None:
         return None
-    path = Path(file)
-    if os.path.lexists(path):
+    if os.path.lexists(file):
         raise UsageError(f"{option} {file}: {file} is there already; give another name")
-    check_file(f"{option} {file}", path, "page")
-    return path
+    return _parsed(option, file, file, (), "page")
 
 
 def write_new(option: str, path: Path, text: str) -> None:
     """Write the file. Raises UsageError where it came meanwhile, and UnreadableError."""
     parse_new(option, str(path))
     write_report(option, path, text, "page")
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write the page, after checking once more what it replaces. Raises UsageError and UnreadableError."""
-    write_report("--page", path, page, "page")
 
 
 def write_report(option: str, path: Path, text: str, kind: str = "report") -> None:
@@ -103,3 +107,65 @@ def write_report(option: str, path: Path, text: str, kind: str = "report") -> No
         write_file(path, text)
     except OSError as error:
         raise UnreadableError(f"{option} was not written: {path}: {error.strerror}") from None
+
+
+# the formats that a function of the same name in formats.py writes
+WRITTEN = ("junit", "sarif", "github")
+FORMATS = ("text", "json", *WRITTEN, "markdown")
+
+
+def render(name: str, reports: "Sequence[Report]") -> str:
+    """Return the reports in one format; the modules of the others are not loaded."""
+    if name in WRITTEN:
+        from eaglectl.report import ci
+
+        text: str = getattr(ci, name)(reports)
+        return text
+    if name == "json":
+        from eaglectl.report.documents import render_json
+
+        return render_json(*reports)
+    from eaglectl.report.findings import reports_outline
+
+    if name == "text":
+        from eaglectl.report.terminal import as_text
+
+        return as_text(reports_outline(reports))
+    from eaglectl.report.markdown import markdown
+
+    return markdown(reports_outline(reports))
+
+
+def parse_outputs(texts: Sequence[str]) -> Outputs:
+    """Parse `FORMAT=FILE` of --output, and check the files before anything is judged. Raises UsageError."""
+    outputs: list[tuple[str, Path]] = []
+    for text in texts:
+        name, _, file = text.partition("=")
+        if name not in FORMATS or not file:
+            raise UsageError(f"--output {text}: FORMAT=FILE was expected, with one of {', '.join(FORMATS)}")
+        outputs.append((name, _parsed("--output", text, file, outputs, "report")))
+    return outputs
+
+
+def write_outputs(outputs: Outputs, reports: "Sequence[Report]") -> None:
+    """Write every report. Raises UnreadableError, after the last, for those that cannot be written."""
+    problems = []
+    for name, path in outputs:
+        try:
+            write_report("--output", path, render(name, reports) + "\n")
+        except EaglectlError as error:
+            problems.append(str(error))
+    if problems:
+        raise UnreadableError("; ".join(problems))
+
+
+def append_summary(reports: "Sequence[Report]") -> None:
+    """Append the Markdown report to $GITHUB_STEP_SUMMARY if GitHub sets it. Raises UnreadableError."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(render("markdown", reports) + "\n")
+    except OSError as error:
+        raise UnreadableError(f"$GITHUB_STEP_SUMMARY was not written: {path}: {error.strerror}") from None

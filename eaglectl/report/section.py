@@ -9,7 +9,7 @@ Every report has one order, the answer first (`Outline`):
 5. `sections` with `is_more`: the rest, which a terminal shows with -v, and Markdown, pages and files always;
 6. `last`: totals.
 
-The writers are `terminal/report.py` (also plain text, HTML and SVG) and `markdown.py`.
+The writers are `terminal.py` (also plain text and HTML) and `markdown.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct
 
-from eaglectl.verdicts import CheckVerdict, FileState, VerifyVerdict
+from eaglectl.verdicts import CheckVerdict, FileState, FirstWord, VerifyVerdict, first_word
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
@@ -36,6 +36,7 @@ TONES: Mapping[str, Tone] = {
     CheckVerdict.FAIL: "bad",
     CheckVerdict.COULD_NOT_LOOK: "doubt",
     CheckVerdict.SKIPPED: "plain",
+    FirstWord.COULD_NOT_LOOK: "doubt",
     VerifyVerdict.EQUAL: "good",
     VerifyVerdict.DIFFERS: "bad",
     FileState.MISSING: "bad",
@@ -46,14 +47,6 @@ TONES: Mapping[str, Tone] = {
     "warning": "doubt",
     "question": "doubt",
     "note": "plain",
-}
-
-# what a mark on the target's layers means (CapturedSet.mark)
-MARKS = {
-    "good": "trained and captured",
-    "bad": "captured, and not trained",
-    "doubt": "captured, unknown whether trained",
-    "missing": "trained, and not captured",
 }
 
 
@@ -108,7 +101,6 @@ class Lines(Struct, frozen=True):
     lines: Sequence[Line]
     is_list: bool = False
     is_unbroken: bool = False
-    only: Medium = ""
 
 
 class Commands(Struct, frozen=True):
@@ -138,36 +130,7 @@ class Entries(Struct, frozen=True):
     rows: Sequence[Entry]
 
 
-class CapturedSet(Struct, frozen=True):
-    """Boundaries that the named engines capture, and "yes", "no" or "unknown": whether as trained."""
-
-    engines: tuple[str, ...]
-    boundaries: tuple[int, ...]
-    as_trained: str
-
-    def mark(self, boundary: int, trained: Sequence[int]) -> str:
-        """What a boundary is: "good" trained and captured, "bad" or "doubt" captured, "missing" trained."""
-        if boundary in self.boundaries:
-            if boundary in trained:
-                return "good"
-            return "bad" if trained else "doubt"
-        return "missing" if boundary in trained else ""
-
-
-class LayerStrip(Struct, frozen=True):
-    """The boundaries 0 to `end` of the target; `end` is its depth, unless that is None or exceeded.
-
-    `undrawn` are engines of which it is not known what they capture.
-    """
-
-    end: int
-    depth: int | None
-    trained: tuple[int, ...]
-    captured: tuple[CapturedSet, ...]
-    undrawn: tuple[str, ...] = ()
-
-
-Block = Pairs | Table | Remarks | Lines | Commands | Entries | LayerStrip
+Block = Pairs | Table | Remarks | Lines | Commands | Entries
 
 
 class Section(Struct, frozen=True):
@@ -208,7 +171,7 @@ class Outline(Struct, frozen=True):
 
 def is_empty(section: Section) -> bool:
     """Return whether a section has nothing to show."""
-    contents = ("rows", "lines", "parts", "captured")
+    contents = ("rows", "lines")
     is_full = any(getattr(block, name, ()) for block in section.blocks for name in contents)
     return not is_full and (bool(section.blocks) or not section.about)
 
@@ -226,6 +189,16 @@ def plain(line: Line) -> str:
 def toned(verdict: str) -> Words:
     """Return a verdict, or a severity, in its tone."""
     return Words(verdict, TONES[verdict])
+
+
+def first_line(verdict: str, *parts: str | Words) -> Line:
+    """Return the first line of a command's text: its word for the verdict once, and a sentence."""
+    word = first_word(verdict)
+    first = parts[0] if parts else ""
+    # a name of a checkpoint, which may be such a word, is strong
+    is_word = isinstance(first, Words) and first.tone != "strong" and first.text == word
+    rest = parts[2:] if is_word else parts
+    return Words(word, TONES.get(word, "")), ": ", *rest
 
 
 def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:

@@ -3,12 +3,10 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from eaglectl.drafter.boundaries import TRAINING_DEFAULT, AuxLayers, DefaultLayers
-from eaglectl.drafter.drafter import Note, are_stated
-from eaglectl.engines.behaviour import unversioned
+from eaglectl.drafter.drafter import TRAINING_DEFAULT, AuxLayers, DefaultLayers, Note, are_stated
+from eaglectl.engines.behaviour import ranges, unversioned
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.releases import ranges
 from eaglectl.report.section import Table, Tone, Words, grouped
 from eaglectl.results import OutputServing
 from eaglectl.verdicts import ServedAs
@@ -26,9 +24,9 @@ PLACEHOLDERS = {
 ANSWERS = {
     ServedAs.AS_TRAINED: "{} runs it as trained",
     ServedAs.AS_PUBLISHED: "{} runs it as its authors measured it",
-    ServedAs.DIFFERS: "WRONG: {} runs it otherwise than it was trained",
-    ServedAs.FAILS: "FAILS: {} does not start with it",
-    ServedAs.UNKNOWN: "OPEN: it is not known whether {} runs it as trained",
+    ServedAs.DIFFERS: "{} runs it otherwise than it was trained",
+    ServedAs.FAILS: "{} does not start with it",
+    ServedAs.UNKNOWN: "it is not known whether {} runs it as trained",
 }
 OUTCOME_TONES: Mapping[ServedAs, Tone] = {
     ServedAs.AS_TRAINED: "good",
@@ -44,7 +42,7 @@ NOT_SERVED = {
 }
 
 
-def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None = None) -> tuple[str | Words, ...]:
+def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None) -> tuple[str | Words, ...]:
     """Return what engine releases do in words, those of one outcome together: the first line of a report.
 
     `trained` are the boundaries that the drafter was trained on, where they are known.
@@ -59,7 +57,7 @@ def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None = Non
         text = ANSWERS[outcome].format(names)
         if boundaries:
             read, were = (", ".join(map(str, layers)) for layers in (boundaries, trained or ()))
-            text = f"WRONG: {names} reads target layers {read}; trained on {were or 'others'}"
+            text = f"{names} reads target layers {read}; trained on {were or 'others'}"
         if " and " in names:
             text = re.sub(r" (runs|reads|does) ", lambda verb: PLURALS[verb[1]], text, count=1)
         text = f"{text}, {unread}" if unread else text
@@ -115,7 +113,7 @@ def also_line(outcomes: Iterable[tuple[str, str]]) -> list[Words]:
 
 def placeholders(commands: Iterable[str]) -> str:
     """Return what the placeholders in commands of engines stand for, or "" where there are none."""
-    words = {word for command in commands for word in command.split()}
+    words = " ".join(commands).split()
     return "; ".join(text for name, text in PLACEHOLDERS.items() if name in words)
 
 
@@ -158,21 +156,18 @@ def layers(boundaries: Sequence[int] | None, default: DefaultLayers | None) -> s
 
 def trained_layers(aux: AuxLayers) -> str:
     """Return the trained aux layers and how they are known."""
-    default = TRAINING_DEFAULT if aux.is_default else None
-    return f"{layers(aux.boundaries, default)} ({aux.how})"
+    return f"{layers(aux.boundaries, TRAINING_DEFAULT if aux.is_default else None)} ({aux.how})"
 
 
 def engine_ranges(releases: Sequence[str]) -> str:
     """Return engine releases, each as "vllm==0.32.0", as ranges: "vllm 0.22.0 - 0.24.0, sglang 0.5.23"."""
     named = grouped((engine, release) for engine, _, release in (text.partition("==") for text in releases))
-    texts = (
-        f"{engine} {ranges(list(filter(None, found)), _known(engine, found))}"
+    return ", ".join(
+        f"{engine} {ranges(list(filter(None, found)), _known(engine, found))}".strip()
         for engine, found in named.items()
     )
-    return ", ".join(text.strip() for text in texts)
 
 
 def _known(engine: str, named: Sequence[str]) -> Sequence[str]:
-    """Return the known releases of an engine, and behind them the others that are named."""
     known = ENGINES[engine].releases if engine in ENGINES else ()
     return [*known, *(release for release in named if release not in known)]

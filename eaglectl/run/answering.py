@@ -11,6 +11,7 @@ one off, and trainers' default: those that draft as well are told.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, product
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.drafter.boundaries import TRAINING_DEFAULT
-from eaglectl.drafter.drafter import Choice, Note
-from eaglectl.errors import UnreadableError
+from eaglectl.drafter.drafter import TRAINING_DEFAULT, Choice, Note
+from eaglectl.errors import UnreadableError, check
 from eaglectl.progress import Progress, TimedWork
-from eaglectl.run.job import EngineJob
+from eaglectl.run.job import EngineJob, Stage
 from eaglectl.run.measurement import (
     DEAD_LENGTH,
     Estimate,
@@ -39,13 +39,8 @@ from eaglectl.run.probes import (
     LEAST_PROMPTS,
     Drafts,
     FirstPass,
-    Flags,
-    Gains,
-    Integers,
     Variant,
-    shared_start,
 )
-from eaglectl.run.stage import Stage
 from eaglectl.verdicts import AnswerOutcome, ReadingOutcome
 
 if TYPE_CHECKING:
@@ -59,15 +54,6 @@ COARSE, NEAR = 4, 0.95
 # more right first tokens than this make a gain of LEAST_GAIN possible
 LEAST_FIRST = 1.01
 TRYING = "trying aux layers"
-FIRST_EDGE = 16  # the first bin of positions, the next one as wide, and each after them twice as wide
-
-
-class PositionShare(Struct, frozen=True):
-    """The share of right first draft tokens at the positions from `start` up to and without `end`."""
-
-    start: int
-    end: int
-    share: Estimate
 
 
 class LayerSearch(Struct, frozen=True):
@@ -75,13 +61,12 @@ class LayerSearch(Struct, frozen=True):
 
     The figures of `found` are of the prompts that judge; its outcome is "better", or "too few prompts" where
     its interval holds no gain. `alike` are boundaries one off, or trainers' default, that draft as well on
-    them, as far as they tell. `tried` counts the sets of boundaries, `by_position` is of the stated ones.
+    them, as far as they tell. `tried` counts the sets of boundaries.
     """
 
     stated: Boundaries
     tried: int
     found: Variant | None
-    by_position: tuple[PositionShare, ...]
     alike: tuple[Boundaries, ...] = ()
 
 
@@ -101,22 +86,14 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
     room = MOST_BYTES // (4 * (depth + 1) * job.drafter.dims.target_hidden)
     choosing, judging = halves([len(text) + job.max_tokens for text in stage.texts], min(MOST_TOKENS, room))
     first, second = (
-        FirstPass(
-            stage,
-            boundaries,
-            [results[index] for index in indices],
-            [stage.texts[index] for index in indices],
-        )
+        FirstPass(stage, boundaries, _at(results, indices), _at(stage.texts, indices))
         for indices, boundaries in ((choosing, range(depth + 1)), (judging, stated))
     )
     best, counts = best_layers(first, stage.drafter, stated, screens=True)
-    found: Variant | None = None
-    alike: list[Boundaries] = []
+    found, alike = None, list[Boundaries]()
     if best != stated and counts[best] >= LEAST_FIRST * counts[stated]:
         found, alike = _judged_layers(stage, second.stated, judging, best)
-    tokens = [token for part in (first, second) for token in part.first_tokens(stage.drafter, stated)]
-    shares = _by_position(tokens, shared_start(stage.texts))
-    return LayerSearch(stated, len(counts), found, tuple(shares), tuple(alike))
+    return LayerSearch(stated, len(counts), found, tuple(alike))
 
 
 def best_layers(
@@ -148,11 +125,9 @@ def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], 
 
     LEAST_PROMPTS choose, however long they are.
     """
-    choosing: list[int] = []
-    tokens = 0
+    choosing = list[int]()
     for index in range(0, len(lengths), 2):
-        tokens += lengths[index]
-        if tokens > most and len(choosing) >= LEAST_PROMPTS:
+        if len(choosing) >= LEAST_PROMPTS and sum(lengths[: index + 1 : 2]) > most:
             break
         choosing.append(index)
     return choosing, [index for index in range(len(lengths)) if index not in set(choosing)]
@@ -167,16 +142,18 @@ def starts(stated: Boundaries, depth: int) -> Iterator[Boundaries]:
 
 
 def _moved(boundaries: Boundaries, place: int, depth: int) -> Iterator[Boundaries]:
-    """The possible sets with this boundary moved."""
     for boundary in range(depth + 1):
         others = (*boundaries[:place], boundary, *boundaries[place + 1 :])
         if boundary != boundaries[place] and _is_possible(others, depth):
             yield others
 
 
+def _at(values: Sequence[Any], indices: Sequence[int]) -> list[Any]:
+    return [values[index] for index in indices]
+
+
 def _is_possible(boundaries: Boundaries, depth: int) -> bool:
-    ascending = sorted(set(boundaries)) == list(boundaries)
-    return ascending and boundaries[0] >= 0 and boundaries[-1] <= depth
+    return sorted({*boundaries} & {*range(depth + 1)}) == list(boundaries)
 
 
 def climb(score: Callable[[Boundaries], int], starts: Iterable[Boundaries], depth: int) -> Boundaries:
@@ -200,12 +177,12 @@ def _judged_layers(
     """
 
     def run(others: Boundaries) -> list[PromptResult]:
-        return stage.run(stage.drafter, [stage.texts[index] for index in judging], others)
+        return stage.run(stage.drafter, _at(stage.texts, judging), others)
 
     def variant(outcome: ReadingOutcome) -> Variant:
-        text = ",".join(map(str, boundaries))
-        name, option = f"aux boundaries {text}", f"--aux-layers {text}"
-        return Variant(name, option, measure(own), compared, outcome=outcome, is_verified=True)
+        text, measured = ",".join(map(str, boundaries)), measure(own)
+        names = f"aux boundaries {text}", f"{LAYERS} {text}"
+        return Variant(*names, measured, compared, outcome=outcome, is_verified=True)
 
     own = run(boundaries)
     compared = ratio(own, stated)
@@ -215,7 +192,11 @@ def _judged_layers(
         return variant(ReadingOutcome.TOO_FEW_PROMPTS), []
     depth = stage.target.depth
     default = TRAINING_DEFAULT.at(depth)
-    near = {*one_off(boundaries, depth), *([default] if len(default) == len(boundaries) else [])}
+    near = {default} if len(default) == len(boundaries) else set()
+    for place, boundary in enumerate(boundaries):
+        near.update(
+            others for others in _moved(boundaries, place, depth) if abs(others[place] - boundary) == 1
+        )
     runs = {others: run(others) for others in near - {boundaries, stage.boundaries}}
     alike = [others for others, results in sorted(runs.items()) if ratio(results, own).high >= 1]
     if default in alike and ratio(runs[default], stated).low > 1:
@@ -223,33 +204,6 @@ def _judged_layers(
         boundaries, own = default, runs[default]
         compared = ratio(own, stated)
     return variant(ReadingOutcome.BETTER), alike
-
-
-def one_off(boundaries: Boundaries, depth: int) -> Iterator[Boundaries]:
-    """The sets with one boundary one lower or one higher."""
-    for place, boundary in enumerate(boundaries):
-        for others in _moved(boundaries, place, depth):
-            if abs(others[place] - boundary) == 1:
-                yield others
-
-
-def _by_position(tokens: Sequence[tuple[Integers, Flags]], shared: int) -> Iterator[PositionShare]:
-    """Shares by bins of positions, as far as two texts reach.
-
-    Without the `shared` positions that all texts begin with, and without bins in which nothing is right: they
-    hold the text of a template, which nobody drafts.
-    """
-    start, end = 0, FIRST_EDGE
-    while True:
-        results = []
-        for positions, right in tokens:
-            inside = right[(positions >= max(start, shared)) & (positions < end)]
-            results.append(PromptResult("slots", len(inside), (int(inside.sum()),), ()))
-        if end > shared and sum(result.drafts > 0 for result in results) < 2:
-            return
-        if any(sum(result.accepted) for result in results):
-            yield PositionShare(start, end, measure(results).per_position[0])
-        start, end = end, 2 * end
 
 
 LAYERS = "--aux-layers"
@@ -262,22 +216,10 @@ LEAST_RATIO = 1.005  # acceptance lengths that are nearer are alike, whatever th
 Options = tuple[Choice, ...]  # one for each question
 
 
-class LoadedReading(Struct, frozen=True):
-    """A drafter as one choice for each question reads it; `load` gives its model."""
-
-    boundaries: Boundaries
-    load: "Callable[[], DraftModel]"
-
-
+# a drafter as one choice for each question reads it: its aux boundaries, and what loads its model
+LoadedReading = tuple[Boundaries, "Callable[[], DraftModel]"]
 # None where the files do not fit the choices
 Read = Callable[[Options], LoadedReading | None]
-
-
-class TriedChoice(Struct, frozen=True):
-    """A choice and the acceptance length with it, where the other questions are answered as is best."""
-
-    choice: Choice
-    length: Estimate
 
 
 class MeasuredAnswer(Struct, frozen=True):
@@ -291,7 +233,7 @@ class MeasuredAnswer(Struct, frozen=True):
     """
 
     question: Note
-    tried: tuple[TriedChoice, ...]
+    tried: tuple[tuple[Choice, Estimate], ...]
     rival: Choice
     ratio: Estimate
     p_value: float
@@ -304,7 +246,7 @@ class MeasuredAnswer(Struct, frozen=True):
     @property
     def choice(self) -> Choice | None:
         """The choice that the drafter was trained with; None where these prompts do not tell."""
-        return self.tried[0].choice if self.outcome == AnswerOutcome.MEASURED else None
+        return self.tried[0][0] if self.outcome == AnswerOutcome.MEASURED else None
 
     @property
     def text(self) -> str:
@@ -314,22 +256,20 @@ class MeasuredAnswer(Struct, frozen=True):
             AnswerOutcome.NOTHING_DRAFTED: "nothing is drafted whichever is taken, ",
             AnswerOutcome.TIE: "a tie, ",
         }[self.outcome]
-        more = ""
-        if self.outcome == AnswerOutcome.TIE:
-            more = "; they draft alike on these"
-            if self.prompts_needed is not None:
-                more = f"; pass --prompts FILE with about {self.prompts_needed} prompts"
+        more = "; they draft alike on these" if self.outcome == AnswerOutcome.TIE else ""
+        if more and self.prompts_needed is not None:
+            more = f"; pass --prompts FILE with about {self.prompts_needed} prompts"
         return f"{self.question.about}, measured: {outcome}{self.evidence}{more}"
 
     @property
     def evidence(self) -> str:
         """The acceptance lengths of the best choice and its nearest rival, and what they rest on."""
-        best, near = self.tried[0], next(tried for tried in self.tried if tried.choice == self.rival)
+        (choice, length), near = self.tried[0], dict(self.tried)[self.rival]
         count = self.layers_searched
         tried = f"the best of {count} sets" if count else f"{len(self.tried)} tried"
         return (
-            f"acceptance length {best.length.value:.2f} with {best.choice} and {near.length.value:.2f} with"
-            f" {near.choice} (ratio {self.ratio.words}, {self.prompts} prompts, k={self.k}, {tried})"
+            f"acceptance length {length.value:.2f} with {choice} and {near.value:.2f} with"
+            f" {self.rival} (ratio {self.ratio.words}, {self.prompts} prompts, k={self.k}, {tried})"
         )
 
     @property
@@ -343,11 +283,11 @@ class MeasuredAnswer(Struct, frozen=True):
             "summary": self.text,
             "readings": [
                 {
-                    "option": str(one.choice),
-                    "acceptance_length": one.length.value,
-                    "interval": [one.length.low, one.length.high],
+                    "option": str(choice),
+                    "acceptance_length": length.value,
+                    "interval": [length.low, length.high],
                 }
-                for one in self.tried
+                for choice, length in self.tried
             ],
             "ratio": self.ratio.value,
             "interval": [self.ratio.low, self.ratio.high],
@@ -365,11 +305,18 @@ def measure_answers(stage: Stage, questions: Sequence[Note], read: Read) -> tupl
     """
     place = next((at for at, note in enumerate(questions) if is_of_layers(note)), None)
     least = LEAST_PROMPTS * (1 if place is None else 2)
-    if len(stage.texts) < least:
-        raise UnreadableError(f"{len(stage.texts)} prompts are too few to tell by; {least} or more can")
     picks: Sequence[Options] = list(product(*(first_choices(note, stage.boundaries) for note in questions)))
-    if len(picks) > MOST_READINGS:
-        raise UnreadableError(f"{len(picks)} readings are too many to try; answer some of the questions")
+    check(
+        (
+            len(stage.texts) < least,
+            f"{len(stage.texts)} prompts are too few to tell by; {least} or more can",
+        ),
+        (
+            len(picks) > MOST_READINGS,
+            f"{len(picks)} readings are too many to try; answer some of the questions",
+        ),
+        error=UnreadableError,
+    )
     readings = _Readings(stage, read)
     if place is not None:
         picks = readings.with_best_layers(picks, place)
@@ -408,12 +355,11 @@ class _Readings:
     """The readings that were tried, and their drafts on the same texts of the target."""
 
     def __init__(self, stage: Stage, read: Read) -> None:
-        self.stage, self.read = stage, read
+        self.stage, self.read = stage, cache(read)
         work = TimedWork(stage.job.on_progress, "running the target", len(stage.texts))
         work.start()
         # what the target writes after each prompt, which no drafter changes
         self.results = stage.run(stage.drafter, stage.texts, on_done=work.add)
-        self.loaded: dict[Options, LoadedReading | None] = {}
         self.drafts: dict[Options, Drafts] = {}
         self.first: FirstPass | None = None
         self.known: frozenset[int] = frozenset()
@@ -424,24 +370,26 @@ class _Readings:
         self.judging: list[int] = []
 
     def fitting(self, picks: Sequence[Options]) -> dict[Options, LoadedReading]:
-        """The readings with these choices that the files fit."""
-        for pick in picks:
-            if pick not in self.loaded:
-                self.loaded[pick] = self.read(pick)
-        return {pick: reading for pick in picks if (reading := self.loaded[pick]) is not None}
+        return {pick: reading for pick in picks if (reading := self.read(pick)) is not None}
 
     def run(self, picks: Sequence[Options]) -> Options:
         """Draft with each of these readings that the files fit; the first of those that draft most."""
-        wanted = {pick: each for pick, each in self.fitting(picks).items() if pick not in self.drafts}
-        first = self._cover(wanted)
-        for number, (pick, reading) in enumerate(wanted.items(), 1):
-            self.drafts[pick] = first.run(reading.load(), reading.boundaries)
-            self.report("measuring answers", number, len(wanted), "readings")
+        self.drafts |= self._drafted([pick for pick in picks if pick not in self.drafts], FirstPass.run)
         return self._best(picks)
 
+    def _drafted(
+        self, picks: Sequence[Options], draft: Callable[[FirstPass, "DraftModel", Boundaries], Drafts]
+    ) -> dict[Options, Drafts]:
+        readings, drafts = self.fitting(picks), dict[Options, Drafts]()
+        first = self._cover(readings)
+        for pick, (boundaries, load) in readings.items():
+            drafts[pick] = draft(first, load(), boundaries)
+            if report := self.stage.job.on_progress:
+                report(Progress("measuring answers", len(drafts), len(readings), "readings"))
+        return drafts
+
     def _cover(self, readings: Mapping[Options, LoadedReading]) -> FirstPass:
-        """The first pass, with the target's states at the boundaries of these readings too."""
-        boundaries = self.known.union(*(reading.boundaries for reading in readings.values()))
+        boundaries = self.known.union(*(wanted for wanted, _ in readings.values()))
         if self.first is None or boundaries != self.known:
             self.known, self.first = boundaries, FirstPass(self.stage, boundaries, self.results)
             if self.first.left_out == self.first.starts:
@@ -451,17 +399,7 @@ class _Readings:
                 )
         return self.first
 
-    def run_first(self, picks: Sequence[Options]) -> dict[Options, Drafts]:
-        """Drafts of one token at every position with each of these readings that the files fit."""
-        readings, drafts = self.fitting(picks), dict[Options, Drafts]()
-        first = self._cover(readings)
-        for pick, reading in readings.items():
-            drafts[pick] = first.run_first(reading.load(), reading.boundaries)
-            self.report("measuring answers", len(drafts), len(readings), "sets of layers")
-        return drafts
-
     def by_choice(self, at: int, best: Options) -> dict[Choice, Drafts]:
-        """The drafts of the best reading with each choice of one question, those of `best` first."""
         drafts = {best[at]: self.drafts[best]}
         for choice in dict.fromkeys(pick[at] for pick in self.drafts if pick[at] != best[at]):
             drafts[choice] = self.drafts[self._best([pick for pick in self.drafts if pick[at] == choice])]
@@ -473,9 +411,9 @@ class _Readings:
         It was trained on shorter texts then, and past those another reading may draft better by chance.
         """
         best = self.run(picks)
-        reading = self.fitting([best])[best]
-        first = self._cover({best: reading})
-        first.find_fall(reading.load(), reading.boundaries)
+        readings = self.fitting([best])
+        (boundaries, load), first = readings[best], self._cover(readings)
+        first.find_fall(load(), boundaries)
         if first.fall is None:
             return best
         first.batches = first.early()
@@ -494,16 +432,16 @@ class _Readings:
         """
         stage, chosen = self.stage, None
         choosing, self.judging = halves([len(text) + stage.job.max_tokens for text in stage.texts])
-        results = [self.results[index] for index in choosing]
-        texts = [stage.texts[index] for index in choosing]
-        first = FirstPass(stage, range(stage.target.depth + 1), results, texts)
+        first = FirstPass(
+            stage, range(stage.target.depth + 1), _at(self.results, choosing), _at(stage.texts, choosing)
+        )
         self.stated = [pick[place] for pick in picks]
         for _ in range(MOST_ROUNDS):
             best = self.run(picks)
             if best == chosen:
                 break
-            reading = self.fitting([best])[best]
-            found, counts = best_layers(first, reading.load(), reading.boundaries, screens=False)
+            boundaries, load = self.fitting([best])[best]
+            found, counts = best_layers(first, load(), boundaries, screens=False)
             self.ranked = [found, *sorted(counts.keys() - {found}, key=lambda other: -counts[other])]
             picks = list(dict.fromkeys(_with(pick, place, layers_choice(found)) for pick in picks))
             chosen = _with(best, place, layers_choice(found))
@@ -516,15 +454,14 @@ class _Readings:
         """
         layers = [layers_choice(boundaries) for boundaries in self.ranked[: MOST_RIVALS + 1]]
         picks = [_with(best, place, choice) for choice in dict.fromkeys((*layers, *self.stated))]
-        drafts = {pick[place]: run.of(self.judging) for pick, run in self.run_first(picks).items()}
+        drafts = {
+            pick[place]: run.of(self.judging)
+            for pick, run in self._drafted(picks, FirstPass.run_first).items()
+        }
         if (answer := _judged(note, drafts, k=1)) is None:
             return None
         needed = answer.prompts_needed and 2 * answer.prompts_needed
         return replace(answer, prompts_needed=needed, layers_searched=len(self.ranked))
-
-    def report(self, step: str, done: int, total: int | None, unit: str) -> None:
-        if self.stage.job.on_progress:
-            self.stage.job.on_progress(Progress(step, done, total, unit))
 
 
 def _with(pick: Options, place: int, choice: Choice) -> Options:
@@ -532,7 +469,6 @@ def _with(pick: Options, place: int, choice: Choice) -> Options:
 
 
 def _judged(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnswer | None:
-    """Whether the first choice drafts better than every other; None without another."""
     (_, own), *others = drafts.items()
     if not others:
         return None
@@ -541,19 +477,20 @@ def _judged(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnsw
     p_values = holm([min(1.0, 2 * gain_p_value(gain)) for gain in gains])
     ratios = [ratio(own.at_starts, other.at_starts) for _, other in others]
     nearest = min(range(len(others)), key=lambda index: ratios[index].value)
-    tried = [TriedChoice(choice, measure(run.at_starts).length) for choice, run in drafts.items()]
-    first, *rest = tried
-    rest.sort(key=lambda option: -option.length.value)
+    first, *rest = ((choice, measure(run.at_starts).length) for choice, run in drafts.items())
+    rest.sort(key=lambda tried: -tried[1].value)
     is_beyond_chance = max(p_values) < ANSWER_LEVEL and min(estimate.low for estimate in ratios) > 1
     outcome, needed, prompts = AnswerOutcome.TIE, None, len(own.matches)
-    if first.length.low <= DEAD_LENGTH:
+    if first[1].low <= DEAD_LENGTH:
         outcome = AnswerOutcome.NOTHING_DRAFTED
     elif ratios[nearest].value >= LEAST_RATIO:
         if is_beyond_chance and len(gains[0]) >= LEAST_PROMPTS:
             outcome = AnswerOutcome.MEASURED
         else:
-            least_sure = max(range(len(gains)), key=lambda index: p_values[index])
-            needed = _prompts_needed(gains[least_sure], len(gains), prompts)
+            # of those of the prompts on which anything was drafted
+            gain = gains[max(range(len(gains)), key=lambda index: p_values[index])]
+            count = prompts_needed(gain_effect(gain) or 0.0, ANSWER_LEVEL / 2 / len(gains))
+            needed = count and max(ceil(count * prompts / len(gain)), LEAST_PROMPTS, prompts + 1)
     return MeasuredAnswer(
         note,
         (first, *rest),
@@ -565,13 +502,3 @@ def _judged(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnsw
         outcome,
         needed,
     )
-
-
-def _prompts_needed(gains: Gains, rivals: int, prompts: int) -> int | None:
-    """How many prompts like these would show this gain over one of so many rivals.
-
-    `gains` are of those of the `prompts` on which anything was drafted.
-    """
-    effect = gain_effect(gains)
-    count = None if effect is None else prompts_needed(effect, ANSWER_LEVEL / 2 / rivals)
-    return None if count is None else max(ceil(count * prompts / len(gains)), LEAST_PROMPTS, prompts + 1)

@@ -5,13 +5,13 @@ docs/reference/causes.md is made of the table CAUSES.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.base import Result
-from eaglectl.drafter.vocabulary import FROM_D2T, FROM_T2D
+from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D
 from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.judge.judgement import Report, changes_serving
@@ -28,7 +28,7 @@ from eaglectl.run.measurement import (
     prompts_to_tell,
     ratio,
 )
-from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES, Variant
+from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES
 from eaglectl.run.report import MAX_REGRESSION, SmokeReport
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, ReadingOutcome, ServedAs
@@ -45,8 +45,18 @@ NO_FAULTS = (*VERDICTS, DiagnosisEnding.NOT_FOUND)
 LOOK_POSITION_0 = 0.5
 # between sets: healthy drafters accept twice as much of one as of another (fixtures/real/acceptance.json)
 LEAST_TIMES = 3
+TWICE = "twice as many --prompts"
 NO_ENGINE = "no engine was asked for; give --engine or --run-in"
 NOT_RUN = "the reference did not run it"
+# why a look that a cause needs was not taken, where nothing kept it from being taken
+MISSING = {
+    "reference": NOT_RUN,
+    "layers": NOT_RUN,
+    "engine": NO_ENGINE,
+    "sampled": "measured greedily; give --temperature with that of production",
+    "templated": "run only where acceptance may be low, of plain prompts that fit with the target's chat"
+    " template",
+}
 CONTRADICTION = "d2t-t2d"
 CHOICE = "; the first command takes t2d for the right one, the second d2t"
 ROTATED, MARKED = "rotated-target", "marked-rotation"
@@ -89,12 +99,6 @@ class Evidence(Struct, frozen=True):
         return self.engine or self.reference
 
     @property
-    def judged(self) -> SmokeReport:
-        """`served`, which every cause of the phase "measured" has."""
-        assert self.served is not None
-        return self.served
-
-    @property
     def bar(self) -> tuple[float, str] | None:
         """The acceptance length to judge by, and whose it is; None where there is none.
 
@@ -102,21 +106,21 @@ class Evidence(Struct, frozen=True):
         """
         if self.expected is not None:
             return self.expected, "that was expected"
-        alike = self.judged.published.alike if self.judged.published else ()
-        working = [(length.length, length.drafter) for length in alike if not length.is_dead]
+        alike = self.served.published.alike if self.served and self.served.published else ()
+        working = [(length.length, length.figure.drafter) for length in alike if not length.is_dead]
         return (min(working)[0], f"that {min(working)[1]} reaches on such a run") if working else None
 
     @property
     def is_low(self) -> bool:
         """Whether acceptance is below what was expected, or what others reach on a run like this one."""
-        return self.bar is not None and self.judged.measured.length.high < self.bar[0]
+        return bool(self.bar and self.served and self.served.measured.length.high < self.bar[0])
 
     @property
     def may_be_low(self) -> bool:
         """Whether what the files warn of is named: acceptance is low, or may be with nothing to judge by."""
-        if self.bar is not None:
+        if self.bar is not None or self.served is None:
             return self.is_low
-        return self.judged.measured.per_position[0].value < LOOK_POSITION_0
+        return self.served.measured.per_position[0].value < LOOK_POSITION_0
 
     def serving_errors(self, *, of_target: bool) -> list[Finding]:
         """Errors of `validate` that change what every engine serves, on the target or on the file."""
@@ -149,7 +153,7 @@ class Cause(Struct, frozen=True):
     """A cause: its id, how a diagnosis with it ends, when it can be tested, and its test.
 
     `title` names it, `how` states what the test looks at and `advice` what to do about it, for the
-    documentation.
+    documentation. `needs` is the look of the evidence that the test gets as its second argument.
     """
 
     id: str
@@ -158,7 +162,8 @@ class Cause(Struct, frozen=True):
     title: str
     how: str
     advice: str
-    test: Callable[[Evidence], Outcome]
+    test: Callable[[Evidence, Any], Outcome]
+    needs: str = "served"
 
 
 class Diagnosis(Result, frozen=True):
@@ -199,12 +204,18 @@ def find_cause(
         if cause.phase != phase:
             phase = cause.phase
             evidence = look(phase, evidence)
-        shown = cause.test(evidence)
+        look_at = getattr(evidence, cause.needs)
+        if look_at is None and cause.needs in MISSING:
+            shown: Outcome = evidence.gaps.get(cause.needs, MISSING[cause.needs])
+        else:
+            shown = cause.test(evidence, look_at)
         if isinstance(shown, Shown):
             break
-        if shown is None and cause.ending not in NO_FAULTS:
+        if cause.ending in NO_FAULTS:
+            continue
+        if shown is None:
             ruled_out.append(cause.title)
-        elif shown is not None and cause.ending not in NO_FAULTS:
+        else:
             not_looked.append((cause.title, shown))
     assert isinstance(shown, Shown), "the last cause is what remains"
     rest = [other.title for other in causes[causes.index(cause) + 1 :] if other.ending not in NO_FAULTS]
@@ -223,7 +234,6 @@ def find_cause(
 
 
 def _as_shown(findings: Sequence[Finding], *commands: str) -> Shown | None:
-    """The first finding with its repair, and the names of the others; None where there is none."""
     if not findings:
         return None
     first, more = findings[0], [finding.rule.name for finding in findings[1:]]
@@ -232,21 +242,19 @@ def _as_shown(findings: Sequence[Finding], *commands: str) -> Shown | None:
     return Shown(words, commands)
 
 
-def _of_rule(evidence: Evidence, name: str) -> Outcome:
-    """A rule's finding, or why it could not look."""
+def _of_rule(evidence: Evidence, name: str, *, when_low: bool) -> Outcome:
+    """A rule's finding, `when_low` where it stands beside low acceptance; or why the rule could not look."""
     findings = [finding for finding in evidence.validated.findings if finding.rule.name == name]
-    reasons = (entry.reason for entry in evidence.validated.unchecked if entry.rule.name == name)
-    return _as_shown(findings, evidence.commands["validate"]) or next(reasons, None)
+    if not findings:
+        return next((gap.reason for gap in evidence.validated.unchecked if gap.rule.name == name), None)
+    if when_low and not evidence.may_be_low:
+        return None
+    return _as_shown(findings, evidence.commands["validate"])
 
 
-def _warned(evidence: Evidence, name: str) -> Outcome:
-    """A rule's warning where it stands beside low acceptance."""
-    shown = _of_rule(evidence, name)
-    return shown if isinstance(shown, str) or evidence.may_be_low else None
-
-
-def _rotation(evidence: Evidence, shown: Outcome) -> Outcome:
+def _rotation(evidence: Evidence, _: object, name: str, *, when_low: bool) -> Outcome:
     """What a rule shows, with the conversion that its fix names, for the engine that was asked for."""
+    shown = _of_rule(evidence, name, when_low=when_low)
     if not isinstance(shown, Shown):
         return shown
     layout, fix = layout_for(evidence.engine_name or ""), shown.words.rpartition("; fix: ")[2]
@@ -256,7 +264,6 @@ def _rotation(evidence: Evidence, shown: Outcome) -> Outcome:
 
 
 def _unchecked_rules(evidence: Evidence, *, of_target: bool) -> str | None:
-    """Which rules that change what is served could not look; None where all could."""
     rules = [
         entry.rule.id
         for entry in evidence.validated.unchecked
@@ -267,12 +274,12 @@ def _unchecked_rules(evidence: Evidence, *, of_target: bool) -> str | None:
     return f"rules that could not look: {listed(rules)}" if rules else None
 
 
-def _other_target(evidence: Evidence) -> Outcome:
+def _other_target(evidence: Evidence, _: object) -> Outcome:
     shown = _as_shown(evidence.serving_errors(of_target=True), evidence.commands["validate"])
     return shown or _unchecked_rules(evidence, of_target=True)
 
 
-def _file_rule(evidence: Evidence) -> Outcome:
+def _file_rule(evidence: Evidence, _: object) -> Outcome:
     errors = evidence.serving_errors(of_target=False)
     if certain := [finding for finding in errors if finding.rule.name != CONTRADICTION]:
         return _as_shown(certain, *evidence.known("fix"))
@@ -283,7 +290,7 @@ def _file_rule(evidence: Evidence) -> Outcome:
     return _unchecked_rules(evidence, of_target=False)
 
 
-def _tables(evidence: Evidence) -> Outcome:
+def _tables(evidence: Evidence, _: object) -> Outcome:
     errors = evidence.serving_errors(of_target=False)
     error = next((finding for finding in errors if finding.rule.name == CONTRADICTION), None)
     if error is None:
@@ -298,29 +305,27 @@ def _tables(evidence: Evidence) -> Outcome:
         gap = evidence.refusals.get("reference") or evidence.gaps.get("reference") or NOT_RUN
         return Shown(f"{words}; which of them is right was not measured: {gap}{CHOICE}", both)
     words += f"; with the tokens of t2d it drafts x{variant.ratio.words} as much as with those of d2t"
-    if variant.is_better:
-        return Shown(words, both[:1])
-    if variant.ratio.high < 1:
-        return Shown(words, both[1:])
+    if variant.is_better or variant.ratio.high < 1:
+        return Shown(words, both[:1] if variant.is_better else both[1:])
     return Shown(f"{words}, which {variant.measured.prompts} prompts cannot tell from chance{CHOICE}", both)
 
 
-def _refused(evidence: Evidence) -> Outcome:
-    words = evidence.refusals.get("reference")
-    return Shown(words, evidence.known("inspect")) if words else None
+def _no_run(evidence: Evidence, _: object, reasons: str, look: str, words: str, command: str) -> Outcome:
+    """Why the evidence has no run of `look` ("gaps" or "refusals"), put into `words`; None where it has."""
+    reason = getattr(evidence, reasons).get(look)
+    return Shown(words.format(reason), evidence.known(command)) if reason else None
 
 
-def _gap(evidence: Evidence, look: str, words: str, *commands: str) -> Outcome:
-    """Why a look was not taken, put into `words`; None where it was."""
-    gap = evidence.gaps.get(look)
-    return Shown(words.format(gap), evidence.known(*commands)) if gap else None
-
-
-def _other_reading(evidence: Evidence) -> Outcome:
-    if evidence.reference is None or (probed := evidence.reference.probed) is None:
+def _other_reading(evidence: Evidence, run: SmokeReport) -> Outcome:
+    if (probed := run.probed) is None:
         return NOT_RUN
     if (best := probed.best) is None:
-        return _unsettled(probed.variants)
+        few = [each.name for each in probed.variants if each.outcome == ReadingOutcome.TOO_FEW_PROMPTS]
+        if not probed.variants:
+            return "no reading was tried"
+        if (prompts := probed.variants[0].measured.prompts) < LEAST_PROMPTS:
+            return f"{prompts} prompts show no reading to be better; {LEAST_PROMPTS} or more can"
+        return f"too few prompts to tell of {listed(few)}" if few else None
     if best.is_of_layers and evidence.layers and evidence.layers.found and evidence.layers.found.is_better:
         return f"{best.name} draft better, and so do layers that the search found"
     name, _, value = best.name.rpartition(" ")
@@ -335,19 +340,7 @@ def _other_reading(evidence: Evidence) -> Outcome:
     )
 
 
-def _unsettled(variants: Sequence[Variant]) -> str | None:
-    """Why it is not settled that no reading is better; None where it is."""
-    if not variants:
-        return "no reading was tried"
-    if (prompts := variants[0].measured.prompts) < LEAST_PROMPTS:
-        return f"{prompts} prompts show no reading to be better; {LEAST_PROMPTS} or more can"
-    few = [variant.name for variant in variants if variant.outcome == ReadingOutcome.TOO_FEW_PROMPTS]
-    return f"too few prompts to tell of {listed(few)}" if few else None
-
-
-def _other_layers(evidence: Evidence) -> Outcome:
-    if (search := evidence.layers) is None:
-        return evidence.gaps.get("layers", NOT_RUN)
+def _other_layers(evidence: Evidence, search: LayerSearch) -> Outcome:
     if (found := search.found) is None:
         return None
     stated = [str(boundary) for boundary in search.stated]
@@ -368,8 +361,8 @@ def _other_layers(evidence: Evidence) -> Outcome:
     return Shown(f"{words}; {more}", (evidence.commands["layers"],), title)
 
 
-def _past_positions(evidence: Evidence) -> Outcome:
-    if evidence.reference is None or (probed := evidence.reference.probed) is None:
+def _past_positions(_: Evidence, run: SmokeReport) -> Outcome:
+    if (probed := run.probed) is None:
         return NOT_RUN
     if probed.starts and probed.left_out == probed.starts:
         words = f"all {probed.starts} drafts begin past the drafter's max_position_embeddings"
@@ -393,33 +386,28 @@ def _engine_commands(evidence: Evidence, *more: str) -> tuple[str, ...]:
     return commands or evidence.known(*more)
 
 
-def _engine_refuses(evidence: Evidence) -> Outcome:
+def _engine_refuses(evidence: Evidence, _: object) -> Outcome:
     if words := evidence.refusals.get("engine"):
         return Shown(words, _engine_commands(evidence))
     return None if evidence.engine else evidence.gaps.get("engine", NO_ENGINE)
 
 
-def _engine_setting(evidence: Evidence) -> Outcome:
-    if evidence.engine is None:
-        return evidence.gaps.get("engine", NO_ENGINE)
-    differences = evidence.engine.run.differences
+def _engine_setting(evidence: Evidence, engine: SmokeReport) -> Outcome:
+    differences = engine.run.differences
     return Shown("; ".join(differences), _engine_commands(evidence, "convert")) if differences else None
 
 
-def _engine_unfilled(evidence: Evidence) -> Outcome:
-    if evidence.engine is None:
-        return evidence.gaps.get("engine", NO_ENGINE)
-    unfilled = evidence.engine.run.resolved.get("unfilled")
-    if unfilled is None:
+def _engine_unfilled(evidence: Evidence, engine: SmokeReport) -> Outcome:
+    if (unfilled := engine.run.resolved.get("unfilled")) is None:
         return "the engine does not say which parameters nothing fills"
     words = f"parameters that nothing fills: {listed(unfilled)}"
     return Shown(words, _engine_commands(evidence, "convert")) if unfilled else None
 
 
-def _engine_fact(evidence: Evidence) -> Outcome:
+def _engine_fact(evidence: Evidence, _: object) -> Outcome:
     if evidence.engine_name is None:
         return NO_ENGINE
-    releases, compared = evidence.validated.releases, _engine_ratio(evidence)
+    releases, compared = evidence.validated.releases, _ratio(evidence.engine, evidence.reference)
     if not releases:
         return "which releases the server has is not asked; validate --engine takes one"
     if compared is not None and compared.low >= MAX_REGRESSION:
@@ -433,31 +421,30 @@ def _engine_fact(evidence: Evidence) -> Outcome:
     return Shown(words, _engine_commands(evidence, "convert"))
 
 
-def _engine_ratio(evidence: Evidence) -> Estimate | None:
-    """Acceptance in the engine over that in the reference; None where the runs cannot be compared."""
-    engine, reference = evidence.engine, evidence.reference
-    if engine is None or reference is None or engine.k != reference.k:
+def _ratio(run: SmokeReport | None, reference: SmokeReport | None) -> Estimate | None:
+    """Acceptance in a run over that in the reference; None where the two cannot be compared."""
+    if run is None or reference is None or run.k != reference.k:
         return None
-    both = engine.run.results, reference.run.results
+    both = run.run.results, reference.run.results
     return ratio(*both) if len(both[0]) == len(both[1]) else None
 
 
-def _engine_lower(evidence: Evidence) -> Outcome:
-    if (engine := evidence.engine) is None:
-        return evidence.gaps.get("engine", NO_ENGINE)
-    if (compared := _engine_ratio(evidence)) is None:
-        return "the engine's run has another number of drafts in a round than the reference's"
-    if compared.high >= MAX_REGRESSION or _is_thin(engine.measured):
+def _other_run(
+    evidence: Evidence, run: SmokeReport, missing: str, words: str, most: float = 1.0, is_gain: bool = False
+) -> Outcome:
+    """A run with clearly less acceptance than the reference's, or clearly more, where that is the fault."""
+    if (change := _ratio(run, evidence.reference)) is None:
+        return missing
+    is_shown = change.high < most and change.value < MAX_REGRESSION
+    if is_gain:
+        is_shown = change.low > 1 and change.value >= LEAST_GAIN
+    if not is_shown or _is_thin(run.measured):
         return None
-    words = (
-        f"{engine.run.engine} {engine.run.version} accepts x{compared.words} of what the reference does with"
-        " the same file, and says of no setting that it differs"
-    )
-    return Shown(words, _engine_commands(evidence, "convert"))
+    commands = _engine_commands(evidence, "convert") if run is evidence.engine else ()
+    return Shown(words.format(run=run, reference=evidence.reference, change=change), commands)
 
 
 def _is_thin(measured: Measurement) -> bool:
-    """Whether too little was measured for any verdict."""
     return measured.prompts < FEWEST_PROMPTS or measured.drafts < FEWEST_DRAFTS
 
 
@@ -466,54 +453,22 @@ def _is_dead(measured: Measurement) -> bool:
     return measured.length.value <= DEAD_LENGTH or measured.per_position[0].value < DEAD_POSITION_0
 
 
-def _sampling(evidence: Evidence) -> Outcome:
-    sampled, greedy = evidence.sampled, evidence.reference
-    if sampled is None or greedy is None:
-        return "measured greedily; give --temperature with that of production"
-    compared = ratio(sampled.run.results, greedy.run.results)
-    if compared.high >= 1 or compared.value >= MAX_REGRESSION or _is_thin(sampled.measured):
-        return None
-    return Shown(
-        f"acceptance length {sampled.measured.length.value:.2f} at temperature {sampled.temperature:g} and"
-        f" {greedy.measured.length.value:.2f} at 0 (ratio {compared.words}), with greedy drafts: sampled"
-        " tokens are harder to foresee; lower the temperature, have vLLM sample drafts too"
-        " (draft_sample_method probabilistic in --speculative-config), or train it on sampled answers"
-    )
-
-
-def _template(evidence: Evidence) -> Outcome:
-    templated, plain = evidence.templated, evidence.reference
-    if templated is None or plain is None:
-        return (
-            "run only where acceptance may be low, of plain prompts that fit with the target's chat template"
-        )
-    compared = ratio(templated.run.results, plain.run.results)
-    if compared.low <= 1 or compared.value < LEAST_GAIN or _is_thin(templated.measured):
-        return None
-    return Shown(
-        f"acceptance length {templated.measured.length.value:.2f} with the same texts in the target's chat"
-        f' template, and {plain.measured.length.value:.2f} as given: give chats as "messages", as a server'
-        " gets them"
-    )
-
-
-def _draft_vocabulary(evidence: Evidence) -> Outcome:
-    measured, coverage = evidence.judged.measured, evidence.judged.coverage
-    if coverage is None:
+def _draft_vocabulary(_: Evidence, served: SmokeReport) -> Outcome:
+    if (coverage := served.coverage) is None:
         return "the draft vocabulary is the target's, or the run does not tell the answers' tokens"
-    if not coverage.holds_down or _is_thin(measured):
+    if not coverage.holds_down or _is_thin(served.measured):
         return None
     low = listed(coverage.low_parts)
     return Shown(
-        f"the draft vocabulary holds {coverage.words}, and {measured.length.value:.2f} was measured:"
+        f"the draft vocabulary holds {coverage.words}, and {served.measured.length.value:.2f} was measured:"
         f" {coverage.advice}",
         coverage.commands,
         f"a draft vocabulary without the tokens of {low}" if low else "",
     )
 
 
-def _one_set(evidence: Evidence) -> Outcome:
-    sets = {name: part.length for name, part in evidence.judged.by_set.items() if not _is_thin(part)}
+def _one_set(_: Evidence, served: SmokeReport) -> Outcome:
+    sets = {name: part.length for name, part in served.by_set.items() if not _is_thin(part)}
     if len(sets) < 2:
         return 'the prompts are of one set; name sets in --prompts ("set")'
     most = max(length.low for length in sets.values()) - 1
@@ -523,15 +478,15 @@ def _one_set(evidence: Evidence) -> Outcome:
     return Shown(words) if low else None
 
 
-def _too_few(evidence: Evidence) -> Outcome:
-    measured, bar = evidence.judged.measured, evidence.bar
+def _too_few(evidence: Evidence, served: SmokeReport) -> Outcome:
+    measured, bar = served.measured, evidence.bar
     if _is_thin(measured):
         return Shown(
             f"{measured.prompts} prompts with {measured.drafts} drafts are too few to judge by;"
             f" {FEWEST_PROMPTS} and {FEWEST_DRAFTS} are needed, and 16 prompts or more are better: give more"
             " --prompts, or more --max-tokens"
         )
-    if words := _open_reading(evidence) or _open_run(evidence):
+    if words := _open_reading(evidence, is_dead=_is_dead(measured)) or _open_run(evidence):
         return Shown(words)
     length = measured.length
     if bar and length.value < MAX_REGRESSION * bar[0] and length.high >= bar[0]:
@@ -542,9 +497,8 @@ def _too_few(evidence: Evidence) -> Outcome:
     return None
 
 
-def _open_reading(evidence: Evidence) -> str:
-    """The reading, or the layers, that a few more prompts could show to be better; "" for none."""
-    is_dead = _is_dead(evidence.judged.measured)
+def _open_reading(evidence: Evidence, *, is_dead: bool) -> str:
+    """The reading, or of a dead drafter the layers alone, that more prompts could show to be better."""
     variants = evidence.reference.variants if evidence.reference and not is_dead else ()
     few = [variant for variant in variants if variant.outcome == ReadingOutcome.TOO_FEW_PROMPTS]
     readings = [variant for variant in few if variant.prompts_needed is not None]
@@ -552,9 +506,7 @@ def _open_reading(evidence: Evidence) -> str:
     best = max(readings, key=lambda variant: variant.ratio.value, default=found)
     if best is None:
         return ""
-    drafts, needed = "draft", "twice as many --prompts"
-    if readings:
-        drafts, needed = "drafts", f"about {best.prompts_needed}"
+    drafts, needed = ("drafts", f"about {best.prompts_needed}") if readings else ("draft", TWICE)
     return (
         f"{best.name} {drafts} better by x{best.ratio.value:.2f}, which {best.measured.prompts} prompts"
         f" cannot tell from chance: give {needed}"
@@ -566,18 +518,16 @@ def _open_run(evidence: Evidence) -> str:
 
     Not where that is many times the prompts given, as of chance.
     """
-    if (reference := evidence.reference) is None:
-        return ""
-    prompts = reference.measured.prompts
     for run, where, is_loss in (
         (evidence.sampled, "at the temperature that was asked for", True),
         (evidence.templated, "in the target's chat template", False),
     ):
-        compared = ratio(run.run.results, reference.run.results) if run else None
-        if compared is None or not compared.low <= 1 <= compared.high:
+        compared = _ratio(run, evidence.reference)
+        if run is None or compared is None or not compared.low <= 1 <= compared.high:
             continue
         if compared.value >= MAX_REGRESSION if is_loss else compared.value < LEAST_GAIN:
             continue
+        prompts = run.measured.prompts
         needed = prompts_to_tell(compared, 1.0, prompts)
         if needed is not None and needed <= MOST_TIMES * prompts:
             return (
@@ -587,17 +537,17 @@ def _open_run(evidence: Evidence) -> str:
     return ""
 
 
-def _other_revision(evidence: Evidence) -> Outcome:
+def _other_revision(evidence: Evidence, _: object) -> Outcome:
     if not evidence.has_own_embedding:
         return "the file has no embedding of its own to compare with the target's"
-    shown = _warned(evidence, "own-embedding")
+    shown = _of_rule(evidence, "own-embedding", when_low=True)
     if isinstance(shown, Shown):
         advice = "; pass the revision that it was trained for, or train it on this one"
         return replace(shown, words=shown.words.rpartition("; fix: ")[0] + advice)
     return shown or "its embedding is the target's, which revisions may share"
 
 
-def _quantised_target(evidence: Evidence) -> Outcome:
+def _quantised_target(evidence: Evidence, _: object) -> Outcome:
     words = (
         "the target is quantised, and acceptance is low with nothing else found: measure with the target that"
         " the drafter was trained with; where that is good, train it on the quantised target's own states"
@@ -605,10 +555,9 @@ def _quantised_target(evidence: Evidence) -> Outcome:
     return Shown(words) if evidence.is_target_quantised and evidence.is_low else None
 
 
-def _weak(evidence: Evidence) -> Outcome:
-    served, bar = evidence.judged, evidence.bar
-    if bar is None:
-        return "no figure of a run like this one; --like makes one, --expected states training's"
+def _weak(evidence: Evidence, served: SmokeReport) -> Outcome:
+    if (bar := evidence.bar) is None:
+        return "no figure of a run like this one; --expected states training's"
     if _is_dead(served.measured) or evidence.expected is not None or not evidence.is_low:
         return None
     return Shown(
@@ -622,25 +571,22 @@ def _figures(served: SmokeReport) -> str:
     return f"acceptance length {length.words} at k={served.k}, position 0 accepted in {first.value:.0%}"
 
 
-def _healthy(evidence: Evidence) -> Outcome:
-    served, bar = evidence.judged, evidence.bar
+def _healthy(evidence: Evidence, served: SmokeReport) -> Outcome:
     if evidence.is_low or _is_dead(served.measured):
         return None
     words = _figures(served)
     if evidence.expected is not None:
         return Shown(f"{words}, as far as these prompts tell that of training ({evidence.expected:g})")
-    if bar is not None:
+    if (bar := evidence.bar) is not None:
         return Shown(f"{words}, as others: not below the {bar[0]:g} {bar[1]}")
     lines = served.published.lines if served.published else ()
-    others = "; ".join(lines) or "no published length of this target is known"
     return Shown(
         f"{words}; nothing was found; whether {served.measured.length.value:.2f} is good for it cannot be"
-        f" told here: {others}"
+        f" told here: {'; '.join(lines) or 'no published length of this target is known'}"
     )
 
 
-def _not_found(evidence: Evidence) -> Outcome:
-    served = evidence.judged
+def _not_found(evidence: Evidence, served: SmokeReport) -> Outcome:
     words = f"acceptance length {served.measured.length.value:.2f} at k={served.k}"
     if _is_dead(served.measured):
         words += (
@@ -663,7 +609,7 @@ CAUSES: tuple[Cause, ...] = (
             " (EGL710)"
         ),
         advice="Run the printed `convert --target-rotation`.",
-        test=lambda evidence: _rotation(evidence, _of_rule(evidence, ROTATED)),
+        test=partial(_rotation, name=ROTATED, when_low=False),
     ),
     Cause(
         "other-target",
@@ -699,7 +645,7 @@ CAUSES: tuple[Cause, ...] = (
         title="a file that is not read without an answer",
         how="whether the reference refuses the drafter",
         advice="Follow the sentence; `inspect` lists the questions.",
-        test=_refused,
+        test=partial(_no_run, reasons="refusals", look="reference", words="{}", command="inspect"),
     ),
     Cause(
         "no-reference",
@@ -708,7 +654,9 @@ CAUSES: tuple[Cause, ...] = (
         title="no run of the reference",
         how="whether the target, its weights, torch and the prompts are there",
         advice="Follow the sentence.",
-        test=lambda evidence: _gap(evidence, "reference", "{}; then diagnose again", "diagnose"),
+        test=partial(
+            _no_run, reasons="gaps", look="reference", words="{}; then diagnose again", command="diagnose"
+        ),
     ),
     Cause(
         "other-reading",
@@ -718,6 +666,7 @@ CAUSES: tuple[Cause, ...] = (
         how="the sensitivity probe: whether another reading drafts better by 3 % beyond chance",
         advice=("Run the printed `convert`, with `--fix-reading`, `--source-semantics` or `--aux-layers`."),
         test=_other_reading,
+        needs="reference",
     ),
     Cause(
         "other-layers",
@@ -730,6 +679,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
         advice="Run the printed `convert --aux-layers`, after a look into the trainer's config.",
         test=_other_layers,
+        needs="layers",
     ),
     Cause(
         "past-positions",
@@ -739,6 +689,7 @@ CAUSES: tuple[Cause, ...] = (
         how="where first draft tokens stop being right, and drafts past max_position_embeddings",
         advice="Serve shorter texts, or train on longer ones.",
         test=_past_positions,
+        needs="reference",
     ),
     Cause(
         "engine-refuses",
@@ -757,6 +708,7 @@ CAUSES: tuple[Cause, ...] = (
         how="norm switches and aux layers that the engine resolved",
         advice="Run the printed `convert`.",
         test=_engine_setting,
+        needs="engine",
     ),
     Cause(
         "engine-unfilled",
@@ -766,6 +718,7 @@ CAUSES: tuple[Cause, ...] = (
         how="the parameters that no tensor of the file fills",
         advice="Run the printed `convert`.",
         test=_engine_unfilled,
+        needs="engine",
     ),
     Cause(
         "engine-fact",
@@ -785,7 +738,14 @@ CAUSES: tuple[Cause, ...] = (
         title="an engine that computes something else",
         how="acceptance in the engine over that in the reference, on the same prompts",
         advice="Try the printed `convert`, another release, and report it to the engine.",
-        test=_engine_lower,
+        test=partial(
+            _other_run,
+            missing="the engine's run has another number of drafts in a round than the reference's",
+            most=MAX_REGRESSION,
+            words="{run.run.engine} {run.run.version} accepts x{change.words} of what the reference does with"
+            " the same file, and says of no setting that it differs",
+        ),
+        needs="engine",
     ),
     Cause(
         "sampling",
@@ -797,7 +757,15 @@ CAUSES: tuple[Cause, ...] = (
             "Lower the temperature, let vLLM sample drafts (`draft_sample_method`), or train on sampled"
             " answers."
         ),
-        test=_sampling,
+        test=partial(
+            _other_run,
+            missing=MISSING["sampled"],
+            words="acceptance length {run.measured.length.value:.2f} at temperature {run.temperature:g} and"
+            " {reference.measured.length.value:.2f} at 0 (ratio {change.words}), with greedy drafts: sampled"
+            " tokens are harder to foresee; lower the temperature, have vLLM sample drafts too"
+            " (draft_sample_method probabilistic in --speculative-config), or train it on sampled answers",
+        ),
+        needs="sampled",
     ),
     Cause(
         "template",
@@ -806,7 +774,15 @@ CAUSES: tuple[Cause, ...] = (
         title="prompts without the target's chat template",
         how="plain prompts again, through the target's chat template",
         advice="Give chats as `messages`.",
-        test=_template,
+        test=partial(
+            _other_run,
+            missing=MISSING["templated"],
+            is_gain=True,
+            words="acceptance length {run.measured.length.value:.2f} with the same texts in the target's chat"
+            ' template, and {reference.measured.length.value:.2f} as given: give chats as "messages", as a'
+            " server gets them",
+        ),
+        needs="templated",
     ),
     Cause(
         "draft-vocabulary",
@@ -851,7 +827,7 @@ CAUSES: tuple[Cause, ...] = (
         title="a target that its files mark as rotated",
         how="low acceptance, and QuaRot or SpinQuant in the target's files (EGL711)",
         advice="Run the printed `convert --target-rotation`, unless it was trained on this target.",
-        test=lambda evidence: _rotation(evidence, _warned(evidence, MARKED)),
+        test=partial(_rotation, name=MARKED, when_low=True),
     ),
     Cause(
         "other-revision",
@@ -878,7 +854,7 @@ CAUSES: tuple[Cause, ...] = (
         title="a drafter that was not trained",
         how="low acceptance, and tensors as initialised (EGL207)",
         advice="Train it.",
-        test=partial(_warned, name="untrained"),
+        test=lambda evidence, _: _of_rule(evidence, "untrained", when_low=True),
     ),
     Cause(
         "weak",
@@ -896,10 +872,13 @@ CAUSES: tuple[Cause, ...] = (
         title="no run of the engine",
         how="whether the engine that was asked for ran",
         advice="Follow the sentence.",
-        test=lambda evidence: _gap(
-            evidence,
-            "engine",
-            "nothing was found in the file, the reference and the prompts, and the engine did not run: {}",
+        test=partial(
+            _no_run,
+            reasons="gaps",
+            look="engine",
+            words="nothing was found in the file, the reference and the prompts, and the engine did not run:"
+            " {}",
+            command="",
         ),
     ),
     Cause(

@@ -1,16 +1,46 @@
-"""What an engine is given to run, and what it returns."""
+"""What an engine is given to run, its prompts as token ids of the target's tokenizer, and what it returns.
 
-from collections.abc import Mapping
+The tokenizer's chat template is a program of others, and rendered within a time and a size. At the end, the
+reference engine: the target in transformers, the drafter in plain torch. A Stage has both loaded once, with
+the prompts of a job, for several runs, drafters or readings.
+"""
+
+import ctypes
+import json
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from eaglectl.base import Result
-from eaglectl.drafter.drafter import Drafter
-from eaglectl.progress import OnProgress
+from eaglectl.conversion.readings import FixReading, Move, moves
+from eaglectl.drafter.drafter import Drafter, Feature
+from eaglectl.engines.engine import NetworkReading
+from eaglectl.errors import RefusedError, UnreadableError, UsageError, check, error_text
+from eaglectl.files.target_files import (
+    read_end_tokens,
+    read_target_config,
+    read_tokenizer_config,
+    text_part,
+)
+from eaglectl.progress import OnProgress, TimedWork
 from eaglectl.run.measurement import PromptResult
-from eaglectl.run.prompts import Prompt
+from eaglectl.run.process import require_torch
+from eaglectl.run.prompts import TOKEN_IDS, Prompt, batches_by_length
+
+if TYPE_CHECKING:
+    from eaglectl.reference.model import DraftModel, Weights
+    from eaglectl.reference.speculation import DecodingSettings, OnDraftStep
+    from eaglectl.reference.target import TargetModel
 
 
 class EngineJob(Struct, frozen=True):
@@ -91,3 +121,447 @@ class LoadResult(Result, frozen=True):
     resolved: Mapping[str, Any]
     trust_remote_code: bool = False
     shared: tuple[str, ...] = ()
+
+
+# a template takes milliseconds; a text of a million tokens has some MB
+SECONDS = 10.0
+MAX_TEXT = 16 << 20
+# address space that rendering may take beyond what the process has
+MAX_MEMORY = 2 << 30
+
+
+def tokenise(job: EngineJob) -> list[list[int]]:
+    """Token ids of each prompt of `job`; the tokenizer is loaded if a prompt is a text.
+
+    Raises UnreadableError where tokenizer or chat template fail, UsageError for a prompt that is empty, has
+    ids beyond the target's vocabulary, or with its new and draft tokens is longer than the context.
+    """
+    check_token_ids(job)
+    context_length, tokenizer = read_context_length(job.target), _tokenizer(job)
+    texts = []
+    for number, prompt in enumerate(job.prompts, 1):
+        try:
+            ids = list(prompt.token_ids) or token_ids(tokenizer, prompt)
+        except UsageError as error:
+            raise UsageError(f"{_name(number, prompt)}: {error}") from None
+        except Exception as error:  # a chat template is a program
+            raise UnreadableError(
+                f"the tokenizer or chat template of the target {job.target} fails on {_name(number, prompt)}:"
+                f" {error_text(error)}; take the target's own, or leave the prompt out"
+            ) from None
+        most = len(ids) if context_length is None else max(context_length - job.max_tokens - job.k, 0)
+        check(
+            (not ids, f'a prompt of set "{prompt.set}" is empty once tokenised; leave it out'),
+            (
+                len(ids) > most,
+                f"{_name(number, prompt)} has {len(ids)} tokens, and {most} fit: the target's context of"
+                f" {context_length} leaves no room for {job.max_tokens} new tokens and {job.k} draft tokens"
+                " after more; shorten the prompt, or ask for fewer new tokens",
+            ),
+        )
+        texts.append(ids)
+    return texts
+
+
+def _tokenizer(job: EngineJob) -> Any:
+    return tokenizer_of(job.target, job.trust_remote_code) if job.needs_tokenizer else None
+
+
+def tokenizer_of(target: Path, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a target; within `share_loaded_targets` it is loaded once."""
+    from eaglectl.reference.target import load_tokenizer
+
+    key = "tokenizer", target, trust_remote_code
+    return _shared(key, partial(load_tokenizer, target, trust_remote_code=trust_remote_code))
+
+
+def _shared(key: object, load: Callable[[], Any]) -> Any:
+    loaded = {} if (shared := LOADED.get()) is None else shared
+    if key not in loaded:
+        loaded[key] = load()
+    return loaded[key]
+
+
+def check_token_ids(job: EngineJob) -> None:
+    """Raise UsageError for a prompt with ids beyond the target's vocabulary.
+
+    Raises UnreadableError where the target's config does not state its vocabulary.
+    """
+    given = [(number, prompt) for number, prompt in enumerate(job.prompts, 1) if prompt.token_ids]
+    if not given:
+        return
+    vocab = text_part(read_target_config(job.target)).get("vocab_size")
+    if type(vocab) is not int:
+        raise UnreadableError(
+            f"the target {job.target} states no vocab_size in its config.json, by which"
+            f" {TOKEN_IDS} are checked; take the target's own file"
+        )
+    for number, prompt in given:
+        if max(prompt.token_ids) >= vocab:
+            raise UsageError(
+                f"{_name(number, prompt)} has token id {max(prompt.token_ids)}, and the target has {vocab}"
+                " tokens; take prompts of this target's tokenizer"
+            )
+
+
+def _name(number: int, prompt: Prompt) -> str:
+    return f"prompt {number}" + (f" ({prompt.place})" if prompt.place else "")
+
+
+def token_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
+    """Token ids of one prompt.
+
+    Messages go through the tokenizer's chat template, which transformers runs in jinja's sandbox, here within
+    a time and a size; a text marked as chat does where the tokenizer has one.
+    """
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    if prompt.messages and not has_template:
+        raise UsageError(
+            "the target's tokenizer has no chat template to write messages with; put its chat_template.jinja"
+            " beside it, or give the prompts as text"
+        )
+    if prompt.messages or (prompt.is_chat and has_template):
+        apply = partial(
+            tokenizer.apply_chat_template,
+            [_with_arguments(message) for message in chat_messages(prompt)],
+            tools=list(prompt.tools) or None,
+            **{"add_generation_prompt": True, **prompt.template_arguments},
+        )
+        rendered(partial(apply, tokenize=False))  # first, as the tokenizer takes whatever a template writes
+        with within_time():
+            return list(apply(return_dict=False))
+    return list(tokenizer(prompt.text)["input_ids"])
+
+
+def stop_tokens(job: EngineJob) -> frozenset[int]:
+    """The tokens that end an answer: those of the target's generation config, and its tokenizer's own.
+
+    None where `job` ignores them. vLLM 0.32.0 stops at the same
+    (SamplingParams.update_from_generation_config).
+    """
+    if job.ignores_eos:
+        return frozenset()
+    token = getattr(_tokenizer(job), "eos_token_id", None)
+    return frozenset([*read_end_tokens(job.target), *([token] if isinstance(token, int) else ())])
+
+
+def chat_messages(prompt: Prompt) -> tuple[Mapping[str, Any], ...]:
+    """The messages of a chat prompt; a text is one user message."""
+    return prompt.messages or ({"role": "user", "content": prompt.text},)
+
+
+def has_chat_template(target: Path) -> bool:
+    """Whether the target's tokenizer has a chat template."""
+    return (target / "chat_template.jinja").is_file() or "chat_template" in read_tokenizer_config(target)
+
+
+def _with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with the arguments of its tool calls as objects: requests have them as JSON texts.
+
+    vLLM 0.32.0 parses them too before the template (entrypoints/chat_utils.py).
+    """
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return dict(message)
+    parsed = []
+    for call in calls:
+        match call:
+            case {"function": {"arguments": str() as text, **function}}:
+                call = {**call, "function": {**function, "arguments": json.loads(text or "{}")}}
+        parsed.append(call)
+    return {**message, "tool_calls": parsed}
+
+
+def read_context_length(target: Path) -> int | None:
+    """max_position_embeddings from a target's config.json, without loading the model."""
+    length = text_part(read_target_config(target)).get("max_position_embeddings")
+    return length if type(length) is int else None
+
+
+class TemplateLimitError(Exception):
+    """A template that takes longer, or writes more, than any template needs."""
+
+    def __init__(self, text: str = f"it takes more than {SECONDS:g} s") -> None:
+        super().__init__(text)
+
+
+def rendered(render: Callable[[], str]) -> str:
+    """What a template writes.
+
+    Raises TemplateLimitError, MemoryError where it needs more than MAX_MEMORY, and whatever `render` raises.
+    """
+    with within_time(), _within_memory():
+        text = render()
+    if len(text) > MAX_TEXT:
+        raise TemplateLimitError(f"it writes {len(text)} characters, and at most {MAX_TEXT} are taken")
+    return text
+
+
+def within_time() -> AbstractContextManager[None]:
+    """Raise TemplateLimitError in this thread once the time is over: the sandbox of jinja bounds no loops."""
+    is_free = signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and not any(
+        signal.getitimer(signal.ITIMER_REAL)
+    )
+    is_main = threading.current_thread() is threading.main_thread()
+    return _within_alarm() if is_main and is_free else _within_timer()
+
+
+@contextmanager
+def _within_alarm() -> Iterator[None]:
+    """By a signal, which ends long arithmetic (9 ** 99999999) and regular expressions too."""
+
+    def end(*_: object) -> None:
+        raise TemplateLimitError
+
+    signal.signal(signal.SIGALRM, end)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        yield
+    finally:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        finally:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+@contextmanager
+def _within_timer() -> Iterator[None]:
+    """By a thread, where the signal is not ours: between two steps of Python alone.
+
+    An exception that was set and is not raised yet comes up at the call of `cancel`. It is not taken back:
+    CPython 3.11 would look for one at every call from then on, and hang where it traces.
+    """
+    thread, lock, is_over = ctypes.c_ulong(threading.get_ident()), threading.Lock(), False
+
+    def end() -> None:
+        with lock:
+            if not is_over:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(TemplateLimitError))
+
+    timer = threading.Timer(SECONDS, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            is_over = True
+        timer.cancel()
+        timer.join()
+
+
+@contextmanager
+def _within_memory() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError):
+        yield
+        return
+    most = pages * resource.getpagesize() + MAX_MEMORY
+    if limits[0] == resource.RLIM_INFINITY or most < limits[0]:
+        resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+OnDone = Callable[[float], None]  # called with how many more prompts are done
+# the targets and tokenizers that are loaded once, by what loads them; None: each stage loads its own
+LOADED: ContextVar[dict[object, Any] | None] = ContextVar("LOADED", default=None)
+
+
+class Candidate(Struct, frozen=True):
+    """A reading: the option of `convert` for it, the drafter as it then is, and its aux boundaries.
+
+    `reading` is set where tensors move; the tensors of `drafter` are the stored ones. `tokens` are the target
+    tokens of the draft tokens, where they are not those of d2t.
+    """
+
+    name: str
+    option: str
+    drafter: Drafter
+    boundaries: tuple[int, ...]
+    is_d2t_absolute: bool = False
+    reading: FixReading | None = None
+    tokens: tuple[int, ...] = ()
+
+
+@contextmanager
+def share_loaded_targets() -> Iterator[None]:
+    """Let all runs within share a target, and its tokenizer, that several of them load."""
+    token = LOADED.set({} if LOADED.get() is None else LOADED.get())
+    try:
+        yield
+    finally:
+        LOADED.reset(token)
+
+
+class Stage:
+    """The target and the drafter, loaded once, with the prompts of a job as token ids."""
+
+    def __init__(self, job: EngineJob) -> None:
+        from eaglectl.reference import target as targets
+
+        self.job = job
+        self.boundaries = job.drafter.aux.boundaries or ()
+        self.device, self.dtype = targets.choose_device(job.device)
+        load = partial(
+            targets.load_target,
+            job.target,
+            self.boundaries,
+            dtype=self.dtype,
+            device=self.device,
+            trust_remote_code=job.trust_remote_code,
+            on_progress=job.on_progress,
+        )
+        self.target: TargetModel = _shared((job.target, self.dtype, self.device, job.trust_remote_code), load)
+        self.target.record(self.boundaries)
+        self.texts, self.stop = tokenise(job), stop_tokens(job)
+        self.drafter = self.load(job.folder, job.drafter)
+
+    def load(self, folder: "Path", drafter: Drafter) -> "DraftModel":
+        """The model of a drafter in vLLM's layout, on the device of this one."""
+        from eaglectl.reference.model import load_drafter
+
+        return load_drafter(folder, drafter, dtype=self.dtype, device=self.device)
+
+    def model(self, candidate: Candidate) -> "DraftModel | None":
+        """The drafter read as `candidate` says; None for d2t as absolute ids past the vocabulary.
+
+        Raises RefusedError for a rope that the reference does not have.
+        """
+        from eaglectl.reference.model import DraftModel
+
+        weights, other, tokens = self.drafter.weights, candidate.drafter, candidate.tokens
+        if candidate.reading is not None:
+            weights = moved_weights(
+                weights, moves(self.job.drafter, candidate.reading.key, candidate.reading.value)
+            )
+        d2t = weights.get("d2t")
+        if candidate.is_d2t_absolute:
+            if d2t is None or int(d2t.min()) < 0 or int(d2t.max()) >= len(self.target.embedding):
+                return None
+            tokens = d2t.tolist()
+        if tokens and d2t is not None:
+            weights = {**weights, "d2t": d2t.new_tensor(tokens) - d2t.new_tensor(range(len(tokens)))}
+        return DraftModel(weights, other.dims, other.norms, other.rope, self.drafter.eps, other.windows)
+
+    def run(
+        self,
+        model: "DraftModel | None",
+        texts: Sequence[Sequence[int]] | None = None,
+        boundaries: tuple[int, ...] | None = None,
+        on_draft_step: "OnDraftStep | None" = None,
+        on_done: OnDone | None = None,
+        k: int | None = None,
+    ) -> list[PromptResult]:
+        """Results of `model` on the job's prompts or other texts, with its aux boundaries and k or others.
+
+        Without a model, those of plain decoding.
+        """
+        from eaglectl.reference.speculation import DecodingSettings
+
+        job = self.job
+        settings = DecodingSettings(k or job.k, job.max_tokens, job.temperature, job.seed, self.stop)
+        self.target.record(self.boundaries if boundaries is None else boundaries)
+        if texts is not None:
+            return decode_prompts(self.target, model, texts, settings, on_draft_step, on_done)
+        results = decode_prompts(self.target, model, self.texts, settings, on_draft_step, on_done)
+        return [replace(result, set=prompt.set) for result, prompt in zip(results, job.prompts, strict=True)]
+
+
+def moved_weights(weights: "Weights", moved: Iterable[Move]) -> "Weights":
+    """The weights with each moved tensor made of its source."""
+    made = {}
+    for move in moved:
+        tensor = weights[move.source] + move.added if move.added else weights[move.source]
+        if move.rows is not None:
+            tensor = tensor[list(move.rows)]
+        if move.blocks is not None:
+            tensor = tensor.unflatten(-1, (len(move.blocks), -1))[..., list(move.blocks), :].flatten(-2)
+        made[move.name] = tensor
+    return {**weights, **made}
+
+
+def decode_prompts(
+    target: "TargetModel",
+    drafter: "DraftModel | None",
+    texts: Sequence[Sequence[int]],
+    settings: "DecodingSettings",
+    on_draft_step: "OnDraftStep | None" = None,
+    on_done: OnDone | None = None,
+) -> list[PromptResult]:
+    """Decode every tokenised prompt, in batches by length; results in the order of `texts`."""
+    from eaglectl.reference.speculation import SpeculativeDecoder
+
+    decoder = SpeculativeDecoder(target, drafter, settings, on_draft_step)
+    results: dict[int, PromptResult] = {}
+    reported = 0.0
+
+    def report(done: float) -> None:
+        nonlocal reported
+        if on_done:
+            on_done(len(results) + done - reported)
+        reported = len(results) + done
+
+    for indices in batches_by_length(texts, settings.max_tokens):
+        sequences = decoder.run([texts[index] for index in indices], report)
+        for index, sequence in zip(indices, sequences, strict=True):
+            results[index] = PromptResult(
+                "probe", sequence.drafts, sequence.accepted, sequence.tokens, sequence.rounds
+            )
+        report(0.0)
+    return [results[index] for index in range(len(texts))]
+
+
+def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> EngineRun:
+    """Run `job` in torch, with the drafter and, where the job compares, without.
+
+    With a `reading`, the network that an engine makes of the drafter, which is not run without it again.
+    Raises UnreadableError without torch or the device, UsageError for unknown aux layers or prompts that do
+    not fit, RefusedError for a drafter that drafts in parallel.
+    """
+    require_torch("the reference engine needs")
+    from eaglectl.reference.target import version_text
+
+    if job.drafter.aux.boundaries is None:
+        raise UsageError("the trained aux layers are not known; pass --aux-layers")
+    if Feature.PARALLEL in job.drafter.features():
+        raise RefusedError(
+            "the reference engine drafts one token after another, and this drafter drafts in parallel"
+            " (mask_hidden); use --run-in vllm"
+        )
+    with_plain = job.compares_plain and reading is None
+    work = TimedWork(job.on_progress, "measuring", (1 + with_plain) * len(job.prompts))
+    stage = Stage(job)
+    boundaries, model = stage.boundaries, stage.drafter
+    if reading is not None:
+        boundaries = reading.boundaries or boundaries
+        as_read = stage.model(Candidate(reading.words, "", reading.of(job.drafter), boundaries))
+        assert as_read is not None, "d2t is read as it was trained"
+        model = as_read
+    work.start()
+    begin = time.perf_counter()
+    results = stage.run(model, boundaries=boundaries, on_done=work.add)
+    middle = time.perf_counter()
+    plain = stage.run(None, on_done=work.add) if with_plain else []
+    return EngineRun(
+        engine="reference",
+        version=version_text(),
+        device=stage.device,
+        dtype=stage.dtype,
+        proves=f"the drafter {reading.words}; not the engine itself"
+        if reading
+        else "the drafter's maths and its fit to the target; not what an engine loads",
+        results=tuple(results),
+        plain=tuple(result.tokens for result in plain),
+        seconds=middle - begin,
+        plain_seconds=time.perf_counter() - middle,
+        resolved={
+            "boundaries": list(boundaries),
+            "attention": job.drafter.dims.attention,
+            "draft_sample_method": "greedy",
+        },
+    )

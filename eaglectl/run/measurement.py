@@ -7,12 +7,19 @@ Tokens of one prompt are not independent, so intervals are over prompts: Student
 ratio estimator. A rate gets Wilson's interval at its effective number of drafts, which stays within 0 and 1;
 a ratio of lengths is taken as a logarithm. On the pair of fixtures/tiny they cover 94 to 100 % from 2 prompts
 on, where a bootstrap over prompts covers 79 to 80 % at 4 and 91 % at 16 (benchmarks/intervals.py).
+
+Tokens a second are compared with and without a drafter, and measured by the same loop for an installed
+engine and for a server (`time_repeats`).
 """
 
 import math
+import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
+from statistics import median
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -123,25 +130,9 @@ def prompts_to_tell(estimate: Estimate, bound: float, prompts: int) -> int | Non
     width = low if estimate.value > bound else high
     if distance == 0 or width <= distance:
         return prompts if distance else None
-    needed = _prompts_for(width, distance, prompts)
-    return None if needed is None else max(prompts, needed)
-
-
-def prompts_to_keep(pilot: Estimate, bound: float, prompts: int) -> int | None:
-    """About how many prompts would show that nothing is lost, where nothing is; None where no number would.
-
-    `pilot` is a ratio over few `prompts`, of which the deviation between prompts is taken.
-    """
-    width, distance = math.log(pilot.high / pilot.low) / 2, -math.log(bound)
-    if distance <= 0:
-        return None
-    return _prompts_for(width, distance, prompts) if width else prompts
-
-
-def _prompts_for(width: float, distance: float, prompts: int) -> int | None:
-    """The prompts that make half an interval of `width`, over `prompts`, as narrow as `distance`."""
     deviation = width / t_quantile(max(prompts, 2) - 1) * math.sqrt(prompts)
-    return prompts_needed(distance / deviation, LEVEL / 2)
+    needed = prompts_needed(distance / deviation, LEVEL / 2)
+    return needed and max(prompts, needed)
 
 
 def shortcomings(measured: Measurement) -> tuple[str, ...]:
@@ -151,18 +142,20 @@ def shortcomings(measured: Measurement) -> tuple[str, ...]:
     if few:
         return (f"too few to judge by: {', '.join(few)}; give more --prompts, or more --max-tokens",)
     advice = f"give more --prompts than {measured.prompts}"
-    length, first = measured.length, measured.per_position[0]
-    if length.low <= DEAD_LENGTH:
-        return (
-            f"the interval of the acceptance length, from {length.low:.3f}, holds that of a dead drafter"
+    length, first = measured.length.low, measured.per_position[0].low
+    faults = (
+        (
+            length <= DEAD_LENGTH,
+            f"the interval of the acceptance length, from {length:.3f}, holds that of a dead drafter"
             f" (<= {DEAD_LENGTH}); {advice}",
-        )
-    if first.low < DEAD_POSITION_0:
-        return (
-            f"the interval of position 0, from {first.low:.1%}, holds that of a dead drafter"
+        ),
+        (
+            first < DEAD_POSITION_0,
+            f"the interval of position 0, from {first:.1%}, holds that of a dead drafter"
             f" (< {DEAD_POSITION_0:.0%}); {advice}",
-        )
-    return ()
+        ),
+    )
+    return tuple(text for is_so, text in faults if is_so)[:1]
 
 
 def shortfalls(
@@ -171,8 +164,7 @@ def shortfalls(
     """Why the drafter fails: it is dead, or below a threshold that was given."""
     length, position_0 = measured.length.value, measured.per_position[0].value
     rate = f"position 0 is accepted in {position_0:.1%} of drafts"
-    least = 0.0 if min_length is None else min_length
-    least_0 = 0.0 if min_position_0 is None else min_position_0
+    least, least_0 = min_length or 0.0, min_position_0 or 0.0
     faults = (
         (
             length <= DEAD_LENGTH,
@@ -239,9 +231,8 @@ def gain_p_value(gains: Floats) -> float:
     """One-sided p of a mean above 0 by Student's t over prompts; 1 for fewer than two, or no gain."""
     if len(gains) < 2 or gains.mean() <= 0:
         return 1.0
-    effect = gain_effect(gains)
-    # the same gain in every prompt: chance would need all the signs alike
-    if effect is None:
+    if (effect := gain_effect(gains)) is None:
+        # the same gain in every prompt: chance would need all the signs alike
         return 0.5 ** len(gains)
     return t_tail(effect * math.sqrt(len(gains)), len(gains) - 1)
 
@@ -255,8 +246,7 @@ def gain_effect(gains: Floats) -> float | None:
 def judge_gain(gains: Sequence[float]) -> tuple[bool, int | None]:
     """Whether a mean gain is beyond chance, and about how many prompts would show one like it; None: none."""
     values = np.array(gains, dtype=np.float64)
-    effect = gain_effect(values)
-    return gain_p_value(values) < LEVEL, prompts_needed(effect, LEVEL) if effect else None
+    return gain_p_value(values) < LEVEL, prompts_needed(gain_effect(values) or 0.0, LEVEL)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -285,8 +275,7 @@ def prompts_needed(effect: float, p_value: float) -> int | None:
     def is_enough(count: int) -> bool:
         return t_tail(effect * math.sqrt(count), count - 1) < p_value
 
-    counts = range(2, MOST_PROMPTS + 1)
-    needed = 2 + bisect_left(counts, True, key=is_enough)
+    needed = 2 + bisect_left(range(2, MOST_PROMPTS + 1), True, key=is_enough)
     return needed if needed <= MOST_PROMPTS else None
 
 
@@ -316,3 +305,193 @@ def t_tail(t: float, freedom: int) -> float:
 
 def _log_norm(freedom: int) -> float:
     return math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(math.pi) / 2
+
+
+REPEATS, LEAST_REPEATS = 5, 3
+# seconds after which no repeat beyond LEAST_REPEATS begins
+BUDGET = 60.0
+# requests of a repeat, of which the last ones run with fewer beside them: that many for each at a time
+REQUESTS, ROUNDS = 8, 3
+
+
+class Batch(Struct, frozen=True):
+    """The requests of one repeat: their new tokens, the seconds they took, drafts and accepted draft tokens.
+
+    `drafts` is 0 where nothing drafts, or where the engine does not count.
+    """
+
+    tokens: int
+    seconds: float
+    drafts: int = 0
+    accepted: int = 0
+
+
+class Timing(Struct, frozen=True):
+    """The repeats of one concurrency, in order: each has its own prompts, the same in every run."""
+
+    concurrency: int
+    batches: tuple[Batch, ...]
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Tokens a second of all requests, of each repeat."""
+        return tuple(batch.tokens / batch.seconds for batch in self.batches)
+
+    @property
+    def length(self) -> float | None:
+        """The acceptance length over all repeats; None where nothing was counted."""
+        drafts = sum(batch.drafts for batch in self.batches)
+        return 1 + sum(batch.accepted for batch in self.batches) / drafts if drafts else None
+
+
+# runs the prompts of these indices, so many at a time
+RunBatch = Callable[[int, Sequence[int]], Batch]
+
+
+def choose_requests(concurrency: int, repeat: int, prompts: int) -> list[int]:
+    """The prompts of a repeat, by index, taken in turn, and again where there are fewer."""
+    number = max(REQUESTS, ROUNDS * concurrency)
+    return [(repeat * REQUESTS + place) % prompts for place in range(number)]
+
+
+def time_repeats(
+    run: RunBatch,
+    concurrencies: Sequence[int],
+    prompts: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[Timing, ...]:
+    """Time each concurrency REPEATS times, after requests of each that are not counted.
+
+    Concurrencies take turns, so that a machine that slows down slows all of them.
+    """
+    for concurrency in concurrencies:
+        run(concurrency, choose_requests(concurrency, 0, prompts)[:concurrency])
+    batches: dict[int, list[Batch]] = {concurrency: [] for concurrency in concurrencies}
+    begin = clock()
+    for repeat in range(REPEATS):
+        # the next repeat takes as long as those before
+        if repeat >= LEAST_REPEATS and (clock() - begin) * (repeat + 1) / repeat > BUDGET:
+            break
+        for concurrency in concurrencies:
+            batches[concurrency].append(run(concurrency, choose_requests(concurrency, repeat, prompts)))
+    return tuple(Timing(concurrency, tuple(done)) for concurrency, done in batches.items())
+
+
+class Spread(Struct, frozen=True):
+    """The median of the repeats, the least and the most."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """That of `values`, of which there is at least one."""
+        return cls(median(values), min(values), max(values))
+
+    def divided(self, number: int) -> "Spread":
+        """That of the values over `number`."""
+        return Spread(self.median / number, self.low / number, self.high / number)
+
+
+class SpeedRow(Struct, frozen=True):
+    """A drafter at one concurrency: tokens a second of all requests together.
+
+    `plain` is without the drafter, `ratio` that of each repeat with and without it on the same prompts;
+    None where only the drafter ran. `length` is the acceptance length of these repeats, None where vLLM does
+    not count.
+    """
+
+    k: int
+    concurrency: int
+    drafted: Spread
+    plain: Spread | None
+    ratio: Spread | None
+    length: float | None
+
+
+class Place(Struct, frozen=True):
+    """A concurrency between those that were measured, or beyond the last or the first of them."""
+
+    concurrency: float
+    side: Literal["at", "above", "below"]
+
+    def __str__(self) -> str:
+        return f"{'about' if self.side == 'at' else self.side} {self.concurrency:.3g}"
+
+
+class BreakEven(Struct, frozen=True):
+    """Where a drafter begins to cost time: by the median ratio, and by the least and the most."""
+
+    k: int
+    place: Place
+    earliest: Place
+    latest: Place
+
+    @property
+    def text(self) -> str:
+        """It in words."""
+        if self.earliest == self.latest:
+            return str(self.place)
+        return f"{self.place} ({self.earliest} to {self.latest} by the repeats)"
+
+
+class Speed(Struct, frozen=True):
+    """What was timed: a row for each concurrency, the device and its name, new tokens of each request.
+
+    `repeats` is their least number, `how` what was timed.
+    """
+
+    rows: tuple[SpeedRow, ...]
+    device: str
+    card: str
+    max_tokens: int
+    repeats: int
+    how: str
+
+    @property
+    def text(self) -> str:
+        """The ratios in one line; "" without any."""
+        return ", ".join(f"{row.ratio.median:.2f}x at {row.concurrency}" for row in self.rows if row.ratio)
+
+    @property
+    def break_even(self) -> tuple[BreakEven, ...]:
+        """Where the drafter begins to cost time; none where only the drafter was timed."""
+        points = [(row.concurrency, row.ratio) for row in self.rows if row.ratio]
+        if not points:
+            return ()
+        places = (
+            find_break_even([(number, getattr(ratio, name)) for number, ratio in points])
+            for name in ("median", "low", "high")
+        )
+        return (BreakEven(self.rows[0].k, *places),)
+
+
+def find_break_even(points: Sequence[tuple[int, float]]) -> Place:
+    """The first place where the ratio falls below 1, of (concurrency, ratio) in rising order.
+
+    Between two that were measured the ratio is taken to fall evenly over the logarithm of the concurrency.
+    """
+    first, ratio = points[0]
+    if ratio < 1:
+        return Place(first, "below")
+    for (before, faster), (after, slower) in pairwise(points):
+        if slower < 1:
+            share = (faster - 1) / (faster - slower)
+            return Place(before * (after / before) ** share, "at")
+    return Place(points[-1][0], "above")
+
+
+def compare_timings(
+    k: int, drafted: Sequence[Timing], plain: Sequence[Timing] | None
+) -> tuple[SpeedRow, ...]:
+    """A row for each concurrency; both runs timed the same ones, and a repeat of both the same prompts."""
+    rows = []
+    for timing, other in zip(drafted, [None] * len(drafted) if plain is None else plain, strict=True):
+        without = ratio = None
+        if other is not None:
+            without = Spread.of(other.rates)
+            # one of the runs may have had time for more repeats
+            ratio = Spread.of([fast / slow for fast, slow in zip(timing.rates, other.rates, strict=False)])
+        rows.append(SpeedRow(k, timing.concurrency, Spread.of(timing.rates), without, ratio, timing.length))
+    return tuple(rows)

@@ -8,6 +8,7 @@ long context, to depth 7.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace as replace_prompt
+from functools import partial
 from itertools import takewhile
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,18 @@ from msgspec.structs import replace
 
 from eaglectl.conversion.readings import readings, with_sizes
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Rope
-from eaglectl.drafter.vocabulary import FROM_T2D
+from eaglectl.drafter.tensors import FROM_T2D
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.progress import Progress
-from eaglectl.run.job import EngineJob
+from eaglectl.run.job import (
+    Candidate,
+    EngineJob,
+    Stage,
+    chat_messages,
+    read_context_length,
+    token_ids,
+    tokenizer_of,
+)
 from eaglectl.run.measurement import (
     LEVEL,
     Estimate,
@@ -37,13 +46,11 @@ from eaglectl.run.measurement import (
     ratio,
 )
 from eaglectl.run.prompts import Prompt, batches_by_length
-from eaglectl.run.stage import Candidate, Stage
-from eaglectl.run.tokens import chat_messages, read_context_length, token_ids
 from eaglectl.verdicts import ReadingOutcome
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
-    from eaglectl.reference.speculation import ForcedBatch, ForcedDrafter
+    from eaglectl.reference.speculation import ForcedBatch
 
     # the places of texts, and these texts
     Batches = Sequence[tuple[Sequence[int], ForcedBatch]]
@@ -54,6 +61,8 @@ Flags = npt.NDArray[np.bool_]
 Gains = npt.NDArray[np.float64]
 
 LEAST_GAIN = 1.03  # a smaller ratio does not matter
+# by whether a gain that is beyond chance is as large
+BETTER_BY = {True: ReadingOutcome.BETTER, False: ReadingOutcome.SLIGHTLY_BETTER}
 SCREENED = 4  # of so many texts one is drafted on first
 LEAST_PROMPTS = 8  # fewer have no spread that a test can rest on
 # a gain that so many times the prompts would show is left open; one that needs more is taken for chance
@@ -135,7 +144,7 @@ def probe_sensitivity(
     first = FirstPass(stage, wanted | set(stage.boundaries), results)
     first.find_fall(stage.drafter, stage.boundaries)
     if first.left_out == first.starts:
-        notes = (*first.notes(), "no reading was tried: give prompts that leave room for drafts")
+        notes = (*first.notes, "no reading was tried: give prompts that leave room for drafts")
         return Sensitivity((), notes, first.fall, first.left_out, first.starts)
     passes = [first]
     if screens and len(results) > LEAST_PROMPTS:  # a few of the texts, spread over all, before all
@@ -156,13 +165,12 @@ def probe_sensitivity(
         variant = Variant(candidate.name, candidate.option, measure(run.results), compared, p_value)
         variants.append(judge_gain(variant, gain, run.length / own.length, len(runs)))
     verified = _verified(first, variants, {candidate.option: candidate for candidate in tried})
-    return Sensitivity(verified, tuple(first.notes()), first.fall, first.left_out, first.starts)
+    return Sensitivity(verified, first.notes, first.fall, first.left_out, first.starts)
 
 
 def _drafts(
     passes: Sequence["FirstPass"], stated: Sequence["Drafts"], model: "DraftModel", boundaries: Sequence[int]
 ) -> "tuple[Drafts, Drafts]":
-    """The drafts of a reading, and the stated ones on the same texts: the first that show it to be worse."""
     for each, own in zip(passes, stated, strict=True):
         run = each.run(model, boundaries)
         if each.starts > each.left_out and ratio(run.results, own.results).high < 1:
@@ -191,8 +199,7 @@ def judge_gain(variant: Variant, gains: Gains, gain_at_starts: float, tries: int
     is_sure = variant.p_value < LEVEL and len(gains) >= LEAST_PROMPTS
     is_large = variant.ratio.value >= LEAST_GAIN
     if is_sure and variant.ratio.low > 1:
-        outcome = ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
-        return replace(variant, outcome=outcome)
+        return replace(variant, outcome=BETTER_BY[is_large])
     # a gain in the rounds alone, or one that hides in the spread, is no reason to ask for more prompts
     if not is_large or (not is_sure and gain_at_starts < LEAST_GAIN):
         return variant
@@ -236,10 +243,6 @@ class Drafts(Struct, frozen=True):
         kept = tuple(self.matches[index] for index in indices)
         return Drafts(kept, tuple(self.results[index] for index in indices))
 
-    def joined(self, others: "Drafts") -> "Drafts":
-        """These drafts and those on other texts."""
-        return Drafts(self.matches + others.matches, self.results + others.results)
-
     def gains(self, stated: "Drafts") -> Gains:
         """Accepted tokens beyond those of the stated reading, summed for each text with a start."""
         pairs = zip(self.matches, stated.matches, strict=True)
@@ -259,7 +262,7 @@ class FirstPass:
         results: Sequence[PromptResult],
         texts: Sequence[list[int]] | None = None,
     ) -> None:
-        from eaglectl.reference.speculation import run_target
+        from eaglectl.reference.speculation import ForcedDrafter, run_target
 
         self.stage, self.job, self.stated = stage, stage.job, results
         self.texts = stage.texts if texts is None else texts
@@ -267,14 +270,14 @@ class FirstPass:
         stage.target.record(sorted(set(boundaries)))
         self.batches: Batches = []
         for indices in batches_by_length(self.texts, stage.job.max_tokens):
-            prompts = [self.texts[index] for index in indices]
-            answers = [results[index].tokens for index in indices]
-            self.batches.append((indices, run_target(stage.target, prompts, answers, self.job.k)))
+            texts_and_answers = [self.texts[i] for i in indices], [results[i].tokens for i in indices]
+            self.batches.append((indices, run_target(stage.target, *texts_and_answers, self.job.k)))
         self.left_out = self.starts = 0
         for _, batch in self.batches:
             self.starts += int(batch.is_start.sum())
             self.left_out += batch.drop_starts_from(self.limit - self.job.k)
         self.fall: Fall | None = None
+        self._forced = partial(ForcedDrafter, target=stage.target)
 
     def run(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of `model`, and the results of greedy rounds that follow from them."""
@@ -282,13 +285,15 @@ class FirstPass:
 
     def run_first(self, model: "DraftModel", boundaries: Sequence[int]) -> Drafts:
         """Drafts of one token at every position of the texts, prompts too, each for the target's choice."""
-        tokens = self.first_tokens(model, boundaries)
-        rows = tuple(right[positions < self.limit].astype(np.int64) for positions, right in tokens)
+        rows = tuple(
+            right[positions < self.limit].astype(np.int64)
+            for positions, right in self.first_tokens(model, boundaries)
+        )
         return Drafts(rows, tuple(PromptResult("slots", len(row), (int(row.sum()),), ()) for row in rows))
 
     def first_tokens(self, model: "DraftModel", boundaries: Sequence[int]) -> list[tuple[Integers, Flags]]:
         """Each text's positions but the last, and whether the first draft token is the target's choice."""
-        drafter = self._forced(model, boundaries, 1)
+        drafter = self._forced(model, boundaries=boundaries, k=1)
         rows = _by_text(
             (indices, (drafter.first_matches(batch), batch.positions[:, :-1], batch.valid[:, :-1]))
             for indices, batch in self.batches
@@ -297,18 +302,13 @@ class FirstPass:
 
     def count_first(self, model: "DraftModel", boundaries: Sequence[int], every: int = 1) -> int:
         """How many first draft tokens are the target's choice, at all positions of the texts or at some."""
-        drafter = self._forced(model, boundaries, 1)
+        drafter = self._forced(model, boundaries=boundaries, k=1)
         return sum(int(drafter.first_matches(batch, every).sum()) for _, batch in self.batches)
 
     def _matches(self, model: "DraftModel", boundaries: Sequence[int], batches: "Batches") -> list[Integers]:
-        drafter = self._forced(model, boundaries, self.job.k)
+        drafter = self._forced(model, boundaries=boundaries, k=self.job.k)
         rows = _by_text((indices, (drafter.matches(batch), batch.is_start)) for indices, batch in batches)
         return [found[is_start] for found, is_start in rows]
-
-    def _forced(self, model: "DraftModel", boundaries: Sequence[int], k: int) -> "ForcedDrafter":
-        from eaglectl.reference.speculation import ForcedDrafter
-
-        return ForcedDrafter(model, self.stage.target, boundaries, k)
 
     def early(self) -> "Batches":
         """The texts with drafts that end before the fall alone, where there is one, in prompts too."""
@@ -322,8 +322,7 @@ class FirstPass:
         if self.fall is not None and not self._is_better_early(candidate):
             return replace(variant, outcome=ReadingOutcome.LATE_POSITIONS_ONLY)
         job, texts, model = self.job, self.stage.texts, self.stage.model(candidate)
-        room = self.limit - job.max_tokens - job.k
-        kept = [index for index, text in enumerate(texts) if len(text) <= room]
+        kept = [i for i, text in enumerate(texts) if len(text) + job.max_tokens + job.k <= self.limit]
         if model is None or len(kept) < LEAST_PROMPTS:
             return variant
         results = self.stage.run(model, [texts[index] for index in kept], candidate.boundaries)
@@ -332,23 +331,24 @@ class FirstPass:
         if compared.low <= 1:  # whatever the first pass says
             needed = prompts_to_tell(compared, 1.0, len(kept))
             return replace(verified, outcome=ReadingOutcome.TOO_FEW_PROMPTS, prompts_needed=needed)
-        is_large = compared.value >= LEAST_GAIN
-        outcome = ReadingOutcome.BETTER if is_large else ReadingOutcome.SLIGHTLY_BETTER
-        return replace(verified, outcome=outcome)
+        return replace(verified, outcome=BETTER_BY[compared.value >= LEAST_GAIN])
 
-    def notes(self) -> Iterator[str]:
+    @property
+    def notes(self) -> tuple[str, ...]:
         """What of the texts the drafter was not made for."""
+        notes = []
         if self.left_out:
-            yield (
+            notes.append(
                 f"{self.left_out} of {self.starts} drafts begin past position {self.limit}, the drafter's"
                 " max_position_embeddings; the probe leaves them out"
             )
         if self.fall is not None:
-            yield (
+            notes.append(
                 f"first draft tokens are right in {self.fall.below:.0%} before position {self.fall.position}"
                 f" and in {self.fall.above:.0%} from there on, as of a drafter that was trained on shorter"
                 " texts; a reading is named only if it drafts better before that position too"
             )
+        return tuple(notes)
 
     def _is_better_early(self, candidate: Candidate) -> bool:
         """Whether a reading drafts better at the texts' first positions too.
@@ -367,7 +367,8 @@ class FirstPass:
 
         Apart, as other text is in prompts than in answers; and without the words that all prompts begin with.
         """
-        shared = shared_start(self.texts)
+        alike = takewhile(lambda tokens: len(set(tokens)) == 1, zip(*self.texts, strict=False))
+        shared = sum(1 for _ in alike)
         prompts, answers = [], []
         for text, (positions, right) in zip(self.texts, self.first_tokens(model, boundaries), strict=True):
             is_answer = positions >= len(text) - 1
@@ -386,12 +387,6 @@ class Fall(Struct, frozen=True):
     above: float
 
 
-def shared_start(texts: Sequence[Sequence[int]]) -> int:
-    """How many tokens all texts begin with."""
-    alike = takewhile(lambda tokens: len(set(tokens)) == 1, zip(*texts, strict=False))
-    return sum(1 for _ in alike)
-
-
 def find_fall(positions: Integers, right: Flags) -> Fall | None:
     """The power of two at which `right` falls most beyond chance; None where it falls at none."""
     best, most = None, FALL_ERRORS
@@ -408,23 +403,22 @@ def find_fall(positions: Integers, right: Flags) -> Fall | None:
 
 
 def in_rounds(matches: Sequence[Integers], k: int, stated: Sequence[PromptResult]) -> Drafts:
-    """The drafts with these `matches` on the texts of `stated`, and the rounds that follow from them."""
-    pairs = zip(matches, stated, strict=True)
-    results = (PromptResult("probe", *_rounds(row, k), result.tokens) for row, result in pairs)
+    """The drafts with these `matches` on the texts of `stated`, and the rounds that follow from them.
+
+    Each round begins where the last one ended.
+    """
+    results = []
+    for row, result in zip(matches, stated, strict=True):
+        lengths, place = list[int](), 0
+        while place < len(row):
+            lengths.append(int(row[place]))
+            place += lengths[-1] + 1
+        accepted = tuple(sum(length > position for length in lengths) for position in range(k))
+        results.append(PromptResult("probe", len(lengths), accepted, result.tokens))
     return Drafts(tuple(matches), tuple(results))
 
 
-def _rounds(matches: Integers, k: int) -> tuple[int, tuple[int, ...]]:
-    """The number of drafts, each begun where the last one ended, and how many had each position accepted."""
-    lengths, place = list[int](), 0
-    while place < len(matches):
-        lengths.append(int(matches[place]))
-        place += lengths[-1] + 1
-    return len(lengths), tuple(sum(length > position for length in lengths) for position in range(k))
-
-
 def _by_text(batches: Iterable[tuple[Sequence[int], Sequence[Any]]]) -> list[tuple[Any, ...]]:
-    """The rows of tensors of batches, in the order of the texts."""
     rows: dict[int, tuple[Any, ...]] = {}
     for indices, tensors in batches:
         arrays = [tensor.cpu().numpy() for tensor in tensors]
@@ -439,19 +433,31 @@ def candidates(
 
     `marked_tokens` are those of a t2d that contradicts d2t.
     """
-    boundaries = drafter.aux.boundaries or ()
+    boundaries, norms = drafter.aux.boundaries or (), drafter.norms
+
+    def read(name: str, answer: str, **changed: Any) -> Candidate:
+        return Candidate(name, f"--source-semantics {answer}", replace(drafter, **changed), boundaries)
+
     for step in (-1, 1):
         shifted = tuple(boundary + step for boundary in boundaries)
-        if shifted and min(shifted) >= 0 and max(shifted) <= depth:
+        if shifted and {*shifted} <= {*range(depth + 1)}:
             option = f"--aux-layers {','.join(map(str, shifted))}"
             yield Candidate(f"aux boundaries {step:+d}", option, drafter, shifted)
-    yield from _switched(drafter, boundaries)
+    for switch in ("norm_output", "norm_before_residual"):
+        flipped = not getattr(norms, switch)
+        value = str(flipped).lower()
+        yield read(f"{switch} {value}", f"{switch}={value}", norms=replace(norms, **{switch: flipped}))
+    if {DOUBLE_NORM, JOINED_NORMS} & {
+        *(note.topic for note in drafter.notes),
+        *(entry.topic for entry in drafter.settled),
+    }:
+        count, flipped = "once" if norms.hidden_twice else "twice", not norms.hidden_twice
+        answer = f"{HIDDEN_NORM}={count}"
+        yield read(f"state normed {count}", answer, norms=replace(norms, hidden_twice=flipped))
     for name, answer, rope in _ropes(drafter.rope, target_rope):
-        option = f"--source-semantics rope={answer}"
-        yield Candidate(name, option, replace(drafter, rope=rope), boundaries)
+        yield read(name, f"rope={answer}", rope=rope)
     if drafter.has_reduced_vocabulary:
-        option = "--source-semantics d2t=absolute"
-        yield Candidate("d2t as absolute ids", option, drafter, boundaries, is_d2t_absolute=True)
+        yield replace(read("d2t as absolute ids", "d2t=absolute"), is_d2t_absolute=True)
     if marked_tokens:
         option = f"--fix-reading {FROM_T2D}"
         yield Candidate(MADE_OF_T2D, option, drafter, boundaries, tokens=marked_tokens)
@@ -460,24 +466,7 @@ def candidates(
         yield Candidate(reading.title, option, resized, boundaries, reading=reading)
 
 
-def _switched(drafter: Drafter, boundaries: tuple[int, ...]) -> Iterator[Candidate]:
-    """Each switch of the norms the other way; the second norm where there is a doubt about it."""
-    for switch in ("norm_output", "norm_before_residual"):
-        flipped = not getattr(drafter.norms, switch)
-        value = str(flipped).lower()
-        norms = replace(drafter.norms, **{switch: flipped})
-        option = f"--source-semantics {switch}={value}"
-        yield Candidate(f"{switch} {value}", option, replace(drafter, norms=norms), boundaries)
-    doubted = {note.topic for note in drafter.notes} | {entry.topic for entry in drafter.settled}
-    if doubted & {DOUBLE_NORM, JOINED_NORMS}:
-        norms = replace(drafter.norms, hidden_twice=not drafter.norms.hidden_twice)
-        count = "twice" if norms.hidden_twice else "once"
-        option = f"--source-semantics {HIDDEN_NORM}={count}"
-        yield Candidate(f"state normed {count}", option, replace(drafter, norms=norms), boundaries)
-
-
 def _ropes(stated: Rope, target: Rope | None) -> Iterator[tuple[str, str, Rope]]:
-    """Name, answer and rope of each other rope: 10000, the target's base, its scaling, none."""
     bases = [DEFAULT_ROPE_THETA]
     if target is not None and target.theta.is_integer():
         bases.append(target.theta)
@@ -492,11 +481,8 @@ def _ropes(stated: Rope, target: Rope | None) -> Iterator[tuple[str, str, Rope]]
 
 
 DEPTH = 7
-# a message's turn, and what opens the answer; the first whose mark the target's own template lacks is taken
-TEMPLATES = (
-    ("<|im_start|>{role}\n{text}<|im_end|>\n", "<|im_start|>assistant\n"),
-    ("### {role}:\n{text}\n\n", "### assistant:\n"),
-)
+# a message's turn, and what opens the answer, in a template of no target
+TURN, OPENING = "### {role}:\n{text}\n\n", "### assistant:\n"
 SYSTEM = (
     "You are the keeper of a lighthouse. Answer every question in the voice of an old sailor, and never"
     " mention ships.\n\n{text}"
@@ -540,7 +526,6 @@ def _measured(stage: Stage, name: str, texts: Sequence[Sequence[int]]) -> DriftC
     steps: dict[int, list[tuple[float, float, float]]] = {}
 
     def record(depth: int, state: Any, valid: Any) -> None:
-        """Keep the figures of one draft step (reference/speculation.py, OnDraftStep)."""
         rms, weights = state.float().pow(2).mean(-1).sqrt()[:, 0].mean(), attention[-1]
         first = weights.gather(1, valid.long().argmax(1)[:, None]).mean()
         own = weights[:, weights.shape[1] - depth :].sum(1).mean() if depth else 0.0
@@ -556,15 +541,10 @@ def _measured(stage: Stage, name: str, texts: Sequence[Sequence[int]]) -> DriftC
 
 
 def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[int]]]:
-    """Tokenised prompts that fit the context, by condition. Raises UsageError where none fits."""
-    from eaglectl.reference.target import load_tokenizer
-
-    tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
+    tokenizer = tokenizer_of(job.target, job.trust_remote_code)
     context: int = read_context_length(job.target) or MAX_CONTEXT
     longest = min(context, MAX_CONTEXT) - job.max_tokens - DEPTH
     filler = token_ids(tokenizer, Prompt(FILLER))
-
-    own = getattr(tokenizer, "chat_template", None)
 
     def lengthened(ids: list[int]) -> list[int]:
         missing = longest - len(ids)
@@ -572,7 +552,7 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
 
     texts: dict[str, Any] = {
         "as given": stage.texts,
-        "another template": [token_ids(tokenizer, _written(prompt, own)) for prompt in job.prompts],
+        "another template": [token_ids(tokenizer, _written(prompt)) for prompt in job.prompts],
         "foreign system prompt": [token_ids(tokenizer, _instructed(prompt)) for prompt in job.prompts],
         "long context": [lengthened(ids) for ids in stage.texts],
     }
@@ -585,17 +565,12 @@ def _texts_by_condition(job: EngineJob, stage: Stage) -> Mapping[str, list[list[
     return fitting
 
 
-def _written(prompt: Prompt, own: object) -> Prompt:
-    """The prompt's messages as text in a template that is not the target's `own`."""
-    foreign = (form for form in TEMPLATES if form[0].partition("{")[0] not in str(own))
-    turn, opening = next(foreign, TEMPLATES[-1])
-    messages = chat_messages(prompt)
-    turns = [turn.format(role=message["role"], text=_content(message)) for message in messages]
-    return Prompt("".join(turns) + opening)
+def _written(prompt: Prompt) -> Prompt:
+    turns = (TURN.format(role=turn["role"], text=_content(turn)) for turn in chat_messages(prompt))
+    return Prompt("".join(turns) + OPENING)
 
 
 def _instructed(prompt: Prompt) -> Prompt:
-    """The prompt with the system prompt before the first text of the user, in the target's own template."""
     if not prompt.messages and not prompt.is_chat:
         return Prompt(SYSTEM.format(text=prompt.text))
     messages = list(chat_messages(prompt))
@@ -607,5 +582,4 @@ def _instructed(prompt: Prompt) -> Prompt:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """The text of a message; a call of a tool alone has none."""
-    return message.get("content") or ""
+    return message.get("content") or ""  # a call of a tool alone has none

@@ -1,31 +1,163 @@
-"""An installed engine in a child process: whether it is there, its environment, its messages, and its end."""
+"""An engine in a child process: requests, answers, phases and errors as data, from both sides of the pipe."""
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any
 
 from msgspec import Struct
 
-from eaglectl.errors import UnreadableError
+from eaglectl.errors import UnreadableError, error_text
 from eaglectl.files.scratch import register_removal, scratch_folder, unregister_removal
 from eaglectl.progress import OnProgress, Progress, notify
-from eaglectl.run.child import ANSWER
 
-KEPT_LINES = 3
-POLL = 0.5  # seconds between checks whether the child still runs
-EXIT_TIMEOUT = 10.0  # seconds for a child that has closed its pipe to exit
+UNKNOWN_ARGUMENT = re.compile(r"[Uu]nexpected keyword argument:? '(\w+)'")
+ANSWER = "answer.json"  # of another process of the engine than the child
+# how vLLM's AutoWeightsLoader, and loaders of models, call the tensor that they are at and its weight
+LOADER_VARIABLES = (("weight_qualname", "weight_data"), ("name", "loaded_weight"))
+
+Answer = dict[str, Any]
+
+
+class OldReleaseError(Exception):
+    """A release of the engine that cannot be measured; `needs` is what can be."""
+
+    def __init__(self, message: str, needs: str) -> None:
+        super().__init__(message)
+        self.needs = needs
+
+
+class _Parent:
+    pipe: "Connection[Any, Any] | None" = None
+
+
+def serve_requests(package: str, modes: Mapping[str, Callable[[dict[str, Any]], Answer]]) -> None:
+    """Answer each request that comes through the pipe of the second argument, until it ends.
+
+    `package` is the engine's, which is imported for the first one, and has its release as `__version__`.
+    """
+    descriptor = int(sys.argv[2])
+    os.set_inheritable(descriptor, False)
+    pipe: Connection[Any, Any] = Connection(descriptor)
+    _Parent.pipe = pipe
+    while True:
+        try:
+            request = json.loads(pipe.recv_bytes())
+        except EOFError:
+            return
+        answer: Answer = {}
+        try:
+            report_phase("importing")
+            answer["version"] = str(importlib.import_module(package).__version__)
+            answer |= modes[request["mode"]](request)
+        except Exception as error:
+            answer |= error_answer(error, request["engine_arguments"])
+        _send({"answer": answer})
+
+
+def report_phase(phase: str, done: int = 0, total: int | None = None) -> None:
+    """Tell the parent what is being done, and of how many prompts."""
+    _send({"phase": phase, "done": done, "total": total})
+
+
+def _send(message: Mapping[str, Any]) -> None:
+    if _Parent.pipe is not None:
+        _Parent.pipe.send_bytes(json.dumps(message).encode())
+
+
+def error_answer(error: Exception, given: Mapping[str, Any] | None = None) -> Answer:
+    """What `faults` judges an error by; `given` are the user's arguments of the engine.
+
+    "frames" are [module, function] of its traceback, the outermost first, "fields" the arguments that a
+    pydantic error is about.
+    """
+    fields, cause = _invalid_fields(error)
+    answer: Answer = {
+        "error": error_text(error),
+        "needs_code": "trust_remote_code" in str(error),
+        "frames": [*_frames(error.__traceback__), *(_frames(cause.__traceback__) if cause else ())],
+        "fields": fields,
+        "tensor": _tensor(cause or error),
+    }
+    unknown = UNKNOWN_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
+    # one of the user's, or of vLLM's that eaglectl sets
+    if unknown and (unknown[1] in (given or {}) or "EngineArgs" in str(error)):
+        answer["fields"] = [unknown[1]]
+    if isinstance(error, OldReleaseError):
+        answer["needs"] = error.needs
+    return answer
+
+
+def _invalid_fields(error: Exception) -> tuple[list[str], BaseException | None]:
+    if type(error).__name__ != "ValidationError" or not hasattr(error, "errors"):
+        return [], None
+    details = error.errors()
+    fields = [str(detail["loc"][0]) for detail in details if detail["loc"]]
+    causes = (detail.get("ctx", {}).get("error") for detail in details)
+    return fields, next((cause for cause in causes if isinstance(cause, BaseException)), None)
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[str, str]]:
+    """The module and function of each frame; a child's own module has its name, and not __main__."""
+    for frame, _ in traceback.walk_tb(trace):
+        module = str(frame.f_globals.get("__name__"))
+        yield (__package__ or "" if module == "__main__" else module), frame.f_code.co_name
+
+
+def _tensor(error: BaseException) -> str:
+    """The tensor that a loader was at: the name beside the weight that it passed on; "" where none shows."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame, called in reversed([*pairwise(frames)]):
+        for variables in LOADER_VARIABLES:
+            name, weight = map(frame.f_locals.get, variables)
+            # a loop that has ended leaves its last name behind, but passes no weight on
+            is_passed = weight is not None and any(value is weight for value in called.f_locals.values())
+            if is_passed and isinstance(name, str):
+                return name
+    return ""
+
+
+def machine_memory() -> dict[str, int]:
+    """Bytes of this machine's memory that are free; nothing where that is not known."""
+    meminfo = Path("/proc/meminfo")
+    text = meminfo.read_text(encoding="ascii") if meminfo.exists() else ""
+    free = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    return {"free_bytes": int(free[1]) << 10} if free else {}
+
+
+def load_over_nan(model: Any, load: Callable[[], object]) -> dict[str, Any]:
+    """The parameters by name that `load` leaves NaN, wholly or in part; they get back what they had."""
+    before = {}
+    for name, parameter in model.named_parameters():
+        if parameter.dtype.is_floating_point:
+            before[name] = (parameter, former := parameter.detach().float().clone())
+            # a number of 8 bits is not filled otherwise
+            parameter.data.copy_(former.new_full(former.shape, float("nan")))
+    load()
+    holes = {}
+    for name, (parameter, former) in before.items():
+        values = parameter.detach().float()
+        if values.shape == former.shape and bool((is_hole := values.isnan()).any()):
+            parameter.data.copy_(former.where(is_hole, values))
+            holes[name] = parameter
+    return holes
+
+
 END_TIMEOUT = 30.0  # seconds for killed processes to end: a driver frees the memory of a GPU first
-SLOW = "give it more time, or fewer prompts (--sample)"
-HANG = "give it more time; a drafter with another number of aux layers than its fc can make it hang too"
 MARK = "EAGLECTL_RUN"  # an environment variable that all processes of one run carry
 
 
@@ -99,7 +231,10 @@ class EngineProcess:
         """Have the child begin with a request; `receive` waits for the answer."""
         (self.folder / ANSWER).unlink(missing_ok=True)
         self._deadline = time.monotonic() + self.timeout
-        self._advice = HANG if document.get("mode") == "generate" else SLOW
+        self._advice = "give it more time, or fewer prompts (--sample)"
+        if document.get("mode") == "generate":
+            hang = "a drafter with another number of aux layers than its fc can make it hang too"
+            self._advice = f"give it more time; {hang}"
         # where it has ended, `receive` says so
         with contextlib.suppress(OSError):
             self._pipe.send_bytes(json.dumps(document).encode())
@@ -123,15 +258,15 @@ class EngineProcess:
         if answer or written.exists():
             return json.loads(written.read_text(encoding="utf-8")) if written.exists() else answer
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(EXIT_TIMEOUT)
+            self._process.wait(10.0)  # it has closed its pipe
         lines = [line.strip() for line in self.output().splitlines() if line.strip()]
         raise UnreadableError(
             f"{self.engine.title} ended with code {self._process.poll()} and no answer (phase: {self.phase}):"
-            f" {' | '.join(lines[-KEPT_LINES:]) or 'it said nothing'}"
+            f" {' | '.join(lines[-3:]) or 'it said nothing'}"
         )
 
     def _is_ready(self) -> bool:
-        while not self._pipe.poll(POLL):
+        while not self._pipe.poll(0.5):
             # a process that the child started may hold its end of the pipe open
             if self._process.poll() is not None:
                 return False
@@ -189,16 +324,15 @@ def has_torch() -> bool:
     return all(map(importlib.util.find_spec, ("torch", "transformers")))
 
 
-def require_torch(work: str, *, runs_target: bool = True) -> None:
+def require_torch(work: str) -> None:
     """Raise UnreadableError where the reference cannot be loaded; `work` is what needs it, and a verb."""
-    packages = "torch and transformers" if runs_target else "torch"
     with contextlib.suppress(ImportError):
         import eaglectl.reference.model  # noqa: F401
 
-        if has_torch() or not runs_target:
+        if has_torch():
             return
     raise UnreadableError(
-        f"{work} {packages}; install eaglectl's torch extra: pip install '.[torch]' in a checkout"
+        f"{work} torch and transformers; install eaglectl's torch extra: pip install '.[torch]' in a checkout"
     )
 
 
@@ -236,6 +370,5 @@ def _marked(mark: str) -> set[int]:
 
 def _is_running(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return stat.rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
     return False

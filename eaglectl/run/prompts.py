@@ -15,18 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
-from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.files.files import MIB, decoded, keep_file, naming, open_regular, read_small_file
+from eaglectl.errors import UnreadableError, UsageError, check
+from eaglectl.files.files import MIB, decoded, errors_about, open_regular, read_small_file, write_cached
 from eaglectl.files.hub import hub_calls, is_offline
 from eaglectl.files.hub_requests import load_client
-from eaglectl.formats.published import Preset, published_file
 from eaglectl.text import listed
 
 MAX_PROMPTS = 256 * MIB
@@ -97,8 +95,6 @@ class Prompt:
 
 
 class _Line(Struct):
-    """What is read of a line in JSON; requests have other keys too, of which UNREAD are refused."""
-
     prompt: str | None = None
     chat: bool = False
     messages: Annotated[tuple[dict[str, Any], ...], Meta(min_length=1)] | None = None
@@ -144,7 +140,7 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 
 
 def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int = 0) -> PromptChoice:
-    """The prompts of a file, a named set or a preset, or the built-in ones; `sample` of them, by `seed`.
+    """The prompts of a file or a named set, or the built-in ones; `sample` of them, by `seed`.
 
     The same file, number and seed give the same prompts everywhere, in the order of the file. No more is in
     memory than what is run. Raises as `read_prompts` does, and UsageError for a sample that is larger than
@@ -165,13 +161,14 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
             raise UsageError(
                 f"--prompts {path}: more than {MAX_RUN:,} characters to run; take fewer with --sample"
             )
-    if not total:
-        raise UsageError(f"--prompts {path} holds no prompts")
-    if sample is not None and not 1 <= sample <= total:
-        raise UsageError(
+    check(
+        (not total, f"--prompts {path} holds no prompts"),
+        (
+            sample is not None and not 1 <= sample <= total,
             f"--sample {sample}: {path or 'the built-in file'} holds {total} prompts; a number from 1 to"
-            f" {total} was expected"
-        )
+            f" {total} was expected",
+        ),
+    )
     prompts = tuple(prompt for _, _, prompt in sorted(kept, key=lambda entry: entry[1]))
     seed = 0 if sample is None else seed
     return PromptChoice(prompts, file, sha256 and sha256(), total, sample, seed)
@@ -180,26 +177,29 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
 def _opened(
     path: str | Path | None,
 ) -> tuple[str, str | None, Callable[[], str] | None, Iterable[tuple[int, str]]]:
-    """What the prompts are called in messages and in results, their digest once read, and their lines."""
     if path is None:
         return "the built-in prompts", None, None, _packaged("prompts")
-    if not os.path.lexists(path) and (named := _named(str(path))) is not None:
-        digest, lines = named
-        return str(path), str(path), lambda: digest, enumerate(lines, 1)
-    read = hashlib.sha256()
-    return str(path), Path(path).name, read.hexdigest, _read_lines(Path(path), read)
+    read, name, known = hashlib.sha256(), str(path), prompt_sets()
+    if not os.path.lexists(path):
+        if name in known.unnamed:
+            raise UsageError(f"--prompts {path}: {known.unnamed[name]}")
+        if name in known.sets:
+            return name, name, lambda: known.sets[name].sha256, enumerate(lines_of(name), 1)
+    return name, Path(path).name, read.hexdigest, _read_lines(Path(path), read)
 
 
 def _read_lines(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, str]]:
     read = number = 0
-    with open_regular(path, "--prompts") as file, naming(f"--prompts {path}"):
+    with open_regular(path, "--prompts") as file, errors_about(f"--prompts {path}"):
         # a character has up to four bytes
         while raw := file.readline(4 * MAX_LINE + 1):
             digest.update(raw)
             read += len(raw)
             if read > MAX_PROMPTS or len(raw) > 4 * MAX_LINE:
-                most = f"{MAX_PROMPTS} bytes, and {MAX_LINE:,} characters in a line, are the most"
-                raise UnreadableError(f"--prompts {path}: {most} that is read of it")
+                raise UnreadableError(
+                    f"--prompts {path}: {MAX_PROMPTS} bytes, and {MAX_LINE:,} characters in a line, are the"
+                    " most that is read of it"
+                )
             number += 1
             line = decoded(path, raw, "--prompts", place=read - len(raw)).removesuffix("\n")
             if line.strip():
@@ -209,17 +209,6 @@ def _read_lines(path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, str]
 def _length(prompt: Prompt) -> int:
     contents = (str(message.get("content")) for message in prompt.messages)
     return len(prompt.text) + len(prompt.token_ids) + sum(map(len, contents))
-
-
-def _named(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """The digest and the lines of a named set, or of one as a preset puts them; None for another name."""
-    if name in prompt_sets().unnamed:
-        raise UsageError(f"--prompts {name}: {prompt_sets().unnamed[name]}")
-    preset = published_file().presets.get(name)
-    set_name = preset.prompts if preset else name
-    if set_name not in prompt_sets().sets:
-        return None
-    return prompt_sets().sets[set_name].sha256, lines_of(set_name, preset)
 
 
 def batches_by_length(texts: Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
@@ -247,8 +236,7 @@ def digest_prompts(prompts: Sequence[Prompt]) -> str:
 
 def prompt_digest(prompt: Prompt) -> str:
     """Short SHA-256 of one prompt; a gate leaves out the prompts that were calibrated on."""
-    content = _content(prompt)
-    text = content if isinstance(content, str) else json.dumps(content)
+    text = content if isinstance(content := _content(prompt), str) else json.dumps(content)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -343,8 +331,7 @@ class PromptSet(Struct, frozen=True, forbid_unknown_fields=True):
     """A published set: the address and the digest of its file, its licence, and where a line has its prompt.
 
     `size` in bytes; `prompts` is their number. `field` holds the text of a user message, or a list whose
-    first text is one, `answer_field` its worked answer; `set_field` the name under which results are counted.
-    `package` is one that brings the file, at `path` beside it.
+    first text is one; `set_field` the name under which results are counted.
     """
 
     title: str
@@ -355,9 +342,6 @@ class PromptSet(Struct, frozen=True, forbid_unknown_fields=True):
     prompts: int
     field: str
     set_field: str | None = None
-    answer_field: str | None = None
-    package: str | None = None
-    path: str = ""
 
     @property
     def cached(self) -> Path:
@@ -379,40 +363,28 @@ def prompt_sets() -> PromptSets:
     return msgspec.json.decode(DATA.read_bytes(), type=PromptSets)
 
 
-def lines_of(name: str, preset: Preset | None = None) -> tuple[str, ...]:
-    """The prompts of a set as the JSON lines of a file of prompts: each a user message, or as a preset says.
+def lines_of(name: str) -> tuple[str, ...]:
+    """The prompts of a set as the JSON lines of a file of prompts: each a user message.
 
-    The file comes from a package that is installed, the cache, or the network. Raises UnreadableError where
-    it is in none, or where its bytes are not those of the set.
+    The file comes from the cache, or the network. Raises UnreadableError where it is in neither, or where its
+    bytes are not those of the set.
     """
-    chosen = prompt_sets().sets[name]
-    spec = find_spec(chosen.package) if chosen.package else None
-    folders = (spec.submodule_search_locations if spec else None) or ()
-    for path in (*(Path(folder).parent / chosen.path for folder in folders), chosen.cached):
-        with suppress(UnreadableError):
-            data = read_small_file(path, chosen.size)
-            if hashlib.sha256(data).hexdigest() == chosen.sha256:
-                break
-    else:
+    chosen, data = prompt_sets().sets[name], b""
+    with suppress(UnreadableError):
+        data = read_small_file(chosen.cached, chosen.size)
+    if hashlib.sha256(data).hexdigest() != chosen.sha256:
         data = _download(f"--prompts {name}:", chosen)
         with suppress(OSError):  # a cache that cannot be written
-            keep_file(chosen.cached, data)
+            write_cached(chosen.cached, data)
     if chosen.url.endswith(".gz"):
         data = gzip.decompress(data)  # of known bytes, so of a known size
-    rows: list[Mapping[str, Any]] = [json.loads(line) for line in data.decode().splitlines()]
-    form, shots, is_chat = (preset.form, preset.shots, preset.is_chat) if preset else ("{}", 0, True)
-
-    def question(row: Mapping[str, Any]) -> str:
-        content = row[chosen.field]
-        return form.replace("{}", content if isinstance(content, str) else content[0])
-
-    def label(row: Mapping[str, Any]) -> str:
-        return f"{name} {row[chosen.set_field]}" if chosen.set_field else name
-
-    start = "".join(f"{question(row)} {row[str(chosen.answer_field)]}\n\n" for row in rows[:shots])
-    return tuple(
-        json.dumps({"prompt": start + question(row), "chat": is_chat, "set": label(row)}) for row in rows
-    )
+    lines = []
+    for line in data.decode().splitlines():
+        row: Mapping[str, Any] = json.loads(line)
+        content, label = row[chosen.field], f" {row[chosen.set_field]}" if chosen.set_field else ""
+        text = content if isinstance(content, str) else content[0]
+        lines.append(json.dumps({"prompt": text, "chat": True, "set": name + label}))
+    return tuple(lines)
 
 
 def _download(option: str, chosen: PromptSet) -> bytes:
@@ -438,8 +410,7 @@ def _download(option: str, chosen: PromptSet) -> bytes:
         )
         how = getattr(error, "how", f"did not answer ({type(error).__name__})")
         raise UnreadableError(f"{option} {chosen.url} {f'answered {status}' if status else how}") from None
-    digest = hashlib.sha256(data).hexdigest()
-    if digest == chosen.sha256:
+    if (digest := hashlib.sha256(data).hexdigest()) == chosen.sha256:
         return data
     if len(data) < chosen.size and time.monotonic() > end:
         raise UnreadableError(

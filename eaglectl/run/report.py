@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 from eaglectl.base import Result
 from eaglectl.errors import EaglectlError
-from eaglectl.files.checkpoint import read_checkpoint
-from eaglectl.files.opening import open_folder
-from eaglectl.progress import OnProgress, TimedWork, notify
+from eaglectl.files.checkpoint import open_folder, read_checkpoint
+from eaglectl.formats.published import Figure, PublishedSource, last_part, published_file
+from eaglectl.progress import OnProgress, TimedWork
 from eaglectl.run.coverage import Coverage, TokenText, measure_coverage, pruned_from, script_of
-from eaglectl.run.job import EngineJob, EngineRun
+from eaglectl.run.job import EngineJob, EngineRun, Stage, tokenizer_of
 from eaglectl.run.measurement import (
     DEAD_LENGTH,
     ENOUGH_PROMPTS,
@@ -31,10 +31,10 @@ from eaglectl.run.measurement import (
     Estimate,
     Measurement,
     PromptResult,
+    Speed,
     judge_gain,
     measure,
     p_words,
-    prompts_to_keep,
     prompts_to_tell,
     ratio,
     shortcomings,
@@ -42,17 +42,103 @@ from eaglectl.run.measurement import (
 )
 from eaglectl.run.probes import LEAST_GAIN, Drafts, DriftCondition, FirstPass, Sensitivity, Variant
 from eaglectl.run.prompts import PromptChoice, digest_prompts
-from eaglectl.run.published import Published
-from eaglectl.run.speed import Speed
-from eaglectl.run.stage import Stage
 from eaglectl.verdicts import CheckVerdict, GateEnding, MatchEnding, ReadingOutcome
+
+MOST_LINES = 4
+
+
+class PublishedLength(Struct, frozen=True):
+    """One published acceptance length: the prompt set, the figure that it is of, and where that was read."""
+
+    length: float
+    prompt_set: str
+    figure: Figure
+    source: PublishedSource
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is that of a drafter that does not work; a gate of TensorRT-LLM passes 1.01."""
+        return self.length < DEAD_LENGTH
+
+    @property
+    def run(self) -> tuple[str, int | None, float | None, int | None]:
+        """The run of ours like its own: prompts, k, temperature and tokens; None of what has no like."""
+        figure, source = self.figure, self.source
+        temperature = source.temperature if figure.temperature is None else figure.temperature
+        return self.prompt_set, figure.k, temperature, source.comparable.get(self.prompt_set)
+
+    @property
+    def text(self) -> str:
+        """The length, its drafter, and where and when it was measured."""
+        dead = " (dead)" if self.is_dead else ""
+        count = "" if self.source.prompts else ", of how many prompts is not stated"
+        place = f"{self.source.title}, {self.figure.date or self.source.date}{count}"
+        return f"{self.length:.2f}{dead}  {self.figure.drafter} ({place})"
+
+
+class Published(Struct, frozen=True):
+    """Lengths for a target: those measured as a run of ours was, and the others, each highest first.
+
+    `target` is what the target is taken for, and `how` where that name is from.
+    """
+
+    alike: tuple[PublishedLength, ...] = ()
+    otherwise: tuple[PublishedLength, ...] = ()
+    target: str = ""
+    how: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What others reach, for people: each length that is alike, else what was measured otherwise."""
+        lines = [length.text for length in self.alike[:MOST_LINES]]
+        if len(self.alike) > MOST_LINES:
+            lines.append(f"and {len(self.alike) - MOST_LINES} more")
+        if self.otherwise and not lines:
+            lengths = [length.length for length in self.otherwise]
+            lines = [
+                f"measured otherwise: {len(lengths)} published lengths of this target, {min(lengths):.2f} to"
+                f" {max(lengths):.2f}"
+            ]
+        return (*lines, f"the target is taken for {self.target}, by {self.how}") if lines else ()
+
+
+def published_for(
+    names: Mapping[str, str], prompts: str | None, k: int, temperature: float, max_tokens: int
+) -> Published:
+    """What others reached with drafters of a target, and which of it was measured as a run of ours was.
+
+    `names` are those that the target may have, each with where it is from: Hub repositories or folders, whose
+    last part decides, without case. The first that has figures counts. A length of other prompts, another
+    chain or temperature, or of answers that end elsewhere is no comparison. `prompts` is the named set of the
+    run; None for other prompts, for a sample of a set, and for answers past their end.
+    """
+    run = prompts, k, temperature, max_tokens
+    for name, how in names.items():
+        lengths = [
+            length for length in published_lengths() if last_part(length.figure.target) == last_part(name)
+        ]
+        if lengths:
+            lengths.sort(key=lambda length: (-length.length, length.figure.drafter))
+            alike = tuple(length for length in lengths if length.run == run)
+            otherwise = tuple(length for length in lengths if length not in alike)
+            return Published(alike, otherwise, lengths[0].figure.target, how)
+    return Published()
+
+
+def published_lengths() -> tuple[PublishedLength, ...]:
+    """Every published length, one for each prompt set of a figure."""
+    file = published_file()
+    return tuple(
+        PublishedLength(length, prompt_set, figure, file.sources[figure.source])
+        for figure in file.figures
+        for prompt_set, length in figure.lengths.items()
+    )
+
 
 # values of k (num_speculative_tokens) at which the gate measures
 DEPTHS = (3, 7)
 # a drafter with a smaller acceptance length before the conversion is at fault itself
 MIN_BASELINE_LENGTH = 1.3
-# prompts whose deviation says how many are needed, before the others are run
-PILOT = 8
 
 
 def judge_ratio(ratio: Estimate, rounds: Estimate, least: float) -> GateEnding:
@@ -78,20 +164,6 @@ def needed_to_judge(ratio: Estimate, rounds: Estimate, least: float, prompts: in
     return prompts_to_tell(rounds if are_apart else ratio, least, prompts)
 
 
-def prompts_forecast(
-    results: Sequence[PromptResult], baseline: Sequence[PromptResult], least: float
-) -> int | None:
-    """How many prompts tell whether `least` is kept, where nothing is lost; None where no number would.
-
-    Only the deviation between the first PILOT prompts is taken, so that it can be said before others are run.
-    """
-    sides = results[:PILOT], baseline[:PILOT]
-    if not all(any(result.drafts for result in side) for side in sides):
-        return None  # answers that end before a draft show no deviation
-    needed = prompts_to_keep(ratio(*sides), least, len(sides[0]))
-    return None if needed is None else max(needed, FEWEST_PROMPTS)
-
-
 class GateRow(Struct, frozen=True):
     """Acceptance before and after at one `k`; `ratio` is after over before, with its paired 95 % interval.
 
@@ -108,10 +180,7 @@ class GateRow(Struct, frozen=True):
 
 
 class Gate(Struct, frozen=True):
-    """Result of the gate: a row for each k, the number of prompts, the tolerance, and what ran.
-
-    `forecast` is how many prompts the first ones said that the question needs.
-    """
+    """Result of the gate: a row for each k, the number of prompts, the tolerance, and what ran."""
 
     rows: tuple[GateRow, ...]
     prompts: int
@@ -119,7 +188,6 @@ class Gate(Struct, frozen=True):
     engine: str
     device: str
     dtype: str
-    forecast: int | None = None
 
     @property
     def ending(self) -> GateEnding:
@@ -148,64 +216,31 @@ def run_gate(
     stage = Stage(replace(before, k=max(DEPTHS), temperature=0.0))
     work.start()
 
-    def write(part: slice) -> list[PromptResult]:
-        return stage.run(stage.drafter, stage.texts[part], on_done=work.add, k=DEPTHS[0])
-
-    old, new = drafts_of_both(stage, after, write, tolerance, work.add)
+    results = stage.run(stage.drafter, stage.texts, on_done=work.add, k=DEPTHS[0])
+    old, new = drafts_of_both(stage, after, results)
+    work.add(len(stage.texts))
     rows = []
     for k in DEPTHS:
         first, second = old.cut(k), new.cut(k)
         starts, rounds = ratio(second.at_starts, first.at_starts), ratio(second.results, first.results)
         rows.append(GateRow(k, measure(first.results), measure(second.results), starts, rounds))
-    forecast, count = prompts_forecast(new.at_starts, old.at_starts, tolerance), len(stage.texts)
-    return Gate(tuple(rows), count, tolerance, version_text(), stage.device, stage.dtype, forecast)
+    return Gate(tuple(rows), len(stage.texts), tolerance, version_text(), stage.device, stage.dtype)
 
 
 def compare_positions(
-    job: EngineJob, baseline: EngineJob, results: Sequence[PromptResult], least: float
+    job: EngineJob, baseline: EngineJob, results: Sequence[PromptResult]
 ) -> tuple[list[PromptResult], list[PromptResult]]:
-    """What two drafters draft from every position of the answers in `results`, a result for each prompt.
-
-    Says first how many prompts the question needs.
-    """
-    stage = Stage(replace(job, temperature=0.0))
-    first, second = drafts_of_both(stage, baseline, lambda part: results[part], least)
+    """What two drafters draft from every position of the answers in `results`, a result for each prompt."""
+    first, second = drafts_of_both(Stage(replace(job, temperature=0.0)), baseline, results)
     return first.at_starts, second.at_starts
 
 
-def drafts_of_both(
-    stage: Stage,
-    other: EngineJob,
-    write: Callable[[slice], Sequence[PromptResult]],
-    least: float,
-    on_done: Callable[[float], None] | None = None,
-) -> tuple[Drafts, Drafts]:
-    """What the stage's drafter and another one draft from every position of the answers that `write` gives.
-
-    Says after the first texts how many prompts the question needs.
-    """
-    sides = (
-        (stage.drafter, stage.boundaries),
-        (stage.load(other.folder, other.drafter), other.drafter.aux.boundaries or stage.boundaries),
-    )
-
-    def drafted(part: slice) -> tuple[Drafts, Drafts]:
-        first = FirstPass(stage, {*sides[0][1], *sides[1][1]}, write(part), stage.texts[part])
-        one, two = (first.run(model, boundaries) for model, boundaries in sides)
-        if on_done:
-            on_done(len(first.texts))
-        return one, two
-
-    one, two = drafted(slice(PILOT))
-    if len(stage.texts) <= PILOT:
-        return one, two
-    if (needed := prompts_forecast(one.at_starts, two.at_starts, least)) is not None:
-        notify(
-            f"about {needed} prompts tell whether {least:g} of acceptance is kept, by"
-            f" the deviation between the first {PILOT}; {len(stage.texts)} are given"
-        )
-    more_one, more_two = drafted(slice(PILOT, None))
-    return one.joined(more_one), two.joined(more_two)
+def drafts_of_both(stage: Stage, other: EngineJob, results: Sequence[PromptResult]) -> tuple[Drafts, Drafts]:
+    """What the stage's drafter and another one draft from every position of the answers in `results`."""
+    boundaries = other.drafter.aux.boundaries or stage.boundaries
+    first = FirstPass(stage, {*stage.boundaries, *boundaries}, results)
+    second = first.run(stage.load(other.folder, other.drafter), boundaries)
+    return first.run(stage.drafter, stage.boundaries), second
 
 
 # the least ratio to an older drafter that counts as not worse; the gate of an upgrade has the same
@@ -313,7 +348,6 @@ class DrafterComparison(Struct, frozen=True):
     `max_regression` with its lower bound: no correction for their number is needed, as all of them must. An
     upper bound below it is a failure, and an interval that holds it tells nothing (`judge_ratio`).
     `has_positions`: the ratios are of drafts from every position, and `rounds` is that of draft-and-verify.
-    `forecast` is how many prompts the first ones say that the question needs, over all sets.
     """
 
     source: str
@@ -323,7 +357,6 @@ class DrafterComparison(Struct, frozen=True):
     sets: tuple[SetRatio, ...]
     max_regression: float
     has_positions: bool = False
-    forecast: int | None = None
 
     @property
     def meaning(self) -> str:
@@ -398,22 +431,17 @@ def _drafting_notes(job: EngineJob, run: EngineRun) -> Iterator[str]:
 
 
 def _cover_answers(job: EngineJob, results: Sequence[PromptResult], k: int) -> Coverage | None:
-    """What of the answers a reduced draft vocabulary holds; None for others, or where it is not known."""
     if not (job.drafter.has_reduced_vocabulary and job.draft_tokens):
         return None
     scripts = [""] * len(results)
     with suppress(EaglectlError):  # a target without a tokenizer, whose prompts are token ids
-        from eaglectl.reference.target import load_tokenizer
-
-        tokenizer = load_tokenizer(job.target, trust_remote_code=job.trust_remote_code)
+        tokenizer = tokenizer_of(job.target, job.trust_remote_code)
         scripts = [script_of(tokenizer.decode(result.tokens)) for result in results]
-    texts = [
-        TokenText(result.set, result.tokens, script) for result, script in zip(results, scripts, strict=True)
-    ]
+    pairs = zip(results, scripts, strict=True)
+    texts = [TokenText(result.set, result.tokens, script) for result, script in pairs]
+    record = read_checkpoint(open_folder(str(job.folder))).record
     coverage = measure_coverage(texts, frozenset(job.draft_tokens), k)
-    return coverage and replace(
-        coverage, wider=pruned_from(read_checkpoint(open_folder(str(job.folder))).record)
-    )
+    return coverage and replace(coverage, wider=pruned_from(record))
 
 
 def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Variant], str]) -> SmokeReport:
@@ -421,8 +449,20 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
 
     `repair` gives the command that converts with a reading.
     """
-    notes = (*report.notes, *probed.notes, *_doubtful(probed))
-    report = replace(report, variants=probed.variants, notes=notes, probed=probed)
+    notes = [*report.notes, *probed.notes]
+    for variant in probed.variants:
+        needed = f"give about {variant.prompts_needed}" if variant.prompts_needed else "give more"
+        few = f"{variant.measured.prompts} prompts cannot tell from chance: {needed}"
+        doubt = {
+            ReadingOutcome.SLIGHTLY_BETTER: (
+                f", beyond chance and less than the x{LEAST_GAIN:g} that is named"
+            ),
+            ReadingOutcome.TOO_FEW_PROMPTS: f", which {few}",
+            ReadingOutcome.LATE_POSITIONS_ONLY: " at late positions alone, so that it is not named",
+        }.get(variant.outcome)
+        if doubt:
+            notes.append(f"{variant.name} drafts better by x{variant.ratio.value:.3f}{doubt}")
+    report = replace(report, variants=probed.variants, notes=tuple(notes), probed=probed)
     if (best := probed.best) is None:
         return report
     others = [
@@ -432,27 +472,11 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
     ]
     also = f"; other readings gain too: {', '.join(others)}" if others else ""
     failure = (
-        f"the file drafts better read with {best.name}: acceptance length x{best.ratio.value:.2f}"
-        f" [{best.ratio.low:.2f}, {best.ratio.high:.2f}], p {p_words(best.p_value)} after"
-        f" {len(probed.variants)} readings{also}; if that is what was trained, write it so and measure again:"
-        f" `{repair(best)}`"
+        f"the file drafts better read with {best.name}: acceptance length x{best.ratio.words}, p"
+        f" {p_words(best.p_value)} after {len(probed.variants)} readings{also}; if that is what was trained,"
+        f" write it so and measure again: `{repair(best)}`"
     )
     return replace(report, failures=(*report.failures, failure))
-
-
-def _doubtful(probed: Sensitivity) -> Iterator[str]:
-    """What of the readings is no failure and yet worth knowing."""
-    for variant in probed.variants:
-        gain = f"{variant.name} drafts better by x{variant.ratio.value:.3f}"
-        match variant.outcome:
-            case ReadingOutcome.SLIGHTLY_BETTER:
-                yield f"{gain}, beyond chance and less than the x{LEAST_GAIN:g} that is named"
-            case ReadingOutcome.TOO_FEW_PROMPTS:
-                needed = variant.prompts_needed
-                wanted = f"give about {needed}" if needed else "give more"
-                yield f"{gain}, which {variant.measured.prompts} prompts cannot tell from chance: {wanted}"
-            case ReadingOutcome.LATE_POSITIONS_ONLY:
-                yield f"{gain} at late positions alone, so that it is not named"
 
 
 Pair = tuple[Sequence[PromptResult], Sequence[PromptResult]]
@@ -480,7 +504,6 @@ def compare_drafters(
         tuple(sets),
         max_regression,
         positions is not None,
-        prompts_forecast(*judged, max_regression),
     )
 
 
@@ -538,7 +561,6 @@ def _results_by_set(results: Sequence[PromptResult]) -> Mapping[str, list[Prompt
 
 
 def _by_set(results: Sequence[PromptResult]) -> Mapping[str, list[int]]:
-    """The places of the results of each set."""
     places: dict[str, list[int]] = {}
     for index, result in enumerate(results):
         places.setdefault(result.set, []).append(index)
@@ -608,16 +630,20 @@ def match_server(
     """
     answers = [(result.text.strip(), text.strip()) for result, text in zip(served, texts, strict=True)]
     begin_alike = sum(theirs[:BEGIN] == ours[:BEGIN] for theirs, ours in answers)
-    same = [theirs == ours for theirs, ours in answers]
-    matches = tuple(_match(source, served, results, same) for source, results in files)
+    matches = tuple(
+        _match(source, served, results, [theirs == ours for theirs, ours in answers])
+        for source, results in files
+    )
     count = len(served)
     if 2 * begin_alike < count:
-        words = (
+        ending, nearest, words = (
+            MatchEnding.COULD_NOT_TELL,
+            "",
             f"could not tell: the server answers only {begin_alike} of {count} prompts as the target's files"
-            " do; give the target that it serves"
+            " do; give the target that it serves",
         )
-        return ServerMatch(matches, count, begin_alike, MatchEnding.COULD_NOT_TELL, "", words)
-    ending, nearest, words = _judge(matches, _distances(served, files), count)
+    else:
+        ending, nearest, words = _judge(matches, served, [results for _, results in files])
     return ServerMatch(matches, count, begin_alike, ending, nearest, words)
 
 
@@ -632,8 +658,7 @@ def _match(
     equal = sum((theirs.drafts, theirs.accepted) in _counts(ours) for theirs, ours in pairs)
     lengths, change = (measure(served), measure(results)), ratio(served, results)
     ending, needed = _ending(lengths, len(pairs), equal, change)
-    scale = len(served) / max(len(pairs), 1)
-    total = None if needed is None else math.ceil(needed * scale)
+    total = None if needed is None else math.ceil(needed * len(served) / max(len(pairs), 1))
     return FilesMatch(source, len(pairs), equal, lengths[1].length, change, ending, total)
 
 
@@ -667,40 +692,20 @@ def _ending(
     return MatchEnding.COULD_NOT_TELL, needed
 
 
-def _distances(
-    served: Sequence[PromptResult], files: Sequence[tuple[str, Sequence[PromptResult]]]
-) -> list[list[int]]:
-    """How far the counts of each drafter's files are from the server's, by prompt."""
-    counts = [
-        [(result.drafts, *result.accepted) for result in results]
-        for results in (served, *(results for _, results in files))
-    ]
-    return [
-        [
-            sum(abs(first - second) for first, second in zip(theirs, own, strict=False))
-            for theirs, own in zip(counts[0], ours, strict=True)
-        ]
-        for ours in counts[1:]
-    ]
-
-
 def _judge(
-    matches: Sequence[FilesMatch], distances: Sequence[Sequence[int]], prompts: int
+    matches: Sequence[FilesMatch], served: Sequence[PromptResult], files: Sequence[Sequence[PromptResult]]
 ) -> tuple[MatchEnding, str, str]:
-    """The ending, the source that fits ("" for none), and both in words."""
-    first = matches[0]
+    first, prompts = matches[0], len(served)
     fitting = [place for place, match in enumerate(matches) if match.ending == MatchEnding.YES]
-    if fitting == [0]:
-        return MatchEnding.YES, first.source, f"yes: {first.figures}"
     if len(fitting) > 1:
-        return _nearest(matches, distances, fitting, prompts)
+        distances = {place: _distances(served, files[place]) for place in fitting}
+        return _nearest(matches, distances, prompts)
     if fitting:
         other = matches[fitting[0]]
-        return (
-            MatchEnding.NO,
-            other.source,
-            f"no, it drafts as {other.source}: {other.figures}; {first.figures}",
-        )
+        if other is first:
+            return MatchEnding.YES, first.source, f"yes: {first.figures}"
+        words = f"no, it drafts as {other.source}: {other.figures}; {first.figures}"
+        return MatchEnding.NO, other.source, words
     if first.ending == MatchEnding.NO:
         words = f"no: {first.figures}; its weights are others ({OTHERS}): load {first.source} there again"
         return MatchEnding.NO, "", words
@@ -711,11 +716,16 @@ def _judge(
     return MatchEnding.COULD_NOT_TELL, "", words
 
 
+def _distances(served: Sequence[PromptResult], results: Sequence[PromptResult]) -> list[int]:
+    sides = [[(result.drafts, *result.accepted) for result in side] for side in (served, results)]
+    pairs = zip(*sides, strict=True)
+    return [sum(abs(one - two) for one, two in zip(*counts, strict=False)) for counts in pairs]
+
+
 def _nearest(
-    matches: Sequence[FilesMatch], distances: Sequence[Sequence[int]], fitting: Sequence[int], prompts: int
+    matches: Sequence[FilesMatch], distances: Mapping[int, Sequence[int]], prompts: int
 ) -> tuple[MatchEnding, str, str]:
-    """Of two that fit, the one whose counts are nearer beyond chance."""
-    near, far = sorted(fitting, key=lambda place: sum(distances[place]))[:2]
+    near, far = sorted(distances, key=lambda place: sum(distances[place]))[:2]
     gains = [there - here for here, there in zip(distances[near], distances[far], strict=True)]
     is_shown, needed = judge_gain(gains)
     nearest, other = matches[near], matches[far]

@@ -11,17 +11,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-import eaglectl
 from eaglectl.engines.registry import ENGINES
 from tests.engine.agreement import cases as vllm_cases
-from tests.engine.agreement import judging as vllm_judging
-from tests.engine.agreement import records as vllm_records
-from tests.engine.agreement.bases import BASES, Files, drafter
+from tests.engine.agreement import judging, records
+from tests.engine.agreement.cases import Case
 from tests.engine.sglang import cases as sglang_cases
-from tests.engine.sglang import records as sglang_records
 
 MARKS = {"kv_b_proj": "mla", "q_norm": "qwen3"}  # of the names of a good drafter
 
@@ -30,16 +25,16 @@ MARKS = {"kv_b_proj": "mla", "q_norm": "qwen3"}  # of the names of a good drafte
 class Recorded:
     """The cases of one engine, their records, and the module that runs them."""
 
-    cases: Mapping[str, Any]
-    records: ModuleType
+    cases: Mapping[str, Case]
+    records: Path
     release: str
     runner: str
 
 
 RECORDED = {
-    "vllm": Recorded(vllm_cases.CASES, vllm_records, vllm_records.VLLM, "tests.engine.agreement.runner"),
+    "vllm": Recorded(vllm_cases.CASES, records.RECORDS, records.VLLM, "tests.engine.agreement.runner"),
     "sglang": Recorded(
-        sglang_cases.CASES, sglang_records, sglang_records.SGLANG, "tests.engine.sglang.runner"
+        sglang_cases.CASES, records.SGLANG_RECORDS, records.SGLANG, "tests.engine.sglang.runner"
     ),
 }
 
@@ -53,8 +48,8 @@ def cases_of(engine: str, words: Iterable[str], names: Iterable[str] | None = No
     if unknown:
         raise SystemExit(f"{engine} has no fact {', '.join(sorted(unknown))}; kinds are llama, mla and qwen3")
     with tempfile.TemporaryDirectory() as folder:
-        targets = vllm_judging.targets(Path(folder, "targets"))
-        for name in names or recorded.records.read():
+        targets = judging.targets(Path(folder, "targets"))
+        for name in names or records.read(recorded.records):
             case = recorded.cases[name]
             if kind_of(case) in wanted or (
                 rules and rules & _rules(case, targets, Path(folder), recorded.release)
@@ -62,28 +57,24 @@ def cases_of(engine: str, words: Iterable[str], names: Iterable[str] | None = No
                 yield name
 
 
-def kind_of(case: Any) -> str:
+def kind_of(case: Case) -> str:
     """The kind of drafter that a case changes."""
-    good: Files = case.make() if hasattr(case, "make") else drafter(case.base)
-    names = " ".join(good.tensors)
+    names = " ".join(case.make().tensors)
     return next((kind for mark, kind in MARKS.items() if mark in names), "llama")
 
 
-def _rules(case: Any, targets: Path, parent: Path, release: str) -> set[str]:
+def _rules(case: Case, targets: Path, parent: Path, release: str) -> set[str]:
     """The rules of facts that validate reports of a case."""
     with tempfile.TemporaryDirectory(dir=parent) as folder:
-        place = case.files().write(Path(folder, "drafter"))
-        target = str(targets / (case.kind if hasattr(case, "kind") else BASES[case.base].kind))
-        options = eaglectl.ValidateOptions(target=target, engines=[release], select=["EGL10", "EGL11"])
-        report = eaglectl.validate(str(place), options)
+        report = judging.report(case, release, targets, Path(folder), ["EGL10", "EGL11"])
     return {rule for verdict in report.releases for rule in verdict.rules}
 
 
 def differing(engine: str, answers: Path) -> Iterator[str]:
     """The cases whose answer is not the record's, with both verdicts."""
-    records = RECORDED[engine].records.read()
-    for name, answer in RECORDED[engine].records.read(answers).items():
-        before = records.get(name)
+    known = records.read(RECORDED[engine].records)
+    for name, answer in records.read(answers).items():
+        before = known.get(name)
         if before is None or (before.verdict, before.is_served) != (answer.verdict, answer.is_served):
             yield f"{name}: {before.verdict if before else 'not recorded'} before, {answer.verdict} now"
 
@@ -94,7 +85,7 @@ def main(engine: str, words: list[str], names: Iterable[str] | None = None) -> I
         yield from list(differing(engine, Path(words[0]))) or ["every answer is as recorded"]
         return
     found = list(cases_of(engine, words, names))
-    print(f"{len(found)} of {len(RECORDED[engine].records.read())} cases", file=sys.stderr)
+    print(f"{len(found)} of {len(records.read(RECORDED[engine].records))} cases", file=sys.stderr)
     if found:
         yield f"python -m {RECORDED[engine].runner} ANSWERS.json {shlex.join(found)}"
 

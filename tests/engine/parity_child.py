@@ -1,13 +1,10 @@
-"""Run by test_parity: every case in a fork of its own, vLLM and the reference side by side; one JSON answer a
-case.
-"""
+"""Run by test_parity: every case in a fork, vLLM and the reference side by side; an answer a case."""
 
 import json
 import os
-import signal
 import sys
-import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,85 +18,116 @@ else:
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
 
 import torch
+from msgspec.structs import replace
 from vllm import LLM, SamplingParams
 
+import eaglectl
+from eaglectl.conversion.rewriting import evaluate
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.files.checkpoint import open_source, read_checkpoint
+from eaglectl.formats.format import Answers
+from eaglectl.formats.reader import read_drafter
+from eaglectl.operations.converting import ConvertOptions
 from eaglectl.run.vllm.child import PROPOSERS, llm_arguments, speculative_config, start_engine
+from eaglectl.target import open_target
 from tests.engine import pairs
+from tests.engine.agreement.forks import Death, forked
 from tests.engine.rounds import NEW_TOKENS, K, Rounds, difference, in_reference, prompts
 
 RUNNER = "V2" if os.environ.get("ENGINE_RUNNER") == "V2" else "V1"
 PATIENCE = 120.0 if RUNNER == "V1" else 400.0
 SIDE_BY_SIDE = 2
+# map of MLA -> the fixture it starts from; all written in float32, so that no rounding hides an error
+MAPS = {"scale": "automodel/mla", "query": "vllm/mla"}
 
 
 def main() -> None:
-    """Arguments: the folder with the targets, where answers go too, and the paths of fixtures."""
-    root, waiting, running = Path(sys.argv[1]), sys.argv[2:], dict[int, float]()
-    while waiting or running:
-        while waiting and len(running) < SIDE_BY_SIDE:
-            path = waiting.pop(0)
-            child = os.fork()
-            if child == 0:
-                _answer(root, path)
-            running[child] = time.monotonic() + PATIENCE
-        for child, deadline in list(running.items()):
-            if os.waitpid(child, os.WNOHANG) != (0, 0):
-                del running[child]
-            elif time.monotonic() > deadline:
-                os.kill(child, signal.SIGKILL)
-        time.sleep(0.05)
+    """Arguments: a folder with the targets, an answer's path, and paths of fixtures, or names of MAPS."""
+    root, out, *names = sys.argv[1:]
+    found = forked(Path(root), names, partial(_answer, Path(root)), PATIENCE, SIDE_BY_SIDE)
+    dead = {name: {"error": answer.reason} for name, answer in found.items() if isinstance(answer, Death)}
+    Path(out).write_text(json.dumps(found | dead))
 
 
-def _answer(root: Path, path: str) -> None:
+def _answer(root: Path, name: str) -> dict[str, Any]:
     try:
-        found = run(root, path)
+        return run(root, name)
     except BaseException:
-        found = {"error": traceback.format_exc()}
-    (root / pairs.answer_name(path)).write_text(json.dumps(found))
-    os._exit(0)
+        return {"error": traceback.format_exc()}
 
 
-def run(root: Path, path: str) -> dict[str, Any]:
-    """Both sides on the same prompts, compared step by step."""
-    torch.set_num_threads(1)
-    target, folder = root / ("mla" if pairs.case(path).attention == "MLA" else "llama"), root / path
+def run(root: Path, name: str) -> dict[str, Any]:
+    """Both sides on the same prompts, compared step by step.
+
+    Of a map, vLLM on the converted drafter and the reference on the source.
+    """
+    path = MAPS.get(name, name)
+    target, folder = root / ("mla" if pairs.case(path).attention == "MLA" else "llama"), root / name
     folder.parent.mkdir(exist_ok=True)
-    drafter = pairs.drafter(path, target, folder)
+    if name in MAPS:
+        source, drafter, plain = _source(path, target, root / f"{name}-source", without_rank=name == "query")
+        options = ConvertOptions(
+            dtype="F32", has_query_lora=name == "query", target=str(target), answers=answers(path)
+        )
+        eaglectl.convert(str(source), folder, options)
+    else:
+        drafter, plain = pairs.drafter(path, target, folder), folder
     theirs, their_output = in_vllm(target, folder, prompts(), is_mla=drafter.dims.attention == "MLA")
-    ours, generated = in_reference(target, folder, drafter, prompts())
-    pairs_of_rounds = [
-        pair for one, other in zip(theirs, ours, strict=True) for pair in zip(one, other, strict=False)
-    ]
+    ours, generated = in_reference(target, plain, drafter, prompts())
+    rounds = [pair for one, other in zip(theirs, ours, strict=True) for pair in zip(one, other, strict=False)]
     differences = [
         difference(one, other)
-        for (_, one_logits), (_, other_logits) in pairs_of_rounds
+        for (_, one_logits), (_, other_logits) in rounds
         for one, other in zip(one_logits, other_logits, strict=True)
     ]
     return {
-        "rounds": [len(one) for one in ours],
-        "their_rounds": [len(one) for one in theirs],
+        "rounds": sum(map(len, ours)),
         "difference": max(differences),
-        "is_draft_equal": all(one == other for (one, _), (other, _) in pairs_of_rounds),
+        "is_draft_equal": all(one == other for (one, _), (other, _) in rounds),
         "is_output_equal": their_output == [found.tokens for found in generated],
-        "accepted": [sum(found.accepted[place] for found in generated) for place in range(K)],
+        "accepted": sum(found.accepted[0] for found in generated),
     }
+
+
+def answers(path: str) -> Answers:
+    """What a fixture's file leaves open; its own rope is the one that both sides compute with."""
+    known = pairs.case(path).answered()
+    return replace(known, semantics={**known.semantics, "rope": "stored"})
+
+
+def _source(path: str, target: Path, folder: Path, *, without_rank: bool) -> tuple[Path, Drafter, Path]:
+    """A copy of a fixture whose head says what the target says, and the same for the reference."""
+    source = pairs.case(path).folder
+    tensors, config = pairs.tensors(source), json.loads((source / "config.json").read_text())
+    drafted = torch.arange(len(tensors["lm_head.weight"])) + tensors.get("d2t", torch.tensor(0))
+    tensors["lm_head.weight"] = pairs.hushed(tensors["lm_head.weight"], drafted)
+    if without_rank:
+        at, config["q_lora_rank"] = "layers.0.self_attn.", None
+        lora = [tensors.pop(f"{at}{part}.weight") for part in ("q_b_proj", "q_a_proj", "q_a_layernorm")]
+        dice = torch.Generator().manual_seed(2)
+        query = torch.randn(lora[0].shape[0], lora[1].shape[1], generator=dice) * 0.3
+        tensors[f"{at}q_proj.weight"] = query.bfloat16()
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    pairs.write(tensors, folder)
+    checkpoint = read_checkpoint(open_source(str(folder)))
+    drafter = read_drafter(checkpoint, answers(path), open_target(str(target)))
+    plain = folder.with_name(folder.name.replace("-source", "-plain"))
+    plain.mkdir()
+    floats = {
+        name: torch.from_numpy(evaluate(t, checkpoint).copy()).float()
+        for name, t in drafter.tensors.items()
+        if name not in ("d2t", "t2d")
+    }
+    pairs.write(floats | ({"d2t": tensors["d2t"]} if "d2t" in tensors else {}), plain)
+    return folder, drafter, plain
 
 
 def in_vllm(
     target: Path, folder: Path, prompts: list[list[int]], *, is_mla: bool, **options: Any
 ) -> tuple[list[Rounds], list[tuple[int, ...]]]:
-    """vLLM as smoke starts it, with what its proposer computes and returns recorded; `options` are more of
-    LLM's.
-    """
-    request = {
-        "target": str(target),
-        "drafter": str(folder),
-        "k": K,
-        "seed": 0,
-        "device": "cpu",
-        "is_mla": is_mla,
-        "is_mla_target": is_mla,
-    }
+    """vLLM as smoke starts it, what its proposer computes recorded; `options` are more of LLM's."""
+    request = pairs.request_of(target, folder, K, is_mla=is_mla, needs_tokenizer=True)
     given = {**options, "speculative_config": speculative_config(request)}
     llm = start_engine(request, llm_arguments(request, 128) | given)
     drafter: Any = getattr(runner_of(llm), PROPOSERS[RUNNER])

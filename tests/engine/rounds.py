@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -32,9 +33,7 @@ def prompts() -> list[list[int]]:
 
 
 def difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest difference of finite logits over the largest logit; infinite where other tokens are drafted
-    from.
-    """
+    """The largest difference of finite logits over the largest; infinite where other tokens are drafted."""
     finite = torch.isfinite(one)
     if not torch.equal(finite, torch.isfinite(other)):
         return float("inf")
@@ -42,7 +41,12 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def in_reference(
-    target: Path, folder: Path, drafter: Drafter, prompts: list[list[int]], vocab: int = 256
+    target: Path,
+    folder: Path,
+    drafter: Drafter,
+    prompts: list[list[int]],
+    vocab: int = 256,
+    tokens: int = NEW_TOKENS,
 ) -> tuple[list[Rounds], list[GeneratedSequence]]:
     """The reference in float32, its drafting recorded; `vocab` is the target's number of tokens."""
     boundaries = drafter.aux.boundaries
@@ -55,9 +59,8 @@ def in_reference(
 
     def recorded_compute(state: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
         found = compute(state, head)
-        targets = (
-            torch.arange(len(head)) if model.draft_id_to_target_id is None else model.draft_id_to_target_id
-        )
+        table = model.draft_id_to_target_id
+        targets = torch.arange(len(head)) if table is None else table
         logits.append(torch.full((vocab,), float("-inf")).scatter(0, targets, found[0, 0]))
         return found
 
@@ -67,10 +70,11 @@ def in_reference(
         rounds.append((found[0].tolist(), list(logits)))
         return found
 
-    model.logits, DraftSession.draft = recorded_compute, recorded_propose  # type: ignore[method-assign]
+    model.logits = recorded_compute  # type: ignore[method-assign]
     every, generated = [], []
-    for ids in prompts:
-        rounds.clear()
-        generated += SpeculativeDecoder(loaded, model, DecodingSettings(K, NEW_TOKENS)).run([ids])
-        every.append(list(rounds))
+    with mock.patch.object(DraftSession, "draft", recorded_propose):
+        for ids in prompts:
+            rounds.clear()
+            generated += SpeculativeDecoder(loaded, model, DecodingSettings(K, tokens)).run([ids])
+            every.append(list(rounds))
     return every, generated

@@ -1,17 +1,25 @@
 """A server of an engine in a process of its own, for as long as a test talks to it."""
 
+import json
 import os
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.engine.pairs import end
+from tests.engine.children import end
+
+# of vLLM's server, for a small pair
+SETTINGS = (
+    "--dtype float32 --enforce-eager --max-model-len 128 --max-num-seqs 4 --max-num-batched-tokens 256"
+    f" --kv-cache-memory-bytes {64 << 20} --seed 0"
+).split()
 
 
 @contextmanager
@@ -33,6 +41,17 @@ def running(
         yield f"http://127.0.0.1:{port}"
     finally:
         end(process)
+
+
+def running_vllm(
+    target: Path, drafter: Path, log: Path, patience: float, *more: str
+) -> AbstractContextManager[str]:
+    """The address of a vLLM server that drafts three tokens a round."""
+    speculation = {"method": "eagle3", "model": str(drafter), "num_speculative_tokens": 3}
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(target), *SETTINGS]
+    environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
+    words = (*more, "--speculative-config", json.dumps(speculation))
+    return running([*command, *words], log, patience, environment)
 
 
 def free_port() -> int:

@@ -8,6 +8,7 @@ import pytest
 import eaglectl
 from eaglectl.run.diagnosis import Diagnosis
 from tests.diagnoses import prompts_file
+from tests.engine import pairs
 from tests.tiny import TARGET, in_vllms_layout
 
 
@@ -30,13 +31,8 @@ def test_a_healthy_drafter_is_healthy_in_vllm_too(good: Path, tmp_path: Path) ->
 
 
 def test_a_switch_where_vllm_does_not_look_ends_in_the_engine(good: Path, tmp_path: Path) -> None:
-    drafter = tmp_path / "nested"
-    drafter.mkdir()
-    (drafter / "model.safetensors").write_bytes((good / "model.safetensors").read_bytes())
-    config = json.loads((good / "config.json").read_text())
-    del config["norm_output"]
-    config["eagle_config"] = {**config.get("eagle_config", {}), "norm_output": True}
-    (drafter / "config.json").write_text(json.dumps(config))
+    nested = json.loads((good / "config.json").read_text())["eagle_config"] | {"norm_output": True}
+    drafter = pairs.changed(good, tmp_path / "nested", norm_output=None, eagle_config=nested)
     diagnosis = diagnose(drafter, tmp_path)
     assert (diagnosis.cause, diagnosis.ending) == ("engine-setting", "engine"), diagnosis.words
     assert "norm_output: vLLM uses False, the checkpoint means True" in diagnosis.words

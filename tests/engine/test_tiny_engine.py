@@ -1,6 +1,4 @@
-"""The trained pair in the real vLLM: that it drafts, that the reference measures the same, and that faults
-show.
-"""
+"""The trained pair in the real vLLM: it drafts as the reference measures, and faults show."""
 
 import json
 import shutil
@@ -15,7 +13,8 @@ from eaglectl.errors import EaglectlError
 from eaglectl.operations.converting import ConvertOptions
 from eaglectl.operations.upgrading import UpgradeOptions
 from eaglectl.run.report import SmokeReport
-from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault, in_vllms_layout
+from tests.engine import pairs
+from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault, in_vllms_layout, short_prompts
 
 sys.path.insert(0, str(TINY))
 import heldout
@@ -27,9 +26,7 @@ SHOWN = ("a NaN in fc", "fc of zeros", "aux layers one late", "norm_output off")
 
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prompts out of library modules that the pair was never trained on, as the running interpreter has
-    them.
-    """
+    """Prompts of library modules that the pair was not trained on, as this interpreter has them."""
     path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
     path.write_text("".join(json.dumps(prompt) + "\n" for prompt in heldout.prompts(40, 0, 20, 300)))
     return path
@@ -41,8 +38,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def smoke(drafter: Path, prompts: Path, engine: str = "vllm", **given: Any) -> SmokeReport:
-    options = eaglectl.SmokeOptions(run_in=engine, device="cpu", prompts=prompts, max_tokens=TOKENS, **given)
-    return eaglectl.smoke(str(drafter), str(TARGET), options)
+    target = str(given.pop("target", TARGET))
+    settings = {"max_tokens": TOKENS, "device": "cpu", "prompts": prompts, **given}
+    return eaglectl.smoke(str(drafter), target, eaglectl.SmokeOptions(run_in=engine, **settings))
 
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle3.1"])
@@ -50,36 +48,26 @@ def test_a_trained_drafter_reaches_two_tokens_a_pass_and_the_reference_says_so_t
     name: str, good: dict[str, Path], held_out: Path
 ) -> None:
     served, reference = smoke(good[name], held_out), smoke(good[name], held_out, "reference")
-    assert served.verdict == "pass"
-    assert served.is_lossless
+    assert served.verdict == "pass" and served.is_lossless
     assert served.measured.length.value >= 2.0
-    low, high = served.measured.length.low, served.measured.length.high
-    assert low <= reference.measured.length.value <= high
+    assert served.measured.length.low <= reference.measured.length.value <= served.measured.length.high
     assert [run.tokens for run in served.run.results] == [run.tokens for run in reference.run.results]
 
 
 def test_answers_end_where_those_of_the_reference_end(
     good: dict[str, Path], held_out: Path, tmp_path: Path
 ) -> None:
-    target, prompts = tmp_path / "target", tmp_path / "prompts.jsonl"
-    shutil.copytree(TARGET, target)
+    target, prompts = shutil.copytree(TARGET, tmp_path / "target"), tmp_path / "prompts.jsonl"
     prompts.write_text("".join(held_out.read_text().splitlines(keepends=True)[:4]))
-
-    def run(engine: str, **given: Any) -> SmokeReport:
-        options = eaglectl.SmokeOptions(run_in=engine, device="cpu", prompts=prompts, max_tokens=16, **given)
-        return eaglectl.smoke(str(good["eagle3"]), str(target), options)
-
-    whole = [result.tokens for result in run("reference", ignore_eos=True).run.results]
+    given = {"target": target, "max_tokens": 16}
+    reference = smoke(good["eagle3"], prompts, "reference", ignore_eos=True, **given)
+    whole = [result.tokens for result in reference.run.results]
     (target / "generation_config.json").write_text(json.dumps({"eos_token_id": [whole[0][6]]}))
-    served, reference = run("vllm"), run("reference")
-    assert [result.tokens for result in served.run.results] == [
-        result.tokens for result in reference.run.results
-    ]
-    assert [(result.drafts, result.accepted) for result in served.run.results] == [
-        (result.drafts, result.accepted) for result in reference.run.results
-    ]
+    served, reference = (smoke(good["eagle3"], prompts, engine, **given) for engine in ("vllm", "reference"))
+    assert pairs.counts(served) == pairs.counts(reference)
     assert served.is_lossless and len(served.run.results[0].tokens) <= 7
-    assert [result.tokens for result in run("vllm", ignore_eos=True).run.results] == whole
+    on = smoke(good["eagle3"], prompts, ignore_eos=True, **given)
+    assert [result.tokens for result in on.run.results] == whole
 
 
 @pytest.mark.parametrize(
@@ -102,14 +90,11 @@ def test_the_upgraded_drafter_drafts_in_vllm_as_the_gate_measured(
     options = eaglectl.CalibrateOptions(prompts=TINY / "calibration.jsonl", device="cpu")
     eaglectl.calibrate(str(TINY / "eagle3"), str(TARGET), tmp_path / "stats", options)
     asked = UpgradeOptions(statistics=tmp_path / "stats", has_gate=False, device="cpu")
-    eaglectl.upgrade(
-        str(TINY / "eagle3"), tmp_path / "upgraded", asked, conversion=ConvertOptions(target=str(TARGET))
-    )
-    lines = (TINY / "gate.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "prompts.jsonl").write_text("".join(lines[:40]))
-    served = smoke(tmp_path / "upgraded", tmp_path / "prompts.jsonl")
-    reference = smoke(tmp_path / "upgraded", tmp_path / "prompts.jsonl", "reference")
-    before = smoke(good["eagle3"], tmp_path / "prompts.jsonl", "reference")
+    upgraded, conversion = tmp_path / "upgraded", ConvertOptions(target=str(TARGET))
+    eaglectl.upgrade(str(TINY / "eagle3"), upgraded, asked, conversion=conversion)
+    prompts = short_prompts(tmp_path, 40, "gate.jsonl")
+    served, reference = smoke(upgraded, prompts), smoke(upgraded, prompts, "reference")
+    before = smoke(good["eagle3"], prompts, "reference")
     assert served.run.resolved["fc_norm"] and served.run.resolved["norm_output"]
     assert served.measured.length.low <= reference.measured.length.value <= served.measured.length.high
     assert served.measured.length.value >= 0.95 * before.measured.length.value

@@ -8,8 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.source import FolderSource
+from tests.builders import HIDDEN, call, drafter_folder, floats
+from tests.hub import TOKEN, LoopbackHub, User
+from tests.tiny import TARGET, TINY
 
 # the command waits for ever when it first comes to a function of a module, or a method of the writer's Folder
 PAUSED = """
@@ -63,6 +68,27 @@ def paused(
     finally:
         process.kill()
         process.communicate()
+
+
+def large_drafter(parent: Path) -> Path:
+    """A drafter of two megabytes."""
+    embedding = floats("embedding", 65536, HIDDEN)
+    return drafter_folder(parent, config={"vocab_size": 65536}, tensors={"embed_tokens.weight": embedding})
+
+
+def automodel(parent: Path) -> Path:
+    """The drafter of the trained pair in a layout that no engine reads."""
+    given = ("--for", "automodel", "--target", TARGET, "-o", parent / "automodel")
+    assert call("convert", TINY / "eagle3", *given).code == 0
+    return parent / "automodel"
+
+
+def publish_to(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    """Let processes publish to a Hub on loopback."""
+    hub.users[TOKEN] = User("user", ("org",))
+    home = {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HOME": str(root / "hf")}
+    for key, value in {**home, "HF_HUB_DISABLE_XET": "1"}.items():
+        monkeypatch.setenv(key, value)
 
 
 def names(folder: Path) -> list[str]:

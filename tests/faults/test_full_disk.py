@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import HIDDEN, call, contents, converted_folder, drafter_folder, floats
+from tests.builders import contents, converted_folder, drafter_folder
 from tests.disks import mounted
-from tests.faults.processes import COMMAND, start
-from tests.tiny import TINY
+from tests.faults.processes import COMMAND, automodel, large_drafter, start
+from tests.tiny import PROMPTS, TARGET, TINY
 
 LIMIT = 1 << 20
 # SIGXFSZ is ignored by Python, so that the write fails with EFBIG
@@ -22,11 +22,7 @@ LIMITED = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT},
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A drafter of two megabytes."""
-    embedding = floats("embedding", 65536, HIDDEN)
-    return drafter_folder(
-        tmp_path / "inputs", config={"vocab_size": 65536}, tensors={"embed_tokens.weight": embedding}
-    )
+    return large_drafter(tmp_path / "inputs")
 
 
 @pytest.fixture
@@ -43,8 +39,7 @@ def run(code: str, *arguments: str | Path) -> tuple[int, str]:
     return process.returncode, error
 
 
-@pytest.mark.parametrize("layout", ["vllm", "torchspec"])
-@pytest.mark.parametrize("force", [(), ("--force",)])
+@pytest.mark.parametrize(("layout", "force"), [("vllm", ()), ("torchspec", ("--force",))])
 def test_convert_where_a_file_gets_too_large(
     tmp_path: Path, source: Path, layout: str, force: tuple[str, ...]
 ) -> None:
@@ -58,61 +53,35 @@ def test_convert_where_a_file_gets_too_large(
     assert contents(tmp_path) == before
 
 
-def test_convert_onto_a_full_file_system(source: Path, small_disk: Path) -> None:
-    code, error = run(COMMAND, "convert", source, "-o", small_disk / "out")
-    assert (code, error.count("\n")) == (3, 1)
-    assert "no space left for" in error
-    assert list(small_disk.iterdir()) == []
-
-
-def test_a_report_onto_a_full_file_system(source: Path, small_disk: Path) -> None:
-    old = small_disk / "report.json"
-    old.write_text('{"schema": "eaglectl/validate/1"}')
-    (small_disk / "filler").write_bytes(bytes(LIMIT - 4096))
-    code, error = run(COMMAND, "validate", source, "--output", f"json={old}")
-    assert (code, error.count("\n")) == (3, 1)
-    assert "No space left on device" in error
-    assert sorted(path.name for path in small_disk.iterdir()) == ["filler", "report.json"]
-    assert old.read_text() == '{"schema": "eaglectl/validate/1"}'
-
-
-RUN = "--target TINY/target --device cpu --prompts TINY/prompts.jsonl"
-WRITERS = {
-    "diff --page": "diff SOURCE TINY/eagle3 --page DISK/page.html",
-    "calibrate --states": "calibrate TINY/eagle3 --target TINY/target --device cpu --states TINY/states"
-    " --states-layers 2,4,5 -o DISK/out",
-    "ready": f"ready AUTOMODEL {RUN} --sample 8 --max-tokens 16 -o DISK/out",
-    "convert --to 3.1": f"convert TINY/eagle3 --to 3.1 {RUN} --no-gate -o DISK/out",
+RUN = "--target TARGET --device cpu --prompts PROMPTS"
+# what fills the disk, the command; every other one runs a model
+FULL = LIMIT - 4096
+WRITERS: dict[str, tuple[int, str]] = {
+    "convert": (0, "convert SOURCE -o DISK/out"),
+    "calibrate": (FULL, f"calibrate TINY {RUN} --sample 2 --answer-tokens 4 -o DISK/out"),
+    "validate --output": (FULL, "validate SOURCE --output json=DISK/report.json"),
+    "ready": (FULL, f"ready AUTOMODEL {RUN} --sample 8 --max-tokens 16 -o DISK/out"),
+    "diff --page": (FULL, "diff SOURCE TINY --page DISK/page.html"),
+    "convert --to 3.1": (FULL, f"convert TINY --to 3.1 {RUN} --no-gate -o DISK/out"),
 }
-MODELS = ("calibrate --states", "ready", "convert --to 3.1")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in MODELS else []) for name in WRITERS]
-)
-def test_every_other_writer_onto_a_full_file_system(
+@pytest.mark.fast(3)
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_writer_onto_a_full_file_system(
     tmp_path: Path, source: Path, small_disk: Path, name: str
 ) -> None:
-    target = ("--target", TINY / "target")
-    made = call("convert", TINY / "eagle3", "--for", "automodel", *target, "-o", tmp_path / "automodel")
-    assert made.code == 0, made.err
-    (tmp_path / "elsewhere").mkdir()
-    (small_disk / "filler").write_bytes(bytes(LIMIT - 4096))
-    places = {
-        "TINY": TINY,
-        "SOURCE": source,
-        "AUTOMODEL": tmp_path / "automodel",
-        "DISK": small_disk,
-        "ELSEWHERE": tmp_path / "elsewhere",
-    }
-    words = [
-        str(places[first] / rest if rest else places[first]) if first in places else word
-        for word in WRITERS[name].split()
-        for first, _, rest in [word.partition("/")]
-    ]
+    filled, words = WRITERS[name]
+    (small_disk / "filler").write_bytes(bytes(filled))
+    (small_disk / "report.json").write_text('{"schema": "eaglectl/validate/1"}')
+    places = {"SOURCE": source, "TINY": TINY / "eagle3", "TARGET": TARGET, "PROMPTS": PROMPTS}
+    if "AUTOMODEL" in words:
+        places["AUTOMODEL"] = automodel(tmp_path)
     before = contents(tmp_path)
-    code, error = run(COMMAND, *words)
+    command = [str(places.get(word, word)).replace("DISK", str(small_disk)) for word in words.split()]
+    code, error = run(COMMAND, *command)
     assert code == 3 and "no space left" in error.splitlines()[-1].lower(), error
+    assert "TARGET" in words or error.count("\n") == 1
     assert contents(tmp_path) == before
 
 
@@ -130,7 +99,10 @@ def test_a_report_where_no_file_can_be_written(tmp_path: Path, option: str) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inputs", "report"]
 
 
-@pytest.mark.parametrize("place", ["/proc/out", "/sys/out", "/dev/null/out"])
+@pytest.mark.parametrize(
+    "place",
+    ["/proc/out", *(pytest.param(out, marks=pytest.mark.slow) for out in ("/sys/out", "/dev/null/out"))],
+)
 def test_places_that_nobody_may_write_to(source: Path, place: str) -> None:
     code, error = run(COMMAND, "convert", source, "-o", place)
     assert (code, error.count("\n")) == (3, 1)

@@ -5,14 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.commands.ready.run import KeptRuns
 from tests.builders import call, refusal
 from tests.conftest import FIXTURES
 
-TINY, TARGET = FIXTURES / "tiny/eagle3", FIXTURES / "tiny/target"
-IDS = FIXTURES / "producers/specforge/gqa-ids"
-PICKLES = FIXTURES / "producers/eagle/bin"
-GIVEN = ("--target", FIXTURES / "target")
+TINY = FIXTURES / "tiny/eagle3"
+READY = ("ready", FIXTURES / "producers/specforge/gqa-ids", "--target", FIXTURES / "target")
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +31,7 @@ def no_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("validate", TINY, "--output", "sarif=OUT/a.sarif"),
         ("diff", TINY, TINY),
         ("convert", TINY, "-o", "OUT/converted"),
-        ("ready", IDS, *GIVEN, "-o", "OUT/ready"),
+        (*READY, "-o", "OUT/ready"),
     ],
     ids=lambda words: words[0],
 )
@@ -44,15 +41,8 @@ def test_what_needs_neither_asks_for_neither(words: tuple[object, ...], tmp_path
 
 
 def test_what_needs_a_temporary_folder_says_so_in_a_line() -> None:
-    message = refusal(3, "ready", IDS, *GIVEN)
-    assert message.endswith(
-        "no folder for temporary files can be written to; mount one at /tmp, or set TMPDIR to one"
-    )
-    report = call("validate", PICKLES, "--json").document
+    advice = "no folder for temporary files can be written to; mount one at /tmp, or set TMPDIR to one"
+    assert refusal(3, *READY).endswith(advice)
+    report = call("validate", FIXTURES / "producers/eagle/bin", "--json").document
     looked = [each["reason"] for each in report["could_not_look"]]
     assert any("pickles that cannot be copied: no folder" in reason for reason in looked)
-
-
-def test_without_a_home_no_run_is_kept_and_no_completion_installed() -> None:
-    assert KeptRuns(TARGET).get("a run", TINY, (), lambda: 5, int) == 5
-    assert "this user has no home folder; set HOME" in refusal(3, "--install-completion", "bash")

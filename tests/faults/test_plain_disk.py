@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 
 from eaglectl.errors import UsageError
-from eaglectl.files import writer
 from eaglectl.files.writer import check_apart
 from tests.builders import call, contents
 from tests.disks import mounted, run_or_skip
 from tests.faults.processes import is_checkpoint, is_statistics, names
-from tests.tiny import TARGET, TINY
+from tests.tiny import PROMPTS, TARGET, TINY
 
-STATES = ("--target", TARGET, "--device", "cpu", "--states", TINY / "states", "--states-layers", "2,4,5")
+RUN = ("--target", TARGET, "--device", "cpu", "--prompts", PROMPTS, "--sample", "2", "--answer-tokens", "4")
 
 
 @pytest.fixture
@@ -43,16 +42,13 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 def test_what_is_written_there_is_whole_and_alone(disk: Path) -> None:
     for force in ((), ("--force",)):
-        made = call("convert", TINY / "eagle3", "-o", disk / "out", *force)
-        assert made.code == 0, made
-        made = call("calibrate", TINY / "eagle3", *STATES, "-o", disk / "states", *force)
-        assert made.code == 0, made
+        for words in (("convert", "-o", disk / "out"), ("calibrate", *RUN, "-o", disk / "states")):
+            made = call(words[0], TINY / "eagle3", *words[1:], *force)
+            assert made.code == 0, made
     assert call("convert", disk / "out", "--link", "-o", disk / "linked").code == 0
     assert call("validate", disk / "out", "--page", disk / "page.html").code == 0
-    assert call("ready", disk / "out", "--sample", "1", "--max-tokens", "2", "--target", TARGET).code in (
-        0,
-        3,
-    )
+    short = ("--sample", "1", "--max-tokens", "2", "--target", TARGET)
+    assert call("ready", disk / "out", *short).code in (0, 3)
     assert names(disk) == ["linked", "out", "page.html", "states"]
     is_checkpoint(disk / "linked")
     is_statistics(disk / "states")
@@ -86,23 +82,6 @@ def test_an_output_is_not_its_input_in_capital_letters(disk: Path, out: str) -> 
     assert done.code == 2 and "lie in one another" in done.err
     (disk / "OUT.gguf").rmdir()
     assert contents(disk) == before
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_a_system_without_the_flag_renames_over_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
-) -> None:
-    monkeypatch.setattr(writer, "_rename", lambda *_: False)
-    part, file = tmp_path / "part", tmp_path / "file"
-    part.write_text("new")
-    if is_there:
-        file.write_text("old")
-        with pytest.raises(FileExistsError):
-            writer.rename_new(part, file)
-        assert file.read_text() == "old" and part.exists()
-        return
-    writer.rename_new(part, file)
-    assert names(tmp_path) == ["file"] and file.read_text() == "new"
 
 
 @pytest.mark.parametrize("out", ["Drafter", "Drafter/sub"])

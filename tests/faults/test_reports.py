@@ -20,31 +20,20 @@ def fixed_name(monkeypatch: pytest.MonkeyPatch) -> str:
     return f".report.html.{'0' * 8}.partial"
 
 
-@pytest.mark.parametrize("is_dangling", [True, False])
-def test_a_planted_link_is_not_followed(tmp_path: Path, fixed_name: str, is_dangling: bool) -> None:
-    victim = tmp_path / "victim"
-    if not is_dangling:
-        victim.write_text("kept")
-    (tmp_path / fixed_name).symlink_to(victim)
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
+def test_what_was_planted_is_neither_followed_nor_written_to(
+    tmp_path: Path, fixed_name: str, kind: str
+) -> None:
+    planted, victim = tmp_path / fixed_name, tmp_path / "victim"
+    if kind != "dangling link":
+        (planted if kind == "file" else victim).write_text("kept")
+    if kind != "file":
+        planted.symlink_to(victim)
     write_file(tmp_path / "report.html", "new")
     assert (tmp_path / "report.html").read_text() == "new"
-    assert (tmp_path / fixed_name).is_symlink()
-    assert victim.exists() is not is_dangling
-    assert is_dangling or victim.read_text() == "kept"
-
-
-def test_the_old_name_of_a_part_is_not_followed(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("kept")
-    (tmp_path / f".report.html.{os.getpid()}.part").symlink_to(victim)
-    write_file(tmp_path / "report.html", "new")
-    assert victim.read_text() == "kept"
-
-
-def test_a_planted_file_is_not_written_to(tmp_path: Path, fixed_name: str) -> None:
-    (tmp_path / fixed_name).write_bytes(b"")
-    write_file(tmp_path / "report.html", "new")
-    assert (tmp_path / fixed_name).read_bytes() == b""
+    assert planted.is_symlink() is (kind != "file")
+    assert victim.exists() is (kind == "link")
+    assert kind == "dangling link" or planted.read_text() == "kept"
 
 
 def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
@@ -56,16 +45,16 @@ def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o640
 
 
-def test_the_folder_is_synced_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[list[str]] = []
-    monkeypatch.setattr(scratch, "sync_folder", lambda folder: synced.append(names(folder)))
-    write_file(tmp_path / "report.html", "new")
-    ((partial, file),) = synced
-    assert file == "report.html" and partial.endswith(".partial")
-
-
-@pytest.mark.parametrize("option", ["--output", "--page"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.fast(2)
+@pytest.mark.parametrize(
+    ("option", "number"),
+    [
+        ("--output", signal.SIGTERM),
+        ("--page", signal.SIGTERM),
+        ("--page", signal.SIGKILL),
+        ("--output", signal.SIGKILL),
+    ],
+)
 def test_a_killed_report_leaves_the_old_one_and_the_next_run_removes_its_part(
     tmp_path: Path, option: str, number: signal.Signals
 ) -> None:

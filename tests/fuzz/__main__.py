@@ -1,9 +1,8 @@
 """`make fuzz`: every parser for some time, two at once, and a table of what was found.
 
-  python -m tests.fuzz [--seconds 20 | --minutes N] [--parser header]... [--seed N] [--jobs 2] [--keep] [DIR]
+  python -m tests.fuzz [--seconds 20 | --minutes N] [--parser header]... [--seed N] [--jobs 2] [DIR]
 
-DIR (.fuzz) keeps what atheris learned, and the findings. `--keep` then writes the smallest inputs that
-reach the same code to tests/fuzz/corpus. Exit code 1 where there are findings.
+DIR (.fuzz) keeps what atheris learned, and the findings. Exit code 1 where there are findings.
 """
 
 import argparse
@@ -15,10 +14,9 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from tests.fuzz.parsers import Parser
@@ -28,8 +26,7 @@ ROW = "{:<12} {:>10} {:>8} {:>9}"
 INSTRUMENTED = ("eaglectl", "pickletools", "tomllib", "zipfile")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of a parser; `ended`: how its process ended, where it came to no end of its own."""
 
     name: str
@@ -39,8 +36,7 @@ class Outcome:
     ended: str
 
     @property
-    def count(self) -> int:
-        """Number of findings."""
+    def findings(self) -> int:
         return len(self.places) + bool(self.ended)
 
 
@@ -54,13 +50,6 @@ def instrumentation() -> Iterator[None]:
 
     with redirect_stderr(io.StringIO()), atheris.instrument_imports(include=list(INSTRUMENTED)):
         yield
-
-
-def read_once(parsers: Sequence["Parser"]) -> None:
-    """Read a seed with each parser, for the imports that come with that."""
-    for parser in parsers:
-        with suppress(Exception):
-            parser.read(next(iter(parser.seeds())))
 
 
 def start(parser: "Parser", seconds: float, seed: int, folder: Path) -> int:
@@ -85,12 +74,10 @@ def start(parser: "Parser", seconds: float, seed: int, folder: Path) -> int:
 
 def outcome(name: str, code: int, folder: Path) -> Outcome:
     """What a process that ended with `code` left in its folder."""
-    try:
+    figures = {"inputs": 0, "seconds": 0.0, "places": {}}
+    with suppress(OSError):
         figures = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
-    except OSError:
-        figures = {"inputs": 0, "seconds": 0.0, "places": {}}
-    ended = f"ended with {code}; see {folder / 'log.txt'}" if code else ""
-    return Outcome(name, figures["inputs"], figures["seconds"], figures["places"], ended)
+    return Outcome(name, **figures, ended=f"ended with {code}; see {folder / 'log.txt'}" if code else "")
 
 
 def fuzz(
@@ -106,11 +93,11 @@ def fuzz(
         name = running.pop(process)
         outcomes.append(outcome(name, os.waitstatus_to_exitcode(status), folder / name))
         last = outcomes[-1]
-        print(ROW.format(name, f"{last.inputs:,}", f"{last.seconds:.0f}", last.count), flush=True)
+        print(ROW.format(name, f"{last.inputs:,}", f"{last.seconds:.0f}", last.findings), flush=True)
     return outcomes
 
 
-def options_of(arguments: Sequence[str] | None, names: Sequence[str]) -> argparse.Namespace:
+def options_of(names: Sequence[str]) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="for each parser")
@@ -118,38 +105,31 @@ def options_of(arguments: Sequence[str] | None, names: Sequence[str]) -> argpars
     parser.add_argument("--parser", action="append", choices=sorted(names))
     parser.add_argument("--seed", type=int, default=0, help="of the mutations; 0: another each time")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--keep", action="store_true")
     parser.add_argument("folder", type=Path, nargs="?", default=Path(".fuzz"))
-    return parser.parse_args(arguments)
+    return parser.parse_args()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run, print the table, and return the exit code."""
     with instrumentation():
         from tests.fuzz import parsers
-    options = options_of(arguments, list(parsers.PARSERS))
+    options = options_of(list(parsers.PARSERS))
     seconds = options.seconds if options.minutes is None else 60 * options.minutes
     chosen = [parsers.PARSERS[name] for name in options.parser or parsers.PARSERS]
-    engine = (
-        "atheris, led by coverage" if find_spec("atheris") else "hypothesis: atheris is not installed here"
-    )
-    print(
-        f"{len(chosen)} parsers, {seconds:g} s each, {options.jobs} at once; inputs by {engine}\n", flush=True
-    )
+    has_atheris = find_spec("atheris") is not None
+    engine = "atheris, led by coverage" if has_atheris else "hypothesis: atheris is not installed here"
+    print(f"{len(chosen)} parsers, {seconds:g} s each, {options.jobs} at once; inputs by {engine}\n")
     print(ROW.format("parser", "inputs", "seconds", "findings"), flush=True)
     # files of one input, written anew for each: in memory where the system has that
     memory = SHARED if os.access(SHARED, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="eaglectl-fuzz-", dir=memory) as temporary:
         tempfile.tempdir = temporary
         with instrumentation():
-            read_once(chosen)
+            for parser in chosen:  # a seed, for the imports that come with that
+                with suppress(Exception):
+                    parser.read(next(iter(parser.seeds())))
         outcomes = fuzz(chosen, seconds, options.jobs, options.folder, options.seed)
-        if options.keep:
-            from tests.fuzz.keep import keep
-
-            for parser in chosen:
-                keep(parser, options.folder / parser.name / "corpus")
-    total, count = (sum(getattr(each, key) for each in outcomes) for key in ("inputs", "count"))
+    total, count = (sum(getattr(each, key) for each in outcomes) for key in ("inputs", "findings"))
     print(ROW.format("all", f"{total:,}", "", count))
     for each in outcomes:
         for place, name in each.places.items():

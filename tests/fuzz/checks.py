@@ -59,8 +59,3 @@ def kept_inputs(folder: Path, name: str) -> Iterator[bytes]:
     if file.exists():
         for line in file.read_text(encoding="ascii").splitlines():
             yield json.loads(line).encode("latin-1")
-
-
-def as_line(data: bytes) -> str:
-    """An input as a line of such a file."""
-    return json.dumps(data.decode("latin-1")) + "\n"

@@ -16,16 +16,9 @@ from tests.fuzz.parsers import Parser
 HANGS = 120
 PARTS = re.compile(rb"[A-Za-z_][\w.-]{1,40}|[{}\[\]\":,]+|[0-9a-f]{8,}")
 ODD = (
-    b"null",
-    b"true",
-    b"-0",
-    b"1e999",
-    b"NaN",
-    b"18446744073709551616",
-    b"[[[[[[[[",
-    b"\\ud800",
+    b"null", b"true", b"-0", b"1e999", b"NaN", b"18446744073709551616", b"[[[[[[[[", b"\\ud800",
     b"\xed\xa0\x80",
-)
+)  # fmt: skip
 
 
 class Run:

@@ -4,9 +4,7 @@ The property: a value, or one of the errors that are an answer to the user (exit
 bounds of checks.py. Where a reference exists (safetensors, json, tomllib), never looser than it.
 """
 
-import gzip
 import hashlib
-import io
 import json
 import os
 import tempfile
@@ -24,32 +22,31 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 
 import eaglectl
+from eaglectl.commands.verify.run import verify_files
+from eaglectl.conversion.readings import read_counts
 from eaglectl.conversion.upgrade import read_statistics
-from eaglectl.conversion.vocabulary import read_counts
 from eaglectl.drafter.drafter import Target
-from eaglectl.drafter.vocabulary import as_engines_read, faults
+from eaglectl.drafter.tensors import as_engines_read, faults
 from eaglectl.errors import UnreadableError
-from eaglectl.files.checkpoint import is_untrained, read_checkpoint
+from eaglectl.files.checkpoint import Checkpoint, is_untrained, read_checkpoint
 from eaglectl.files.front_matter import front_matter
 from eaglectl.files.header import header_length, parse_header, parse_json
 from eaglectl.files.hub import read_listing
 from eaglectl.files.hub_requests import HubRequest
 from eaglectl.files.layout import checkpoint_files
 from eaglectl.files.opcodes import PickleError, read_pickle
+from eaglectl.files.pickles import NAMES, TorchFile, UnfitTensorError, read_table, state_views
 from eaglectl.files.source import FolderSource
 from eaglectl.files.target_files import check_kernels, read_tokenizer_config
-from eaglectl.files.torch_file import NAMES, UnfitTensorError, read_table, read_torch_file, state_views
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter, read_target
-from eaglectl.judge.policy_file import read_policy
-from eaglectl.judge.secrets import scan_file
+from eaglectl.judge.rule import read_policy
+from eaglectl.judge.rules.release import scan_file
 from eaglectl.publish.card import CardFacts, make_card, read_smoke
-from eaglectl.publish.verification import verify_folder
-from eaglectl.report.outlines import render_page
+from eaglectl.report.documents import render_page
+from eaglectl.run.job import read_context_length
 from eaglectl.run.prompts import choose_prompts
-from eaglectl.run.server.client import Server, open_server, parse_answer
-from eaglectl.run.server.run import parse_counters
-from eaglectl.run.tokens import read_context_length
+from eaglectl.run.server import Server, open_server, parse_answer, parse_counters
 from tests.builders import (
     DRAFT,
     VOCAB,
@@ -62,7 +59,6 @@ from tests.builders import (
     offsets,
     safetensors_bytes,
 )
-from tools.scan.scanner import scan
 
 FIXTURES = Path(eaglectl.__file__).resolve().parent.parent / "fixtures"
 PRODUCERS = FIXTURES / "producers"
@@ -112,12 +108,7 @@ class MemorySource:
 
 def folder(name: str) -> Path:
     """A folder of this process in the temporary folder, which is the caller's to remove."""
-    return _folder(os.getpid(), name)
-
-
-@cache
-def _folder(process: int, name: str) -> Path:
-    made = Path(tempfile.gettempdir()) / f"eaglectl-fuzz-{process}" / name
+    made = Path(tempfile.gettempdir()) / f"eaglectl-fuzz-{os.getpid()}" / name
     made.mkdir(parents=True, exist_ok=True)
     return made
 
@@ -164,11 +155,6 @@ def read_file_of_tensors(data: bytes) -> object:
     return header
 
 
-def read_header(data: bytes) -> object:
-    """A header before 64 bytes of data."""
-    return read_file_of_tensors(framed(data, bytes(64)))
-
-
 def read_json(data: bytes) -> object:
     value = parse_json("config.json", data)
     if json.loads(data) != value:
@@ -187,15 +173,8 @@ def shards() -> Mapping[str, bytes]:
 
 
 def good_index() -> dict[str, Any]:
-    names = list(drafter_tensors())
-    return {
-        "metadata": {},
-        "weight_map": {name: f"model-{i % 2}.safetensors" for i, name in enumerate(names)},
-    }
-
-
-def read_index(data: bytes) -> object:
-    return read_checkpoint(MemorySource({**shards(), "model.safetensors.index.json": data}))
+    files = {name: f"model-{place % 2}.safetensors" for place, name in enumerate(drafter_tensors())}
+    return {"metadata": {}, "weight_map": files}
 
 
 @cache
@@ -203,20 +182,31 @@ def weights() -> bytes:
     return safetensors_bytes(drafter_tensors())
 
 
+def beside(**files: bytes) -> Checkpoint:
+    """The small drafter with another config (config_json), or with a file beside its own."""
+    good = {"config.json": json.dumps(drafter_config()).encode(), "model.safetensors": weights()}
+    return read_checkpoint(
+        MemorySource({**good, **{name.replace("_json", ".json"): data for name, data in files.items()}})
+    )
+
+
+def on_disk(data: bytes) -> str:
+    """The folder of the small drafter with that config."""
+    written(weights(), "model.safetensors", "drafter")
+    return str(written(data, "config.json", "drafter").parent)
+
+
 def read_config(data: bytes) -> object:
     """A config beside good weights, as a drafter, and as a target's."""
-    source = MemorySource({"config.json": data, "model.safetensors": weights()})
-    checkpoint = read_checkpoint(source)
+    checkpoint = beside(config_json=data)
     target = read_target(checkpoint.config, "org/target")
     return read_drafter(checkpoint, Answers(), target if target.depth else Target(None))
 
 
 def validated(data: bytes) -> object:
     """A config beside good weights, under every rule."""
-    written(data, "config.json", "drafter")
-    written(weights(), "model.safetensors", "drafter")
     options = eaglectl.ValidateOptions(engines=["vllm", "sglang"], headers_only=True)
-    return eaglectl.validate(str(folder("drafter")), options)
+    return eaglectl.validate(on_disk(data), options)
 
 
 SIZES = {
@@ -240,11 +230,7 @@ def configs() -> list[bytes]:
 
 
 def read_quantisation(data: bytes) -> object:
-    config = json.dumps(drafter_config()).encode()
-    source = MemorySource(
-        {"config.json": config, "model.safetensors": weights(), "hf_quant_config.json": data}
-    )
-    return read_drafter(read_checkpoint(source), Answers(), Target(None))
+    return read_drafter(beside(hf_quant_config_json=data), Answers(), Target(None))
 
 
 def read_vocabulary(data: bytes) -> object:
@@ -253,21 +239,16 @@ def read_vocabulary(data: bytes) -> object:
     dtype, data = dtypes[data[0] % len(dtypes)] if data else "I64", data[1:]
     size = {"6": 8, "3": 4, "1": 2}.get(dtype[1:2], 2 if dtype == "BF16" else 1)
     half = len(data) // 2 // size * size
-    tables = [
-        as_engines_read(name, dtype, part)
-        for name, part in (("d2t", data[:half]), ("t2d", data[half : 2 * half]))
-    ]
-    return faults(*tables, DRAFT, VOCAB)
+    d2t, t2d = (
+        as_engines_read("d2t", dtype, data[:half]),
+        as_engines_read("t2d", dtype, data[half : 2 * half]),
+    )
+    return faults(d2t, t2d, DRAFT, VOCAB)
 
 
 def vocabulary_seeds() -> list[bytes]:
-    d2t, t2d = offsets()[2], mask()[2]
-    return [
-        b"\0" + d2t + t2d,
-        b"\5" + t2d + t2d,
-        b"\0" + d2t + d2t,
-        b"\x0a" + np.arange(8, dtype="<f4").tobytes(),
-    ]
+    d2t, t2d, reals = offsets()[2], mask()[2], np.arange(8, dtype="<f4").tobytes()
+    return [b"\0" + d2t + t2d, b"\5" + t2d + t2d, b"\0" + d2t + d2t, b"\x0a" + reals]
 
 
 # pickles
@@ -275,14 +256,14 @@ def vocabulary_seeds() -> list[bytes]:
 
 def read_torch(data: bytes) -> object:
     """A file of torch.save, its value and its storages."""
-    file = read_torch_file(MemorySource({"model.bin": data}), "model.bin")
+    file = TorchFile(MemorySource({"model.bin": data}), "model.bin")
     file.check(views := state_views(file.value))
     return views
 
 
-def tensor_table(data: bytes) -> object:
+def read_data_pickle(data: bytes) -> object:
     """A state dict's data.pkl, and its tensors."""
-    return state_views(read_pickle(data, NAMES, has_references=True).value)
+    return state_views(read_pickle(data, NAMES, has_references=True))
 
 
 def data_pickles() -> list[bytes]:
@@ -320,38 +301,21 @@ SMOKE = {
     "files": {"config.json": "a" * 64},
 }
 STATISTICS = {
-    "schema": "eaglectl/statistics/1",
-    "digests": {"drafter": "a", "target": "b", "prompts": "c"},
-    "boundaries": [2, 4, 5],
-    "rms_norm_eps": 1e-06,
-    "tokens": 100,
-    "rms": [1.0, 2.0, 3.0],
-    "log_ratio_sd": [0.1, 0.2, 0.3],
-    "sigma": 0.5,
-    "sigma_by_set": {"prompts": 0.5},
-    "is_direction": False,
-    "prompts": ["0123456789abcdef"],
-    "matrices": None,
-    "engine": {"name": "transformers"},
-}
+    "schema": "eaglectl/statistics/1", "digests": {"drafter": "a", "target": "b", "prompts": "c"},
+    "boundaries": [2, 4, 5], "rms_norm_eps": 1e-06, "tokens": 100, "rms": [1.0, 2.0, 3.0],
+    "log_ratio_sd": [0.1, 0.2, 0.3], "sigma": 0.5, "sigma_by_set": {"prompts": 0.5}, "is_direction": False,
+    "prompts": ["0123456789abcdef"], "matrices": None, "engine": {"name": "transformers"},
+}  # fmt: skip
 
 
-def verify(**files: bytes) -> object:
-    source = FolderSource(written(b"{}", "config.json", "published").parent)
-    for name in ("eaglectl.json", "SHA256SUMS"):
-        (source.root / name).unlink(missing_ok=True)
-    for name, data in files.items():
-        (source.root / name.replace("_json", ".json")).write_bytes(data)
-    return verify_folder(source, "folder")
+def verify(name: str, data: bytes) -> object:
+    written(b"{}", "config.json", name)
+    return verify_files(FolderSource(written(data, name, name).parent), "folder")
 
 
 def read_record(data: bytes) -> object:
     """eaglectl.json, as a drafter's and as a list of files."""
-    config = json.dumps(drafter_config()).encode()
-    checkpoint = read_checkpoint(
-        MemorySource({"config.json": config, "model.safetensors": weights(), "eaglectl.json": data})
-    )
-    return is_untrained(checkpoint.sidecars["eaglectl.json"]), verify(eaglectl_json=data)
+    return is_untrained(beside(eaglectl_json=data).sidecars["eaglectl.json"]), verify("eaglectl.json", data)
 
 
 RECORD = {
@@ -366,10 +330,7 @@ CARD = "---\ntags: [a, 'b']\nbase_model: org/target\nlicense:\n- mit # x\n---\n#
 
 @cache
 def card_facts() -> CardFacts:
-    source = MemorySource(
-        {"config.json": json.dumps(drafter_config()).encode(), "model.safetensors": weights()}
-    )
-    drafter = read_drafter(read_checkpoint(source), Answers(), Target("org/target"))
+    drafter = read_drafter(beside(), Answers(), Target("org/target"))
     return CardFacts("org/drafter", drafter, 1000, 2000, {"vllm": "0.32.0"}, {}, SMOKE)
 
 
@@ -418,8 +379,7 @@ def read_matrices(data: bytes) -> object:
 
 def matrices() -> list[bytes]:
     gram, cross = np.eye(6, dtype="<f8").tobytes(), np.ones((2, 6), dtype="<f8").tobytes()
-    tensors = {"gram": ("F64", (6, 6), gram), "cross": ("F64", (2, 6), cross)}
-    return [safetensors_bytes(tensors)]
+    return [safetensors_bytes({"gram": ("F64", (6, 6), gram), "cross": ("F64", (2, 6), cross)})]
 
 
 def read_target_files(data: bytes) -> object:
@@ -494,194 +454,31 @@ def secrets() -> list[bytes]:
     return [text.encode(), text.encode("utf-16"), framed(text.encode())]
 
 
-WHEEL = '''"""Docs"""
-_SPECULATIVE = {"Eagle3LlamaForCausalLM": ("llama_eagle3", "Eagle3LlamaForCausalLM")}
-class Model:
-    def load_weights(self, weights):
-        for name, x in weights:
-            if "d2t" in name or name.endswith(".bias"): continue
-            name = f"model.{name}"
-        return loaded
-    def combine_hidden_states(self, h):
-        return self.fc_norm(getattr(self.config, "fc_norm", False))
-def get_eagle3_aux_layers_from_config(c):
-    return getattr(c.hf_config, "eagle_aux_hidden_state_layer_ids", (2, n // 2, n - 3))
-'''
-SGLANG_MODULE = """
-class LlamaForCausalLMEagle3(LlamaForCausalLM):
-    def set_eagle3_layers_to_capture(self, layer_ids=None):
-        if layer_ids is None:
-            self.layers_to_capture = [2, num_layers // 2, num_layers - 3]
-        else:
-            self.layers_to_capture = [val + 1 for val in layer_ids]
-    def load_weights(self, weights):
-        if config.draft_vocab_size is None:
-            raise ValueError
-    def _derive_context_length(self, context_length):
-        eagle_aux_hidden_state_layer_ids = eagle_config["eagle_aux_hidden_state_layer_ids"]
-EntryClass = [LlamaForCausalLMEagle3]
-"""
-MODULES = {
-    "vllm": (
-        "model_executor/models/registry.py",
-        "model_executor/models/llama_eagle3.py",
-        "model_executor/models/interfaces.py",
-        "v1/worker/gpu/spec_decode/eagle/eagle3_utils.py",
-        "config/speculative.py",
-        "transformers_utils/configs/speculators/algos.py",
-    ),
-    "sglang": (
-        "srt/models/llama_eagle3.py",
-        "srt/models/kimi_k25_eagle3.py",
-        "srt/models/llama.py",
-        "srt/configs/model_config.py",
-        "srt/model_executor/model_runner_components/spec_aux_hidden_state.py",
-    ),
-}
-
-
-def scan_module(data: bytes) -> object:
-    """A source file in every place of a package of each engine."""
-    return [_scanned(package, names, data) for package, names in MODULES.items()]
-
-
-def _scanned(package: str, names: tuple[str, ...], data: bytes) -> object:
-    place = folder(f"{package}-package")
-    for name in names:
-        (place / package / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / package / name).write_bytes(data)
-    (place / package / "__init__.py").write_bytes(b"")
-    return scan(place)
-
-
-def scan_wheel(data: bytes) -> object:
-    return scan(written(data, "vllm-0.32.0-py3-none-any.whl"))
-
-
-def wheels() -> list[bytes]:
-    raw = io.BytesIO()
-    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as wheel:
-        wheel.writestr("vllm/__init__.py", "")
-        wheel.writestr("vllm/model_executor/models/registry.py", WHEEL)
-    return [raw.getvalue()]
-
-
-def scan_against(data: bytes) -> object:
-    package = folder("empty") / "vllm"
-    package.mkdir(exist_ok=True)
-    (package / "__init__.py").write_bytes(b"")
-    return scan(folder("empty"), str(written(data, "scan.json")))
-
-
 # of packages that the fuzzer's own environment lacks: `.venv/bin/python -m tests.fuzz --parser states`
 
 
-def read_states(suffix: str) -> Callable[[bytes], object]:
-    """A trainer's file of hidden states."""
+def read_states(data: bytes) -> object:
+    """A file of hidden states that vLLM wrote."""
+    from eaglectl.reference.states import load_states
 
-    def read(data: bytes) -> object:
-        from eaglectl.reference.states import load_tensors
-
-        return load_tensors(written(data, f"states{suffix}", "states"))
-
-    return read
-
-
-def stored_states() -> list[bytes]:
-    import torch
-
-    raw = io.BytesIO()
-    torch.save({"input_ids": torch.arange(8), "aux_hidden_state": torch.ones(1, 8, 6)}, raw)
-    return [raw.getvalue()]
-
-
-def safe_states() -> list[bytes]:
-    tensors = {"token_ids": integers(*range(8)), "hidden_states": floats("states", 8, 4, 2)}
-    return [safetensors_bytes(tensors)]
-
-
-MEASURED = {"length": {"value": 4.0, "low": 1.0, "high": 4.0}, "per_position": [], "drafts": 1, "tokens": 2}
-KEPT = {
-    "source": "out",
-    "run": {
-        "engine": "reference",
-        "version": "torch 2.13.0",
-        "device": "cpu",
-        "dtype": "float32",
-        "proves": "the drafter's maths",
-        "results": [{"set": "one", "drafts": 1, "accepted": [1, 1], "tokens": [78, 347], "rounds": [3]}],
-        "plain": [[78, 347]],
-        "seconds": 0.1,
-        "plain_seconds": 0.1,
-        "resolved": {"boundaries": [2, 4, 5]},
-    },
-    "measured": MEASURED | {"prompts": 1},
-    "by_set": {"one": MEASURED | {"prompts": 1}},
-    "is_lossless": True,
-    "failures": [],
-    "notes": [],
-    "k": 3,
-    "max_tokens": 2,
-    "seed": 0,
-    "prompts_digest": "9ce7",
-    "temperature": 0.0,
-    "gaps": ["too few"],
-}
-
-
-def read_kept(data: bytes) -> object:
-    """A run in `ready`'s cache, as it is and under a right first line."""
-    from eaglectl.commands.ready.run import KeptRuns, _seal
-    from eaglectl.run.report import SmokeReport
-
-    class NotKeptError(LookupError):
-        pass
-
-    def make() -> SmokeReport:
-        raise NotKeptError
-
-    os.environ["XDG_CACHE_HOME"] = str(folder("cache"))
-    place = folder("empty")
-    runs = KeptRuns(place)
-    path = runs.path(place, ())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    read: list[SmokeReport | None] = []
-    for raw in (data, _seal(path, data) + data):
-        path.write_bytes(raw)
-        try:
-            read.append(runs.get("one", place, (), make, SmokeReport, lambda _: False))
-        except NotKeptError:
-            read.append(None)
-    if read[0] is not None:
-        raise LooserError("a file without its first line was taken")
-    return read[1] and read[1].to_json()
+    return load_states(written(data, "states.safetensors", "states"), range(8), 4, 2)
 
 
 def write_pages(data: bytes) -> object:
     """A config beside good weights, on the pages of `inspect` and `validate`."""
-    written(data, "config.json", "drafter")
-    written(weights(), "model.safetensors", "drafter")
-    place = str(folder("drafter"))
+    place = on_disk(data)
     reports = [eaglectl.inspect(place), eaglectl.validate(place, headers_only=True)]
-    return [render_page(report, names=(place,) * (number == 0)) for number, report in enumerate(reports)]
-
-
-@cache
-def target_with_template() -> Path:
-    place = folder("chat")
-    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
-        (place / name).write_bytes((TINY / "target" / name).read_bytes())
-    return place
+    return [render_page(report) for report in reports]
 
 
 def apply_template(data: bytes) -> object:
     """A target's chat template, applied to a prompt."""
-    from eaglectl.run.job import EngineJob
+    from eaglectl.run.job import EngineJob, tokenise
     from eaglectl.run.prompts import Prompt
-    from eaglectl.run.tokens import tokenise
 
-    target = target_with_template()
-    (target / "chat_template.jinja").write_bytes(data)
+    target = written(data, "chat_template.jinja", "chat").parent
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        (target / name).write_bytes((TINY / "target" / name).read_bytes())
     prompt = Prompt("one", messages=({"role": "user", "content": "two"},))
     return tokenise(EngineJob(target, card_facts().drafter, target, (prompt,)))
 
@@ -695,61 +492,52 @@ TEMPLATE = (
 def with_packages() -> Iterable[Parser]:
     """The parsers whose packages are installed."""
     if find_spec("torch"):
-        yield Parser("states", read_states(".ckpt"), stored_states)
-        yield Parser("states-gzip", read_states(".ckpt.gz"), lambda: [gzip.compress(stored_states()[0])])
-        yield Parser("states-safe", read_states(".safetensors"), safe_states)
+        tensors = {"token_ids": integers(*range(8)), "hidden_states": floats("states", 8, 4, 2)}
+        yield Parser("states", read_states, lambda: [safetensors_bytes(tensors)])
     if find_spec("torch") and find_spec("transformers"):
         yield Parser("template", apply_template, texts(TEMPLATE, "{{ messages[0]['content'] }}"))
 
 
+NOT_TENSORS = (PickleError, UnfitTensorError)
+TORCH_FILES = [f"automodel/sidecar/{name}.pt" for name in ("eagle_meta", "speculative_token_map")]
+TORCH_FILES.append("specforge/training-state/vocab_mapping.pt")
+QUANTISATION = {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+PROMPTS = (
+    '{"prompt": "one", "set": "a", "chat": true}\nplain text\n',
+    '{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}], "tools": [{}]}',
+)
+COUNTS = ('{"1": 2, "3": 4}', "[1, 2, 3]", "1 2\n3,4\n")
 PARSERS: Mapping[str, Parser] = {
     parser.name: parser
     for parser in (
-        Parser("header", read_header, documents(small_header(), small_header(__metadata__={}))),
+        Parser(
+            "header",
+            lambda data: read_file_of_tensors(framed(data, bytes(64))),
+            documents(small_header(), small_header(__metadata__={})),
+        ),
         Parser(
             "safetensors", read_file_of_tensors, lambda: [safetensors_bytes({"d2t": offsets()}, {"a": "b"})]
         ),
         Parser("json", read_json, documents({"a": [1, -0.5, "é", None, {"b": True}], "c": "\ud83d\ude00"})),
-        Parser("index", read_index, documents(good_index())),
+        Parser(
+            "index",
+            lambda data: read_checkpoint(MemorySource({**shards(), "model.safetensors.index.json": data})),
+            documents(good_index()),
+        ),
         Parser("config", read_config, configs),
         Parser("validate", validated, configs),
         Parser("page", write_pages, configs),
-        Parser("kept", read_kept, documents(KEPT)),
-        Parser(
-            "quantisation",
-            read_quantisation,
-            documents({"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}),
-        ),
+        Parser("quantisation", read_quantisation, documents({"quantization": QUANTISATION})),
         Parser("vocabulary", read_vocabulary, vocabulary_seeds),
-        Parser(
-            "torch",
-            read_torch,
-            files(
-                "automodel/sidecar/eagle_meta.pt",
-                "specforge/training-state/vocab_mapping.pt",
-                "automodel/sidecar/speculative_token_map.pt",
-            ),
-            (PickleError, UnfitTensorError),
-        ),
-        Parser("pickle", tensor_table, data_pickles, (PickleError, UnfitTensorError)),
+        Parser("torch", read_torch, files(*TORCH_FILES), NOT_TENSORS),
+        Parser("pickle", read_data_pickle, data_pickles, NOT_TENSORS),
         Parser("metadata", read_metadata, files("torchspec/dcp/model/.metadata")),
         Parser("record", read_record, documents(RECORD)),
-        Parser("sums", lambda data: verify(SHA256SUMS=data), texts(SUMS)),
+        Parser("sums", lambda data: verify("SHA256SUMS", data), texts(SUMS)),
         Parser("card", read_card, texts(CARD, "# Name\n", "---\r\ntags:\r\n- a\r\n---\r\n")),
         Parser("policy", read_toml, texts(POLICY)),
-        Parser(
-            "prompts",
-            lambda data: choose_prompts(written(data, "prompts.jsonl")),
-            texts(
-                '{"prompt": "one", "set": "a", "chat": true}\nplain text\n',
-                '{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}], "tools": [{}]}',
-            ),
-        ),
-        Parser(
-            "counts",
-            lambda data: read_counts(written(data, "counts"), VOCAB),
-            texts('{"1": 2, "3": 4}', "[1, 2, 3]", "1 2\n3,4\n"),
-        ),
+        Parser("prompts", lambda data: choose_prompts(written(data, "prompts.jsonl")), texts(*PROMPTS)),
+        Parser("counts", lambda data: read_counts(written(data, "counts"), VOCAB), texts(*COUNTS)),
         Parser(
             "statistics",
             lambda data: read_statistics(written(data, "statistics.json").parent),
@@ -764,13 +552,6 @@ PARSERS: Mapping[str, Parser] = {
         Parser("answers", read_answers, answers),
         Parser("metrics", lambda data: parse_counters(server(), data), texts(METRICS)),
         Parser("secrets", read_secrets, secrets),
-        Parser("module", scan_module, texts(WHEEL, SGLANG_MODULE)),
-        Parser("wheel", scan_wheel, wheels),
-        Parser(
-            "scan",
-            scan_against,
-            documents({"release": "0.32.0", "runners": ["V1"], "classes": {"llama": {"reads": ["fc_norm"]}}}),
-        ),
         *with_packages(),
     )
 }

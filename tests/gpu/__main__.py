@@ -117,16 +117,11 @@ def last_line(log: Path) -> str:
 def row_of(part: Part, result: Mapping[str, Any]) -> dict[str, Any]:
     """A row of a test's result: its sentence is the test's name."""
     figures = {name: value for name, value in result["figures"].items() if name not in ("device", "torch")}
-    name = result["test"].rpartition("::")[2].removeprefix("test_").replace("_", " ")
-    return {
-        "part": part.name,
-        "engine": part.engine,
-        "what": name,
-        "command": result["command"] or f"pytest {result['test'].rpartition('[')[0] or result['test']}",
-        "result": result["result"],
-        "reason": result["reason"],
+    test = result["test"]
+    return own_row(part, result["result"], result["reason"], result["seconds"]) | {
+        "what": test.rpartition("::")[2].removeprefix("test_").replace("_", " "),
+        "command": result["command"] or f"pytest {test.rpartition('[')[0] or test}",
         "figures": figures,
-        "seconds": result["seconds"],
     }
 
 

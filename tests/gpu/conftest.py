@@ -1,14 +1,18 @@
 """Tests on a GPU, by `make test-gpu`; EAGLECTL_DEVICE=cpu runs the same code where there is none."""
 
 import importlib.util
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.builders import changed
 from tests.gpu.results import FIGURES, pytest_runtest_logreport
 from tests.real.conftest import real_target
+from tests.tiny import TARGET, TINY
 
 __all__ = ["pytest_runtest_logreport", "real_target"]
 
@@ -19,6 +23,16 @@ def installed(engine: str) -> None:
     """Skip the test where this Python has no such engine."""
     if importlib.util.find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed for this Python")
+
+
+def restated(folder: Path, **config: Any) -> Path:
+    """The tiny drafter in vLLM's layout with these keys of its config, and no record of what they were."""
+    import eaglectl
+
+    eaglectl.convert(str(TINY / "eagle3"), folder, target=str(TARGET))
+    (folder / "eaglectl.json").unlink()
+    (folder / "config.json").write_text(json.dumps(changed(folder, **config)))
+    return folder
 
 
 @pytest.fixture

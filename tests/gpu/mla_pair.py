@@ -7,12 +7,14 @@ tokens accepted, and at half as much again as this attention next to none.
 """
 
 import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
+
+from eaglectl.drafter.tensors import Dimensions, expected_shape
 
 WIDTH, INNER, VOCAB, LAYERS, HEADS = 256, 512, 512, 6, 16
 QUERY_RANK, RANK, NOPE, ROPE, VALUE = 96, 512, 128, 64, 128
@@ -21,23 +23,38 @@ END = VOCAB - 1
 PROMPTS, PROMPT = 24, 12
 # before 0.28.0 vLLM starts no MLA drafter without it
 YARN = {
-    "rope_type": "yarn",
-    "factor": 4.0,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
-    "original_max_position_embeddings": 512,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-}
+    "rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 512, "beta_fast": 32.0, "beta_slow": 1.0,
+}  # fmt: skip
 ATTENTION = {
-    "q_lora_rank": QUERY_RANK,
-    "kv_lora_rank": RANK,
-    "qk_nope_head_dim": NOPE,
-    "qk_rope_head_dim": ROPE,
-    "v_head_dim": VALUE,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": HEADS,
+    "q_lora_rank": QUERY_RANK, "kv_lora_rank": RANK, "qk_nope_head_dim": NOPE, "qk_rope_head_dim": ROPE,
+    "v_head_dim": VALUE, "num_attention_heads": HEADS, "num_key_value_heads": HEADS,
+}  # fmt: skip
+SHARED = {
+    **ATTENTION,
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 2048,
+    "rope_theta": 50_000.0,
+    "rope_scaling": YARN,
+    "bos_token_id": 0,
+    "eos_token_id": END,
+    "tie_word_embeddings": False,
 }
+PARTS = (
+    "q_a_proj",
+    "q_a_layernorm",
+    "q_b_proj",
+    "kv_a_proj_with_mqa",
+    "kv_a_layernorm",
+    "kv_b_proj",
+    "o_proj",
+)
+LAYER = (
+    *("hidden_norm", "input_layernorm", "post_attention_layernorm"),
+    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+)
 # how large the drafter's attention is beside what it is added to
 WEIGHT = 0.08
 
@@ -65,9 +82,7 @@ def _write_target(folder: Path, words: torch.Tensor, behind: torch.Tensor) -> No
     from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
     config = DeepseekV3Config(
-        **ATTENTION,
-        hidden_size=WIDTH,
-        intermediate_size=INNER,
+        **SHARED | {"rope_scaling": dict(YARN)},  # to which transformers adds the base
         moe_intermediate_size=64,
         num_hidden_layers=LAYERS,
         first_k_dense_replace=LAYERS,
@@ -76,14 +91,7 @@ def _write_target(folder: Path, words: torch.Tensor, behind: torch.Tensor) -> No
         n_shared_experts=1,
         n_group=1,
         topk_group=1,
-        vocab_size=VOCAB,
-        max_position_embeddings=2048,
-        rope_theta=50_000.0,
-        rope_scaling=dict(YARN),
-        bos_token_id=0,
-        eos_token_id=END,
         pad_token_id=END,
-        tie_word_embeddings=False,
         initializer_range=0.02,
     )
     torch.manual_seed(0)
@@ -94,69 +102,45 @@ def _write_target(folder: Path, words: torch.Tensor, behind: torch.Tensor) -> No
     model.bfloat16().save_pretrained(folder)
 
 
-def _tensors(
-    words: torch.Tensor, said: torch.Tensor, generator: torch.Generator
-) -> Mapping[str, torch.Tensor]:
+def _tensors(words: torch.Tensor, said: torch.Tensor, generator: torch.Generator) -> dict[str, torch.Tensor]:
     """The drafter's tensors; `said` is the token that it says for each token of the target's position."""
-    shapes = {
-        "mlp.gate_proj": (INNER, WIDTH),
-        "mlp.up_proj": (INNER, WIDTH),
-        "mlp.down_proj": (WIDTH, INNER),
-        "self_attn.q_a_proj": (QUERY_RANK, 2 * WIDTH),
-        "self_attn.q_b_proj": (HEADS * (NOPE + ROPE), QUERY_RANK),
-        "self_attn.kv_a_proj_with_mqa": (RANK + ROPE, 2 * WIDTH),
-        "self_attn.kv_b_proj": (HEADS * (NOPE + VALUE), RANK),
-        "self_attn.o_proj": (WIDTH, HEADS * VALUE),
-    }
-    norms = {
-        "hidden_norm": WIDTH,
-        "input_layernorm": WIDTH,
-        "post_attention_layernorm": WIDTH,
-        "self_attn.q_a_layernorm": QUERY_RANK,
-        "self_attn.kv_a_layernorm": RANK,
-    }
-    head = torch.empty_like(words)
-    head[said] = words
-    tensors = {
-        "embed_tokens.weight": words.clone(),
-        "fc.weight": torch.cat([torch.eye(WIDTH) / len(BOUNDARIES)] * len(BOUNDARIES), 1),
-        "norm.weight": torch.ones(WIDTH),
-        "lm_head.weight": head,
-    }
-    for name, shape in shapes.items():
-        tensors[f"layers.0.{name}.weight"] = torch.randn(shape, generator=generator) * WEIGHT
-    for name, size in norms.items():
-        tensors[f"layers.0.{name}.weight"] = torch.ones(size)
+    ranks = (QUERY_RANK, RANK, NOPE, ROPE, VALUE)
+    dims = Dimensions(WIDTH, WIDTH, len(BOUNDARIES), VOCAB, VOCAB, INNER, 1, HEADS, 0, 0, *ranks)
+    tensors = random_weights(dims, PARTS, WEIGHT, generator=generator)
+    tensors["embed_tokens.weight"] = words.clone()
+    tensors["fc.weight"] = torch.cat([torch.eye(WIDTH) / len(BOUNDARIES)] * len(BOUNDARIES), 1)
+    tensors["lm_head.weight"][said] = words
     return tensors
+
+
+def random_weights(
+    dims: Dimensions, attention: Iterable[str], size: float, **options: Any
+) -> dict[str, torch.Tensor]:
+    """A drafter of one layer: normal numbers of this size, norms of ones; `options` are torch.randn's."""
+    parts = (*LAYER, *(f"self_attn.{part}" for part in attention))
+    weights = {}
+    for name in ("fc", "norm", "lm_head", *(f"layers.0.{part}" for part in parts)):
+        shape = expected_shape(f"{name}.weight", dims)
+        assert shape is not None, name
+        numbers = torch.randn(shape, **options)
+        weights[f"{name}.weight"] = numbers * size if len(shape) > 1 else torch.ones_like(numbers)
+    return weights
 
 
 def _drafter_config() -> dict[str, object]:
     """A config in vLLM's layout."""
     switches = ("norm_before_residual", "norm_before_fc", "norm_output", "fc_norm", "attention_bias")
     return {
-        **ATTENTION,
+        **SHARED,
         **dict.fromkeys(switches, False),
         "architectures": ["Eagle3DeepseekV2ForCausalLM"],
         "model_type": "deepseek_v2",
-        "hidden_size": WIDTH,
         "target_hidden_size": WIDTH,
-        "intermediate_size": INNER,
         "num_hidden_layers": 1,
-        "vocab_size": VOCAB,
         "draft_vocab_size": VOCAB,
         "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 2048,
         "hidden_act": "silu",
-        "rope_theta": 50_000.0,
-        "rope_scaling": YARN,
         "num_aux_hidden_states": len(BOUNDARIES),
         "eagle_aux_hidden_state_layer_ids": list(BOUNDARIES),
-        "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
-        "bos_token_id": 0,
-        "eos_token_id": END,
     }
-
-
-if __name__ == "__main__":
-    print(*write_pair(Path(sys.argv[1])), sep="\n")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import eaglectl
 from tests.builders import call
+from tests.gpu.conftest import restated
 from tests.tiny import PROMPTS, TARGET, TINY
 
 EAGLE3 = TINY / "eagle3"
@@ -32,11 +32,7 @@ def test_smoke_with_the_probe_passes_a_good_drafter(device: str) -> None:
 
 
 def test_a_wrong_switch_is_seen_by_the_probe(device: str, tmp_path: Path) -> None:
-    out = tmp_path / "wrong"
-    eaglectl.convert(str(EAGLE3), out, target=str(TARGET))
-    config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps({**config, "norm_output": True}))
-    (out / "eaglectl.json").unlink()  # which has what the switch was
+    out = restated(tmp_path / "wrong", norm_output=True)
     done = call("smoke", out, *RUN, "--run-in", "reference", "--probe", "sensitivity", "--device", device)
     assert done.code == 1 and "norm_output" in done.out
 
@@ -53,4 +49,4 @@ def test_ready_measures_and_prints_the_command(device: str, tmp_path: Path) -> N
     run = (*RUN, "--max-tokens", "16", "--device", device, "-o", tmp_path / "out")
     done = call("ready", EAGLE3, *run)
     assert done.code == 0, done.err
-    assert done.out.splitlines()[0].startswith("ready  ")
+    assert done.out.splitlines()[0].startswith("pass: ready: ")

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-import eaglectl
 from tests.conftest import FIXTURES
 from tests.gpu import mla_pair
-from tests.gpu.conftest import installed
+from tests.gpu.conftest import installed, restated
 from tests.gpu.results import COMMAND
+from tests.processes import marked
 from tests.real.conftest import REAL
 from tests.tiny import PROMPTS, TARGET, TINY
 
@@ -41,16 +41,12 @@ def typed(device: str, record_property: Callable[[str, object], None]) -> Typed:
         record_property(COMMAND, " ".join(["eaglectl", *map(shortened, line)]))
         command = [sys.executable, "-m", "eaglectl", *line, "--device", device, "--json"]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, f"exit {ended.returncode}: {one_line(ended.stdout or ended.stderr)}"
+        reason = " ".join((ended.stdout or ended.stderr).split())  # one line, for the table
+        assert ended.returncode == 0, f"exit {ended.returncode}: {reason[-2000:]}"
         document: Mapping[str, Any] = json.loads(ended.stdout)
         return document
 
     return run
-
-
-def one_line(text: str) -> str:
-    """A text without line breaks, as a reason in the table."""
-    return " ".join(text.split())[-2000:]
 
 
 def shortened(word: str) -> str:
@@ -84,12 +80,6 @@ def part_of_card() -> float:
     return float(min(0.9, SHARE_BYTES / torch.cuda.mem_get_info()[1]))
 
 
-def length_in_reference(typed: Typed, drafter: Path, *run: object) -> tuple[float, float]:
-    """The interval of the acceptance length in the reference."""
-    low, high = typed("smoke", drafter, *run, "--run-in", "reference")["interval"]
-    return low, high
-
-
 def check_drafting(
     typed: Typed,
     figures: Callable[..., None],
@@ -99,7 +89,7 @@ def check_drafting(
 ) -> Mapping[str, Any]:
     """Smoke a drafter in the engine: it passes, as long as in the reference; the document."""
     document = typed("smoke", drafter, *run, *options, "--timeout", TIMEOUT)
-    low, high = length_in_reference(typed, drafter, *run)
+    low, high = typed("smoke", drafter, *run, "--run-in", "reference")["interval"]
     length = document["acceptance_length"]
     resolved = document["engine"]["resolved"]
     figures(
@@ -132,8 +122,9 @@ def test_smoke_load_only_finds_every_parameter_filled(
 def test_ready_converts_a_drafter_whose_layers_are_stored_otherwise(
     typed: Typed, shared_vllm: tuple[str, ...], figures: Callable[..., None], tmp_path: Path
 ) -> None:
-    stored = outputs_at_top_level(tmp_path / "stored")
-    run = (*TINY_RUN, "--aux-convention", "output", "--no-reuse", "-o", tmp_path / "out")
+    # SGLang's ids where every runner of vLLM takes boundaries
+    stored = restated(tmp_path / "stored", eagle_config=None, eagle_aux_hidden_state_layer_ids=[1, 3, 4])
+    run = (*TINY_RUN, "--aux-convention", "output", "-o", tmp_path / "out")
     document = typed("ready", stored, *run, *shared_vllm, "--timeout", TIMEOUT)
     (state,) = document["engines"]
     lengths = {part: state[part]["acceptance"]["acceptance_length"] for part in ("stored", "converted")}
@@ -142,17 +133,6 @@ def test_ready_converts_a_drafter_whose_layers_are_stored_otherwise(
     assert (state["stored"]["outcome"], state["converted"]["outcome"]) == ("differs", "as trained")
     assert lengths["converted"] > lengths["stored"]
     assert (tmp_path / "out/model.safetensors").exists()
-
-
-def outputs_at_top_level(folder: Path) -> Path:
-    """A drafter with SGLang's ids where every runner of vLLM takes boundaries."""
-    eaglectl.convert(str(EAGLE3), folder, target=str(TARGET))
-    (folder / "eaglectl.json").unlink()  # which has what the ids were
-    config = json.loads((folder / "config.json").read_text())
-    nested = config.pop("eagle_config")["eagle_aux_hidden_state_layer_ids"]
-    config["eagle_aux_hidden_state_layer_ids"] = nested
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 def test_smoke_runs_an_mla_drafter_of_real_kernel_sizes(
@@ -205,7 +185,7 @@ def test_smoke_that_is_ended_leaves_no_process_of_the_engine(
     process.terminate()
     begin = time.monotonic()
     _, errors = process.communicate(timeout=60)
-    left = processes_with(mark)
+    left = marked(mark)
     figures(seconds_to_end=round(time.monotonic() - begin, 1), processes=len(loaded), left=len(left))
     assert loaded and process.returncode == 143, errors
     assert left == []
@@ -215,7 +195,7 @@ def engine_processes(parent: int, mark: str) -> list[int]:
     """Processes beside `parent` that have torch loaded, and on a GPU its driver's files open."""
     wanted = ("libtorch",) if not Path("/dev/nvidiactl").exists() else ("libtorch", "/dev/nvidia")
     found = []
-    for number in processes_with(mark):
+    for number in marked(mark):
         with contextlib.suppress(OSError):
             maps = Path(f"/proc/{number}/maps").read_text()
             if number != parent and all(word in maps for word in wanted):
@@ -223,34 +203,23 @@ def engine_processes(parent: int, mark: str) -> list[int]:
     return found
 
 
-def processes_with(mark: str) -> list[int]:
-    """Processes that were started with this text in their environment and have not ended."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark.encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-    return found
-
-
 def test_smoke_speed_measures_at_each_concurrency(
     typed: Typed, vllm: tuple[str, ...], figures: Callable[..., None]
 ) -> None:
     run = ("--target", TARGET, "--prompts", PROMPTS, "--sample", 16, "--max-tokens", 64)
-    document = typed("smoke", EAGLE3, *run, *vllm, "--speed", "1,4,16", "--timeout", TIMEOUT)
-    record_speed(figures, document)
+    check_speed(typed, figures, EAGLE3, *run, *vllm)
 
 
 def test_smoke_speed_of_the_real_pair(
     typed: Typed, vllm: tuple[str, ...], figures: Callable[..., None], real_target: Path
 ) -> None:
     run = ("--target", real_target, "--prompts", REAL / "test.jsonl", "--max-tokens", 128)
-    words = ("smoke", REAL / "specforge", *run, *vllm, "--speed", "1,4,16", "--timeout", TIMEOUT)
-    record_speed(figures, typed(*words))
+    check_speed(typed, figures, REAL / "specforge", *run, *vllm)
 
 
-def record_speed(figures: Callable[..., None], document: Mapping[str, Any]) -> None:
+def check_speed(typed: Typed, figures: Callable[..., None], drafter: Path, *run: object) -> None:
     """Record tokens a second of all requests at each concurrency, with the drafter and without."""
+    document = typed("smoke", drafter, *run, "--speed", "1,4,16", "--timeout", TIMEOUT)
     speed = document["speed"]
     rates = {
         f"tokens/s at {row['concurrency']}": " for ".join(

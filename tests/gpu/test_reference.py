@@ -5,8 +5,8 @@ the CPU's two largest logits are nearer than TIE of the largest. In 16 bits the 
 must be within the interval of the CPU's, over texts.
 """
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,30 +33,16 @@ class Drafts(NamedTuple):
     accepted: list[float]
 
 
-def chat_text(tokenizer: Any, messages: Any) -> Any:
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-
-
-def prompts_of(target: Path, file: Path, count: int) -> list[list[int]]:
-    from eaglectl.reference.target import load_tokenizer
-
-    tokenizer = load_tokenizer(target)
-    texts = []
-    for line in file.read_text().splitlines()[:count]:
-        entry = json.loads(line)
-        is_chat = "messages" in entry
-        text = chat_text(tokenizer, entry["messages"]) if is_chat else entry["prompt"].strip()[:160]
-        texts.append(tokenizer(text, add_special_tokens=False).input_ids)
-    return texts
-
-
 @cache
 def written(target: Path, file: Path, count: int) -> tuple[list[list[int]], list[list[int]]]:
     """Prompts, and what the target writes after each on the CPU."""
     from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder
-    from eaglectl.reference.target import load_target
+    from eaglectl.reference.target import load_target, load_tokenizer
+    from eaglectl.run.job import token_ids
+    from eaglectl.run.prompts import read_prompts
 
-    prompts = prompts_of(target, file, count)
+    tokenizer, read = load_tokenizer(target), read_prompts(file)[:count]
+    prompts = [token_ids(tokenizer, replace(prompt, text=prompt.text.strip()[:160])) for prompt in read]
     decoder = SpeculativeDecoder(
         load_target(target, (0,), dtype="float32", device="cpu"), None, DecodingSettings(max_tokens=ANSWER)
     )
@@ -153,11 +139,3 @@ def test_the_real_pair_drafts_as_on_the_cpu(
 ) -> None:
     drafter = converted(REAL / name, REAL / "target")
     compare(drafter, real_target, REAL / "test.jsonl", 12, device, figures)
-
-
-def test_a_difference_beyond_a_tie_is_counted() -> None:
-    torch = pytest.importorskip("torch")
-    tokens, is_start = torch.tensor([[[1, 2], [3, 4]]]), torch.tensor([[True, False]])
-    cpu = Drafts(tokens, torch.tensor([[[1.0, 1e-6], [1.0, 1.0]]]), is_start, [])
-    assert differing(cpu, cpu) == (2, 0, 0)
-    assert differing(cpu, Drafts(tokens + 1, cpu.margins, is_start, [])) == (2, 2, 1)

@@ -10,21 +10,17 @@ from typing import Any
 import pytest
 
 LARGE = {
-    "width": 4096,
-    "inner": 14336,
-    "layers": 32,
-    "heads": 32,
-    "kv_heads": 8,
-    "vocab": 128_256,
+    "width": 4096, "inner": 14336, "layers": 32, "heads": 32, "kv_heads": 8, "vocab": 128_256,
     "draft": 32_000,
-}
+}  # fmt: skip
 SMALL = {"width": 256, "inner": 512, "layers": 4, "heads": 4, "kv_heads": 2, "vocab": 4096, "draft": 1024}
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 HEAD, K, BATCH, LENGTH, NEW = 128, 3, 8, 512, 32
 
 
 def make_target(sizes: dict[str, int], device: str, dtype: Any) -> Any:
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, LlamaConfig
 
     config = LlamaConfig(
         hidden_size=sizes["width"],
@@ -35,13 +31,8 @@ def make_target(sizes: dict[str, int], device: str, dtype: Any) -> Any:
         head_dim=HEAD,
         vocab_size=sizes["vocab"],
     )
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            return LlamaForCausalLM(config).eval()
-    finally:
-        torch.set_default_dtype(before)
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 
 
 def make_drafter(sizes: dict[str, int], device: str, dtype: Any) -> Any:
@@ -50,40 +41,14 @@ def make_drafter(sizes: dict[str, int], device: str, dtype: Any) -> Any:
     from eaglectl.drafter.drafter import Norms, Rope
     from eaglectl.drafter.tensors import Dimensions
     from eaglectl.reference.model import DraftModel
+    from tests.gpu.mla_pair import random_weights
 
-    width, inner, heads = sizes["width"], sizes["inner"], sizes["heads"] * HEAD
-    key_value, layer = sizes["kv_heads"] * HEAD, "layers.0."
-    shapes = {
-        "fc": (width, 3 * width),
-        "lm_head": (sizes["draft"], width),
-        f"{layer}mlp.down_proj": (width, inner),
-        f"{layer}mlp.gate_proj": (inner, width),
-        f"{layer}mlp.up_proj": (inner, width),
-        f"{layer}self_attn.k_proj": (key_value, 2 * width),
-        f"{layer}self_attn.o_proj": (width, heads),
-        f"{layer}self_attn.q_proj": (heads, 2 * width),
-        f"{layer}self_attn.v_proj": (key_value, 2 * width),
-    }
-    weights = {
-        f"{name}.weight": torch.randn(shape, device=device, dtype=dtype) * 0.02
-        for name, shape in shapes.items()
-    }
-    for name in ("hidden_norm", "input_layernorm", "post_attention_layernorm"):
-        weights[f"{layer}{name}.weight"] = torch.ones(width, device=device, dtype=dtype)
-    weights["norm.weight"] = torch.ones(width, device=device, dtype=dtype)
-    weights["d2t"] = torch.zeros(sizes["draft"], device=device, dtype=torch.int64)
+    width, heads = sizes["width"], {name: sizes[name] for name in ("heads", "kv_heads")}
     dims = Dimensions(
-        hidden=width,
-        target_hidden=width,
-        aux=3,
-        vocab=sizes["vocab"],
-        draft_vocab=sizes["draft"],
-        intermediate=inner,
-        layers=1,
-        heads=sizes["heads"],
-        kv_heads=sizes["kv_heads"],
-        head_dim=HEAD,
+        width, width, 3, sizes["vocab"], sizes["draft"], sizes["inner"], 1, **heads, head_dim=HEAD
     )
+    weights = random_weights(dims, ATTENTION, 0.02, device=device, dtype=dtype)
+    weights["d2t"] = torch.zeros(sizes["draft"], device=device, dtype=torch.int64)
     norms = Norms(fc_norm=False, norm_before_fc=False, norm_output=False, norm_before_residual=False)
     return DraftModel(weights, dims, norms, Rope(500_000.0, None, False), 1e-5)
 
@@ -131,20 +96,10 @@ def test_the_reference_at_an_8b_targets_width(device: str, figures: Callable[...
             target.states(texts, positions, torch.ones_like(texts).bool())
 
     def generate() -> None:
-        model.generate(
-            texts,
-            attention_mask=torch.ones_like(texts),
-            do_sample=False,
-            max_new_tokens=NEW,
-            min_new_tokens=NEW,
-            pad_token_id=0,
-        )
+        new = {"max_new_tokens": NEW, "min_new_tokens": NEW, "pad_token_id": 0}
+        model.generate(texts, attention_mask=torch.ones_like(texts), do_sample=False, **new)
 
     answers: list[Any] = []
-
-    def decode() -> None:
-        answers.extend(SpeculativeDecoder(target, drafter, settings).run(prompts))
-
     runs: dict[str, Callable[[], object]] = {
         "plain forward": plain,
         "forward with aux states": states,

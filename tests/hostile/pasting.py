@@ -6,9 +6,8 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from tests.printed import text_of_page
+from tests.printed import strings, text_of_page
 
 PROGRAMS = ("eaglectl", "vllm", "python", "llama-server", "git", "hf", "rm", "pip")
 START = rf"(?:{'|'.join(PROGRAMS)}) (?![\d ])"
@@ -66,11 +65,12 @@ LONG = "/".join(["x" * 200 + " '\"$(touch PWNED)"] * 3)
 
 def commands_in(text: str, paths: Sequence[str] = ()) -> list[str]:
     """What a reader would copy from a page, text, or a document, in which values may be `paths`."""
+    parts = [text]
     if text[:14].upper() == "<!DOCTYPE HTML":
-        return list(_in_text(text_of_page(text)))
-    if text.startswith("{\n"):
-        return [line for part in _strings(json.loads(text)) if part not in paths for line in _in_text(part)]
-    return list(_in_text(text))
+        parts = [text_of_page(text)]
+    elif text.startswith("{\n"):
+        parts = [part for part in strings(json.loads(text)) if part not in paths]
+    return [line for part in parts for line in _in_text(part)]
 
 
 def _in_text(text: str) -> Iterator[str]:
@@ -79,18 +79,6 @@ def _in_text(text: str) -> Iterator[str]:
         line = line.replace("\\|", "|") if line.startswith("| ") else line
         yield from QUOTED.findall(line)
         yield from BARE.findall(QUOTED.sub("", line))
-
-
-def _strings(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            for part in value.values():
-                yield from _strings(part)
-        case list():
-            for part in value:
-                yield from _strings(part)
 
 
 def paste(lines: Sequence[str], folder: Path) -> list[list[str]]:
@@ -103,24 +91,14 @@ def paste(lines: Sequence[str], folder: Path) -> list[list[str]]:
     place, record = folder / "pasted here", folder / "record"
     place.mkdir(exist_ok=True)
     record.write_bytes(b"")
-    env = {
-        "PATH": f"{programs}:/usr/bin:/bin",
-        "RECORD": str(record),
-        "HOME": str(place),
-        "LC_ALL": "C.UTF-8",
-    }
+    path = f"{programs}:/usr/bin:/bin"
+    env = {"PATH": path, "RECORD": str(record), "HOME": str(place), "LC_ALL": "C.UTF-8"}
     text = "set -o history -o histexpand\n" + "".join(f"{line}\n" for line in lines)
     shell = ["bash", "--noprofile", "--norc", "-i"]
     subprocess.run(shell, input=os.fsencode(text), cwd=place, env=env, capture_output=True, timeout=60)
     assert not (place / MARK).exists(), lines
-    words = [os.fsdecode(word) for word in record.read_bytes().split(b"\0")[:-1]]
-    calls: list[list[str]] = [[]]
-    for word in words:
-        if word == "\x01":
-            calls.append([])
-        else:
-            calls[-1].append(word)
-    return calls[:-1]
+    calls = os.fsdecode(record.read_bytes()).split("\x01\0")[:-1]
+    return [arguments.split("\0")[:-1] for arguments in calls]
 
 
 def fault(call: Sequence[str], given: Sequence[str]) -> str:

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 from eaglectl import shell
-from eaglectl.report.terminal import split_command
 from eaglectl.text import masked, printable
-from tests import test_upload
-from tests.builders import Outcome, call, drafter_folder
+from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
 from tests.hostile.pasting import LONG, NAMES, commands_in, fault, paste
-from tests.hub import LoopbackHub
+from tests.hub import LoopbackHub, publisher
 
-hub = test_upload.hub
+NAME = "org/drafter"
+hub = publisher
 DRAFTER, TARGET = FIXTURES / "producers/angelslim/ids", FIXTURES / "target"
 ENDS = ("", "-out", "-out2", "-eagle3")
 EVERY = {**NAMES, "long": LONG}
@@ -52,10 +51,10 @@ def outputs(name: str, target: str) -> Iterator[str]:
         ("smoke", place),
         ("diagnose", place, *aimed),
         ("verify", f"./{out}"),
-        ("upload", place, "org/name", "--dry-run", "--show-card"),
+        ("upload", place, "org/name", "--dry-run", "-v"),
     ]
     for arguments in calls:
-        done: Outcome = call(*arguments)
+        done = call(*arguments)
         assert done.code in (0, 1, 2, 3), done.err
         yield from (done.out, done.err)
     written = [*Path().glob("*.html"), *Path().glob("*.md"), *Path().glob("*.txt")]
@@ -71,28 +70,26 @@ def given(name: str) -> list[str]:
     return [*places, *(f"{place}.gguf" for place in places)]
 
 
-def assert_pasted(name: str, folder: Path) -> None:
-    shutil.copytree(DRAFTER, name)
+def assert_pasted(lines: list[str], folder: Path, odd: list[str]) -> list[list[str]]:
+    """Paste the lines; what programs get of them, which has no odd words but those given."""
+    calls = paste(lines, folder.parent)
+    assert [text for text in (fault(arguments, odd) for arguments in calls) if text] == []
+    return calls
+
+
+@pytest.mark.fast(1)
+@pytest.mark.parametrize(
+    "kind", ["command and query", *(kind for kind in EVERY if kind != "command and query")]
+)
+def test_any_name_is_printed_so_that_it_can_be_pasted(kind: str, folder: Path) -> None:
+    name = EVERY[kind]
     target = f"{name.partition('/')[0]}-target"
+    shutil.copytree(DRAFTER, name)
     shutil.copytree(TARGET, f"./{target}")
     lines = [line for text in outputs(name, f"./{target}") for line in commands_in(text, given(name))]
-    assert len(lines) > 30
-    calls = paste(lines, folder.parent)
-    programs = {arguments[0] for arguments in calls}
-    assert len(calls) >= len(lines) and {"eaglectl", "vllm", "python"} <= programs
-    odd = [*given(name), target, f"./{target}"]
-    assert [text for text in (fault(arguments, odd) for arguments in calls) if text] == []
-
-
-@pytest.mark.parametrize("kind", ["command and query"])
-def test_printed_commands_run_nothing_and_name_what_was_given(kind: str, folder: Path) -> None:
-    assert_pasted(EVERY[kind], folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", EVERY)
-def test_any_name_is_printed_so_that_it_can_be_pasted(kind: str, folder: Path) -> None:
-    assert_pasted(EVERY[kind], folder)
+    calls = assert_pasted(lines, folder, [*given(name), target, f"./{target}"])
+    assert len(calls) >= len(lines) > 30
+    assert {"eaglectl", "vllm", "python"} <= {arguments[0] for arguments in calls}
 
 
 def test_a_shell_reads_every_name_back_as_it_was(tmp_path: Path) -> None:
@@ -102,42 +99,36 @@ def test_a_shell_reads_every_name_back_as_it_was(tmp_path: Path) -> None:
     assert [shell.split(line)[1] for line in lines] == names
 
 
-@pytest.mark.parametrize("kind", EVERY)
-def test_a_command_stays_as_it_is_wherever_it_is_shown(kind: str) -> None:
-    line = shell.join(["eaglectl", "convert", EVERY[kind], "--target", EVERY[kind] * 3])
-    assert printable(line) == line and printable(f"run `{line}`, or not") == f"run `{line}`, or not"
-    assert masked(line) == line and "`" not in line and line.isprintable()
+def test_a_command_stays_as_it_is_wherever_it_is_shown() -> None:
+    for name in EVERY.values():
+        line = shell.join(["eaglectl", "convert", name, "--target", name * 3])
+        assert printable(line) == line and printable(f"run `{line}`, or not") == f"run `{line}`, or not"
+        assert masked(line) == line and "`" not in line and line.isprintable()
 
 
-def test_a_command_that_is_broken_over_lines_is_the_same_command(tmp_path: Path) -> None:
-    arguments = [word for name in EVERY.values() for word in ("eaglectl", "convert", name)]
-    lines = ["\n".join(split_command(shell.join(arguments), 60))]
-    assert paste(lines, tmp_path) == [arguments]
-
-
-def test_secrets_of_a_url_are_no_part_of_a_command(tmp_path: Path) -> None:
-    url = "http://user:pass'word@host/v1?api_key=a'b&n=1#access_token=c\nd"
-    line = shell.join(["eaglectl", "diagnose", "--run-in", url])
-    assert paste([line], tmp_path) == [
-        ["eaglectl", "diagnose", "--run-in", "http://***@host/v1?api_key=***&n=1#access_token=***"]
-    ]
+@pytest.mark.parametrize(
+    ("word", "pasted"),
+    [
+        (
+            "http://user:pass'word@host/v1?api_key=a'b&n=1#access_token=c\nd",
+            "http://***@host/v1?api_key=***&n=1#access_token=***",
+        ),
+        ("a\0b\ud800", "a\\x00b\\ud800"),
+    ],
+    ids=["secrets of a URL", "what no argument can hold"],
+)
+def test_a_word_is_masked_or_escaped_in_a_command(word: str, pasted: str, tmp_path: Path) -> None:
+    line = shell.join(["eaglectl", "diagnose", "--run-in", word])
+    assert paste([line], tmp_path) == [["eaglectl", "diagnose", "--run-in", pasted]]
     assert printable(line) == line
 
 
-def test_what_no_argument_can_hold_is_shown_escaped(tmp_path: Path) -> None:
-    line = shell.join(["eaglectl", "inspect", "a\0b\ud800"])
-    assert paste([line], tmp_path) == [["eaglectl", "inspect", "a\\x00b\\ud800"]]
-
-
-def test_a_command_that_a_file_forges_loses_its_backticks() -> None:
+def test_a_command_that_a_file_forges_or_that_has_no_end_is_none() -> None:
     forged = "a name `eaglectl inspect x; touch PWNED` and `eaglectl inspect $(touch PWNED)`"
     assert commands_in(printable(forged)) == []
     assert printable("run `eaglectl inspect 'a b'`") == "run `eaglectl inspect 'a b'`"
-
-
-def test_a_command_without_end_is_told_by_its_length() -> None:
-    text = printable(f"run `eaglectl inspect {'x' * 100_000}`")
-    assert text == "run `(a command of 100,017 characters)`"
+    endless = printable(f"run `eaglectl inspect {'x' * 100_000}`")
+    assert endless == "run `(a command of 100,017 characters)`"
 
 
 def test_other_texts_are_no_arguments() -> None:
@@ -152,12 +143,11 @@ def test_the_plan_of_an_upload_prints_commands_that_can_be_pasted(
 ) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE")
     old = drafter_folder(folder, "old")
-    hub.add_repo(test_upload.NAME, {file.name: file.read_bytes() for file in old.iterdir()})
+    hub.add_repo(NAME, {file.name: file.read_bytes() for file in old.iterdir()})
     for name in (EVERY[kind] for kind in FEW):
         call("convert", FIXTURES / "tiny/eagle3", "--target", FIXTURES / "tiny/target", "-o", f"./{name}")
-        arguments = (f"./{name}", test_upload.NAME, "--license", "mit", "--base-model", "example/target-8b")
-        done = call("upload", *arguments, "--dry-run", "--show-card")
+        arguments = (f"./{name}", NAME, "--license", "mit", "--base-model", "example/target-8b")
+        done = call("upload", *arguments, "--dry-run", "-v")
         lines = commands_in(done.out) + commands_in(done.err)
-        calls = paste(lines, folder.parent)
-        assert ["eaglectl", "diff"] in [one[:2] for one in calls]
-        assert [text for text in (fault(one, given(name)) for one in calls) if text] == [], done
+        calls = assert_pasted(lines, folder, given(name))
+        assert ["vllm", "serve"] in [arguments[:2] for arguments in calls], done

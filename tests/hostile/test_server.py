@@ -8,21 +8,20 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglectl.cli import run
 from eaglectl.errors import UnreadableError
-from eaglectl.run.server.client import get, open_server, parse_answer
-from eaglectl.run.server.run import parse_counters
+from eaglectl.run.server import get, open_server, parse_counters
 from eaglectl.text import masked
 from tests import servers
-from tests.servers import COMPLETIONS, COUNTERS, METRICS, TOO_LONG, Page, Raw, answer, raw_server
+from tests.builders import Outcome, call, is_one_line
+from tests.servers import COMPLETIONS, COUNTERS, METRICS, TOO_LONG, Page, answer, raw_server
 from tests.tiny import TARGET, TINY
 
 MODELS, INFO = "/v1/models", "/server_info"
@@ -30,19 +29,16 @@ MODELS, INFO = "/v1/models", "/server_info"
 
 HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+SGLANG: dict[str, Page] = {path: answer(page) for path, page in servers.SGLANG.items()}
+NOTHING_YET = METRICS.format(tokens=0, drafts=0, first=0, second=0)
 VLLM: dict[str, Page] = {
-    MODELS: answer(servers.MODELS),
-    COMPLETIONS: answer(servers.ANSWER),
-    COUNTERS: answer(METRICS.format(tokens=0, drafts=0, first=0, second=0)),
-}
-SGLANG: dict[str, Page] = {
-    MODELS: answer(servers.MODELS),
-    INFO: answer(servers.INFO),
-    COMPLETIONS: answer(servers.ANSWER),
+    MODELS: SGLANG[MODELS],
+    COMPLETIONS: SGLANG[COMPLETIONS],
+    COUNTERS: answer(NOTHING_YET),
 }
 
 
-def repeated(head: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket], None]:
+def repeated(head: bytes, piece: bytes, pause: float = 0.0) -> Page:
     """Send `piece` again and again after `head`, until the client closes, or for far too long."""
 
     def page(connection: socket.socket) -> None:
@@ -71,27 +67,26 @@ def info(**changes: object) -> dict[str, Page]:
 
 
 def made(tokens: object) -> dict[str, Page]:
-    return {**SGLANG, COMPLETIONS: answer({**servers.ANSWER, "usage": {"completion_tokens": tokens}})}
+    return completed({**servers.ANSWER, "usage": {"completion_tokens": tokens}})
 
 
 def rounds(histogram: object) -> dict[str, Page]:
     details = {"spec_tokens_details": {"spec_correct_drafts_histogram": histogram}}
-    return {**SGLANG, COMPLETIONS: answer({**servers.ANSWER, "sglext": details})}
+    return completed({**servers.ANSWER, "sglext": details})
 
 
 def models(page: Page | object) -> dict[str, Page]:
     return {MODELS: page if isinstance(page, bytes) or callable(page) else answer(page)}
 
 
-def completion(text: str) -> dict[str, Page]:
-    return {**SGLANG, COMPLETIONS: answer(text)}
+def completed(page: Page | object) -> dict[str, Page]:
+    return {**SGLANG, COMPLETIONS: page if isinstance(page, bytes) else answer(page)}
 
 
 def counters(old: str, new: str) -> dict[str, Page]:
     """A vLLM whose metrics have one text replaced."""
-    text = METRICS.format(tokens=0, drafts=0, first=0, second=0)
-    assert old in text
-    return {**VLLM, COUNTERS: answer(text.replace(old, new))}
+    assert old in NOTHING_YET
+    return {**VLLM, COUNTERS: answer(NOTHING_YET.replace(old, new))}
 
 
 def growth(version: Page | None = None, **after: int) -> dict[str, Page]:
@@ -107,6 +102,8 @@ def growth(version: Page | None = None, **after: int) -> dict[str, Page]:
     return pages
 
 
+REDIRECT = answer("", "307 Temporary", f"Location: {MODELS}")
+METHOD = {"speculative_config": {"rejection_sample_method": []}}
 GOOD = '{"usage": {"completion_tokens": 20}, '
 LONG_LABEL = 'x="' + '\\"' * 500_000 + "} 0"
 BOMB = answer(gzip.compress(bytes(50_000_000)), "200 OK", "Content-Encoding: gzip")
@@ -142,16 +139,12 @@ SHAPES: dict[str, tuple[dict[str, Page], str]] = {
     "500 at server_info": ({**VLLM, INFO: answer("", "500 X")}, "server_info answered 500"),
     "500 at metrics": ({**VLLM, COUNTERS: answer("", "500 X")}, "metrics answered 500"),
     # redirects
-    "redirect to itself": (models(answer("", "302 F", f"Location: {MODELS}")), "more than 3 times"),
-    "redirect elsewhere": (models(answer("", "302 F", "Location: http://127.0.0.2:1/")), "another server"),
-    "redirect to another port": (models(answer("", "307 T", "Location: http://127.0.0.1:1/")), "another"),
-    "redirect to a file": (models(answer("", "302 F", "Location: file:///etc/passwd")), "another server"),
-    "redirect nowhere": (models(answer("", "302 F")), "to no URL"),
-    "redirect to no URL": (models(answer("", "302 F", "Location: http://[::1/")), "to no URL"),
-    "redirect of a POST": (
-        {**SGLANG, COMPLETIONS: answer("", "303 See Other", f"Location: {MODELS}")},
-        "a request that has a body",
-    ),
+    "redirect to itself": (models(answer("", "302 F", f"Location: {MODELS}")), "nothing is sent"),
+    "redirect elsewhere": (models(answer("", "302 F", "Location: http://127.0.0.2:1/")), "nothing is sent"),
+    "redirect to a file": (models(answer("", "302 F", "Location: file:///etc/passwd")), "nothing is sent"),
+    "redirect nowhere": (models(answer("", "302 F")), "redirects (302) to nowhere"),
+    "redirect to no URL": (models(answer("", "302 F", "Location: http://[::1/")), "nothing is sent"),
+    "redirect of a POST": (completed(REDIRECT), "completions redirects (307) to /v1/models"),
     # bodies
     "gzip bomb": (models(BOMB), "compressed"),
     "compressed unasked": (models(answer("{}", "200 OK", "Content-Encoding: br")), "compressed"),
@@ -188,14 +181,11 @@ SHAPES: dict[str, tuple[dict[str, Page], str]] = {
     "drafter is an object": (info(speculative_draft_model_path={}), "an object"),
     "version is a list": (info(version=["0.5"]), "version = a list of 1"),
     "config is a number": ({**VLLM, INFO: answer({"vllm_config": 5})}, "vllm_config = 5"),
-    "method is a list": (
-        {**VLLM, INFO: answer({"vllm_config": {"speculative_config": {"rejection_sample_method": []}}})},
-        "rejection_sample_method",
-    ),
+    "method is a list": ({**VLLM, INFO: answer({"vllm_config": METHOD})}, "rejection_sample_method"),
     "vLLM's version is an object": (growth(answer({"version": {}})), "version = an object"),
     # completions
-    "no usage": ({**SGLANG, COMPLETIONS: answer({})}, "has no usage"),
-    "usage is a list": ({**SGLANG, COMPLETIONS: answer({"usage": []})}, "usage = a list of 0"),
+    "no usage": (completed({}), "has no usage"),
+    "usage is a list": (completed({"usage": []}), "usage = a list of 0"),
     "2 billion tokens": (made(2_000_000_000), "= 2000000000"),
     "200 tokens for 20": (made(200), "of 20 that were requested"),
     "minus 3 tokens": (made(-3), "= -3"),
@@ -203,12 +193,12 @@ SHAPES: dict[str, tuple[dict[str, Page], str]] = {
     "tokens are true": (made(True), "= true"),
     "tokens are 20.0": (made(20.0), "= 20.0"),
     "tokens are null": (made(None), "= null"),
-    "NaN": (completion(GOOD + '"x": NaN}'), "NaN"),
-    "Infinity": (completion(GOOD + '"x": -Infinity}'), "Infinity"),
-    "1e999": (completion(GOOD + '"x": 1e999}'), "1e999"),
-    "5000 digits": (completion(GOOD + '"x": ' + "9" * 5000 + "}"), "5000 digits"),
-    "no extension": (completion(GOOD + '"x": 1}'), "has no sglext"),
-    "extension is text": (completion(GOOD + '"sglext": "x"}'), "an object was expected"),
+    "NaN": (completed(GOOD + '"x": NaN}'), "NaN"),
+    "Infinity": (completed(GOOD + '"x": -Infinity}'), "Infinity"),
+    "1e999": (completed(GOOD + '"x": 1e999}'), "1e999"),
+    "5000 digits": (completed(GOOD + '"x": ' + "9" * 5000 + "}"), "5000 digits"),
+    "no extension": (completed(GOOD + '"x": 1}'), "has no sglext"),
+    "extension is text": (completed(GOOD + '"sglext": "x"}'), "an object was expected"),
     "histogram is an object": (rounds({"0": 1}), "1 to 65"),
     "empty histogram": (rounds([]), "1 to 65"),
     "histogram of 300,000": (rounds([1] * 300_000), "a list of 300000"),
@@ -242,54 +232,37 @@ SHAPES: dict[str, tuple[dict[str, Page], str]] = {
 }
 
 
-def smoke(url: str, *options: str) -> int:
-    arguments = [
-        "smoke",
-        str(TINY / "eagle3"),
-        "--target",
-        str(TARGET),
-        "--run-in",
-        url,
-        "--max-tokens",
-        "20",
-    ]
-    return run([*arguments, *options])
+def smoke(url: str, *options: str | Path) -> Outcome:
+    pair = (TINY / "eagle3", "--target", TARGET)
+    return call("smoke", *pair, "--run-in", url, "--max-tokens", "20", *options)
 
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> str:
-    path = tmp_path / "prompts.txt"
-    path.write_text("one two\n", encoding="utf-8")
-    return str(path)
+    (tmp_path / "prompts.txt").write_text("one two\n")
+    return str(tmp_path / "prompts.txt")
 
 
-def sentence(capsys: pytest.CaptureFixture[str]) -> str:
+def sentence(done: Outcome) -> str:
     """What was printed: one line on stderr, of printable characters and no great length."""
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("eaglectl: http://127.0.0.1:") or "no draft was made" in printed.err
-    assert printed.err.endswith("\n")
-    line = printed.err[:-1]
-    assert line.isprintable()
-    assert len(line) < 1000
-    return line
+    assert done.code == 3 and done.out == "" and is_one_line(done), done
+    assert done.err.startswith("eaglectl: http://127.0.0.1:") or "no draft was made" in done.err
+    assert len(done.err) <= 1000
+    return done.err
 
 
-def assert_measured(code: int, out: str) -> None:
+def assert_measured(done: Outcome) -> None:
     """smoke went to its end: exit 3 here is one prompt, too few to judge by, and no error."""
-    assert code == 3
-    assert "too few to judge by: prompts 1 of the 4 needed, drafts 10 of the 50 needed" in out
+    assert done.code == 3
+    assert "too few to judge by: prompts 1 of the 4 needed, drafts 10 of the 50 needed" in done.out
 
 
+@pytest.mark.fast(50)
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_hostile_server_is_one_sentence(
-    name: str, prompts: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hostile_server_is_one_sentence(name: str, prompts: str) -> None:
     pages, word = SHAPES[name]
     with raw_server(pages) as server:
-        code = smoke(server.url, "--prompts", prompts, "--timeout", "60")
-    line = sentence(capsys)
-    assert code == 3
+        line = sentence(smoke(server.url, "--prompts", prompts, "--timeout", "60"))
     assert word in line
     assert ";" in line, "the sentence ends with what to do next"
 
@@ -311,17 +284,14 @@ SLOW: dict[str, dict[str, Page]] = {
 }
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize("name", SLOW)
-def test_a_slow_server_ends_at_the_deadline(
-    name: str, prompts: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slow_server_ends_at_the_deadline(name: str, prompts: str) -> None:
     with raw_server(SLOW[name]) as server:
-        code = smoke(server.url, "--prompts", prompts, "--timeout", "0.3")
-    assert code == 3
-    assert "did not finish its answer within 0.3 s; " in sentence(capsys)
+        line = sentence(smoke(server.url, "--prompts", prompts, "--timeout", "0.3"))
+    assert "did not finish its answer within 0.3 s; " in line
 
 
-MANY_LISTS = "[" + "[]," * (8 * 2**20 // 3 - 10) + "[]]"
 ENDLESS: dict[str, Page] = {
     "a body": repeated(HEAD + b"\r\n", b" " * 65536),
     "chunks": repeated(CHUNKED, b"10000\r\n" + b" " * 65536 + b"\r\n"),
@@ -336,120 +306,40 @@ ENDLESS: dict[str, Page] = {
 
 
 def peak() -> int:
-    """The most memory since `forget_peak`, in bytes."""
+    """The most memory since the peak was forgotten, in bytes."""
     return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) * 1024
 
 
-def forget_peak() -> int:
-    """Forget the peak; memory now, in bytes."""
+@contextmanager
+def within(most: int) -> Iterator[None]:
+    """Fail where memory grows by more than so many bytes meanwhile."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         pytest.skip("this system does not measure the memory of a process")
-    return peak()
+    before = peak()
+    yield
+    assert peak() - before < most
 
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_an_endless_answer_takes_little_memory(name: str) -> None:
-    with raw_server({MODELS: ENDLESS[name]}) as server:
-        before = forget_peak()
-        with pytest.raises(UnreadableError):
-            open_server(server.url, TOO_LONG).read(MODELS)
-        assert peak() - before < 64 << 20
+    with raw_server({MODELS: ENDLESS[name]}) as server, within(64 << 20), pytest.raises(UnreadableError):
+        open_server(server.url, TOO_LONG).read(MODELS)
 
 
 @pytest.mark.slow
 def test_what_is_read_of_json_takes_little_memory() -> None:
-    with raw_server(models(answer(MANY_LISTS))) as server:
-        before = forget_peak()
-        with pytest.raises(UnreadableError, match="an object was expected"):
-            get(open_server(server.url, TOO_LONG), MODELS, "models")
-        assert peak() - before < 400 << 20
+    pages = models(answer("[" + "[]," * (8 * 2**20 // 3 - 10) + "[]]"))
+    with (
+        raw_server(pages) as server,
+        within(400 << 20),
+        pytest.raises(UnreadableError, match="an object was"),
+    ):
+        get(open_server(server.url, TOO_LONG), MODELS, "models")
 
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text("ab1é\u202e\n", max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-    max_leaves=8,
-)
-CONFIG = {"model": "org/x", "rejection_sample_method": "strict"}
-ANSWERS: dict[str, Any] = {
-    "models": servers.MODELS,
-    "completion": servers.ANSWER,
-    "rounds": servers.ANSWER,
-    "server_info": {**servers.INFO, "vllm_config": {"speculative_config": CONFIG}},
-    "version": {"version": "0.32.0"},
-}
 LOCAL = open_server("http://127.0.0.1:1", 1.0)
-
-
-def places(value: Any) -> list[tuple[Any, ...]]:
-    """The paths to all values within `value`, and to itself."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [(), *((key, *rest) for key, inner in pairs for rest in places(inner))]
-
-
-def replaced(value: Any, place: tuple[Any, ...], new: Any) -> Any:
-    if not place:
-        return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[place[0]] = replaced(value[place[0]], place[1:], new)
-    return copy
-
-
-@pytest.mark.parametrize("kind", ANSWERS)
-def test_a_good_answer_keeps_the_schema(kind: str) -> None:
-    assert parse_answer(LOCAL, "/x", kind, json.dumps(ANSWERS[kind]).encode()) == ANSWERS[kind]
-
-
-@given(st.sampled_from([(kind, place) for kind in ANSWERS for place in places(ANSWERS[kind])]), JSON)
-def test_an_answer_with_one_other_value_is_used_or_a_sentence(
-    place: tuple[str, tuple[Any, ...]], value: Any
-) -> None:
-    kind = place[0]
-    try:
-        answer = parse_answer(
-            LOCAL, "/x", kind, json.dumps(replaced(ANSWERS[kind], place[1], value)).encode()
-        )
-    except UnreadableError as error:
-        assert str(error).startswith("http://127.0.0.1:1/x")
-        return
-    # what is used of it afterwards
-    match kind:
-        case "models":
-            assert 0 < len(answer["data"][0]["id"]) <= 4096
-        case "completion":
-            assert answer["usage"]["completion_tokens"] in range(10**9 + 1)
-        case "rounds":
-            counts = answer["sglext"]["spec_tokens_details"]["spec_correct_drafts_histogram"]
-            assert all(type(count) is int and count >= 0 for count in counts)
-        case _:
-            assert type(answer.get("speculative_num_steps", 1)) in (int, type(None))
-            assert type(answer.get("version")) in (str, type(None))
-
-
-LINES = METRICS.format(tokens=1, drafts=2, first=3, second=4).splitlines()
-
-
-@given(
-    st.sampled_from(LINES),
-    st.integers(0, 120),
-    st.integers(0, 5),
-    st.text('{}"\\,=0129eE+-.NaInf :\t\r#', max_size=4),
-)
-def test_a_damaged_metric_is_a_count_or_a_sentence(line: str, start: int, size: int, text: str) -> None:
-    damaged = line[:start] + text + line[start + size :]
-    page = "\n".join([*LINES[:2], damaged]).encode()
-    try:
-        counts = parse_counters(LOCAL, page)
-    except UnreadableError as error:
-        assert str(error).startswith("http://127.0.0.1:1/metrics ")
-        return
-    assert all(type(count) is int and 0 <= count <= 2**53 for count in counts.values())
 
 
 def test_braces_quotes_and_times_in_samples_are_read() -> None:
@@ -464,44 +354,17 @@ vllm:other NaN
     assert parse_counters(LOCAL, page) == expected
 
 
-@given(
-    st.sampled_from((answer("{}"), CHUNKED + b"2\r\n{}\r\n0\r\n\r\n")),
-    st.integers(0, 90),
-    st.integers(0, 8),
-    st.binary(max_size=8),
-)
+WHOLE = (answer("{}"), CHUNKED + b"2\r\n{}\r\n0\r\n\r\n")
+
+
+@given(st.sampled_from(WHOLE), st.integers(0, 90), st.integers(0, 8), st.binary(max_size=8))
 @settings(max_examples=60)
 def test_a_damaged_answer_is_bytes_or_a_sentence(good: bytes, start: int, size: int, piece: bytes) -> None:
-    FUZZED.pages = {MODELS: good[:start] + piece + good[start + size :]}
-    try:
-        assert isinstance(open_server(FUZZED.url, TOO_LONG).read(MODELS), bytes)
-    except UnreadableError as error:
-        assert str(error).startswith(FUZZED.url)
-
-
-FUZZED = Raw({})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fuzzed_server() -> Iterator[None]:
-    with raw_server({}, FUZZED):
-        yield
-
-
-def test_a_redirect_on_the_same_server_is_followed(prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pages = {
-        **SGLANG,
-        MODELS: answer("", "301 Moved", "Location: /there"),
-        "/there": SGLANG[MODELS],
-        COMPLETIONS: answer("", "307 Temporary", "Location: /elsewhere"),
-        "/elsewhere": SGLANG[COMPLETIONS],
-    }
-    with raw_server(pages) as server:
-        code = smoke(server.url, "--prompts", prompts)
-    assert_measured(code, capsys.readouterr().out)
-    paths = [request.split(b" ")[:2] for request in server.requests]
-    assert paths[:2] == [[b"GET", b"/v1/models"], [b"GET", b"/there"]]
-    assert paths[-2:] == [[b"POST", b"/v1/completions"], [b"POST", b"/elsewhere"]]
+    with raw_server({MODELS: good[:start] + piece + good[start + size :]}) as server:
+        try:
+            assert isinstance(open_server(server.url, TOO_LONG).read(MODELS), bytes)
+        except UnreadableError as error:
+            assert str(error).startswith(server.url)
 
 
 PASSWORD = "s3cret/pa?ss"
@@ -510,64 +373,30 @@ PAIR = "dXNlcjpzM2NyZXQvcGE/c3M="  # base64 of user:PASSWORD
 TOKEN = "tok-0123456789"
 
 
-def with_secrets(url: str) -> str:
-    return url.replace("://", f"://user:{QUOTED}@") + f"/?token={TOKEN}"
-
-
 def assert_no_secret(text: str) -> None:
-    for secret in (PASSWORD, QUOTED, PAIR, TOKEN, "s3cret"):
-        assert secret not in text
+    assert [secret for secret in (PASSWORD, QUOTED, PAIR, TOKEN, "s3cret") if secret in text] == []
 
 
-@pytest.mark.parametrize("option", ["text", "--json", "--page"])
 def test_a_password_is_sent_and_never_shown(
-    option: str,
-    prompts: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    prompts: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     page = tmp_path / "page.html"
-    options = {"text": [], "--json": ["--json"], "--page": ["--page", str(page)]}[option]
     # the server shows what it was sent wherever a text of its own is reported
     drafter = f"https://user:{QUOTED}@hub/{TOKEN}/{PAIR}"
-    pages = {**info(speculative_draft_model_path=drafter, version=PASSWORD)}
+    pages = info(speculative_draft_model_path=drafter, version=PASSWORD)
     pages[MODELS] = answer({"data": [{"id": f"m-{PASSWORD}"}]})
     with raw_server(pages) as server:
-        code = smoke(with_secrets(server.url), "--prompts", prompts, "--verbose", *options)
-    printed = capsys.readouterr()
-    assert_measured(code, printed.out)
-    assert all(
-        f"authorization: basic {PAIR}".encode() in head.lower() or PAIR.encode() in head
-        for head in server.requests
-    )
-    assert all(f"token={TOKEN}".encode() in head.splitlines()[0] for head in server.requests)
-    text = page.read_text(encoding="utf-8") if option == "--page" else ""
-    for shown in (printed.out, printed.err, caplog.text, text):
+        url = server.url.replace("://", f"://user:{QUOTED}@") + f"/?token={TOKEN}"
+        done = smoke(url, "--prompts", prompts, "--verbose", "--page", page)
+        document = smoke(url, "--prompts", prompts, "--json").out
+    assert_measured(done)
+    for head in server.requests:
+        assert f"authorization: basic {PAIR}".lower().encode() in head.lower() and PAIR.encode() in head
+        assert f"token={TOKEN}".encode() in head.splitlines()[0]
+    for shown in (done.out, done.err, document, caplog.text, page.read_text()):
         assert_no_secret(shown)
-    assert "***" in printed.out
-
-
-@pytest.mark.parametrize("name", ["answered", "broken", "JSON", "schema", "closed", "redirect", "steps"])
-def test_no_error_shows_a_password(name: str, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-    echo = f"Authorization: Basic {PAIR} user:{PASSWORD} {QUOTED} {TOKEN}"
-    page = {
-        "answered": answer(echo, "500 X"),
-        "broken": echo.encode(),
-        "JSON": answer(json.dumps({echo: 1})[:-1] + f', "{echo}": 2}}'),
-        "schema": answer({"data": echo}),
-        "closed": b"",
-        "redirect": answer("", "302 F", f"Location: http://user:{QUOTED}@127.0.0.1:1/{TOKEN}"),
-        "steps": answer({"data": [{"id": [echo]}]}),
-    }[name]
-    with raw_server({MODELS: page}) as server:
-        code = smoke(with_secrets(server.url), "--prompts", prompts, "--json")
-    printed = capsys.readouterr()
-    assert code == 3
-    assert f"http://***@{server.url[7:]}/v1/models" in printed.err
-    assert json.loads(printed.out)["message"] == printed.err.removeprefix("eaglectl: ").strip()
-    assert_no_secret(printed.out + printed.err)
+    assert "***" in done.out and "***" in document
 
 
 @pytest.mark.parametrize(
@@ -583,53 +412,28 @@ def test_no_error_shows_a_password(name: str, prompts: str, capsys: pytest.Captu
         f"http://user:{QUOTED}@127.0.0.1:1/\x7f",
     ],
 )
-def test_a_url_that_is_refused_is_not_repeated_with_its_password(
-    url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert smoke(url) == 2
-    printed = capsys.readouterr().err
-    assert printed.startswith("eaglectl: --run-in")
-    assert_no_secret(printed)
-
-
-def test_a_url_in_a_wrong_place_is_not_repeated_with_its_password(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    url = with_secrets("http://127.0.0.1:1")
-    assert run(["inspect", url]) == 3
-    assert run(["rules", url]) == 2
-    assert run(["smoke", str(TINY / "eagle3"), "--target", url]) == 3
-    assert run(["smoke", str(TINY / "eagle3"), "--target", str(TARGET), "-k", url, "--json"]) == 2
-    printed = capsys.readouterr()
-    assert_no_secret(printed.out + printed.err)
+def test_a_url_that_is_refused_is_not_repeated_with_its_password(url: str) -> None:
+    done = smoke(url)
+    assert done.code == 2 and done.err.startswith("eaglectl: --run-in")
+    assert_no_secret(done.err)
 
 
 def test_neither_proxies_nor_netrc_of_the_environment_see_a_request(
-    prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "netrc").write_text("default login user password s3cret\n", encoding="utf-8")
+    (tmp_path / "netrc").write_text("default login user password s3cret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    with raw_server({}) as proxy, raw_server(SGLANG) as server:
+    with raw_server({}) as proxy, raw_server(SGLANG) as server, raw_server({}) as other:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
-        monkeypatch.delenv("no_proxy", raising=False)
-        monkeypatch.delenv("NO_PROXY", raising=False)
-        code = smoke(server.url, "--prompts", prompts)
-    assert_measured(code, capsys.readouterr().out)
-    assert proxy.requests == []
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        assert_measured(smoke(server.url, "--prompts", prompts))
+        with raw_server(models(answer("", "302 F", f"Location: {other.url}/x"))) as redirecting:
+            assert "redirect" in sentence(smoke(redirecting.url, "--prompts", prompts))
+    assert proxy.requests == other.requests == []
     assert server.requests
     assert not any(b"authorization" in head.lower() for head in server.requests)
-
-
-def test_another_server_gets_no_request_of_a_redirect(
-    prompts: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with raw_server({}) as other:
-        redirect = answer("", "302 F", f"Location: {other.url}/x")
-        with raw_server(models(redirect)) as server:
-            assert smoke(server.url, "--prompts", prompts) == 3
-    assert "redirect" in sentence(capsys)
-    assert other.requests == []
 
 
 def test_the_api_works_inside_of_a_running_event_loop() -> None:
@@ -640,25 +444,15 @@ def test_the_api_works_inside_of_a_running_event_loop() -> None:
         assert json.loads(asyncio.run(read())) == servers.MODELS
 
 
-def test_a_refused_connection_says_what_to_start(prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    assert smoke(f"http://127.0.0.1:{port}", "--prompts", prompts) == 3
-    assert "cannot be reached" in (line := sentence(capsys))
-    assert "start the server" in line
+def test_a_refused_connection_says_what_to_start(prompts: str) -> None:
+    line = sentence(smoke("http://127.0.0.1:9", "--prompts", prompts))
+    assert "cannot be reached" in line and "start the server" in line
 
 
 @pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "1e300"])
-def test_a_timeout_that_nothing_can_wait_for_is_refused(
-    timeout: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert smoke("http://127.0.0.1:1", "--timeout", timeout) == 2
-    assert "--timeout" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", [("--temperature", "nan"), ("--temperature", "-1"), ("--seed", "-1")])
-def test_settings_that_no_engine_takes_are_refused(option: tuple[str, str]) -> None:
-    assert smoke("http://127.0.0.1:1", *option) == 2
+def test_a_timeout_that_nothing_can_wait_for_is_refused(timeout: str) -> None:
+    done = smoke("http://127.0.0.1:1", "--timeout", timeout)
+    assert done.code == 2 and "--timeout" in done.err
 
 
 def test_only_the_secrets_of_a_url_are_masked() -> None:

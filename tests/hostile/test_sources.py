@@ -1,29 +1,59 @@
-"""Files of a source, a target or a key that are no regular files, or have no end: one sentence, at once."""
+"""Files of a source, a target, an option or a key that are no regular files, or have no end: one sentence."""
 
+import faulthandler
+import gzip
 import os
 import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from eaglectl.cli import run
-from eaglectl.errors import RefusedError, UnreadableError
-from eaglectl.files import hub
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.files import source as sources
+from eaglectl.files.files import decoded, open_regular, read_small_file
 from eaglectl.files.source import MAX_WHOLE_FILE, FolderSource, PinnedSource
 from eaglectl.files.target_files import MAX_READ_WHOLE, check_files
-from eaglectl.publish import plan as upload_files
-from eaglectl.publish.plan import freeze
-from tests.builders import call, drafter_folder, sharded_folder
-from tests.hostile.side_files import KINDS, no_more_than
+from eaglectl.publish import upload as upload_files
+from eaglectl.publish.upload import freeze
+from eaglectl.run import prompts
+from tests.builders import Outcome, call, drafter_folder, is_one_line, sharded_folder
 from tests.hub import client_hub
 from tests.tiny import TARGET, TINY
 
 GIB = 1 << 30
-SPECIAL = {
-    **{kind: KINDS[kind] for kind in ("pipe", "device", "socket", "folder")},
+DRAFTER = TINY / "eagle3"
+
+
+@pytest.fixture(autouse=True)
+def at_once() -> Iterator[None]:
+    """End the process with a trace where something blocks."""
+    faulthandler.dump_traceback_later(60, exit=True, file=sys.__stderr__)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def unix_socket(path: Path) -> None:
+    # the name of a socket is short, wherever the tests run
+    here = Path.cwd()
+    os.chdir(path.parent)
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "socket": unix_socket,
     "link to itself": lambda path: path.symlink_to(path.name),
+    "folder": Path.mkdir,
     "link to a process": lambda path: path.symlink_to("/proc/self/environ"),
+    "nothing": lambda path: None,
 }
 
 
@@ -33,40 +63,37 @@ def large(path: Path, size: int = 3 * GIB) -> None:
         file.truncate(size)
 
 
-def one_line(error: str) -> bool:
-    return len(error.splitlines()) == 1 and error.startswith("eaglectl: ")
+def run(command: str, source: Path | str, folder: Path) -> Outcome:
+    """The command on a source, with the one option that `convert` needs."""
+    return call(command, source, *(["-o", folder / "out"] if command == "convert" else []))
 
 
 # what a command reads of a source
 
 
-@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.fast(15)
+@pytest.mark.parametrize("kind", list(KINDS)[:6])
 @pytest.mark.parametrize(
-    "name", ["config.json", "model.safetensors", "hf_quant_config.json", "eaglectl.json"]
+    "name",
+    [
+        "config.json",
+        "model.safetensors",
+        "model.safetensors.index.json",
+        "hf_quant_config.json",
+        "eaglectl.json",
+    ],
 )
 @pytest.mark.parametrize("command", ["inspect", "convert"])
 def test_what_is_no_file_in_a_source_is_one_sentence(
     command: str, name: str, kind: str, tmp_path: Path
 ) -> None:
-    folder = drafter_folder(tmp_path)
+    folder = sharded_folder(tmp_path) if name.endswith("index.json") else drafter_folder(tmp_path)
     (folder / name).unlink(missing_ok=True)
-    SPECIAL[kind](folder / name)
-    more = ["-o", tmp_path / "out"] if command == "convert" else []
-    with no_more_than(60):
-        done = call(command, folder, *more)
+    KINDS[kind](folder / name)
+    done = run(command, folder, tmp_path)
     is_unseen = kind == "folder" and name in ("hf_quant_config.json", "eaglectl.json")
-    assert is_unseen or (done.code == 3 and one_line(done.err)), done
+    assert is_unseen or (done.code == 3 and is_one_line(done)), done
     assert is_unseen or not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "link to itself"])
-def test_an_index_that_is_no_file_is_one_sentence(kind: str, tmp_path: Path) -> None:
-    folder = sharded_folder(tmp_path)
-    (folder / "model.safetensors.index.json").unlink()
-    SPECIAL[kind](folder / "model.safetensors.index.json")
-    with no_more_than(60):
-        done = call("inspect", folder)
-    assert done.code == 3 and one_line(done.err)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", "eaglectl.json"])
@@ -74,9 +101,8 @@ def test_an_index_that_is_no_file_is_one_sentence(kind: str, tmp_path: Path) -> 
 def test_a_file_of_gigabytes_is_not_read(command: str, name: str, tmp_path: Path) -> None:
     folder = sharded_folder(tmp_path)
     large(folder / name)
-    more = ["-o", tmp_path / "out"] if command == "convert" else []
-    done = call(command, folder, *more)
-    assert done.code == 3 and one_line(done.err), done
+    done = run(command, folder, tmp_path)
+    assert done.code == 3 and is_one_line(done), done
     assert f"{3 * GIB} bytes; at most {MAX_WHOLE_FILE} are read" in done.err
 
 
@@ -90,43 +116,13 @@ def test_validate_reports_a_file_over_the_limit(tmp_path: Path, monkeypatch: pyt
     assert "4001 bytes; at most 4000 are read" in done.out.replace("\n", " ")
 
 
-def test_a_header_of_100_mb_is_read_and_a_longer_one_is_not(tmp_path: Path) -> None:
+def test_a_header_of_more_than_100_mb_is_not_read(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path)
     large(folder / "model.safetensors", GIB)
     with (folder / "model.safetensors").open("r+b") as file:
         file.write((100_000_001).to_bytes(8, "little"))
     done = call("inspect", folder)
     assert done.code == 3 and "is over the format's 100000000" in done.err
-
-
-@pytest.mark.parametrize("kind", [FolderSource, PinnedSource])
-def test_a_file_that_is_exchanged_after_a_look_at_it_is_looked_at_again(
-    kind: type[FolderSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "config.json"
-    path.write_text("{}", encoding="utf-8")
-    really = os.open
-
-    def exchange(*arguments: object, **named: object) -> int:
-        path.unlink()
-        os.mkfifo(path)
-        return really(*arguments, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(sources.os, "open", exchange)
-    with no_more_than(60), pytest.raises(UnreadableError, match="is not a regular file"):
-        kind(tmp_path).read("config.json")
-
-
-@pytest.mark.parametrize("kind", [FolderSource, PinnedSource])
-def test_the_limit_is_of_what_is_read_whole(
-    kind: type[FolderSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_bytes(b"12345")
-    monkeypatch.setattr(sources, "MAX_WHOLE_FILE", 4)
-    assert kind(tmp_path).read("file", 0, 5) == b"12345"
-    assert kind(tmp_path).read("file", 1) == b"2345"
-    with pytest.raises(UnreadableError, match="5 bytes; at most 4 are read"):
-        kind(tmp_path).read("file")
 
 
 def test_a_config_of_3_gb_on_the_hub_is_not_downloaded(
@@ -138,7 +134,7 @@ def test_a_config_of_3_gb_on_the_hub_is_not_downloaded(
         hub.add_repo("org/drafter", {file.name: file for file in folder.iterdir()})
         for arguments in (["inspect"], ["convert", "-o", tmp_path / "out"], ["smoke", "--target", TARGET]):
             done = call(arguments[0], "org/drafter", *arguments[1:])
-            assert done.code == 3 and one_line(done.err), done
+            assert done.code == 3 and is_one_line(done), done
             assert "3221225472 bytes" in done.err
         assert not [request for request in hub.requests if "config.json" in request.path]
 
@@ -146,7 +142,8 @@ def test_a_config_of_3_gb_on_the_hub_is_not_downloaded(
 # what a loader opens of a target
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "link to itself", "socket"])
+@pytest.mark.fast(7)
+@pytest.mark.parametrize("kind", list(KINDS)[:4])
 @pytest.mark.parametrize(
     "name",
     [
@@ -159,20 +156,17 @@ def test_a_config_of_3_gb_on_the_hub_is_not_downloaded(
 )
 @pytest.mark.parametrize("command", ["smoke", "calibrate"])
 def test_what_is_no_file_in_a_target_is_one_sentence(
-    command: str, name: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, name: str, kind: str, tmp_path: Path
 ) -> None:
     pytest.importorskip("transformers")
-    target = tmp_path / "target"
+    target, texts = tmp_path / "target", tmp_path / "prompts.txt"
     shutil.copytree(TARGET, target)
     (target / name).unlink(missing_ok=True)
-    SPECIAL[kind](target / name)
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("a prompt\n", encoding="utf-8")
-    more = ["--run-in", "reference"] if command == "smoke" else ["-o", str(tmp_path / "out")]
-    options = ["--target", str(target), "--prompts", str(prompts), "--device", "cpu"]
-    with no_more_than(60):
-        assert run([command, str(TINY / "eagle3"), *options, *more]) == 3
-    assert one_line(capsys.readouterr().err)
+    KINDS[kind](target / name)
+    texts.write_text("a prompt\n")
+    more = ("--run-in", "reference") if command == "smoke" else ("-o", tmp_path / "out")
+    done = call(command, DRAFTER, "--target", target, "--prompts", texts, "--device", "cpu", *more)
+    assert done.code == 3 and is_one_line(done), done
 
 
 def test_a_tokenizer_of_gigabytes_is_not_loaded_and_weights_may_be_large(tmp_path: Path) -> None:
@@ -184,30 +178,107 @@ def test_a_tokenizer_of_gigabytes_is_not_loaded_and_weights_may_be_large(tmp_pat
         check_files(tmp_path)
 
 
-def test_a_target_that_is_no_decoder_could_not_be_looked_at(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+# what an option names
+
+SMOKE = ("smoke", DRAFTER, "--target", TARGET)
+CALIBRATE = ("calibrate", DRAFTER, "--target", TARGET, "-o", "OUT")
+UPGRADE = ("convert", DRAFTER, "-o", "OUT", "--to", "3.1", "--target", TARGET)
+PRUNE = ("convert", DRAFTER, "-o", "OUT", "--draft-vocab", "8")
+UPLOAD = ("upload", DRAFTER, "a/b", "--dry-run")
+OPTIONS: tuple[tuple[int, tuple[str | Path, ...]], ...] = (
+    (3, (*SMOKE, "--prompts", "FILE")),
+    (3, (*CALIBRATE, "--prompts", "FILE")),
+    (3, (*UPGRADE, "--prompts", "FILE")),
+    # the name of the file in a folder that it takes for one of its own
+    (3, (*UPGRADE, "--calibration", "FOLDER")),
+    (3, (*PRUNE, "--token-counts", "FILE")),
+    (2, ("validate", DRAFTER, "--policy", "FILE")),
+    (2, (*UPLOAD, "--policy", "FILE")),
+    (3, (*UPLOAD, "--smoke", "FILE")),
+)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "folder", "nothing"])
+@pytest.mark.parametrize(
+    ("code", "arguments"), OPTIONS, ids=[f"{words[0]} {words[-2]}" for _, words in OPTIONS]
+)
+def test_what_is_no_file_at_an_option_is_one_sentence_that_names_it(
+    code: int,
+    arguments: tuple[str | Path, ...],
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    target = tmp_path / "target"
-    config = transformers.BertConfig(
-        vocab_size=512,
-        hidden_size=128,
-        num_hidden_layers=8,
-        num_attention_heads=2,
-        intermediate_size=32,
-        is_decoder=True,
-    )
-    shutil.copytree(TARGET, target)
-    (target / "model.safetensors").unlink()
-    transformers.BertLMHeadModel(config).save_pretrained(target)
-    options = ["--target", str(target), "--run-in", "reference", "--device", "cpu", "--max-tokens", "2"]
-    assert run(["smoke", str(TINY / "eagle3"), *options]) == 3
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "BertLMHeadModel" in error and "give the language model" in error
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    file = tmp_path / "folder/statistics.json"
+    file.parent.mkdir()
+    KINDS[kind](file)
+    places = {"FILE": file, "FOLDER": file.parent, "OUT": tmp_path / "out"}
+    done = call(*(places.get(str(argument), argument) for argument in arguments))
+    assert done.code == code and is_one_line(done), done
+    # a socket cannot even be opened
+    assert (f"{file} is a {kind}" if kind in ("pipe", "device", "folder") else str(file)) in done.err
+
+
+def test_a_file_over_its_limit_is_not_read_and_its_text_is_utf_8(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"12345")
+    assert read_small_file(file, 5) == b"12345"
+    os.truncate(file, 1 << 40)
+    with pytest.raises(UsageError, match=r"--policy .*more than 4 bytes"):
+        read_small_file(file, 4, "--policy", UsageError)
+    with pytest.raises(UnreadableError, match="null byte"):
+        read_small_file(Path("a\0b"), 5)
+    with pytest.raises(UnreadableError, match="byte 0 is not UTF-8"):
+        decoded(file, "a".encode("utf-16"))
+
+
+KEPT = {
+    **{kind: KINDS[kind] for kind in ("pipe", "folder")},
+    "1 TB": lambda path: large(path, 1 << 40),
+    "empty": Path.touch,
+    "truncated": lambda path: path.write_bytes(gzip.compress(b"{}" * 100)[:-8]),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_a_file_in_the_cache_that_is_not_the_set_of_prompts_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    KEPT[kind](tmp_path / "set")
+    monkeypatch.setattr(prompts, "is_offline", lambda: True)
+    chosen = prompts.prompt_sets().sets["mt-bench"]
+    monkeypatch.setattr(type(chosen), "cached", property(lambda _: tmp_path / "set"))
+    with pytest.raises(UnreadableError, match="this call is offline"):
+        prompts.lines_of("mt-bench")
 
 
 # what changes between two looks
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: FolderSource(path.parent).read(path.name),
+        lambda path: PinnedSource(path.parent).read(path.name),
+        open_regular,
+    ],
+    ids=["source", "pinned source", "option"],
+)
+def test_a_file_that_is_exchanged_after_a_look_at_it_is_looked_at_again(
+    read: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, really = tmp_path / "config.json", os.open
+    path.write_text("{}")
+
+    def exchange(*arguments: object, **named: object) -> int:
+        path.unlink()
+        os.mkfifo(path)
+        return really(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", exchange)
+    with pytest.raises(UnreadableError, match=r"is not a regular file|is a pipe"):
+        read(path)
 
 
 def test_a_file_that_was_rewritten_with_its_size_and_time_has_changed(
@@ -225,25 +296,3 @@ def test_a_file_that_was_rewritten_with_its_size_and_time_has_changed(
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(RefusedError, match=r"model.safetensors changed after the files were hashed"):
         frozen.check_unchanged()
-    with pytest.raises(RefusedError, match=r"model.safetensors changed after the files were hashed"):
-        frozen.read("model.safetensors", 0, 8)
-
-
-def test_a_revision_is_noted_in_the_cache_by_a_rename(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    snapshot = tmp_path / "snapshots/abc"
-    snapshot.mkdir(parents=True)
-    hub.remember(snapshot, "main", "abc")
-    ref = tmp_path / "refs/main"
-    assert ref.read_text(encoding="utf-8") == "abc"
-    really = Path.write_bytes
-
-    def half(path: Path, data: bytes) -> None:
-        really(path, data[:1])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", half)
-    hub.remember(snapshot, "main", "def")
-    assert ref.read_text(encoding="utf-8") == "abc"
-    assert list(ref.parent.iterdir()) == [ref]

@@ -1,9 +1,8 @@
 """Chat templates without an end: a target's template is a program, and is given a time and a size."""
 
 import resource
+import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from eaglectl.run import tokens
-from eaglectl.run.tokens import TemplateLimitError, rendered
+from eaglectl.run import job
+from eaglectl.run.job import TemplateLimitError, rendered
 
-jinja2 = pytest.importorskip("jinja2")
+pytest.importorskip("jinja2")
 pytest.importorskip("transformers")
-from transformers.utils.chat_template_utils import _compile_jinja_template  # noqa: E402
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
-from tests.builders import call  # noqa: E402
-from tests.tiny import TARGET, TINY  # noqa: E402
+from tests.builders import call
+from tests.tiny import TARGET, TINY
 
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 ENDLESS = {
@@ -28,6 +27,7 @@ ENDLESS = {
     "pieces": ("{% for i in range(99999) %}{{ x * 9999999 }}{% endfor %}", None),
     "a piece": ("{{ x * 99999999999 }}", None),
     "a long text": ("{{ x * 17000000 }}", "writes 17000000 characters"),
+    "arithmetic": ("{% set n = x | length + 8 %}{{ n ** 99999999 > 1 }}", "takes more than"),
 }
 
 
@@ -36,48 +36,35 @@ def written(template: str) -> str:
     return rendered(lambda: _compile_jinja_template(template).render(x="x"))
 
 
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "SECONDS", 0.5)
+    monkeypatch.setattr(job, "MAX_MEMORY", 256 << 20)
+
+
+@pytest.mark.fast(3)
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_template_without_an_end_is_stopped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_without_an_end_is_stopped(name: str) -> None:
     template, words = ENDLESS[name]
-    monkeypatch.setattr(tokens, "SECONDS", 0.5)
-    monkeypatch.setattr(tokens, "MAX_MEMORY", 256 << 20)
-    limits, start = resource.getrlimit(resource.RLIMIT_AS), time.monotonic()
+    limits, start = resource.getrlimit(resource.RLIMIT_AS), time.process_time()
     with pytest.raises((TemplateLimitError, MemoryError), match=words):
         written(template)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
-
-
-def test_arithmetic_without_an_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "SECONDS", 0.5)
-    start = time.monotonic()
-    with pytest.raises(TemplateLimitError):
-        written("{% set n = x | length + 8 %}{{ n ** 99999999 > 1 }}")
-    assert time.monotonic() - start < 5
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
 
-@pytest.mark.parametrize("is_alarm_taken", [False, True])
-def test_a_thread_and_a_taken_alarm_have_a_deadline_too(
-    monkeypatch: pytest.MonkeyPatch, is_alarm_taken: bool
-) -> None:
-    monkeypatch.setattr(tokens, "SECONDS", 0.5)
+def test_a_thread_has_a_deadline_too() -> None:
+    with ThreadPoolExecutor(1) as pool, pytest.raises(TemplateLimitError):
+        pool.submit(written, LOOPS).result(5)
 
-    def outcome() -> BaseException | None:
-        try:
-            written(LOOPS)
-        except TemplateLimitError as error:
-            return error
-        return None
 
-    if not is_alarm_taken:
-        with ThreadPoolExecutor(1) as pool:
-            assert isinstance(pool.submit(outcome).result(5), TemplateLimitError)
-        return
+def test_an_alarm_that_is_taken_is_left_to_its_owner() -> None:
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     try:
         signal.setitimer(signal.ITIMER_REAL, 60)
-        assert isinstance(outcome(), TemplateLimitError)
+        with pytest.raises(TemplateLimitError):
+            written(LOOPS)
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 50
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -90,24 +77,11 @@ def test_a_template_that_ends_is_rendered_and_leaves_no_thread() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "SECONDS", 1.0)
-    target = tmp_path / "target"
-    target.mkdir()
-    for path in TARGET.iterdir():
-        (target / path.name).write_bytes(path.read_bytes())
+def test_the_command_ends_in_words(tmp_path: Path) -> None:
+    target = Path(shutil.copytree(TARGET, tmp_path / "target"))
     (target / "chat_template.jinja").write_text(LOOPS)
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "one two three four", "chat": true}\n' * 3)
     options = ("--prompts", prompts, "--run-in", "reference", "--device", "cpu", "--max-tokens", "4")
     done = call("smoke", TINY / "eagle3", "--target", target, *options)
     assert done.code == 3 and "fails on prompt 1" in done.err and "it takes more than" in done.err
-
-
-def test_code_can_be_traced_after_a_template_was_rendered() -> None:
-    code = (
-        "import sys; from eaglectl.run.tokens import rendered\n"
-        "def called(): return 'x'\n"
-        "rendered(called); trace = lambda *given: trace; sys.settrace(trace); called(); sys.settrace(None)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=20, check=True).returncode == 0

@@ -8,20 +8,21 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import eaglectl
 from eaglectl.progress import Progress
-from eaglectl.report.documents.document import as_json
-from eaglectl.terminal import OutputSettings, ProgressBar, say
-from eaglectl.text import INVISIBLE, LONGEST, as_markdown, inert, listed, printable
-from tests import servers, test_upload
+from eaglectl.report.documents import as_json
+from eaglectl.terminal import OutputSettings, ProgressBar
+from eaglectl.text import INVISIBLE, LONGEST, inert, printable
+from tests import servers
 from tests.builders import (
     Outcome,
     call,
@@ -29,10 +30,12 @@ from tests.builders import (
     drafter_folder,
     drafter_tensors,
     floats,
+    framed,
+    safetensors_bytes,
     sharded_folder,
-    write_safetensors,
 )
-from tests.hub import LoopbackHub
+from tests.hub import LoopbackHub, publisher
+from tests.modules import modules
 from tests.pages import read_page
 
 # a forged line, a command for GitHub, one for Azure, hidden and reversed text, HTML, Markdown, front matter
@@ -46,7 +49,7 @@ FILE = "w\nPASS-forged\n::error::forged\x1b[2K\u202e\u200b ##[error]f <forged>|`
 HALF = "\ud800"
 
 
-hub = test_upload.hub
+hub = publisher
 
 
 @pytest.fixture(autouse=True)
@@ -65,37 +68,17 @@ def in_config(**changes: Any) -> Callable[[Path], Path]:
     return lambda parent: drafter_folder(parent, config=drafter_config(**changes))
 
 
-def in_file(name: str, text: str) -> Callable[[Path], Path]:
+def in_file(name: str, content: str | bytes) -> Callable[[Path], Path]:
     def plant(parent: Path) -> Path:
         folder = drafter_folder(parent)
-        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
         return folder
 
     return plant
 
 
 def in_tensor_name(parent: Path) -> Path:
-    folder = drafter_folder(parent)
-    tensors = {**drafter_tensors(), EVIL: floats("a", 2), f"layers.0.{EVIL}.weight": floats("b", 2)}
-    write_safetensors(folder / "model.safetensors", tensors)
-    return folder
-
-
-def in_metadata(parent: Path) -> Path:
-    folder = drafter_folder(parent)
-    write_safetensors(folder / "model.safetensors", drafter_tensors(), {"format": EVIL, EVIL: EVIL})
-    return folder
-
-
-def in_dtype(parent: Path) -> Path:
-    folder = drafter_folder(parent)
-    header = json.dumps({"fc.weight": {"dtype": EVIL, "shape": [1], "data_offsets": [0, 4]}}).encode()
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"abcd")
-    return folder
-
-
-def in_folder_name(parent: Path) -> Path:
-    return drafter_folder(parent, FILE)
+    return drafter_folder(parent, tensors={EVIL: floats("a", 2), f"layers.0.{EVIL}.weight": floats("b", 2)})
 
 
 def in_side_names(parent: Path) -> Path:
@@ -115,17 +98,11 @@ def in_weights_name(parent: Path) -> Path:
 
 def in_shard_name(parent: Path) -> Path:
     folder = sharded_folder(parent)
-    index = json.loads((folder / "model.safetensors.index.json").read_text())
-    shard = next(iter(index["weight_map"].values()))
-    (folder / shard).rename(folder / f"{FILE}.safetensors")
-    names = {shard: f"{FILE}.safetensors"}
-    index["weight_map"] = {name: names.get(file, file) for name, file in index["weight_map"].items()}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    shard = min(folder.glob("model-*.safetensors"))
+    shard.rename(folder / f"{FILE}.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace(shard.name, json.dumps(f"{FILE}.safetensors")[1:-1]))
     return folder
-
-
-def in_missing_shard(parent: Path) -> Path:
-    return sharded_folder(parent, weight_map={"fc.weight": f"{EVIL}.safetensors", EVIL: EVIL})
 
 
 VERIFIER = {"name_or_path": EVIL, "architectures": [EVIL], EVIL: EVIL}
@@ -147,15 +124,20 @@ RECORD = {
     "files": {EVIL: {"sha256": EVIL, "size": 3}},
     EVIL: EVIL,
 }
+DTYPE = {"dtype": EVIL, "shape": [1], "data_offsets": [0, 4]}
 PLANTS: dict[str, Callable[[Path], Path]] = {
     "tensor name": in_tensor_name,
-    "metadata of safetensors": in_metadata,
-    "dtype": in_dtype,
-    "folder name": in_folder_name,
+    "metadata of safetensors": in_file(
+        "model.safetensors", safetensors_bytes(drafter_tensors(), {"format": EVIL, EVIL: EVIL})
+    ),
+    "dtype": in_file("model.safetensors", framed(json.dumps({"fc.weight": DTYPE}).encode(), b"abcd")),
+    "folder name": lambda parent: drafter_folder(parent, FILE),
     "names of other files": in_side_names,
     "name of the weights": in_weights_name,
     "shard name": in_shard_name,
-    "shard that is not there": in_missing_shard,
+    "shard that is not there": lambda parent: sharded_folder(
+        parent, weight_map={"fc.weight": f"{EVIL}.safetensors", EVIL: EVIL}
+    ),
     "config key": in_config(**{EVIL: EVIL, f"{EVIL}_norm": True, f"aux_{EVIL}_layer_ids": [1, 2, 3]}),
     "key below eagle_config": in_config(eagle_config={EVIL: EVIL, f"layer_ids{EVIL}": [EVIL]}),
     "architectures": in_config(architectures=["LlamaForCausalLMEagle3", EVIL]),
@@ -186,7 +168,7 @@ PLANTS: dict[str, Callable[[Path], Path]] = {
 FORMATS = ("text", "json", "junit", "sarif", "github", "markdown")
 OUTPUTS = [f"--output={name}=report.{name}" for name in FORMATS]
 COMMANDS: dict[str, list[str]] = {
-    "inspect": ["inspect", "IT", "--tensors", "--page", "page.html"],
+    "inspect": ["inspect", "IT", "--page", "page.html"],
     "inspect json": ["inspect", "IT", "--json"],
     "inspect two": ["inspect", "IT", "GOOD", "--page", "page.html"],
     "validate": ["validate", "IT", "--engine", "vllm", "--engine", "sglang", "--page", "page.html", *OUTPUTS],
@@ -241,21 +223,15 @@ def check_output(outcome: Outcome, arguments: list[str]) -> None:
 
 def check_files(folder: Path) -> None:
     """Every report and card that was written."""
-    for path in folder.glob("report.*"):
-        kind = path.suffix[1:]
-        text = path.read_text(encoding="utf-8")
-        assert list(faults(text, is_github=kind == "github")) == []
-        if kind in ("json", "sarif"):
+    for path in (*folder.glob("report.*"), *folder.glob("*.html")):
+        text = path.read_text()
+        assert list(faults(text, is_github=path.suffix == ".github")) == []
+        if path.suffix in (".json", ".sarif"):
             json.loads(text)
-        path.unlink()
-    for path in folder.glob("*.html"):
-        page = path.read_text(encoding="utf-8")
-        read_page(page)
-        assert list(faults(page)) == []
-        path.unlink()
+        if path.suffix == ".html":
+            read_page(text)
     for card in folder.glob("*/README.md"):
-        text = card.read_text(encoding="utf-8")
-        if "Converted from" in text:
+        if "Converted from" in (text := card.read_text()):
             check_card(text)
 
 
@@ -271,39 +247,32 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return drafter_folder(tmp_path_factory.mktemp("good"), "good")
 
 
-def run_over(folder: Path, good: Path, name: str) -> None:
-    places = {"IT": str(folder), "GOOD": str(good)}
-    arguments = COMMANDS[name]
-    outcome = call(*(places.get(argument, argument) for argument in arguments))
-    check_output(outcome, arguments)
-    check_files(Path.cwd())
+def placed(arguments: list[str], **places: Path) -> list[str | Path]:
+    return [places.get(argument, argument) for argument in arguments]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("plant", PLANTS)
+CARDS = ("verifier name", "folder name", "metadata of safetensors")
+
+
+def is_quick(plant: str, command: str) -> bool:
+    """Whether this one is tried in every run: a tensor's name, the reports of validate, some cards."""
+    return plant == "tensor name" or command == "validate" or (command == "convert" and plant in CARDS)
+
+
+@pytest.mark.fast(11)
+@pytest.mark.parametrize(
+    ("plant", "command"),
+    [
+        pytest.param(plant, command, marks=[] if is_quick(plant, command) else [pytest.mark.slow])
+        for plant, command in product(PLANTS, COMMANDS)
+    ],
+)
 def test_no_words_of_a_file_reach_an_output_raw(plant: str, command: str, good: Path, tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
-    run_over(PLANTS[plant](tmp_path / "from"), good, command)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_tensors_name_reaches_no_output_raw(command: str, good: Path, tmp_path: Path) -> None:
-    (tmp_path / "from").mkdir()
-    run_over(in_tensor_name(tmp_path / "from"), good, command)
-
-
-@pytest.mark.parametrize("plant", PLANTS)
-def test_no_words_reach_the_reports_of_validate_raw(plant: str, good: Path, tmp_path: Path) -> None:
-    (tmp_path / "from").mkdir()
-    run_over(PLANTS[plant](tmp_path / "from"), good, "validate")
-
-
-@pytest.mark.parametrize("plant", ["verifier name", "folder name", "metadata of safetensors"])
-def test_no_words_reach_the_card_of_a_conversion_raw(plant: str, good: Path, tmp_path: Path) -> None:
-    (tmp_path / "from").mkdir()
-    run_over(PLANTS[plant](tmp_path / "from"), good, "convert")
-    assert (tmp_path / "out/README.md").exists()
+    arguments = COMMANDS[command]
+    check_output(call(*placed(arguments, IT=PLANTS[plant](tmp_path / "from"), GOOD=good)), arguments)
+    check_files(tmp_path)
+    assert plant not in CARDS or command != "convert" or (tmp_path / "out/README.md").exists()
 
 
 def test_a_json_document_keeps_every_value_whole(tmp_path: Path) -> None:
@@ -315,22 +284,14 @@ def test_a_json_document_keeps_every_value_whole(tmp_path: Path) -> None:
     assert f"tensor:{EVIL}" in [finding["where"] for finding in document["findings"]]
 
 
+@settings(max_examples=30)
 @given(st.recursive(st.text() | st.integers() | st.none(), st.lists) | st.dictionaries(st.text(), st.text()))
 def test_json_says_what_it_was_given(document: Any) -> None:
     text = as_json(document)
     assert list(faults(text)) == []
-    lone = re.compile("[\ud800-\udfff]")
-
-    def without_halves(value: Any) -> Any:
-        if isinstance(value, str):
-            return lone.sub(lambda half: f"\\u{ord(half[0]):x}", value)
-        if isinstance(value, list):
-            return [without_halves(item) for item in value]
-        if isinstance(value, dict):
-            return {without_halves(key): without_halves(item) for key, item in value.items()}
-        return value
-
-    assert json.loads(text) == without_halves(document)
+    halves = re.compile("[\ud800-\udfff]")
+    whole = halves.sub(lambda half: f"\\\\u{ord(half[0]):x}", json.dumps(document, ensure_ascii=False))
+    assert json.loads(text) == json.loads(whole)
 
 
 # the one place
@@ -351,55 +312,21 @@ def test_what_is_printable_is_one_visible_line_and_its_own_printable_form(text: 
     assert printable(shown) == shown
 
 
-@given(WORDS)
-def test_a_line_of_output_commands_nothing(text: str) -> None:
-    assert list(faults(inert(printable(text)))) == [] or re.match(r"\s*(forged:|error::|PASS)", text)
+INERT = {
+    "::error::x": r"\x3a:error::x",
+    "  ::error::x": r"  \x3a:error::x",
+    "\x1b[1m::add-mask::x": "\x1b[1m\\x3a:add-mask::x",
+    "a ##[error]x": r"a #\x23[error]x",
+    "##vso[task.setvariable]x": r"#\x23vso[task.setvariable]x",
+    "a::b ## c [d]": "a::b ## c [d]",
+}
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("::error::x", r"\x3a:error::x"),
-        ("  ::error::x", r"  \x3a:error::x"),
-        ("\x1b[1m::add-mask::x", "\x1b[1m\\x3a:add-mask::x"),
-        ("a ##[error]x", r"a #\x23[error]x"),
-        ("##vso[task.setvariable]x", r"#\x23vso[task.setvariable]x"),
-        ("a::b ## c [d]", "a::b ## c [d]"),
-    ],
-)
-def test_a_command_of_a_ci_system_is_broken(line: str, shown: str) -> None:
-    assert inert(line) == shown
-
-
-@pytest.mark.parametrize("code", [0x00, 0x0A, 0x1B, 0x7F, 0x85, 0xAD, 0x200B, 0x202E, 0x2066, 0x2800, 0x3164])
-def test_an_invisible_character_is_shown_as_its_escape(code: int) -> None:
-    assert printable(chr(code)) in (rf"\x{code:02x}", rf"\u{code:04x}", r"\n")
-
-
-def test_a_long_text_keeps_its_ends_and_tells_what_is_left_out() -> None:
+def test_a_command_of_a_ci_system_is_broken_and_of_a_long_text_the_ends_are_kept() -> None:
+    assert {line: inert(line) for line in INERT} == INERT
     shown = printable("a" + "x" * 1_000_000 + "z")
     assert shown.startswith("axxx") and shown.endswith("xxxz") and len(shown) == 288
     assert "(... 999,742 characters ...)" in shown
-
-
-def test_a_long_list_is_counted() -> None:
-    assert listed(map(str, range(10_000)), most=3) == "0, 1, 2 and 9,997 more"
-    assert listed(["a", "b"]) == "a, b"
-
-
-@pytest.mark.parametrize("text", [EVIL, "<b>", "[l](x)", "![i](x)", "`", "*", "_", "a|b", "~~s~~", "$x$"])
-def test_markdown_shows_text_literally(text: str) -> None:
-    shown = as_markdown(text)
-    assert "<" not in shown and ">" not in shown
-    assert not re.search(r"(?<!\\)(?:\\\\)*[`*_\[\]|~$]", shown)
-
-
-def test_what_is_said_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    say(EVIL)
-    say(EVIL, sys.stderr)
-    printed = capsys.readouterr()
-    assert printed.out == printed.err and printed.out.count("\n") == 1
-    assert list(faults(printed.out)) == []
 
 
 def test_a_progress_bar_shows_no_words_raw(
@@ -411,7 +338,7 @@ def test_a_progress_bar_shows_no_words_raw(
         bar.has_terminal = True
         bar(Progress(f"[bold]reading {EVIL}", 0, 10, "files"))
         assert bar.bar is not None
-        column: Any = bar.bar.columns[0]
+        column: Any = bar.bar.columns[1]
         description = column.render(bar.bar.tasks[0]).plain
         assert list(faults(description)) == []
         assert description.startswith("[bold]reading w\\nPASS-")
@@ -440,11 +367,10 @@ sys.stdout.writelines([{EVIL!r}])
         assert not [fault for fault in faults(text) if not fault.startswith("a forged line")]
 
 
-@pytest.mark.parametrize("arguments", [["inspect", f"--{EVIL}", "x"], ["verify", "x", EVIL], [EVIL]])
-def test_what_was_not_expected_is_named_in_one_line(arguments: list[str]) -> None:
-    outcome = call(*arguments)
-    assert outcome.code == 2
-    assert list(faults(outcome.err)) == []
+def test_what_was_not_expected_is_named_in_one_line() -> None:
+    for arguments in (["inspect", f"--{EVIL}", "x"], ["verify", "x", EVIL], [EVIL]):
+        outcome = call(*arguments)
+        assert outcome.code == 2 and list(faults(outcome.err)) == []
 
 
 def test_a_fault_of_eaglectl_shows_no_words_raw(
@@ -462,22 +388,10 @@ def test_a_fault_of_eaglectl_shows_no_words_raw(
 # long and many
 
 
-def long_name(parent: Path) -> Path:
-    folder = drafter_folder(parent)
-    write_safetensors(folder / "model.safetensors", {**drafter_tensors(), "x" * 1_000_000: floats("x", 2)})
-    return folder
-
-
-def many_tensors(parent: Path) -> Path:
-    folder = drafter_folder(parent)
-    extra = {f"layers.0.extra_{number:05}.weight": floats("x", 2) for number in range(10_000)}
-    write_safetensors(folder / "model.safetensors", {**drafter_tensors(), **extra})
-    return folder
-
-
+EXTRA = {"a long name": ["x" * 1_000_000], "many": [f"layers.0.extra_{i:05}.weight" for i in range(10_000)]}
 SIZED: dict[str, list[str]] = {
     "inspect": ["inspect", "IT"],
-    "inspect tensors": ["inspect", "IT", "--tensors"],
+    "inspect tensors": ["-v", "inspect", "IT"],
     "convert plan": ["convert", "IT", "--dry-run"],
     "convert without another": ["convert", "IT", "--dry-run", "--drop", "x"],
     "validate": ["validate", "IT", "--headers-only"],
@@ -487,25 +401,21 @@ SIZED: dict[str, list[str]] = {
     "verify": ["verify", "IT"],
     "upload": ["upload", "IT", "org/drafter", *ANSWERS, "--dry-run"],
 }
-MOST_BYTES = 20_000
 
 
+@pytest.mark.fast(4)
 @pytest.mark.parametrize("command", SIZED)
-@pytest.mark.parametrize("plant", [long_name, pytest.param(many_tensors, marks=pytest.mark.slow)])
-def test_an_output_stays_small(
-    plant: Callable[[Path], Path], command: str, good: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "from").mkdir()
-    places = {"IT": str(plant(tmp_path / "from")), "GOOD": str(good)}
-    outcome = call(*(places.get(argument, argument) for argument in SIZED[command]))
+@pytest.mark.parametrize("extra", ["a long name", pytest.param("many", marks=pytest.mark.slow)])
+def test_an_output_stays_small(extra: str, command: str, good: Path, tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, tensors=dict.fromkeys(EXTRA[extra], floats("x", 2)))
+    outcome = call(*placed(SIZED[command], IT=folder, GOOD=good))
     assert outcome.code in (0, 1, 2, 3), outcome.err
-    assert len(outcome.out) + len(outcome.err) < MOST_BYTES
+    assert len(outcome.out) + len(outcome.err) < 20_000
 
 
 # nothing prints by another way
 
 
-ROOT = Path(eaglectl.__file__).parent
 # besides the terminal, modules of a child process, whose streams are pipes to eaglectl
 PRINTERS = ("terminal.py", "report/terminal.py", "run/vllm/", "__main__.py")
 PRINTS = re.compile(
@@ -519,9 +429,9 @@ EMITTED = re.compile(
 )
 
 
-def printing_calls(name: str, source: str) -> list[str]:
+def printing_calls(name: str, module: ast.Module) -> list[str]:
     """Calls of the module `name` that print by another way than the terminal's."""
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
     functions = {ast.unparse(node.func) for node in calls}
     emitted = {ast.unparse(node.args[0]) for node in calls if ast.unparse(node.func) == "emit"}
     wrong = {argument for argument in emitted if not EMITTED.fullmatch(argument)}
@@ -531,15 +441,12 @@ def printing_calls(name: str, source: str) -> list[str]:
     return [f"{name}: {code}" for code in sorted(wrong)]
 
 
+@pytest.mark.slow
 def test_only_the_terminal_prints() -> None:
-    names = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py"))}
-    lines = [printing_calls(name, path.read_text(encoding="utf-8")) for name, path in names.items()]
+    lines = [printing_calls(name, module) for name, module in modules().items()]
     assert [line for line in lines if line] == []
-
-
-@pytest.mark.parametrize("code", ["print('x')", "sys.stderr.write('x')", "typer.echo('x')", "RichConsole()"])
-def test_another_way_to_print_is_seen(code: str) -> None:
-    assert printing_calls("module.py", code)
+    for code in ("print('x')", "sys.stderr.write('x')", "typer.echo('x')", "RichConsole()"):
+        assert printing_calls("module.py", ast.parse(code))
 
 
 # words of servers
@@ -549,61 +456,31 @@ def test_names_on_the_hub_reach_no_output_raw(
     hub: LoopbackHub, good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    hub.add_repo(
-        "org/drafter", {f"{FILE}.safetensors": b"x", f"{FILE}/{FILE}.txt": b"y", "config.json": b"{}"}
-    )
+    files = {f"{FILE}.safetensors": b"x", f"{FILE}/{FILE}.txt": b"y", "config.json": b"{}"}
+    hub.add_repo("org/drafter", files)
     for arguments in (["--dry-run"], ["--dry-run", "--json"], []):
         outcome = call("upload", good, "org/drafter", *ANSWERS, *arguments)
         check_output(outcome, arguments)
         assert "forged" in outcome.out
-    outcome = call("inspect", "org/drafter")
-    check_output(outcome, [])
+    check_output(call("inspect", "org/drafter"), [])
 
 
 @pytest.mark.parametrize("is_json", [False, True])
 def test_a_servers_words_reach_no_output_raw(is_json: bool, good: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text(
-        json.dumps({"prompt": EVIL, "set": EVIL}) + "\n" + json.dumps({"prompt": "x", "set": "b"})
-    )
+    prompts.write_text(json.dumps({"prompt": EVIL, "set": EVIL}) + '\n{"prompt": "x", "set": "b"}')
     info = {**servers.INFO, "version": EVIL, "speculative_draft_model_path": EVIL}
     pages = {**servers.SGLANG, "/v1/models": {"data": [{"id": EVIL}]}, "/server_info": info}
     arguments = ["smoke", str(good), "--target", str(good), "--prompts", str(prompts), "--page", "page.html"]
     arguments += ["--json"] if is_json else []
     with servers.server(pages, []) as url:
-        outcome = call(*arguments, "--run-in", url)
-    check_output(outcome, arguments)
-    check_files(Path.cwd())
+        check_output(call(*arguments, "--run-in", url), arguments)
+    check_files(tmp_path)
 
 
-@pytest.mark.parametrize("name", [EVIL, "'; rm -rf ~; '" * 1000])
+@pytest.mark.parametrize("name", [EVIL, "'; rm -rf ~; '" * 1000], ids=["evil", "long"])
 def test_a_name_that_cannot_be_shown_whole_is_copied_into_no_command(name: str, tmp_path: Path) -> None:
-    config = drafter_config(speculators_config={"verifier": {"name_or_path": name}})
-    folder = drafter_folder(tmp_path, config=config)
-    assert "vllm serve TARGET --speculative-config" in call("inspect", folder).out
-
-
-class RawError(Exception):
-    """A usage error as click shows it: with its words as they are."""
-
-    exit_code = 2
-
-    def __init__(self, message: str) -> None:
-        self.message = message
-
-    def format_message(self) -> str:
-        return self.message
-
-    def show(self, file: Any) -> None:
-        file.write(f"Usage: eaglectl ...\n\nError: {self.message}\n")
-
-
-def test_a_usage_error_of_click_is_shown_in_one_line(monkeypatch: pytest.MonkeyPatch, good: Path) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RawError(EVIL)
-
-    monkeypatch.setattr("eaglectl.operations.inspecting.inspect", fail)
-    outcome = call("inspect", good)
-    assert outcome.code == 2 and "Error: w\\nPASS-" in outcome.err
-    assert list(faults(outcome.err)) == []
+    verifier = {"verifier": {"name_or_path": name}}
+    folder = drafter_folder(tmp_path, config={"speculators_config": verifier})
+    assert "vllm serve TARGET --speculative-config" in call("-v", "inspect", folder).out

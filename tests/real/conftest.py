@@ -1,6 +1,4 @@
-"""Tests of the real pair: the target is made on first use (`make real-target`, 30 seconds); where the package
-index cannot be reached, a test is skipped and says so.
-"""
+"""Tests of the real pair; its target is made on first use, and where no index is reached they are skipped."""
 
 import importlib.util
 import os

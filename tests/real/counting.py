@@ -1,11 +1,15 @@
 """The real pair by eaglectl, and by the accounting of tools/real, which shares no code with it."""
 
-import sys
+import importlib
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import eaglectl
+from eaglectl.run.report import SmokeReport
 from tests.real.conftest import REAL, ROOT
 
 NEW = 64
@@ -16,11 +20,14 @@ FOUR = (0, 10, 25, 35)
 
 
 @cache
-def accounting() -> Any:
-    sys.path.insert(0, str(ROOT / "tools/real"))
-    import accounting
+def tool(name: str) -> Any:
+    """A module of tools/real."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "tools/real"))
+        return importlib.import_module(name)
 
-    return accounting
+
+accounting = partial(tool, "accounting")
 
 
 def few_prompts(folder: Path, chats: Sequence[int] = EIGHT) -> Path:
@@ -56,3 +63,20 @@ def accounted(name: str, target: Path, k: int, chats: Sequence[int] = EIGHT, new
     networks = {"specforge": accounting().SPECFORGE, "speculators": accounting().SPECULATORS}
     weights = accounting().read_weights(REAL / name)
     return accounting().count(accounting().Drafter(weights, networks[name], embedding), answers, k, new)
+
+
+def accounted_counts(name: str, target: Path, k: int, chats: Sequence[int], new: int) -> list[int]:
+    """Rounds by the accounting, and how many had each position accepted."""
+    counts = accounted(name, target, k, chats, new)
+    return [counts.drafts, *counts.accepted]
+
+
+def smoke(drafter: Path, target: Path, prompts: Path, engine: str, **settings: Any) -> SmokeReport:
+    options = eaglectl.SmokeOptions(run_in=engine, device="cpu", prompts=prompts, **settings)
+    return eaglectl.smoke(str(drafter), str(target), options)
+
+
+def counted(report: SmokeReport) -> list[int]:
+    """The same by smoke."""
+    measured = report.measured
+    return [measured.drafts, *(round(share.value * measured.drafts) for share in measured.per_position)]

@@ -9,7 +9,7 @@ pytest.importorskip("transformers")
 
 import eaglectl
 from tests.real.conftest import REAL
-from tests.real.counting import NEW, accounted, few_prompts
+from tests.real.counting import NEW, accounted, counted, few_prompts, smoke
 
 LIMIT = 20_000_000  # bytes of a drafter
 NAMES = ("specforge", "speculators")
@@ -48,13 +48,8 @@ def test_speculators_is_read_with_its_layers_and_switches() -> None:
 def test_smoke_counts_what_the_accounting_counts(
     name: str, k: int, real_target: Path, tmp_path: Path
 ) -> None:
-    options = eaglectl.SmokeOptions(
-        run_in="reference", device="cpu", prompts=few_prompts(tmp_path), max_tokens=NEW, k=k
-    )
-    report = eaglectl.smoke(str(REAL / name), str(real_target), options)
+    report = smoke(REAL / name, real_target, few_prompts(tmp_path), "reference", max_tokens=NEW, k=k)
     counts = accounted(name, real_target, k)
-    measured = report.measured
-    assert measured.drafts == counts.drafts
-    assert measured.length.value == pytest.approx(counts.length, rel=1e-9)
-    assert [round(share.value * measured.drafts) for share in measured.per_position] == counts.accepted
+    assert counted(report) == [counts.drafts, *counts.accepted]
+    assert report.measured.length.value == pytest.approx(counts.length, rel=1e-9)
     assert report.is_lossless

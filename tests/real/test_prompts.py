@@ -1,28 +1,17 @@
 """The prompts of the real pair: sets apart, of four kinds, as prompts.py deals them."""
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from eaglectl.run.prompts import read_prompts
-from tests.real.conftest import REAL, ROOT
-from tests.real.counting import EIGHT, FOUR, SHORT, accounted, accounting, texts
+from tests.real.conftest import REAL
+from tests.real.counting import EIGHT, FOUR, SHORT, accounted, accounting, tool
 
 SIZES = {"calibration": 100, "gate": 60, "test": 40}
 KINDS = {"code", "maths", "chat", "writing"}
-
-
-@pytest.fixture(scope="module")
-def prompts() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("real_prompts", ROOT / "tools/real/prompts.py")
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def lines(name: str) -> list[dict[str, Any]]:
@@ -38,16 +27,16 @@ def test_a_set_has_every_kind_and_chats_of_two_turns(name: str) -> None:
     assert turns.count("assistant") > 8 and turns.count("system") >= 3
 
 
-def test_no_prompt_is_in_two_sets_nor_trained_on(prompts: ModuleType) -> None:
-    dealt = prompts.deal()
+def test_no_prompt_is_in_two_sets_nor_trained_on() -> None:
+    dealt = tool("prompts").deal()
     trained = {json.dumps(line["messages"][-1]) for line in dealt["train"]}
     first = {name: {json.dumps(line["messages"][-1]) for line in dealt[name]} for name in SIZES}
     assert all(not found & trained for found in first.values())
     assert sum(map(len, first.values())) == len(set().union(*first.values()))
 
 
-def test_the_files_are_what_is_dealt(prompts: ModuleType) -> None:
-    for name, dealt in prompts.deal().items():
+def test_the_files_are_what_is_dealt() -> None:
+    for name, dealt in tool("prompts").deal().items():
         if name == "train":
             continue
         for line, made in zip(lines(name), dealt, strict=True):
@@ -57,30 +46,12 @@ def test_the_files_are_what_is_dealt(prompts: ModuleType) -> None:
                 assert line["messages"][-1]["content"] == made["then"]
 
 
-def test_no_topic_is_in_two_sets(prompts: ModuleType) -> None:
-    texts = {name: " ".join(line["messages"][-1]["content"] for line in lines(name)) for name in SIZES}
-    for kind in ("code", "chat", "writing"):
-        for topic in prompts.topics(kind):
-            owners = [name for name, text in texts.items() if f" {topic}" in f" {text}"]
-            assert len(owners) <= 1 or len(topic) < 12, (topic, owners)
-
-
 @pytest.mark.parametrize("chats", [EIGHT, FOUR])
 def test_the_chats_that_engines_run_are_of_every_kind(chats: tuple[int, ...]) -> None:
     found = [lines("test")[chat] for chat in chats]
     assert {line["set"] for line in found} == KINDS
     roles = [[message["role"] for message in line["messages"]] for line in found]
     assert ["system", "user"] in roles and ["user", "assistant", "user"] in roles
-
-
-@pytest.mark.slow
-def test_their_tokens_are_the_templates_with_its_special_ones(real_target: Path) -> None:
-    begin, end = 1, 2  # <|im_start|>, <|im_end|>
-    for chat, tokens in zip(FOUR, texts(real_target, FOUR), strict=True):
-        roles = [message["role"] for message in lines("test")[chat]["messages"]]
-        # the template writes a system prompt of its own where there is none
-        turns = len(roles) + ("system" not in roles)
-        assert (tokens.count(begin), tokens.count(end)) == (turns + 1, turns)
 
 
 @pytest.mark.slow

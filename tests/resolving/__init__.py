@@ -6,6 +6,6 @@ config of `configs.py`. Only Python files of a wheel are needed, and none of its
     python -m tests.resolving.record WHEEL_OR_FOLDER...
 
 takes wheels of vLLM or folders that hold `vllm/` and its `*.dist-info`, cuts the functions out of their
-files, runs them on every config, and merges the answers. `tests/test_resolving.py` holds the data of
+files, runs them on every config, and merges the answers. `tests/test_engines.py` holds the data of
 `eaglectl/engines/vllm_releases.json` to every answer.
 """

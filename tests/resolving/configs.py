@@ -4,20 +4,15 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from eaglectl.engines.layers import IDS
+from eaglectl.engines.behaviour import IDS
 
 DEPTH = 8
 ABSENT = object()
 TOP: tuple[Any, ...] = (ABSENT, None, [], [1, 3, 6], [6, 1, 3], "1,3,6")
 NESTED: tuple[Any, ...] = (
-    ABSENT,
-    None,
-    {},
-    {IDS: [2, 3, 7]},
-    {"layer_ids": [2, 4, 7]},
-    {IDS: [2, 3, 7], "layer_ids": [2, 4, 7]},
+    ABSENT, None, {}, {IDS: [2, 3, 7]}, {"layer_ids": [2, 4, 7]}, {IDS: [2, 3, 7], "layer_ids": [2, 4, 7]},
     {IDS: [], "layer_ids": [7, 4, 4]},
-)
+)  # fmt: skip
 OTHER: tuple[Any, ...] = (ABSENT, [], [0, 3, 5])
 # of drafters of other methods, which eaglectl's data leaves out: recorded, and not compared
 OTHER_METHODS: Mapping[str, Mapping[str, Any]] = {
@@ -28,12 +23,15 @@ OTHER_METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+def _stated(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if value is not ABSENT}
+
+
 def _native() -> dict[str, dict[str, Any]]:
     """Configs in vLLM's own layout, by a name that says what they state."""
     found = {}
     for top, nested, other in product(TOP, NESTED, OTHER):
-        keys = {IDS: top, "eagle_config": nested, "target_layer_ids": other}
-        config = {key: value for key, value in keys.items() if value is not ABSENT}
+        config = _stated({IDS: top, "eagle_config": nested, "target_layer_ids": other})
         found[", ".join(f"{key} {value}" for key, value in config.items()) or "nothing"] = config
     return found
 
@@ -42,13 +40,9 @@ def _speculators() -> dict[str, dict[str, Any]]:
     """Configs in the speculators format; ids beside the layer's config, inside it, or both."""
     found = {}
     for kind, top, inner in product(("eagle3", "peagle"), TOP[:4], (ABSENT, [2, 3, 7])):
-        layer = {"model_type": "llama", **({} if inner is ABSENT else {IDS: inner})}
-        keys = {
-            IDS: top,
-            "eagle_config": {IDS: [2, 4, 7], "layer_ids": [2, 4, 7]},
-            "target_layer_ids": [0, 3, 5],
-        }
-        config = {key: value for key, value in keys.items() if value is not ABSENT}
+        layer = _stated({"model_type": "llama", IDS: inner})
+        nested = {IDS: [2, 4, 7], "layer_ids": [2, 4, 7]}
+        config = _stated({IDS: top, "eagle_config": nested, "target_layer_ids": [0, 3, 5]})
         name = f"{kind}: {'' if top is ABSENT else top}, in the layer {'' if inner is ABSENT else inner}"
         found[name] = {
             "speculators_model_type": kind,

@@ -1,10 +1,9 @@
 """mypy with the project's plugin sees the names and the types that are given to `msgspec.structs.replace`."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from tests.conftest import FIXTURES
 
@@ -19,25 +18,19 @@ class Plan(Struct, frozen=True):
     size: int = 0
 
 
-def changed(plan: Plan) -> Plan:
-    return replace(plan, {given})
+def changed(plan: Plan) -> None:
+    replace(plan, name="a", size=1)
+    replace(plan, sise=1)
+    replace(plan, size="1")
 """
 
 
-@pytest.mark.parametrize(
-    "given, error",
-    [
-        ("name='a', size=1", None),
-        ("sise=1", 'Unexpected keyword argument "sise" for "replace"'),
-        ("size='1'", 'Argument "size" to "replace" has incompatible type "str"'),
-    ],
-)
-def test_a_name_that_no_field_has_is_an_error(tmp_path: Path, given: str, error: str | None) -> None:
+def test_a_name_that_no_field_has_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "plan.py"
-    file.write_text(CODE.format(given=given))
+    file.write_text(CODE)
     config = ("--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *config, file], capture_output=True, text=True, cwd=ROOT
-    )
-    assert (error or "Success") in done.stdout, done.stdout + done.stderr
-    assert bool(error) == (done.returncode == 1)
+    command = [sys.executable, "-m", "mypy", *config, file]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert 'Unexpected keyword argument "sise" for "replace"' in done.stdout
+    assert 'Argument "size" to "replace" has incompatible type "str"' in done.stdout
+    assert set(re.findall(r":(\d+): error", done.stdout)) == {"12", "13"} and done.returncode == 1

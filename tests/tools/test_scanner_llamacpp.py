@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-from eaglectl.errors import UnreadableError
 from tools.scan.llamacpp_sources import targets
 
 CONVERTER = """
@@ -44,12 +41,8 @@ def sources(folder: Path, **changed: str) -> Path:
 
 
 def test_every_decorator_of_a_class_registers(tmp_path: Path) -> None:
-    assert list(targets(sources(tmp_path))) == [
-        "ChildForCausalLM",
-        "OLMoForCausalLM",
-        "OldOlmo",
-        "OlmoForCausalLM",
-    ]
+    found = list(targets(sources(tmp_path)))
+    assert found == ["ChildForCausalLM", "OLMoForCausalLM", "OldOlmo", "OlmoForCausalLM"]
 
 
 def test_a_class_captures_where_its_graph_keeps_the_inputs_of_layers(tmp_path: Path) -> None:
@@ -60,15 +53,3 @@ def test_a_class_without_a_graph_of_its_own_has_its_parent_s(tmp_path: Path) -> 
     without = {"src/models/olmo.cpp": "llama_model_olmo::build_arch_graph() {\n}"}
     found = targets(sources(tmp_path, **without))
     assert found["ChildForCausalLM"] == {"captures": False, "source": "olmo.cpp"}
-
-
-def test_a_converter_that_is_no_python_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableError, match=r"broken\.py: not Python that can be read"):
-        targets(sources(tmp_path, **{"conversion/broken.py": "class ("}))
-
-
-def test_sources_without_the_table_of_graphs_are_refused(tmp_path: Path) -> None:
-    folder = sources(tmp_path)
-    (folder / "src/llama-model.cpp").unlink()
-    with pytest.raises(UnreadableError, match=r"llama-model\.cpp"):
-        targets(folder)

@@ -1,14 +1,33 @@
-"""Source trees of engines for the scanner."""
+"""Source trees of engines for the scanner, what was found in releases, and its command line."""
 
+import contextlib
+import io
+import json
 from pathlib import Path
+from typing import Any
 
 from eaglectl.engines import vllm
-from tests.builders import write_package
+from tests.builders import Outcome, write_package
+from tools.scan.__main__ import main
 
 SCANS = sorted(Path(__file__).parent.glob("scans/vllm-*.json"))
 
 
-def drafter(*, extra: str = "", outer: str = "") -> str:
+def call_scan(*arguments: str | Path) -> Outcome:
+    """Run `python -m tools.scan` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(argument) for argument in arguments])
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def scan(path: Path) -> dict[str, Any]:
+    """What is kept of the scan of a release."""
+    value: dict[str, Any] = json.loads(path.read_text())
+    return value
+
+
+def drafter(extra: str = "pass") -> str:
     """A drafter class as the scanner reads one."""
     return f"""
 class Layer:
@@ -28,7 +47,7 @@ class Model:
         n = len(ids) if ids else 3
         norm = getattr(self.config, "fc_norm", False)
         self.norm_output = getattr(self.config, "norm_output", False)
-        {extra or "pass"}
+        {extra}
     def load_weights(self, weights):
         return AutoWeightsLoader(self).load_weights(weights)
 class Outer:
@@ -46,7 +65,6 @@ class Outer:
             name = "model." + name
         loader = AutoWeightsLoader(self)
         loader.load_weights(weights)
-        {outer or "pass"}
 """
 
 
@@ -60,25 +78,22 @@ MLA = (
 
 def module_of(name: str) -> str:
     """The module that vLLM registers an architecture with."""
-    for part, module in (("Deepseek", "deepseek_eagle3"), ("Qwen3For", "qwen3_eagle3")):
-        if part in name:
-            return module
-    return "llama_eagle3"
+    if "Qwen3For" in name:
+        return "qwen3_eagle3"
+    return "deepseek_eagle3" if "Deepseek" in name else "llama_eagle3"
+
+
+CLASSES = [name for name in vllm.ENGINE.data["architectures"] if "Eagle3" in name]
+REGISTERED = {name: (module_of(name), "X") for name in CLASSES}
 
 
 TREE = {
     "__init__.py": "raise SystemExit('the scanner must not import this')",
-    "model_executor/models/registry.py": "M = {"
-    + ", ".join(
-        f'"{name}": ("{module_of(name)}", "X")'
-        for name in vllm.ENGINE.data["architectures"]
-        if "Eagle3" in name
-    )
-    + "}",
+    "model_executor/models/registry.py": f"M = {REGISTERED}",
     "model_executor/models/llama_eagle3.py": drafter(),
     "model_executor/models/deepseek_eagle3.py": MLA,
     "model_executor/models/qwen3_eagle3.py": drafter(
-        extra='a = getattr(self.config, "eagle_aux_hidden_state_layer_ids"), self.config.layer_types'
+        'a = getattr(self.config, "eagle_aux_hidden_state_layer_ids"), self.config.layer_types'
     ),
     "model_executor/models/interfaces.py": (
         "def get_eagle3_default_aux_hidden_state_layers(self):\n"

@@ -1,6 +1,4 @@
-"""Tests that run trainers' own code: `make test-trainers` builds an environment for each. Elsewhere a test
-says which is missing and is skipped; with EAGLECTL_TRAINERS set it fails.
-"""
+"""Tests that run trainers' own code, of `make test-trainers`; elsewhere skipped, or failed if asked for."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,5 @@
 """What a trainer's test gives to the trainer, and what eaglectl's reference makes of the same."""
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -65,7 +64,7 @@ def reference_logits(start: Path, folder: Path, **norms: bool) -> torch.Tensor:
     `norms` replaces switches of the start, to show what another reading of it gives.
     """
     plain = folder / "plain"
-    eaglectl.convert(str(start), plain, eaglectl.ConvertOptions(dtype="F32", target=str(TARGET)))
+    eaglectl.convert(start, plain, dtype="F32", target=str(TARGET))
     drafter = eaglectl.inspect(str(plain), target=str(TARGET)).drafter
     drafter = replace(drafter, norms=replace(drafter.norms, **norms))
     model = load_drafter(plain, drafter, dtype="float32", device="cpu")
@@ -74,11 +73,7 @@ def reference_logits(start: Path, folder: Path, **norms: bool) -> torch.Tensor:
     count = tokens.shape[1] - DEPTH
     positions = torch.arange(count).expand(len(tokens), -1)
     own = torch.eye(count, dtype=torch.bool).expand(len(tokens), -1, -1)
-    state, caches, found = (
-        model.combine_hidden_states(states()["aux"][:, :count]),
-        model.new_caches(),
-        [],
-    )
+    state, caches, found = (model.combine_hidden_states(states()["aux"][:, :count]), model.new_caches(), [])
     mask = own.tril().new_ones(own.shape).tril()
     for step in range(DEPTH):
         embeddings = embedding[tokens[:, step + 1 : step + 1 + count]]
@@ -86,9 +81,3 @@ def reference_logits(start: Path, folder: Path, **norms: bool) -> torch.Tensor:
         found.append(model.logits(stream, model.weights["lm_head.weight"]))
         state, mask = model.feedback(stream), torch.cat((mask, own), -1)
     return torch.stack(found)
-
-
-def facts(folder: Path) -> dict[str, object]:
-    """What the child found on loading."""
-    value: dict[str, object] = json.loads((folder / "facts.json").read_text())
-    return value

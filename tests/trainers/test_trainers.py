@@ -1,6 +1,4 @@
-"""A start that `convert --to 3.1` writes, in the trainers' own code: read as meant, the same maths, trained,
-and the result back through eaglectl.
-"""
+"""A start that `convert --to 3.1` writes, in the trainers' own code, and the result back."""
 
 import json
 import subprocess
@@ -17,7 +15,6 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file  # noqa: E402
 
 import eaglectl  # noqa: E402
-from eaglectl.conversion.upgrade import Statistics  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.tiny import PROMPTS, TARGET, TINY  # noqa: E402
 from tests.trainers import pair  # noqa: E402
@@ -104,15 +101,19 @@ def train(statistics: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
     return run
 
 
-def length(folder: Path, *more: object) -> float:
-    """Acceptance length at k=3 on a few prompts, by smoke's reference."""
-    prompts = folder.parent / "few.jsonl"
+def assert_trained_as_long(trained: Trained, folder: Path, *answers: str) -> None:
+    """Check that what was trained, converted with these answers, accepts nearly as much as the start."""
+    prompts = folder / "few.jsonl"
     prompts.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[:6]))
-    arguments = ("--run-in", "reference", "--device", "cpu", "--max-tokens", "32", "--prompts", prompts)
-    made = call("smoke", folder, "--target", TARGET, *arguments, *more, "--json")
-    assert made.code in (0, 1), made.err
-    value: float = made.document["acceptance_length"]
-    return value
+    run = ("--run-in", "reference", "--device", "cpu", "--max-tokens", "32", "--prompts", prompts)
+    lengths = {}
+    for name, more in (("start", ()), ("trained", answers)):
+        made = call("convert", trained.folder / name, "--target", TARGET, *more, "-o", folder / name)
+        assert made.code == 0, made.err
+        smoked = call("smoke", folder / name, "--target", TARGET, *run, "--json")
+        assert smoked.code in (0, 1), smoked.err
+        lengths[name] = smoked.document["acceptance_length"]
+    assert lengths["trained"] > 0.9 * lengths["start"]
 
 
 def test_speculators_reads_the_start_as_meant_and_computes_the_same(train: Train) -> None:
@@ -132,10 +133,7 @@ def test_speculators_trains_the_start_and_the_result_comes_back(train: Train, tm
     assert "lm_head.weight" not in trained.moved()
     seen = call("inspect", trained.folder / "trained", "--json").document["drafter"]
     assert (seen["eagle"], seen["norms"]["norm_output"]) == ("3.1", True)
-    out = tmp_path / "served"
-    made = call("convert", trained.folder / "trained", "--target", TARGET, "-o", out)
-    assert made.code == 0, made.err
-    assert length(out) > 0.9 * length(converted(trained, tmp_path))
+    assert_trained_as_long(trained, tmp_path)
 
 
 def test_specforge_020_reads_norm_output_as_the_warning_says(train: Train) -> None:
@@ -162,10 +160,7 @@ def test_specforge_trains_the_start_and_the_result_comes_back(train: Train, tmp_
     assert all(torch.equal(stored[0][name], stored[1][name]) for name in ("d2t", "t2d"))
     asked = call("convert", trained.folder / "trained", "--target", TARGET, "-o", tmp_path / "asked")
     assert asked.code == 2 and "specforge=pre-879" in asked.err
-    out, era = tmp_path / "served", ("--source-semantics", "specforge=pre-879")
-    made = call("convert", trained.folder / "trained", "--target", TARGET, *era, "-o", out)
-    assert made.code == 0, made.err
-    assert length(out) > 0.9 * length(converted(trained, tmp_path))
+    assert_trained_as_long(trained, tmp_path, "--source-semantics", "specforge=pre-879")
 
 
 def test_modelopt_0470_trains_no_eagle_31_and_the_conversion_says_so(tmp_path: Path) -> None:
@@ -183,46 +178,3 @@ def test_modelopt_0470_trains_no_eagle_31_and_the_conversion_says_so(tmp_path: P
     arguments = ("--to", "3.1", "--init-only", "--for", "modelopt", "-o", tmp_path / "out")
     made = call("convert", EAGLE3, "--target", TARGET, *arguments)
     assert made.code == 1 and "ModelOpt 0.47.0 trains no EAGLE-3.1" in made.err
-
-
-STATES = {"speculators": "data/hidden_states", "specforge": "features"}
-
-
-@pytest.mark.parametrize("trainer", STATES)
-def test_the_states_that_a_trainer_trains_on_calibrate_as_a_run_does(trainer: str, train: Train) -> None:
-    trained, place = train(trainer), STATES[trainer]
-    options = eaglectl.CalibrateOptions(states=trained.folder / place, states_layers=(2, 4, 5), device="cpu")
-    found = eaglectl.calibrate(EAGLE3, str(TARGET), options=options)
-    run = statistics_of_a_run()
-    assert found.tokens == run.tokens == pair.SEQUENCES * pair.LENGTH
-    # SpecForge's features are bfloat16
-    close = {"speculators": 1e-5, "specforge": 4e-3}[trainer]
-    assert found.rms == pytest.approx(run.rms, rel=close)
-    assert found.sigma == pytest.approx(run.sigma, rel=close)
-
-
-def statistics_of_a_run() -> Statistics:
-    """Statistics over the trainers' tokens from a run of the target, by the API's own collection."""
-    from eaglectl.operations.converting import prepared
-    from eaglectl.operations.upgrading import collect_statistics
-
-    tokens = pair.states()["tokens"]
-    prompts = [api_prompt(row[: -pair.ANSWER].tolist()) for row in tokens]
-    options = eaglectl.CalibrateOptions(answer_tokens=pair.ANSWER, device="cpu")
-    with prepared(EAGLE3, None, eaglectl.ConvertOptions(target=str(TARGET))) as ready:
-        return collect_statistics(ready, prompts, options)
-
-
-def api_prompt(tokens: list[int]) -> Any:
-    from eaglectl.run.prompts import Prompt
-
-    return Prompt("", token_ids=tuple(tokens))
-
-
-def converted(trained: Trained, folder: Path) -> Path:
-    """The start in vLLM's layout."""
-    out = folder / "start"
-    if not out.exists():
-        made = call("convert", trained.folder / "start", "--target", TARGET, "-o", out)
-        assert made.code == 0, made.err
-    return out

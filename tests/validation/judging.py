@@ -3,7 +3,9 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import eaglectl
@@ -15,6 +17,7 @@ from tests.builders import (
     VOCAB,
     Stored,
     drafter_folder,
+    drafter_tensors,
     floats,
     safetensors_bytes,
     write_record,
@@ -45,6 +48,14 @@ def patches(value: object) -> Iterator[Patch]:
             yield from patches(item)
 
 
+def every_patch(besides: str) -> list[Patch]:
+    """The patches in the variables of all test modules beside this one."""
+    names = [f"tests.validation.{info.name}" for info in iter_modules([str(Path(__file__).parent)])]
+    modules = [import_module(name) for name in names if ".test_" in name and name != besides]
+    found = (patch for module in modules for value in vars(module).values() for patch in patches(value))
+    return list({id(patch): patch for patch in found}.values())
+
+
 PRODUCERS = FIXTURES / "producers"
 
 
@@ -68,9 +79,9 @@ class Bad:
 
     rule: str
     engine: str
-    says: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Stored | None] = field(default_factory=dict)
+    says: str = ""
     base: str = ""
     target: Mapping[str, Any] | None = None
     where: str | None = None
@@ -90,12 +101,22 @@ def build(bad: Bad, parent: Path) -> Path:
             (folder / bad.beside).write_bytes(safetensors_bytes({"a": floats("a", 2, 2)}))
         return folder
     source = PRODUCERS / bad.base
-    config = {**json.loads((source / "config.json").read_text()), **bad.config}
-    tensors = {**stored_tensors(source), **bad.tensors}
-    return Made(
-        {key: value for key, value in config.items() if value is not ABSENT},
-        {name: stored for name, stored in tensors.items() if stored is not None},
-    ).write(parent / "drafter")
+    config = json.loads((source / "config.json").read_text()) | bad.config
+    tensors = stored_tensors(source) | bad.tensors
+    stated = {key: value for key, value in config.items() if value is not ABSENT}
+    stored = {name: value for name, value in tensors.items() if value is not None}
+    return Made(stated, stored).write(parent / "drafter")
+
+
+def second_layer(norm: str) -> dict[str, Stored | None]:
+    """A second layer of the good drafter, which has one norm before its attention, of this name."""
+    layer: dict[str, Stored | None] = {}
+    for name, (_, shape, _) in drafter_tensors().items():
+        part = name.split(".")[-2] if name.startswith("layers.0.") else ""
+        if part and (part == norm or part not in ("hidden_norm", "input_layernorm")):
+            sizes = (shape[0], HIDDEN) if part in ("q_proj", "k_proj", "v_proj") else shape
+            layer[name.replace("layers.0.", "layers.1.")] = floats(name, *sizes)
+    return layer
 
 
 def judged(bad: Bad, parent: Path, **given: Any) -> Report:
@@ -104,6 +125,4 @@ def judged(bad: Bad, parent: Path, **given: Any) -> Report:
         (parent / "target/config.json").write_text(json.dumps({**TARGET, **bad.target}))
         given["target"] = str(parent / "target")
     answers = Answers(semantics=bad.answers)
-    return eaglectl.validate(
-        str(build(bad, parent)), eaglectl.ValidateOptions(engines=[bad.engine], answers=answers, **given)
-    )
+    return eaglectl.validate(build(bad, parent), engines=[bad.engine], answers=answers, **given)

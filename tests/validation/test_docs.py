@@ -3,14 +3,11 @@
 import importlib
 import re
 import sys
-import tomllib
 from types import ModuleType
 
 import pytest
 
-from eaglectl.commands.rules.report import suppression
-from eaglectl.judge.policy_file import parse_policy
-from eaglectl.judge.rules import rules
+from eaglectl.judge.rule import rules
 from eaglectl.report.findings import rule_url
 from tests.conftest import FIXTURES
 
@@ -54,12 +51,6 @@ def test_every_pain_that_files_can_show_has_rules_and_the_others_smoke(make: Mod
     assert {one.number: set(one.rules) - known for one in make.PAINS if set(one.rules) - known} == {}
     assert {one.number for one in make.PAINS if not one.rules} == ONLY_SMOKE
     assert all("smoke" in one.also for one in make.PAINS if not one.rules)
-
-
-def test_the_suppression_that_explain_shows_is_one() -> None:
-    one = rules()[0]
-    policy = parse_policy(tomllib.loads(suppression(one).partition("\n\n")[2]), "eaglectl.toml")
-    assert [found.rule for found in policy.suppressions] == [one.id] and policy.suppressions[0].until
 
 
 def test_the_pages_table_of_pains_keeps_its_columns(make: ModuleType) -> None:

@@ -1,21 +1,18 @@
 """A conversion that a fix or the smallest change offers is run, and what it is offered for is gone."""
 
-import pkgutil
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import eaglectl
-import tests.validation
 from eaglectl.formats.format import Answers
 from eaglectl.judge.judgement import Report
 from tests.builders import Outcome, call
 from tests.validation import test_serving
-from tests.validation.judging import Bad, judged, patches
+from tests.validation.judging import Bad, every_patch, judged
 from tests.validation.patches import Patch
 
 # a whole command; not one that the sentence says to run with more, or that helps some files only
@@ -28,36 +25,13 @@ STEP = 6
 JOINED = "one norm was written for both"
 
 
-def _cases() -> Iterator[Patch | Bad]:
-    names = (info.name for info in pkgutil.iter_modules(tests.validation.__path__))
-    own = __name__.rpartition(".")[2]
-    modules = (
-        import_module(f"tests.validation.{name}")
-        for name in names
-        if name.startswith("test_") and name != own
-    )
-    every = {
-        id(patch): patch for module in modules for value in vars(module).values() for patch in patches(value)
-    }
-    yield from every.values()
-    yield from (bad for value in vars(test_serving).values() for bad in _bads(value))
-
-
-def _bads(value: object) -> Iterator[Bad]:
-    if isinstance(value, Bad):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _bads(item)
-
-
 def _title(case: Patch | Bad) -> str:
     return case.why if isinstance(case, Patch) else f"{case.rule} {case.engine}"
 
 
 CASES = [
     pytest.param(case, marks=[pytest.mark.slow] if number % STEP else [], id=_title(case))
-    for number, case in enumerate(_cases())
+    for number, case in enumerate([*every_patch(besides=__name__), *test_serving.BAD])
 ]
 
 
@@ -92,6 +66,7 @@ def run(lines: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
         yield line, call(*shlex.split(line)[1:], "-o", out, "--force")
 
 
+@pytest.mark.fast(8)
 @pytest.mark.parametrize("case", CASES)
 def test_a_conversion_that_is_offered_mends_what_it_is_offered_for(case: Patch | Bad, tmp_path: Path) -> None:
     report, options = validated(case, tmp_path)

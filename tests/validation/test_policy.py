@@ -1,25 +1,39 @@
-"""Policies: how a file is read, every fault of one in a sentence, and what a policy changes in the
-verdict.
-"""
+"""Policies: how a file is read, every fault of one in a sentence (and in the schema), and what it changes."""
 
 import datetime
+import json
+import os
+import tomllib
 from pathlib import Path
+from typing import Any
 
+import jsonschema
+import msgspec
 import pytest
 
 import eaglectl
+from docs import configuration
 from eaglectl import read_policy
 from eaglectl.errors import UsageError
 from eaglectl.judge.judgement import Report
-from eaglectl.judge.policy_file import parse_policy
-from eaglectl.judge.rule import Policy, Suppression
-from eaglectl.judge.rules import rules, select_rules
+from eaglectl.judge.rule import (
+    AllowTable,
+    Policy,
+    PolicyTable,
+    Suppression,
+    parse_policy,
+    rules,
+    select_rules,
+)
+from schemas.files import policy_schema, pyproject_schema
 from tests.builders import call, drafter_folder, refusal
 
+# a schema knows no names of rules and engines, and JSON no dates
+READER_ALONE = ("is no rule", "--engine", "TOML", "is off", "until`")
+RULE = "[[suppress]]\nrule = 'EGL001'\nreason = 'x'\n"
 WHOLE = """
 engines = ["vllm>=0.22"]
 required = ["EGL003", "one-weight-source"]
-forbidden = ["unknown-file"]
 fail-on = "warning"
 
 [severities]
@@ -36,18 +50,17 @@ reason = "the tokenizer is the target's"
 until = 2031-01-31
 where = "tensor:d2t"
 """
-STRANGE = {"files": {"train.log": "x"}}
 
 
-def policy(text: str, folder: Path, name: str = "eaglectl.toml") -> Policy:
-    (folder / name).write_text(text)
-    return read_policy(str(folder / name))
+def policy(text: str, folder: Path) -> Policy:
+    (folder / "eaglectl.toml").write_text(text)
+    return read_policy(str(folder / "eaglectl.toml"))
 
 
 def judged(folder: Path, asked: Policy) -> Report:
     drafter = drafter_folder(folder)
     (drafter / "train.log").write_text("x")
-    return eaglectl.validate(str(drafter), eaglectl.ValidateOptions(policy=asked))
+    return eaglectl.validate(drafter, policy=asked)
 
 
 def found(report: Report) -> list[tuple[str, str]]:
@@ -60,14 +73,13 @@ def test_a_policy_is_read_whole(tmp_path: Path) -> None:
         origin=str(tmp_path / "eaglectl.toml"),
         engines=("vllm>=0.22",),
         required=frozenset({"EGL001", "EGL003"}),
-        forbidden=frozenset({"EGL005"}),
-        severities={"EGL119": "warning"},
-        off=frozenset({"EGL006"}),
-        allowed={"architectures": ("LlamaForCausalLMEagle3",), "files": ("*.log",)},
-        suppressions=(
+        severities={"EGL119": "warning", "EGL006": "off"},
+        allow=AllowTable(("LlamaForCausalLMEagle3",), files=("*.log",)),
+        suppress=(
             Suppression("EGL309", "the tokenizer is the target's", datetime.date(2031, 1, 31), "tensor:d2t"),
         ),
         fail_on="warning",
+        folder=tmp_path,
     )
 
 
@@ -92,57 +104,62 @@ def test_a_policy_is_read_whole(tmp_path: Path) -> None:
         ("[[suppress]]\nreason = 'x'", "missing required field `rule` - at `$.suppress[0]`"),
         ("[[suppress]]\nrule = ' '\nreason = 'x'", "  is no rule"),
         ("[[suppress]]\nrule = 'EGL001'\nreason = '  '", "- at `$.suppress[0].reason`"),
-        (
-            "[[suppress]]\nrule = 'EGL001'\nreason = 'x'\nuntil = '2027-01-01'",
-            "Expected `date | null`, got `str` - at `$.suppress[0].until`",
-        ),
-        (
-            "[[suppress]]\nrule = 'EGL001'\nreason = 'x'\nuntil = 2027-01-01T00:00:00",
-            "Expected `date | null`, got `datetime` - at `$.suppress[0].until`",
-        ),
-        (
-            "[[suppress]]\nrule = 'EGL001'\nreason = 'x'\nuntill = 1",
-            "unknown field `untill` - at `$.suppress[0]`",
-        ),
-        (
-            "required = ['EGL001']\n[severities]\nEGL0 = 'off'",
-            "EGL001 is required or forbidden and its severity is off",
-        ),
+        (f"{RULE}until = '2027-01-01'", "Expected `date | null`, got `str` - at `$.suppress[0].until`"),
+        (f"{RULE}until = 2027-01-01T00:00:00", "`date | null`, got `datetime` - at `$.suppress[0].until`"),
+        (f"{RULE}untill = 1", "unknown field `untill` - at `$.suppress[0]`"),
+        ("required = ['EGL001']\n[severities]\nEGL0 = 'off'", "EGL001 is required and its severity is off"),
         ("engines = [", "is not valid TOML"),
+        ("[defaults]\naux-layers = []", "- at `$.defaults.aux-layers`"),
+        ("[defaults]\naux-layers = [-1]", "- at `$.defaults.aux-layers[0]`"),
+        (
+            "[defaults]\naux-convention = 'input'",
+            "'input' - at `$.defaults.aux-convention`",
+        ),
+        ("[defaults]\nassume = 1", "got `int` - at `$.defaults.assume`"),
+        ("[defaults.source-semantics]\nrope = 1", "got `int` - at `$.defaults.source-semantics[...]`"),
+        ("[verify]\nrequire-record = 1", "got `int` - at `$.verify.require-record`"),
     ],
 )
 def test_a_fault_names_file_key_found_and_expected(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         policy(text, tmp_path)
-    assert str(tmp_path / "eaglectl.toml") in str(error.value)
-    assert says in str(error.value)
+    assert str(tmp_path / "eaglectl.toml") in str(error.value) and says in str(error.value)
+    if not any(word in says for word in READER_ALONE):
+        assert not jsonschema.Draft202012Validator(policy_schema()).is_valid(tomllib.loads(text))
 
 
-def test_a_policy_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    drafter = drafter_folder(tmp_path)
-    assert "download it" in refusal(2, "validate", drafter, "--policy", "https://example.org/eaglectl.toml")
-    assert "No such file" in refusal(2, "validate", drafter, "--policy", tmp_path / "absent.toml")
-    (tmp_path / "eaglectl.toml").write_bytes(b"\xff")
-    assert "not valid TOML" in refusal(2, "validate", drafter, "--policy", tmp_path / "eaglectl.toml")
-    (tmp_path / "pyproject.toml").write_text("[tool.other]\n")
-    assert "no [tool.eaglectl]" in refusal(2, "validate", drafter, "--policy", tmp_path / "pyproject.toml")
-    (tmp_path / "pyproject.toml").write_text("[tool]\neaglectl = 1\n")
-    assert "Expected `object`, got `int`" in refusal(
-        2, "validate", drafter, "--policy", tmp_path / "pyproject.toml"
-    )
+UNREADABLE = (
+    ("https://example.org/eaglectl.toml", None, "download it"),
+    ("absent.toml", None, "No such file"),
+    ("eaglectl.toml", b"\xff", "not valid TOML"),
+    ("pyproject.toml", b"[tool.other]\n", "no [tool.eaglectl]"),
+    ("pyproject.toml", b"[tool]\neaglectl = 1\n", "Expected `object`, got `int`"),
+)
+
+
+@pytest.mark.parametrize(("name", "data", "says"), UNREADABLE)
+def test_a_policy_that_cannot_be_read_is_said(
+    name: str, data: bytes | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if data is not None:
+        Path(name).write_bytes(data)
+    assert says in refusal(2, "validate", drafter_folder(tmp_path), "--policy", name)
 
 
 def test_the_nearest_policy_upwards_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = tmp_path / "a/b"
     here.mkdir(parents=True)
-    (tmp_path / "eaglectl.toml").write_text('fail-on = "never"\n')
     (tmp_path / "a/pyproject.toml").write_text("[tool.other]\n")
     monkeypatch.chdir(here)
-    assert (read_policy().origin, read_policy().fail_on) == ("../../eaglectl.toml", "never")
-    (tmp_path / "a/pyproject.toml").write_text('[tool.eaglectl]\nfail-on = "note"\n')
-    assert (read_policy().origin, read_policy().fail_on) == ("../pyproject.toml", "note")
-    (tmp_path / "a/eaglectl.toml").write_text('fail-on = "warning"\n')
-    assert (read_policy().origin, read_policy().fail_on) == ("../eaglectl.toml", "warning")
+    for name, text in (
+        ("eaglectl.toml", 'fail-on = "never"\n'),
+        ("a/pyproject.toml", '[tool.eaglectl]\nfail-on = "note"\n'),
+        ("a/eaglectl.toml", 'fail-on = "warning"\n'),
+    ):
+        (tmp_path / name).write_text(text)
+        found = read_policy()
+        assert found.origin == os.path.relpath(tmp_path / name) and f'"{found.fail_on}"' in text
 
 
 def test_the_report_says_which_policy_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,19 +175,12 @@ def test_the_report_says_which_policy_decided(tmp_path: Path, monkeypatch: pytes
     assert call("validate", drafter, "--fail-on", "error").code == 0
 
 
-def test_severities_decide(tmp_path: Path) -> None:
-    report = judged(tmp_path, parse_policy({"severities": {"unknown-file": "error"}}, "p"))
-    assert (found(report), report.verdict) == ([("EGL005", "error")], "fail")
-
-
-def test_a_forbidden_rule_is_an_error(tmp_path: Path) -> None:
-    report = judged(tmp_path, parse_policy({"forbidden": ["EGL005"]}, "p"))
-    assert (found(report), report.verdict) == ([("EGL005", "error")], "fail")
-
-
-def test_a_rule_that_is_off_does_not_run(tmp_path: Path) -> None:
-    report = judged(tmp_path, parse_policy({"severities": {"EGL005": "off"}}, "p"))
-    assert found(report) == []
+@pytest.mark.parametrize(
+    ("level", "expected", "verdict"), [("error", [("EGL005", "error")], "fail"), ("off", [], "pass")]
+)
+def test_severities_decide(level: str, expected: list[Any], verdict: str, tmp_path: Path) -> None:
+    report = judged(tmp_path, parse_policy({"severities": {"unknown-file": level}}, "p"))
+    assert (found(report), report.verdict) == (expected, verdict)
     assert "EGL005" not in {one.id for one in report.passed}
 
 
@@ -190,48 +200,48 @@ def test_a_required_rule_runs_whatever_is_selected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "findings", "suppressed", "unused", "expired"),
+    ("limits", "counts"),
     [
-        ({}, 0, 1, 0, 0),
-        ({"until": datetime.date(9999, 1, 1)}, 0, 1, 0, 0),
-        ({"where": "train"}, 0, 1, 0, 0),
-        ({"where": "config.json:"}, 1, 0, 1, 0),
-        ({"until": datetime.date(2020, 1, 1)}, 1, 0, 0, 1),
-        ({"rule": "EGL006"}, 1, 0, 1, 0),
+        ({}, (0, 1, 0, 0)),
+        ({"until": datetime.date(9999, 1, 1)}, (0, 1, 0, 0)),
+        ({"where": "train"}, (0, 1, 0, 0)),
+        ({"where": "config.json:"}, (1, 0, 1, 0)),
+        ({"until": datetime.date(2020, 1, 1)}, (1, 0, 0, 1)),
+        ({"rule": "EGL006"}, (1, 0, 1, 0)),
+        ({"rule": "EGL701"}, (1, 0, 0, 0)),  # which could not look
     ],
 )
-def test_suppressions(
-    limits: dict[str, object], findings: int, suppressed: int, unused: int, expired: int, tmp_path: Path
-) -> None:
+def test_suppressions(limits: dict[str, object], counts: tuple[int, ...], tmp_path: Path) -> None:
     table = {"suppress": [{"rule": "EGL005", "reason": "ours", **limits}]}
     report = judged(tmp_path, parse_policy(table, "p"))
-    counts = (len(report.findings), len(report.suppressed), len(report.unused), len(report.expired))
-    assert counts == (findings, suppressed, unused, expired)
-
-
-def test_a_suppression_of_a_rule_that_could_not_look_is_not_called_unused(tmp_path: Path) -> None:
-    report = judged(
-        tmp_path, parse_policy({"suppress": [{"rule": "EGL701", "reason": "no target here"}]}, "p")
-    )
-    assert report.unused == ()
+    assert counts == tuple(map(len, (report.findings, report.suppressed, report.unused, report.expired)))
 
 
 def test_suppressions_that_count_for_nothing_are_shown(tmp_path: Path) -> None:
     drafter = drafter_folder(tmp_path)
-    lines = (
-        '[[suppress]]\nrule = "EGL005"\nreason = "old"\nuntil = 2020-01-01\n'
-        '[[suppress]]\nrule = "EGL006"\nreason = "none"\n'
-    )
-    (tmp_path / "p.toml").write_text(lines)
+    unused = '[[suppress]]\nrule = "EGL006"\nreason = "none"\n'
+    (tmp_path / "p.toml").write_text(f"{unused}{RULE.replace('EGL001', 'EGL005')}until = 2020-01-01\n")
     outcome = call("validate", "-v", drafter, "--policy", tmp_path / "p.toml")
     assert outcome.code == 0
     assert "Unused suppressions\n  EGL006" in outcome.out
     assert "Expired suppressions\n  EGL005" in outcome.out
-    document = call("validate", "-v", drafter, "--json", "--policy", tmp_path / "p.toml").document
-    assert [one["rule"] for one in document["unused_suppressions"]] == ["EGL006"]
-    assert [one["rule"] for one in document["expired_suppressions"]] == ["EGL005"]
 
 
-def test_a_policy_asks_for_its_engines(tmp_path: Path) -> None:
-    report = judged(tmp_path, parse_policy({"engines": ["vllm==0.32.0"]}, "p"))
-    assert report.engines == ("vllm==0.32.0",)
+def test_the_example_of_the_page_is_read_and_keeps_the_schema() -> None:
+    policy = parse_policy(tomllib.loads(configuration.EXAMPLE), "eaglectl.toml")
+    values = json.loads(json.dumps(tomllib.loads(configuration.EXAMPLE), default=str))
+    assert policy.fail_on == "warning" and policy.off == {"EGL705"} and policy.verify.require_record
+    jsonschema.Draft202012Validator(policy_schema()).validate(values)
+    jsonschema.Draft202012Validator(pyproject_schema()).validate({"tool": {"eaglectl": values}})
+
+
+def test_every_key_is_described_and_in_the_example() -> None:
+    tables = msgspec.json.schema_components([PolicyTable])[1]
+    example = tomllib.loads(configuration.EXAMPLE)
+    inner = {"AllowTable": "allow", "VerifyPolicy": "verify", "DefaultsTable": "defaults"}
+    assert set(example) == set(tables["PolicyTable"]["properties"])
+    assert set(example["suppress"][0]) == set(tables["Suppression"]["properties"])
+    for table, key in inner.items():
+        assert set(example[key]) == set(tables[table]["properties"])
+    keys = [key for table in tables.values() for key in table["properties"].values()]
+    assert all(key["description"] for key in keys if "$ref" not in str(key))

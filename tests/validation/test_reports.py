@@ -1,7 +1,6 @@
 """The formats of validate: by their schemas, and with names that try to break out of them."""
 
 import datetime
-import email
 import io
 import json
 import re
@@ -12,8 +11,6 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 import xmlschema
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console as RichConsole
 
@@ -21,14 +18,11 @@ import eaglectl
 from eaglectl.engines.engine import Verdict
 from eaglectl.judge.judgement import Report, Suppressed, Unchecked, unopened_report
 from eaglectl.judge.rule import Finding, Match, Rule, Severity, Suppression
-from eaglectl.publish import project
 from eaglectl.report import findings
-from eaglectl.report.ci.formats import fingerprints, github, junit, sarif
-from eaglectl.report.ci.outputs import FORMATS, render
-from eaglectl.report.ci.places import Places, key_offset
-from eaglectl.report.documents.validate import validate_document
-from eaglectl.report.findings import reports_outline
-from eaglectl.report.terminal import Console, as_text, print_outline
+from eaglectl.report.ci import fingerprints, github, junit, sarif
+from eaglectl.report.findings import Places, key_offset, reports_outline, validate_document
+from eaglectl.report.output_files import FORMATS, render
+from eaglectl.report.terminal import Console, print_outline
 from eaglectl.text import as_markdown
 from eaglectl.verdicts import ServedAs
 from tests.builders import drafter_folder
@@ -42,23 +36,13 @@ HOSTILE = (
 )
 
 
-def rule(number: int, severity: Severity = "error", engines: str = "") -> Rule:
-    text = f"sentence {number}"
-    return Rule(
-        f"EGL{number}",
-        f"rule-{number}",
-        severity,
-        text,
-        f"why {number}",
-        f"do {number}",
-        lambda _: iter(()),
-        engines,
-    )
+def rule(number: int, severity: Severity) -> Rule:
+    texts = (f"sentence {number}", f"why {number}", f"do {number}")
+    return Rule(f"EGL{number}", f"rule-{number}", severity, *texts, lambda _: iter(()))
 
 
-RULES = {number: rule(number) for number in (201, 203, 204, 301, 701, 702, 1003)} | {
-    110: rule(110, "warning")
-}
+NUMBERS = (110, 201, 203, 204, 301, 701, 702, 1003)
+RULES = {number: rule(number, "warning" if number == 110 else "error") for number in NUMBERS}
 
 
 def finding(
@@ -67,6 +51,8 @@ def finding(
     return Finding(RULES[number], severity, Match(message, where, **more))
 
 
+NEVER_APPLIED = tuple(f"vllm=={release}" for release in ("0.22.0", "0.22.1", "0.23.0"))
+NO_TARGET = tuple(Unchecked(RULES[number], "no target was given", False) for number in (701, 702))
 OLD = Suppression("EGL110", "until the next training", datetime.date(2026, 1, 31))
 
 
@@ -79,19 +65,10 @@ def report(path: str = "drafter", **changes: Any) -> Report:
         "fail",
         (
             finding(201, "fc.weight is missing", "tensor:fc.weight", fix="train it"),
-            finding(
-                1003,
-                "is never applied",
-                "config.json:fc_norm",
-                engines=("vllm==0.22.0", "vllm==0.22.1", "vllm==0.23.0"),
-            ),
+            finding(1003, "is never applied", "config.json:fc_norm", engines=NEVER_APPLIED),
             finding(110, "says nothing", "config.json:norm_before_residual", "warning"),
         ),
-        (
-            Unchecked(RULES[701], "no target was given", False),
-            Unchecked(RULES[702], "no target was given", False),
-            Unchecked(RULES[301], "d2t cannot be read", True),
-        ),
+        (*NO_TARGET, Unchecked(RULES[301], "d2t cannot be read", True)),
         (Suppressed(finding(203, "is narrow", "tensor:x"), by),),
         (Suppression("EGL999", "long gone"),),
         (RULES[204],),
@@ -111,11 +88,7 @@ def report(path: str = "drafter", **changes: Any) -> Report:
 
 WEAKENED = report(off=("EGL404",), lowered={"EGL110": "note"})
 TWO_REQUIRED = report(
-    unchecked=(
-        Unchecked(RULES[301], "d2t cannot be read", True),
-        Unchecked(RULES[701], "no target was given", False),
-        Unchecked(RULES[702], "d2t cannot be read", True),
-    )
+    unchecked=tuple(Unchecked(RULES[number], "d2t cannot be read", True) for number in (301, 702))
 )
 
 
@@ -152,71 +125,41 @@ def schema(path: Path) -> jsonschema.protocols.Validator:
     return jsonschema.validators.validator_for(content)(content)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 4])
-def test_json_keeps_its_schema(count: int) -> None:
-    document = json.loads(json.dumps(validate_document(good_and_bad()[:count])))
+SARIF = schema(OTHERS / "sarif-schema-2.1.0.json")
+JENKINS = xmlschema.XMLSchema(OTHERS / "junit-10.xsd")
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_json_sarif_and_junit_keep_their_schemas(count: int) -> None:
+    reports = good_and_bad()[:count]
+    document = json.loads(json.dumps(validate_document(reports)))
     schema(SCHEMAS / "validate.schema.json").validate(document)
-
-
-def test_json_is_the_same_twice_and_holds_no_time() -> None:
-    first, second = (render("json", [report(seconds=seconds)]) for seconds in (0.1, 9.9))
-    assert first == second
+    SARIF.validate(json.loads(sarif(reports)))
+    JENKINS.validate(junit(reports))
 
 
 def test_json_of_one_checkpoint_is_the_documented_one() -> None:
     document = validate_document([report()])
     assert document["schema"] == "eaglectl/validate/1" and document["verdict"] == "fail"
-    assert document["findings"][0] == {
-        "rule": "EGL201",
-        "name": "rule-201",
-        "severity": "error",
-        "message": "fc.weight is missing",
-        "where": "tensor:fc.weight",
-        "engines": [],
-        "fix": "train it",
-        "url": "eaglectl rules EGL201",
-    }
-    assert document["releases"][0] == {
-        "engine": "vllm",
-        "release": "0.22.0",
-        "verdict": "fail",
-        "rules": ["EGL1003"],
-        "reasons": ["is never applied"],
-        "unread": "",
-    }
-    assert document["could_not_look"][2] == {
-        "rule": "EGL301",
-        "name": "rule-301",
-        "reason": "d2t cannot be read",
-        "is_required": True,
-    }
+    (first, *_), (release, *_), unchecked = (
+        document[key] for key in ("findings", "releases", "could_not_look")
+    )
+    assert (first["rule"], first["name"], first["severity"]) == ("EGL201", "rule-201", "error")
+    assert (first["message"], first["where"]) == ("fc.weight is missing", "tensor:fc.weight")
+    assert (first["engines"], first["fix"], first["url"]) == ([], "train it", "eaglectl rules EGL201")
+    assert (release["engine"], release["release"], release["verdict"]) == ("vllm", "0.22.0", "fail")
+    assert (release["rules"], release["reasons"]) == (["EGL1003"], ["is never applied"])
+    assert (unchecked[2]["reason"], unchecked[2]["is_required"]) == ("d2t cannot be read", True)
     assert document["suppressed"][0]["until"] == "2027-01-31"
     assert [suppression["rule"] for suppression in document["unused_suppressions"]] == ["EGL999"]
     assert [suppression["rule"] for suppression in document["expired_suppressions"]] == ["EGL110"]
 
 
-def test_json_has_the_rules_that_the_policy_switches_off_and_lowers() -> None:
-    document = validate_document([WEAKENED])
-    assert (document["off"], document["lowered"]) == (["EGL404"], {"EGL110": "note"})
-    schema(SCHEMAS / "validate.schema.json").validate(document)
-
-
 def test_json_holds_no_text_that_strict_readers_refuse() -> None:
     assert "\ud800" in validate_document([hostile()])["findings"][0]["message"]
-    assert "\\ud800" in json.loads(render("json", [hostile()]))["findings"][0]["message"]
-    assert render("json", [hostile()]).isascii() and not re.search(
-        r"(?<!\\)\\ud800", render("json", [hostile()])
-    )
-
-
-def test_the_address_of_the_rules_page_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EAGLECTL_DOCS_URL", "https://example.org/rules")
-    assert validate_document([report()])["findings"][0]["url"] == "https://example.org/rules#egl201-rule-201"
-
-
-@pytest.mark.parametrize("count", [0, 1, 4])
-def test_junit_keeps_the_schema_of_jenkins(count: int) -> None:
-    xmlschema.XMLSchema(OTHERS / "junit-10.xsd").validate(junit(good_and_bad()[:count]))
+    text = render("json", [hostile()])
+    assert "\\ud800" in json.loads(text)["findings"][0]["message"]
+    assert text.isascii() and not re.search(r"(?<!\\)\\ud800", text)
 
 
 def cases(text: str) -> dict[str, list[str]]:
@@ -242,34 +185,19 @@ def test_junit_has_a_case_for_each_rule_and_never_passes_what_was_not_looked_at(
 
 
 def test_junit_has_one_error_for_each_reason_why_required_rules_could_not_look() -> None:
-    outcomes = cases(junit([TWO_REQUIRED]))
-    assert [name for name, tags in outcomes.items() if tags == ["error"]] == ["EGL301 rule-301"]
-    assert outcomes["EGL701 rule-701"] == outcomes["EGL702 rule-702"] == ["skipped"]
     (error,) = ElementTree.fromstring(junit([TWO_REQUIRED])).iter("error")
     assert error.attrib["message"] == "d2t cannot be read (2 rules, the last is EGL702 rule-702)"
 
 
-def test_junit_fails_what_fail_on_says() -> None:
+def test_junit_fails_what_fail_on_says_and_errs_where_a_checkpoint_could_not_be_opened() -> None:
     assert cases(junit([report(fail_on="warning")]))["EGL110 rule-110"] == ["failure"]
     assert cases(junit([report(fail_on=None)]))["EGL201 rule-201"] == ["system-out"]
-
-
-def test_junit_says_that_a_checkpoint_could_not_be_opened() -> None:
+    elements = ElementTree.fromstring(junit([hostile()])).iter()
+    names = [text for element in elements for text in element.attrib.values()]
+    assert any("]]> </failure> <script>" in text for text in names)
     root = ElementTree.fromstring(junit([unopened_report("gone", "no such folder")]))
     assert root.attrib["errors"] == "1"
     assert root.find("testsuite/testcase/error").attrib["message"] == "no such folder"  # type: ignore[union-attr]
-
-
-def test_junit_gives_hostile_names_back_as_printable_text() -> None:
-    root = ElementTree.fromstring(junit([hostile()]))
-    texts = [text for element in root.iter() for text in (*element.attrib.values(), element.text or "")]
-    assert any("]]> </failure> <script>" in text for text in texts)
-    assert all(text.replace("\n", "").isprintable() for text in texts)
-
-
-@pytest.mark.parametrize("count", [0, 1, 4])
-def test_sarif_keeps_its_schema(count: int) -> None:
-    schema(OTHERS / "sarif-schema-2.1.0.json").validate(json.loads(sarif(good_and_bad()[:count])))
 
 
 def test_sarif_holds_the_rule_the_level_and_its_page() -> None:
@@ -289,51 +217,40 @@ def test_sarif_holds_the_rule_the_level_and_its_page() -> None:
 
 def test_sarif_links_to_the_repository_that_pyproject_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "repository", lambda: "https://git.example.org/me/eaglectl")
-    monkeypatch.setattr("eaglectl.report.ci.formats.repository", findings.repository)
+    monkeypatch.setattr("eaglectl.report.ci.repository", findings.repository)
     document = json.loads(sarif([report()]))
     driver = document["runs"][0]["tool"]["driver"]
     assert driver["informationUri"] == "https://git.example.org/me/eaglectl"
     page = "https://git.example.org/me/eaglectl/blob/HEAD/docs/rules.md#egl"
     assert all(entry["helpUri"].startswith(page) for entry in driver["rules"])
-    schema(OTHERS / "sarif-schema-2.1.0.json").validate(document)
+    SARIF.validate(document)
     monkeypatch.setenv("EAGLECTL_DOCS_URL", "https://docs.example.org/rules.html")
     (first, *_) = json.loads(sarif([report()]))["runs"][0]["tool"]["driver"]["rules"]
     assert first["helpUri"].startswith("https://docs.example.org/rules.html#egl")
-
-
-def test_the_address_is_that_of_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = "Metadata-Version: 2.1\nName: eagle-drafter-tools\n"
-    for urls, address in [
-        ("", ""),
-        ("Project-URL: Documentation, https://x.org\n", ""),
-        ("Project-URL: Repository, https://x.org/r/\n", "https://x.org/r"),
-    ]:
-        message = email.message_from_string(lines + urls)
-        known = {"eagle-drafter-tools": message}
-        monkeypatch.setattr("importlib.metadata.metadata", known.__getitem__)
-        assert project.repository.__wrapped__() == address
+    address = validate_document([report()])["findings"][0]["url"]
+    assert address == "https://docs.example.org/rules.html#egl201-rule-201"
 
 
 def test_sarif_reports_what_could_not_be_looked_at_as_notifications() -> None:
     run = json.loads(sarif([report()]))["runs"][0]
     notifications = run["invocations"][0]["toolExecutionNotifications"]
-    assert [(entry["associatedRule"]["id"], entry["level"]) for entry in notifications] == [
-        ("EGL701", "note"),
-        ("EGL702", "note"),
-        ("EGL301", "error"),
-    ]
+    found = [(entry["associatedRule"]["id"], entry["level"]) for entry in notifications]
+    assert found == [("EGL701", "note"), ("EGL702", "note"), ("EGL301", "error")]
     assert run["invocations"][0]["executionSuccessful"] is True
     gone = json.loads(sarif([unopened_report("gone", "no such folder")]))["runs"][0]
     assert gone["invocations"][0]["executionSuccessful"] is False and gone["results"] == []
 
 
-def test_sarif_has_the_rules_that_a_policy_switches_off_and_lowers() -> None:
+def test_json_and_sarif_have_the_rules_that_a_policy_switches_off_and_lowers() -> None:
+    document = validate_document([WEAKENED])
+    assert (document["off"], document["lowered"]) == (["EGL404"], {"EGL110": "note"})
+    schema(SCHEMAS / "validate.schema.json").validate(document)
     (invocation,) = json.loads(sarif([report(), WEAKENED]))["runs"][0]["invocations"]
     assert invocation["ruleConfigurationOverrides"] == [
         {"descriptor": {"id": "EGL110"}, "configuration": {"level": "note"}},
         {"descriptor": {"id": "EGL404"}, "configuration": {"enabled": False}},
     ]
-    schema(OTHERS / "sarif-schema-2.1.0.json").validate(json.loads(sarif([WEAKENED])))
+    SARIF.validate(json.loads(sarif([WEAKENED])))
 
 
 def test_sarif_makes_no_links_of_names() -> None:
@@ -355,10 +272,8 @@ def test_a_place_is_the_line_of_its_key_the_file_of_its_tensor_or_a_file(
         assert place.line and place.column and place.path == f"{folder}/config.json"
         assert lines[place.line - 1][place.column - 1 :].startswith(f'"{key.split(".")[-1]}"')
     assert places.find("config.json:not_there").line == 1
-    assert (places.find("tensor:fc.weight").path, places.find("tensor:fc.weight").logical) == (
-        f"{folder}/model.safetensors",
-        "tensor:fc.weight",
-    )
+    found = (places.find("tensor:fc.weight").path, places.find("tensor:fc.weight").logical)
+    assert found == (f"{folder}/model.safetensors", "tensor:fc.weight")
     assert places.find("").path == f"{folder}/config.json"
     assert places.find("notes.txt").path == f"{folder}/notes.txt"
     monkeypatch.chdir(tmp_path)
@@ -366,50 +281,32 @@ def test_a_place_is_the_line_of_its_key_the_file_of_its_tensor_or_a_file(
     assert Places("drafter").find("").uri == "drafter/config.json"
 
 
-def test_the_place_of_a_tensor_is_its_shard() -> None:
+def test_the_place_of_a_tensor_is_its_shard_and_what_cannot_be_read_has_no_line(tmp_path: Path) -> None:
     folder = FIXTURES / "producers/vllm/sharded"
     weight_map = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     places = Places(str(folder))
     assert {name: Path(places.find(f"tensor:{name}").path).name for name in weight_map} == weight_map
-
-
-def test_places_in_what_cannot_be_read_have_no_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b'{"a": \xff')
     assert Places(str(tmp_path)).find("config.json:b").line == 1
     assert Places(str(tmp_path / "gone")).find("tensor:x").path.endswith("gone/model.safetensors")
 
 
-NAMES = st.text(min_size=1).filter(lambda name: "." not in name and "[" not in name)
-NESTED = st.recursive(
-    st.integers() | st.text() | st.lists(st.integers()),
-    lambda inner: st.dictionaries(NAMES, inner),
-    max_leaves=12,
-)
-
-
-@given(st.dictionaries(NAMES, NESTED), st.sampled_from([None, 1, 4]), st.booleans())
-def test_every_key_of_a_json_object_is_found(
-    value: dict[str, Any], indent: int | None, is_ascii: bool
-) -> None:
-    text = json.dumps(value, indent=indent, ensure_ascii=is_ascii)
-
-    def held(inner: dict[str, Any], path: tuple[str, ...]) -> None:
-        for name, below in inner.items():
-            offset = key_offset(text, ".".join((*path, name)))
-            assert offset is not None and json.JSONDecoder().raw_decode(text, offset)[0] == name
-            if isinstance(below, dict):
-                held(below, (*path, name))
-
-    held(value, ())
+@pytest.mark.parametrize("indent", [None, 4])
+@pytest.mark.parametrize("path", ["a", "b.a", 'b.c.é"', "b.d", "a}"])
+def test_every_key_of_a_json_object_is_found(path: str, indent: int | None) -> None:
+    value = {"x": 'a: {"', "a": [{"b": 1}], "b": {"a": None, "c": {'é"': -1.5e3}, "d": []}, "a}": "\\"}
+    for is_ascii in (True, False):
+        text = json.dumps(value, indent=indent, ensure_ascii=is_ascii)
+        offset = key_offset(text, path)
+        assert offset is not None
+        assert json.JSONDecoder().raw_decode(text, offset)[0] == path.rpartition(".")[2]
+        assert text[:offset].count("{") - text[:offset].count("}") >= path.count(".")
+    assert key_offset('{"a": 1, "a": 2}', "a") == 9  # the last counts
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"a"', '{"a": 1', '{"a" 1}', "{" * 5000, '{"b": ' * 5000])
 def test_no_text_breaks_the_search_for_a_key(text: str) -> None:
     assert key_offset(text, "c.d") is None
-
-
-def test_the_last_of_two_keys_of_one_name_is_the_one_that_counts() -> None:
-    assert key_offset('{"a": 1, "a": 2}', "a") == 9
 
 
 def test_github_commands_are_one_line_each_and_escaped() -> None:
@@ -430,26 +327,16 @@ def test_github_commands_are_one_line_each_and_escaped() -> None:
 def test_github_points_at_the_line_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     drafter_folder(tmp_path)
-    odd = report(
-        "drafter", findings=(finding(110, "is odd", "config.json:model_type", "warning"),), unchecked=()
-    )
-    assert (
-        github([odd]).splitlines()[0]
-        == "::warning file=drafter/config.json,line=1,col=47,title=EGL110 rule-110::is odd. Fix: do 110"
-    )
+    odd = report(findings=(finding(110, "is odd", "config.json:model_type", "warning"),), unchecked=())
+    place = "file=drafter/config.json,line=1,col=47,title=EGL110 rule-110"
+    assert github([odd]).splitlines()[0] == f"::warning {place}::is odd. Fix: do 110"
 
 
 def test_a_fingerprint_stays_when_the_numbers_of_a_message_change() -> None:
-    before = [
-        finding(201, "is 3", "tensor:a"),
-        finding(201, "is 4", "tensor:a"),
-        finding(201, "is 3", "tensor:b"),
-    ]
-    after = [
-        finding(201, "is 7", "tensor:a"),
-        finding(201, "is 8", "tensor:a"),
-        finding(201, "is 9", "tensor:b"),
-    ]
+    before, after = (
+        [finding(201, f"is {number}", f"tensor:{name}") for number, name in zip(numbers, "aab", strict=True)]
+        for numbers in ("343", "789")
+    )
     assert fingerprints(before) == fingerprints(after) and len(set(fingerprints(before))) == 3
 
 
@@ -461,19 +348,16 @@ def test_markdown_keeps_its_table_whatever_the_names() -> None:
     assert not re.search(r"<script>|@all|(?<!\\)\]\(|\x1b", page)
 
 
-def test_markdown_leaves_plain_words_plain() -> None:
+def test_markdown_leaves_plain_words_plain_and_says_what_it_cut_off() -> None:
     assert as_markdown("fc.weight is [4, 8]: 50% of 3/4 (a-b)") == "fc.weight is \\[4, 8\\]: 50% of 3/4 (a-b)"
-
-
-def test_markdown_says_what_it_cut_off() -> None:
-    page = render("markdown", [report()] * 400)
+    page = render("markdown", [report()] * 100)
     assert len(page) < 60_100 and page.splitlines()[-1].endswith("more lines were cut off.*")
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_survives_hostile_names_and_can_be_written(name: str) -> None:
     text = render(name, good_and_bad())
-    assert text.encode().decode() == text and "\x1b" not in text and "\x00" not in text
+    assert text.encode().decode() == text and text.replace("\n", "").isprintable()
 
 
 def screen(width: int, *reports: Report, is_quiet: bool = False, is_whole: bool = True) -> list[str]:
@@ -486,10 +370,9 @@ def screen(width: int, *reports: Report, is_quiet: bool = False, is_whole: bool 
 
 def test_the_screen_shows_the_verdict_first_then_errors_and_each_fix_once() -> None:
     assert screen(160, report(), is_whole=False) == [
-        "FAIL drafter: 2 errors, 1 warning",
-        "  WRONG: vLLM 0.22.0 - 0.22.1 runs it otherwise than it was trained; vLLM 0.24.0 runs it as trained;"
-        " OPEN: it is not known whether SGLang 0.5.23 runs it as",
-        "  trained",
+        "fail: drafter: 2 errors, 1 warning",
+        "  vLLM 0.22.0 - 0.22.1 runs it otherwise than it was trained; vLLM 0.24.0 runs it as trained; it is"
+        " not known whether SGLang 0.5.23 runs it as trained",
         "  could not look: d2t cannot be read",
         "  the target's type is not known",
         "next:  eaglectl convert drafter",
@@ -499,20 +382,18 @@ def test_the_screen_shows_the_verdict_first_then_errors_and_each_fix_once() -> N
         "          is never applied",
         "  warning EGL110 rule-110  config.json:norm_before_residual",
         "          says nothing",
-        "  EGL201: train it",
-        "  EGL1003: do 1003",
-        "  EGL110: do 110",
         "",
         "more with -v: Releases, Smallest change, Could not look, Suppressed, Unused suppressions,"
         " Expired suppressions",
-        "fail  2 errors, 1 warning, 1 suppressed, 3 rules could not look, 1 passed"
+        "2 errors, 1 warning, 1 suppressed, 3 rules could not look, 1 passed"
         "  (fails on error; policy: eaglectl.toml)",
+        "fixable by: train it (EGL201); do 1003 (EGL1003); do 110 (EGL110)",
     ]
 
 
 def test_the_whole_screen_has_the_releases_what_was_not_looked_at_and_suppressions() -> None:
     lines = screen(160, report())
-    assert lines[lines.index("Releases") : -2] == [
+    assert lines[lines.index("Releases") : -3] == [
         "Releases",
         "  releases              outcome     why",
         "  SGLang 0.5.23         unknown     the target's type is not known",
@@ -547,37 +428,17 @@ def test_a_finding_shows_the_value_that_it_judges(tmp_path: Path) -> None:
 
 def test_a_quiet_screen_shows_what_fails() -> None:
     lines = screen(120, report(), is_quiet=True)
-    assert not any("EGL110" in line or "could not look" in line for line in lines[:-1]) and len(lines) == 8
+    assert not any("EGL110" in line or "could not look" in line for line in lines[:-2]) and len(lines) == 7
 
 
 def test_several_checkpoints_are_counted_in_the_last_line() -> None:
     lines = screen(120, *good_and_bad()[::2], unopened_report("gone", "no such folder"))
-    assert lines[-1].startswith("fail  3 checkpoints: 1 could-not-look, 1 fail, 1 pass; 2 errors, 1 warning")
+    assert lines[-2].startswith("fail: 3 checkpoints: 1 could not look, 1 fail, 1 pass; 2 errors, 1 warning")
     assert "  could not be read: no such folder" in lines
 
 
-def test_what_no_checkpoint_could_show_is_shown_once() -> None:
-    lines = screen(
-        120,
-        report(),
-        report("other", unchecked=report().unchecked[:2]),
-        unopened_report("gone", "no such folder"),
-    )
-    assert lines.count("  2 rules   no target was given (EGL701, EGL702)") == 1
-    assert lines.count("Could not look") == 1
-    assert lines.count("  1 rule    d2t cannot be read (required) (EGL301)") == 1
-    assert lines.index("Could not look, in every checkpoint") > lines.index("COULD NOT LOOK gone: not read")
-
-
 def test_the_text_of_a_finding_wraps_under_itself() -> None:
-    long = report(
-        findings=(finding(201, "word " * 60, "tensor:fc.weight"),),
-        unchecked=(Unchecked(RULES[701], "word " * 60, False),),
-    )
-    lines = screen(80, long)
-    assert all(len(line) <= 80 for line in lines[:-1])
+    unchecked = (Unchecked(RULES[701], "word " * 60, False),)
+    lines = screen(80, report(findings=(finding(201, "word " * 60, "tensor:x"),), unchecked=unchecked))
+    assert all(len(line) <= 80 for line in lines[:-2])
     assert sum(line.startswith("          word") for line in lines) == 5
-
-
-def test_nothing_on_the_screen_comes_raw_from_a_name() -> None:
-    assert all(line.isprintable() for line in as_text(reports_outline([hostile()])).splitlines())

@@ -1,24 +1,20 @@
-"""Rules on the numbers in the weights: every bad case is a good drafter, a patch, and exactly the findings
-it must give.
-"""
+"""Rules on the numbers in the weights: bad cases, each with exactly its findings."""
 
-import json
-import random
 import struct
-import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import eaglectl
 from eaglectl.errors import UnreadableError
-from eaglectl.files.checkpoint import read_checkpoint
+from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.source import FolderSource
 from eaglectl.judge import scanning
-from eaglectl.progress import OnProgress
+from eaglectl.judge.samples import Sample
 from tests.builders import (
     DRAFT,
     HIDDEN,
@@ -31,8 +27,7 @@ from tests.builders import (
     offsets,
     write_safetensors,
 )
-from tests.cases import CASES, Case
-from tests.validation.patches import Patch, check
+from tests.validation.patches import Patch, aim, exact, only, store
 
 # a NaN, an infinity and the largest finite number of each type, as they lie in a file
 WORDS: dict[str, tuple[bytes, bytes, bytes]] = {
@@ -46,14 +41,13 @@ WORDS: dict[str, tuple[bytes, bytes, bytes]] = {
     "F8_E5M2FNUZ": (b"\x80", b"\x80", b"\xff"),
 }
 LARGEST = {
-    "BF16": 3.3895313892515355e38,
-    "F16": 65504.0,
-    "F32": 3.4028234663852886e38,
-    "F64": sys.float_info.max,
-    "F8_E4M3": 448.0,
-    "F8_E5M2": 57344.0,
-    "F8_E4M3FNUZ": 240.0,
-    "F8_E5M2FNUZ": 57344.0,
+    "BF16": 3.3895313892515355e38, "F16": 65504.0, "F32": 3.4028234663852886e38, "F64": sys.float_info.max,
+    "F8_E4M3": 448.0, "F8_E5M2": 57344.0, "F8_E4M3FNUZ": 240.0, "F8_E5M2FNUZ": 57344.0,
+}  # fmt: skip
+NORMS = {
+    name: ("BF16", shape, b"\x80\x3f" * shape[0])
+    for name, (_, shape, _) in drafter_tensors().items()
+    if "norm" in name
 }
 FC, NORM, HEAD, EMBEDDING = "fc.weight", "norm.weight", "lm_head.weight", "embed_tokens.weight"
 GATE = "layers.0.mlp.gate_proj.weight"
@@ -76,24 +70,6 @@ def filled(name: str, value: float) -> dict[str, Stored]:
     return {name: (dtype, shape, bf16(value) * (len(data) // 2))}
 
 
-def drawn(*parts: str, deviation: float = 0.02, is_uniform: bool = False) -> dict[str, Stored]:
-    """The good drafter with the tensors of some parts as frameworks first fill them."""
-    dice, found = random.Random(3), {}
-    for name, (dtype, shape, _) in drafter_tensors().items():
-        if not name.startswith(parts) or name == HEAD:
-            continue
-        if len(shape) == 1:
-            found[name] = (dtype, shape, bf16(1.0) * shape[0])
-        elif name != EMBEDDING:
-            bound = shape[1] ** -0.5
-            numbers = (
-                dice.uniform(-bound, bound) if is_uniform else dice.gauss(0, deviation)
-                for _ in range(shape[0] * shape[1])
-            )
-            found[name] = (dtype, shape, bf16(*numbers))
-    return found
-
-
 def cut_by_offsets() -> dict[str, Stored]:
     """lm_head as TorchSpec's pruning cuts it: row i is the target's row d2t[i]."""
     return {HEAD: head_of([target - draft for draft, target in enumerate(TARGETS)])}
@@ -114,307 +90,85 @@ TARGET = {
 }
 
 
-def target_tensors() -> dict[str, Stored]:
-    """A target with the good drafter's embedding and a head of its own."""
-    head = floats("the target's head", VOCAB, HIDDEN)
-    return {"model." + EMBEDDING: drafter_tensors()[EMBEDDING], HEAD: head}
+def with_target_weights(embedding: Stored) -> Callable[[Path], object]:
+    """Gives the target beside a drafter this embedding and a head of its own."""
+    stored = {"model." + EMBEDDING: embedding, HEAD: floats("the target's head", VOCAB, HIDDEN)}
+    return lambda folder: write_safetensors(folder.parent / "target/model.safetensors", stored)
 
 
-def with_target_weights(folder: Path) -> None:
-    """Write the target's weights beside its config."""
-    write_safetensors(folder.parent / "target/model.safetensors", target_tensors())
-
-
-EVERYTHING = ("fc", "norm", "layers.0")
+VALUES = ("EGL205", "EGL206", "EGL208", "EGL214", "EGL215", "EGL704", "EGL705")
+ROWS = only("EGL704", "EGL705")
+OURS = drafter_tensors()[EMBEDDING]
+# the drafter's embedding, whose numbers were rounded to it
+WIDE = "F32", OURS[1], b"".join(b"\x31\x07" + OURS[2][i : i + 2] for i in range(0, len(OURS[2]), 2))
+RANDOM = floats("random", VOCAB, HIDDEN)
+ONE_ROW = poisoned(EMBEDDING, bf16(0.75), 40 * HIDDEN)
+OTHER_ROW = f"looked at differ from the target's model.{EMBEDDING}, row 40"
+UNREAD: dict[str, Any] = {"says": "the target's weights cannot be read", "blind": ("EGL704", "EGL705")}
+F16 = floats("n", HIDDEN, dtype="F16")
+ZERO_BIASES = {
+    f"layers.0.self_attn.{kind}_proj.bias": ("BF16", (size,), bytes(2 * size))
+    for kind, size in (("q", 32), ("k", 16), ("v", 16))
+}
+BESIDE: dict[str, Any] = {"also": with_target_weights(OURS), "target_config": TARGET}
 BAD = (
-    Patch(
-        "a NaN",
-        ("EGL205",),
-        tensors=poisoned(FC, WORDS["BF16"][0]),
-        says="1 of 768 numbers, the first at [0, 5]",
-    ),
-    Patch(
-        "an infinity", ("EGL205",), tensors=poisoned(GATE, WORDS["BF16"][1], 17), says="the first at [1, 1]"
-    ),
-    Patch(
-        "a float16 NaN",
-        ("EGL205", "EGL210"),
-        tensors=poisoned(NORM, WORDS["F16"][0], stored=floats("n", HIDDEN, dtype="F16")),
-        says="the first at [5]",
-    ),
-    Patch(
-        "a head of NaN",
-        ("EGL205",),
-        tensors={HEAD: ("BF16", (DRAFT, HIDDEN), b"\xc0\x7f" * DRAFT * HIDDEN)},
-        says="384 of 384 numbers",
-    ),
-    Patch(
-        "two tensors with a NaN",
-        ("EGL205", "EGL205"),
-        tensors=poisoned(FC, b"\xc0\x7f") | poisoned(NORM, b"\xc0\x7f"),
-    ),
-    Patch("a NaN in an embedding", ("EGL205",), tensors=poisoned(EMBEDDING, b"\xc0\xff")),
-    Patch("zeros", ("EGL206",), tensors=filled(FC, 0.0), says="all 0"),
-    Patch(
-        "zeros of both signs",
-        ("EGL206",),
-        tensors={FC: ("BF16", (HIDDEN, 3 * HIDDEN), b"\0\0\0\x80" * (HIDDEN * 3 * HIDDEN // 2))},
-    ),
-    Patch("one number", ("EGL206",), tensors=filled(HEAD, 0.5), says="all 0.5"),
-    Patch("a norm of zeros", ("EGL206",), tensors=filled(NORM, 0.0)),
-    Patch("a norm of one number", (), tensors=filled(NORM, 0.5)),
-    Patch(
-        "norms of ones",
-        (),
-        tensors={name: stored for name, stored in drawn(*EVERYTHING).items() if len(stored[1]) == 1},
-    ),
-    Patch("untrained", ("EGL207",), tensors=drawn(*EVERYTHING), says="nothing was trained"),
-    Patch(
-        "untrained, of torch's own spread",
-        ("EGL207",),
-        tensors=drawn(*EVERYTHING, is_uniform=True),
-        says="uniform within 1/sqrt(48)",
-    ),
-    Patch(
-        "untrained, by the config's spread",
-        ("EGL207",),
-        config={"initializer_range": 0.05},
-        tensors=drawn(*EVERYTHING, deviation=0.05),
-        says="deviation 0.05",
-    ),
-    Patch("drawn by another spread", (), config={"initializer_range": 0.05}, tensors=drawn(*EVERYTHING)),
-    Patch("an untrained layer", ("EGL207",), tensors=drawn("layers.0"), says="layer 0 looks untrained"),
-    Patch("an untrained fc", ("EGL207",), tensors=drawn("fc", "norm"), says="fc looks untrained"),
-    Patch(
-        "drawn matrices beside a trained norm",
-        (),
-        tensors=drawn("fc", "norm")
-        | poisoned(NORM, bf16(1.0078125), stored=("BF16", (HIDDEN,), bf16(1.0) * HIDDEN)),
-    ),
-    Patch(
-        "a drawn layer with one trained matrix",
-        (),
-        tensors={name: stored for name, stored in drawn("layers.0").items() if name != GATE},
-    ),
-    Patch(
-        "a head cut by offsets", ("EGL208",), tensors=cut_by_offsets(), says="where d2t repeats its offset"
-    ),
-    Patch(
-        "a number beyond float16",
-        ("EGL214",),
-        tensors=poisoned(FC, bf16(-70000.0)),
-        says="float16 ends at 65504",
-    ),
-    Patch("the largest number of float16", (), tensors=poisoned(FC, bf16(65280.0))),
-    Patch(
-        "an embedding of random numbers",
-        ("EGL704",),
-        tensors={EMBEDDING: floats("random", VOCAB, HIDDEN)},
-        also=with_target_weights,
-        target_config=TARGET,
-        says="64 of 64 rows",
-    ),
-    Patch(
-        "a head of the target's first rows",
-        ("EGL705",),
-        tensors={HEAD: head_of(list(range(DRAFT)))},
-        also=with_target_weights,
-        target_config=TARGET,
-        says="the target's rows i",
-    ),
-    Patch(
-        "a number whose square overflows",
-        ("EGL215",),
-        tensors=poisoned(FC, bf16(-2e20)),
-        says="1.99e+20, whose square",
-    ),
+    store("a NaN", "EGL205", poisoned(FC, WORDS["BF16"][0]), "768 numbers, the first at [0, 5]"),
+    store("an infinity", "EGL205", poisoned(GATE, WORDS["BF16"][1], 17), "the first at [1, 1]"),
+    store("a float16 NaN", "EGL205 EGL210", poisoned(NORM, WORDS["F16"][0], stored=F16), "the first at [5]"),
+    store("all NaN", "EGL205", {HEAD: ("BF16", (DRAFT, HIDDEN), b"\xc0\x7f" * DRAFT * HIDDEN)}, "384 of 384"),
+    store("two tensors with a NaN", "EGL205 EGL205", poisoned(FC, b"\xc0\x7f") | poisoned(NORM, b"\xc0\x7f")),
+    store("a NaN in an embedding", "EGL205", poisoned(EMBEDDING, b"\xc0\xff")),
+    store("zeros", "EGL206", filled(FC, 0.0), "all 0"),
+    store("zeros of both signs", "EGL206", {FC: ("BF16", (16, 48), b"\0\0\0\x80" * 384)}),
+    store("one number", "EGL206", filled(HEAD, 0.5), "all 0.5"),
+    store("a norm of zeros", "EGL206", filled(NORM, 0.0)),
+    store("a norm of one number", "", filled(NORM, 0.5)),
+    store("norms of ones", "", NORMS),
+    store("a head cut by offsets", "EGL208", cut_by_offsets(), "where d2t repeats its offset"),
+    store("a number beyond float16", "EGL214", poisoned(FC, bf16(-70000.0)), "ends at 65504"),
+    store("the largest number of float16", "", poisoned(FC, bf16(65280.0))),
+    store("random embedding", "EGL704", {EMBEDDING: RANDOM}, "64 of 64 rows", **BESIDE),
+    store("one row that differs", "EGL704", ONE_ROW, f"1 of 64 rows {OTHER_ROW}", **BESIDE),
+    store("the target's first rows", "EGL705", {HEAD: head_of(list(range(DRAFT)))}, "rows i", **BESIDE),
+    store("a head of the target's rows", "", {HEAD: head_of(list(TARGETS))}, **BESIDE),
+    store("d2t of other ids", "", {"d2t": offsets([2 * i for i in range(DRAFT)])}, **BESIDE),
+    store("a head without an embedding", "", {EMBEDDING: None}, **BESIDE),
+    store("a head cut by offsets, beside the target", "EGL208", cut_by_offsets(), **BESIDE),
+    store("the target's embedding and another head", "", {}, **BESIDE),
+    aim("the target's embedding in float32", "", TARGET, also=with_target_weights(WIDE), given=ROWS),
+    aim("no weights of the target", "", TARGET, given=ROWS, **UNREAD),
+    store("a number whose square overflows", "EGL215", poisoned(FC, bf16(-2e20)), "1.99e+20, whose square"),
+    Patch("biases of zeros", "", {"attention_bias": True}, tensors=ZERO_BIASES, given=only(*VALUES)),
 )
-VALUES = {"EGL205", "EGL206", "EGL207", "EGL208", "EGL214", "EGL215", "EGL704", "EGL705"}
+test_bad_numbers_give_exactly_their_findings = exact(BAD)
 
 
-@pytest.mark.parametrize("patch", BAD, ids=lambda patch: patch.why)
-def test_bad_numbers_give_exactly_their_findings(patch: Patch, tmp_path: Path) -> None:
-    check(patch, tmp_path)
-
-
-def test_a_bias_of_zeros_is_no_fault(tmp_path: Path) -> None:
-    biases = {
-        f"layers.0.self_attn.{kind}_proj.bias": ("BF16", (size,), bytes(2 * size))
-        for kind, size in (("q", 32), ("k", 16), ("v", 16))
-    }
-    check(Patch("zeros", (), {"attention_bias": True}, biases, given={"select": sorted(VALUES)}), tmp_path)
-
-
-def target_folder(parent: Path, **tensors: Stored) -> Path:
-    """A target with weights, of the good drafter's width and vocabulary."""
-    folder = parent / "the-target"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(TARGET))
-    renamed = {name.replace("__", "."): stored for name, stored in tensors.items()}
-    write_safetensors(folder / "model.safetensors", target_tensors() | renamed)
-    return folder
-
-
-def against(target: Path, folder: Path, *select: str, **given: Any) -> list[tuple[str, str]]:
-    """What rules say of a drafter beside its target: (id, message), and (id, reason) of those that could
-    not look.
-    """
-    report = eaglectl.validate(
-        str(folder),
-        eaglectl.ValidateOptions(target=str(target), select=select or ("EGL704", "EGL705"), **given),
-    )
-    return [(one.rule.id, one.match.message) for one in report.findings] + [
-        (one.rule.id, one.reason) for one in report.unchecked
-    ]
-
-
-def test_the_targets_embedding_and_another_head_are_no_fault(tmp_path: Path) -> None:
-    assert against(target_folder(tmp_path), drafter_folder(tmp_path)) == []
-
-
-def test_an_embedding_of_its_own_is_said(tmp_path: Path) -> None:
-    own = drafter_folder(tmp_path, tensors={EMBEDDING: floats("random", VOCAB, HIDDEN)})
-    ((rule, message),) = against(target_folder(tmp_path), own)
-    assert rule == "EGL704" and "64 of 64 rows looked at differ" in message
-
-
-def test_one_row_that_differs_is_said(tmp_path: Path) -> None:
-    own = drafter_folder(tmp_path, tensors=poisoned(EMBEDDING, bf16(0.75), 40 * HIDDEN))
-    ((rule, message),) = against(target_folder(tmp_path), own)
-    assert rule == "EGL704" and "1 of 64" in message and "row 40" in message
-
-
-def test_an_embedding_rounded_to_another_type_is_the_same(tmp_path: Path) -> None:
-    _, shape, data = drafter_tensors()[EMBEDDING]
-    wide = b"".join(b"\x31\x07" + data[i : i + 2] for i in range(0, len(data), 2))
-    target = target_folder(tmp_path, **{"model." + EMBEDDING: ("F32", shape, wide)})
-    assert against(target, drafter_folder(tmp_path)) == []
-
-
-def test_without_the_targets_weights_nobody_looked(tmp_path: Path) -> None:
-    target = target_folder(tmp_path)
-    (target / "model.safetensors").unlink()
-    found = against(target, drafter_folder(tmp_path))
-    assert [rule for rule, _ in found] == ["EGL704", "EGL705"]
-    assert all("the target's weights cannot be read" in reason for _, reason in found)
-
-
-def test_a_head_without_an_embedding_needs_no_targets_one(tmp_path: Path) -> None:
-    assert (
-        against(
-            target_folder(tmp_path), drafter_folder(tmp_path, tensors={EMBEDDING: None}), "EGL704", "EGL705"
-        )
-        == []
-    )
-
-
-def test_a_head_of_the_targets_rows_is_no_fault(tmp_path: Path) -> None:
-    own = drafter_folder(tmp_path, tensors={HEAD: head_of(list(TARGETS))})
-    assert against(target_folder(tmp_path), own, "EGL705") == []
-
-
-def test_a_head_of_the_first_rows_is_not_what_d2t_says(tmp_path: Path) -> None:
-    own = drafter_folder(tmp_path, tensors={HEAD: head_of(list(range(DRAFT)))})
-    ((rule, message),) = against(target_folder(tmp_path), own, "EGL2", "EGL705")
-    assert rule == "EGL705" and "like the target's rows i (by 1.00)" in message
-
-
-def test_a_head_cut_by_offsets_is_one_finding(tmp_path: Path) -> None:
-    own = drafter_folder(tmp_path, tensors=cut_by_offsets())
-    assert [rule for rule, _ in against(target_folder(tmp_path), own, "EGL2", "EGL705")] == ["EGL208"]
-
-
-def test_d2t_of_ids_is_no_fault_of_the_head(tmp_path: Path) -> None:
-    own = drafter_folder(tmp_path, tensors={"d2t": offsets([2 * i for i in range(DRAFT)])})
-    assert "EGL705" not in [rule for rule, _ in against(target_folder(tmp_path), own)]
-
-
-def test_the_pruned_fixture_is_found() -> None:
-    folder = next(case.folder for case in CASES if case.path == "torchspec/llama").parent / "pruned"
-    report = eaglectl.validate(str(folder), eaglectl.ValidateOptions(select=sorted(VALUES)))
-    assert [one.rule.id for one in report.findings] == ["EGL208"]
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if not case.is_pickled], ids=lambda case: case.path)
-def test_producers_numbers_are_sound(case: Case) -> None:
-    report = eaglectl.validate(
-        str(case.folder), eaglectl.ValidateOptions(select=sorted(VALUES), answers=case.answered())
-    )
-    assert report.findings == ()
-    assert {one.rule.id for one in report.unchecked} <= {"EGL704", "EGL705"}
-
-
+@pytest.mark.fast(10)
 @pytest.mark.parametrize("dtype", WORDS)
 @pytest.mark.parametrize("place", [0, 7, 4095, 4096, 9999])
 def test_every_type_is_scanned_in_every_block(
     dtype: str, place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanning, "BLOCK_SIZE", 4096)
-    nan, infinity, largest = WORDS[dtype]
-    size = len(nan)
-    zero = b"\x01" * size
-    plain = zero * place + largest + zero * (9999 - place)
-    found = scanned(
-        tmp_path,
-        plain=(dtype, (10000,), plain),
-        nan=(dtype, (10000,), plain.replace(largest, nan)),
-        infinity=(dtype, (10000,), plain.replace(largest, infinity)),
-    )
-    assert found["plain"] == scanning.Summary(LARGEST[dtype], 0, -1, None)
+    names, one = ("nan", "infinity", "largest"), b"\x01" * len(WORDS[dtype][0])
+    texts = [one * place + word + one * (9999 - place) for word in WORDS[dtype]]
+    stored = {name: (dtype, (10000,), text) for name, text in zip(names, texts, strict=True)}
+    found = scanned(tmp_path, stored)
+    assert found["largest"] == scanning.Summary(LARGEST[dtype], 0, -1, None)
     for name in ("nan", "infinity"):
         assert (found[name].bad, found[name].first, found[name].constant) == (1, place, None)
 
 
-def scanned(folder: Path, on_progress: OnProgress | None = None, **tensors: Stored) -> Any:
-    """What one pass says of tensors."""
+def stored_in(folder: Path, tensors: Mapping[str, Stored]) -> Checkpoint:
     write_safetensors(folder / "model.safetensors", tensors)
     (folder / "config.json").write_text("{}")
-    source = FolderSource(folder)
-    return scanning.scan(source, tuple(read_checkpoint(source).tensors.values()), on_progress)
+    return read_checkpoint(FolderSource(folder))
 
 
-def test_bytes_are_counted_as_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "BLOCK_SIZE", 1024)
-    reported: list[tuple[int, int | None]] = []
-    scanned(
-        tmp_path,
-        lambda progress: reported.append((progress.done, progress.total)),
-        one=floats("a", 600),
-        ids=offsets(),
-        two=floats("b", 5, dtype="F32"),
-    )
-    assert reported == [(1024, 1220), (1200, 1220), (1220, 1220)]
-
-
-def test_the_first_bad_number_stays_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "BLOCK_SIZE", 8)
-    nan, zero = b"\xc0\x7f", bytes(2)
-    found = scanned(tmp_path, norm=("BF16", (12,), nan + 8 * zero + nan + 2 * zero))
-    assert (found["norm"].bad, found["norm"].first) == (2, 0)
-
-
-@pytest.mark.parametrize(
-    ("span", "read"),
-    [
-        pytest.param(60, [(12, 72)], id="near each other"),
-        pytest.param(59, [(48, 60), (12, 24), (60, 72)], id="far apart"),
-    ],
-)
-def test_rows_are_read_at_once_where_they_are_near_each_other(
-    span: int, read: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scanning, "SPAN_SIZE", span)
-    rows = [[float(8 * row + column) for column in range(3)] for row in range(6)]
-    scanned(tmp_path, table=("F32", (6, 3), b"".join(struct.pack("<3f", *row) for row in rows)))
-    checkpoint, ranges = read_checkpoint(FolderSource(tmp_path)), []
-
-    def noted(name: str, start: int, stop: int) -> bytes:
-        ranges.append((start, stop))
-        return checkpoint.read(name, start, stop)
-
-    seen: Any = SimpleNamespace(tensors=checkpoint.tensors, read=noted)
-    found = scanning.read_rows(seen, "table", (4, 1, 5))
-    assert (found.tolist(), ranges) == ([rows[4], rows[1], rows[5]], read)
+def scanned(folder: Path, tensors: Mapping[str, Stored], jobs: int = scanning.THREADS) -> Any:
+    """What one pass says of tensors."""
+    table = tuple(stored_in(folder, tensors).tensors.values())
+    return scanning.scan(FolderSource(folder), table, jobs=jobs)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
@@ -428,22 +182,18 @@ def test_a_tensor_that_several_threads_read_is_judged_as_a_whole(
         "steps": ("BF16", (40,), 8 * one + 32 * b"\x00\x40"),
         "zeros": ("BF16", (40,), bytes(80)),
         "last": ("F32", (9,), struct.pack("<9f", *range(8), -9.0)),
+        "twice": ("BF16", (12,), nan + 8 * one + nan + 2 * one),
+        "none": ("BF16", (0, 4), b""),
+        "scalar": ("BF16", (), one),
     }
-    whole = scanned(tmp_path, **tensors)
+    whole = scanned(tmp_path, tensors)
     assert whole["bad"] == scanning.Summary(float("inf"), 3, 17, None)
     assert [whole[name].constant for name in ("constant", "steps", "zeros")] == [1.0, None, 0.0]
-    assert whole["last"].largest == 9.0
+    assert whole["last"].largest == 9.0 and (whole["twice"].bad, whole["twice"].first) == (2, 0)
+    assert whole["none"] == scanning.Summary(0.0, 0, -1, None) and whole["scalar"].constant == 1.0
     monkeypatch.setattr(scanning, "PIECE_SIZE", 16)
     monkeypatch.setattr(scanning, "BLOCK_SIZE", 8)
-    source = FolderSource(tmp_path)
-    table = tuple(read_checkpoint(source).tensors.values())
-    assert scanning.scan(source, table, jobs=jobs) == whole
-
-
-def test_no_numbers_are_no_fault(tmp_path: Path) -> None:
-    found = scanned(tmp_path, none=("BF16", (0, 4), b""), one=("BF16", (), b"\x80\x3f"))
-    assert found["none"] == scanning.Summary(0.0, 0, -1, None)
-    assert found["one"].constant == 1.0
+    assert scanned(tmp_path, tensors, jobs) == whole
 
 
 def test_a_file_that_is_cut_after_its_header_was_read_is_unreadable(tmp_path: Path) -> None:
@@ -464,28 +214,15 @@ def test_the_weights_are_read_once(tmp_path: Path) -> None:
     assert reported[-1] == total and sorted(set(reported)) == reported
 
 
-def test_headers_alone_load_no_numpy(tmp_path: Path) -> None:
-    folder = drafter_folder(tmp_path)
-    code = (
-        "import eaglectl, sys; "
-        f"r = eaglectl.validate({str(folder)!r}, eaglectl.ValidateOptions(headers_only=True)); "
-        "print('numpy' in sys.modules, *(one.rule.id for one in r.unchecked))"
-    )
-    loaded, *blind = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert loaded == "False" and set(blind) >= VALUES
+def test_headers_alone_look_at_no_numbers(tmp_path: Path) -> None:
+    report = eaglectl.validate(drafter_folder(tmp_path), headers_only=True)
+    assert {entry.rule.id for entry in report.unchecked} >= {*VALUES}
 
 
 EIGHT_BITS = (
-    ("F8_E4M3", 0x38, 1.0),
-    ("F8_E4M3", 0x01, 2**-9),
-    ("F8_E4M3", 0xB8, -1.0),
-    ("F8_E5M2", 0x3C, 1.0),
-    ("F8_E5M2", 0x01, 2**-16),
-    ("F8_E4M3FNUZ", 0x40, 1.0),
-    ("F8_E5M2FNUZ", 0x40, 1.0),
-)
+    ("F8_E4M3", 0x38, 1.0), ("F8_E4M3", 0x01, 2**-9), ("F8_E4M3", 0xB8, -1.0), ("F8_E5M2", 0x3C, 1.0),
+    ("F8_E5M2", 0x01, 2**-16), ("F8_E4M3FNUZ", 0x40, 1.0), ("F8_E5M2FNUZ", 0x40, 1.0),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("dtype", "word", "value"), EIGHT_BITS)
@@ -493,13 +230,14 @@ def test_words_of_eight_bits_are_the_numbers_of_their_type(dtype: str, word: int
     assert scanning.as_floats(dtype, bytes([word])).tolist() == [value]
 
 
+@pytest.mark.parametrize("scale", [1, 1.5])
 def test_a_spread_is_taken_from_all_over_a_large_tensor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scale: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanning, "SAMPLE", 64)
-    write_safetensors(
-        tmp_path / "model.safetensors", {"x": ("BF16", (100, 10), bf16(*[-1.0] * 500, *[1.0] * 500))}
-    )
-    (tmp_path / "config.json").write_text("{}")
-    found = scanning.spread(read_checkpoint(FolderSource(tmp_path)), "x")
-    assert (found.count, found.mean, found.deviation, found.kurtosis) == (64, 0.0, 1.0, 1.0)
+    monkeypatch.setattr(scanning, "SAMPLE", 6400)
+    values = np.random.default_rng(0).normal(0, 0.02, (200, 100))
+    values[100:] *= scale
+    weights = stored_in(tmp_path, {"x": ("F32", (200, 100), values.astype("<f4").tobytes())})
+    sample = {"fc.weight": ("x", Sample(1, 0, 0, 0.02, (0.02,), 0.1))}
+    found = scanning.drawn_matrices(weights, sample, 0.02)
+    assert found == ({"fc.weight": ("x", "normal, deviation 0.02")} if scale == 1 else {})

@@ -211,9 +211,7 @@ def train_on(cache: Path, name: str) -> None:
         upgrade_data(cache, place)
         statistics = folder / "statistics"
         if not statistics.exists():
-            states = cache / "upgrade/speculators/hidden_states"
-            options = eaglectl.CalibrateOptions(states=states, states_layers=(2, 15, 27), device="cpu")
-            eaglectl.calibrate(source, target, statistics, options)
+            eaglectl.calibrate(source, target, statistics, eaglectl.CalibrateOptions(device="cpu"))
         if not (place / "start").exists():
             write_upgrade_start(
                 cache, source, place / "start", None if start == "control" else statistics, trainer

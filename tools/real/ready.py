@@ -62,7 +62,7 @@ def ready(folder: Path, target: Path, engine: str, cache: Path) -> dict[str, Any
     python = os.environ.get(f"EAGLECTL_{engine.upper()}", ROOT / venv / "bin/python")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)}
     if engine == "sglang":
-        from tests.engine.sglang.test_smoke_sglang import ARGUMENTS, HOOKED
+        from tests.engine.sglang.settings import ARGUMENTS, HOOKED
 
         environment |= HOOKED | {"EAGLECTL_TEST": str(cache)}
         options = (*options, *(f"--engine-arg={key}={json.dumps(value)}" for key, value in ARGUMENTS.items()))

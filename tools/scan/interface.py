@@ -23,8 +23,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from eaglectl.engines.behaviour import is_since, is_within
 from eaglectl.engines.data import read
-from eaglectl.engines.releases import is_since, is_within
 from tools.scan.plan import Difference
 from tools.scan.sources import Sources, strings
 

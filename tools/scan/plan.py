@@ -5,11 +5,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.drafter.boundaries import DefaultLayers
-from eaglectl.engines.behaviour import Behaviour
+from eaglectl.drafter.drafter import DefaultLayers
+from eaglectl.engines.behaviour import IDS, Behaviour
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.layers import IDS
-from eaglectl.engines.targets import TargetClass, target_class, target_classes
+from eaglectl.engines.view import TargetClass, target_class, target_classes
 from tools.scan.extraction import Found, Part, Watched
 
 # whether the sources show something; None where they hold nothing to look at

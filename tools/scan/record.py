@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from eaglectl.engines import data
-from eaglectl.engines.behaviour import EvidenceKind
+from eaglectl.engines.behaviour import EvidenceKind, is_since, release_order
 from eaglectl.engines.data import read
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.releases import is_since, release_order
 from tools.scan import sglang_sources, vllm_sources
 from tools.scan.llamacpp_sources import targets as llamacpp_targets
 from tools.scan.plan import DRAFTERS

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eaglectl.engines.behaviour import release_order
 from eaglectl.engines.data import FOLDER
-from eaglectl.engines.releases import release_order
 from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.terminal import say
 from tools.scan.interface import FILE, Modules, Name, has_names, names, own_attributes, split, statements

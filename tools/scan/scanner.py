@@ -10,10 +10,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from eaglectl.engines.behaviour import stated
+from eaglectl.engines.behaviour import is_within, stated
 from eaglectl.engines.data import read
 from eaglectl.engines.registry import parse_engine
-from eaglectl.engines.releases import is_within
 from eaglectl.errors import UnreadableError
 from eaglectl.files.files import MIB, read_small_file
 from eaglectl.text import printable

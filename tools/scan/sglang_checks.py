@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eaglectl.engines.behaviour import Behaviour, Flag
-from eaglectl.engines.layers import IDS
+from eaglectl.engines.behaviour import IDS, Behaviour, Flag
 from eaglectl.engines.sglang import ENGINE, RUNNER
 from tools.scan.extraction import Found
 from tools.scan.plan import (

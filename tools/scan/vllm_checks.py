@@ -3,10 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from eaglectl.drafter.boundaries import DefaultLayers
-from eaglectl.engines.behaviour import Behaviour
-from eaglectl.engines.layers import IDS
-from eaglectl.engines.releases import is_since, is_within
+from eaglectl.drafter.drafter import DefaultLayers
+from eaglectl.engines.behaviour import IDS, Behaviour, is_since, is_within
 from eaglectl.engines.vllm import ENGINE
 from tools.scan.extraction import Found
 from tools.scan.plan import (

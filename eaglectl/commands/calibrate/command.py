@@ -1,15 +1,13 @@
 """`eaglectl calibrate`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from eaglectl.commands.arguments import Json, RunTarget, Source, print_trust
 from eaglectl.operations.options import CalibrateOptions
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
-
-if TYPE_CHECKING:
-    from eaglectl.conversion.upgrade import Statistics
+from eaglectl.verdicts import first_word
 
 Out = Annotated[
     str, typer.Option("-o", "--out", metavar="DIR", help="The folder to write the statistics to.")
@@ -25,10 +23,7 @@ def calibrate_command(
     options: CalibrateOptions,
     json_: Json = False,
 ) -> None:
-    """Run the target on prompts and collect the statistics of its states that `convert --to 3.1` needs.
-
-    With --states, the states are read from a trainer's files and the target is not run.
-    """
+    """Run the target on prompts and collect the statistics of its states that `convert --to 3.1` needs."""
     from eaglectl.formats.commands import command
     from eaglectl.operations.upgrading import calibrate
     from eaglectl.shell import as_path
@@ -38,11 +33,13 @@ def calibrate_command(
     choice = runnable_target(source, target, options.answers, "calibrate")
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         statistics = calibrate(source, choice.place, out, options, on_progress=bar)
-    if options.prompts is None and options.states is None and not settings.quiet:
+    if options.prompts is None and not settings.quiet:
         settings.warn("calibrated on the built-in prompts; prompts like those in production are better")
     if json_:
         emit(statistics.to_json())
         return
+    what = f"{statistics.tokens} tokens of {len(statistics.prompts)} prompts and the target's answers"
+    say(f"{first_word('')}: {what}")
     print_trust(options.trust_remote_code)
     for key in ("tensor_parallel_size", "arguments"):
         if key in statistics.engine:
@@ -51,20 +48,13 @@ def calibrate_command(
         say(f"target: {choice.how}")
     for entry in statistics.measured:
         say(entry["summary"])
-    of_what = "prompts and the target's answers" if options.states is None else "sequences on disk"
-    say(f"{statistics.tokens} tokens of {len(statistics.prompts)} {of_what}")
-    _print_sizes(statistics)
+    sizes = zip(statistics.boundaries, statistics.rms, statistics.spread, strict=True)
+    for boundary, rms, spread in sizes:
+        say(f"  boundary {boundary:<3} median RMS {rms:<10.4g} sd of its log-ratio {spread:.3f}")
+    say(f"  first two fed-back states: median RMS {statistics.sigma:.4g}")
     # the conversion with these statistics, whose gate runs the target as this command did
     words = ["--to", "3.1", "--calibration", as_path(out)]
-    measured = [entry["answer"] for entry in statistics.measured if entry["answer"]]
-    words += [word for option in measured for word in option.split(" ")]
+    answers = [entry["answer"] for entry in statistics.measured if entry["answer"]]
+    words += [word for answer in answers for word in answer.split(" ")]
     words += ["--ignore-eos"] * options.ignore_eos + ["--trust-remote-code"] * options.trust_remote_code
     say(f"next: {command('convert', source, *words, target=choice.text, answers=options.answers)}")
-
-
-def _print_sizes(statistics: "Statistics") -> None:
-    for boundary, rms, spread in zip(statistics.boundaries, statistics.rms, statistics.spread, strict=True):
-        say(f"  boundary {boundary:<3} median RMS {rms:<10.4g} sd of its log-ratio {spread:.3f}")
-    if statistics.massive and statistics.massive.tokens:
-        say(f"  {statistics.massive.described(statistics.boundaries)}")
-    say(f"  first two fed-back states: median RMS {statistics.sigma:.4g}")

@@ -1,9 +1,8 @@
 """The JSON document of `calibrate`."""
 
 from eaglectl.conversion.upgrade import Statistics
-from eaglectl.report.documents.document import Parts
+from eaglectl.report.documents import Parts
 
-TAG = "eaglectl/calibrate/1"
 PARTS: Parts = {
     Statistics: (
         "out",
@@ -17,7 +16,6 @@ PARTS: Parts = {
         "sigma_by_set=sigmas",
         "is_direction",
         "engine",
-        "massive?",
         "measured?",
         "trust_remote_code?",
     )

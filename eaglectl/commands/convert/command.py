@@ -52,8 +52,12 @@ def convert_command(
         settings.warn(
             f"read from pickles ({listed(conversion.pickles, most=3)}) with code execution shut off"
         )
-    outline = conversion_outline(conversion, options.engines, is_quiet=settings.quiet)
-    print_result(settings, conversion, outline, is_json=json_)
+    print_result(
+        settings,
+        conversion,
+        conversion_outline(conversion, options.engines, is_quiet=settings.quiet),
+        is_json=json_,
+    )
     if not json_:
         print_trust(upgrading.trust_remote_code)
     if conversion.gate is not None and not conversion.gate.is_passed:

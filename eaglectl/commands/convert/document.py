@@ -2,12 +2,11 @@
 
 from eaglectl.conversion.plan import ConversionPlan, Step
 from eaglectl.report.acceptance import MEASUREMENT, measured
-from eaglectl.report.documents.document import Parts
-from eaglectl.report.documents.drafter import DRAFTER
+from eaglectl.report.documents import Parts
+from eaglectl.report.inspection import DRAFTER
 from eaglectl.results import Conversion, OutputServing
 from eaglectl.run.report import Gate, GateRow
 
-TAG = "eaglectl/convert/1"
 PARTS: Parts = {
     **DRAFTER,
     **MEASUREMENT,
@@ -36,7 +35,6 @@ PARTS: Parts = {
     Gate: (
         "is_passed",
         "ending",
-        "prompts_forecast=forecast",
         "prompts_needed",
         "tolerance",
         "prompts",

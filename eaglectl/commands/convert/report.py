@@ -22,8 +22,8 @@ from eaglectl.report.section import (
     Section,
     Table,
     Words,
+    first_line,
     grouped,
-    plain,
     toned,
 )
 from eaglectl.report.wording import (
@@ -38,13 +38,21 @@ from eaglectl.report.wording import (
     trained_layers,
 )
 from eaglectl.results import Conversion, OutputServing
-from eaglectl.verdicts import GateEnding
+from eaglectl.verdicts import CheckVerdict, GateEnding
 
 if TYPE_CHECKING:
     from eaglectl.run.report import Gate
 
 # with 120 prompts the ratio's interval is 1 to 3 % on either side (docs/upgrade.md)
 FEW_PROMPTS = 30
+# what to do where nothing was written
+ADVICE = {
+    GateEnding.LOST: (
+        "prompts like those in production calibrate better; --tolerance lowers the bar,"
+        " --no-gate skips the gate"
+    ),
+    GateEnding.TOO_FEW_PROMPTS: "give a hundred or more --prompts, like those that are served",
+}
 # the most warnings that are shown without -v
 MOST_WARNINGS = 2
 
@@ -57,7 +65,7 @@ def conversion_outline(
     `engines` are those of --engine, by default the layout's own, or vLLM and SGLang. `is_quiet` leaves
     warnings out, and how to serve it.
     """
-    plan, gate, is_plan = conversion.plan, conversion.gate, conversion.out is None
+    plan, gate, is_plan = conversion.plan, conversion.gate, conversion.out is None and conversion.gate is None
     serving = [] if is_quiet else _chosen(conversion, engines)
     command = next((row.command for row in serving if row.is_served), "")
     warnings, others = _notes(plan, 0 if is_quiet else MOST_WARNINGS)
@@ -72,19 +80,23 @@ def conversion_outline(
         *(replace(section, is_more=not is_plan) for section in _changes(plan)),
     ]
     head, subject = _head(conversion, serving), str(conversion.out or plan.source)
-    cause, verdict = _causes(conversion, serving, command), "nothing was written" if is_plan else "written"
+    cause = _causes(conversion, serving, command)
+    verdict = "written" if conversion.out else "nothing was written"
     return Outline("convert", Words(verdict), subject, head, head, sections, cause=cause, next=command)
 
 
 def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
     plan, gate = conversion.plan, conversion.gate
     if conversion.out is None and gate is not None:
-        return Words("nothing was written", "bad"), f": {plain(next(_ending(gate)))}"
+        verdict = CheckVerdict.FAIL if gate.ending == GateEnding.LOST else CheckVerdict.COULD_NOT_LOOK
+        return first_line(verdict, Words("nothing was written", "bad"), f": {_ending(gate).text}")
     if conversion.out is None:
         producer, layout = by_name(plan.drafter.producer).title, by_name(plan.layout).title
-        return f"nothing was written (--dry-run): EAGLE-{plan.drafter.version} from {producer} to {layout}"
+        text = f"nothing was written (--dry-run): EAGLE-{plan.drafter.version} from {producer} to {layout}"
+        return first_line("", text)
     answer = answer_line([row.verdict for row in serving], plan.drafter.aux.boundaries)
-    return Words("wrote ", "good"), Words(str(conversion.out), "strong"), "; " if answer else "", *answer
+    wrote = Words("wrote ", "good"), Words(str(conversion.out), "strong")
+    return first_line("", *wrote, "; " if answer else "", *answer)
 
 
 def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: str) -> list[Line]:
@@ -107,15 +119,17 @@ def _chosen(conversion: Conversion, engines: Sequence[str]) -> list[OutputServin
 def _serving(conversion: Conversion, engines: Sequence[str]) -> Iterator[Section]:
     chosen = _chosen(conversion, engines)
     rest = [] if engines else [row for row in conversion.serving if row not in chosen]
-    also = also_line((row.verdict.outcome, engine_names([row.verdict])) for row in rest)
-    yield Section("", [Lines(also)], has_heading=False)
+    yield Section(
+        "",
+        [Lines(also_line((row.verdict.outcome, engine_names([row.verdict])) for row in rest))],
+        has_heading=False,
+    )
     every, notes = (*chosen, *rest), conversion.plan.notes
     commands = [(row.verdict.engine, row.command) for row in every if row.is_served]
     reasons = grouped((not_served(row, notes), row.verdict.engine) for row in every if not row.is_served)
     why = [Words(f"{', '.join(names)}: {why}", "quiet") for why, names in reasons.items()]
-    about = placeholders(command for _, command in commands)
     blocks: list[Block] = [Commands(commands), Lines(why, is_list=True, is_unbroken=True)]
-    yield Section("Serve", blocks, about, is_more=True)
+    yield Section("Serve", blocks, placeholders(command for _, command in commands), is_more=True)
 
 
 def _gate(gate: "Gate") -> Section:
@@ -129,38 +143,37 @@ def _gate(gate: "Gate") -> Section:
         (str(row.k), *map(estimate, (row.before.length, row.after.length, row.rounds, row.ratio)))
         for row in gate.rows
     ]
-    head = ("k", "before", "after", "after / before", "from every position")
-    lines = list(_ending(gate))
-    if gate.prompts < FEW_PROMPTS:
-        lines.insert(
-            0,
-            Words(f"{gate.prompts} prompts say little of others: give a hundred or more --prompts", "doubt"),
-        )
-    return Section("Gate", [Table(head, rows), Lines(lines)], about)
+    # why nothing was written is the first line of the screen
+    lines = [_ending(gate) if gate.ending == GateEnding.KEPT else Words(ADVICE[gate.ending], "quiet")]
+    if gate.prompts < FEW_PROMPTS and gate.ending != GateEnding.TOO_FEW_PROMPTS:
+        few = f"{gate.prompts} prompts say little of others: give a hundred or more --prompts"
+        lines.insert(0, Words(few, "doubt"))
+    return Section(
+        "Gate",
+        [
+            Table(("k", "before", "after", "after / before", "from every position"), rows),
+            Lines(lines),
+        ],
+        about,
+    )
 
 
-def _ending(gate: "Gate") -> Iterator[Line]:
+def _ending(gate: "Gate") -> Words:
     match gate.ending:
         case GateEnding.KEPT:
-            yield Words(f"kept: every lower bound is at least {gate.tolerance:g}", "good")
+            return Words(f"kept: every lower bound is at least {gate.tolerance:g}", "good")
         case GateEnding.LOST:
-            yield Words(f"lost: an upper bound is below {gate.tolerance:g}, and nothing was written", "bad")
-            text = (
-                "prompts like those in production calibrate better; --tolerance lowers the bar, --no-gate"
-                " skips the gate"
-            )
-            yield Words(text, "quiet")
+            return Words(f"acceptance is lost: an upper bound is below {gate.tolerance:g}", "bad")
         case GateEnding.TOO_FEW_PROMPTS:
             needed = f"about {gate.prompts_needed}" if gate.prompts_needed else "more"
             text = (
-                f"too few prompts: an interval holds {gate.tolerance:g}, and nothing was written; {needed}"
-                f" prompts would tell, and {gate.prompts} were not calibrated on"
+                f"too few prompts: an interval holds {gate.tolerance:g}; {needed} prompts would tell, and"
+                f" {gate.prompts} were not calibrated on"
             )
-            yield Words(text, "doubt")
+            return Words(text, "doubt")
 
 
 def _trainers(plan: ConversionPlan) -> Section:
-    """How trainers take an --init-only output, and the control to compare it with."""
     norms = plan.drafter.norms
     switches = {name: str(bool(getattr(norms, name))).lower() for name in ("fc_norm", "norm_output")}
     rows = [
@@ -176,7 +189,6 @@ def _trainers(plan: ConversionPlan) -> Section:
 
 
 def _notes(plan: ConversionPlan, most: int) -> tuple[list[Remark], list[Remark]]:
-    """The first warnings, at most so many, and all other notes."""
     rows = [Remark(toned(note.level), note.text) for note in urgent_notes(plan.notes)]
     first = [row for row in rows if row.word.text == "warning"][:most]
     return first, [row for row in rows if row not in first]
@@ -185,25 +197,26 @@ def _notes(plan: ConversionPlan, most: int) -> tuple[list[Remark], list[Remark]]
 def _written(conversion: Conversion) -> list[Line]:
     plan = conversion.plan
     origin = [f"target: {plan.drafter.target.origin}"] if plan.drafter.target.origin else []
-    return [_summary(conversion), f"layers: trained on {trained_layers(plan.drafter.aux)}", *origin]
-
-
-def _summary(conversion: Conversion) -> str:
-    plan = conversion.plan
-    counts = Counter(step.action for step in plan.steps)
-    actions = ", ".join(f"{count} {action}" for action, count in counts.most_common())
-    return (
-        f"EAGLE-{plan.drafter.version}, {plan.layout} layout, {len(plan.steps)} tensors ({actions}),"
-        f" {size(plan.nbytes)} in {conversion.seconds:.2f} s"
+    actions = ", ".join(
+        f"{count} {action}" for action, count in Counter(step.action for step in plan.steps).most_common()
     )
+    summary = (
+        f"EAGLE-{plan.drafter.version}, {plan.layout} layout, {len(plan.steps)} tensors ({actions}),"
+        f" {size(plan.nbytes)}"
+    )
+    return [summary, f"layers: trained on {trained_layers(plan.drafter.aux)}", *origin]
 
 
 def _changes(plan: ConversionPlan) -> Iterator[Section]:
     moved = [step for step in plan.steps if step.action != "kept"]
-    moves = [(step.action, " + ".join(step.stored) or "config", step.name) for step in moved]
     yield Section(
         "Tensors",
-        [Table(("action", "from", "to"), moves)],
+        [
+            Table(
+                ("action", "from", "to"),
+                [(step.action, " + ".join(step.stored) or "config", step.name) for step in moved],
+            )
+        ],
         f"{len(plan.steps)}, {size(plan.nbytes)}; {len(plan.steps) - len(moved)} kept as they are",
     )
     keys = [(change.key, _value(change.before), _value(change.after)) for change in plan.changes]

@@ -17,7 +17,7 @@ def diagnose_command(
     page: Page = None,
 ) -> None:
     """Find why a drafter's acceptance is low: the file, the engine, the pair, the prompts or the training."""
-    from eaglectl.operations.diagnosing import diagnose
+    from eaglectl.operations.smoking import diagnose
 
     settings: OutputSettings = context.obj
     file = page_file(page)

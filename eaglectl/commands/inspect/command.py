@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eaglectl.commands.arguments import JSON_VERSION, Json, Page, offered, page_file, show, write_page
-from eaglectl.errors import EaglectlError
+from eaglectl.commands.arguments import Json, Page, offered, page_file, show, write_page
+from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.operations.options import InspectOptions
-from eaglectl.options import Option, Options
+from eaglectl.shell import as_path, join
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault, say
+from eaglectl.text import listed
 
 if TYPE_CHECKING:
     from eaglectl.results import FailedSource, Inspection
@@ -28,80 +29,73 @@ Sources = Annotated[
 ]
 
 
-class ListOptions(Options, frozen=True):
-    """What is shown, and how many at once."""
-
-    tensors: Annotated[bool, Option("List the tensors.")] = False
-    jobs: Annotated[int, Option("Of several SOURCEs, how many at the same time.", least=1, most=64)] = 8
-    json_version: Annotated[int, JSON_VERSION] = 1
-
-
 def inspect_command(
-    context: typer.Context,
-    sources: Sources,
-    options: InspectOptions,
-    listing: ListOptions,
-    json_: Json = False,
-    page: Page = None,
+    context: typer.Context, sources: Sources, options: InspectOptions, json_: Json = False, page: Page = None
 ) -> None:
     """Show what checkpoints are, what they were trained on, and which engines run them as trained.
 
-    Reads headers only. Of several SOURCEs, one that fails does not stop the rest; the exit code is the worst
-    of all. In the place of SOURCE may stand a whole `vllm serve` command with --speculative-config: its
-    drafter is inspected for its target in vLLM.
+    Reads headers only; -v lists the tensors. Of several SOURCEs, one that fails does not stop the rest; the
+    exit code is the worst of all.
     """
     from eaglectl.operations.inspecting import inspect
 
     named, file = list(dict.fromkeys(sources)), page_file(page)
     results: Sequence[Inspection | FailedSource]
     if len(named) > 1:
-        code, results = _inspect_several(context.obj, named, options, listing.jobs)
+        code, results = _inspect_several(context.obj, named, options)
     else:
         if not json_:
             _list_checkpoints(Path(named[0]))
         code, results = 0, [inspect(named[0], options)]
     if json_:
-        from eaglectl.report.documents.document import render_json
+        from eaglectl.report.documents import render_json
 
-        emit(render_json(*results, names=named, version=listing.json_version))
+        emit(render_json(*results))
     else:
-        from eaglectl.report.outlines import outline
+        from eaglectl.report.documents import outline
 
-        show(context.obj, outline(results, names=named, has_tensors=listing.tensors))
-    write_page(file, *results, names=named, has_tensors=listing.tensors)
+        show(context.obj, outline(results))
+    write_page(file, *results)
     if code:
         raise typer.Exit(code)
 
 
 def _list_checkpoints(folder: Path) -> None:
-    from eaglectl.files.files import is_folder, naming
+    """List the drafters below a folder that is no checkpoint. Raises UnreadableError with the newest."""
+    from eaglectl.files.files import errors_about, is_folder
     from eaglectl.files.layout import folders_with_config, is_checkpoint
+    from eaglectl.files.source import FolderSource
+    from eaglectl.formats.other_drafters import why_other
 
-    with naming(folder):
+    with errors_about(folder):
         names = folders_with_config(folder) if is_folder(folder) and not is_checkpoint(folder) else ()
-        for name in names:
-            written = time.localtime((folder / name).stat().st_mtime)
-            say(f"{folder / name}  written {time.strftime('%Y-%m-%d %H:%M', written)}")
+        others = [name for name in names if why_other(FolderSource(folder / name))]
+        drafters = [str(folder / name) for name in names if name not in others]
+        for path in drafters:
+            written = time.localtime(Path(path).stat().st_mtime)
+            say(f"{path}  written {time.strftime('%Y-%m-%d %H:%M', written)}")
+    if others:
+        say(f"no drafters: {listed(others)}")
+    if drafters:
+        newest = join(["eaglectl", "inspect", as_path(drafters[0])])
+        raise UnreadableError(f"{folder} is no checkpoint itself; the newest in it: `{newest}`")
 
 
 def _inspect_several(
-    settings: OutputSettings, sources: list[str], options: InspectOptions, jobs: int
+    settings: OutputSettings, sources: list[str], options: InspectOptions
 ) -> "tuple[int, Sequence[Inspection | FailedSource]]":
-    """The exit code, and the results of the sources; tracebacks go to stderr."""
-    from eaglectl.files.hub_cache import shared_repositories
+    from eaglectl.files.source import shared_repositories
     from eaglectl.operations.inspecting import inspect
     from eaglectl.operations.options import ValidateOptions
-    from eaglectl.operations.several import SeveralResults, run_all
+    from eaglectl.operations.sources import run_all
     from eaglectl.operations.validating import check_options
     from eaglectl.results import FailedSource
 
     with shared_repositories(), ProgressBar(settings, is_on=not settings.quiet) as bar:
         check_options(ValidateOptions(options.target, options.engines))
         look = partial(inspect, options=options)
-        results: SeveralResults[Inspection | FailedSource] = run_all(
-            sources, look, lambda failure: failure, jobs=jobs, on_progress=bar
-        )
-    for crash in results.crashes:
+        reports, crashes = run_all(sources, look, lambda failure: failure, on_progress=bar)
+    for crash in crashes:
         report_fault(crash)
-    codes = [report.exit_code for report in results.reports if isinstance(report, FailedSource)]
-    return EaglectlError.exit_code if results.crashes else max(codes, default=0), results.reports
+    codes = [report.exit_code for report in reports if isinstance(report, FailedSource)]
+    return EaglectlError.exit_code if crashes else max(codes, default=0), reports

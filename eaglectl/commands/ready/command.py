@@ -51,8 +51,7 @@ def ready_command(
     markdown: MarkdownFile = None,
 ) -> None:
     """Say whether a drafter can be served, converting where needed, with acceptance before and after."""
-    from eaglectl.commands.ready.report import readiness_outline
-    from eaglectl.commands.ready.run import ready
+    from eaglectl.commands.ready.run import readiness_outline, ready
     from eaglectl.report.output_files import parse_new, write_new
 
     settings: OutputSettings = context.obj

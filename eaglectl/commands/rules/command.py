@@ -22,7 +22,7 @@ def rules_command(
 ) -> None:
     """List the rules of `validate`, or say what one asks, why, what to do, and how to let a finding pass."""
     from eaglectl.commands.rules.report import rule_outline, rules_document, rules_outline
-    from eaglectl.judge.rules import find_rule, rules
+    from eaglectl.judge.rule import find_rule, rules
 
     listed = rules() if rule is None else (find_rule(rule),)
     if json_:

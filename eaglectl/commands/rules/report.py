@@ -6,9 +6,9 @@ from string import ascii_lowercase
 from typing import Any
 
 from eaglectl.judge.rule import Rule
-from eaglectl.report.documents.document import document
+from eaglectl.report.documents import document
 from eaglectl.report.findings import rule_url
-from eaglectl.report.section import Lines, Outline, Section, Table, Words, toned
+from eaglectl.report.section import Lines, Outline, Section, Table, Words, first_line, toned
 from eaglectl.report.wording import plural
 from eaglectl.text import is_url
 
@@ -22,8 +22,14 @@ def rules_outline(rules: Sequence[Rule]) -> Outline:
         for family, members in groupby(rules, key=lambda rule: rule.family)
     ]
     counted = plural(len(rules), "rule")
-    last = f"{counted}; `eaglectl rules {rules[0].id}` says why and what to do about one"
-    return Outline("rules", Words(counted, "plain"), "", "", "", sections, [last])
+    return Outline(
+        "rules",
+        Words(counted, "plain"),
+        "",
+        "",
+        first_line("", f"{counted}; `eaglectl rules {rules[0].id}` says why and what to do about one"),
+        sections,
+    )
 
 
 def _row(rule: Rule) -> tuple[str | Words, ...]:
@@ -38,7 +44,6 @@ def rule_outline(rule: Rule) -> Outline:
     url = rule_url(rule)
     address = f"  {url}" if is_url(url) else ""
     facts = f"family {rule.family}  engines {rule.engines or 'all'}{address}"
-    lines = Lines([Words(facts, "quiet")], is_unbroken=True)
     texts = {
         "Why": rule.why,
         "Evidence": rule.evidence,
@@ -46,10 +51,14 @@ def rule_outline(rule: Rule) -> Outline:
         "To suppress it": suppression(rule),
     }
     sections = [
-        Section("What it asks", [lines, Lines([rule.summary])], has_heading=False),
+        Section(
+            "What it asks",
+            [Lines([Words(facts, "quiet")], is_unbroken=True), Lines([rule.summary])],
+            has_heading=False,
+        ),
         *(Section(title, [Lines(text.split("\n"))]) for title, text in texts.items() if text),
     ]
-    return Outline("rules", severity, name.text, "", (name, "  ", severity), sections)
+    return Outline("rules", severity, name.text, "", first_line("", name, "  ", severity), sections)
 
 
 def suppression(rule: Rule) -> str:

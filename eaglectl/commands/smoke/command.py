@@ -18,6 +18,7 @@ from eaglectl.errors import check
 from eaglectl.operations.options import ADVANCED, SmokeOptions
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 from eaglectl.text import listed
+from eaglectl.verdicts import first_word
 
 LoadOnly = Annotated[
     bool,
@@ -61,8 +62,8 @@ def _load_only(
     check(
         (page is not None, "--load-only measures nothing that a page could show; leave --page out"),
         (
-            options.speed or len(options.chains) > 1,
-            "--load-only runs nothing that could be timed; leave --speed and a list of -k out",
+            options.speed,
+            "--load-only runs nothing that could be timed; leave --speed out",
         ),
         (
             options.run_in not in ("auto", "vllm"),
@@ -79,9 +80,10 @@ def _load_only(
     if is_json:
         emit(result.to_json())
     else:
+        word = first_word("fail" if result.unfilled else "pass")
         say(
-            f"vLLM {result.version} loads it as {result.resolved['class']}; parameters that the file does not"
-            f" fill: {listed(result.unfilled) or 'none'}"
+            f"{word}: vLLM {result.version} loads it as {result.resolved['class']}; parameters that the file"
+            f" does not fill: {listed(result.unfilled) or 'none'}"
             + (f"; from the target: {listed(result.shared)}" if result.shared else "")
         )
         print_trust(trust)

@@ -1,32 +1,12 @@
-"""The JSON document of `smoke`."""
-
-from typing import Any
+"""The JSON documents of `smoke` and `smoke --load-only`."""
 
 from eaglectl.report.acceptance import MEASUREMENT, speed_meaning
-from eaglectl.report.documents.document import Parts
-from eaglectl.run.job import EngineRun
+from eaglectl.report.documents import Parts
+from eaglectl.run.job import EngineRun, LoadResult
 from eaglectl.run.probes import DriftCondition, Variant
 from eaglectl.run.prompts import PromptChoice
 from eaglectl.run.report import DrafterComparison, FilesMatch, ServerMatch, SetRatio, SmokeReport
 
-
-def _seconds(report: SmokeReport) -> dict[str, Any]:
-    return {
-        "drafted": round(report.run.seconds, 3),
-        "plain": round(report.run.plain_seconds, 3) if report.run.plain else None,
-        "meaning": speed_meaning(report),
-    }
-
-
-def _probes(report: SmokeReport) -> dict[str, Any]:
-    return {"sensitivity": report.variants, "drift": report.drift_conditions}
-
-
-def _sets(against: DrafterComparison) -> dict[str, SetRatio]:
-    return {part.name: part for part in against.sets}
-
-
-TAG = "eaglectl/smoke/1"
 PARTS: Parts = {
     **MEASUREMENT,
     SmokeReport: (
@@ -39,7 +19,14 @@ PARTS: Parts = {
         "*measured",
         "sets=by_set",
         "lossless=is_lossless",
-        ("seconds", _seconds),
+        (
+            "seconds",
+            lambda report: {
+                "drafted": round(report.run.seconds, 3),
+                "plain": round(report.run.plain_seconds, 3) if report.run.plain else None,
+                "meaning": speed_meaning(report),
+            },
+        ),
         "k",
         "max_tokens",
         "seed",
@@ -50,7 +37,7 @@ PARTS: Parts = {
         "files",
         "published",
         "against",
-        ("probes", _probes),
+        ("probes", lambda report: {"sensitivity": report.variants, "drift": report.drift_conditions}),
         "speed?",
         "speed_gap?",
         "coverage?",
@@ -78,8 +65,7 @@ PARTS: Parts = {
         "rounds",
         "meaning",
         "max_regression",
-        "prompts_forecast=forecast",
-        ("sets", _sets),
+        ("sets", lambda against: {part.name: part for part in against.sets}),
         "failures",
         "gaps",
     ),
@@ -95,5 +81,6 @@ PARTS: Parts = {
         "*measured",
         "ratio",
     ),
+    LoadResult: ("version", "unfilled", "resolved", "trust_remote_code?", "shared?"),
     DriftCondition: ("name", "*measured", "state_growth", "attention_on_first", "attention_on_own"),
 }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import replace
 
-from eaglectl.commands.arguments import Json, exit_by, offered, print_result, show
+from eaglectl.commands.arguments import Json, exit_by, offered, policy_of, print_result, show
 from eaglectl.errors import RefusedError
 from eaglectl.options import Option, Options
 from eaglectl.progress import Progress
@@ -15,8 +15,7 @@ from eaglectl.terminal import OutputSettings, ProgressBar, confirm, say
 from eaglectl.verdicts import CheckVerdict, UploadOutcome
 
 if TYPE_CHECKING:
-    from eaglectl.judge.rule import Policy
-    from eaglectl.publish.plan import UploadPlan
+    from eaglectl.publish.upload import UploadPlan
 
 Folder = Annotated[
     str,
@@ -47,13 +46,12 @@ def upload_command(
 ) -> None:
     """Publish a drafter: hash its files, judge those bytes, show the plan, commit them, verify what landed.
 
-    The plan shows how the drafter differs from the repository's. The token is the Hub client's own.
+    The token is the Hub client's own. With -v the card is shown too.
     """
-    from eaglectl.commands.upload.report import card_outline, upload_plan_outline
-    from eaglectl.commands.upload.run import upload
+    from eaglectl.commands.upload.run import card_outline, upload, upload_plan_outline
 
     settings: OutputSettings = context.obj
-    options = replace(options, policy=_policy(options, folder))
+    options = replace(options, policy=policy_of(options.policy, [folder], is_told=True))
     has_question = not (options.dry_run or asking.yes or json_)
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
 
@@ -61,10 +59,10 @@ def upload_command(
             is_asked = has_question and plan.is_needed and sys.stdin.isatty() and sys.stderr.isatty()
             if is_asked or options.dry_run or not settings.quiet:
                 show(settings, upload_plan_outline(plan))
-            if options.show_card or settings.verbose:
+            if settings.verbose:
                 show(settings, card_outline(plan))
             if is_asked:
-                bar.pause()
+                bar.stop()
                 if not confirm(f"publish this to {plan.repo}?"):
                     raise RefusedError("nothing was sent: the plan was not confirmed; --yes asks no question")
 
@@ -74,20 +72,7 @@ def upload_command(
             elif not settings.quiet:
                 say(progress.stage, sys.stderr)
 
-        on_plan = None if json_ else show_plan
-        done = upload(folder, to, options, on_plan=on_plan, on_progress=show_progress)
+        done = upload(folder, to, options, on_plan=None if json_ else show_plan, on_progress=show_progress)
     print_result(settings, done, is_json=json_)
     if done.outcome == UploadOutcome.MISMATCH:
         exit_by(CheckVerdict.FAIL)
-
-
-def _policy(options: UploadOptions, folder: str) -> "Policy":
-    """The policy of a release; that of a file that nobody named is told, also where the plan is not shown."""
-    from eaglectl.judge.policy_file import read_policy
-    from eaglectl.judge.rule import Policy
-
-    path = options.policy if isinstance(options.policy, str) else None
-    policy = read_policy(path, judged=[folder])
-    if path is None and policy != Policy():
-        say(f"{policy.origin} gives the policy", sys.stderr)
-    return policy

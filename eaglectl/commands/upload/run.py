@@ -1,67 +1,78 @@
-"""`upload`: publish a drafter; its target, what must not be released, card, record, plan, what changes."""
+"""`upload`: publish a drafter: its target, what must not be released, card, record, plan and what changes.
 
+And the plan, the card and what came of it as sections and as a JSON document.
+"""
+
+import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.drafter.drafter import GIVEN, Drafter
+from eaglectl.drafter.drafter import GIVEN
+from eaglectl.engines.behaviour import ranges
 from eaglectl.engines.registry import ENGINES, EngineRequest
-from eaglectl.engines.releases import ranges
-from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
-from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
+from eaglectl.errors import RefusedError, UnreadableError, UsageError
+from eaglectl.files.checkpoint import Checkpoint, open_local_folder, read_checkpoint
 from eaglectl.files.hub import is_offline
-from eaglectl.files.hub_cache import SCHEME, is_repo_name
-from eaglectl.files.hub_requests import NoAnswerError
-from eaglectl.files.layout import CARD, CONFIG, RECORD, SUMS
-from eaglectl.files.opening import open_local_folder, open_source
+from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
+from eaglectl.files.source import is_repo_name
 from eaglectl.formats.commands import command, completing, whole_commands
-from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.judgement import Report, judge_drafter
+from eaglectl.judge.judgement import GivenTarget, Report, Subject, judge_drafter
 from eaglectl.judge.outputs import notes_of
-from eaglectl.judge.policy_file import read_policy
-from eaglectl.judge.rule import Finding, Policy
-from eaglectl.judge.subject import GivenTarget, Subject
-from eaglectl.keywords import StrPath, with_keywords
-from eaglectl.operations.comparing import compare_headers, naming_side, read_side
+from eaglectl.judge.rule import Finding, Severity
 from eaglectl.operations.options import ValidateOptions
 from eaglectl.operations.validating import judge_source
+from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publish.card import (
     CardFacts,
     check_measured,
-    few_prompts,
     kept_smoke,
     make_card,
     make_record,
-    make_sums,
     read_smoke,
     with_answers,
 )
-from eaglectl.publish.plan import (
-    Changes,
+from eaglectl.publish.request import Destination, UploadOptions
+from eaglectl.publish.upload import (
     FrozenSource,
-    LeftOut,
+    Remote,
+    Upload,
     UploadFile,
     UploadPlan,
     check_leaks,
-    check_message,
     check_plan,
     freeze,
-    written_file,
 )
-from eaglectl.publish.request import Destination, UploadOptions
-from eaglectl.publish.upload import Remote, Upload, carry_out
-from eaglectl.target import NONE_NAMED, TargetChoice, base_models, named_choices, open_target
+from eaglectl.report.documents import Parts
+from eaglectl.report.findings import total
+from eaglectl.report.section import (
+    TONES,
+    Commands,
+    Line,
+    Lines,
+    Outline,
+    Remark,
+    Remarks,
+    Section,
+    Table,
+    Tone,
+    Words,
+    first_line,
+    first_lines,
+    grouped,
+    plain,
+)
+from eaglectl.report.wording import size
+from eaglectl.target import NONE_NAMED, TargetChoice, named_choices, open_target
 from eaglectl.text import listed
-from eaglectl.verdicts import CheckVerdict, UploadOutcome
+from eaglectl.verdicts import CheckVerdict, FileChange, UploadOutcome
 
 # rules that a release must pass, whatever their severity; a policy that names a rule decides itself
 FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL708", "EGL905", "EGL906")
@@ -70,18 +81,11 @@ OF_RELEASES = ("EGL901", "EGL902", "EGL903", "EGL905", "EGL906", "EGL907", "EGL9
 
 # rules on width, tokens, and a target that is none
 RULES = ("EGL701", "EGL702", "EGL706", "EGL708")
-OTHER = "; --target takes another"
-
-
-class ReleaseTarget(Struct, frozen=True):
-    """A target in words for the plan; `place` is what --target would take, None where there is none.
-
-    `gap` states for the card what was not compared; empty where nothing is left open.
-    """
-
-    how: str
-    place: str | None = None
-    gap: str = ""
+# what was not compared, for the card
+NOT_COMPARED = (
+    "The config of a target could not be looked up when this was published: width and vocabulary were not"
+    " compared with it."
+)
 
 
 @with_keywords
@@ -124,120 +128,107 @@ def _upload(
     rules = _rules(options)
     frozen, files, left_out = freeze(source, rules.read_policy().allowed.get("files", ()), on_progress)
     report_step(on_progress, f"validating {folder}")
-    target = release_target(frozen, folder, rules, options.card.base_model)
-    rules = replace(rules, target=target.place)
-    report = judge_source(frozen, folder, rules)
-    frozen.check_unchanged()
-    check_report(report, folder)
+    how, target, gap = release_target(frozen, folder, rules, options.card.base_model)
+    rules = replace(rules, target=target)
+    report = _judge(frozen, frozen, folder, rules)
     for note in notes_of(report.findings):
         report_step(on_progress, f"warning: {note.text}")
     checkpoint = read_checkpoint(frozen)
     measured = _measured(checkpoint.sidecars.get(RECORD, {}), smoke, files, on_progress)
     facts = _card_facts(to.repo, frozen, checkpoint, target, options)
-    write = partial(with_written_files, files, checkpoint, report, replace(facts, smoke=measured))
-    plan = make_plan(to, write(to.tag), left_out, report, target, options.message)
-    check_published(frozen, plan.files, folder, rules)
+    facts = replace(facts, smoke=measured, target_gap=gap)
+    files = _with_written_files(files, checkpoint, report, facts)
+    plan = _make_plan(to, files, left_out, report, options.message)
+    plan = replace(plan, target=how, is_target_seen=not gap)
+    # the card and the record too must break no rule
+    _judge(frozen, frozen.published(plan.files), folder, _narrow(rules, OF_RELEASES))
     remote = None if is_offline() else Remote(to.repo, to.revision, needs_token=not options.dry_run)
     token = remote.token if remote else None
-    check_leaks(frozen, plan.files, checkpoint.metadata, token)
-    check_message(options.message, token)
+    check_leaks(frozen, plan.files, checkpoint.metadata, token, options.message or "")
     if remote:
-        plan = with_repository(plan, to, remote, is_dry_run=options.dry_run)
-    others = (replace(plan, files=write(pin)) for pin in other_pins(plan))
-    plan = next((other for other in others if not other.changed), plan)
-    plan = replace(plan, changes=changes_of(plan, frozen, folder, target.place, options.answers))
+        plan = _with_repository(plan, to, remote)
     check_plan(plan)
     if on_plan:
         on_plan(plan)
     if options.dry_run or remote is None:
-        return Upload(plan, UploadOutcome.PLANNED, remote.page if remote else "")
-    return carry_out(plan, remote, frozen.check_unchanged, on_progress)
+        return Upload(plan, UploadOutcome.PLANNED)
+    return remote.carry_out(plan, frozen.check_unchanged, on_progress)
 
 
 def _rules(options: UploadOptions) -> ValidateOptions:
-    """How the files are judged; a policy decides itself on the rules that it names."""
-    policy = options.policy
-    policy = read_policy(policy) if isinstance(policy, str) else policy or Policy()
-    forbidden = policy.forbidden | (set(FORBIDDEN) - {*policy.severities, *policy.off})
-    return ValidateOptions(
+    rules = ValidateOptions(
         options.target,
         options.engines,
-        policy=replace(policy, forbidden=forbidden),
+        policy=options.policy,
         answers=options.answers,
         has_engines=options.has_engines,
     )
+    policy = rules.read_policy()
+    # a policy decides itself on the rules that it names
+    severities: dict[str, Severity | Literal["off"]] = dict.fromkeys(FORBIDDEN, "error")
+    return replace(rules, policy=replace(policy, severities={**severities, **policy.severities}))
 
 
 def release_target(
     source: FrozenSource, folder: str, options: ValidateOptions, base_model: str | None = None
-) -> ReleaseTarget:
+) -> tuple[str, str | None, str]:
     """The target that was given, or the first of those that the files name; only config.json files are read.
 
-    `base_model` is the one that the card will name.
+    In words for the plan, as --target would take it (None where there is none), and, for the card, what was
+    not compared ("" where nothing is left open). `base_model` is the one that the card will name.
 
     Raises RefusedError for a named target that does not fit the drafter.
     """
     if options.target is not None:
-        return ReleaseTarget(f"{options.target}, {GIVEN}", options.target)
+        return f"{options.target}, {GIVEN}", options.target, ""
     others = {base_model: "--base-model"} if base_model else None
-    choices = list(named_choices(source, may_fetch=True, others=others))
-    seen = [choice for choice in choices if choice.place is not None]
-    unseen = [choice for choice in choices if choice.place is None]
-    for choice in seen:
-        _check_fits(source, folder, choice, options)
-    how = [*(choice.how.removesuffix(OTHER) for choice in seen[:1]), *(choice.missing for choice in unseen)]
-    if len(bases := base_models(source)) > 1:
-        how.append(f"base_model in {CARD} names {len(bases)} models, and a drafter has one target")
-    place = seen[0].place if seen else None
-    return ReleaseTarget("; ".join(filter(None, how)) or NONE_NAMED, place, _target_gap(place, unseen))
+    how, place, gap = list[str](), None, ""
+    for choice in named_choices(source, may_fetch=True, others=others):
+        if choice.place is None:
+            how.append(choice.missing)
+            # others are names that mean nothing to a reader
+            gap = NOT_COMPARED if is_repo_name(str(choice.text)) else gap
+            continue
+        named = choice.how.partition("; ")[0]
+        if errors := _errors(judge_source(source, folder, _narrow(options, RULES, choice.place))):
+            raise RefusedError(
+                f"{folder} must not be published: {_error_text(errors)}. The target is {named}: name the one"
+                " that it was trained on there, or give it by --target",
+                where=errors[0].match.where,
+            )
+        if place is None:
+            how.insert(0, named)
+            place = choice.place
+    return "; ".join(how) or NONE_NAMED, place, gap if place else NOT_COMPARED
 
 
-def _target_gap(place: str | None, unseen: Sequence[TargetChoice]) -> str:
-    """What was not compared, for the card; "" where nothing is left open."""
-    # what a reader can know by name
-    names = [str(choice.text) for choice in unseen if is_repo_name(str(choice.text))]
-    if names:
-        return (
-            f"The config of {listed(names)} could not be looked up when this was published: width and"
-            " vocabulary were not compared with it."
-        )
-    if place is None:
-        return (
-            "No target could be looked up when this was published: width and vocabulary were compared with"
-            " none."
-        )
-    return ""
-
-
-def _check_fits(source: FrozenSource, folder: str, choice: TargetChoice, options: ValidateOptions) -> None:
-    """Raise RefusedError for a target of other width or vocabulary, or that is a drafter."""
-    narrow = ValidateOptions(
-        choice.place,
-        select=RULES,
-        policy=replace(options.read_policy(), required=frozenset()),
+def _narrow(rules: ValidateOptions, select: tuple[str, ...], target: str | None = None) -> ValidateOptions:
+    """A few rules alone, of which none is required to look."""
+    policy = replace(rules.read_policy(), required=frozenset())
+    return replace(
+        rules,
+        target=target or rules.target,
+        select=select,
+        policy=policy,
         headers_only=True,
-        answers=options.answers,
         has_engines=False,
     )
-    if errors := [
-        finding for finding in judge_source(source, folder, narrow).findings if finding.severity == "error"
-    ]:
-        raise RefusedError(
-            f"{folder} must not be published: {_error_text(errors)}. The target is"
-            f" {choice.how.removesuffix(OTHER)}: name the one that it was trained on there, or give it by"
-            " --target",
-            where=errors[0].match.where,
-        )
 
 
-def check_report(report: Report, folder: str) -> None:
+def _errors(report: Report) -> list[Finding]:
+    return [finding for finding in report.findings if finding.severity == "error"]
+
+
+def _judge(frozen: FrozenSource, source: FrozenSource, folder: str, rules: ValidateOptions) -> Report:
     """Raise RefusedError where validation failed, UnreadableError where it could not judge the folder."""
+    report = judge_source(source, folder, rules)
+    frozen.check_unchanged()
     if report.verdict == CheckVerdict.PASS:
-        return
+        return report
     if report.verdict == CheckVerdict.COULD_NOT_LOOK:
         _check_doubts(report, folder)
-        return
-    errors = [finding for finding in report.findings if finding.severity == "error"] or list(report.findings)
+        return report
+    errors = _errors(report) or list(report.findings)
     more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
     if report.default_engines and any(error.match.engines for error in errors):
         more += "; --engine names the engines that it is for, where these were judged by default"
@@ -250,33 +241,21 @@ def check_report(report: Report, folder: str) -> None:
 
 def _check_doubts(report: Report, folder: str) -> None:
     """Raise UnreadableError, unless all that is open was assumed on request: the plan and the card say so."""
-    required = [rule.reason for rule in report.unchecked if rule.is_required]
-    required += [*report.questions, *filter(None, (report.problem,))]
-    of_releases = [(verdict, reason) for verdict in report.releases for reason in verdict.reasons]
-    is_doubted = report.doubts and {reason for _, reason in of_releases} <= set(report.doubts)
-    if is_doubted and not required:
-        return
-    required += [f"{verdict.engine} {verdict.release}: {reason}" for verdict, reason in of_releases]
-    reason = (required or ["an engine's release could not be judged"])[0]
-    raise UnreadableError(
-        f"{folder} could not be judged, and nothing was sent: {reason}; `{command('validate', folder)}` says"
-        " more"
-    )
+    reasons = [rule.reason for rule in report.unchecked if rule.is_required]
+    reasons += [*report.questions, *filter(None, (report.problem,))]
+    for verdict in report.releases:
+        open_reasons = [reason for reason in verdict.reasons if reason not in report.doubts]
+        reasons += [f"{verdict.engine} {verdict.release}: {reason}" for reason in open_reasons]
+    if reasons or not report.doubts:
+        reason = next(iter(reasons), "an engine's release could not be judged")
+        raise UnreadableError(
+            f"{folder} could not be judged, and nothing was sent: {reason}; `{command('validate', folder)}`"
+            " says more"
+        )
 
 
 def _error_text(errors: Sequence[Finding]) -> str:
     return "; ".join(f"{error.rule.id} {error.rule.name}: {error.match.message}" for error in errors)
-
-
-def check_published(
-    frozen: FrozenSource, files: Sequence[UploadFile], folder: str, options: ValidateOptions
-) -> None:
-    """Raise RefusedError where the card or the record among the files to publish breaks a rule."""
-    policy = replace(options.read_policy(), required=frozenset())
-    options = replace(options, policy=policy, has_engines=False, select=OF_RELEASES, headers_only=True)
-    report = judge_source(frozen.published(files), folder, options)
-    frozen.check_unchanged()
-    check_report(report, folder)
 
 
 def _measured(
@@ -291,56 +270,42 @@ def _measured(
     """
     if smoke is not None:
         check_measured(smoke, files)
-    kept = kept_smoke(record, files)
-    published = record.get("published")
-    if kept is None and smoke is None and isinstance(published, Mapping) and "smoke" in published:
-        report_step(on_progress, f"what {RECORD} says was measured is of other weights, and is left out")
-    measured = smoke or kept
-    if measured is not None and (warning := few_prompts(measured)):
-        report_step(on_progress, f"warning: {warning}")
+    measured = smoke or kept_smoke(record, files)
+    match record:
+        case {"published": {"smoke": _}} if measured is None:
+            report_step(on_progress, f"what {RECORD} says was measured is of other weights, and is left out")
     return measured
 
 
 def _card_facts(
-    repo: str, frozen: FrozenSource, checkpoint: Checkpoint, target: ReleaseTarget, options: UploadOptions
+    repo: str, frozen: FrozenSource, checkpoint: Checkpoint, target: str | None, options: UploadOptions
 ) -> CardFacts:
-    drafter = read_drafter(checkpoint, options.answers, open_target(target.place))
-    facts = CardFacts(
-        repo,
-        drafter,
-        sum(
-            prod(item.shape) for name, item in checkpoint.tensors.items() if not name.endswith(("d2t", "t2d"))
-        ),
-        checkpoint.nbytes,
-        served_releases(frozen, checkpoint, drafter, target.place, options.answers),
-        checkpoint.sidecars.get(RECORD, {}),
-        target_gap=target.gap,
-    )
-    return with_answers(facts, card_text(frozen.hashed.values()), options.card)
-
-
-def served_releases(
-    source: FrozenSource, checkpoint: Checkpoint, drafter: Drafter, target: str | None, answers: Answers
-) -> dict[str, str]:
-    """Engine -> its releases that serve the drafter as it was trained; engines without any are left out."""
-    known, files, config = TargetChoice(target, target).read()
+    """What the card states; of each engine the releases that serve the drafter as it was trained."""
+    drafter = read_drafter(checkpoint, options.answers, open_target(target))
+    known, target_files, config = TargetChoice(target, target).read()
     subject = Subject(
-        source,
-        GivenTarget(known, files, config, target),
+        frozen,
+        GivenTarget(known, target_files, config, target),
         tuple(EngineRequest(name, engine.releases) for name, engine in ENGINES.items()),
-        answers,
+        options.answers,
         headers_only=True,
         read=(checkpoint, drafter),
     )
-    passed: dict[str, list[str]] = {}
-    for verdict in judge_drafter(subject).releases:
-        if verdict.outcome.is_served:
-            passed.setdefault(verdict.engine, []).append(verdict.release)
-    return {engine: ranges(releases, ENGINES[engine].releases) for engine, releases in passed.items()}
+    verdicts = judge_drafter(subject).releases
+    served = grouped((verdict.engine, verdict.release) for verdict in verdicts if verdict.outcome.is_served)
+    tensors = checkpoint.tensors.items()
+    facts = CardFacts(
+        repo,
+        drafter,
+        sum(prod(tensor.shape) for name, tensor in tensors if not name.endswith(("d2t", "t2d"))),
+        checkpoint.nbytes,
+        {engine: ranges(releases, ENGINES[engine].releases) for engine, releases in served.items()},
+        checkpoint.sidecars.get(RECORD, {}),
+    )
+    return with_answers(facts, _card_text(frozen.hashed.values()), options.card)
 
 
-def card_text(files: Iterable[UploadFile]) -> str:
-    """README.md; empty where there is none. Raises RefusedError where it is not UTF-8."""
+def _card_text(files: Iterable[UploadFile]) -> str:
     card = next((file.content for file in files if file.name == CARD), b"")
     try:
         return card.decode() if isinstance(card, bytes) else ""
@@ -348,18 +313,18 @@ def card_text(files: Iterable[UploadFile]) -> str:
         raise RefusedError(f"{CARD} is not UTF-8; save it as that") from None
 
 
-def with_written_files(
-    files: Sequence[UploadFile], checkpoint: Checkpoint, report: Report, facts: CardFacts, pin: str | None
+def _with_written_files(
+    files: Sequence[UploadFile], checkpoint: Checkpoint, report: Report, facts: CardFacts
 ) -> tuple[UploadFile, ...]:
-    """The files with the card, whose commands `pin` a revision, the record and the checksums."""
+    """The files with the card, the record and the checksums."""
     by_name = {file.name: file for file in files}
 
     def add(name: str, data: bytes) -> None:
-        file = written_file(name, data)
-        if name not in by_name or by_name[name].sha256 != file.sha256:
-            by_name[name] = file
+        sha256 = hashlib.sha256(data).hexdigest()
+        if name not in by_name or by_name[name].sha256 != sha256:
+            by_name[name] = UploadFile(name, len(data), sha256, data, is_written=True)
 
-    add(CARD, make_card(card_text(files), replace(facts, revision=pin)).encode())
+    add(CARD, make_card(_card_text(files), facts).encode())
     outcome = {
         "verdict": report.verdict,
         "policy": Path(report.policy).name,
@@ -369,23 +334,24 @@ def with_written_files(
         "rules": eaglectl.__version__,
     }
     add(RECORD, make_record(checkpoint, facts.drafter, list(by_name.values()), outcome, facts.smoke))
-    add(SUMS, make_sums(list(by_name.values())))
-    return tuple(sorted(by_name.values(), key=lambda file: file.name))
+    # as `sha256sum` writes it, over every file but itself and what is made after it
+    listed_files = [by_name[name] for name in sorted(by_name) if name not in (SUMS, SIGNATURE)]
+    add(SUMS, "".join(f"{file.sha256}  {file.name}\n" for file in listed_files).encode())
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
-def make_plan(
+def _make_plan(
     to: Destination,
     files: tuple[UploadFile, ...],
-    left_out: tuple[LeftOut, ...],
+    left_out: Mapping[str, str],
     report: Report,
-    target: ReleaseTarget,
     message: str | None,
 ) -> UploadPlan:
-    """The plan for the files; the repository is not read yet."""
-    title, _, more = (message or f"Upload with eaglectl {eaglectl.__version__}").strip().partition("\n")
-    sums = next(file.sha256 for file in files if file.name == SUMS)
+    title, _, more = ((message or "").strip() or f"Upload with eaglectl {eaglectl.__version__}").partition(
+        "\n"
+    )
     about = (
-        f"{SUMS}: sha256 {sums}\n"
+        f"{SUMS}: sha256 {next(file.sha256 for file in files if file.name == SUMS)}\n"
         f"validation: {report.verdict}, policy {Path(report.policy).name}\n"
         f"eaglectl {eaglectl.__version__}"
     )
@@ -401,24 +367,16 @@ def make_plan(
         tag=to.tag,
         title=title.strip(),
         description="\n\n".join(filter(None, (more.strip(), about))),
-        target=target.how,
-        is_target_seen=not target.gap,
-        doubts=report.doubts,
         report=report,
     )
 
 
-def with_repository(plan: UploadPlan, to: Destination, remote: Remote, *, is_dry_run: bool) -> UploadPlan:
-    """The plan with the state of its repository; without it where a dry run gets no answer.
+def _with_repository(plan: UploadPlan, to: Destination, remote: Remote) -> UploadPlan:
+    """The plan with the state of its repository.
 
     Raises UsageError and UnreadableError for a destination that does not fit it.
     """
-    try:
-        state = remote.state()
-    except NoAnswerError as error:
-        if not is_dry_run:
-            raise
-        return replace(plan, unseen=str(error))
+    state = remote.state()
     if state is None:
         is_seen = remote.token is not None
         if is_seen and to.revision != "main":
@@ -433,47 +391,156 @@ def with_repository(plan: UploadPlan, to: Destination, remote: Remote, *, is_dry
             f"{to.repo} is {kind} already, and upload does not change that; leave --private and --public out"
         )
     is_pull = to.is_pull is not False
-    plan = replace(plan, state=state, is_seen=True, is_pull=is_pull, is_private=state.is_private)
-    if is_pull and plan.changed:
-        return replace(plan, proposed=remote.proposal(state, plan.files))
-    return plan
+    return replace(plan, state=state, is_seen=True, is_pull=is_pull, is_private=state.is_private)
 
 
-def other_pins(plan: UploadPlan) -> tuple[str | None, ...]:
-    """Revisions that the repository's card may pin in place of the plan's tag: that alone is no change.
-
-    A card is written before its tag where a pull request came first, and stays as it is without --tag.
-    """
-    if plan.state is None or not {file.name for file in plan.changed} <= {CARD, RECORD, SUMS}:
-        return ()
-    head = plan.state.head
-    tags = [name for name, commit in plan.state.tags.items() if commit == head]
-    return tuple(revision for revision in (None, *tags) if revision != plan.tag)
+CHANGE_TONES: Mapping[FileChange, Tone] = {FileChange.NEW: "good", FileChange.CHANGED: "doubt"}
 
 
-def changes_of(
-    plan: UploadPlan, frozen: FrozenSource, folder: str, target: str | None, answers: Answers
-) -> Changes | None:
-    """How the drafter differs from the repository's, by config and headers; None where that has no files.
+def upload_plan_outline(plan: UploadPlan) -> Outline:
+    """The destination, what changes in the drafter, and every file with its size and change."""
+    where = _where(plan)
+    files = [
+        (
+            (file.name, Words(" (made by eaglectl)" if file.is_written else "", "quiet")),
+            str(file.size),
+            size(file.size),
+            Words(plan.change(file), CHANGE_TONES.get(plan.change(file), "quiet")),
+            file.sha256[:12],
+        )
+        for file in plan.files
+    ]
+    what = f"{len(plan.changed)} of {len(plan.files)} files, {size(plan.nbytes)}"
+    sections = [
+        Section("Plan", [Remarks(list(_judged(plan)))], where, has_heading=False),
+        Section(
+            "Files",
+            [
+                Table(("file", "bytes", "size", "there", "sha256"), files),
+                Remarks(list(_unsent(plan))),
+                Lines([Words(f"{what}; tag {plan.tag}" if plan.tag else what, "quiet")]),
+            ],
+            has_heading=False,
+        ),
+    ]
+    return Outline(
+        "upload",
+        Words("a plan", "plain"),
+        plan.repo,
+        where,
+        first_line("", Words(plan.repo, "strong"), f"  {where}"),
+        sections,
+    )
 
-    A comparison that fails does not raise: the result states why nothing was compared.
-    """
-    state = plan.state
-    if state is None or not plan.changed:
-        return None
-    there = f"{plan.repo}@{state.head}"
-    weights = tuple(file.name for file in plan.changed if file.name.endswith(".safetensors"))
-    diff = command("diff", there, folder, target=target, answers=answers)
-    if CONFIG not in state.files:
-        return Changes(None, f"{plan.repo} has no {CONFIG} yet", weights, diff)
-    if not weights and CONFIG not in {file.name for file in plan.changed}:
-        return Changes(None, "config and weights are the same bytes", weights, diff)
-    try:
-        known, there = open_target(target), f"{SCHEME}{there}"
-        with naming_side("A", there):
-            before = read_side(there, read_checkpoint(open_source(there)), known, answers)
-        with naming_side("B", folder):
-            after = read_side(folder, read_checkpoint(frozen), known, answers)
-        return Changes(compare_headers(before, after, answers), "", weights, diff)
-    except EaglectlError as error:
-        return Changes(None, f"could not be compared: {error}", weights, diff)
+
+def card_outline(plan: UploadPlan) -> Outline:
+    """The card that is published, as it is written."""
+    card = next(file.content for file in plan.files if file.name == CARD)
+    text = (card if isinstance(card, bytes) else card.read_bytes()).decode()
+    sections = [Section(CARD, [Lines(text.splitlines(), is_unbroken=True)])]
+    return Outline("upload", Words("the card", "plain"), CARD, "", "", sections)
+
+
+def upload_outline(done: Upload) -> Outline:
+    """The outcome, and the command that downloads what was published."""
+    plan, sent, oid = done.plan, done.sent, done.oid
+    answers: dict[UploadOutcome, tuple[Tone, str | Words]] = {
+        UploadOutcome.PLANNED: ("", "nothing was sent (--dry-run)"),
+        UploadOutcome.NOTHING_TO_DO: (
+            "good",
+            f"{plan.revision} at {(oid or '')[:12]} has these files already",
+        ),
+        UploadOutcome.PUBLISHED: ("good", Words((sent.pull_url or sent.url) if sent else "", "strong")),
+        UploadOutcome.MISMATCH: (
+            "bad",
+            "the commit does not hold what was sent; do not merge or serve it",
+        ),
+    }
+    lines: list[Line] = [f"{name}: {how}" for name, how in done.mismatches.items()]
+    if done.outcome == UploadOutcome.PUBLISHED:
+        lines = [f"verified at commit {oid}: {len(plan.files)} files, sizes and digests"]
+    elif sent:
+        lines = [f"commit {sent.shown}", *first_lines(lines)]
+    lines += [f"tag {done.tag} is at {oid}"] if done.tag else []
+    commands = [("", done.download)] if oid and done.outcome != UploadOutcome.MISMATCH else []
+    commit = Section("Commit", [Lines(lines, is_unbroken=True), Commands(commands)], has_heading=False)
+    tone, lead = answers[done.outcome]
+    verdict = Words(done.outcome, tone)
+    return Outline(
+        "upload", verdict, plan.repo, (lead,), first_line(done.outcome, verdict, ": ", lead), [commit]
+    )
+
+
+def _judged(plan: UploadPlan) -> Iterator[Remark]:
+    unseen, verdict = "" if plan.is_target_seen else "not compared: ", plan.report.verdict
+    yield Remark(Words("target", "doubt" if unseen else "quiet"), f"{unseen}{plan.target}")
+    yield Remark(Words("verdict", TONES[verdict]), f"{verdict}: {total([plan.report])}")
+    for doubt in plan.report.doubts:
+        yield Remark(Words("open", "doubt"), doubt)
+
+
+def _unsent(plan: UploadPlan) -> Iterator[Remark]:
+    for text in first_lines([f"{name}: {why}" for name, why in plan.left_out.items()]):
+        yield Remark(Words("not sent", "doubt"), plain(text))
+    if plan.extra:
+        text = f"there and not here, and weights among them may be loaded: {listed(plan.extra)}"
+        yield Remark(Words("stays", "doubt"), text)
+
+
+def _where(plan: UploadPlan) -> str:
+    if plan.state is None and not plan.is_seen:
+        return (
+            "was not looked at: it is not there, or it is private and there is no token, or this call is"
+            " offline"
+        )
+    where = f"a pull request to {plan.revision}" if plan.is_pull else f"a commit on {plan.revision}"
+    kind = "private" if plan.is_private else "public"
+    if plan.state is None:
+        return f"{where} of a new {kind} repository"
+    return f"{where}, now at {plan.state.head[:12]} ({kind})"
+
+
+def _named(texts: Mapping[str, str], key: str) -> list[dict[str, str]]:
+    return [{"name": name, key: text} for name, text in texts.items()]
+
+
+PARTS: Parts = {
+    Upload: (
+        "repo=plan.repo",
+        "outcome",
+        "revision=plan.revision",
+        "head=plan.state.head",
+        "is_seen=plan.is_seen",
+        ("is_new", lambda done: done.plan.state is None and done.plan.is_seen),
+        "is_private=plan.is_private",
+        "is_pull_request=plan.is_pull",
+        "message=plan.title",
+        "target=plan.target",
+        "is_target_seen=plan.is_target_seen",
+        "verdict=plan.report.verdict",
+        "doubts=plan.report.doubts",
+        (
+            "files",
+            lambda done: [
+                {
+                    "name": file.name,
+                    "size": file.size,
+                    "sha256": file.sha256,
+                    "change": done.plan.change(file),
+                    "is_written": file.is_written,
+                }
+                for file in done.plan.files
+            ],
+        ),
+        ("not_sent", lambda done: _named(done.plan.left_out, "why")),
+        "only_there=plan.extra",
+        "bytes=plan.nbytes",
+        "commit=sent",
+        # of the first version of this document; no answer is recovered, nor are pull requests searched
+        ("proposed", lambda _: None),
+        ("is_recovered", lambda _: False),
+        "tag",
+        ("mismatches", lambda done: _named(done.mismatches, "how")),
+        ("download", lambda done: done.download if done.oid else None),
+    ),
+}

@@ -9,12 +9,12 @@ import typer
 from msgspec.structs import replace
 
 from eaglectl.commands.arguments import (
-    JSON_VERSION,
     Json,
     Page,
     exit_by,
     offered,
     page_file,
+    policy_of,
     show,
     write_page,
 )
@@ -62,11 +62,10 @@ class ReportOptions(Options, frozen=True):
             complete="outputs",
         ),
     ] = ()
-    json_version: Annotated[int, replace(JSON_VERSION, group=REPORTS)] = 1
 
     def on_stdout(self, *, is_json: bool) -> str:
         """The format on stdout. Raises UsageError for two."""
-        from eaglectl.report.ci.outputs import FORMATS
+        from eaglectl.report.output_files import FORMATS
 
         name = self.format or ("json" if is_json else "text")
         if name not in FORMATS:
@@ -89,14 +88,12 @@ def validate_command(
 ) -> None:
     """Check checkpoints by rules, and by what each engine release does with them."""
     from eaglectl.judge.judgement import overall_verdict
-    from eaglectl.judge.policy_file import read_policy
     from eaglectl.operations.validating import check_options
-    from eaglectl.report.ci import outputs
+    from eaglectl.report import output_files as outputs
 
     shown, files = reporting.on_stdout(is_json=json_), outputs.parse_outputs(reporting.output)
     file, folders = page_file(page, files), list(dict.fromkeys(map(_folder, sources)))
-    path = options.policy if isinstance(options.policy, str) else None
-    options = replace(options, policy=read_policy(path, judged=sources))
+    options = replace(options, policy=policy_of(options.policy, sources))
     if options.engines and not options.has_engines:
         raise UsageError("--engine and --no-engines contradict each other; leave one of them out")
     check_options(options)
@@ -106,9 +103,9 @@ def validate_command(
 
         show(context.obj, reports_outline(reports, is_quiet=context.obj.quiet))
     else:
-        emit(outputs.render(shown, reports, reporting.json_version), has_commands=shown == "github")
+        emit(outputs.render(shown, reports), has_commands=shown == "github")
     write_page(file, *reports)
-    outputs.write_outputs(files, reports, reporting.json_version)
+    outputs.write_outputs(files, reports)
     if "github" in (shown, *(name for name, _ in files)):
         outputs.append_summary(reports)
     if has_crashed:
@@ -119,27 +116,23 @@ def validate_command(
 def _validate_all(
     settings: OutputSettings, folders: Sequence[str], options: ValidateOptions
 ) -> "tuple[list[Report], bool]":
-    """The reports on all folders, and whether eaglectl crashed on one; tracebacks go to stderr."""
     from eaglectl.judge.judgement import unopened_report
-    from eaglectl.operations.several import run_all
+    from eaglectl.operations.sources import run_all
     from eaglectl.operations.validating import validate
 
-    policy, is_single = options.read_policy(), len(folders) == 1
+    policy = options.read_policy()
     unopened = partial(unopened_report, fail_on=options.least_severity(policy), policy=policy.origin)
-    one = options if is_single else replace(options, jobs=1)  # else one thread each, and `jobs` of them
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
-        judge = partial(validate, options=one, on_progress=bar if is_single else None)
-        on_progress = None if is_single else bar
-        results = run_all(
+        reports, crashes = run_all(
             folders,
-            judge,
+            partial(validate, options=options, on_progress=bar if len(folders) == 1 else None),
             lambda failure: unopened(failure.source, failure.message),
-            jobs=options.jobs,
-            on_progress=on_progress,
+            on_progress=None if len(folders) == 1 else bar,
+            jobs=1,
         )
-    for crash in results.crashes:
+    for crash in crashes:
         report_fault(crash)
-    return results.reports, bool(results.crashes)
+    return reports, bool(crashes)
 
 
 def _folder(source: str) -> str:

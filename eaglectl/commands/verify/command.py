@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from eaglectl.commands.arguments import Json, exit_by, offered, print_result
+from eaglectl.commands.arguments import Json, exit_by, offered, policy_of, print_result
 from eaglectl.publish.request import VerifyOptions
 from eaglectl.terminal import OutputSettings, ProgressBar
 
@@ -28,10 +28,8 @@ def verify_command(
     What `convert` wrote is compared tensor by tensor.
     """
     from eaglectl.commands.verify.run import verify
-    from eaglectl.judge.policy_file import read_policy
 
-    path = options.policy if isinstance(options.policy, str) else None
-    options = replace(options, policy=read_policy(path, judged=[folder]))
+    options = replace(options, policy=policy_of(options.policy, [folder]))
     settings: OutputSettings = context.obj
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
         verification = verify(folder, options, on_progress=bar)

@@ -1,23 +1,342 @@
-"""`verify`: compare a download with what was published; the result as sections and as a JSON document."""
+"""`verify`: a folder or a repository compared with the lists that state its digests, as sections and as JSON.
 
+These are SHA256SUMS, eaglectl.json, and the listing of a repository on the Hub. Every file below the folder
+is listed, or is a difference.
+"""
+
+import hashlib
 import os
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace as replace_fields
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
+from msgspec.structs import replace
+
+from eaglectl.base import Result
 from eaglectl.errors import UnreadableError, UsageError
+from eaglectl.files.checkpoint import hub_name, open_local_folder
+from eaglectl.files.files import open_regular
+from eaglectl.files.header import header_length, parse_header, parse_json
 from eaglectl.files.hub import HubSource, open_hub
-from eaglectl.files.layout import SIGNATURE
-from eaglectl.files.opening import hub_name, open_local_folder
-from eaglectl.judge.policy_file import read_policy
-from eaglectl.judge.rule import Policy
-from eaglectl.keywords import StrPath, with_keywords
-from eaglectl.progress import OnProgress
+from eaglectl.files.layout import RECORD, SIGNATURE, SUMS
+from eaglectl.files.source import FolderSource, blocks_of, has_digest, is_blob
+from eaglectl.files.writer import HEADER_KEY, Algorithm, Digests, tensor_ranges
+from eaglectl.formats.commands import command
+from eaglectl.judge.rule import Policy, read_policy
+from eaglectl.judge.rules.release import read_sums
+from eaglectl.options import StrPath, with_keywords
+from eaglectl.progress import ByteCounter, OnProgress
 from eaglectl.publish.request import VerifyOptions
-from eaglectl.publish.verification import CheckedFile, Verification, verify_folder, verify_repository
-from eaglectl.report.documents.document import Parts
-from eaglectl.report.section import Line, Lines, Outline, Section, Words, first_lines, toned
+from eaglectl.report.documents import Parts
+from eaglectl.report.section import Line, Lines, Outline, Section, Words, first_line, first_lines, toned
 from eaglectl.text import listed
-from eaglectl.verdicts import FileState
+from eaglectl.verdicts import FileState, VerifyVerdict
+
+# .gitattributes is written by the Hub when a repository is created, and `hf download` brings it. The Hub's
+# client keeps the state of a download in .cache/huggingface, under these names only: no loader reads them.
+# A clone's .git is no such thing: git runs what its config and hooks name.
+BOOKKEEPING = re.compile(
+    r"\.gitattributes|\.cache/huggingface/(\.gitignore|CACHEDIR\.TAG"
+    r"|trees/[0-9a-f]{40,64}\.json|(download|upload)/(.+/)?[^/]+\.(metadata|lock|incomplete))"
+)
+# the files that a list cannot name: itself, and what is written after it
+AFTER = {RECORD: (RECORD, SUMS, SIGNATURE), SUMS: (SUMS, SIGNATURE)}
+
+# what a file is compared by: its SHA-256, its SHA-256 as the Hub lists it (of files in LFS), git's name of
+# it, or the digests of its header and of each tensor
+DigestKind = Literal["sha256", "lfs-sha256", "git-id", "tensors"]
+# a file that one list states without a digest is settled by another list
+WORST_FIRST = (FileState.DIFFERS, FileState.SAME, FileState.NOT_LOOKED)
+
+
+class StatedFile(Struct, frozen=True):
+    """A file as a list states it: size, and one kind of digests; None where the list does not state it.
+
+    `sha256` has several digests, with a blank between, where a list contradicts itself: no file has them.
+    `is_lfs`: the Hub lists it. `digest` is what made those of `header` and of each of `tensors`.
+    """
+
+    size: int | None = None
+    sha256: str | None = None
+    is_lfs: bool = False
+    git_id: str | None = None
+    tensors: dict[str, str] | None = None
+    header: str = ""
+    digest: Algorithm = "sha256"
+
+
+Lists = dict[str, Mapping[str, StatedFile]]
+
+
+class _FileList(Struct, frozen=True):
+    files: Annotated[dict[str, StatedFile], Meta(min_length=1)] | None = None
+
+
+class _Record(Struct, frozen=True):
+    """What eaglectl.json lists: the files that were published, or else those that `convert` wrote."""
+
+    output: _FileList = _FileList()
+    published: _FileList | UnsetType = UNSET
+
+
+class CheckedFile(Struct, frozen=True):
+    """A file, whether it is as `lists` state it, how it differs, and what it was compared by.
+
+    `tensors` are those that differ, where the file was compared by tensors.
+    """
+
+    name: str
+    judgement: FileState
+    lists: tuple[str, ...] = ()
+    how: str = ""
+    by: tuple[DigestKind, ...] = ()
+    tensors: tuple[str, ...] = ()
+
+
+class Verification(Result, frozen=True):
+    """Every file that is listed or there; `others` are what git and the Hub's client keep for themselves.
+
+    `has_signature`: there is a model.sig, which is not looked into.
+    """
+
+    folder: str
+    lists: tuple[str, ...]
+    files: tuple[CheckedFile, ...]
+    others: tuple[str, ...]
+    has_signature: bool = False
+
+    def __fspath__(self) -> str:
+        return self.folder
+
+    @property
+    def verdict(self) -> VerifyVerdict:
+        """Whether all is as published; COULD_NOT_LOOK: nothing differs, and not all could be compared."""
+        states = {file.judgement for file in self.files}
+        if states - {FileState.SAME, FileState.NOT_LOOKED}:
+            return VerifyVerdict.DIFFERS
+        return VerifyVerdict.COULD_NOT_LOOK if FileState.NOT_LOOKED in states else VerifyVerdict.EQUAL
+
+
+def verify_files(
+    source: FolderSource | HubSource,
+    shown: str,
+    *,
+    needs_record: bool = False,
+    against: HubSource | None = None,
+    on_progress: OnProgress | None = None,
+) -> Verification:
+    """Hash every file that is listed, and compare; what no list names is a difference.
+
+    Files in LFS of a repository are not downloaded: the Hub lists their SHA-256. `needs_record`: the record
+    must be there and list the files; `against`: a repository whose listing they must be as. Raises
+    UnreadableError where no list is there or required, or a list or file cannot be read, and for a file that
+    is not as the Hub lists it.
+    """
+    if isinstance(source, HubSource):
+        source = replace_fields(source, sizes={**source.sizes, **source.below})
+    faults = dict.fromkeys(source.sizes, "") if isinstance(source, HubSource) else _walk(source.root)
+    others = {name for name, fault in faults.items() if not fault and BOOKKEEPING.fullmatch(name)}
+    faults = {name: faults[name] for name in sorted(faults.keys() - others)}
+    lists = _read_lists(source, faults, against)
+    if not lists and not needs_record:
+        advice = (
+            f" `{command('verify', shown)}` with --against and its repository on the Hub (org/name@revision)"
+            " compares it with what the Hub lists."
+        )
+        raise UnreadableError(
+            f"{shown} has no {SUMS} and no {RECORD} that lists its files: there is nothing to compare with."
+            f"{'' if isinstance(source, HubSource) else advice}"
+        )
+    checked = list(_check_files(source, faults, lists, on_progress))
+    if needs_record and RECORD not in lists:
+        checked = [_no_record(), *(file for file in checked if not _is_listed_record(file))]
+    has_signature = faults.get(SIGNATURE) == ""
+    return Verification(shown, tuple(lists), tuple(checked), tuple(sorted(others)), has_signature)
+
+
+def _no_record() -> CheckedFile:
+    how = "is required, and is not there or lists no files; fetch it again from who published the drafter"
+    return CheckedFile(RECORD, FileState.MISSING, (), how)
+
+
+def _is_listed_record(file: CheckedFile) -> bool:
+    return file.name == RECORD and file.judgement != FileState.UNLISTED
+
+
+def _check_files(
+    source: FolderSource | HubSource, faults: Mapping[str, str], lists: Lists, on_progress: OnProgress | None
+) -> Iterator[CheckedFile]:
+    """Compare each file that is listed or there; `faults` says of each that is there why it is no file."""
+    listed_names = dict.fromkeys(chain(*lists.values()))
+    total = sum(source.size(name) for name in listed_names if faults.get(name) == "")
+    hashed_names = {name for entries in lists.values() for name, file in entries.items() if file.sha256}
+    with Digests(ByteCounter(on_progress, "hashing", total).add) as threads:
+        hashed = {name: _sha256(source, threads, name) for name in hashed_names if faults.get(name) == ""}
+        compare = partial(_compare, source, threads, hashed)
+        for name in {**listed_names, **dict.fromkeys(faults)}:
+            yield from _check_file(name, faults.get(name), lists, compare)
+
+
+def _walk(root: Path) -> dict[str, str]:
+    """What is below a folder but folders, and "" for a file, else what it is; links are not followed."""
+
+    def refuse(error: OSError) -> None:
+        where = error.filename or root
+        raise UnreadableError(f"{where}: {error.strerror}; what is in it cannot be compared") from None
+
+    faults: dict[str, str] = {}
+    paths = (Path(parent, name) for parent, *parts in os.walk(root, onerror=refuse) for name in chain(*parts))
+    for path in paths:
+        name, target = path.relative_to(root).as_posix(), Path(os.path.realpath(path))
+        is_of_cache = target.is_file() and is_blob(root.resolve(), target)
+        if path.is_symlink() and not is_of_cache:
+            faults[name] = "is a symbolic link; a published drafter has none"
+        elif not path.is_dir():
+            faults[name] = "" if path.is_file() else "is a pipe, a socket or a device, and no file"
+    return faults
+
+
+def _read_lists(
+    source: FolderSource | HubSource, faults: Mapping[str, str], against: HubSource | None
+) -> Lists:
+    """What lists files: SHA256SUMS, eaglectl.json, and the listing of `against`. Raises UnreadableError."""
+    readers = {SUMS: _read_sums, RECORD: _read_record}
+    there = {name: read(source.read(name)) for name, read in readers.items() if faults.get(name) == ""}
+    lists = {name: entries for name, entries in there.items() if entries}
+    if against is not None:
+        sizes, listed = {**against.sizes, **against.below}, against.listed
+        lists[f"{against.label}@{against.commit[:12]}"] = {
+            name: StatedFile(size, listed.sha256.get(name), name in listed.sha256, listed.git_ids.get(name))
+            for name, size in sizes.items()
+            if not BOOKKEEPING.fullmatch(name)
+        }
+    return lists
+
+
+def _read_sums(data: bytes) -> Mapping[str, StatedFile]:
+    stated, broken = read_sums(data.decode("utf-8", "replace"))
+    if broken or not stated:
+        where = f"line {broken[0]} is no digest and name" if broken else "it is empty"
+        raise UnreadableError(f"{SUMS} cannot be used: {where}; fetch it again")
+    return {name: StatedFile(sha256=" ".join(digests)) for name, digests in stated.items()}
+
+
+def _read_record(data: bytes) -> Mapping[str, StatedFile]:
+    try:
+        record = convert(parse_json(RECORD, data), _Record)
+        files = (record.published or record.output).files or {}
+        if any(
+            file.size is None or file.git_id or file.is_lfs or file.sha256 == "" for file in files.values()
+        ):
+            raise ValidationError
+    except (ValidationError, OverflowError, RecursionError):
+        raise UnreadableError(
+            f"{RECORD} cannot be used: it is not as eaglectl writes it; fetch it again"
+        ) from None
+    return files
+
+
+def _check_file(
+    name: str, fault: str | None, lists: Lists, compare: Callable[[str, str, StatedFile], CheckedFile]
+) -> Iterator[CheckedFile]:
+    """Compare a file with each list; `fault` says why it is no file, None where nothing is there."""
+    stated = {each: entries[name] for each, entries in lists.items() if name in entries}
+    if fault is None:
+        yield CheckedFile(name, FileState.MISSING, tuple(stated), "is listed and is not there")
+    elif fault:
+        state = FileState.DIFFERS if stated else FileState.UNLISTED
+        yield CheckedFile(name, state, tuple(stated), fault)
+    elif stated:
+        results = [compare(name, each, file) for each, file in stated.items()]
+        worst = min(results, key=lambda result: WORST_FIRST.index(result.judgement))
+        by = tuple(dict.fromkeys(kind for result in results for kind in result.by))
+        yield replace(worst, lists=tuple(stated), by=by)
+    silent = [each for each in lists if each not in stated and name not in AFTER.get(each, ())]
+    if silent and fault == "":
+        how = f"is not in {' and not in '.join(silent)}: it was added, or the list is of other files"
+        yield CheckedFile(name, FileState.UNLISTED, tuple(stated), how)
+
+
+def _compare(
+    source: FolderSource | HubSource,
+    threads: Digests,
+    hashed: Mapping[str, tuple[DigestKind, Callable[[], str]]],
+    name: str,
+    list_name: str,
+    stated: StatedFile,
+) -> CheckedFile:
+    """A file and what one list states of it; `hashed` has its SHA-256. Raises UnreadableError."""
+    size, how = source.size(name), ""
+    path = source.path(name) if isinstance(source, FolderSource) else None
+    by: tuple[DigestKind, ...] = ()
+    if stated.size not in (None, size):
+        how = f"has {size} bytes and {list_name} says {stated.size}"
+    elif stated.sha256:
+        kind, digest = hashed[name][0], hashed[name][1]()
+        by = ("lfs-sha256" if stated.is_lfs else kind,)
+        if digest != stated.sha256:
+            there = " and ".join(f"{each[:12]}..." for each in stated.sha256.split())
+            how = f"has SHA-256 {digest[:12]}... and {list_name} says {there}"
+    elif path and stated.git_id:
+        by = ("git-id",)
+        with open_regular(path) as file:
+            if not has_digest(stated.git_id, size, blocks_of(file.fileno())):
+                how = f"has not the git id {stated.git_id[:12]}... that {list_name} says"
+    elif path and stated.tensors is not None:
+        return _compare_tensors(path, threads, name, list_name, stated)
+    else:
+        how = f"has its size, and {list_name} has no digest of it"
+        if stated.tensors is not None:
+            how = (
+                f"was not downloaded, and {list_name} has digests of its tensors alone: download the"
+                " repository, and verify that folder"
+            )
+        elif list_name == RECORD:
+            how += ": it was linked by `convert --link`, which reads no data; convert without --link"
+        return CheckedFile(name, FileState.NOT_LOOKED, how=how)
+    return CheckedFile(name, FileState.DIFFERS if how else FileState.SAME, how=how, by=by)
+
+
+def _sha256(
+    source: FolderSource | HubSource, threads: Digests, name: str
+) -> tuple[DigestKind, Callable[[], str]]:
+    """The SHA-256 of a file, which is made meanwhile."""
+    if isinstance(source, HubSource):
+        if digest := source.listed.sha256.get(name):
+            return "lfs-sha256", lambda: digest
+        return "sha256", lambda: hashlib.sha256(source.read(name)).hexdigest()
+    with open_regular(source.path(name)) as file:
+        whole = {"": (0, os.fstat(file.fileno()).st_size)}
+        started = threads.of_ranges(name, file.fileno(), whole, "sha256")
+    return "sha256", lambda: started.result()[""]
+
+
+def _compare_tensors(
+    path: Path, threads: Digests, name: str, list_name: str, stated: StatedFile
+) -> CheckedFile:
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            length = header_length(name, file.read(8), size)
+            ranges = tensor_ranges(parse_header(name, file.read(length), size).tensors, name)
+            ranges[HEADER_KEY] = (0, 8 + length)
+            there = threads.of_ranges(name, file.fileno(), ranges, stated.digest).result()
+    except UnreadableError as error:
+        return CheckedFile(name, FileState.DIFFERS, how=f"has no header that can be read: {error}")
+    digests = {**(stated.tensors or {}), HEADER_KEY: stated.header}
+    keys = {key for key in {*digests, *there} if digests.get(key) != there.get(key)}
+    tensors = tuple(sorted(keys - {HEADER_KEY}))
+    how = f"has another header than {list_name} says: its metadata, or dtypes, shapes and order of tensors"
+    if tensors:
+        how = f"has other bytes than {list_name} says in {listed(tensors)}"
+    if not keys:
+        return CheckedFile(name, FileState.SAME, by=("tensors",))
+    return CheckedFile(name, FileState.DIFFERS, how=how, by=("tensors",), tensors=tensors)
 
 
 @with_keywords
@@ -42,15 +361,16 @@ def verify(
         raise UsageError(
             f"--against compares a folder with the Hub, and {folder} is on the Hub: leave it out"
         )
-    if is_repository:
-        return verify_repository(_listing(folder), folder, needs_record=needs_record)
-    source = open_local_folder(folder)
-    against = None if options.against is None else _listing(options.against)
-    return verify_folder(source, folder, needs_record=needs_record, against=against, on_progress=on_progress)
+    return verify_files(
+        _listing(folder) if is_repository else open_local_folder(folder),
+        folder,
+        needs_record=needs_record,
+        against=None if options.against is None else _listing(options.against),
+        on_progress=on_progress,
+    )
 
 
 def _listing(text: str) -> HubSource:
-    """The listing of a repository. Raises UnreadableError, and UsageError for no name of one."""
     if hub_name(text) is None:
         raise UsageError(f"--against {text}: a repository was expected, like org/name or org/name@revision")
     source = open_hub(text)
@@ -59,57 +379,60 @@ def _listing(text: str) -> HubSource:
     return source
 
 
-TAG = "eaglectl/verify/1"
-PARTS: Parts = {
-    Verification: ("folder", "verdict", "lists", "files", "others", "has_signature", "evidence"),
-    CheckedFile: ("name", "judgement", "lists", "how", "by", "tensors"),
-}
 # what files were compared by
 BY = {
-    "sha256": "by SHA-256",
-    "lfs-sha256": "by the SHA-256 that the Hub lists",
-    "git-id": "by the git id that the Hub lists",
-    "tensors": "by the digests of the header and of each tensor",
+    "sha256": "SHA-256",
+    "lfs-sha256": "the SHA-256 that the Hub lists",
+    "git-id": "the git id that the Hub lists",
+    "tensors": "the digests of the header and of each tensor",
+}
+
+
+def _evidence(verification: Verification) -> list[dict[str, str]]:
+    evidence = {
+        "name": " and ".join(verification.lists),
+        "proves": "no file was lost, added or damaged since the lists were written",
+        "leaves_open": "who wrote the lists: whoever can change the files can change them too",
+    }
+    return [evidence] if verification.lists and verification.verdict == VerifyVerdict.EQUAL else []
+
+
+PARTS: Parts = {
+    Verification: (
+        "folder",
+        "verdict",
+        "lists",
+        "files",
+        "others",
+        "has_signature",
+        ("evidence", _evidence),
+    ),
+    CheckedFile: ("name", "judgement", "lists", "how", "by", "tensors"),
 }
 
 
 def verification_outline(verification: Verification) -> Outline:
-    """The verdict, every file that differs, and what all of it proves."""
-    good = sum(file.judgement == FileState.SAME for file in verification.files)
-    lead = "no list"
-    if verification.lists:
-        lead = f"{good} files as {' and '.join(verification.lists)} say"
-    evidence = [
-        f"by {part.name} proved: {part.proves}; not: {part.leaves_open}" for part in verification.evidence
-    ]
-    about = f"beside them, {len(verification.others)} files that the Hub or its client writes"
-    others = [Words(about, "quiet")] if verification.others else []
-    sections = [
-        Section("Files", [Lines(list(_files(verification)), is_unbroken=True)], has_heading=False),
-        Section("Evidence", [Lines(evidence), Lines(others)], has_heading=False),
-    ]
-    verdict = toned(verification.verdict)
-    return Outline(
-        "verify", verdict, verification.folder, lead, (verdict, f"  {verification.folder}: {lead}"), sections
-    )
-
-
-def _files(verification: Verification) -> Iterator[Line]:
-    """What the equal files were compared by, then the first of the others."""
-    for digest, text in BY.items():
-        files = [
-            file for file in verification.files if file.judgement == FileState.SAME and digest in file.by
-        ]
-        if files:
-            tensors = sum(file.compared for file in files)
-            of = f" ({tensors} tensors)" if digest == "tensors" else ""
-            yield Words(f"{text}{of}: {listed(file.name for file in files)}", "quiet")
-    yield from first_lines(
-        [
-            (toned(file.judgement), f"  {file.name} {file.how}")
-            for file in verification.files
-            if file.judgement != FileState.SAME
-        ]
-    )
+    """The verdict, what the equal files were compared by, every file that differs, and what is proved."""
+    same = [file for file in verification.files if file.judgement == FileState.SAME]
+    lead = f"{len(same)} files as {' and '.join(verification.lists)} say" if verification.lists else "no list"
+    if rest := len(verification.files) - len(same):
+        lead += f", {rest} not"
+    kinds = [text for digest, text in BY.items() if any(digest in file.by for file in same)]
+    lines: list[Line] = [Words(f"by {listed(kinds)}", "quiet")] if kinds else []
+    others = [file for file in verification.files if file.judgement != FileState.SAME]
+    lines += first_lines([(toned(file.judgement), f"  {file.name} {file.how}") for file in others])
     if verification.has_signature:
-        yield Words(f"{SIGNATURE} was not looked into: `model_signing verify` shows who signed", "doubt")
+        lines.append(
+            Words(f"{SIGNATURE} was not looked into: `model_signing verify` shows who signed", "doubt")
+        )
+    evidence = [
+        f"by {part['name']} proved: {part['proves']}; not: {part['leaves_open']}"
+        for part in _evidence(verification)
+    ]
+    sections = [
+        Section("Files", [Lines(lines, is_unbroken=True)], has_heading=False),
+        Section("Evidence", [Lines(evidence)], has_heading=False),
+    ]
+    verdict, folder = toned(verification.verdict), verification.folder
+    head = first_line(verification.verdict, f"{folder}: {lead}")
+    return Outline("verify", verdict, folder, lead, head, sections)

@@ -12,7 +12,6 @@ from eaglectl.formats.format import (
     Format,
     IdsPlace,
     Layout,
-    RopeLimits,
     rope_doubt,
     untrained_scaling,
 )
@@ -98,6 +97,6 @@ ANGELSLIM = Format(
         layer="midlayer",
         has_identity_map=True,
         extra={"modal_type": "LLM"},
-        rope=RopeLimits(base=10000.0, scalings=("linear", "dynamic", "default", "mrope")),
+        scalings=("linear", "dynamic", "default", "mrope"),
     ),
 )

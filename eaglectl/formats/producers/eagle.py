@@ -13,14 +13,16 @@ from eaglectl.formats.format import (
     ConfigSchema,
     Format,
     Layout,
-    RopeLimits,
     rope_doubt,
 )
 
 
 def _eagle(summary: CheckpointSummary) -> str | None:
-    is_own = summary.architecture == "LlamaForCausalLM" and summary.has("midlayer.")
-    return "architecture LlamaForCausalLM with midlayer names" if is_own else None
+    return (
+        "architecture LlamaForCausalLM with midlayer names"
+        if (summary.architecture == "LlamaForCausalLM" and summary.has("midlayer."))
+        else None
+    )
 
 
 def _nebius(summary: CheckpointSummary) -> str | None:
@@ -33,8 +35,9 @@ def _doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
     SpecJAX, which writes its spelling without hidden_act, reads the base.
     """
     scaling = summary.nested("rope_scaling") or summary.nested("rope_parameters")
-    is_scaled = scaling.get("rope_type", scaling.get("type")) not in (None, "default")
-    is_exempt = is_scaled or "hidden_act" not in summary.config
+    is_exempt = (
+        scaling.get("rope_type", scaling.get("type")) not in (None, "default")
+    ) or "hidden_act" not in summary.config
     yield from rope_doubt(summary, answers, "SafeAILab's trainer", is_exempt=is_exempt)
 
 
@@ -45,10 +48,13 @@ _LAYOUT = Layout(
     layer="midlayer",
 )
 
-_RUNS = RopeLimits(base=10000.0, scalings=("linear", "dynamic", "default"))
-
 EAGLE = Format(
-    "eagle", "SafeAILab EAGLE", _eagle, priority=100, doubts=_doubts, layout=replace(_LAYOUT, rope=_RUNS)
+    "eagle",
+    "SafeAILab EAGLE",
+    _eagle,
+    priority=100,
+    doubts=_doubts,
+    layout=replace(_LAYOUT, scalings=("linear", "dynamic", "default")),
 )
 NEBIUS = Format(
     "nebius",

@@ -50,11 +50,13 @@ _EXPRESSES = ALWAYS | {
 
 
 def _mark(summary: CheckpointSummary) -> str | None:
-    """A mark of its own; where somebody has added an embedding, one that nobody else writes."""
     if summary.architecture not in _CLASSES:
         return None  # written by another from a file of ModelOpt's, whose keys were kept
-    known = _OWN_MARKS if "embed_tokens.weight" in summary.names else _MARKS
-    found = [key for key in known if key in summary.nested("eagle_config")]
+    found = [
+        key
+        for key in (_OWN_MARKS if "embed_tokens.weight" in summary.names else _MARKS)
+        if key in summary.nested("eagle_config")
+    ]
     return f"eagle_config has {found[0]}" if found else None
 
 
@@ -71,7 +73,6 @@ def _megatron(summary: CheckpointSummary) -> str | None:
 
 
 def _version(summary: CheckpointSummary) -> tuple[int, ...] | None:
-    """The release that wrote the file, as a quantisation config states it: (0, 41); None where none does."""
     for stated in (summary.nested("quantization_config"), summary.quantisation):
         match stated.get("producer"):
             case {"name": "modelopt", "version": str(text)} if found := _RELEASE.match(text):

@@ -38,18 +38,27 @@ _LLAMACPP_HAS = {
 
 
 def _vllm(summary: CheckpointSummary) -> str | None:
-    is_own = "speculators_model_type" not in summary.config and all(key in summary.config for key in _FLAGS)
-    return "config states every norm switch and the number of aux states" if is_own else None
+    return (
+        "config states every norm switch and the number of aux states"
+        if ("speculators_model_type" not in summary.config and all(key in summary.config for key in _FLAGS))
+        else None
+    )
 
 
 def _sglang(summary: CheckpointSummary) -> str | None:
-    is_own = "use_aux_norm" in summary.config or summary.has("aux_norm_low")
-    return "SGLang's use_aux_norm or aux_norm names" if is_own else None
+    return (
+        "SGLang's use_aux_norm or aux_norm names"
+        if ("use_aux_norm" in summary.config or summary.has("aux_norm_low"))
+        else None
+    )
 
 
 def _sglang_mla(summary: CheckpointSummary) -> str | None:
-    has_names = summary.has("w_kc", "fused_qkv_a_proj_with_mqa")
-    return "SGLang's runtime names (w_kc, fused_qkv_a_proj_with_mqa)" if has_names else None
+    return (
+        "SGLang's runtime names (w_kc, fused_qkv_a_proj_with_mqa)"
+        if summary.has("w_kc", "fused_qkv_a_proj_with_mqa")
+        else None
+    )
 
 
 _VLLM_ARCHITECTURES: Mapping[ModelClass, str] = {

@@ -31,8 +31,9 @@ _KEYS: Mapping[str, Mapping[str, Any]] = {
 def _recognise(summary: CheckpointSummary) -> str | None:
     if summary.config.get("model_type") == "llama_peagle":
         return "model_type llama_peagle"
-    is_class = summary.architecture == "LlamaForCausalLMPeagle"
-    return "architecture LlamaForCausalLMPeagle" if is_class else None
+    return (
+        "architecture LlamaForCausalLMPeagle" if (summary.architecture == "LlamaForCausalLMPeagle") else None
+    )
 
 
 SPECO = Format(

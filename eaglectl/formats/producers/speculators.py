@@ -131,8 +131,13 @@ def _partial_rotary(summary: CheckpointSummary, answers: Answers) -> Iterable[No
     )
     answer = RopeAnswer.of(answers).scaling
     if answer is None:
-        values = {"stored": STORED, "plain": "whole heads were rotated"}
-        yield rope_question(answers, "rope_scaling", about, "partial-rotary", values)
+        yield rope_question(
+            answers,
+            "rope_scaling",
+            about,
+            "partial-rotary",
+            {"stored": STORED, "plain": "whole heads were rotated"},
+        )
     else:
         outcome = "no scaling is written" if answer == "plain" else "the key is kept"
         yield Note("note", "rope_scaling", f"{about}; {outcome}", "partial-rotary")

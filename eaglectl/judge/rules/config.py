@@ -1,26 +1,269 @@
-"""Rules on config.json: its class, its values by themselves, against the tensors and against a JSON Schema.
+"""Rules on the files of a checkpoint and on config.json.
 
-jsonschema is imported only where a value does not fit.
+Which files exist, which must not, and whether they can be read; the config's class, its values by themselves,
+against the tensors and against a JSON Schema. jsonschema is imported only where a value does not fit.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.engines.data import load
 from eaglectl.engines.vllm import SPECULATORS_KEYS, class_of
+from eaglectl.errors import UnreadableError
+from eaglectl.files.header import HEADER, JSON, LFS_POINTER, POINTER, SHARDS, UNSAFE, WEIGHTS, parse_json
+from eaglectl.files.layout import INDEX, NOT_WEIGHTS, PICKLES, SINGLE, is_openvino_weights
 from eaglectl.formats.catalogue import detect, flattened
 from eaglectl.formats.config_keys import Keys, is_within
 from eaglectl.formats.format import CheckpointSummary, ModelClass
 from eaglectl.formats.reader import model_class_of
-from eaglectl.judge.rule import CannotLook, Match, note_rule, rule
+from eaglectl.judge.judgement import Subject, key_place
+from eaglectl.judge.rule import CannotLook, Match, make_rule, note_rule, rule
 from eaglectl.judge.rules.weights import DTYPE
-from eaglectl.judge.subject import Subject, key_place
 from eaglectl.text import listed
+
+PICKLE_SUFFIXES = (*PICKLES, ".pkl", ".pickle", ".ckpt", ".distcp", ".metadata")
+CODE = (".py", ".pyc", ".so", ".sh", ".dll", ".dylib", ".exe")
+# the files that belong in a drafter's folder; a policy's list of files adds to it
+KNOWN = (
+    "config.json", "*.safetensors", "model.safetensors.index.json", "generation_config.json",
+    "hf_quant_config.json", "eaglectl.json",
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "merges.txt",
+    "tiktoken.model", "chat_template.jinja", "chat_template.json", "preprocessor_config.json",
+    "processor_config.json",
+    "README*", "LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "CHANGELOG*", "SHA256SUMS",
+    "*.sig", "*.intoto.json*", "*.cdx.json",
+    "*.png", "*.jpg", "*.svg",
+    ".gitattributes", ".gitignore",
+)  # fmt: skip
+# names that Windows reserves
+DEVICES = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.IGNORECASE)
+PLAIN = re.compile(r"[A-Za-z0-9._+@=-][A-Za-z0-9._+@= -]*")
+
+
+@rule("EGL001", "one-weight-source", "error")
+def one_weight_source(subject: Subject) -> Iterator[Match]:
+    """The folder holds its weights exactly once: one safetensors file, or the shards of one index.
+
+    Engines choose differently among several: vLLM loads every .safetensors file that no index excludes,
+    others only model.safetensors, so engines serve different weights.
+
+    Fix: keep the file, or the index and its shards, that were exported last, and remove the others.
+    """
+    if subject.ended_on(WEIGHTS):
+        has_weights = any(name.endswith(".safetensors") for name in subject.names)
+        yield replace(
+            _read_error(subject),
+            fix=""
+            if has_weights
+            else "put the weight files beside config.json: download or export them again; or name their"
+            " folder.",
+        )
+        return
+    if subject.source.only is not None:
+        return
+    files = subject.checkpoint.weight_files
+    if INDEX not in subject.names:
+        for name in _strays(subject):
+            yield Match(
+                f"{name} is beside {files[0]} and no {INDEX} states which one counts; vLLM loads both", name
+            )
+    elif SINGLE in files and (others := set(_weight_map(subject).values()) - {SINGLE}):
+        names = ", ".join(sorted(map(str, others))[:3])
+        yield Match(f"{SINGLE} is beside {INDEX}, which names other files ({names})", INDEX)
+
+
+@rule("EGL002", "unsafe-file", "error")
+def unsafe_file(subject: Subject) -> Iterator[Match]:
+    """No file of the checkpoint is a pickle, is code, or is a link that leaves the folder.
+
+    Loading a pickle runs the code in it; the Hub scans for pickles and marks the repository, and engines
+    that read only safetensors find no weights. Code has no use beside weights, and a link that leaves the
+    folder is broken for everyone else.
+
+    Fix: run `eaglectl convert SOURCE` and publish its output; remove pickles and code, replace links with
+    files.
+    """
+    for name in subject.names:
+        if _is_pickle(subject, name):
+            yield Match(f"{name} is a pickle", name)
+        elif name.endswith(CODE):
+            yield Match(f"{name} is code; a checkpoint is data", name)
+        else:
+            try:
+                subject.source.path(name)
+            except UnreadableError as error:
+                yield Match(str(error), name, fix="put the file itself there.")
+    if subject.ended_on(UNSAFE) and _read_error(subject).where not in subject.names:
+        yield _read_error(subject)
+
+
+@rule("EGL004", "shard-index", "error")
+def shard_index(subject: Subject) -> Iterator[Match]:
+    """The index names exactly the tensors of its shards, each in the file that holds it.
+
+    Engines load what the index names; a tensor that it omits keeps uninitialised memory, and no engine
+    reports it.
+
+    Fix: export the checkpoint again, or convert one whose shards are complete.
+    """
+    yield from _reported(subject, SHARDS)
+    if not {INDEX, SINGLE} <= set(subject.names):
+        return
+    # of an index beside model.safetensors, which reading ignores and engines do not
+    try:
+        parse_json(INDEX, subject.source.read(INDEX))
+    except UnreadableError as error:
+        yield from () if error.topic == POINTER else (Match(str(error), INDEX),)
+        return
+    weight_map = _weight_map(subject)
+    different = set(weight_map) ^ set(subject.checkpoint.tensors)
+    if not weight_map:
+        yield Match(f'{INDEX} needs a "weight_map" object from tensor to file', INDEX)
+    elif different and set(map(str, weight_map.values())) == {SINGLE}:
+        yield Match(f"{INDEX} and {SINGLE} differ in {', '.join(sorted(different)[:3])}", INDEX)
+
+
+@rule("EGL005", "unknown-file", "warning")
+def unknown_file(subject: Subject) -> Iterator[Match]:
+    """Every file is of a kind that belongs in a drafter's folder.
+
+    Other files of a training folder (logs, optimizer states, data) would be published with it.
+
+    Fix: remove the file, or allow its name by `files` in the policy.
+    """
+    allowed = (*KNOWN, *subject.policy.allowed.get("files", ()))
+    for name in subject.names:
+        is_reported = _is_pickle(subject, name) or name.endswith(CODE)  # by EGL002
+        if not is_reported and not any(fnmatchcase(name, pattern) for pattern in allowed):
+            yield Match(f"{name} is no file that a drafter's folder has a use for", name)
+    for name in _strays(subject) if INDEX in subject.names and subject.read_error is None else ():
+        yield Match(f"{name} holds weights that {INDEX} does not name", name)
+
+
+@rule("EGL006", "portable-names", "warning")
+def portable_names(subject: Subject) -> Iterator[Match]:
+    """File names mean the same on every system.
+
+    Names that differ only in case overwrite each other on macOS and Windows, accented letters have two
+    encodings in Unicode, and some names cannot exist on Windows.
+
+    Fix: rename the file to plain letters, digits, dots and dashes.
+    """
+    earlier: dict[str, str] = {}
+    for name in subject.names:
+        base = name.rpartition("/")[2]
+        folded = unicodedata.normalize("NFC", name).casefold()
+        if folded in earlier:
+            yield Match(
+                f"{name!a} and {earlier[folded]!a} are one file where case or accents do not count", name
+            )
+        elif not PLAIN.fullmatch(base) or DEVICES.fullmatch(base) or base.endswith((".", " ")):
+            yield Match(f"{name!a} cannot be the name of a file everywhere", name)
+        earlier.setdefault(folded, name)
+
+
+@rule("EGL007", "lfs-pointer", "error")
+def lfs_pointer(subject: Subject) -> Iterator[Match]:
+    """No file is a Git LFS pointer in place of its content.
+
+    A clone without Git LFS, or an upload of such a clone, holds a few lines of text where the weights
+    should be; engines then report a corrupt file.
+
+    Fix: run `git lfs install` and `git lfs pull` in the repository, or download the files with `hf download`.
+    """
+    for name in subject.names:
+        size = _size(subject, name)
+        if size is not None and size < 1024 and subject.source.read(name).startswith(LFS_POINTER):
+            yield Match(
+                f"{name} is a pointer of {size} bytes, not the file; run `git lfs pull` in its repository",
+                name,
+            )
+
+
+@rule("EGL008", "readable-json", "error")
+def readable_json(subject: Subject) -> Iterator[Match]:
+    """config.json exists and is one JSON object without duplicate keys; so are the other JSON files that
+    are read.
+
+    Loaders disagree about which value of a duplicate key counts, and NaN or a comment stops only the strict
+    ones.
+
+    Fix: correct the file at the place that the message names.
+    """
+    if subject.ended_on(JSON):
+        yield _read_error(subject)
+    else:
+        _ = subject.config
+    for name in ("generation_config.json", "tokenizer_config.json"):
+        size = _size(subject, name)
+        if size is not None and not subject.source.read(name, 0, min(40, size)).startswith(LFS_POINTER):
+            try:
+                parse_json(name, subject.source.read(name))
+            except UnreadableError as error:
+                yield Match(str(error), name)
+
+
+@rule("EGL009", "distributed-checkpoint", "error")
+def distributed_checkpoint(subject: Subject) -> Iterator[Match]:
+    """The weights are in files that engines load, and not a distributed checkpoint of torch.
+
+    A trainer that shards by rank writes `.distcp` files and a pickled table of them; no engine reads those
+    as a drafter's weights.
+
+    Fix: run `eaglectl convert SOURCE`, which writes them as safetensors.
+    """
+    files = subject.checkpoint.weight_files if subject.read_error is None else ()
+    if name := next((name for name in files if name.endswith(".distcp")), ""):
+        yield Match(f"{name} is a shard of a distributed checkpoint, which no engine loads", name)
+
+
+def _is_pickle(subject: Subject, name: str) -> bool:
+    is_pickle = name.endswith(PICKLE_SUFFIXES) or NOT_WEIGHTS.match(name) is not None
+    return is_pickle and not is_openvino_weights(name, subject.names)
+
+
+def _size(subject: Subject, name: str) -> int | None:
+    try:  # None where it does not exist, or where EGL002 reports it
+        return subject.source.size(name) if name in subject.names else None
+    except UnreadableError:
+        return None
+
+
+def _read_error(subject: Subject) -> Match:
+    assert subject.read_error is not None
+    return Match(str(subject.read_error), subject.read_error.where)
+
+
+def _reported(subject: Subject, topic: str) -> Iterator[Match]:
+    if subject.ended_on(topic):
+        yield _read_error(subject)
+    elif not subject.checkpoint.tensors:
+        raise CannotLook("there are no tensors")
+
+
+def _strays(subject: Subject) -> list[str]:
+    counted = {*subject.checkpoint.weight_files, *_weight_map(subject).values()}
+    return [name for name in subject.names if name.endswith(".safetensors") and name not in counted]
+
+
+def _weight_map(subject: Subject) -> Mapping[str, Any]:
+    try:  # empty where the index is missing or unreadable, which EGL004 reports
+        index = parse_json(INDEX, subject.source.read(INDEX)) if INDEX in subject.names else {}
+    except UnreadableError:
+        return {}
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    return weight_map if isinstance(weight_map, dict) else {}
+
 
 # served by TensorRT-LLM alone
 DEEP = "LlamaForCausalLMEagle3Deep"
@@ -48,7 +291,7 @@ TYPES = (
     "glm_moe_dsa", "gpt_oss", "minimax",
     "minimax_m2", "mixtral", "granite", "olmo2", "exaone4", "apertus", "ernie4_5", "seed_oss",
 )  # fmt: skip
-LAYER_TYPES = ("llama", "qwen3")
+LAYER, LAYER_TYPES = "transformer_layer_config", ("llama", "qwen3")
 # keys that a speculators config has at both levels, with different meanings
 OF_TWO_LEVELS = (
     "architectures",
@@ -97,8 +340,7 @@ def architecture(subject: Subject) -> Iterator[Match]:
     Fix: run `eaglectl convert SOURCE`, or write LlamaForCausalLMEagle3, Eagle3Qwen3ForCausalLM (q/k norms) or
     Eagle3DeepseekV2ForCausalLM (MLA).
     """
-    names = _architectures(subject)
-    if names is None:
+    if (names := _architectures(subject)) is None:
         return
     stated, served = subject.config.get("architectures"), _served(names)
     place = key_place(subject.config, "architectures")
@@ -109,20 +351,6 @@ def architecture(subject: Subject) -> Iterator[Match]:
         yield Match(f"{text}; no engine serves a drafter of that name", place)
     elif (built := class_of(served[0])) != (stored := _stored_class(subject)):
         yield Match(f"{served[0]} is a class for {KIND[built]}, and the tensors are of {KIND[stored]}", place)
-
-
-not_a_drafter = note_rule(
-    "EGL103",
-    "not-a-drafter",
-    "error",
-    """The checkpoint is an EAGLE-3 or EAGLE-3.1 drafter.
-
-    A target, an adapter, or the head of another method (EAGLE-1, Medusa, MTP, DFlash) does not run in an
-    EAGLE-3 class, or runs as a drafter whose drafts are never accepted.
-
-    Fix: give the folder of the drafter.
-    """,
-)
 
 
 @rule("EGL104", "null-fields", "error")
@@ -139,28 +367,11 @@ def null_fields(subject: Subject) -> Iterator[Match]:
     config = layer if isinstance(layer, Mapping) else subject.config
     prefix = "transformer_layer_config." if is_nested else ""
     typed = (*TYPED, *TYPED_BY_TYPE.get(str(config.get("model_type")), ()), "target_hidden_size")
-    keys = typed[:-1] if is_nested else typed
-    nulls = [key for key in keys if key in config and config[key] is None]
-    for key in nulls:
-        text = f"{key} is null; a value of its type is needed, or no such key"
-        yield Match(text, f"config.json:{prefix}{key}")
+    nulls = [key for key in typed[: -1 if is_nested else None] if key in config and config[key] is None]
+    words = "is null; a value of its type is needed, or no such key"
+    yield from (Match(f"{key} {words}", f"config.json:{prefix}{key}") for key in nulls)
     if not nulls and subject.ended_on("null-fields"):
         yield from subject.reported("null-fields")
-
-
-record_edited = note_rule(
-    "EGL123",
-    "record-edited",
-    "warning",
-    """What eaglectl.json records of an open fact is what config.json says.
-
-    A conversion records how facts were settled that its source left open. Where the config was edited since,
-    the record does not vouch for it, and nothing else does.
-
-    Fix: run `eaglectl convert SOURCE` with the option of the answer that is true.
-    """,
-    is_fault=True,
-)
 
 
 @rule("EGL111", "spellings-agree", "error")
@@ -187,22 +398,6 @@ def spellings_agree(subject: Subject) -> Iterator[Match]:
         if note.topic == "spellings-agree" and note.is_open:
             raise CannotLook(note.text)  # a conversion assumed it: this file states one value alone
     yield from subject.reported("spellings-agree", is_fault=True)
-
-
-unread_key = note_rule(
-    "EGL122",
-    "unread-key",
-    "warning",
-    """No key that is not read looks as if it changed what the drafter computes.
-
-    Trainers name layer ids, norms, rope settings and vocabulary maps each in their own way. Engines ignore
-    unknown keys: if one means what its name suggests, the drafter runs differently than it was trained.
-
-    Fix: state the layers with `--aux-layers`, or pass `--source-semantics harmless=KEY` if the key changes
-    nothing.
-    """,
-    is_fault=True,
-)
 
 
 @rule("EGL112", "value-types", "error")
@@ -239,21 +434,6 @@ def hidden_act(subject: Subject) -> Iterator[Match]:
         )
 
 
-training_unservable = note_rule(
-    "EGL117",
-    "training-unservable",
-    "error",
-    """The drafter was trained with computations that engines support.
-
-    Some trainers compute what no engine computes; such a head loads, and its drafts are worse than in
-    training.
-
-    Fix: run `eaglectl convert SOURCE`, which repairs what arithmetic can repair and refuses the rest; that
-    must be trained again.
-    """,
-)
-
-
 @rule("EGL118", "model-type", "error")
 def model_type(subject: Subject) -> Iterator[Match]:
     """The config states its model_type; a speculators config states it in transformer_layer_config alone.
@@ -265,49 +445,43 @@ def model_type(subject: Subject) -> Iterator[Match]:
     Fix: write model_type: llama, qwen3 or deepseek_v2; in a speculators config write llama or qwen3 inside
     transformer_layer_config alone, and copy speculators_config from the trainer's config.
     """
-    config = subject.config
-    layer = config.get("transformer_layer_config")
+    config, layer, stated = subject.config, subject.config.get(LAYER), subject.config.get("model_type")
+    is_speculators = config.get("speculators_model_type") is not None
     if layer is not None and not isinstance(layer, Mapping):
         raise CannotLook("transformer_layer_config is no object")
-    if config.get("speculators_model_type") is not None:
-        yield from _speculators_model_type(subject, layer)
-    elif layer is not None:
+    if layer is not None and not is_speculators:
         yield Match(
-            "config has transformer_layer_config, as speculators writes it, and no speculators_model_type",
-            "config.json:transformer_layer_config",
+            f"config has {LAYER}, as speculators writes it, and no speculators_model_type",
+            f"config.json:{LAYER}",
         )
-    else:
-        yield from _unknown_model_type(config.get("model_type"), TYPES, key_place(config, "model_type"))
-
-
-def _speculators_model_type(subject: Subject, layer: Mapping[str, Any] | None) -> Iterator[Match]:
-    stated, place = subject.config.get("model_type"), "config.json:transformer_layer_config"
-    has_qk_norm = any(name.endswith("q_norm.weight") for name in subject.checkpoint.tensors)
-    layer_type = (layer or {}).get("model_type")
-    if stated is not None:
+    elif is_speculators and stated is not None:
         yield Match(f"a speculators config with model_type: {stated!r} at its top", "config.json:model_type")
-    elif subject.config.get("speculators_config") is None:
+    elif is_speculators and config.get("speculators_config") is None:
         yield Match("a speculators config without speculators_config, by which vLLM knows one")
-    elif layer is None:
-        yield from _unknown_model_type(None, TYPES, key_place(subject.config, "model_type"))
-    elif layer and "model_type" not in layer and not has_qk_norm:
-        return
-    elif layer_type in LAYER_TYPES and (layer_type == "qwen3") != has_qk_norm:
-        norm = "q_norm" if has_qk_norm else "no q_norm"
+    elif layer is not None:
+        yield from _layer_model_type(subject, layer)
+    elif stated not in TYPES:
+        yield Match(_unknown(stated), key_place(config, "model_type"))
+
+
+def _unknown(model_type: object) -> str:
+    if model_type is None:
+        return "config has no model_type"
+    return f"model_type is {model_type!r}, which no drafter's class reads"
+
+
+def _layer_model_type(subject: Subject, layer: Mapping[str, Any]) -> Iterator[Match]:
+    stated, place = layer.get("model_type"), f"config.json:{LAYER}"
+    has_qk_norm = any(name.endswith("q_norm.weight") for name in subject.checkpoint.tensors)
+    is_llama = layer and "model_type" not in layer and not has_qk_norm
+    if stated not in LAYER_TYPES and not is_llama:
+        yield Match(_unknown(stated), place)
+    elif not is_llama and (stated == "qwen3") != has_qk_norm:
         yield Match(
-            f"transformer_layer_config's model_type is {layer_type!r}, and the file has {norm}"
+            f"{LAYER}'s model_type is {stated!r}, and the file has {'' if has_qk_norm else 'no '}q_norm"
             "; Qwen3's attention has one, Llama's has none",
             place,
         )
-    else:
-        yield from _unknown_model_type(layer_type, LAYER_TYPES, place)
-
-
-def _unknown_model_type(stated: object, known: Collection[str], place: str) -> Iterator[Match]:
-    if stated is None:
-        yield Match("config has no model_type", place)
-    elif stated not in known:
-        yield Match(f"model_type is {stated!r}, which no drafter's class reads", place)
 
 
 @rule("EGL119", "portable-architecture", "note")
@@ -323,9 +497,9 @@ def portable_architecture(subject: Subject) -> Iterator[Match]:
     names, model_class = _architectures(subject), _stored_class(subject)
     best, served = BEST.get(model_class), _served(names or ())
     if names and best and best not in names and served and class_of(served[0]) == model_class:
-        engine = "TensorRT-LLM" if DEEP in names else "vLLM"
         yield Match(
-            f"{names[0]} is known to {engine} alone; {best} to other engines too",
+            f"{names[0]} is known to {'TensorRT-LLM' if DEEP in names else 'vLLM'} alone; {best} to other"
+            " engines too",
             key_place(subject.config, "architectures"),
         )
 
@@ -338,14 +512,10 @@ def allowed_architecture(subject: Subject) -> Iterator[Match]:
 
     Fix: convert to a layout of an allowed class, or add the class to the policy.
     """
-    allowed = subject.policy.allowed.get("architectures")
-    if allowed is None:
-        return
-    names = subject.config.get("architectures")
+    names = subject.config.get("architectures") if "architectures" in subject.policy.allowed else []
     for name in names if isinstance(names, list) else [names]:
-        if not any(fnmatchcase(str(name), pattern) for pattern in allowed):
-            text = f"{name} is not among {', '.join(allowed)}"
-            yield Match(text, key_place(subject.config, "architectures"))
+        if words := subject.policy.refusal("architectures", str(name)):
+            yield Match(f"{name} {words}", key_place(subject.config, "architectures"))
 
 
 def _served(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -353,7 +523,7 @@ def _served(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _architectures(subject: Subject) -> tuple[str, ...] | None:
-    """The names that engines look up; None where vLLM's speculators reader chooses the class."""
+    # that engines look up; None where vLLM's speculators reader chooses the class
     if {"speculators_model_type", "transformer_layer_config"} & set(subject.config):
         return None
     if subject.ended_on("not-a-drafter"):
@@ -379,24 +549,11 @@ def layer_count(subject: Subject) -> Iterator[Match]:
     """
     yield from subject.reported("layer-count")
     if "num_hidden_layers" not in subject.flat:
-        layers = subject.drafter.dims.layers
         yield Match(
-            f"config has no num_hidden_layers; its class then means 32, and the weights have {layers}",
+            "config has no num_hidden_layers; its class then means 32, and the weights have"
+            f" {subject.drafter.dims.layers}",
             "config.json",
         )
-
-
-head_dim = note_rule(
-    "EGL106",
-    "head-dim",
-    "error",
-    """head_dim, as stated or as hidden_size/num_attention_heads, is the head size of the weights.
-
-    Engines size the attention by it, and stop at the first attention weight that does not fit.
-
-    Fix: write head_dim as the weights have it.
-    """,
-)
 
 
 @rule("EGL107", "tied-head", "warning")
@@ -458,9 +615,8 @@ def dimensions(subject: Subject) -> Iterator[Match]:
 
     Fix: write the sizes of the tensors; if these are wrong, restore the tensors from the trainer.
     """
-    is_speculators = subject.config.get("speculators_model_type") is not None
-    has_layer = "transformer_layer_config" in subject.config
-    if has_layer and not is_speculators:
+    has_layer = LAYER in subject.config
+    if has_layer and subject.config.get("speculators_model_type") is None:
         raise CannotLook(
             "config holds its sizes as speculators does, and does not state that it is of speculators"
         )
@@ -489,17 +645,20 @@ def dimensions(subject: Subject) -> Iterator[Match]:
 
 
 def _class_defaults(subject: Subject) -> Iterator[Match]:
-    flat, dims = subject.flat, subject.drafter.dims
+    flat, dims, rank = subject.flat, subject.drafter.dims, "q_lora_rank"
     for key, default in DEFAULTS[_stored_class(subject)].items():
         size = getattr(dims, DIMENSIONS.get(key, key))
-        if key == "q_lora_rank" and not size:
-            continue  # EGL201 reports its tensors
-        if key not in flat and size != default:
-            text = f"config has no {key}; its class then means {default}, and the tensors have {size}"
-            yield Match(text, "config.json")
-        elif key == "q_lora_rank" and key in flat and flat[key] is None:
-            text = f"q_lora_rank is null, with which engines build q_proj, and the tensors have {size}"
-            yield Match(text, key_place(subject.config, key))
+        is_reported = key == rank and not size  # by EGL201, on its tensors
+        if key not in flat and size != default and not is_reported:
+            yield Match(
+                f"config has no {key}; its class then means {default}, and the tensors have {size}",
+                "config.json",
+            )
+    if rank in flat and flat[rank] is None and dims.q_lora_rank and dims.attention == "MLA":
+        yield Match(
+            f"{rank} is null, with which engines build q_proj, and the tensors have {dims.q_lora_rank}",
+            key_place(subject.config, rank),
+        )
 
 
 @rule("EGL116", "mask-token", "error")
@@ -533,11 +692,10 @@ def config_schema(subject: Subject) -> Iterator[Match]:
     if _fits(schema, subject.config):
         return
     # keys of values that reading the checkpoint reported already
-    reported = (
-        {note.about for note in subject.drafter.notes if note.topic == "value-types"}
-        if subject.read_error is None
-        else {subject.read_error.where.removeprefix("config.json:").rpartition(".")[2]}
-    )
+    if subject.read_error is None:
+        reported = {note.about for note in subject.drafter.notes if note.topic == "value-types"}
+    else:
+        reported = {subject.read_error.where.removeprefix("config.json:").rpartition(".")[2]}
     for where, message in violations(schema, subject.config):
         if where.partition("[")[0].rpartition(".")[2] not in (*CHECKED_ELSEWHERE, *reported):
             yield Match(f"{where} does not fit: {message}", f"config.json:{where}")
@@ -568,30 +726,104 @@ def schema_file(name: str) -> Path:
 def _schema(name: str) -> Mapping[str, Any]:
     file = schema_file(f"config-{name}.schema.json")
     try:
-        schema: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return cast(Mapping[str, Any], json.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise CannotLook(f"{file}: {error.strerror}; reinstall eaglectl") from None
-    return schema
 
 
 def _fits(schema: Mapping[str, Any], value: Any) -> bool:
-    """Whether a value fits, for the keywords that our schemas use: importing jsonschema takes longer than
-    all rules.
-    """
-    types = schema.get("type", ())
-    types = [types] if isinstance(types, str) else types
+    # for the keywords that our schemas use: importing jsonschema takes longer than all rules
+    types = schema.get("type", tuple(JSON_TYPES))
+    is_of_type = any(JSON_TYPES[name](value) for name in ([types] if isinstance(types, str) else types))
     if value is None:
         return True
-    if types and not any(JSON_TYPES[name](value) for name in types):
+    if not is_of_type or ("enum" in schema and value not in schema["enum"]):
         return False
-    if "enum" in schema and value not in schema["enum"]:
-        return False
-    if type(value) in (int, float):
-        return is_within(schema, value)
     if isinstance(value, list):
         items = schema.get("items", {})
         return len(value) >= schema.get("minItems", 0) and all(_fits(items, item) for item in value)
-    if not isinstance(value, Mapping):
-        return True
-    properties = schema.get("properties", {})
-    return all(_fits(properties[key], value[key]) for key in value.keys() & properties.keys())
+    if isinstance(value, Mapping):
+        properties = schema.get("properties", {})
+        return all(_fits(properties[key], value[key]) for key in value.keys() & properties.keys())
+    return type(value) not in (int, float) or is_within(schema, value)
+
+
+# what reading reports on the topic of a rule's name, and rules of one call
+RULES = (
+    make_rule(
+        "EGL003",
+        "safetensors-header",
+        "error",
+        lambda subject: _reported(subject, HEADER),
+        """Every weight file has a valid header whose tensors follow each other without gaps and end where the
+    file ends.
+
+    A download or copy that was cut short, or a full disk, leaves such a file; so does an attacker.
+
+    Fix: download or export the file again, and compare its size and SHA-256 with the source's.
+    """,
+    ),
+    note_rule(
+        "EGL103",
+        "not-a-drafter",
+        "error",
+        """The checkpoint is an EAGLE-3 or EAGLE-3.1 drafter.
+
+    A target, an adapter, or the head of another method (EAGLE-1, Medusa, MTP, DFlash) does not run in an
+    EAGLE-3 class, or runs as a drafter whose drafts are never accepted.
+
+    Fix: give the folder of the drafter.
+    """,
+    ),
+    note_rule(
+        "EGL106",
+        "head-dim",
+        "error",
+        """head_dim, as stated or as hidden_size/num_attention_heads, is the head size of the weights.
+
+    Engines size the attention by it, and stop at the first attention weight that does not fit.
+
+    Fix: write head_dim as the weights have it.
+    """,
+    ),
+    note_rule(
+        "EGL117",
+        "training-unservable",
+        "error",
+        """The drafter was trained with computations that engines support.
+
+    Some trainers compute what no engine computes; such a head loads, and its drafts are worse than in
+    training.
+
+    Fix: run `eaglectl convert SOURCE`, which repairs what arithmetic can repair and refuses the rest; that
+    must be trained again.
+    """,
+    ),
+    note_rule(
+        "EGL122",
+        "unread-key",
+        "warning",
+        """No key that is not read looks as if it changed what the drafter computes.
+
+    Trainers name layer ids, norms, rope settings and vocabulary maps each in their own way. Engines ignore
+    unknown keys: if one means what its name suggests, the drafter runs differently than it was trained.
+
+    Fix: state the layers with `--aux-layers`, or pass `--source-semantics harmless=KEY` if the key changes
+    nothing.
+    """,
+        is_fault=True,
+    ),
+    note_rule(
+        "EGL123",
+        "record-edited",
+        "warning",
+        """What eaglectl.json records of an open fact is what config.json says.
+
+    A conversion records how facts were settled that its source left open. Where the config was edited since,
+    the record does not vouch for it, and nothing else does.
+
+    Fix: run `eaglectl convert SOURCE` with the option of the answer that is true.
+    """,
+        is_fault=True,
+    ),
+)

@@ -1,39 +1,37 @@
-"""Rules on what fc takes: the aux layers and the norms.
+"""Rules on what fc takes, the aux layers and the norms, and on rotary embeddings and positions.
 
 How many layers, which, and whether every engine captures the ones that were trained on. Of the norms that
-distinguish EAGLE-3.1 from EAGLE-3: each switch has its tensors, and the reverse.
+distinguish EAGLE-3.1 from EAGLE-3: each switch has its tensors, and the reverse. Of the rope: keys that
+agree, values that engines can use, and the target's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import DOUBLE_NORM, JOINED_NORMS, Feature, Target
-from eaglectl.engines.behaviour import judged_unversioned
-from eaglectl.engines.layers import IDS, CapturedLayers
+from eaglectl.drafter.drafter import DOUBLE_NORM, JOINED_NORMS, Feature, Rope, Target
+from eaglectl.engines.behaviour import IDS, CapturedLayers, judged_unversioned
 from eaglectl.engines.registry import ENGINES, aux_readings
 from eaglectl.engines.view import View
-from eaglectl.engines.vllm import flat_as_read
-from eaglectl.formats.config_keys import SPELLINGS, Keys, at
+from eaglectl.errors import EaglectlError
+from eaglectl.files.target_files import text_part
+from eaglectl.formats.config_keys import PARTIAL, SPELLINGS, Keys, at
+from eaglectl.formats.network import read_rope
 from eaglectl.formats.other_drafters import drafter_mark
-from eaglectl.judge.rule import CannotLook, Match, Rule, Severity, make_rule, note_rule, rule
-from eaglectl.judge.subject import Subject, key_place
+from eaglectl.judge.judgement import Subject, key_place
+from eaglectl.judge.rule import CannotLook, Match, make_rule, note_rule, rule
 
 # topics of faults in the ids; EGL406 does not judge ids that have one
 ID_FAULTS = ("aux-count", "aux-range", "aux-repeated", "aux-lists", "aux-convention")
 
 
 def _reported(subject: Subject, *topics: str) -> Iterator[Match]:
-    """Notes on these topics, questions too: what only the user knows, no engine can know."""
+    # questions too: what only the user knows, no engine can know
     for note in subject.drafter.notes:
         if note.topic in topics and note.level != "note":
             is_key = note.about in subject.config
             yield Match(note.text, f"config.json:{note.about}" if is_key else key_place(subject.config, IDS))
-
-
-def ids_rule(id: str, name: str, severity: Severity, documentation: str) -> Rule:
-    """Make a rule of the notes on the topic of its name, as `_reported` has them."""
-    return make_rule(id, name, severity, lambda subject: _reported(subject, name), documentation)
 
 
 @rule("EGL401", "aux-count", "error")
@@ -45,8 +43,7 @@ def aux_count(subject: Subject) -> Iterator[Match]:
 
     Fix: run `eaglectl convert SOURCE` with --aux-layers and the layers that were trained on.
     """
-    matches = tuple(_reported(subject, "aux-count"))
-    if matches:  # the stated count and the ids may both disagree with fc
+    if matches := tuple(_reported(subject, "aux-count")):  # the stated count and the ids may both disagree
         yield Match("; ".join(match.message for match in matches), matches[0].where)
 
 
@@ -64,19 +61,6 @@ def aux_range(subject: Subject) -> Iterator[Match]:
         yield from _reported(subject, "aux-range")
 
 
-aux_order = ids_rule(
-    "EGL403",
-    "aux-order",
-    "warning",
-    """The aux layers ascend.
-
-    vLLM sorts the ids; if fc was trained on the listed order, its inputs are silently exchanged.
-
-    Fix: run `eaglectl convert SOURCE`, which sorts the ids and reorders fc's columns with them.
-    """,
-)
-
-
 @rule("EGL404", "aux-lists", "warning")
 def aux_lists(subject: Subject) -> Iterator[Match]:
     """The ids at the top of the config and those in eagle_config name the same layers.
@@ -88,23 +72,6 @@ def aux_lists(subject: Subject) -> Iterator[Match]:
     """
     if not any(_reported(subject, "aux-count", "aux-range", "aux-repeated")):
         yield from _reported(subject, "aux-lists")
-
-
-aux_convention = ids_rule(
-    "EGL405",
-    "aux-convention",
-    "warning",
-    """It is known whether the ids are boundaries or outputs of layers.
-
-    Trainers count outputs of layers, vLLM counts boundaries, which are one higher. With the wrong
-    convention every aux state is one layer off: in one report acceptance at the first position fell from 45 %
-    to 10 % (vLLM issue 43671); on the real pair of `fixtures/real` 2 to 10 % of the accepted tokens
-    are lost.
-
-    Fix: pass --target; if that does not decide it, run `eaglectl convert SOURCE --aux-convention boundary` or
-    `eaglectl convert SOURCE --aux-convention output`.
-    """,
-)
 
 
 @rule("EGL406", "aux-engines", "warning")
@@ -121,41 +88,30 @@ def aux_engines(subject: Subject) -> Iterator[Match]:
     """
     if any(_reported(subject, *ID_FAULTS)):
         raise CannotLook("the ids themselves are in doubt")
-    trained = subject.drafter.aux
-    verdicts = [(reading, reading.same_as(trained)) for reading in _readings(subject)]
-    unknown = ", ".join(reading.engine for reading, is_same in verdicts if is_same is None)
-    if wrong := [reading for reading, is_same in verdicts if is_same is False]:
-        layers = f"boundaries {list(trained.boundaries)}" if trained.boundaries else "the default layers"
+    trained, readings = subject.drafter.aux, list(_readings(subject))
+    unknown = ", ".join(reading.engine for reading in readings if reading.same_as(trained) is None)
+    if wrong := [reading for reading in readings if reading.same_as(trained) is False]:
+        boundaries = trained.boundaries or ()
+        layers = f"boundaries {list(boundaries)}" if boundaries else "the default layers"
         captured = "; ".join(
             f"{reading.engine} captures {list(reading.boundaries or ()) or reading.words} ({reading.key})"
             for reading in wrong
         )
-        text = f"the drafter was trained on {layers}; {captured}"
-        yield Match(text, key_place(subject.config, IDS), _serving_fix(wrong, trained.boundaries))
+        yield Match(
+            f"the drafter was trained on {layers}; {captured}",
+            key_place(subject.config, IDS),
+            _serving_fix(wrong, boundaries),
+        )
     elif unknown:
         raise CannotLook(f"what {unknown} makes of the ids depends on the target; pass --target")
 
 
-def _serving_fix(wrong: Sequence[CapturedLayers], boundaries: Sequence[int] | None) -> str:
-    """The fix where only TensorRT-LLM is wrong, whose serving config names layers too; else ""."""
+def _serving_fix(wrong: Sequence[CapturedLayers], boundaries: Sequence[int]) -> str:
+    # where only TensorRT-LLM is wrong, whose serving config names layers too
     if not boundaries or [reading.engine for reading in wrong] != ["TensorRT-LLM"]:
         return ""
-    numbers = ", ".join(str(boundary - 1) for boundary in boundaries)
-    return f"write eagle3_layers_to_capture: {{{numbers}}} into TensorRT-LLM's serving config"
-
-
-use_aux_hidden_state = note_rule(
-    "EGL407",
-    "use-aux-hidden-state",
-    "error",
-    """use_aux_hidden_state is not false beside an fc.
-
-    With false, vLLM skips fc and feeds the drafter the target's last hidden state, which it was not trained
-    on; in some releases the shapes then do not fit.
-
-    Fix: write true, or remove the key.
-    """,
-)
+    ids = ", ".join(str(boundary - 1) for boundary in boundaries)
+    return f"write eagle3_layers_to_capture: {{{ids}}} into TensorRT-LLM's serving config"
 
 
 @rule("EGL408", "aux-count-unstated", "warning")
@@ -169,20 +125,17 @@ def aux_count_unstated(subject: Subject) -> Iterator[Match]:
 
     Fix: add num_aux_hidden_states, or run `eaglectl convert SOURCE`.
     """
-    drafter, view = subject.drafter, _view(subject)
+    drafter, view, vllm = subject.drafter, subject.view("vllm"), ENGINES["vllm"]
     is_requested = any(request.engine == "vllm" for request in subject.requests)
-    is_judged = is_requested or Feature.QK_NORM in drafter.features()
-    if (
-        is_judged
-        or view.flat.get("num_aux_hidden_states") is not None
-        or any(_reported(subject, "aux-count"))
-    ):
-        return
-    vllm = ENGINES["vllm"]
+    is_judged = is_requested or Feature.QK_NORM in drafter.features() or any(_reported(subject, "aux-count"))
     built = vllm.case(view, vllm.releases[-1]).aux_count
-    if built != drafter.dims.aux:
-        text = f"fc takes {drafter.dims.aux} aux states and no num_aux_hidden_states states it"
-        yield Match(f"{text}; vLLM builds it for {built}", key_place(subject.config, IDS))
+    is_unstated = view.flat.get("num_aux_hidden_states") is None and built != drafter.dims.aux
+    if is_unstated and not is_judged:
+        yield Match(
+            f"fc takes {drafter.dims.aux} aux states and no num_aux_hidden_states states it; vLLM builds it"
+            f" for {built}",
+            key_place(subject.config, IDS),
+        )
 
 
 @rule("EGL409", "aux-ids-absent", "note")
@@ -202,55 +155,8 @@ def aux_ids_absent(subject: Subject) -> Iterator[Match]:
         yield Match(f"config names no aux layers; engines take {' or '.join(defaults)}")
 
 
-aux_ids_doubted = ids_rule(
-    "EGL410",
-    "aux-ids-doubted",
-    "warning",
-    """The layers are stated where a producer's recipes change them.
-
-    Engines take the default layers where there are no ids. A published head of such a producer, without
-    ids, had an acceptance of 1 % with them (vllm#50170).
-
-    Fix: ask the trainer, then run `eaglectl convert SOURCE` with --aux-layers.
-    """,
-)
-
-
-aux_repeated = ids_rule(
-    "EGL411",
-    "aux-repeated",
-    "error",
-    """No aux layer is listed twice.
-
-    vLLM captures each layer once, so that fc gets fewer states than it takes.
-
-    Fix: run `eaglectl convert SOURCE`, which adds up the columns of fc that belong to one layer.
-    """,
-)
-
-
-aux_copied = ids_rule(
-    "EGL412",
-    "aux-copied",
-    "warning",
-    """Ids at the top level are boundaries, as vLLM reads them.
-
-    Ids [1, n//2-1, n-4] are the default layers as a trainer counts them, outputs of layers. At the top level,
-    where no trainer of such ids writes them, they were copied, and vLLM captures other layers.
-
-    Fix: run `eaglectl convert SOURCE --target TARGET`; pass --aux-convention boundary too if the drafter was
-    trained on the layers that vLLM reads.
-    """,
-)
-
-
-def _view(subject: Subject) -> View:
-    flat = flat_as_read(subject.config, subject.flat)
-    return View(subject.drafter, subject.config, flat, tuple(subject.checkpoint.tensors))
-
-
 def _closed_runners(view: View, releases: Sequence[str]) -> set[str]:
-    """The labels of vLLM's runners that serving rules judge, or that none of the requested releases has."""
+    # the labels of vLLM's runners that serving rules judge, or that none of the requested releases has
     vllm = ENGINES["vllm"]
     judged = {reading.engine for release in releases for reading in vllm.readings(view, release).values()}
     had = {name for release in releases for name in vllm.behaviour(release).runners}
@@ -259,28 +165,19 @@ def _closed_runners(view: View, releases: Sequence[str]) -> set[str]:
 
 
 def _readings(subject: Subject) -> Iterator[CapturedLayers]:
-    """The layers that engines capture and no serving rule judges."""
     requested = {request.engine: request.releases for request in subject.requests}
-    closed = _closed_runners(_view(subject), requested.get("vllm", ()))
-    # the labels of each engine's runners in its newest release, as they are in aux_readings
-    labels = {
-        name: [runner.label for runner in engine.behaviour(engine.releases[-1]).runners.values()][::-1]
-        for name, engine in ENGINES.items()
-    } | {name: [title] for name, title in judged_unversioned().items()}
-    readings = aux_readings(subject.config, subject.drafter.target)
-    for engine, several in labels.items():
-        for label in several:
-            reading = readings[label]
-            is_open = engine in requested
-            if engine in ENGINES and not requested:
-                is_open = engine == "vllm" or reading.ids is not None
-            elif engine != "vllm":
-                is_open = is_open and engine not in ENGINES
-            if is_open and reading.engine not in closed:
-                # engines go through the target's layers in order, whatever order the ids are in
-                boundaries = reading.boundaries
-                ordered = None if boundaries is None else tuple(sorted(set(boundaries)))
-                yield replace(reading, boundaries=ordered)
+    closed = _closed_runners(subject.view("vllm"), requested.get("vllm", ()))
+    names = {engine.title: name for name, engine in ENGINES.items()}
+    names |= {title: name for name, title in judged_unversioned().items()}
+    for reading in aux_readings(subject.config, subject.drafter.target).values():
+        engine = names[reading.engine.partition(",")[0]]
+        is_open = engine in requested and (engine == "vllm" or engine not in ENGINES)
+        if engine in ENGINES and not requested:
+            is_open = engine == "vllm" or reading.ids is not None
+        if is_open and reading.engine not in closed:
+            # engines go through the target's layers in order, whatever order the ids are in
+            boundaries = None if reading.boundaries is None else tuple(sorted(set(reading.boundaries)))
+            yield replace(reading, boundaries=boundaries)
 
 
 # the keys that every engine which knows the switch reads
@@ -290,20 +187,6 @@ READ_KEYS = {
     "norm_before_fc": ("norm_before_fc", "eagle_config.norm_before_fc"),
     "norm_before_residual": ("norm_before_residual",),
 }
-
-
-norm_tensor_missing = note_rule(
-    "EGL501",
-    "norm-tensor-missing",
-    "error",
-    """Every norm that the config enables has its tensors.
-
-    Engines build the norm and leave its weight at one where the file has none: fc gets other numbers than
-    it was trained on, and no engine reports it.
-
-    Fix: restore the tensors from the trainer; many converters drop them.
-    """,
-)
 
 
 @rule("EGL502", "norm-flag-missing", "error")
@@ -324,20 +207,6 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
     ):
         if is_on and not keys.statements(flag):
             yield Match(f"the file has {tensor} and config has no {keys.spelling(flag)}", f"tensor:{tensor}")
-
-
-both_norms = note_rule(
-    "EGL503",
-    "both-norms",
-    "warning",
-    """fc_norm and norm_before_fc are not both enabled.
-
-    They are two designs, and trainers that know both exclude the pair. vLLM and SGLang apply both,
-    TensorRT-LLM one.
-
-    Fix: disable the one that was not trained.
-    """,
-)
 
 
 @rule("EGL505", "norm-output-unknown", "warning")
@@ -364,12 +233,11 @@ def norm_flag_place(subject: Subject) -> Iterator[Match]:
     Fix: run `eaglectl convert SOURCE`, which writes them at the top.
     """
     for flag, paths in READ_KEYS.items():
-        if any(at(subject.flat, path) is not None for path in paths):
-            continue
-        other = next((path for path in SPELLINGS[flag] if at(subject.flat, path) is True), None)
-        if other is not None:
-            place = key_place(subject.config, other.rpartition(".")[2])
-            yield Match(f"only {other} enables {flag}; not every engine reads it there", place)
+        is_read = any(at(subject.flat, path) is not None for path in paths)
+        others = [path for path in SPELLINGS[flag] if at(subject.flat, path) is True]
+        if others and not is_read:
+            place = key_place(subject.config, others[0].rpartition(".")[2])
+            yield Match(f"only {others[0]} enables {flag}; not every engine reads it there", place)
 
 
 @rule("EGL507", "double-norm", "note")
@@ -384,8 +252,10 @@ def double_norm(subject: Subject) -> Iterator[Match]:
     Fix: run `eaglectl convert SOURCE`.
     """
     yield from subject.reported(DOUBLE_NORM)
-    measure = "measure what the rest of it costs by `eaglectl smoke SOURCE --target TARGET`."
-    yield from (replace(match, fix=measure) for match in subject.reported(JOINED_NORMS))
+    yield from (
+        replace(match, fix="measure what the rest of it costs by `eaglectl smoke SOURCE --target TARGET`.")
+        for match in subject.reported(JOINED_NORMS)
+    )
 
 
 @rule("EGL508", "one-switch", "note")
@@ -412,3 +282,376 @@ def one_switch(subject: Subject) -> Iterator[Match]:
             "norm_output without fc_norm: the state that is fed back is normed, and the aux states are not",
             key_place(subject.config, "norm_output"),
         )
+
+
+# the scalings that vLLM 0.33 builds (rotary_embedding/__init__.py), and the keys that each needs
+SCALINGS: Mapping[str, tuple[str, ...]] = {
+    "default": (), "proportional": (), "mllama4": (), "dynamic": (),
+    "linear": ("factor",),
+    "ntk": ("factor",),
+    "yarn": ("factor",),
+    "deepseek_yarn": ("factor",),
+    "deepseek_llama_scaling": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("short_factor", "long_factor"), "su": ("short_factor", "long_factor"),
+    "mrope": ("mrope_section",), "bailing_mrope": ("mrope_section",), "openpangu": ("mrope_section",),
+}  # fmt: skip
+EXTENDED = ("yarn", "deepseek_yarn", "llama3", "longrope", "su")
+
+
+@rule("EGL601", "rope-base", "note")
+def rope_base(subject: Subject) -> Iterator[Match]:
+    """The rope base is the target's.
+
+    A drafter may have a base of its own (SafeAILab's have 10000 for every target), and must be served with
+    it. Where the target's was trained, a tool has lost it; and some runtimes keep one rotary table for both
+    models.
+
+    Fix: ask the trainer which base was trained; never copy the target's into a drafter that has another.
+    """
+    base, config, own = _target_rope(subject).theta, _target_config(subject), subject.drafter.rope.theta
+    tables = (config, config.get("rope_parameters"), config.get("rope_scaling"))
+    if all(table.get("rope_theta") is None for table in tables if isinstance(table, Mapping)):
+        raise CannotLook("the target's config states no rope base")
+    if base != own:
+        yield Match(
+            f"the drafter rotates with base {own:g} and the target with {base:g}",
+            _place(subject, "rope_theta"),
+        )
+
+
+@rule("EGL602", "rope-scaling", "note")
+def rope_scaling(subject: Subject) -> Iterator[Match]:
+    """The rope scaling is the target's.
+
+    A drafter trained on short texts may have none, and must be served without one; a conversion that drops
+    it costs acceptance, the more the longer the text.
+
+    Fix: ask the trainer which scaling was trained; restore it if a conversion has dropped it.
+    """
+    own, theirs = (_comparable(rope.scaling) for rope in (subject.drafter.rope, _target_rope(subject)))
+    keys = [key for key in dict.fromkeys((*own, *theirs)) if own.get(key) != theirs.get(key)]
+    differences = [f"{key} {own.get(key)} and {theirs.get(key)}" for key in keys]
+    if own["rope_type"] != theirs["rope_type"]:
+        differences = [f"{own['rope_type']} and {theirs['rope_type']}"]
+    if differences:
+        yield Match(
+            f"the rope scalings of drafter and target differ: {', '.join(differences)}",
+            _place(subject, "rope_scaling"),
+        )
+
+
+@rule("EGL603", "max-positions", "warning")
+def max_positions(subject: Subject) -> Iterator[Match]:
+    """The drafter has as many positions as the target.
+
+    vLLM before 0.27.0 sizes the drafter's rotary table by its own max_position_embeddings and reads beyond
+    its end for longer texts; where nothing stops, acceptance falls beyond the trained length.
+
+    Fix: set max_position_embeddings to the target's, and measure acceptance on long prompts with `eaglectl
+    smoke SOURCE --target TARGET`.
+    """
+    needed = _target_config(subject).get("max_position_embeddings")
+    if type(needed) is not int:
+        raise CannotLook("the target's config has no max_position_embeddings")
+    own = subject.drafter.settings["max_position_embeddings"]
+    if own < needed:
+        yield Match(
+            f"the drafter has {own} positions and the target {needed}",
+            _place(subject, "max_position_embeddings"),
+        )
+
+
+@rule("EGL606", "mrope-sections", "error")
+def mrope_sections(subject: Subject) -> Iterator[Match]:
+    """mrope_section adds up to half of the rotary dimensions.
+
+    It divides the rotated pairs among time, height and width. vLLM stops at any other sum.
+
+    Fix: copy mrope_section from the trainer's config, or leave it out for a text-only drafter.
+    """
+    dims, scaling = subject.drafter.dims, subject.drafter.rope.scaling or {}
+    sections = scaling.get("mrope_section")
+    if sections is None:
+        return
+    share = scaling.get("partial_rotary_factor", subject.flat.get("partial_rotary_factor", 1.0))
+    is_share = type(share) in (int, float) and 0 <= share <= 1
+    size = dims.qk_rope_head_dim or int(dims.head_dim * (share if is_share else 1.0))
+    is_list = isinstance(sections, list) and all(type(section) is int for section in sections)
+    if not is_list or sum(sections) != size // 2:
+        yield Match(
+            f"mrope_section is {sections}; its sum must be {size // 2}, half of {size} rotated dimensions",
+            _place(subject, "rope_scaling"),
+        )
+
+
+@rule("EGL608", "rope-one-spelling", "note")
+def rope_one_spelling(subject: Subject) -> Iterator[Match]:
+    """The rope base and scaling have the keys that older readers know too.
+
+    transformers 5 keeps them in rope_parameters alone; readers of the older keys find none and take 10000.
+
+    Fix: run `eaglectl convert SOURCE`, or write rope_theta and rope_scaling beside rope_parameters.
+    """
+    flat, rope = subject.flat, subject.drafter.rope
+    lost = [f"base {rope.theta:g}"] if rope.theta != 10000 and flat.get("rope_theta") is None else []
+    if rope.scaling is not None and flat.get("rope_scaling") is None:
+        lost.append(f"scaling {rope.scaling['rope_type']}")
+    if lost and flat.get("rope_parameters"):
+        yield Match(
+            f"only rope_parameters has the rope's {' and '.join(lost)}, which readers before transformers 5"
+            " do not find",
+            _place(subject, "rope_parameters"),
+        )
+
+
+@rule("EGL609", "rope-values", "error")
+def rope_values(subject: Subject) -> Iterator[Match]:
+    """The rope settings are valid numbers of a known scaling.
+
+    Engines stop at scalings that they do not know, or that lack a parameter.
+
+    Fix: copy the rope settings from the trainer's config.
+    """
+    yield from subject.reported("rope-values")
+    if subject.ended_on("rope-values"):
+        return
+    scaling, place = subject.drafter.rope.scaling or {"rope_type": "default"}, _place(subject, "rope_scaling")
+    kind = scaling["rope_type"]
+    if kind not in SCALINGS:
+        text = f"the rope scaling is {kind!r}, which vLLM does not know; it knows {', '.join(SCALINGS)}"
+        yield Match(text, place)
+    is_bare = kind == "dynamic" and not {"factor", "alpha"} & set(scaling)
+    needed = ("factor",) if is_bare else SCALINGS.get(kind, ())
+    if lacking := [key for key in needed if scaling.get(key) is None]:
+        yield Match(f"the rope scaling {kind} is without {', '.join(lacking)}", place)
+
+
+@rule("EGL610", "rope-original-length", "warning")
+def rope_original_length(subject: Subject) -> Iterator[Match]:
+    """A scaling that extends a trained length states that length.
+
+    Without original_max_position_embeddings transformers 4 stops, and transformers 5 takes
+    max_position_embeddings, which gives another rotation.
+
+    Fix: copy original_max_position_embeddings from the trainer's config.
+    """
+    scaling = subject.drafter.rope.scaling or {}
+    key = "original_max_position_embeddings"
+    if scaling.get("rope_type") in EXTENDED and not (scaling.get(key) or subject.flat.get(key)):
+        yield Match(
+            f"the rope scaling {scaling['rope_type']} is without {key}", _place(subject, "rope_scaling")
+        )
+
+
+@rule("EGL611", "partial-rotary", "error")
+def partial_rotary(subject: Subject) -> Iterator[Match]:
+    """The config does not enable rotation of only a part of each head.
+
+    Such a key is copied from a target's config. Trainers of EAGLE-3 drafters rotate the whole head and
+    ignore it; vLLM reads it and rotates a part, so that every position but the first is encoded
+    differently. speculators since 0.7.0 can train it (pull 733), so of its files it is asked.
+
+    Fix: remove the key.
+    """
+    notes, settled = subject.drafter.notes, subject.drafter.settled
+    known = {*((note.topic, note.about) for note in notes), *((each.topic, each.about) for each in settled)}
+    if ("partial-rotary", "rope_scaling") in known:
+        yield from subject.reported("partial-rotary")
+        return
+    names = ("rope_parameters", "rope_scaling")
+    for name, table in {"": subject.flat, **{name: subject.flat.get(name) for name in names}}.items():
+        settings = table if isinstance(table, Mapping) else {}
+        is_proportional = "proportional" in (settings.get("rope_type"), settings.get("type"))
+        for key in () if is_proportional else PARTIAL:
+            if (share := settings.get(key)) is not None and share != 1:
+                path = f"{name}.{key}" if name else key
+                yield Match(
+                    f"{path} is {share!r}; vLLM rotates only that part of each head",
+                    _place(subject, name or key),
+                )
+
+
+def _target_config(subject: Subject) -> Mapping[str, Any]:
+    return text_part(subject.target.given_config)
+
+
+def _target_rope(subject: Subject) -> Rope:
+    config = _target_config(subject)
+    try:
+        return read_rope(Keys(config), is_mla=False)
+    except EaglectlError as error:
+        raise CannotLook(f"the target's rope is no single one: {error}") from None
+
+
+def _comparable(scaling: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    parts = dict(scaling or {"rope_type": "default"})
+    return parts | {"rope_type": parts["rope_type"].removeprefix("deepseek_")}
+
+
+def _place(subject: Subject, key: str) -> str:
+    if key in ("rope_theta", "rope_scaling") and subject.flat.get(key) is None:
+        key = "rope_parameters"
+    return key_place(subject.config, key)
+
+
+# what reading reports on the topic of a rule's name, and rules of one call
+RULES = (
+    make_rule(
+        "EGL403",
+        "aux-order",
+        "warning",
+        lambda subject: _reported(subject, "aux-order"),
+        """The aux layers ascend.
+
+    vLLM sorts the ids; if fc was trained on the listed order, its inputs are silently exchanged.
+
+    Fix: run `eaglectl convert SOURCE`, which sorts the ids and reorders fc's columns with them.
+    """,
+    ),
+    make_rule(
+        "EGL405",
+        "aux-convention",
+        "warning",
+        lambda subject: _reported(subject, "aux-convention"),
+        """It is known whether the ids are boundaries or outputs of layers.
+
+    Trainers count outputs of layers, vLLM counts boundaries, which are one higher. With the wrong
+    convention every aux state is one layer off: in one report acceptance at the first position fell from 45 %
+    to 10 % (vLLM issue 43671); on the real pair of `fixtures/real` 2 to 10 % of the accepted tokens
+    are lost.
+
+    Fix: pass --target; if that does not decide it, run `eaglectl convert SOURCE --aux-convention boundary` or
+    `eaglectl convert SOURCE --aux-convention output`.
+    """,
+    ),
+    note_rule(
+        "EGL407",
+        "use-aux-hidden-state",
+        "error",
+        """use_aux_hidden_state is not false beside an fc.
+
+    With false, vLLM skips fc and feeds the drafter the target's last hidden state, which it was not trained
+    on; in some releases the shapes then do not fit.
+
+    Fix: write true, or remove the key.
+    """,
+    ),
+    make_rule(
+        "EGL410",
+        "aux-ids-doubted",
+        "warning",
+        lambda subject: _reported(subject, "aux-ids-doubted"),
+        """The layers are stated where a producer's recipes change them.
+
+    Engines take the default layers where there are no ids. A published head of such a producer, without
+    ids, had an acceptance of 1 % with them (vllm#50170).
+
+    Fix: ask the trainer, then run `eaglectl convert SOURCE` with --aux-layers.
+    """,
+    ),
+    make_rule(
+        "EGL411",
+        "aux-repeated",
+        "error",
+        lambda subject: _reported(subject, "aux-repeated"),
+        """No aux layer is listed twice.
+
+    vLLM captures each layer once, so that fc gets fewer states than it takes.
+
+    Fix: run `eaglectl convert SOURCE`, which adds up the columns of fc that belong to one layer.
+    """,
+    ),
+    make_rule(
+        "EGL412",
+        "aux-copied",
+        "warning",
+        lambda subject: _reported(subject, "aux-copied"),
+        """Ids at the top level are boundaries, as vLLM reads them.
+
+    Ids [1, n//2-1, n-4] are the default layers as a trainer counts them, outputs of layers. At the top level,
+    where no trainer of such ids writes them, they were copied, and vLLM captures other layers.
+
+    Fix: run `eaglectl convert SOURCE --target TARGET`; pass --aux-convention boundary too if the drafter was
+    trained on the layers that vLLM reads.
+    """,
+    ),
+    note_rule(
+        "EGL501",
+        "norm-tensor-missing",
+        "error",
+        """Every norm that the config enables has its tensors.
+
+    Engines build the norm and leave its weight at one where the file has none: fc gets other numbers than
+    it was trained on, and no engine reports it.
+
+    Fix: restore the tensors from the trainer; many converters drop them.
+    """,
+    ),
+    note_rule(
+        "EGL503",
+        "both-norms",
+        "warning",
+        """fc_norm and norm_before_fc are not both enabled.
+
+    They are two designs, and trainers that know both exclude the pair. vLLM and SGLang apply both,
+    TensorRT-LLM one.
+
+    Fix: disable the one that was not trained.
+    """,
+    ),
+    note_rule(
+        "EGL604",
+        "rope-spellings",
+        "error",
+        """rope_theta, rope_scaling and rope_parameters agree.
+
+    transformers 4 reads the first two, transformers 5 the third: with two values, the engine's version
+    decides which rotation is served.
+
+    Fix: keep the values that were trained, under both names or one.
+    """,
+        is_fault=True,
+    ),
+    note_rule(
+        "EGL605",
+        "rope-pairing",
+        "error",
+        """An MLA drafter rotates pairs of neighbouring dimensions.
+
+    vLLM's and SGLang's MLA drafter classes pair dimensions 2i and 2i+1 whatever rope_interleave states:
+    weights trained with paired halves are rotated wrongly.
+
+    Fix: run `eaglectl convert SOURCE --rope-style interleaved`, which reorders the rotary rows; if the
+    weights are interleaved already, remove the key.
+    """,
+    ),
+    note_rule(
+        "EGL607",
+        "rope-base-doubt",
+        "warning",
+        """The stored rope base is the one that was trained.
+
+    Some trainers rotate with base 10000 whatever their config states, and engines rotate with the stated
+    base: every position after the first few is encoded differently.
+
+    Fix: convert with --source-semantics and the base that was trained; `convert` with the target's weights
+    measures it.
+    """,
+        is_fault=True,
+    ),
+    note_rule(
+        "EGL612",
+        "rope-untrained",
+        "warning",
+        """The rope scaling in the config is the one that was trained.
+
+    ModelOpt's exporter writes a yarn scaling, to extend the context, and its trainer rotates without any.
+    Engines rotate by what is written, at every position and not only in long contexts.
+
+    Fix: convert with --source-semantics and the scaling that was trained; `convert` with the target's weights
+    measures it.
+    """,
+        is_fault=True,
+    ),
+)

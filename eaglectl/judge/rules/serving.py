@@ -1,18 +1,16 @@
 """Rules on what engine releases do with a checkpoint: one for each fact of the engines' files."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eaglectl.engines.behaviour import Fact
+from eaglectl.engines.behaviour import IDS, Fact, is_within, ranges
 from eaglectl.engines.engine import Engine
-from eaglectl.engines.layers import IDS
 from eaglectl.engines.registry import ENGINES
-from eaglectl.engines.releases import is_within, ranges
 from eaglectl.engines.view import View
 from eaglectl.formats.config_keys import mask_token
+from eaglectl.judge.judgement import Subject
 from eaglectl.judge.rule import CannotLook, Check, Match, Rule
-from eaglectl.judge.subject import Subject
 from eaglectl.verdicts import ServedAs
 
 # the key of config.json that a fact is about, where its remedy does not name it
@@ -37,7 +35,6 @@ ARCHITECTURES = {
     "qwen3": "Eagle3Qwen3ForCausalLM",
     "mla": "Eagle3DeepseekV2ForCausalLM",
 }
-OLDEST = "Eagle3LlamaForCausalLM"  # for releases that do not know the name that most engines do
 TARGET_FACTS = ("target-lacks", "target-unlisted")
 NOT_CAPTURED = (*TARGET_FACTS, "target-unknown", "target-state")
 
@@ -53,7 +50,8 @@ def edits(fact: Fact, view: View) -> Mapping[str, Any]:
     best = ARCHITECTURES[view.model_class]
     values: Mapping[str, Any] = {
         "{architecture_value}": [
-            OLDEST if view.architecture == best and view.model_class == "llama" else best
+            # for releases that do not know the name that most engines do
+            "Eagle3LlamaForCausalLM" if view.architecture == best and view.model_class == "llama" else best
         ],
         "{aux}": dims.aux,
         "{layers}": dims.layers,
@@ -81,8 +79,7 @@ def _check(engine: Engine, fact: Fact) -> Check:
     def check(subject: Subject) -> Iterator[Match]:
         if not any(request.engine == engine.name for request in subject.requests):
             raise CannotLook(f"no release of {engine.title} is asked for; pass --engine {engine.name}")
-        releases = _releases_with(engine, fact, subject)
-        if not releases:
+        if not (releases := subject.releases_by_text.get((engine.name, fact.rule))):
             return
         message = "; ".join(
             f"{engine.title} {ranges(named, engine.releases)} {text}" for text, named in releases.items()
@@ -103,16 +100,6 @@ def _check(engine: Engine, fact: Fact) -> Check:
     return check
 
 
-def _releases_with(engine: Engine, fact: Fact, subject: Subject) -> Mapping[str, Sequence[str]]:
-    """The releases in which the fact holds, by its message."""
-    releases: dict[str, list[str]] = {}
-    for (name, release), holding in subject.applied_facts.items():
-        for applied_fact in holding if name == engine.name else ():
-            if applied_fact.fact.rule == fact.rule:
-                releases.setdefault(applied_fact.text, []).append(release)
-    return releases
-
-
 def _other_fix(fact: Fact, subject: Subject) -> str:
     if fact.id not in TARGET_FACTS:
         return ""
@@ -124,15 +111,12 @@ def _other_fix(fact: Fact, subject: Subject) -> str:
 
 
 def _capturing(engine: Engine, view: View) -> str:
-    facts = [fact for fact in engine.facts if fact.id in NOT_CAPTURED]
-
-    def captures(release: str) -> bool:
-        case = engine.case(view, release)
-        return not any(
-            is_within(fact.releases, release) and engine.conditions[fact.id](case) for fact in facts
-        )
-
-    return ranges(filter(captures, engine.releases), engine.releases)
+    capturing = []
+    for release in engine.releases:
+        facts = (fact.id for fact in engine.facts_of(release) if fact.id in NOT_CAPTURED)
+        if not any(engine.conditions[fact](engine.case(view, release)) for fact in facts):
+            capturing.append(release)
+    return ranges(capturing, engine.releases)
 
 
 def _rule(engine: Engine, fact: Fact) -> Rule:
@@ -140,8 +124,8 @@ def _rule(engine: Engine, fact: Fact) -> Rule:
     if fact.run_in:
         runs = [f"run on {engine.title} {release}: {case}" for release, case in fact.run_in.items()]
         concerned = {release for release in engine.releases if is_within(fact.releases, release)}
-        rest = "; read in the sources of the other releases" if concerned - set(fact.run_in) else ""
-        evidence = f"{'; '.join(runs)}{rest}"
+        runs += ["read in the sources of the other releases"] if concerned - set(fact.run_in) else []
+        evidence = "; ".join(runs)
     return Rule(
         fact.rule,
         f"{engine.name}-{fact.id}",

@@ -1,10 +1,14 @@
-"""Rules on the target, the model that verifies the drafts: its width, tokens, tokenizer and its rows.
+"""Rules on the target, the model that verifies the drafts, and on the draft vocabulary, of its tokens.
 
-Rows of the embedding and of lm_head are compared with each other and with the target's.
+Its width, tokens, tokenizer and its rows: rows of the embedding and of lm_head are compared with each other
+and with the target's. The numbers and sizes of d2t and t2d, and the special tokens.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from eaglectl.drafter.tensors import (
     EMBEDDINGS,
@@ -18,46 +22,19 @@ from eaglectl.drafter.tensors import (
 )
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import parse_json
+from eaglectl.files.source import Source
 from eaglectl.files.target_files import rotation_file, rotation_mark, text_part
+from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.other_drafters import drafter_mark
-from eaglectl.judge.rule import CannotLook, Match, note_rule, rule
-from eaglectl.judge.subject import NO_TARGET, Subject
+from eaglectl.judge.judgement import EXACT, Subject
+from eaglectl.judge.rule import NO_TARGET, CannotLook, Match, make_rule, note_rule, rule
 from eaglectl.shell import quote
 
 if TYPE_CHECKING:
-    from eaglectl.drafter.vocabulary import Ids
     from eaglectl.judge.scanning import Floats
 
 # common tensor parallel sizes
 TENSOR_PARALLEL_SIZES = (2, 4, 8, 16)
-
-
-@rule("EGL701", "target-mismatch", "error")
-def target_mismatch(subject: Subject) -> Iterator[Match]:
-    """The drafter's aux states are as wide as the target's hidden states.
-
-    fc takes the target's hidden states; states of another width do not fit, and the drafter belongs to
-    another target.
-
-    Fix: give the target that the drafter was trained for.
-    """
-    matches = tuple(subject.reported("target-mismatch"))
-    yield from matches
-    if not matches and subject.target.known.hidden is None:
-        raise CannotLook(NO_TARGET)
-
-
-@rule("EGL702", "target-vocabulary", "error")
-def target_vocabulary(subject: Subject) -> Iterator[Match]:
-    """The drafter proposes only tokens that the target has.
-
-    A drafter with a full vocabulary larger than the target's was made for another model.
-
-    Fix: give the target that the drafter was trained for.
-    """
-    yield from subject.reported("target-vocabulary")
-    if subject.target.known.vocab is None:
-        raise CannotLook(NO_TARGET)
 
 
 @rule("EGL703", "target-tokenizer", "warning")
@@ -79,12 +56,12 @@ def target_tokenizer(subject: Subject) -> Iterator[Match]:
     if ours == theirs:
         return
     own_ids, target_ids = _token_ids(name, ours), _token_ids(name, theirs)
-    tokens = sorted({**own_ids, **target_ids})
-    if different := [token for token in tokens if own_ids.get(token) != target_ids.get(token)]:
-        token = different[0]
+    different = [token for token in {**own_ids, **target_ids} if own_ids.get(token) != target_ids.get(token)]
+    if different:
+        first = min(different)
         yield Match(
-            f"{len(different)} tokens have other numbers than in the target's {name}: "
-            f"{token!r} is {own_ids.get(token)} here and {target_ids.get(token)} there",
+            f"{len(different)} tokens have other numbers than in the target's {name}: {first!r} is"
+            f" {own_ids.get(first)} here and {target_ids.get(first)} there",
             name,
         )
 
@@ -119,52 +96,20 @@ def tensor_parallel(subject: Subject) -> Iterator[Match]:
     # one key head is on every GPU: that of MLA, and of a config that states none
     of_drafter = (dims.heads, 1 if dims.attention == "MLA" else dims.kv_heads, dims.intermediate)
     shared = kv_heads if type(kv_heads) is int and kv_heads > 0 else 1
-    of_target = (heads, shared, width if type(width) is int else 0)
     for count in TENSOR_PARALLEL_SIZES:
         parts = " and ".join(_undivided(*of_drafter, count))
-        if parts and not _undivided(*of_target, count):
+        if parts and not _undivided(heads, shared, width if type(width) is int else 0, count):
             yield Match(f"the target can be split over {count} GPUs, and the drafter's {parts} cannot")
             return
 
 
 def _undivided(heads: int, kv_heads: int, intermediate: int, count: int) -> list[str]:
-    """What of a model cannot be split over `count` GPUs; several key heads go on one, or one on several."""
     remainders = {
         f"{heads} heads": heads % count,
-        f"{kv_heads} key heads": kv_heads % count and count % kv_heads,
+        f"{kv_heads} key heads": kv_heads % count and count % kv_heads,  # several on one GPU, or the reverse
         f"an MLP of {intermediate}": intermediate % count,
     }
     return [part for part, remainder in remainders.items() if remainder]
-
-
-@rule("EGL708", "target-vocabulary-size", "warning")
-def target_vocabulary_size(subject: Subject) -> Iterator[Match]:
-    """The drafter was made for a vocabulary of the target's size.
-
-    Sizes differ where one of the two is padded, which is harmless, or where the drafter belongs to another
-    model.
-
-    Fix: check that the drafter belongs to this target; vocab_size must be the target's, not the draft
-    vocabulary's.
-    """
-    yield from subject.reported("target-vocabulary-size")
-    if subject.target.known.vocab is None:
-        raise CannotLook(NO_TARGET)
-
-
-target_depth = note_rule(
-    "EGL709",
-    "target-depth",
-    "warning",
-    """The target has as many layers as the drafter's config says.
-
-    Layer ids are read by the target's depth, which trainers write under names of their own
-    (target_layer_count, num_target_layers and others). A target of another depth is another model, or the
-    key was copied.
-
-    Fix: give the target that the drafter was trained for, or correct the key.
-    """,
-)
 
 
 @rule("EGL712", "changed-target", "note")
@@ -182,19 +127,15 @@ def changed_target(subject: Subject) -> Iterator[Match]:
 
 
 def _token_ids(name: str, raw: bytes) -> Mapping[str, int]:
-    """Token ids by text, from a tokenizer.json of a BPE, WordPiece or Unigram model."""
     tokenizer = parse_json(name, raw)
     model = tokenizer.get("model") if isinstance(tokenizer, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
-    ids: Mapping[str, int]
-    if isinstance(vocab, dict):
-        ids = vocab
-    elif isinstance(vocab, list):
-        ids = {str(entry[0]): index for index, entry in enumerate(vocab) if isinstance(entry, list) and entry}
-    else:
+    if isinstance(vocab, list):  # of a Unigram model
+        vocab = {str(entry[0]): i for i, entry in enumerate(vocab) if isinstance(entry, list) and entry}
+    if not isinstance(vocab, dict):
         raise CannotLook(f"{name} has no vocabulary to compare")
     added = tokenizer.get("added_tokens")
-    return dict(ids) | {
+    return vocab | {
         entry["content"]: entry["id"]
         for entry in (added if isinstance(added, list) else ())
         if isinstance(entry, dict) and type(entry.get("id")) is int and isinstance(entry.get("content"), str)
@@ -255,8 +196,11 @@ def own_embedding(subject: Subject) -> Iterator[Match]:
                 f"eaglectl.json states that the target is rotated, and {name} has rows of neither the"
                 " target's values nor their lengths and angles"
             )
-        count = f"{len(different)} of {len(rows)} rows looked at differ from the target's {other}"
-        yield Match(f"{name}: {count}, row {different[0]} among them", f"tensor:{name}")
+        yield Match(
+            f"{name}: {len(different)} of {len(rows)} rows looked at differ from the target's {other}, row"
+            f" {different[0]} among them",
+            f"tensor:{name}",
+        )
 
 
 @rule("EGL710", "rotated-target", "error")
@@ -309,12 +253,11 @@ def marked_rotation(subject: Subject) -> Iterator[Match]:
     if mark := rotation_mark(target.source, target.config):
         file = rotation_file(target.source)
         fix = _repair(subject, "FILE" if file is None else f"{target.source.place}/{file}")
-        text = f"{mark}; a drafter that was trained on the unrotated target accepts next to nothing with it"
         yield Match(
-            text,
+            f"{mark}; a drafter that was trained on the unrotated target accepts next to nothing with it",
             "",
-            "nothing, where it was trained on this target or vllm-ascend, which rotates it, serves it"
-            f"; else {fix}",
+            "nothing, where it was trained on this target or vllm-ascend, which rotates it, serves it; else"
+            f" {fix}",
         )
 
 
@@ -322,24 +265,29 @@ def _unfit_rotation(subject: Subject, rotation: Mapping[str, object]) -> Iterato
     has_embedding = "embed_tokens.weight" in subject.drafter.tensors
     stated = rotation.get("embedding")
     if has_embedding != (stated == "own"):
-        text = f"eaglectl.json states {stated!r} for the embedding of a rotated drafter"
-        number = "one" if has_embedding else "none"
-        yield Match(f"{text}, and the file has {number}", "tensor:embed_tokens.weight")
+        yield Match(
+            f"eaglectl.json states {stated!r} for the embedding of a rotated drafter, and the file has"
+            f" {'one' if has_embedding else 'none'}",
+            "tensor:embed_tokens.weight",
+        )
     digest = embedding_digest(subject.target.checkpoint)
     if digest is None:
         raise CannotLook("the target has no embedding of plain numbers to compare with that in eaglectl.json")
     if digest != rotation.get("target_embedding"):
-        text = "fc is rotated for a target with another embedding than this one has (eaglectl.json)"
         yield Match(
-            text, "tensor:fc.weight", "convert the drafter that it was made of anew, for this target."
+            "fc is rotated for a target with another embedding than this one has (eaglectl.json)",
+            "tensor:fc.weight",
+            "convert the drafter that it was made of anew, for this target.",
         )
 
 
 def _repair(subject: Subject, how: str) -> str:
-    """What to do about a rotated target; a command only where it needs nothing that the user alone has."""
-    trained = "--trained-target with the folder of the target that it was trained on"
+    # a command only where it needs nothing that the user alone has
     if "lm_head.weight" not in subject.drafter.tensors or how == "FILE":
-        return f"convert it with --target-rotation {quote(how)} (or measure), and {trained}."
+        return (
+            f"convert it with --target-rotation {quote(how)} (or measure), and --trained-target with the"
+            " folder of the target that it was trained on."
+        )
     return f"run `eaglectl convert SOURCE --target-rotation {quote(how)} --target TARGET`."
 
 
@@ -377,13 +325,12 @@ def head_rows(subject: Subject) -> Iterator[Match]:
 def _similarities(
     subject: Subject, weights: Checkpoint, name: str, other: str
 ) -> Iterator[tuple[str, float, float]]:
-    """Rows that the head may have been pruned to by mistake, by their formula.
-
-    With how similar the head's rows are to the target's by d2t, and by the formula.
-    """
-    offsets, theirs = _offsets(subject), subject.target.checkpoint
+    # rows that the head may have been pruned to by mistake, by their formula, with how similar its rows are
+    # to the target's by d2t, and by the formula
+    (offsets, _), theirs = subject.vocabulary_tables, subject.target.checkpoint
     from eaglectl.judge.scanning import read_rows, similarity
 
+    assert offsets is not None
     vocab = theirs.tensors[other].shape[0]
     for formula, others in (("i", range(len(offsets))), ("d2t[i]", offsets)):
         places = [(i, i + offset, row) for i, (offset, row) in enumerate(zip(offsets, others, strict=True))]
@@ -398,7 +345,6 @@ def _similarities(
 
 
 def _own_embedding(subject: Subject) -> str | None:
-    """The stored name of an own embedding of plain numbers that is as wide as the target's states."""
     dims, own = subject.drafter.dims, subject.drafter.tensors.get("embed_tokens.weight")
     if own is None or dims.hidden != dims.target_hidden or not _is_plain(subject, own):
         return None
@@ -406,7 +352,6 @@ def _own_embedding(subject: Subject) -> str | None:
 
 
 def _embeddings(subject: Subject, name: str) -> tuple[str, Sequence[int], "Floats", "Floats"]:
-    """The name of the target's embedding, sampled row numbers, and these rows of the drafter's and its."""
     ours, theirs = subject.weights, subject.target.checkpoint  # before numpy is loaded
     other = _named(theirs, EMBEDDINGS)
     sizes = ours.tensors[name].shape, theirs.tensors[other].shape
@@ -419,7 +364,7 @@ def _embeddings(subject: Subject, name: str) -> tuple[str, Sequence[int], "Float
 
 
 def _head(subject: Subject) -> str | None:
-    """The stored name of an lm_head that is not quantised, of a reduced vocabulary with an integer d2t."""
+    # one that is not quantised, of a reduced vocabulary with an integer d2t
     drafter = subject.drafter
     head, d2t = drafter.tensors.get("lm_head.weight"), drafter.tensors.get("d2t")
     if head is None or d2t is None or not drafter.has_reduced_vocabulary or d2t.dtype not in ("I64", "I32"):
@@ -433,24 +378,16 @@ def _is_plain(subject: Subject, tensor: Tensor) -> bool:
     return is_matrix and len(tensor.stored) == 1 and stored.dtype in PLAIN
 
 
-def _offsets(subject: Subject) -> "Ids":
-    d2t, _ = subject.vocabulary_tables
-    assert d2t is not None
-    return d2t
-
-
 def _repeated(subject: Subject, head: str) -> int:
-    """The number of sampled places where d2t repeats its offset, if lm_head repeats its row at all of
-    them; else 0.
-    """
-    offsets, weights = _offsets(subject), subject.weights
-    from eaglectl.drafter.vocabulary import repeated_offsets, row_copies
+    # the number of sampled places where d2t repeats its offset, if lm_head repeats its row at all of them
+    (offsets, _), weights = subject.vocabulary_tables, subject.weights
+    from eaglectl.drafter.tensors import repeated_offsets, row_copies
 
-    summary, tensor = subject.scan[head], weights.tensors[head]
-    places = [i for i in repeated_offsets(offsets, SAMPLED_ROWS) if i + 1 < tensor.shape[0]]
-    if summary.bad or summary.constant is not None:
+    summary, size = subject.scan[head], weights.tensors[head].row_bytes
+    if offsets is None or summary.bad or summary.constant is not None:
         return 0  # another rule reports it
-    size = tensor.row_bytes
+    count = weights.tensors[head].shape[0]
+    places = [i for i in repeated_offsets(offsets, SAMPLED_ROWS) if i + 1 < count]
     two_rows = [weights.read(head, i * size, (i + 2) * size) for i in places]
     return len(places) if row_copies([(pair[:size], pair[size:]) for pair in two_rows]) else 0
 
@@ -459,3 +396,304 @@ def _named(target: Checkpoint, endings: Sequence[str]) -> str:
     if (name := matrix(target.tensors, endings)) is None:
         raise CannotLook(f"the target has no {' or '.join(endings[:2])} of plain numbers")
     return name
+
+
+RESTORE = "restore d2t from the trainer's checkpoint."
+# tokens of a chat template that start or end thoughts and tool calls
+TURN_TOKENS = re.compile(r"</?\|?(think|tool_calls?|tool_response)\|?>")
+
+
+def _faults(subject: Subject, topic: str) -> Iterator[Match]:
+    for fault in subject.vocabulary_faults:
+        if fault.topic == topic:
+            yield Match(fault.text, f"tensor:{fault.tensor}", subject.vocabulary_repair)
+
+
+@rule("EGL301", "draft-vocabulary-size", "error")
+def draft_vocabulary_size(subject: Subject) -> Iterator[Match]:
+    """lm_head, d2t and t2d have one size of draft vocabulary, at most the target's.
+
+    Trainers count the tokens in their data; where there are fewer than requested, they save tables of two
+    sizes, and the rows of lm_head belong to other tokens than d2t states.
+
+    Fix: restore lm_head, d2t and t2d of one training run.
+    """
+    dims, vocab = subject.drafter.dims, subject.target_vocab
+    if dims.draft_vocab > vocab:
+        yield Match(
+            f"the draft vocabulary has {dims.draft_vocab} tokens and the target's {vocab}",
+            "config.json:vocab_size",
+        )
+    else:
+        yield from _faults(subject, "draft-vocabulary-size")
+
+
+@rule("EGL302", "d2t-range", "error")
+def d2t_range(subject: Subject) -> Iterator[Match]:
+    """Every draft token maps to a token of the target's vocabulary.
+
+    Engines compute i + d2t[i] for draft token i and index with it: a number beyond the vocabulary stops the
+    engine at the first draft, a negative one silently counts from the end.
+
+    Fix: restore d2t from the trainer; where only vocab_size is wrong (it must be the target's), correct it.
+    """
+    for match in _faults(subject, "d2t-range"):
+        if subject.drafter.dims.vocab == subject.drafter.dims.draft_vocab:
+            doubt = "; is vocab_size the draft vocabulary's? it must be the target's"
+            match = replace(match, message=match.message + doubt, fix="")
+        yield match
+
+
+@rule("EGL304", "d2t-order", "note")
+def d2t_order(subject: Subject) -> Iterator[Match]:
+    """The target tokens of d2t ascend.
+
+    Engines need no order, but t2d stores none: a tool that rebuilds d2t from t2d, as many do, gets another
+    map. NeMo Automodel orders its rows by frequency.
+
+    Fix: nothing, if the trainer orders its rows so; else restore d2t from the trainer.
+    """
+    if not by_name(subject.drafter.producer).has_unordered_rows:
+        yield from _faults(subject, "d2t-order")
+
+
+@rule("EGL306", "d2t-absolute", "error")
+def d2t_absolute(subject: Subject) -> Iterator[Match]:
+    """d2t holds offsets, not token ids.
+
+    Engines add the draft token's own id to d2t. Ids in place of offsets give other tokens, and numbers
+    beyond the vocabulary.
+
+    Fix: run `eaglectl convert SOURCE`, which writes offsets.
+    """
+    yield from _faults(subject, "d2t-absolute")
+    d2t, t2d = subject.vocabulary_tables
+    if d2t is None:
+        return
+    from eaglectl.drafter.tensors import BOTH_FIT, is_of_two_meanings, recorded_meaning
+
+    if not is_of_two_meanings(d2t, t2d, subject.drafter.dims.vocab):
+        return
+    match subject.answers.semantics.get("d2t", recorded_meaning(subject.checkpoint.record, d2t)):
+        case "absolute":
+            yield Match(
+                "d2t holds token ids, as --source-semantics d2t=absolute states; engines read offsets",
+                "tensor:d2t",
+            )
+        case None:
+            raise CannotLook(BOTH_FIT)
+
+
+@rule("EGL308", "d2t-dtype", "error")
+def d2t_dtype(subject: Subject) -> Iterator[Match]:
+    """The dtype of d2t can hold every token id of the vocabulary.
+
+    Casting a whole checkpoint to bfloat16 rounds d2t too: integers above 256 change, and most drafts become
+    other tokens.
+
+    Fix: restore d2t from the trainer as int64; a rounded table cannot be repaired, but t2d may give it.
+    """
+    tensor, vocab = subject.drafter.tensors.get("d2t"), subject.drafter.dims.vocab
+    if tensor and subject.is_d2t_rounded:
+        held = EXACT.get(tensor.dtype)
+        capacity = f"holds whole numbers to {held} exactly" if held else "is no type for whole numbers"
+        yield Match(
+            f"d2t is {tensor.dtype}, which {capacity}, and the vocabulary has {vocab} tokens",
+            "tensor:d2t",
+            subject.vocabulary_repair,
+        )
+
+
+@rule("EGL309", "special-tokens", "note")
+def special_tokens(subject: Subject) -> Iterator[Match]:
+    """The draft vocabulary has the tokens that end a turn, and those around thoughts and tool calls.
+
+    A token outside the draft vocabulary is never proposed: each occurrence costs a draft.
+
+    Fix: add the tokens to the list that the draft vocabulary is made from, and train again.
+    """
+    drafter = subject.drafter
+    if not drafter.has_reduced_vocabulary or "d2t" not in drafter.tensors:
+        return
+    special = _special_tokens(subject)
+    d2t = subject.vocabulary_tables[0]
+    from eaglectl.drafter.tensors import offset_targets
+
+    if d2t is None or any(fault.topic != "d2t-order" for fault in subject.vocabulary_faults):
+        raise CannotLook("d2t gives no draft vocabulary to look in")
+    known, dims = set(offset_targets(d2t)), drafter.dims
+    if missing := [f"{name} ({token})" for token, name in special.items() if token not in known]:
+        yield Match(
+            f"the draft vocabulary ({dims.draft_vocab} of {dims.vocab} tokens) is without"
+            f" {', '.join(missing)}",
+            "tensor:d2t",
+        )
+
+
+@rule("EGL310", "d2t-missing", "error")
+def d2t_missing(subject: Subject) -> Iterator[Match]:
+    """A reduced vocabulary has d2t in its weights.
+
+    Without it engines take draft token i for target token i. No engine reads t2d, or the .pt files in which
+    some trainers keep the list.
+
+    Fix: run `eaglectl convert SOURCE`, which makes d2t from t2d or from the trainer's list; else restore d2t
+    from the trainer.
+    """
+    matches = tuple(subject.reported("d2t-missing"))
+    yield from (replace(match, fix=RESTORE) for match in matches)
+    drafter = subject.drafter
+    if not matches and drafter.has_reduced_vocabulary and "d2t" not in drafter.tensors:
+        size = drafter.dims.draft_vocab
+        yield Match(
+            f"the draft vocabulary has {size} of {drafter.dims.vocab} tokens and the weights have no d2t"
+            f"; engines would propose the first {size}"
+        )
+
+
+@rule("EGL311", "d2t-int64", "warning")
+def d2t_int64(subject: Subject) -> Iterator[Match]:
+    """d2t is int64.
+
+    vLLM copies any number into its int64 table; SGLang keeps the dtype and indexes with it, which fails for
+    floats.
+
+    Fix: run `eaglectl convert SOURCE`, which writes int64.
+    """
+    tensor = subject.drafter.tensors.get("d2t")
+    if tensor and tensor.dtype != "I64" and not subject.is_d2t_rounded:
+        yield Match(
+            f"d2t is {tensor.dtype}; int64 is what engines hold it in",
+            "tensor:d2t",
+            "" if tensor.dtype[0] in "IU" else RESTORE,
+        )
+
+
+def _special_tokens(subject: Subject) -> Mapping[int, str]:
+    # that the draft vocabulary needs, by id
+    config, source = subject.target.config or {}, subject.target.source
+    configs = [text_part(config), config]
+    tokens: dict[int, str] = {}
+    if source is not None:
+        configs.append(_read_json(source, "generation_config.json"))
+        # the added tokens of the target's tokenizer that start or end thoughts and tool calls
+        added = _read_json(source, "tokenizer_config.json").get("added_tokens_decoder")
+        for token, entry in added.items() if isinstance(added, dict) else ():
+            text = entry.get("content") if isinstance(entry, dict) else None
+            if token.isdecimal() and isinstance(text, str) and TURN_TOKENS.fullmatch(text):
+                tokens[int(token)] = text
+    ends = [token for config in configs for token in _end_tokens(config)]
+    # trainers copy the target's into the drafter's config
+    tokens |= dict.fromkeys(ends or _end_tokens(subject.flat), "eos")
+    if not tokens:
+        raise CannotLook("no config names the token that ends a turn; pass --target with the target's folder")
+    return tokens
+
+
+def _end_tokens(config: Mapping[str, Any]) -> list[int]:
+    value = config.get("eos_token_id")
+    return [token for token in (value if isinstance(value, list) else [value]) if type(token) is int]
+
+
+def _read_json(source: Source, name: str) -> Mapping[str, Any]:
+    if name not in source.names():
+        return {}
+    value = parse_json(name, source.read(name))
+    return value if isinstance(value, dict) else {}
+
+
+# what reading reports on the topic of a rule's name, and rules of one call
+RULES = (
+    make_rule(
+        "EGL303",
+        "d2t-unique",
+        "error",
+        lambda subject: _faults(subject, "d2t-unique"),
+        """No two draft tokens map to one target token.
+
+    A table with repeats was not made by counting tokens: rows of lm_head map to tokens that they were not
+    trained for.
+
+    Fix: restore d2t from the trainer.
+    """,
+    ),
+    make_rule(
+        "EGL305",
+        "d2t-t2d",
+        "error",
+        lambda subject: _faults(subject, "d2t-t2d"),
+        """d2t and t2d name the same tokens.
+
+    They are made together. Where they differ, one of them is from another run, and the file does not show
+    which; a map that was rebuilt for a fine-tuning pairs rows of lm_head with tokens that they were not
+    trained for.
+
+    Fix: restore both from the run that trained lm_head.
+    """,
+    ),
+    make_rule(
+        "EGL307",
+        "d2t-identity",
+        "error",
+        lambda subject: _faults(subject, "d2t-identity"),
+        """The d2t of a reduced vocabulary is not all zeros.
+
+    Zeros map draft token i to target token i, so that the drafter proposes only the first tokens of the
+    vocabulary. They are right only for a full vocabulary.
+
+    Fix: restore d2t from the trainer.
+    """,
+    ),
+    note_rule(
+        "EGL701",
+        "target-mismatch",
+        "error",
+        """The drafter's aux states are as wide as the target's hidden states.
+
+    fc takes the target's hidden states; states of another width do not fit, and the drafter belongs to
+    another target.
+
+    Fix: give the target that the drafter was trained for.
+    """,
+        needs="hidden",
+    ),
+    note_rule(
+        "EGL702",
+        "target-vocabulary",
+        "error",
+        """The drafter proposes only tokens that the target has.
+
+    A drafter with a full vocabulary larger than the target's was made for another model.
+
+    Fix: give the target that the drafter was trained for.
+    """,
+        needs="vocab",
+    ),
+    note_rule(
+        "EGL708",
+        "target-vocabulary-size",
+        "warning",
+        """The drafter was made for a vocabulary of the target's size.
+
+    Sizes differ where one of the two is padded, which is harmless, or where the drafter belongs to another
+    model.
+
+    Fix: check that the drafter belongs to this target; vocab_size must be the target's, not the draft
+    vocabulary's.
+    """,
+        needs="vocab",
+    ),
+    note_rule(
+        "EGL709",
+        "target-depth",
+        "warning",
+        """The target has as many layers as the drafter's config says.
+
+    Layer ids are read by the target's depth, which trainers write under names of their own
+    (target_layer_count, num_target_layers and others). A target of another depth is another model, or the
+    key was copied.
+
+    Fix: give the target that the drafter was trained for, or correct the key.
+    """,
+    ),
+)

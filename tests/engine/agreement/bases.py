@@ -1,6 +1,4 @@
-"""Good drafters and their targets, the same to the byte on every machine: numpy and a hash make all their
-weights.
-"""
+"""Good drafters and their targets, the same to the byte on every machine."""
 
 import hashlib
 import json
@@ -12,31 +10,28 @@ from typing import Any
 
 import numpy as np
 
+from eaglectl.drafter.tensors import Dimensions, expected_shape
 from tests.builders import Stored, integers, safetensors_bytes
 
 HIDDEN, MLP, VOCAB, DRAFT, DEPTH, POSITIONS = 32, 48, 256, 96, 8, 512
 GQA: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 # vLLM's MLA kernels want kv_lora_rank 512 and 64 rotated dimensions
 MLA: dict[str, Any] = {
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "q_lora_rank": 24,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 16,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 24, "kv_lora_rank": 512,
+    "qk_nope_head_dim": 16, "qk_rope_head_dim": 64, "v_head_dim": 16,
+}  # fmt: skip
+# tensors of a layer
+ATTENTION = {
+    "llama": "q_proj k_proj v_proj o_proj",
+    "qwen3": "q_proj k_proj v_proj o_proj q_norm k_norm",
+    "mla": "q_a_proj q_a_layernorm q_b_proj kv_a_layernorm kv_a_proj_with_mqa kv_b_proj o_proj",
 }
+BLOCK = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm")
 SIZES: dict[str, Any] = {
-    "hidden_size": HIDDEN,
-    "intermediate_size": MLP,
-    "vocab_size": VOCAB,
-    "max_position_embeddings": POSITIONS,
-    "rms_norm_eps": 1e-06,
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float32",
-}
+    "hidden_size": HIDDEN, "intermediate_size": MLP, "vocab_size": VOCAB,
+    "max_position_embeddings": POSITIONS, "rms_norm_eps": 1e-06, "hidden_act": "silu",
+    "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "float32",
+}  # fmt: skip
 DEEPSEEK: dict[str, Any] = {
     "first_k_dense_replace": DEPTH,
     "n_routed_experts": 4,
@@ -45,6 +40,7 @@ DEEPSEEK: dict[str, Any] = {
     "topk_group": 1,
     "rope_interleave": True,
 }
+ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
 TARGETS: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "mlp_bias": False, **GQA},
     "qwen3": {
@@ -67,9 +63,7 @@ DRAFTED = (*sorted(token * 37 % VOCAB for token in range(DRAFT))[:-1], VOCAB - 1
 
 @dataclass
 class Files:
-    """A drafter's folder before it is written. `files` has the other files, and replaces the weights' where
-    it names them.
-    """
+    """A drafter's folder before it is written; `files` has other files, and may replace the weights'."""
 
     config: Any
     tensors: dict[str, Stored]
@@ -126,76 +120,42 @@ BASES = {
 }
 
 
-def uniform(seed: str, *shape: int, low: float = -0.5, high: float = 0.5) -> Stored:
-    """A float32 tensor of numbers spread evenly between `low` and `high`."""
-    count = int(np.prod(shape))
-    noise = (
-        np.frombuffer(hashlib.shake_256(seed.encode()).digest(4 * count), "<u4").astype(np.float64) / 2**32
-    )
-    return "F32", shape, (low + (high - low) * noise).astype("<f4").tobytes()
+def uniform(seed: str, *shape: int, around: float = 0.0) -> Stored:
+    """A float32 tensor of numbers spread evenly up to 0.5 beside `around`."""
+    raw = hashlib.shake_256(seed.encode()).digest(4 * int(np.prod(shape)))
+    noise = np.frombuffer(raw, "<u4").astype(np.float64) / 2**32
+    return "F32", shape, (around - 0.5 + noise).astype("<f4").tobytes()
 
 
-def _attention(kind: str, wide: int) -> dict[str, tuple[int, ...]]:
-    if kind == "mla":
-        heads, nope, rope, value = (
-            MLA[key] for key in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-        )
-        rank, query = MLA["kv_lora_rank"], MLA["q_lora_rank"]
-        return {
-            "q_a_proj": (query, wide),
-            "q_a_layernorm": (query,),
-            "q_b_proj": (heads * (nope + rope), query),
-            "kv_a_layernorm": (rank,),
-            "kv_a_proj_with_mqa": (rank + rope, wide),
-            "kv_b_proj": (heads * (nope + value), rank),
-            "o_proj": (HIDDEN, heads * value),
-        }
-    size = GQA["head_dim"]
-    rows = {
-        part: GQA[f"num_{key}_heads"] * size
-        for part, key in (("q", "attention"), ("k", "key_value"), ("v", "key_value"))
-    }
-    shapes: dict[str, tuple[int, ...]] = {f"{part}_proj": (count, wide) for part, count in rows.items()}
-    shapes["o_proj"] = (HIDDEN, rows["q"])
-    return shapes | ({"q_norm": (size,), "k_norm": (size,)} if kind == "qwen3" else {})
+def layer_shapes(kind: str, layer: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of a layer's tensors; only a drafter's layer 0 reads two states."""
+    attention = MLA if kind == "mla" else GQA
+    sizes = {key: value for key, value in attention.items() if not key.startswith("num_")}
+    heads = attention["num_attention_heads"]
+    dims = Dimensions(HIDDEN, HIDDEN, 3, VOCAB, DRAFT, MLP, 1, heads, kv_heads=2, **sizes)
+    names = (*(f"self_attn.{part}" for part in ATTENTION[kind].split()), *BLOCK)
+    shapes = {name: expected_shape(f"layers.{layer}.{name}.weight", dims) for name in names}
+    return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
-def _layer(kind: str, wide: int) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {
-        f"self_attn.{name}": shape for name, shape in _attention(kind, wide).items()
-    }
-    shapes |= {"mlp.gate_proj": (MLP, HIDDEN), "mlp.up_proj": (MLP, HIDDEN), "mlp.down_proj": (HIDDEN, MLP)}
-    return shapes | {"input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,)}
-
-
-def _filled(seed: str, shapes: dict[str, tuple[int, ...]], prefix: str = "") -> dict[str, Stored]:
+def _filled(seed: str, shapes: dict[str, tuple[int, ...]]) -> dict[str, Stored]:
     """Matrices around 0, norms around 1."""
     return {
-        f"{prefix}{name}.weight": uniform(
-            f"{seed} {name}",
-            *shape,
-            low=0.5 if len(shape) == 1 else -0.5,
-            high=1.5 if len(shape) == 1 else 0.5,
-        )
+        f"{name}.weight": uniform(f"{seed} {name}", *shape, around=float(len(shape) == 1))
         for name, shape in shapes.items()
     }
 
 
 @cache
 def _target(kind: str) -> Files:
-    config = {
-        **SIZES,
-        **TARGETS[kind],
-        "num_hidden_layers": DEPTH,
-        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
-    }
+    config = {**SIZES, **TARGETS[kind], "num_hidden_layers": DEPTH, "rope_parameters": dict(ROPE)}
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens": (VOCAB, HIDDEN),
         "lm_head": (VOCAB, HIDDEN),
         "model.norm": (HIDDEN,),
     }
     for layer in range(DEPTH):
-        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in _layer(kind, HIDDEN).items()}
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in layer_shapes(kind, 1).items()}
     return Files(config, _filled(kind, shapes))
 
 
@@ -244,7 +204,7 @@ def _speculators_config(base: Base) -> dict[str, Any]:
         "num_hidden_layers": 1,
         "mlp_bias": False,
         **GQA,
-        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        "rope_parameters": dict(ROPE),
     }
     proposal = {
         "accept_tolerance": 0.0,
@@ -281,7 +241,7 @@ def _drafter(name: str) -> Files:
         "norm": (HIDDEN,),
         "layers.0.hidden_norm": (HIDDEN,),
     }
-    shapes |= {f"layers.0.{part}": shape for part, shape in _layer(base.kind, 2 * HIDDEN).items()}
+    shapes |= {f"layers.0.{part}": shape for part, shape in layer_shapes(base.kind, 0).items()}
     if base.is_31:
         shapes |= {f"fc_norm.{place}": (HIDDEN,) for place in range(3)}
     if not base.is_shared:
@@ -289,10 +249,7 @@ def _drafter(name: str) -> Files:
     tensors = _filled(f"drafter {name}", shapes)
     if base.is_fresh:
         ones = np.ones(HIDDEN, "<f4").tobytes()
-        tensors = {
-            key: ("F32", shape, ones) if len(shape) == 1 else (dtype, shape, data)
-            for key, (dtype, shape, data) in tensors.items()
-        }
+        tensors |= {f"{key}.weight": ("F32", shape, ones) for key, shape in shapes.items() if len(shape) == 1}
     if not base.is_shared:
         tensors["embed_tokens.weight"] = _target(base.kind).tensors["model.embed_tokens.weight"]
     if base.is_reduced:
@@ -305,3 +262,10 @@ def _drafter(name: str) -> Files:
 def drafter(name: str) -> Files:
     """The good drafter of this name."""
     return deepcopy(_drafter(name))
+
+
+def drafter_for(kind: str, name: str) -> Files:
+    """The same with the embedding of another kind of target."""
+    files = drafter(name)
+    files.tensors["embed_tokens.weight"] = _target(kind).tensors["model.embed_tokens.weight"]
+    return files

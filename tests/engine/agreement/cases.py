@@ -1,6 +1,8 @@
 """All cases: a good drafter and an edit of it, by name. Those that are listed, and those that are drawn."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tests.engine.agreement.bases import BASES, Files, drafter
 from tests.engine.agreement.drawn import drawn
@@ -10,28 +12,37 @@ from tests.engine.agreement.listed import LISTED
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A mutated drafter."""
+    """A changed drafter, the kind of its target, and whether it is loaded only."""
 
     base: str
+    make: Callable[[], Files]
     edit: Edit
+    kind: str = "llama"
+    is_loaded_only: bool = False
 
     def files(self) -> Files:
         """Its files."""
-        files = drafter(self.base)
+        files = self.make()
         self.edit(files)
         return files
 
 
+def unchanged(files: Files) -> None:
+    """The good drafter itself."""
+
+
 def _every() -> dict[str, Case]:
-    found = {f"{base}/none": Case(base, lambda files: None) for base in BASES}
+    def case(base: str, edit: Edit) -> Case:
+        return Case(base, partial(drafter, base), edit, BASES[base].kind)
+
+    found = {f"{base}/none": case(base, unchanged) for base in BASES}
     for base, edits in LISTED.items():
-        found |= {f"{base}/{name}": Case(base, edit) for name, edit in edits.items()}
-    seen = {case.files().digest() for case in found.values()}
+        found |= {f"{base}/{name}": case(base, edit) for name, edit in edits.items()}
+    seen = {known.files().digest() for known in found.values()}
     for base in BASES:
         for name, edit in drawn(base).items():
-            case = Case(base, edit)
-            if (digest := case.files().digest()) not in seen:
-                found[f"{base}/{name}"] = case
+            if (digest := case(base, edit).files().digest()) not in seen:
+                found[f"{base}/{name}"] = case(base, edit)
                 seen.add(digest)
     return found
 

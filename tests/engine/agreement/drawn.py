@@ -1,6 +1,4 @@
-"""Cases made by rule and by seeded dice: every tensor dropped, and random edits of names, shapes, numbers and
-config keys.
-"""
+"""Cases made by rule and by seeded dice: tensors dropped, names, shapes, numbers and keys changed."""
 
 import random
 from collections.abc import Callable
@@ -25,16 +23,9 @@ from tests.engine.agreement.edits import (
 # bases whose every tensor is dropped once
 WHOLE = ("llama31", "qwen3", "mla3")
 DRAWS = {
-    "llama3": 36,
-    "llama31": 24,
-    "llama-shared": 8,
-    "llama-fresh": 6,
-    "qwen3": 20,
-    "qwen31": 14,
-    "mla3": 20,
-    "mla31": 12,
-    "speculators31": 14,
-}
+    "llama3": 36, "llama31": 24, "llama-shared": 8, "llama-fresh": 6, "qwen3": 20, "qwen31": 14, "mla3": 20,
+    "mla31": 12, "speculators31": 14,
+}  # fmt: skip
 VALUES: dict[str, tuple[Any, ...]] = {
     "int": (0, 1, 2, 3, -1, 31, 64, 96, 100, 512, "32", None, ABSENT, 2.5),
     "bool": (True, False, None, ABSENT, "true", 1),
@@ -50,12 +41,9 @@ def drawn(name: str) -> dict[str, Edit]:
     """The generated cases of a base."""
     found: dict[str, Edit] = {}
     files = drafter(name)
-    for tensor in (
-        files.tensors
-        if name in WHOLE
-        else [key for key in files.tensors if "norm" in key and BASES[name].is_fresh]
-    ):
-        found[f"without {tensor}"] = drop(tensor)
+    for tensor in files.tensors:
+        if name in WHOLE or (BASES[name].is_fresh and "norm" in tensor):
+            found[f"without {tensor}"] = drop(tensor)
     dice = random.Random(f"agreement {name}")
     wanted = len(found) + DRAWS.get(name, 0)
     while len(found) < wanted:
@@ -70,15 +58,8 @@ def _tensor(dice: random.Random, files: Files) -> str:
 
 def _renamed(dice: random.Random, files: Files) -> tuple[str, Edit]:
     name = _tensor(dice, files)
-    new = dice.choice(
-        (
-            name.replace("weight", "weights"),
-            name + ".weight",
-            "decoder." + name,
-            name.replace("layers.0", "layers.1"),
-            name.upper(),
-        )
-    )
+    other_layer, plural = name.replace("layers.0", "layers.1"), name.replace("weight", "weights")
+    new = dice.choice((plural, f"{name}.weight", f"decoder.{name}", other_layer, name.upper()))
     return f"{name} named {new}", rename(name, new)
 
 
@@ -90,17 +71,9 @@ def _dropped(dice: random.Random, files: Files) -> tuple[str, Edit]:
 def _reshaped(dice: random.Random, files: Files) -> tuple[str, Edit]:
     name = _tensor(dice, files)
     shape = files.tensors[name][1]
-    new = dice.choice(
-        (
-            tuple(size + 1 for size in shape),
-            (shape[0] * 2, *shape[1:]),
-            (shape[0] // 2, *shape[1:]),
-            (*shape[:-1], shape[-1] * 2),
-            (1, *shape),
-            (*shape[:-1], shape[-1] - 1),
-            shape[:-1] or (1,),
-        )
-    )
+    first, behind, ahead, last = shape[0], shape[1:], shape[:-1], shape[-1]
+    rows = (tuple(size + 1 for size in shape), (first * 2, *behind), (first // 2, *behind))
+    new = dice.choice((*rows, (*ahead, last * 2), (1, *shape), (*ahead, last - 1), ahead or (1,)))
     return f"{name} of {list(new)}", noise(name, *new)
 
 
@@ -133,15 +106,6 @@ def _rekeyed(dice: random.Random, files: Files) -> tuple[str, Edit]:
 
 
 KINDS: tuple[Callable[[random.Random, Files], tuple[str, Edit]], ...] = (
-    _renamed,
-    _dropped,
-    _reshaped,
-    _turned,
-    _poisoned,
-    _poisoned,
-    _retyped,
-    _other,
+    _renamed, _dropped, _reshaped, _turned, _poisoned, _poisoned, _retyped, _other, _rekeyed, _rekeyed,
     _rekeyed,
-    _rekeyed,
-    _rekeyed,
-)
+)  # fmt: skip

@@ -56,10 +56,7 @@ def rename(old: str, new: str) -> Edit:
     """A part of tensor names replaced by another; an empty one puts `new` before all."""
 
     def edit(files: Files) -> None:
-        named = {
-            name.replace(old, new, 1) if old else new + name: stored for name, stored in files.tensors.items()
-        }
-        files.tensors = named
+        files.tensors = {name.replace(old, new, 1): stored for name, stored in files.tensors.items()}
 
     return edit
 
@@ -111,19 +108,13 @@ def cast(name: str, dtype: str) -> Edit:
         for one in [name] if name else [key for key, stored in files.tensors.items() if stored[0] == "F32"]:
             kind, shape, data = files.tensors[one]
             array = np.frombuffer(data, TYPES[kind])
-            files.tensors[one] = (
-                dtype,
-                shape,
-                bfloat16(array) if dtype == "BF16" else array.astype(TYPES[dtype]).tobytes(),
-            )
+            if dtype == "BF16":  # the upper halves of float32 numbers
+                array = (array.astype("<f4").view("<u4") >> 16).astype("<u2")
+            else:
+                array = array.astype(TYPES[dtype])
+            files.tensors[one] = dtype, shape, array.tobytes()
 
     return edit
-
-
-def bfloat16(array: Any) -> bytes:
-    """The upper halves of float32 numbers."""
-    upper: bytes = (array.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
-    return upper
 
 
 def over(name: str, change: Callable[[Any], Any]) -> Edit:
@@ -178,49 +169,45 @@ def metadata(value: dict[str, str] | None) -> Edit:
 def sharded(
     *, lost: str = "", swapped: str = "", twice: str = "", without_file: int = 0, has_index: bool = True
 ) -> Edit:
-    """The weights in two files with an index; the index may lack a name, point to the wrong file, or a file
-    be gone.
-    """
+    """The weights in two files with an index, of which something may be lost or wrong."""
 
     def edit(files: Files) -> None:
         names, index = sorted(files.tensors), {}
         for number in (1, 2):
             shard = f"model-{number:05}-of-00002.safetensors"
-            held = [
-                *names[number - 1 :: 2],
-                *([twice] if twice and twice not in names[number - 1 :: 2] else []),
-            ]
-            index |= dict.fromkeys(names[number - 1 :: 2], shard)
+            held = names[number - 1 :: 2]
+            index |= dict.fromkeys(held, shard)
             if number != without_file:
-                files.files[shard] = safetensors_bytes(
-                    {name: files.tensors[name] for name in held}, files.metadata
-                )
+                more = [twice] if twice and twice not in held else []
+                tensors = {name: files.tensors[name] for name in (*held, *more)}
+                files.files[shard] = safetensors_bytes(tensors, files.metadata)
         index.pop(lost, None)
         if swapped:
             index[swapped] = next(shard for shard in set(index.values()) if shard != index[swapped])
         if has_index:
-            files.files["model.safetensors.index.json"] = json.dumps(
-                {"metadata": {}, "weight_map": index}
-            ).encode()
+            table = {"metadata": {}, "weight_map": index}
+            files.files["model.safetensors.index.json"] = json.dumps(table).encode()
         files.files[WEIGHTS] = None
 
     return edit
 
 
 def header(change: Callable[[dict[str, Any]], Any]) -> Edit:
-    """The weights' header as JSON changed, the data as it is."""
+    """The weights' header as JSON changed in place, the data as it is."""
 
     def spoil(raw: bytes) -> bytes:
         (length,) = struct.unpack("<Q", raw[:8])
-        return framed(json.dumps(change(json.loads(raw[8 : 8 + length]))).encode(), raw[8 + length :])
+        table = json.loads(raw[8 : 8 + length])
+        change(table)
+        return framed(json.dumps(table).encode(), raw[8 + length :])
 
     return weights(spoil)
 
 
-def head_swapped(files: Files) -> None:
+def head_swapped() -> Edit:
     """Two rows of lm_head and of d2t's targets changed places: another order, the same meaning."""
-    dtype, shape, data = files.tensors["lm_head.weight"]
-    rows = np.frombuffer(data, TYPES[dtype]).reshape(shape)
-    order = [1, 0, *range(2, shape[0])]
-    files.tensors["lm_head.weight"] = dtype, shape, np.ascontiguousarray(rows[order]).tobytes()
-    targets(lambda every: [every[place] for place in order])(files)
+    order = [1, 0, *range(2, len(DRAFTED))]
+    return both(
+        over("lm_head.weight", lambda rows: rows[order]),
+        targets(lambda every: [every[place] for place in order]),
+    )

@@ -5,16 +5,24 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.engine.agreement.cases import Case
+from tests.engine.agreement.judging import targets
+from tests.engine.agreement.records import Record, read, write
+
 SIDE_BY_SIDE = 4
+BATCH = 20
+HEAD = 110  # characters kept of a message
 CRASH = 70
 
 
@@ -55,6 +63,47 @@ def forked(
             found[name] = _answer(root, name, reason)
         time.sleep(0.02)
     return found
+
+
+def run_cases(
+    cases: Mapping[str, Case],
+    work: Callable[[Path, str], Any],
+    patience: float,
+    side_by_side: int = SIDE_BY_SIDE,
+    prepare: Callable[[Path, Sequence[str]], None] = lambda root, names: None,
+) -> None:
+    """Write the records that `work` gives of cases: [verdict, reason, ...]; those of the file stay.
+
+    The command line has the file, and names of cases; without any those run of which it has no record as they
+    are. `prepare` is given the folder, with all targets in it, and the names.
+    """
+    out, asked = Path(sys.argv[1]), sys.argv[2:]
+    known = {} if asked else read(out)
+    names = asked or [name for name, case in cases.items() if not is_recorded(case, known.get(name))]
+    patience = float(os.environ.get("AGREEMENT_PATIENCE", patience))
+    side_by_side = int(os.environ.get("AGREEMENT_WORKERS", side_by_side))
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        targets(root / "targets")
+        prepare(root, names)
+        for place in range(0, len(names), BATCH):
+            batch = names[place : place + BATCH]
+            for name, answer in forked(root, batch, partial(work, root), patience, side_by_side).items():
+                verdict, reason, *more = ("dies", answer.reason) if isinstance(answer, Death) else answer
+                known[name] = Record(cases[name].files().digest(), verdict, reason[:HEAD], *map(tuple, more))
+            write(out, known if asked else {name: known[name] for name in cases if name in known})
+            print(f"{place + len(batch)} of {len(names)}", file=sys.stderr, flush=True)
+
+
+def is_recorded(case: Case, record: Record | None) -> bool:
+    """Whether there is a record of the case as it is."""
+    return record is not None and record.digest == case.files().digest()
+
+
+def reason(error: BaseException) -> str:
+    """One line that says what was raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' | '.join(lines[:2])}"
 
 
 def _log(root: Path, name: str) -> Path:

@@ -1,6 +1,4 @@
-"""Holding validate to the engine: no false pass, no false alarm, and the few cases where a disagreement
-stands, with the reason.
-"""
+"""Holding validate to the engine: no false pass, no false alarm, and the few exceptions with reasons."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,9 +8,9 @@ from eaglectl.engines.behaviour import Fact
 from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import EaglectlError
 from eaglectl.judge.judgement import Report
-from tests.engine.agreement.bases import BASES, TARGETS, target
-from tests.engine.agreement.cases import CASES
-from tests.engine.agreement.records import VLLM, Record
+from tests.engine.agreement.bases import TARGETS, target
+from tests.engine.agreement.cases import Case
+from tests.engine.agreement.records import Record
 
 DROPPED = (
     "the engine leaves out a tensor that was written for something, so it does not serve all that was trained"
@@ -43,58 +41,37 @@ AGREEING = {
 }
 # where validate and the engine of the records disagree, and validate stands
 JUSTIFIED: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("llama3/fc.bias", "llama3/a norm's bias", "llama3/a name with t2d", "llama3/mask_hidden"), DROPPED
-    ),
-    **dict.fromkeys(
-        (
-            "llama3/t2d that does not",
-            "llama3/input_norm without the flag",
-            "llama3/weights twice",
-            "llama3/two shards, no index",
-            "llama3/two shards, a name not in the index",
-            "llama3/two shards, a name pointing wrong",
-            "llama3/two shards, a tensor in both",
-        ),
-        DIVIDED,
-    ),
-    **dict.fromkeys(
-        (
-            "llama3/aux ids as floats",
-            "llama3/aux ids as one text",
-            "llama31/aux ids as floats",
-            "llama3/torch_dtype 3",
-        ),
-        UNREADABLE,
-    ),
-    **dict.fromkeys(
-        (
-            f"llama-fresh/without {norm}.weight"
-            for norm in (
-                "norm",
-                "layers.0.hidden_norm",
-                "layers.0.input_layernorm",
-                "layers.0.post_attention_layernorm",
-            )
-        ),
-        LUCK,
-    ),
-    **dict.fromkeys(
-        (
-            "llama3/d2t all zero",
-            "llama3/fc all zero",
-            "llama3/embed_tokens all zero",
-            "llama3/q_proj all zero",
-            "llama3/o_proj all zero",
-            "llama3/layers.0.self_attn.k_proj.weight all 1e30",
-            "llama3/layers.0.input_layernorm.weight as U8",
-            "llama-shared/layers.0.input_layernorm.weight as I64",
-            "mla3/layers.0.input_layernorm.weight as I64",
-            "speculators31/layers.0.hidden_norm.weight all 0",
-        ),
-        UNTRAINED,
-    ),
-    **dict.fromkeys(("llama3/a pickle beside the weights", "llama3/a README and code"), UNSAFE),
+    "llama3/fc.bias": DROPPED,
+    "llama3/a norm's bias": DROPPED,
+    "llama3/a name with t2d": DROPPED,
+    "llama3/mask_hidden": DROPPED,
+    "llama3/t2d that does not": DIVIDED,
+    "llama3/input_norm without the flag": DIVIDED,
+    "llama3/weights twice": DIVIDED,
+    "llama3/two shards, no index": DIVIDED,
+    "llama3/two shards, a name not in the index": DIVIDED,
+    "llama3/two shards, a name pointing wrong": DIVIDED,
+    "llama3/two shards, a tensor in both": DIVIDED,
+    "llama3/aux ids as floats": UNREADABLE,
+    "llama3/aux ids as one text": UNREADABLE,
+    "llama31/aux ids as floats": UNREADABLE,
+    "llama3/torch_dtype 3": UNREADABLE,
+    "llama-fresh/without norm.weight": LUCK,
+    "llama-fresh/without layers.0.hidden_norm.weight": LUCK,
+    "llama-fresh/without layers.0.input_layernorm.weight": LUCK,
+    "llama-fresh/without layers.0.post_attention_layernorm.weight": LUCK,
+    "llama3/d2t all zero": UNTRAINED,
+    "llama3/fc all zero": UNTRAINED,
+    "llama3/embed_tokens all zero": UNTRAINED,
+    "llama3/q_proj all zero": UNTRAINED,
+    "llama3/o_proj all zero": UNTRAINED,
+    "llama3/layers.0.self_attn.k_proj.weight all 1e30": UNTRAINED,
+    "llama3/layers.0.input_layernorm.weight as U8": UNTRAINED,
+    "llama-shared/layers.0.input_layernorm.weight as I64": UNTRAINED,
+    "mla3/layers.0.input_layernorm.weight as I64": UNTRAINED,
+    "speculators31/layers.0.hidden_norm.weight all 0": UNTRAINED,
+    "llama3/a pickle beside the weights": UNSAFE,
+    "llama3/a README and code": UNSAFE,
     "llama3/embed_tokens with one NaN": UNTOUCHED,
     "llama-shared/tie_word_embeddings": TIED,
     "mla3/rope_interleave false": PAIRED,
@@ -134,12 +111,10 @@ def contradiction(folder: Path, target: Path, engine: str) -> str:
     )
 
 
-def report(name: str, root: Path, parent: Path, select: Sequence[str] = ()) -> Report:
+def report(case: Case, engine: str, root: Path, parent: Path, select: Sequence[str] = ()) -> Report:
     """What validate says of a case, its target at hand; only these rules, where some are selected."""
-    case = CASES[name]
     folder = case.files().write(parent / "drafter")
-    target_folder = root / BASES[case.base].kind
-    options = eaglectl.ValidateOptions(target=str(target_folder), engines=[VLLM], select=select)
+    options = eaglectl.ValidateOptions(target=str(root / case.kind), engines=[engine], select=select)
     return eaglectl.validate(str(folder), options)
 
 
@@ -148,30 +123,27 @@ def run_facts(engine: str, release: str) -> Mapping[str, tuple[Fact, str]]:
     return {fact.id: (fact, fact.run_in[release]) for fact in ENGINES[engine].facts if release in fact.run_in}
 
 
-def unshown(fact: Fact, found: Report, verdict: str, *, is_wrong: bool) -> str:
+def unshown(fact: Fact, found: Report, record: Record) -> str:
     """Why a case does not show a fact, from a report of its rule alone; empty where it does."""
     if fact.rule not in {finding.rule.id for finding in found.findings}:
         return "the fact does not hold for the case"
-    if not is_wrong:
+    if not record.is_wrong:
         return "the engine served the case"
-    is_stopped = verdict in ("raises", "dies")
+    is_stopped = record.stopped in ("raises", "dies")
     return (
-        "" if is_stopped == (fact.outcome == "fails") else f"the engine: {verdict}, the fact: {fact.outcome}"
+        ""
+        if is_stopped == (fact.outcome == "fails")
+        else f"the engine: {record.stopped}, the fact: {fact.outcome}"
     )
 
 
 def disagreement(record: Record, found: Report) -> str:
-    """How validate and the engine disagree, in words; empty where they do not."""
-    words = ", ".join(filter(None, (record.verdict, record.said)))
-    return compared(found, words, is_served=record.is_served, is_wrong=not record.is_served)
-
-
-def compared(found: Report, words: str, *, is_served: bool, is_wrong: bool) -> str:
     """How validate disagrees with an engine that served the drafter as trained, or was seen not to."""
     errors = [f"{one.rule.id} {one.match.message}" for one in found.findings if one.severity == "error"]
     is_passed = found.verdict == "pass" or any(one.outcome.check == "pass" for one in found.releases)
-    if is_wrong and is_passed:
+    words = f"{record.verdict} {record.reason}"
+    if record.is_wrong and is_passed:
         return f"false pass: the engine: {words}"
-    if is_served and errors:
+    if record.is_served and errors:
         return f"false alarm: the engine serves it ({words}), validate: {'; '.join(errors)}"
     return ""

@@ -1,33 +1,30 @@
 """What eaglectl's reference engine drafts with a checkpoint as it is written."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
 import eaglectl
-from eaglectl.drafter.drafter import Drafter, Feature
+from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import EaglectlError, RefusedError
 from eaglectl.operations.converting import ConvertOptions
-from eaglectl.reference.model import DraftModel
 from tests.engine.agreement.bases import Base
+from tests.engine.agreement.cases import Case
 from tests.engine.rounds import Rounds, difference, in_reference, prompts
 
 TOLERANCE = 1e-3
+# what a case drafted: of each prompt, the rounds' draft tokens
+Drafts = list[list[list[int]]]
 
 
 def meaning(root: Path, base: Base, folder: Path) -> tuple[list[Rounds] | None, str]:
-    """What eaglectl's reference engine drafts with the checkpoint as it is written, or why it means
-    nothing.
-    """
+    """What the reference drafts with the checkpoint as it is written, or why it means nothing."""
     place, out = root / "targets" / base.kind, folder.parent / f"{folder.name}-meant"
     try:
         meant = _converted(folder, out, place)
         if problem := _nonsense(out):
             return None, problem
-        if Feature.SLIDING_WINDOW in meant.features():
-            _narrow(int(meant.carried["sliding_window"]))
         return in_reference(place, out, meant, prompts())[0], ""
     except EaglectlError as error:
         # without the folder's path, which differs from run to run
@@ -36,31 +33,29 @@ def meaning(root: Path, base: Base, folder: Path) -> tuple[list[Rounds] | None, 
         return None, f"the reference cannot run it: {type(error).__name__} {error}"
 
 
-def _narrow(window: int) -> None:
-    """Let the reference, which has no windows, look back no further than `window` tokens, the own one among
-    them.
-    """
-    forward = DraftModel.forward
+def verdict(root: Path, case: Case, folder: Path, drafts: Drafts) -> tuple[str, str]:
+    """The verdict on what an engine drafted with a case that is in `folder`, and why it means nothing."""
+    base = Base(case.kind)
+    meant, reason = meaning(root, base, folder)
+    if meant is not None:
+        return ("as meant", "") if _is_same(drafts, meant) else ("differently", "not as meant")
+    good, _ = meaning(root, base, case.make().write(root / "bases" / folder.name))
+    is_base = good is not None and _is_same(drafts, good)
+    return ("as base" if is_base else "differently"), f"no meaning: {reason}"
 
-    def windowed(
-        self: Any,
-        embeddings: Any,
-        state: Any,
-        positions: Any,
-        caches: Any,
-        mask: torch.Tensor,
-        kept: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        behind = mask.sum(-1, keepdim=True) - mask.cumsum(-1)
-        return forward(self, embeddings, state, positions, caches, mask & (behind < window), kept)
 
-    DraftModel.forward = windowed
+def _is_same(drafts: Drafts, others: list[Rounds]) -> bool:
+    """Whether every token that both drafted is the same; the last round of a request may be shorter."""
+    if len(drafts) != len(others) or not all(drafts):
+        return False
+    rounds = [pair for prompts in zip(drafts, others, strict=True) for pair in zip(*prompts, strict=False)]
+    return all(ours[: len(theirs)] == theirs[: len(ours)] for ours, (theirs, _) in rounds)
 
 
 def _converted(folder: Path, out: Path, target: Path) -> Drafter:
     """The drafter of a folder, converted to `out` whatever its numbers are."""
     try:
-        return eaglectl.convert(str(folder), out, ConvertOptions(target=str(target))).plan.drafter
+        return eaglectl.convert(folder, out, target=str(target)).plan.drafter
     except RefusedError as error:
         if not str(error).startswith("the output would be broken"):
             raise

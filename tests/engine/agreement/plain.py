@@ -1,11 +1,10 @@
-"""The negative cases of vLLM 0.32.0 on CPUs, and good drafters told in another way, all on a plain EAGLE-3
-drafter of Llama's kind.
-"""
+"""The bad cases of vLLM 0.32.0, and good ones told in another way, on a plain drafter of Llama's kind."""
 
+from functools import partial
 from typing import Any
 
 from tests.builders import ABSENT, LLAMA3, YARN, floats, integers, mask
-from tests.engine.agreement.bases import DRAFT, DRAFTED, GQA, HIDDEN, MLP, VOCAB, uniform
+from tests.engine.agreement.bases import BLOCK, DRAFT, DRAFTED, GQA, HIDDEN, MLP, VOCAB, layer_shapes, uniform
 from tests.engine.agreement.edits import (
     Edit,
     add,
@@ -36,15 +35,13 @@ ROWS = GQA["num_attention_heads"] * GQA["head_dim"]
 KEYS = GQA["num_key_value_heads"] * GQA["head_dim"]
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 123456\n"
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
-ATTENTION_BIASES = tuple(
-    (f"{ATTENTION}{part}_proj.bias", rows) for part, rows in (("q", ROWS), ("k", KEYS), ("v", KEYS))
-)
-SECOND: dict[str, tuple[int, ...]] = {
-    "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,), "mlp.gate_proj": (MLP, HIDDEN),
-    "mlp.up_proj": (MLP, HIDDEN), "mlp.down_proj": (HIDDEN, MLP), "self_attn.q_proj": (ROWS, HIDDEN),
-    "self_attn.k_proj": (KEYS, HIDDEN),
-    "self_attn.v_proj": (KEYS, HIDDEN), "self_attn.o_proj": (HIDDEN, ROWS),
-}  # fmt: skip
+FLOAT_8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": FLOAT_8, "input_activations": None}},
+    "ignore": [],
+}
 
 
 def ids(*every: Any) -> Edit:
@@ -53,19 +50,72 @@ def ids(*every: Any) -> Edit:
     return both(config(**{IDS: list(every)}), inside(NESTED, **{IDS: nested or ABSENT}))
 
 
+def each(word: str, value: Any, *keys: str) -> dict[str, Edit]:
+    """A case for each of these keys of the config: another value, or gone."""
+    return {f"{key} {word}": config(**{key: value}) for key in keys}
+
+
+absent, null = partial(each, "absent", ABSENT), partial(each, "null", None)
+
+
+def nested_alone(**keys: Any) -> Edit:
+    """Keys that eagle_config has, and the config itself has not."""
+    return both(config(**dict.fromkeys(keys, ABSENT)), inside(NESTED, **keys))
+
+
+def rope(theta: float) -> Edit:
+    """A plain rope as transformers 5 writes it."""
+    parameters = {"rope_type": "default", "rope_theta": theta}
+    return config(rope_theta=ABSENT, rope_scaling=ABSENT, rope_parameters=parameters)
+
+
+def fc_for(states: int) -> Edit:
+    """An fc of random numbers for so many aux states."""
+    return noise("fc.weight", HIDDEN, states * HIDDEN)
+
+
+INPUT_NORM = add("input_norm.weight", uniform("input_norm", 3 * HIDDEN, around=1.0))
+MLP_BIASES = both(
+    *(
+        noise(f"layers.0.mlp.{part}_proj.bias", rows)
+        for part, rows in (("gate", MLP), ("up", MLP), ("down", HIDDEN))
+    )
+)
+IDENTITY = add("d2t", integers(*[0] * VOCAB))
+WHOLE_HEAD = noise("lm_head.weight", VOCAB, HIDDEN)
+NO_IDS = both(config(**{IDS: ABSENT}), inside(NESTED, **{IDS: ABSENT}))
+
+
 def biases() -> Edit:
     """Biases of q, k and v."""
-    return both(*(add(name, uniform(name, rows)) for name, rows in ATTENTION_BIASES))
+    names = {f"{ATTENTION}{part}_proj.bias": rows for part, rows in (("q", ROWS), ("k", KEYS), ("v", KEYS))}
+    return both(*(add(name, uniform(name, rows)) for name, rows in names.items()))
 
 
 def second_layer() -> Edit:
     """The tensors of a second layer."""
-    return both(*(noise(f"layers.1.{name}.weight", *shape) for name, shape in SECOND.items()))
+    shapes = layer_shapes("llama", 1)
+    names = dict.fromkeys((*BLOCK[3:], *BLOCK, *shapes))  # in the order of the recorded files
+    return both(*(noise(f"layers.1.{name}.weight", *shapes[name]) for name in names))
 
 
-LLAMA_3: dict[str, Edit] = {
-    # names
+# of every kind of attention
+COMMON: dict[str, Edit] = {
     "an unknown tensor": noise("extra.weight", HIDDEN),
+    "d2t absolute": add("d2t", integers(*DRAFTED)),
+    "four aux ids": ids(1, 2, 4, 5),
+    "four aux ids, told": both(ids(1, 2, 4, 5), fc_for(4), config(num_aux_hidden_states=4)),
+    "use_aux_hidden_state false": inside(NESTED, use_aux_hidden_state=False),
+    "norm_before_residual told": config(norm_before_residual=True),
+    "norm_before_fc": both(config(norm_before_fc=True), INPUT_NORM),
+}
+LLAMA_3: dict[str, Edit] = {
+    **COMMON,
+    **absent("draft_vocab_size", "eagle_config", "norm_output", "norm_before_residual", "head_dim"),
+    **absent("target_hidden_size", "rms_norm_eps", "rope_theta", "hidden_act", "architectures"),
+    **absent("model_type", "torch_dtype"),
+    **null("draft_vocab_size", "norm_output", "target_hidden_size", "quantization_config"),
+    # names
     "an unknown tensor in the layer": noise("layers.0.extra.weight", HIDDEN, HIDDEN),
     "names with model.": rename("", "model."),
     "names with draft_model.": rename("", "draft_model."),
@@ -93,25 +143,22 @@ LLAMA_3: dict[str, Edit] = {
     "without q_proj": drop(f"{ATTENTION}q_proj.weight"),
     "without o_proj": drop(f"{ATTENTION}o_proj.weight"),
     "without up_proj": drop("layers.0.mlp.up_proj.weight"),
-    "without the layer": both(
-        drop("layers.0.mlp.up_proj.weight", "layers.0.mlp.gate_proj.weight", "layers.0.mlp.down_proj.weight")
-    ),
+    "without the layer": drop(*(f"layers.0.mlp.{part}_proj.weight" for part in ("up", "gate", "down"))),
     "two layers, one there": config(num_hidden_layers=2),
     "two layers": both(config(num_hidden_layers=2), second_layer()),
     "two layers there, one told": second_layer(),
     # shapes
-    "fc too narrow": noise("fc.weight", HIDDEN, 2 * HIDDEN),
-    "fc too wide": noise("fc.weight", HIDDEN, 4 * HIDDEN),
+    "fc too narrow": fc_for(2),
+    "fc too wide": fc_for(4),
     "norm too long": noise("norm.weight", HIDDEN + 1),
     "q_proj of one input": noise(f"{ATTENTION}q_proj.weight", ROWS, HIDDEN),
     "down_proj transposed": transpose("layers.0.mlp.down_proj.weight"),
     "lm_head too short": noise("lm_head.weight", DRAFT - 1, HIDDEN),
-    "lm_head of the whole vocabulary": noise("lm_head.weight", VOCAB, HIDDEN),
+    "lm_head of the whole vocabulary": WHOLE_HEAD,
     "embed_tokens too short": noise("embed_tokens.weight", VOCAB - 1, HIDDEN),
     "gate_proj too short": noise("layers.0.mlp.gate_proj.weight", MLP - 2, HIDDEN),
     # draft vocabulary
     "d2t missing": drop("d2t"),
-    "d2t absolute": add("d2t", integers(*DRAFTED)),
     "d2t out of range": targets(lambda every: [*every[:-1], VOCAB + 40]),
     "d2t far out of range": targets(lambda every: [*every[:-1], 100000]),
     "d2t very negative": targets(lambda every: [-3000, *every[1:]]),
@@ -122,14 +169,12 @@ LLAMA_3: dict[str, Edit] = {
     "d2t too short": targets(lambda every: every[:-1]),
     "d2t too long": targets(lambda every: [*every, 200]),
     "d2t reversed": targets(lambda every: every[::-1]),
-    "d2t and lm_head in another order": head_swapped,
+    "d2t and lm_head in another order": head_swapped(),
     "d2t of int32": cast("d2t", "I32"),
     "d2t of float32": add("d2t", floats("d2t", DRAFT, dtype="F32")),
     "d2t of two axes": add(
         "d2t", ("I64", (DRAFT, 1), integers(*(token - place for place, token in enumerate(DRAFTED)))[2])
     ),
-    "draft_vocab_size absent": config(draft_vocab_size=ABSENT),
-    "draft_vocab_size null": config(draft_vocab_size=None),
     "draft_vocab_size the whole": config(draft_vocab_size=VOCAB),
     "draft_vocab_size too small": config(draft_vocab_size=DRAFT - 1),
     "draft_vocab_size too large": config(draft_vocab_size=VOCAB + 1),
@@ -144,18 +189,10 @@ LLAMA_3: dict[str, Edit] = {
     "aux id -1": ids(2, 4, -1),
     "aux ids with a duplicate": ids(2, 2, 5),
     "two aux ids": ids(2, 5),
-    "four aux ids": ids(1, 2, 4, 5),
-    "four aux ids and fc for four": both(ids(1, 2, 4, 5), noise("fc.weight", HIDDEN, 4 * HIDDEN)),
-    "four aux ids, told": both(
-        ids(1, 2, 4, 5), noise("fc.weight", HIDDEN, 4 * HIDDEN), config(num_aux_hidden_states=4)
-    ),
-    "four aux ids, not told": both(
-        ids(1, 2, 4, 5), noise("fc.weight", HIDDEN, 4 * HIDDEN), config(num_aux_hidden_states=ABSENT)
-    ),
-    "two aux ids, told": both(
-        ids(2, 5), noise("fc.weight", HIDDEN, 2 * HIDDEN), config(num_aux_hidden_states=2)
-    ),
-    "one aux id, told": both(ids(4), noise("fc.weight", HIDDEN, HIDDEN), config(num_aux_hidden_states=1)),
+    "four aux ids and fc for four": both(ids(1, 2, 4, 5), fc_for(4)),
+    "four aux ids, not told": both(ids(1, 2, 4, 5), fc_for(4), config(num_aux_hidden_states=ABSENT)),
+    "two aux ids, told": both(ids(2, 5), fc_for(2), config(num_aux_hidden_states=2)),
+    "one aux id, told": both(ids(4), fc_for(1), config(num_aux_hidden_states=1)),
     "all aux ids out of range": ids(91, 95, 99),
     "aux ids as text": ids("2", "4", "5"),
     "aux ids as floats": config(**{IDS: [2.0, 4.0, 5.0]}),
@@ -163,59 +200,35 @@ LLAMA_3: dict[str, Edit] = {
     "aux ids unsorted": ids(5, 2, 4),
     "aux ids empty": both(config(**{IDS: []}), inside(NESTED, **{IDS: []})),
     "aux ids null": both(config(**{IDS: None}), inside(NESTED, **{IDS: ABSENT})),
-    "no aux ids": both(config(**{IDS: ABSENT}), inside(NESTED, **{IDS: ABSENT})),
+    "no aux ids": NO_IDS,
     "aux ids at the top alone": inside(NESTED, **{IDS: ABSENT}),
     "aux ids nested alone": config(**{IDS: ABSENT}),
-    "aux ids nested alone, as at the top": both(config(**{IDS: ABSENT}), inside(NESTED, **{IDS: [2, 4, 5]})),
+    "aux ids nested alone, as at the top": nested_alone(**{IDS: [2, 4, 5]}),
     "aux ids that disagree": inside(NESTED, **{IDS: [2, 4, 6]}),
-    "aux ids nested as layer_ids": both(
-        config(**{IDS: ABSENT}), inside(NESTED, **{IDS: ABSENT, "layer_ids": [2, 4, 6]})
-    ),
+    "aux ids nested as layer_ids": both(NO_IDS, inside(NESTED, layer_ids=[2, 4, 6])),
     "aux count 2": config(num_aux_hidden_states=2),
     "aux count 4": config(num_aux_hidden_states=4),
     "aux count absent": config(num_aux_hidden_states=ABSENT),
-    "aux count 4 and fc for four": both(
-        config(num_aux_hidden_states=4), noise("fc.weight", HIDDEN, 4 * HIDDEN)
-    ),
-    "use_aux_hidden_state false": inside(NESTED, use_aux_hidden_state=False),
-    "eagle_config absent": config(eagle_config=ABSENT),
+    "aux count 4 and fc for four": both(config(num_aux_hidden_states=4), fc_for(4)),
     # flags
     "fc_norm told, not there": config(fc_norm=True),
     "norm_output told": config(norm_output=True),
-    "norm_output nested": both(config(norm_output=ABSENT), inside(NESTED, norm_output=True)),
-    "norm_output null": config(norm_output=None),
-    "norm_output absent": config(norm_output=ABSENT),
-    "norm_before_residual told": config(norm_before_residual=True),
-    "norm_before_residual absent": config(norm_before_residual=ABSENT),
-    "norm_before_residual nested": both(
-        config(norm_before_residual=ABSENT), inside(NESTED, norm_before_residual=True)
-    ),
+    "norm_output nested": nested_alone(norm_output=True),
+    "norm_before_residual nested": nested_alone(norm_before_residual=True),
     "norm_before_fc told, not there": config(norm_before_fc=True),
-    "norm_before_fc": both(
-        config(norm_before_fc=True),
-        add("input_norm.weight", uniform("input_norm", 3 * HIDDEN, low=0.5, high=1.5)),
-    ),
-    "norm_before_fc nested": both(
-        config(norm_before_fc=ABSENT),
-        inside(NESTED, norm_before_fc=True),
-        add("input_norm.weight", uniform("input_norm", 3 * HIDDEN, low=0.5, high=1.5)),
-    ),
+    "norm_before_fc nested": both(nested_alone(norm_before_fc=True), INPUT_NORM),
     "all flags absent": config(
         norm_output=ABSENT, fc_norm=ABSENT, norm_before_fc=ABSENT, norm_before_residual=ABSENT
     ),
     # numbers
+    **{f"{name} all zero": fill(f"{name}.weight", 0) for name in ("fc", "lm_head", "norm", "embed_tokens")},
+    **{f"{part} all zero": fill(f"{ATTENTION}{part}.weight", 0) for part in ("q_proj", "o_proj")},
     "fc all NaN": fill("fc.weight", float("nan")),
     "fc one inf": spot("fc.weight", float("inf")),
-    "fc all zero": fill("fc.weight", 0),
     "norm with one NaN": spot("norm.weight", float("nan")),
     "lm_head all NaN": fill("lm_head.weight", float("nan")),
-    "lm_head all zero": fill("lm_head.weight", 0),
     "lm_head all the same": fill("lm_head.weight", 0.25),
-    "norm all zero": fill("norm.weight", 0),
-    "embed_tokens all zero": fill("embed_tokens.weight", 0),
     "embed_tokens with one NaN": spot("embed_tokens.weight", float("nan"), 300),
-    "q_proj all zero": fill(f"{ATTENTION}q_proj.weight", 0),
-    "o_proj all zero": fill(f"{ATTENTION}o_proj.weight", 0),
     "fc ten times": scale("fc.weight", 10.0),
     "weights of bfloat16": both(cast("", "BF16"), config(torch_dtype="bfloat16")),
     "weights of bfloat16, told float32": cast("", "BF16"),
@@ -230,51 +243,33 @@ LLAMA_3: dict[str, Edit] = {
     "heads wrong": config(num_attention_heads=8),
     "kv heads wrong": config(num_key_value_heads=4),
     "kv heads absent": config(num_key_value_heads=ABSENT),
-    "head_dim absent": config(head_dim=ABSENT),
     "head_dim wrong": config(head_dim=64),
-    "target_hidden_size null": config(target_hidden_size=None),
-    "target_hidden_size absent": config(target_hidden_size=ABSENT),
     "target_hidden_size wrong": config(target_hidden_size=64),
     "layers 0": config(num_hidden_layers=0),
-    "rms_norm_eps absent": config(rms_norm_eps=ABSENT),
     "rms_norm_eps other": config(rms_norm_eps=0.01),
     "rope_theta other": config(rope_theta=500.0),
-    "rope_theta absent": config(rope_theta=ABSENT),
     "rope_scaling linear": config(rope_scaling={"rope_type": "linear", "factor": 4.0}),
     "rope_scaling llama3": config(rope_scaling=LLAMA3),
     "rope_scaling yarn": config(rope_scaling=YARN),
     "rope_scaling unknown": config(rope_scaling={"rope_type": "spiral", "factor": 4.0}),
     "rope_scaling without a type": config(rope_scaling={"factor": 4.0}),
-    "rope_parameters": config(
-        rope_theta=ABSENT,
-        rope_scaling=ABSENT,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-    ),
-    "rope_parameters other": config(
-        rope_theta=ABSENT, rope_scaling=ABSENT, rope_parameters={"rope_type": "default", "rope_theta": 500.0}
-    ),
+    "rope_parameters": rope(10000.0),
+    "rope_parameters other": rope(500.0),
     "positions too few": config(max_position_embeddings=64),
     "positions absent": config(max_position_embeddings=ABSENT),
     "hidden_act gelu": config(hidden_act="gelu"),
-    "hidden_act absent": config(hidden_act=ABSENT),
     "attention_bias without biases": config(attention_bias=True),
     "attention biases": both(config(attention_bias=True), biases(), noise(f"{ATTENTION}o_proj.bias", HIDDEN)),
     "attention biases but o_proj's": both(config(attention_bias=True), biases()),
     "attention biases not told": both(biases(), noise(f"{ATTENTION}o_proj.bias", HIDDEN)),
     "mlp_bias without biases": config(mlp_bias=True),
-    "mlp biases": both(
-        config(mlp_bias=True),
-        noise("layers.0.mlp.gate_proj.bias", MLP),
-        noise("layers.0.mlp.up_proj.bias", MLP),
-        noise("layers.0.mlp.down_proj.bias", HIDDEN),
-    ),
+    "mlp biases": both(config(mlp_bias=True), MLP_BIASES),
     "tie_word_embeddings": config(tie_word_embeddings=True),
     "sliding_window": config(sliding_window=16),
     "sliding_window in layer_types": config(sliding_window=16, layer_types=["sliding_attention"]),
     "partial_rotary_factor": config(partial_rotary_factor=0.5),
     # who it is
     "architectures wrong": config(architectures=["MyEagle3Model"]),
-    "architectures absent": config(architectures=ABSENT),
     "architectures empty": config(architectures=[]),
     "architectures as text": config(architectures="LlamaForCausalLMEagle3"),
     "architectures LlamaForCausalLM": config(architectures=["LlamaForCausalLM"]),
@@ -282,12 +277,10 @@ LLAMA_3: dict[str, Edit] = {
     "architectures of Qwen3": config(architectures=["Eagle3Qwen3ForCausalLM"]),
     "architectures of MLA": config(architectures=["Eagle3DeepseekV2ForCausalLM"]),
     "architectures of EAGLE 1": config(architectures=["EagleLlamaForCausalLM"]),
-    "model_type absent": config(model_type=ABSENT),
     "model_type unknown": config(model_type="llama9"),
     "model_type qwen3": config(model_type="qwen3"),
     "model_type eagle": config(model_type="eagle"),
     "torch_dtype unknown": config(torch_dtype="float7"),
-    "torch_dtype absent": config(torch_dtype=ABSENT),
     "dtype for torch_dtype": config(torch_dtype=ABSENT, dtype="float32"),
     "auto_map": config(auto_map={"AutoModel": "modeling.Model"}),
     "keys of its own": config(my_key={"a": 1}, _name_or_path="/home/me/run"),
@@ -295,27 +288,7 @@ LLAMA_3: dict[str, Edit] = {
     "quantization_config fp8, weights not": config(quantization_config=FP8),
     "quantization_config unknown": config(quantization_config={"quant_method": "magic"}),
     "quantization_config empty": config(quantization_config={}),
-    "quantization_config null": config(quantization_config=None),
-    "quantization_config compressed-tensors, weights not": config(
-        quantization_config={
-            "quant_method": "compressed-tensors",
-            "format": "float-quantized",
-            "config_groups": {
-                "group_0": {
-                    "targets": ["Linear"],
-                    "weights": {
-                        "num_bits": 8,
-                        "type": "float",
-                        "symmetric": True,
-                        "strategy": "tensor",
-                        "dynamic": False,
-                    },
-                    "input_activations": None,
-                }
-            },
-            "ignore": [],
-        }
-    ),
+    "quantization_config compressed-tensors, weights not": config(quantization_config=COMPRESSED),
     "scales without quantization_config": noise("fc.weight_scale", 1),
     "kv scales": both(noise(f"{ATTENTION}k_scale", 1), noise(f"{ATTENTION}v_scale", 1)),
     # files
@@ -330,16 +303,10 @@ LLAMA_3: dict[str, Edit] = {
     "weights with bytes behind": weights(lambda raw: raw + b"\0" * 8),
     "weights a pointer": file("model.safetensors", POINTER),
     "weights with a huge header length": weights(lambda raw: b"\xff" * 8 + raw[8:]),
-    "weights with an unknown dtype": header(
-        lambda table: table | {"norm.weight": table["norm.weight"] | {"dtype": "F12"}}
-    ),
+    "weights with an unknown dtype": header(lambda table: table["norm.weight"].update(dtype="F12")),
     "weights with overlapping tensors": header(
-        lambda table: (
-            table
-            | {
-                "norm.weight": table["norm.weight"]
-                | {"data_offsets": table["layers.0.hidden_norm.weight"]["data_offsets"]}
-            }
+        lambda table: table["norm.weight"].update(
+            data_offsets=table["layers.0.hidden_norm.weight"]["data_offsets"]
         )
     ),
     "weights as pytorch_model.bin, no pickle": both(

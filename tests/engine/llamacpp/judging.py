@@ -1,48 +1,21 @@
-"""Holding validate to llama.cpp: no false pass, no false alarm, and the disagreements that stand."""
+"""Holding validate to llama.cpp: the disagreements that stand."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
-import eaglectl
-from eaglectl.judge.judgement import Report
-from tests.engine.agreement.judging import DIVIDED, UNREADABLE, UNSAFE, UNTRAINED, compared
-from tests.engine.llamacpp.cases import CASES
-from tests.engine.llamacpp.records import LLAMACPP, Record
+from tests.engine.agreement.judging import DIVIDED, UNREADABLE, UNSAFE, UNTRAINED
 
 # where validate and the engine of the records disagree, and validate stands
 SHORT = "what differs shows on longer prompts, or the reference engine does not run it either"
 JUSTIFIED: Mapping[str, str] = {
     "llama.cpp/ids 2, 4, 4": "llama.cpp takes a layer twice, and no other engine does",
-    "llama.cpp/draft_vocab_size too big": DIVIDED,
-    "llama3/draft_vocab_size too small": DIVIDED,
-    "llama3/aux count 4": DIVIDED,
-    "llama.cpp/rope dynamic": SHORT,
-    "llama.cpp/hidden_act gelu": SHORT,
-    "llama3/partial_rotary_factor": SHORT,
-    "llama3/d2t of two axes": UNREADABLE,
-    "llama3/target_hidden_size null": UNREADABLE,
-    "llama3/tie_word_embeddings None": UNREADABLE,
-    "llama3/model_type None": UNREADABLE,
-    "llama-fresh/num_aux_hidden_states -1": UNREADABLE,
+    "llama.cpp/draft_vocab_size too big": DIVIDED, "llama3/draft_vocab_size too small": DIVIDED,
+    "llama3/aux count 4": DIVIDED, "llama.cpp/rope dynamic": SHORT, "llama.cpp/hidden_act gelu": SHORT,
+    "llama3/partial_rotary_factor": SHORT, "llama3/d2t of two axes": UNREADABLE,
+    "llama3/target_hidden_size null": UNREADABLE, "llama3/tie_word_embeddings None": UNREADABLE,
+    "llama3/model_type None": UNREADABLE, "llama-fresh/num_aux_hidden_states -1": UNREADABLE,
     "llama-fresh/tie_word_embeddings 1": UNREADABLE,
     "llama3/layers.0.input_layernorm.weight as U8": UNTRAINED,
     "llama-shared/layers.0.input_layernorm.weight as I64": UNTRAINED,
-    "llama3/layers.0.self_attn.k_proj.weight all 1e30": UNTRAINED,
-    "llama3/norm all zero": UNTRAINED,
-    "llama3/o_proj all zero": UNTRAINED,
-    "llama3/a pickle beside the weights": UNSAFE,
-}
-
-
-def report(name: str, root: Path, parent: Path, select: Sequence[str] = ()) -> Report:
-    """What validate says of a case, its target at hand; only these rules, where some are selected."""
-    case = CASES[name]
-    folder = case.files().write(parent / "drafter")
-    options = eaglectl.ValidateOptions(target=str(root / case.kind), engines=[LLAMACPP], select=select)
-    return eaglectl.validate(str(folder), options)
-
-
-def disagreement(record: Record, found: Report) -> str:
-    """How validate and the engine disagree, in words; empty where they do not."""
-    words = f"{record.verdict}: {record.reason}"
-    return compared(found, words, is_served=record.is_served, is_wrong=not record.is_served)
+    "llama3/layers.0.self_attn.k_proj.weight all 1e30": UNTRAINED, "llama3/norm all zero": UNTRAINED,
+    "llama3/o_proj all zero": UNTRAINED, "llama3/a pickle beside the weights": UNSAFE,
+}  # fmt: skip

@@ -9,11 +9,9 @@ import pytest
 
 import eaglectl
 from eaglectl.operations.converting import ConvertOptions
-from tests.engine.llamacpp.engine import FRESH_PAGES, PACKAGES, SERVER, SOURCE, Drafted, draft
-from tests.engine.llamacpp.test_server_llamacpp import SETTINGS
-from tests.engine.servers import running
+from tests.engine.llamacpp.engine import PACKAGES, SOURCE, Drafted, draft
 from tests.real.conftest import REAL, real_target
-from tests.real.counting import FOUR, SHORT, accounted, accounting, few_prompts, texts
+from tests.real.counting import FOUR, SHORT, accounted, accounting, texts
 
 __all__ = ["real_target"]
 
@@ -69,20 +67,3 @@ def test_the_wheels_own_target_accepts_as_much_within_bounds(pair: Path, real_ta
     assert 1 + sum(taken) / rounds == pytest.approx(expected.length, rel=OTHER_ARITHMETIC)
     # other arithmetic: an answer may go another way, and none from its first token on
     assert all(ours[0] == theirs[0] for ours, theirs in zip(answers, expected.tokens, strict=True))
-
-
-def test_a_server_counts_the_rounds_of_the_accounting_but_an_answers_last(
-    pair: Path, real_target: Path, tmp_path: Path
-) -> None:
-    command = [str(SERVER), "--model", str(pair / "target.gguf"), *SETTINGS, "--metrics"]
-    command += ["--model-draft", str(pair / "drafter.gguf"), "--spec-type", "draft-eagle3"]
-    command += ["--spec-draft-n-max", str(K)]
-    with running(command, pair / "server.log", PATIENCE, FRESH_PAGES) as url:
-        options = eaglectl.SmokeOptions(
-            run_in=url, prompts=few_prompts(tmp_path, FOUR), max_tokens=SHORT, timeout=PATIENCE
-        )
-        found = eaglectl.smoke(str(pair / "drafter"), str(real_target), options).measured
-    expected = accounted("specforge", real_target, K, FOUR, SHORT)
-    taken = [round(share.value * found.drafts) for share in found.per_position]
-    assert 0 <= expected.drafts - found.drafts <= len(FOUR)
-    assert all(0 <= theirs - ours <= len(FOUR) for ours, theirs in zip(taken, expected.accepted, strict=True))

@@ -3,7 +3,6 @@
 import os
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,34 +24,11 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import PortArgs, ServerArgs
 
 OPTIONS: dict[str, Any] = {
-    "device": "cpu",
-    "attention_backend": "torch_native",
-    "sampling_backend": "pytorch",
-    "skip_tokenizer_init": True,
-    "disable_cuda_graph": True,
-    "max_total_tokens": 8192,
-    "max_running_requests": 4,
-    "disable_radix_cache": True,
-    "mem_fraction_static": 0.3,
-    "random_seed": 0,
-    "disable_overlap_schedule": True,
-    "log_level": "error",
-    "page_size": 1,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """Answers to some prompts, and what was drafted: a row is a round, the verified token first."""
-
-    tokens: list[list[int]]
-    rounds: list[list[list[int]]]
-    drafts: int
-    accepted: int
-
-    @property
-    def acceptance_length(self) -> float:
-        return 1 + self.accepted / self.drafts
+    "device": "cpu", "attention_backend": "torch_native", "sampling_backend": "pytorch",
+    "skip_tokenizer_init": True, "disable_cuda_graph": True, "max_total_tokens": 8192,
+    "max_running_requests": 4, "disable_radix_cache": True, "mem_fraction_static": 0.3, "random_seed": 0,
+    "disable_overlap_schedule": True, "log_level": "error", "page_size": 1,
+}  # fmt: skip
 
 
 def start(target: Path, drafter: Path | None = None, k: int = 3, dtype: str = "float32") -> Any:
@@ -75,9 +51,9 @@ def start(target: Path, drafter: Path | None = None, k: int = 3, dtype: str = "f
     return engine
 
 
-def generate(engine: Any, prompts: Sequence[Sequence[int]], tokens: int = 32) -> Generated:
-    """Greedy answers, one prompt after the other."""
-    answers, rounds, drafts, accepted = [], [], 0, 0
+def generate(engine: Any, prompts: Sequence[Sequence[int]], tokens: int = 32) -> list[list[list[int]]]:
+    """Greedy answers, one prompt after the other: its rounds, in each the verified token and the drafted."""
+    rounds = []
     for place, prompt in enumerate(prompts):
         kernels.CANDIDATES.clear()
         request = _request(engine, f"r{place}", prompt, tokens)
@@ -89,30 +65,15 @@ def generate(engine: Any, prompts: Sequence[Sequence[int]], tokens: int = 32) ->
             if batch:
                 engine.process_batch_result(batch, engine.run_batch(batch))
             engine.last_batch = batch
-        answers.append(list(request.output_ids)[:tokens])
         rounds.append([list(row) for row in kernels.CANDIDATES])
-        drafts += request.spec_verify_ct
-        accepted += request.spec_num_correct_drafts
-    return Generated(answers, rounds, drafts, accepted)
+    return rounds
 
 
 def _request(engine: Any, name: str, prompt: Sequence[int], tokens: int) -> Any:
     params = SamplingParams(max_new_tokens=tokens, temperature=0.0, ignore_eos=True)
     params.normalize(None)
-    engine.handle_generate_request(
-        TokenizedGenerateReqInput(
-            rid=name,
-            input_text="",
-            input_ids=array("q", prompt),
-            input_embeds=None,
-            mm_inputs=None,
-            token_type_ids=None,
-            sampling_params=params,
-            return_logprob=False,
-            logprob_start_len=-1,
-            top_logprobs_num=0,
-            token_ids_logprob=None,
-            stream=False,
-        )
-    )
+    absent = dict.fromkeys(("input_embeds", "mm_inputs", "token_type_ids", "token_ids_logprob"))
+    logprob = {"return_logprob": False, "logprob_start_len": -1, "top_logprobs_num": 0}
+    given = {"input_text": "", "input_ids": array("q", prompt), "sampling_params": params, "stream": False}
+    engine.handle_generate_request(TokenizedGenerateReqInput(rid=name, **given, **logprob, **absent))
     return engine.waiting_queue[-1]

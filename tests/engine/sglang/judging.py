@@ -1,13 +1,8 @@
-"""Holding validate and inspect to SGLang: no false pass, no false alarm, and the disagreements that stand."""
+"""Holding validate and inspect to SGLang: the disagreements that stand."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
-import eaglectl
-from eaglectl.judge.judgement import Report
-from tests.engine.agreement.judging import DIVIDED, DROPPED, UNREADABLE, UNSAFE, UNTRAINED, compared
-from tests.engine.sglang.cases import CASES
-from tests.engine.sglang.records import SGLANG, Record
+from tests.engine.agreement.judging import DIVIDED, DROPPED, UNREADABLE, UNSAFE, UNTRAINED
 
 # where validate and the engine of the records disagree, and validate stands
 JUSTIFIED: Mapping[str, str] = {
@@ -40,16 +35,3 @@ JUSTIFIED: Mapping[str, str] = {
     "llama3/a pickle beside the weights": UNSAFE,
     "llama3/a README and code": UNSAFE,
 }
-
-
-def report(name: str, root: Path, parent: Path, select: Sequence[str] = ()) -> Report:
-    """What validate says of a case, its target at hand; only these rules, where some are selected."""
-    case = CASES[name]
-    folder = case.files().write(parent / "drafter")
-    options = eaglectl.ValidateOptions(target=str(root / case.kind), engines=[SGLANG], select=select)
-    return eaglectl.validate(str(folder), options)
-
-
-def disagreement(record: Record, found: Report) -> str:
-    """How validate and the engine disagree, in words; empty where they do not."""
-    return compared(found, str(record), is_served=record.is_served, is_wrong=record.is_wrong)

@@ -103,16 +103,30 @@ def verify_tree_greedy_cpu(
 
 
 def _attend(
-    backend: Any, query: Tensor, layer: Any, requests: Tensor, totals: list[int], counts: list[int]
+    backend: Any,
+    totals: list[int],
+    counts: list[int],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layer: Any,
+    batch: Any,
+    save_kv_cache: bool = True,
+    **_: Any,
 ) -> Tensor:
     """Causal attention of the last `counts` positions of each request over its first `totals` slots."""
+    from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+
+    if save_kv_cache and key is not None:
+        place = KVWriteLoc(batch.out_cache_loc, backend.swa_out_cache_loc)
+        backend.token_to_kv_pool.set_kv_buffer(layer, place, key, value)
     pool, table = backend.token_to_kv_pool, backend.req_to_token_pool.req_to_token
     keys, values = pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
     query = query.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
     out = query.new_empty(query.shape[0], layer.tp_q_head_num, layer.v_head_dim)
     window = layer.sliding_window_size
     at = 0
-    for request, total, count in zip(requests.tolist(), totals, counts, strict=True):
+    for request, total, count in zip(batch.req_pool_indices.tolist(), totals, counts, strict=True):
         slots = table[request, :total].long()
         key, value = (held[slots].to(query.dtype).movedim(0, 1).unsqueeze(0) for held in (keys, values))
         rows, columns = torch.arange(total - count, total).unsqueeze(1), torch.arange(total).unsqueeze(0)
@@ -132,14 +146,6 @@ def _attend(
     return out.reshape(-1, layer.tp_q_head_num * layer.v_head_dim)
 
 
-def _save(backend: Any, key: Tensor, value: Tensor, layer: Any, batch: Any, is_saved: bool) -> None:
-    from sglang.srt.mem_cache.memory_pool import KVWriteLoc
-
-    if is_saved and key is not None:
-        place = KVWriteLoc(batch.out_cache_loc, backend.swa_out_cache_loc)
-        backend.token_to_kv_pool.set_kv_buffer(layer, place, key, value)
-
-
 def stand_in() -> None:
     """Put the functions where SGLang looks for compiled ones, and let torch_native verify and draft."""
     import sgl_kernel
@@ -153,38 +159,19 @@ def stand_in() -> None:
     class Step(TorchNativeAttnBackend):  # type: ignore[misc]
         step = 0
 
-        def forward_extend(
-            self,
-            q: Tensor,
-            k: Tensor,
-            v: Tensor,
-            layer: Any,
-            batch: Any,
-            save_kv_cache: bool = True,
-            **_: Any,
-        ) -> Tensor:
-            _save(self, k, v, layer, batch, save_kv_cache)
+        def forward_extend(self, *given: Any, **named: Any) -> Tensor:
+            batch = given[4]
             if batch.forward_mode.is_target_verify():
                 count = batch.spec_info.draft_token_num
                 totals = [length + count for length in batch.seq_lens.tolist()]
                 counts = [count] * batch.batch_size
             else:
                 totals, counts = batch.seq_lens.tolist(), batch.extend_seq_lens.tolist()
-            return _attend(self, q, layer, batch.req_pool_indices, totals, counts)
+            return _attend(self, totals, counts, *given, **named)
 
-        def forward_decode(
-            self,
-            q: Tensor,
-            k: Tensor,
-            v: Tensor,
-            layer: Any,
-            batch: Any,
-            save_kv_cache: bool = True,
-            **_: Any,
-        ) -> Tensor:
-            _save(self, k, v, layer, batch, save_kv_cache)
-            totals = [length + self.step for length in batch.seq_lens.tolist()]
-            return _attend(self, q, layer, batch.req_pool_indices, totals, [1] * batch.batch_size)
+        def forward_decode(self, *given: Any, **named: Any) -> Tensor:
+            totals = [length + self.step for length in given[4].seq_lens.tolist()]
+            return _attend(self, totals, [1] * len(totals), *given, **named)
 
     class Steps:
         def __init__(self, runner: Any, count: int) -> None:

@@ -12,18 +12,9 @@ from collections.abc import Collection
 from typing import Any
 
 STUBBED = (
-    "torchvision",
-    "sgl_kernel",
-    "flashinfer",
-    "deep_gemm",
-    "decord",
-    "torchcodec",
-    "torchaudio",
-    "tilelang",
-    "cutlass",
-    "quack",
-    "cuda",
-)
+    "torchvision", "sgl_kernel", "flashinfer", "deep_gemm", "decord", "torchcodec", "torchaudio", "tilelang",
+    "cutlass", "quack", "cuda",
+)  # fmt: skip
 # transformers remembers which of these there are; it is asked before the stubs are
 ASKED = (
     "is_torchvision_available",

@@ -1,29 +1,20 @@
 """SGLang does with tiny targets what is recorded; tests/engine/targets/README.md says how it is recorded."""
 
-import os
 from typing import Any
 
 import pytest
 
-from tests.engine.targets import live as again
 from tests.engine.targets import records
 
 KNOWN = records.read(records.SGLANG)
 # a decoder, one with experts, one whose captured states are no boundary, and one beside a vision tower
-CAPTURED = (
-    "Gemma3ForCausalLM",
-    "LlamaForCausalLM",
-    "Qwen3MoeForCausalLM",
-    "Qwen3VLForConditionalGeneration",
-)
-NAMES = (
-    sorted(KNOWN) if os.environ.get("EAGLECTL_AGREEMENT_CASES") == "all" else again.sample(KNOWN, CAPTURED)
-)
+CAPTURED = ("Gemma3ForCausalLM", "LlamaForCausalLM", "Qwen3MoeForCausalLM", "Qwen3VLForConditionalGeneration")
+NAMES = records.sample(KNOWN, CAPTURED)
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return again.run("sglang_child", NAMES, tmp_path_factory.mktemp("targets"))
+    return records.run("sglang_child", NAMES, tmp_path_factory.mktemp("targets"))
 
 
 @pytest.mark.parametrize("name", NAMES)

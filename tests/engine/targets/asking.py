@@ -2,12 +2,12 @@
 
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.engine.agreement.forks import Death, forked
+from tests.engine.agreement.forks import Death, forked, reason
 from tests.engine.targets import models, records
 
 PATIENCE = 60.0
@@ -18,21 +18,46 @@ HEAD = 160  # characters kept of a reason
 Capture = Callable[[list[int] | None], list[int | str]]
 
 
-def record(answer: Callable[[Path, str], dict[str, Any]]) -> None:
-    """Write what `answer(folder, architecture)` returns for those of the command line, each in a fork."""
+class NotHereError(Exception):
+    """Says in words why a target is not made here."""
+
+
+def record(
+    refusal: Callable[[str], str],
+    start: Callable[[str, Path], Any],
+    captured: Callable[[Any, models.States, list[int] | None], list[int | str]],
+) -> None:
+    """Write the records of the architectures of the command line, each in a fork.
+
+    `refusal` says why the engine refuses one by its class, `start` loads a target into it, and `captured`
+    returns the boundaries that it hands out for ids, by the target's states.
+    """
     out, names = Path(sys.argv[1]), sys.argv[2:]
     known = records.read(out) if names else {}
+
+    def answer(root: Path, name: str) -> dict[str, Any]:
+        maker = ""
+        try:
+            if why := refusal(name):
+                return {"outcome": "refused", "reason": why}
+            if models.model_type(name) is None:
+                raise NotHereError("transformers has no class of it")
+            maker = "transformers: "
+            states = models.write(name, root / name)
+            maker = ""
+            engine = start(name, root / name)
+        except Exception as error:
+            why = str(error) if isinstance(error, NotHereError) else maker + reason(error)[:HEAD]
+            return {"outcome": "not-constructed", "reason": why}
+        return ask(partial(captured, engine, states), root / name)
+
     with tempfile.TemporaryDirectory() as folder:
         for name in names or models.ALL:
-            found = forked(Path(folder), [name], partial(answer, Path(folder)), PATIENCE)
-            known[name] = _record(name, found[name])
+            found = forked(Path(folder), [name], partial(answer, Path(folder)), PATIENCE)[name]
+            if isinstance(found, Death):
+                found = {"outcome": "not-run", "reason": found.reason}
+            known[name] = {"model_type": models.model_type(name)} | found
             records.write(out, known)
-
-
-def _record(name: str, answer: Any) -> dict[str, Any]:
-    if isinstance(answer, Death):
-        answer = {"outcome": "not-run", "reason": answer.reason}
-    return {"model_type": models.model_type(name)} | answer
 
 
 def ask(captured: Capture, root: Path) -> dict[str, Any]:
@@ -63,20 +88,12 @@ def matched(hidden: Any, aux: Any, states: models.States) -> list[int | str]:
     return [models.nearest(state[:count], states) for state in aux]
 
 
-def _apart(captured: Capture, root: Path, ids: Sequence[int] | None) -> Any:
-    name = str(ids)
-    answer = forked(root, [name], lambda _: _answer(captured, ids), PATIENCE)[name]
-    return answer.reason if isinstance(answer, Death) else answer
+def _apart(captured: Capture, root: Path, ids: list[int] | None) -> Any:
+    def answer(_: str) -> Any:
+        try:
+            return captured(ids)
+        except Exception as error:
+            return reason(error)[:HEAD]
 
-
-def _answer(captured: Capture, ids: Any) -> Any:
-    try:
-        return captured(ids)
-    except Exception as error:
-        return reason(error)
-
-
-def reason(error: BaseException) -> str:
-    """One line that says what was raised."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' | '.join(lines[:2])}"[:HEAD]
+    found = forked(root, [str(ids)], answer, PATIENCE)[str(ids)]
+    return found.reason if isinstance(found, Death) else found

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tests.engine.agreement import bases
+
 DEPTH = 8
 PROMPT = [3, 141, 59, 26, 53, 58, 97, 93, 23, 84, 62, 64]
 SIZES: dict[str, Any] = {
@@ -27,10 +29,8 @@ YARN = {
     "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
 }  # fmt: skip
 # vLLM's MLA kernels want these two ranks
-MLA = {
-    "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 24, "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64, "qk_nope_head_dim": 16, "v_head_dim": 16, "head_dim": 64, "rope_parameters": YARN,
-}  # fmt: skip
+MLA = bases.MLA | {"head_dim": 64, "rope_parameters": YARN}
+RANKS = ("q_lora_rank", "qk_nope_head_dim", "v_head_dim")
 GATED_DELTA = {
     "linear_num_value_heads": 4, "linear_num_key_heads": 2,
     "linear_key_head_dim": 128, "linear_value_head_dim": 128,
@@ -40,114 +40,55 @@ M_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6,
 
 # architecture: its model type in transformers
 TEXT = {
-    "AfmoeForCausalLM": "afmoe",
-    "ApertusForCausalLM": "apertus",
-    "ArceeForCausalLM": "arcee",
-    "BloomForCausalLM": "bloom",
-    "Cohere2ForCausalLM": "cohere2",
-    "Cohere2MoeForCausalLM": "cohere2_moe",
-    "CohereForCausalLM": "cohere",
-    "DeepseekV2ForCausalLM": "deepseek_v2",
-    "DeepseekV32ForCausalLM": "deepseek_v32",
-    "DeepseekV3ForCausalLM": "deepseek_v3",
-    "DeepseekV4ForCausalLM": "deepseek_v4",
-    "Ernie4_5ForCausalLM": "ernie4_5",
-    "Ernie4_5_MoeForCausalLM": "ernie4_5_moe",
-    "Exaone4ForCausalLM": "exaone4",
-    "ExaoneMoeForCausalLM": "exaone_moe",
-    "FalconForCausalLM": "falcon",
-    "FalconH1ForCausalLM": "falcon_h1",
-    "FlexOlmoForCausalLM": "flex_olmo",
-    "GPT2LMHeadModel": "gpt2",
-    "GPTNeoXForCausalLM": "gpt_neox",
-    "Gemma2ForCausalLM": "gemma2",
-    "Gemma3ForCausalLM": "gemma3_text",
-    "Gemma4ForCausalLM": "gemma4_text",
-    "GemmaForCausalLM": "gemma",
-    "Glm4ForCausalLM": "glm4",
-    "Glm4MoeForCausalLM": "glm4_moe",
-    "Glm4MoeLiteForCausalLM": "glm4_moe_lite",
-    "GlmForCausalLM": "glm",
-    "GlmMoeDsaForCausalLM": "glm_moe_dsa",
-    "GptOssForCausalLM": "gpt_oss",
-    "GraniteForCausalLM": "granite",
-    "GraniteMoeForCausalLM": "granitemoe",
-    "GraniteMoeHybridForCausalLM": "granitemoehybrid",
-    "GraniteMoeSharedForCausalLM": "granitemoeshared",
-    "GraniteSWAForCausalLM": "granite_swa",
-    "HYV3ForCausalLM": "hy_v3",
-    "HunYuanDenseV1ForCausalLM": "hunyuan_v1_dense",
-    "HunYuanMoEV1ForCausalLM": "hunyuan_v1_moe",
-    "InklingForCausalLM": "inkling_text",
-    "Jais2ForCausalLM": "jais2",
-    "JambaForCausalLM": "jamba",
-    "KimiLinearForCausalLM": "kimi_linear",
-    "LagunaForCausalLM": "laguna",
-    "Lfm2ForCausalLM": "lfm2",
-    "Llama4ForCausalLM": "llama4_text",
-    "LlamaForCausalLM": "llama",
-    "LongcatFlashForCausalLM": "longcat_flash",
-    "MambaForCausalLM": "mamba",
-    "MellumForCausalLM": "mellum",
-    "MiMoV2FlashForCausalLM": "mimo_v2_flash",
-    "MiniCPM3ForCausalLM": "minicpm3",
-    "MiniMaxM2ForCausalLM": "minimax_m2",
-    "Ministral3ForCausalLM": "ministral3",
-    "MistralForCausalLM": "mistral",
-    "MixtralForCausalLM": "mixtral",
-    "NemotronForCausalLM": "nemotron",
-    "NemotronHForCausalLM": "nemotron_h",
-    "OPTForCausalLM": "opt",
-    "Olmo2ForCausalLM": "olmo2",
-    "Olmo3ForCausalLM": "olmo3",
-    "OlmoForCausalLM": "olmo",
-    "OlmoHybridForCausalLM": "olmo_hybrid",
-    "OlmoeForCausalLM": "olmoe",
-    "Phi3ForCausalLM": "phi3",
-    "PhiForCausalLM": "phi",
-    "PhiMoEForCausalLM": "phimoe",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen2MoeForCausalLM": "qwen2_moe",
-    "Qwen3ForCausalLM": "qwen3",
-    "Qwen3MoeForCausalLM": "qwen3_moe",
-    "Qwen3NextForCausalLM": "qwen3_next",
-    "Qwen3_5ForCausalLM": "qwen3_5_text",
-    "Qwen3_5MoeForCausalLM": "qwen3_5_moe_text",
-    "SeedOssForCausalLM": "seed_oss",
-    "SmolLM3ForCausalLM": "smollm3",
-    "StableLmForCausalLM": "stablelm",
-    "Starcoder2ForCausalLM": "starcoder2",
-    "VaultGemmaForCausalLM": "vaultgemma",
-}
+    "AfmoeForCausalLM": "afmoe", "ApertusForCausalLM": "apertus", "ArceeForCausalLM": "arcee",
+    "BloomForCausalLM": "bloom", "Cohere2ForCausalLM": "cohere2", "Cohere2MoeForCausalLM": "cohere2_moe",
+    "CohereForCausalLM": "cohere", "DeepseekV2ForCausalLM": "deepseek_v2",
+    "DeepseekV32ForCausalLM": "deepseek_v32", "DeepseekV3ForCausalLM": "deepseek_v3",
+    "DeepseekV4ForCausalLM": "deepseek_v4", "Ernie4_5ForCausalLM": "ernie4_5",
+    "Ernie4_5_MoeForCausalLM": "ernie4_5_moe", "Exaone4ForCausalLM": "exaone4",
+    "ExaoneMoeForCausalLM": "exaone_moe", "FalconForCausalLM": "falcon", "FalconH1ForCausalLM": "falcon_h1",
+    "FlexOlmoForCausalLM": "flex_olmo", "GPT2LMHeadModel": "gpt2", "GPTNeoXForCausalLM": "gpt_neox",
+    "Gemma2ForCausalLM": "gemma2", "Gemma3ForCausalLM": "gemma3_text", "Gemma4ForCausalLM": "gemma4_text",
+    "GemmaForCausalLM": "gemma", "Glm4ForCausalLM": "glm4", "Glm4MoeForCausalLM": "glm4_moe",
+    "Glm4MoeLiteForCausalLM": "glm4_moe_lite", "GlmForCausalLM": "glm", "GlmMoeDsaForCausalLM": "glm_moe_dsa",
+    "GptOssForCausalLM": "gpt_oss", "GraniteForCausalLM": "granite", "GraniteMoeForCausalLM": "granitemoe",
+    "GraniteMoeHybridForCausalLM": "granitemoehybrid", "GraniteMoeSharedForCausalLM": "granitemoeshared",
+    "GraniteSWAForCausalLM": "granite_swa", "HYV3ForCausalLM": "hy_v3",
+    "HunYuanDenseV1ForCausalLM": "hunyuan_v1_dense", "HunYuanMoEV1ForCausalLM": "hunyuan_v1_moe",
+    "InklingForCausalLM": "inkling_text", "Jais2ForCausalLM": "jais2", "JambaForCausalLM": "jamba",
+    "KimiLinearForCausalLM": "kimi_linear", "LagunaForCausalLM": "laguna", "Lfm2ForCausalLM": "lfm2",
+    "Llama4ForCausalLM": "llama4_text", "LlamaForCausalLM": "llama",
+    "LongcatFlashForCausalLM": "longcat_flash", "MambaForCausalLM": "mamba", "MellumForCausalLM": "mellum",
+    "MiMoV2FlashForCausalLM": "mimo_v2_flash", "MiniCPM3ForCausalLM": "minicpm3",
+    "MiniMaxM2ForCausalLM": "minimax_m2", "Ministral3ForCausalLM": "ministral3",
+    "MistralForCausalLM": "mistral", "MixtralForCausalLM": "mixtral", "NemotronForCausalLM": "nemotron",
+    "NemotronHForCausalLM": "nemotron_h", "OPTForCausalLM": "opt", "Olmo2ForCausalLM": "olmo2",
+    "Olmo3ForCausalLM": "olmo3", "OlmoForCausalLM": "olmo", "OlmoHybridForCausalLM": "olmo_hybrid",
+    "OlmoeForCausalLM": "olmoe", "Phi3ForCausalLM": "phi3", "PhiForCausalLM": "phi",
+    "PhiMoEForCausalLM": "phimoe", "Qwen2ForCausalLM": "qwen2", "Qwen2MoeForCausalLM": "qwen2_moe",
+    "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3_moe", "Qwen3NextForCausalLM": "qwen3_next",
+    "Qwen3_5ForCausalLM": "qwen3_5_text", "Qwen3_5MoeForCausalLM": "qwen3_5_moe_text",
+    "SeedOssForCausalLM": "seed_oss", "SmolLM3ForCausalLM": "smollm3", "StableLmForCausalLM": "stablelm",
+    "Starcoder2ForCausalLM": "starcoder2", "VaultGemmaForCausalLM": "vaultgemma",
+}  # fmt: skip
 # a decoder beside a vision tower
 WRAPPERS = {
-    "Cohere2VisionForConditionalGeneration": "cohere2_vision",
-    "Gemma3ForConditionalGeneration": "gemma3",
-    "Gemma4ForConditionalGeneration": "gemma4",
-    "Glm4vForConditionalGeneration": "glm4v",
-    "Glm4vMoeForConditionalGeneration": "glm4v_moe",
-    "Glm5NextForConditionalGeneration": "glm5_next",
-    "HunYuanVLForConditionalGeneration": "hunyuan_vl",
-    "Idefics3ForConditionalGeneration": "idefics3",
-    "InternVLForConditionalGeneration": "internvl",
-    "KimiK25ForConditionalGeneration": "kimi_k25",
-    "Llama4ForConditionalGeneration": "llama4",
-    "LlavaForConditionalGeneration": "llava",
+    "Cohere2VisionForConditionalGeneration": "cohere2_vision", "Gemma3ForConditionalGeneration": "gemma3",
+    "Gemma4ForConditionalGeneration": "gemma4", "Glm4vForConditionalGeneration": "glm4v",
+    "Glm4vMoeForConditionalGeneration": "glm4v_moe", "Glm5NextForConditionalGeneration": "glm5_next",
+    "HunYuanVLForConditionalGeneration": "hunyuan_vl", "Idefics3ForConditionalGeneration": "idefics3",
+    "InternVLForConditionalGeneration": "internvl", "KimiK25ForConditionalGeneration": "kimi_k25",
+    "Llama4ForConditionalGeneration": "llama4", "LlavaForConditionalGeneration": "llava",
     "LlavaNextForConditionalGeneration": "llava_next",
     "LlavaOnevisionForConditionalGeneration": "llava_onevision",
     "MiniCPMV4_6ForConditionalGeneration": "minicpmv4_6",
     "MiniMaxM3SparseForConditionalGeneration": "minimax_m3_vl",
-    "Mistral3ForConditionalGeneration": "mistral3",
-    "MuseGlimmerForConditionalGeneration": "muse_glimmer",
-    "Qwen2VLForConditionalGeneration": "qwen2_vl",
-    "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
-    "Qwen3VLForConditionalGeneration": "qwen3_vl",
-    "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe",
-    "Qwen3_5ForConditionalGeneration": "qwen3_5",
-    "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
-    "Qwen4ExpForConditionalGeneration": "qwen4_exp",
-    "Step3p7ForConditionalGeneration": "step3p7",
-}
+    "Mistral3ForConditionalGeneration": "mistral3", "MuseGlimmerForConditionalGeneration": "muse_glimmer",
+    "Qwen2VLForConditionalGeneration": "qwen2_vl", "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
+    "Qwen3VLForConditionalGeneration": "qwen3_vl", "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe",
+    "Qwen3_5ForConditionalGeneration": "qwen3_5", "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
+    "Qwen4ExpForConditionalGeneration": "qwen4_exp", "Step3p7ForConditionalGeneration": "step3p7",
+}  # fmt: skip
 # transformers has no class of these: only the engine's class is asked
 WITHOUT_MODEL = (
     "BailingMoeForCausalLM", "DeepseekV41ForCausalLM", "KimiK3ForConditionalGeneration", "MiMoForCausalLM",
@@ -188,19 +129,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "llama4": {"num_experts_per_tok": 1},
     "llama4_text": {"num_experts_per_tok": 1},
     "longcat_flash": MLA
-    | {
-        "num_layers": DEPTH,
-        "ffn_hidden_size": 96,
-        "expert_ffn_hidden_size": 32,
-        "zero_expert_num": 2,
-    },
-    "minicpm3": {
-        "q_lora_rank": 24,
-        "kv_lora_rank": 32,
-        "qk_rope_head_dim": 32,
-        "qk_nope_head_dim": 16,
-        "v_head_dim": 16,
-    },
+    | {"num_layers": DEPTH, "ffn_hidden_size": 96, "expert_ffn_hidden_size": 32, "zero_expert_num": 2},
+    "minicpm3": {key: MLA[key] for key in RANKS} | {"kv_lora_rank": 32, "qk_rope_head_dim": 32},
     "nemotron_h": {
         "layers_block_type": ["mamba", "mlp", "attention", "mamba"] * (DEPTH // 4),
         "rescale_prenorm_residual": False,
@@ -212,7 +142,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
     "step3p7": {"pad_token_id": 0, "sliding_window": 64},
 }
-# keys of published configs that transformers does not write; null takes one out
+# keys of published configs that transformers does not write
 PUBLISHED: dict[str, dict[str, Any]] = {
     **{name: {"moe_layer_freq": 1} for name in ("deepseek_v3", "deepseek_v32", "kimi_k25")},
     "deepseek_v2": {"moe_layer_freq": 1, "scoring_func": "softmax"},
@@ -250,11 +180,9 @@ def config(architecture: str) -> Any:
     cls = CONFIG_MAPPING[kind]
     if architecture in TEXT:
         return cls(**_sizes(cls, SIZES) | CHANGES.get(kind, {}))
-    base = cls()
-    parts: dict[str, Any] = {}
+    base, parts = cls(), dict[str, Any]()
     for name in cls.sub_configs:
-        part = getattr(base, name, None)
-        if part is None:
+        if (part := getattr(base, name, None)) is None:
             continue
         is_text = name in ("text_config", "thinker_config")
         sizes = _sizes(type(part), SIZES if is_text else VISION)
@@ -298,11 +226,7 @@ def write(architecture: str, folder: Path) -> States:
 def _publish(architecture: str, file: Path) -> None:
     """Write the engine's name of the architecture, and what published configs say besides."""
     keys = json.loads(file.read_text())
-    text = keys.get("text_config", keys)
-    for name, value in PUBLISHED.get(str(model_type(architecture)), {}).items():
-        text[name] = value
-        if value is None:
-            del text[name]
+    keys.get("text_config", keys).update(PUBLISHED.get(str(model_type(architecture)), {}))
     file.write_text(json.dumps(keys | {"architectures": [architecture]}))
 
 

@@ -5,7 +5,6 @@ without names, all of `models.py`.
 """
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.models.registry import ModelRegistry
 
 from tests.engine.targets import models
-from tests.engine.targets.asking import ask, matched, reason, record
+from tests.engine.targets.asking import NotHereError, matched, record
 
 sglang_kernels.stand_in_norms()
 SOURCES = Path(sglang.srt.models.__path__[0])
@@ -40,27 +39,19 @@ NEEDS_TRITON = (
 )  # fmt: skip
 
 
-def answer(root: Path, name: str) -> dict[str, Any]:
-    """The record of one architecture."""
+def _refusal(name: str) -> str:
     cls = ModelRegistry.models.get(name)
     if cls is None and any(f"class {name}(" in file.read_text() for file in SOURCES.glob("*.py")):
-        return {"outcome": "not-constructed", "reason": "its module is not imported without a GPU"}
+        raise NotHereError("its module is not imported without a GPU")
     cls = cls or ModelRegistry.models["TransformersForCausalLM"]
-    if not hasattr(cls, "set_eagle3_layers_to_capture"):
-        return {"outcome": "refused", "reason": f"{cls.__name__} has no set_eagle3_layers_to_capture"}
-    if models.model_type(name) is None:
-        return {"outcome": "not-constructed", "reason": "transformers has no class of it"}
-    try:
-        states = models.write(name, root / name)
-    except Exception as error:
-        return {"outcome": "not-constructed", "reason": f"transformers: {reason(error)}"}
+    has_setter = hasattr(cls, "set_eagle3_layers_to_capture")
+    return "" if has_setter else f"{cls.__name__} has no set_eagle3_layers_to_capture"
+
+
+def _start(name: str, folder: Path) -> Any:
     torch.cuda.empty_cache = torch.cuda.synchronize = lambda *_: None
     engine.OPTIONS["attention_backend"] = "triton" if name in NEEDS_TRITON else "torch_native"
-    try:
-        running = engine.start(root / name)
-    except Exception as error:
-        return {"outcome": "not-constructed", "reason": reason(error)}
-    return ask(partial(_captured, running, states), root / name)
+    return engine.start(folder)
 
 
 def _captured(running: Any, states: models.States, ids: list[int] | None) -> list[int | str]:
@@ -84,4 +75,4 @@ def _captured(running: Any, states: models.States, ids: list[int] | None) -> lis
 
 
 if __name__ == "__main__":
-    record(answer)
+    record(_refusal, _start, _captured)

@@ -5,7 +5,6 @@ without names, all of `models.py`.
 """
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from vllm.model_executor.models.interfaces import supports_eagle3
 
 from eaglectl.run.vllm.child import llm_arguments
 from tests.engine.targets import models
-from tests.engine.targets.asking import ask, matched, reason, record
+from tests.engine.targets.asking import matched, record
 
 LENGTH = 64
 
@@ -39,40 +38,18 @@ LENGTH = 64
 registry._run_in_subprocess = lambda function: function()
 
 
-def answer(root: Path, name: str) -> dict[str, Any]:
-    """The record of one architecture."""
+def _refusal(name: str) -> str:
     known = registry.ModelRegistry.models
-    entry = known.get(name) or known["TransformersForCausalLM"]
-    try:
-        cls = entry.load_model_cls()
-    except Exception as error:
-        return {"outcome": "not-constructed", "reason": reason(error)}
-    if not supports_eagle3(cls):
-        return {"outcome": "refused", "reason": f"supports_eagle3({cls.__name__}) is false"}
-    if models.model_type(name) is None:
-        return {"outcome": "not-constructed", "reason": "transformers has no class of it"}
-    try:
-        states = models.write(name, root / name)
-    except Exception as error:
-        return {"outcome": "not-constructed", "reason": f"transformers: {reason(error)}"}
-    try:
-        llm = LLM(**_arguments(name, root / name))
-    except Exception as error:
-        return {"outcome": "not-constructed", "reason": reason(error)}
-    return ask(partial(_captured, llm, states), root / name)
+    cls = (known.get(name) or known["TransformersForCausalLM"]).load_model_cls()
+    return "" if supports_eagle3(cls) else f"supports_eagle3({cls.__name__}) is false"
 
 
-def _arguments(name: str, folder: Path) -> dict[str, Any]:
-    """Those of LLM for a tiny target, without prompts of images."""
-    request = {
-        "target": str(folder),
-        "seed": 0,
-        "device": "cpu",
-        "is_mla_target": models.is_mla(name),
-        "needs_tokenizer": False,
-    }
+def _start(name: str, folder: Path) -> Any:
+    """vLLM with a tiny target, without prompts of images."""
+    request = {"target": str(folder), "seed": 0, "device": "cpu", "is_mla_target": models.is_mla(name)}
     extra: dict[str, Any] = {"language_model_only": True} if name in models.WRAPPERS else {}
-    return llm_arguments(request, LENGTH) | extra | {"dtype": models.dtype(name)}
+    arguments = llm_arguments(request | {"needs_tokenizer": False}, LENGTH)
+    return LLM(**arguments | extra | {"dtype": models.dtype(name)})
 
 
 def _captured(llm: Any, states: models.States, ids: list[int] | None) -> list[int | str]:
@@ -97,4 +74,4 @@ def _captured(llm: Any, states: models.States, ids: list[int] | None) -> list[in
 
 
 if __name__ == "__main__":
-    record(answer)
+    record(_refusal, _start, _captured)

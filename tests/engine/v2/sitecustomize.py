@@ -9,9 +9,9 @@ if "COVERAGE_PROCESS_START" in os.environ:
     import coverage
 
     coverage.process_startup()
-    from eaglectl.run import child
+    from eaglectl.run import process
 
-    send = child._send
+    send = process._send
 
     def save_and_send(message: object) -> None:
         """A child is killed once it has answered."""
@@ -20,4 +20,4 @@ if "COVERAGE_PROCESS_START" in os.environ:
         counted.save()
         send(message)
 
-    child._send = save_and_send
+    process._send = save_and_send

@@ -102,7 +102,7 @@ class LLM:
             save_file({"hidden_states": states, "token_ids": torch.tensor(ids)}, path)
             if faults.HOW == "truncates":
                 os.truncate(path, 1000)
-            count = params.given["max_tokens"] - (faults.HOW == "stops early")
+            count = params.given["max_tokens"]
             answer = Space(token_ids=[ids[-1] + step + 1 for step in range(count)])
             answers.append(Space(outputs=[answer], kv_transfer_params={"hidden_states_path": path}))
         self.missing = 2

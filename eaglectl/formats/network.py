@@ -1,0 +1,712 @@
+"""What config and tensors say of the network: aux layers, norm switches, rope and settings.
+
+Layer ids become boundaries by the user's answer, the numbers themselves or the producer; else it is asked.
+"""
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any, TypeAlias, get_args
+
+from msgspec.structs import replace
+
+from eaglectl.drafter.drafter import (
+    DOUBLE_NORM,
+    HIDDEN_NORM,
+    TRAINING_DEFAULT,
+    TWICE,
+    AuxLayers,
+    Choice,
+    Convention,
+    Norms,
+    Note,
+    Rope,
+    Target,
+    convention_by_pattern,
+    question,
+    sorted_order,
+    to_boundaries,
+)
+from eaglectl.drafter.tensors import NORM, Dimensions, Tensor, is_quantised_part
+from eaglectl.errors import RefusedError, UsageError, check
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.layout import QUANTISATION
+from eaglectl.formats.config_keys import CLASS_DEFAULTS, LAYERS, ROPE_TABLES, Keys, at, ids_question
+from eaglectl.formats.format import (
+    NESTED_IDS,
+    TOP_IDS,
+    Answers,
+    CheckpointSummary,
+    Format,
+    ModelClass,
+    RopeAnswer,
+    rope_question,
+)
+from eaglectl.text import listed
+
+Ids = tuple[int, ...]
+# an ids list, its convention (None: it must be asked), and in words why it is read so
+Meaning: TypeAlias = tuple[Ids, Convention | None, str]
+
+MOST_IDS = 256
+CONVENTIONS = (
+    Choice("--aux-convention", "boundary", "the states that enter those layers"),
+    Choice("--aux-convention", "output", "the states that leave them"),
+)
+TARGET = Choice("--target", is_free=True)
+WORDS: Mapping[Convention | None, str] = {"boundary": "boundaries", "output": "outputs of layers"}
+LARGE_DEPTH = 64  # any depth at which a default is ascending
+VLLM_IDS = "eagle_config.layer_ids"
+# places that many files have, the most trusted first, and how messages name them
+COMMON_PLACES: Mapping[str, str] = {
+    TOP_IDS: "top-level ids",
+    NESTED_IDS: "ids in eagle_config",
+    VLLM_IDS: VLLM_IDS,
+}
+
+
+def ids_places(format: Format) -> tuple[str, ...]:
+    """The places of layer ids that are read in a producer's files, its own first."""
+    own = (place.key for place in format.ids if place.key not in COMMON_PLACES)
+    return tuple(dict.fromkeys((*own, *COMMON_PLACES)))
+
+
+def read_aux_layers(
+    keys: Keys, format: Format, count: int, target: Target, answers: Answers, unread: Mapping[str, object]
+) -> AuxLayers:
+    """The aux layers of a drafter whose fc takes `count` states.
+
+    `unread` are values that look like layer ids, under keys that nobody knows. Raises UsageError where
+    --aux-layers does not fit.
+    """
+    lists = {place: ids for place in ids_places(format) if (ids := _read_ids(keys, place))}
+    if answers.aux_layers is not None:
+        return _from_user(answers, count, target)
+    known = [[j + shift for j in ids] for ids in lists.values() for shift in (-1, 0, 1)]
+    unknown = {key: value for key, value in unread.items() if value not in known}
+    keys.notes.extend([ids_question(key, value) for key, value in unknown.items()])
+    if lists:
+        return _boundaries(keys, format, count, target, _meaning(keys, format, lists, target, answers))
+    if unknown:
+        return AuxLayers(count, None, False, f"ids under a key that is not read ({listed(unknown)})")
+    return _default(keys, format, count, target)
+
+
+def _read_ids(keys: Keys, place: str) -> Ids:
+    stated = at(keys.config, place)
+    if isinstance(stated, list) and len(stated) > MOST_IDS:
+        raise RefusedError(
+            f"config.json: {place} lists {len(stated):,} layers; a drafter takes {MOST_IDS} at most",
+            "value-types",
+            f"config.json:{place}",
+        )
+    return tuple(keys.get(place, list) or ())
+
+
+def _boundaries(keys: Keys, format: Format, count: int, target: Target, meaning: Meaning) -> AuxLayers:
+    ids, convention, how = meaning
+    if convention is None or len(ids) != count:
+        if convention:
+            keys.notes.append(
+                question(
+                    "aux layers",
+                    f"{len(ids)} aux layer ids {list(ids)} and an fc that takes {count} states",
+                    "aux-count",
+                    [LAYERS],
+                )
+            )
+        return AuxLayers(count, None, False, how, ids, convention)
+    boundaries, order = sorted_order(to_boundaries(ids, convention))
+    if format.orders_ids:
+        order = None
+    depth = target.depth
+    is_past = depth is not None and max(boundaries) > depth
+    keys.note(
+        is_past,
+        "problem",
+        "aux layers",
+        f"boundary {max(boundaries)} is past the target's {depth} layers (ids {list(ids)} read as"
+        f" {convention}); pass --aux-convention or --aux-layers",
+        "aux-range",
+        names_option=True,
+    )
+    keys.note(
+        order,
+        "warning",
+        "aux layers",
+        f"ids {list(ids)} are not ascending and distinct; engines sort them and permute fc's inputs in"
+        " silence, convert reorders fc to match",
+        ("aux-repeated" if len(boundaries) < len(ids) else "aux-order"),
+    )
+    return AuxLayers(count, boundaries, _is_default(boundaries, target), how, ids, convention, order)
+
+
+def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
+    given = answers.aux_layers or ()
+    convention: Convention = answers.aux_convention or "boundary"
+    boundaries = to_boundaries(given, convention)
+    check(
+        (
+            len(given) != count or sorted(set(boundaries)) != list(boundaries),
+            f"--aux-layers {','.join(map(str, given))}: fc takes {count} states, so {count} ascending layers"
+            " are needed",
+        )
+    )
+    if target.depth is not None and boundaries[-1] > target.depth:
+        raise UsageError(
+            f"--aux-layers: boundary {boundaries[-1]} is past the target's {target.depth} layers"
+        )
+    return AuxLayers(
+        count, boundaries, _is_default(boundaries, target), "given by --aux-layers", given, convention
+    )
+
+
+def _meaning(
+    keys: Keys, format: Format, lists: Mapping[str, Ids], target: Target, answers: Answers
+) -> Meaning:
+    key, ids = next(iter(lists.items()))
+    readings = {place: _readings(keys, format, place, ids) for place, ids in lists.items()}
+    pairs = (pair for pair in combinations(readings, 2) if readings[pair[0]].isdisjoint(readings[pair[1]]))
+    if pair := next(pairs, None):
+        is_believed = not format.is_layout and _is_certain(keys, format, key)
+        keys.notes.append(_disagreement(format, lists, pair, key if is_believed else ""))
+        if not is_believed:
+            return ids, None, "lists that disagree"
+    elif key in COMMON_PLACES and {TOP_IDS, NESTED_IDS} <= set(lists):
+        top, nested = lists[TOP_IDS], lists[NESTED_IDS]
+        is_boundary = answers.aux_convention is None and _declared(format, NESTED_IDS) == "boundary"
+        if top == nested and is_boundary:  # one list, which can only have one convention
+            return top, "boundary", f"ids at both levels; {format.title} writes boundaries"
+        if nested == tuple(j - 1 for j in top):
+            return top, "boundary", "top-level ids, which nested ids one lower confirm (SGLang adds one)"
+    return _convention(keys, format, key, ids, target, answers)
+
+
+def _disagreement(format: Format, lists: Mapping[str, Ids], pair: tuple[str, str], believed: str) -> Note:
+    first, second = pair
+    text = (
+        f"config gives ids {list(lists[first])} in {first} and {list(lists[second])} in {second}, which agree"
+        " in no convention"
+    )
+    if believed:
+        text = f"{text}; {format.title}'s trainer reads {believed}"
+        return Note("warning", "aux layers", text, "aux-lists")
+    layers = (
+        (place, to_boundaries(ids, _declared(format, place) or "boundary")) for place, ids in lists.items()
+    )
+    return question(
+        "aux layers",
+        text,
+        "aux-lists",
+        [*[Choice("--aux-layers", ",".join(map(str, ids)), place) for place, ids in layers], LAYERS],
+    )
+
+
+def _readings(keys: Keys, format: Format, place: str, ids: Ids) -> set[Ids]:
+    declared = "boundary" if place == VLLM_IDS else _declared(format, place)
+    is_known = declared and (place == VLLM_IDS or _is_certain(keys, format, place))
+    conventions = (declared,) if declared and is_known else get_args(Convention)
+    readings = {to_boundaries(ids, convention) for convention in conventions}
+    return {tuple(sorted(layers)) for layers in readings} if format.orders_ids else readings
+
+
+def _convention(keys: Keys, format: Format, key: str, ids: Ids, target: Target, answers: Answers) -> Meaning:
+    where, answer = COMMON_PLACES.get(key, f"ids in {key}"), answers.aux_convention
+    declared, depth = _declared(format, key), target.depth
+    is_certain, pattern = _is_certain(keys, format, key), convention_by_pattern(ids, depth)
+    # a trainer's usual outputs of layers at the top level, where vLLM reads boundaries
+    is_copy = not is_certain and key == TOP_IDS and declared != "output" and pattern == "output"
+    is_plausible = _is_plausible(format, key, ids, depth) and pattern is None
+    unknown = ", in an unknown convention"
+    evidence: tuple[tuple[object, Convention | None, str], ...] = (
+        (answer, answer, f", read as --aux-convention {answer}"),
+        (is_copy, None, unknown),
+        (
+            pattern and declared in (None, pattern),
+            pattern,
+            f"; the numbers fit a target of {depth} layers only as {pattern} ids",
+        ),
+        (max(ids) == depth, "boundary", f"; {depth} is the target's depth, which no output id can be"),
+        (key == VLLM_IDS, "boundary", ", vLLM's own key"),
+        (
+            declared and (is_plausible or is_certain),
+            declared,
+            f"; {format.title} writes {WORDS.get(declared)}",
+        ),
+        (True, None, unknown),
+    )
+    convention, how = next((convention, how) for is_there, convention, how in evidence if is_there)
+    if convention is None:
+        keys.notes.append(_convention_question(where, ids, target, declared, is_copy=is_copy))
+    return ids, convention, where + how
+
+
+def _convention_question(
+    where: str, ids: Ids, target: Target, declared: Convention | None, *, is_copy: bool
+) -> Note:
+    raised = [j + 1 for j in ids]
+    if is_copy:
+        why = (
+            f"the ids {list(ids)} at the top level are what trainers usually take, counted as outputs of"
+            f" layers (boundaries {raised}), and vLLM reads boundaries {list(ids)} there: a copied list"
+        )
+        choices = [
+            Choice("--aux-convention", "output", "as trainers count them", is_usual=True),
+            Choice("--aux-convention", "boundary", "as vLLM reads them"),
+        ]
+        return question("aux layers", why, "aux-copied", choices)
+    why = f"{where} {list(ids)} may be boundaries or outputs of layers (boundaries {raised})"
+    choices = [replace(choice, is_usual=choice.value == declared) for choice in CONVENTIONS]
+    if not target.depth:
+        why += ", and the target's depth, which may settle it, is not known"
+        choices.append(TARGET)
+    return question("aux layers", why, "aux-convention", choices)
+
+
+def _is_plausible(format: Format, key: str, ids: Ids, depth: int | None) -> bool:
+    is_known = format.is_signed or depth is not None or key not in COMMON_PLACES
+    # these look like lmsys' or nvidia's ids, copied into a speculators config
+    is_copied = _declared(format, key) == "boundary" and ids[0] == 1 and len(ids) == 3
+    return is_known and not is_copied
+
+
+def _declared(format: Format, key: str) -> Convention | None:
+    """What the producer's declaration makes of ids at this place.
+
+    None at the top level where the producer writes none: others put them there, for an engine.
+    """
+    place = format.ids_at(key)
+    if place is None and key == TOP_IDS:
+        return None
+    return (place and place.convention) or format.aux_convention
+
+
+def _is_certain(keys: Keys, format: Format, key: str) -> bool:
+    place = format.ids_at(key)
+    architectures = keys.config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else None
+    return place is not None and (place.is_certain or first in place.certain_in)
+
+
+def _default(keys: Keys, format: Format, count: int, target: Target) -> AuxLayers:
+    default, depth = format.training_default, target.depth
+    boundaries = default.at(depth) if default and depth else None
+    words, size = (default.words, len(default.at(LARGE_DEPTH))) if default else ("", count)
+    layers, unnamed = ",".join(map(str, boundaries or ())), "config names no layers, and"
+    usual = Choice("--aux-layers", layers, words, is_usual=True) if layers else TARGET
+    doubts: tuple[tuple[object, str, str, list[Choice]], ...] = (
+        (
+            default is None,
+            f"{unnamed} which {count} {format.title} trained on without saying so is not known",
+            "aux-ids-doubted",
+            [LAYERS],
+        ),
+        (count != size, f"{unnamed} fc takes {count} aux states", "aux-count", [LAYERS]),
+        (
+            boundaries is None and default != TRAINING_DEFAULT,
+            f"{unnamed} {words} depends on the target's depth",
+            "aux-count",
+            [TARGET, LAYERS],
+        ),
+        (
+            boundaries is not None and list(boundaries) != sorted(set(boundaries)),
+            f"{unnamed} the default of a target of {depth} layers is no {count}",
+            "aux-range",
+            [LAYERS],
+        ),
+        (
+            not format.states_layers,
+            f"{format.title} may train on other layers than the default and this config names none",
+            "aux-ids-doubted",
+            [usual, LAYERS],
+        ),
+    )
+    for is_there, why, topic, choices in doubts:
+        if is_there:
+            keys.notes.append(question("aux layers", why, topic, choices))
+            return AuxLayers(count, None, False, "not stated")
+    is_default = default == TRAINING_DEFAULT or (boundaries is not None and _is_default(boundaries, target))
+    return AuxLayers(count, boundaries, is_default, f"no ids: {words}")
+
+
+def _is_default(boundaries: Ids, target: Target) -> bool:
+    return target.depth is not None and boundaries == TRAINING_DEFAULT.at(target.depth)
+
+
+# switches whose norms have tensors; an answer can only be that none was trained
+TENSOR_FLAGS = ("fc_norm", "norm_before_fc")
+# of biases
+UNTRUE = (
+    "config says {key}: true and the file has no such bias; vLLM would add uninitialised memory; convert"
+    " writes false"
+)
+UNSTATED = (
+    "the file has biases and config does not say {key}: true; vLLM drops them in silence; convert writes true"
+)
+
+
+def read_norms(
+    keys: Keys,
+    format: Format,
+    summary: CheckpointSummary,
+    answers: Answers,
+    tensors: Mapping[str, Tensor],
+    dims: Dimensions,
+) -> Norms:
+    """The four switches; norm_output is None where it must be asked."""
+    norms, joint = len(list(filter(NORM.fullmatch, tensors))), int("input_norm.weight" in tensors)
+    fc_norm = _read_tensor_flag(
+        keys, answers, "fc_norm", f"{dims.aux} fc_norm.N.weight", found=norms, needed=dims.aux
+    )
+    before_fc = _read_tensor_flag(keys, answers, "norm_before_fc", "input_norm.weight", found=joint, needed=1)
+    keys.note(
+        fc_norm and before_fc,
+        "warning",
+        "norms",
+        "both fc_norm and norm_before_fc are on; vLLM and SGLang apply both, TensorRT-LLM only fc_norm",
+        "both-norms",
+    )
+    hidden = answers.semantics.get("hidden_norm")
+    twice = format.hidden_twice(summary, answers) if hidden is None else hidden == "twice"
+    return Norms(
+        fc_norm,
+        before_fc,
+        _read_norm_output(keys, format, summary, answers, has_fc_norm=fc_norm),
+        _read_residual(keys, format, answers),
+        twice,
+    )
+
+
+def norms_by_record(keys: Keys, norms: Norms, producer: str, twice: object) -> Norms:
+    """The switches with the hidden_twice of eaglectl.json, where the files leave it open."""
+    if norms.hidden_twice is not None or not isinstance(twice, bool):
+        return norms
+    keys.notes[:] = [note for note in keys.notes if note.topic != DOUBLE_NORM]
+    if twice:
+        keys.notes.append(Note("warning", HIDDEN_NORM, TWICE, DOUBLE_NORM, producer, is_open=True))
+    return replace(norms, hidden_twice=twice)
+
+
+def _read_norm_output(
+    keys: Keys, format: Format, summary: CheckpointSummary, answers: Answers, *, has_fc_norm: bool
+) -> bool | None:
+    key = "norm_output"
+    stated = _read_flag(keys, key, answers)
+    if (answer := answers.semantics.get(key)) is not None:
+        return answer == "true"
+    if any(keys.contradiction(key)):  # it is asked
+        return None
+    if format.norm_output:
+        return format.norm_output(summary, stated, answers)
+    if stated is not None or not has_fc_norm:
+        return bool(stated)
+    choices = (
+        Choice("--source-semantics", "norm_output=true", "EAGLE-3.1"),
+        Choice("--source-semantics", "norm_output=false", "EAGLE-3 with fc_norm"),
+    )
+    keys.notes.append(
+        question(key, "fc_norm is trained in and config has no norm_output", "norm-output-unknown", choices)
+    )
+    return None
+
+
+def _read_residual(keys: Keys, format: Format, answers: Answers) -> bool:
+    key, usual = "norm_before_residual", format.residual_default
+    stated = _read_flag(keys, key, answers, usual)
+    if (answer := answers.semantics.get(key)) is not None:
+        return answer == "true"
+    keys.note(
+        stated is None and usual,
+        "note",
+        key,
+        f"config has no {key}; in {format.title}'s files that means true",
+    )
+    return usual if stated is None else stated
+
+
+def _read_flag(keys: Keys, key: str, answers: Answers, usual: bool | None = None) -> bool | None:
+    """A switch that no tensor decides; None and a question where two places state it otherwise.
+
+    `usual` is the producer's value where nothing is set; None: it has none.
+    """
+    contradiction, _ = keys.contradiction(key)
+    if not contradiction:
+        return keys.get(key, bool)
+    if key not in answers.semantics:
+        choices = [
+            Choice("--source-semantics", f"{key}={str(value).lower()}", is_usual=value is usual)
+            for value in (True, False)
+        ]
+        keys.notes.append(question(key, contradiction, "spellings-agree", choices))
+    return None
+
+
+def _read_tensor_flag(
+    keys: Keys, answers: Answers, flag: str, tensor: str, *, found: int, needed: int
+) -> bool:
+    name, where = keys.spelling(flag), f"config.json:{keys.spelling(flag)}"
+    check(
+        (
+            found and found != needed,
+            f"the file has {found} of {needed} {flag} tensors; engines would fill the others with ones",
+            "norm-tensor-missing",
+            where,
+        ),
+        error=RefusedError,
+    )
+    answer = answers.semantics.get(flag)
+    check((answer and found, f"--source-semantics {flag}={answer}: the file has {tensor}, which was trained"))
+    contradiction, _ = keys.contradiction(flag)
+    if contradiction and found:
+        return keys.disbelieved(flag, f"the file has {tensor}")
+    if contradiction and not answer:
+        choice = Choice(
+            "--source-semantics",
+            f"{flag}=false",
+            "if none was trained; else restore the tensor from the trainer",
+        )
+        keys.notes.append(
+            question(flag, f"{contradiction}, and the file has no {tensor}", "spellings-agree", [choice])
+        )
+    if contradiction or answer:
+        return False
+    stated = keys.get(flag, bool)
+    check(
+        (
+            stated and not found,
+            f"config says {name}: true and the file has no {tensor}; engines would use ones in silence:"
+            " restore the tensor from the trainer",
+            "norm-tensor-missing",
+            where,
+        ),
+        error=RefusedError,
+    )
+    keys.note(
+        found and stated is False,
+        "problem",
+        flag,
+        f"config says {name}: false and the file has {tensor}; one of them is wrong",
+        "norm-flag-missing",
+    )
+    keys.note(found and stated is None, "note", flag, f"config has no {name}; the file's tensors say true")
+    return bool(found)
+
+
+def read_settings(keys: Keys, tensors: Mapping[str, Tensor], family: ModelClass) -> Mapping[str, Any]:
+    """The values that every layout states, absent ones as the config class defines them."""
+    settings: dict[str, Any] = {
+        "rms_norm_eps": keys.get("rms_norm_eps", float),
+        "max_position_embeddings": keys.get("max_position_embeddings", int),
+        "hidden_act": keys.value("hidden_act"),
+    }
+    for key, default in CLASS_DEFAULTS[family].items():
+        if settings[key] is None:
+            settings[key] = default
+            keys.note(
+                key != "hidden_act",
+                "note",
+                key,
+                f"config has no {key}; its class then means {default}, and it is written so",
+            )
+    for key, part in {"attention_bias": ".self_attn.", "mlp_bias": ".mlp."}.items():
+        has = any(part in name and name.endswith(".bias") for name in tensors)
+        keys.note(
+            bool(keys.get(key, bool)) != has,
+            "warning",
+            key,
+            (UNSTATED if has else UNTRUE).format(key=key),
+            "bias-flag",
+        )
+    return settings
+
+
+def read_quantisation(keys: Keys, checkpoint: Checkpoint) -> Mapping[str, Any] | None:
+    """The quantisation config when the file really holds quantised weights, else None."""
+    key = "quantization_config"
+    stated = keys.get(key, dict) or checkpoint.sidecars.get(QUANTISATION)
+    inner = (stated or {}).get("quantization")
+    table = inner if isinstance(inner, Mapping) else stated or {}
+    # ModelOpt's null, which vLLM 0.33 and SGLang 0.5.23 read as no quantisation
+    if "quant_algo" in table and table["quant_algo"] is None and not table.get("quant_method"):
+        stated = None
+    has_parts = any(is_quantised_part(name) for name in checkpoint.tensors)
+    if has_parts == (stated is not None):
+        return stated
+    text = (
+        "config has a quantization_config and the file has no quantised weight; engines would look for"
+        " scales that are not there; convert leaves it out"
+    )
+    if has_parts:
+        text = (
+            "the file has quantisation scales and no quantization_config; engines would read the weights as"
+            " they are"
+        )
+    keys.note(True, "warning", key, text, "quantisation-config")
+    return {} if has_parts else None
+
+
+PART = "partial_rotary_factor"
+
+
+def rope_keys(keys: Keys) -> tuple[str, ...]:
+    """The config keys that the rope is read from."""
+    # SGLang reads the part that rotates at the top alone, where a copy stands of that in the object
+    part = at(keys.config, PART)
+    is_copied = part not in (None, 1) and any(
+        at(keys.config, f"{name}.{PART}") == part for name in ROPE_TABLES
+    )
+    return ("rope_theta", *ROPE_TABLES, *((PART,) if is_copied else ()))
+
+
+def read_rope(
+    keys: Keys,
+    answers: Answers | None = None,
+    target: Target | None = None,
+    *,
+    is_mla: bool,
+    has_mla_factors: bool = True,
+) -> Rope:
+    """The rope of a config, as the answers say it; an absent base is 10000 in every loader, not the target's.
+
+    Raises RefusedError for values that are none, and UsageError where the target's rope is asked for and not
+    known.
+    """
+    answers = answers or Answers()
+    answer, theta = RopeAnswer.of(answers), keys.get("rope_theta", float)
+    tables = {name: keys.get(name, dict) or {} for name in ROPE_TABLES}
+    if any(isinstance(value, Mapping) for value in tables["rope_parameters"].values()):
+        # settings of each layer type, as targets with sliding windows have them
+        raise RefusedError(
+            "config.json: rope_parameters differs by layer type, which no EAGLE-3 class reads; write one"
+            " rope_theta and rope_scaling",
+            "rope-values",
+            "config.json:rope_parameters",
+        )
+    bases = {"rope_theta": theta, **{f"{name}.rope_theta": at(tables[name], "rope_theta") for name in tables}}
+    bases = {place: base for place, base in bases.items() if base is not None}
+    for place, base in bases.items():
+        _check_number(place, base, place.partition(".")[0])
+    scalings = {name: scaling for name, table in tables.items() if (scaling := _scaling(table)) is not None}
+    _ask(keys, answers, bases, scalings)
+    keys.note(
+        not bases,
+        "note",
+        "rope_theta",
+        "config has no rope_theta; every loader then uses 10000, and it is written so",
+    )
+    base, scaling = next(iter(bases.values()), 10000.0), next(iter(scalings.values()), None)
+    return _answered(
+        Rope(
+            base,
+            scaling,
+            (is_mla and _is_interleaved(keys, answers.semantics.get("rope_interleave"))),
+            has_mla_factors,
+        ),
+        answer,
+        scalings,
+        target or Target(),
+    )
+
+
+def _answered(
+    rope: Rope, answer: RopeAnswer, scalings: Mapping[str, Mapping[str, Any]], target: Target
+) -> Rope:
+    own = target.rope
+    if own is None and "target" in (answer.base, answer.scaling):
+        found = "pass --target, whose config states its rope"
+        if target.hidden is not None:
+            found = "the target's config states no rope base, or several; pass rope=N with its base"
+        raise UsageError(f"--source-semantics rope=target: {found}")
+    if answer.base not in (None, "stored"):
+        rope = replace(rope, theta=own.theta if own and answer.base == "target" else float(answer.base))
+    given = {"plain": None, "target": own.scaling if own else None, **scalings}
+    return replace(rope, scaling=given.get(answer.scaling or "", rope.scaling))
+
+
+def _ask(
+    keys: Keys, answers: Answers, bases: Mapping[str, float], scalings: Mapping[str, Mapping[str, Any]]
+) -> None:
+    answer = RopeAnswer.of(answers)
+    if answer.base in (None, "stored") and len(set(bases.values())) > 1:
+        listed = " and ".join(f"{place}: {base:g}" for place, base in bases.items())
+        values = {f"{int(base)}": place for place, base in bases.items() if base == int(base)}
+        keys.notes.append(
+            rope_question(answers, "rope_theta", f"config.json says {listed}", "rope-spellings", values)
+        )
+    is_contradiction = len(scalings) == 2 and scalings["rope_scaling"] != scalings["rope_parameters"]
+    if answer.scaling in (None, "stored") and is_contradiction:
+        listed = " and ".join(f"{name}: {dict(scaling)}" for name, scaling in scalings.items())
+        values = {**dict.fromkeys(scalings, "as it stands there"), "plain": "none was trained"}
+        keys.notes.append(
+            rope_question(
+                answers,
+                "rope_scaling",
+                f"config.json describes two scalings, {listed}",
+                "rope-spellings",
+                values,
+            )
+        )
+
+
+def target_rope(config: Mapping[str, Any]) -> Rope | None:
+    """The rope that a target's config states of its text model; None where it states no base of one kind."""
+    keys = Keys(config)
+    if all(at(config, place) is None for place in ("rope_theta", "rope_parameters.rope_theta")):
+        return None
+    try:
+        rope = read_rope(keys, is_mla=False)
+    except RefusedError:  # several bases, by layer type
+        return None
+    return None if any(note.level == "question" for note in keys.notes) else rope
+
+
+def _check_number(what: str, value: object, place: str = "rope_scaling") -> None:
+    check(
+        (
+            type(value) not in (int, float),
+            f"config.json: {what} is {value!r}; a number was expected",
+            "rope-values",
+            f"config.json:{place}",
+        ),
+        error=RefusedError,
+    )
+
+
+def _is_interleaved(keys: Keys, answer: str | None) -> bool:
+    """Whether an MLA drafter's weights pair neighbouring dimensions, as all engines and most trainers do.
+
+    The problem of dimensions that are paired by halves is noted.
+    """
+    stated = keys.get("rope_interleave", bool)
+    is_interleaved = stated is not False if answer is None else answer == "true"
+    who, others = "the rotary dimensions are paired by halves, as said", ""
+    if answer is None:
+        who = "config says rope_interleave: false"
+        others = ", or --source-semantics rope_interleave=true if they are interleaved already"
+    keys.note(
+        not is_interleaved,
+        "problem",
+        "rope_interleave",
+        f"{who}, and engines rotate MLA drafters interleaved; pass --rope-style interleaved to reorder the"
+        f" rows{others}",
+        "rope-pairing",
+        names_option=True,
+    )
+    return is_interleaved
+
+
+def _scaling(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    kind = raw.get("rope_type", raw.get("type", "default"))
+    check(
+        (
+            not isinstance(kind, str),
+            f"config.json: rope_type is {kind!r}; a name was expected",
+            "rope-values",
+            "config.json:rope_scaling",
+        ),
+        error=RefusedError,
+    )
+    _check_number("the rope scaling's factor", raw.get("factor", 1))
+    _check_number(PART, raw.get(PART, 1))
+    rest = {key: value for key, value in raw.items() if key not in ("rope_theta", "rope_type", "type")}
+    # mrope says "default" and carries its sections beside it
+    return None if kind == "default" and not rest else {"rope_type": kind, **rest}

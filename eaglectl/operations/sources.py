@@ -1,0 +1,137 @@
+"""Opened sources: their headers, and a temporary safetensors copy of weights that are pickles."""
+
+import itertools
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.errors import EaglectlError, input_error
+from eaglectl.files.checkpoint import Checkpoint, check_cached, read_checkpoint, read_config
+from eaglectl.files.files import is_folder
+from eaglectl.files.layout import VOCABULARY_PICKLES, pickle_files
+from eaglectl.files.scratch import scratch_folder
+from eaglectl.files.source import FolderSource, PinnedSource, Source, shared_repositories
+from eaglectl.progress import OnProgress, Progress
+from eaglectl.results import FailedSource
+
+
+@contextmanager
+def pickles_copied(source: Source) -> Iterator[FolderSource | EaglectlError | None]:
+    """A temporary safetensors copy of weights that are pickles, or the error why there is none.
+
+    None where they are no pickles, or there are no weights.
+    """
+    with ExitStack() as stack:
+        copied: FolderSource | EaglectlError | None = None
+        try:
+            if pickle_files(source):
+                from eaglectl.files.hub import HubSource
+
+                folder = source.downloaded() if isinstance(source, HubSource) else source
+                assert isinstance(folder, FolderSource)
+                check_cached(folder)
+                files = stack.enter_context(opened(folder))
+                files.original.check_unchanged(is_status_compared=False)
+                copied = files.readable
+        except EaglectlError as error:
+            copied = error
+        yield copied
+
+
+class OpenedSource(Struct, frozen=True):
+    """A source whose headers are read: the files as given, their pickles, and the same without pickles."""
+
+    original: PinnedSource
+    pickles: tuple[str, ...]
+    readable: FolderSource
+    checkpoint: Checkpoint
+
+    @property
+    def original_path(self) -> str:
+        """The folder or file as given."""
+        return str(self.original.root / (self.original.only or ""))
+
+
+@contextmanager
+def opened(
+    original: FolderSource, out: str | Path | None = None, *, is_looked_at: bool = False
+) -> Iterator[OpenedSource]:
+    """The source with its headers read; pickles are rewritten for the time, near `out` if possible.
+
+    With `is_looked_at` that is left out where their tables and a few ranges are enough for a plan.
+    """
+    with PinnedSource(original.root, original.only) as pinned:
+        pickles = pickle_files(pinned)
+        checkpoint = read_checkpoint(pinned) if is_looked_at or not pickles else None
+        if checkpoint and not (pickles and checkpoint.scattered):
+            yield OpenedSource(pinned, pickles, pinned, checkpoint)
+            return
+        from eaglectl.files.pickles import unpickle
+
+        read_config(pinned)
+        for name in pickles:
+            pinned.pinned(name)
+        near = None if out is None or not is_folder(Path(out).parent) else Path(out).parent
+        with scratch_folder(near) as scratch:
+            readable = unpickle(pinned, scratch)
+            yield OpenedSource(pinned, pickles, readable, read_checkpoint(readable))
+
+
+def selected_tokens_of(original: FolderSource, drafter: Drafter) -> tuple[int, ...] | None:
+    """The draft tokens of a trainer's side file, where the weights have no d2t."""
+    has_side_file = any(name in VOCABULARY_PICKLES for name in original.names())
+    if not drafter.has_reduced_vocabulary or "d2t" in drafter.tensors or not has_side_file:
+        return None
+    from eaglectl.files.pickles import selected_tokens
+
+    return selected_tokens(original)
+
+
+T = TypeVar("T")
+F = TypeVar("F")
+# of several sources, how many at the same time
+JOBS = 8
+
+
+def run_all(
+    sources: Sequence[str],
+    act: Callable[[str], T],
+    report_failure: Callable[[FailedSource], F],
+    on_progress: OnProgress | None = None,
+    jobs: int = JOBS,
+) -> tuple[list[T | F], list[str]]:
+    """`act` on each source, `jobs` at once; of one that fails the result is made of the failure.
+
+    With the tracebacks of faults of eaglectl.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # late: one source needs none
+
+    count, crashes = itertools.count(1), list[str]()
+
+    def run(source: str) -> T | F:
+        try:
+            result: T | F = act(source)
+        except Exception as raised:
+            error = raised if isinstance(raised, EaglectlError) else input_error(raised)
+            if error is not None:
+                failure = FailedSource(source, error.kind, error.exit_code, str(error))
+            else:
+                crashes.append(traceback.format_exc())
+                failure = FailedSource(
+                    source,
+                    "fault",
+                    EaglectlError.exit_code,
+                    f"this is a fault of eaglectl: {type(raised).__name__}: {raised}",
+                )
+            result = report_failure(failure)
+        if on_progress:
+            on_progress(Progress("checkpoints", next(count), len(sources), "checkpoints"))
+        return result
+
+    with shared_repositories(), ThreadPoolExecutor(jobs) as pool:
+        return list((pool.map if min(jobs, len(sources)) > 1 else map)(run, sources)), crashes

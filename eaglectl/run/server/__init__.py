@@ -1,1 +1,0 @@
-"""A running server as an engine."""

@@ -1,1 +1,0 @@
-"""The types of JSON documents, of which their schemas are made."""
