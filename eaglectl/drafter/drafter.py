@@ -58,8 +58,13 @@ class DefaultLayers(Struct, frozen=True):
 
     def same_as(self, other: "DefaultLayers") -> bool | None:
         """Whether two defaults are the same boundaries; None where the target's depth decides."""
-        agreeing = {self.at(depth) == other.at(depth) for depth in DEPTHS}
-        return agreeing.pop() if len(agreeing) == 1 else None
+        return _same(self.text, other.text)
+
+
+@cache
+def _same(one: str, other: str) -> bool | None:
+    agreeing = {_boundaries(one, depth) == _boundaries(other, depth) for depth in DEPTHS}
+    return agreeing.pop() if len(agreeing) == 1 else None
 
 
 @cache
@@ -139,9 +144,8 @@ def convention_by_pattern(ids: Sequence[int], depth: int | None) -> Convention |
     low, middle, high = TRAINING_DEFAULT.at(depth)
     if max(ids) == depth or tuple(ids) == (low, middle, high):
         return "boundary"
-    if tuple(ids) in ((low - 1, middle - 1, high - 1), (low, middle - 1, high - 1)):
-        return "output"
-    return None
+    outputs = ((low - 1, middle - 1, high - 1), (low, middle - 1, high - 1))
+    return "output" if tuple(ids) in outputs else None
 
 
 def sorted_order(boundaries: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...] | None]:
@@ -262,10 +266,9 @@ class Note(Struct, frozen=True):
         return self.text.partition(". `eaglectl ")[0].partition("; settle it by ")[0]
 
 
-def are_stated(reasons: Iterable[str], notes: Iterable[Note]) -> bool:
+def are_stated(reasons: Iterable[str], notes: Sequence[Note]) -> bool:
     """Whether the notes state all of these reasons."""
-    texts = [note.text for note in notes]
-    return all(any(reason in text for text in texts) for reason in reasons)
+    return all(any(reason in note.text for note in notes) for reason in reasons)
 
 
 def question(about: str, why: str, topic: str, choices: Sequence[Choice]) -> Note:

@@ -177,11 +177,16 @@ def unversioned_behaviour(engine: str) -> Behaviour:
 @cached
 def stated(engine: str, release: str) -> Mapping[str, Any]:
     """All that the entries of a release state, merged."""
-    merged: Mapping[str, Any] = {}
-    for entry in load(engine)["behaviour"]:
-        if is_within(entry["range"], release):
-            merged = merge(merged, entry)
-    return merged
+    ranges = enumerate(entry["range"] for entry in load(engine)["behaviour"])
+    return _merged(engine, tuple(number for number, each in ranges if is_within(each, release)))
+
+
+@cached
+def _merged(engine: str, entries: tuple[int, ...]) -> Mapping[str, Any]:
+    # by beginnings, which most releases share
+    if not entries:
+        return {}
+    return dict(merge(_merged(engine, entries[:-1]), load(engine)["behaviour"][entries[-1]]))
 
 
 def merge(before: Any, change: Any) -> Any:
@@ -279,9 +284,8 @@ class CapturedLayers(Struct, frozen=True):
             return None
         if trained.is_default:
             return self.default.same_as(TRAINING_DEFAULT)
-        if trained.boundaries is not None and not self.default.may_be(trained.boundaries):
-            return False
-        return None
+        is_other = trained.boundaries is not None and not self.default.may_be(trained.boundaries)
+        return False if is_other else None
 
 
 def value_at(config: Mapping[str, Any], path: str) -> Any:
