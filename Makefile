@@ -145,17 +145,16 @@ FUZZ_TIME = $(if $(MINUTES),--minutes $(MINUTES),--seconds $(or $(SECONDS),20))
 fuzz: $(FUZZ_VENV)/.ready
 	nice -n 5 $(FUZZ_BIN)/python -m tests.fuzz $(FUZZ_TIME) --seed $(or $(SEED),0) --jobs $(JOBS) $(addprefix --parser ,$(PARSER))
 
-# the halves of .ci/run that run beside each other, of about the same time; fuzzer and random changes draw the same each
-# time (SEED), so that a failure is of a change. vLLM's environment is there when ci-tests comes to it
+# the halves of .ci/run that run beside each other, of about the same time. The same draw each time (EAGLECTL_RANDOM,
+# SEED), so that a failure is of a change; of alike slow tests some, and a share of the kills: `make test-slow` has all
 ci-tests:
 	$(MAKE) test
-	EAGLECTL_RANDOM=21 $(MAKE) test-slow
-	$(MAKE) fuzz SECONDS=20 SEED=1
-	$(MAKE) test-sglang
-	$(MAKE) test-engine ENGINE_TESTS=tests/real/test_vllm.py
+	EAGLECTL_CASES=12 EAGLECTL_KILLS=0.3 EAGLECTL_MINUTES=0.5 EAGLECTL_RANDOM=21 $(MAKE) test-slow
+	$(MAKE) fuzz SECONDS=10 SEED=1
 
 ci-engines:
-	$(MAKE) test-engine ENGINE_TESTS=tests/engine
+	$(MAKE) test-engine
+	$(MAKE) test-sglang
 
 # on a GPU, where torch sees one; elsewhere every part is skipped with the reason. PARTS="8B width" chooses
 test-gpu:

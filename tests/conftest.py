@@ -5,7 +5,7 @@ and what makes tests fast.
 import gc
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,20 +46,28 @@ def sampled(names: Iterable[Any], step: int) -> list[Any]:
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Make the cases of a test marked `fast(n)` slow, but for n that are spread over all."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Make the cases of a test marked `fast(n)` slow, but for n; leave out slow ones past EAGLECTL_CASES."""
+    marked = [
+        item for item in items if item.get_closest_marker("fast") and not item.get_closest_marker("slow")
+    ]
+    for item in _beyond(marked, lambda item: item.get_closest_marker("fast").args[0]):
+        item.add_marker(pytest.mark.slow)
+    if most := int(os.environ.get("EAGLECTL_CASES", "0")):
+        left = set(_beyond([item for item in items if item.get_closest_marker("slow")], lambda item: most))
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
+
+
+def _beyond(items: Iterable[pytest.Item], count: Callable[[Any], int]) -> Iterator[pytest.Item]:
+    """The cases of each test beyond so many, which are spread over all of them."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("fast") and not item.get_closest_marker("slow"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for group in cases.values():
-        mark = group[0].get_closest_marker("fast")
-        assert mark is not None
-        count = min(mark.args[0], len(group))
-        kept = {place * len(group) // count for place in range(count)}
-        for place, item in enumerate(group):
-            if place not in kept:
-                item.add_marker(pytest.mark.slow)
+        most = min(count(group[0]), len(group))
+        kept = {place * len(group) // most for place in range(most)}
+        yield from (item for place, item in enumerate(group) if place not in kept)
 
 
 @pytest.fixture(autouse=True)

@@ -43,8 +43,7 @@ def test_speculators_is_read_with_its_layers_and_switches() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("k", [3, 5])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "k"), [("specforge", 3), ("speculators", 5)])
 def test_smoke_counts_what_the_accounting_counts(
     name: str, k: int, real_target: Path, tmp_path: Path
 ) -> None:
