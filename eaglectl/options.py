@@ -49,10 +49,12 @@ class Caller(Struct):
     """Who calls the functions: errors name options as the command line or as Python does.
 
     `is_quiet`: what other packages warn of is not shown, as in a process of the command line without -v.
+    `remains` states what an interrupted command left elsewhere, "" for nothing.
     """
 
     is_command_line: bool = False
     is_quiet: bool = False
+    remains: str = ""
 
 
 CALLER = Caller()
@@ -315,7 +317,11 @@ def with_keywords(function: F) -> F:
             INSIDE.reset(token)
 
     call.__signature__ = _signature(signature, options)  # type: ignore[attr-defined]
-    rows = [f"    {name}: {option.option.help}" for name, option in options.items() if option.option.help]
+    rows = [
+        f"    {name}{'=False' if option.is_inverted else ''}: {option.option.help}"
+        for name, option in options.items()
+        if option.option.help
+    ]
     head = f"{inspect.getdoc(function) or ''}\n\nOptions, in a record or as keyword arguments:"
     call.__doc__ = "\n".join([head, *rows])
     return call  # type: ignore[return-value]
@@ -344,7 +350,9 @@ def _fill(
         inner = {*options_of(record), *(field.name for field in fields(record))}
         own = {name: given.pop(name) for name in [*given] if name in inner}
         if own and value is not None:
-            raise UsageError(f"{parameter} is given beside {', '.join(own)}; write all into one")
+            raise UsageError(
+                f"{parameter} is given beside {', '.join(own)}; write all into one {record.__name__}"
+            )
         if own:
             keywords[parameter] = made(record, own)
     if given:

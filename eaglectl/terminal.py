@@ -234,8 +234,12 @@ class Guard:
 
 
 def guard_streams() -> None:
-    """Let everything that is written to stdout and stderr, by any library, pass a Guard."""
-    sys.stdout, sys.stderr = Guard(sys.stdout), Guard(sys.stderr)
+    """Let all that is written to stdout and stderr, pass a Guard; a closed one goes nowhere."""
+    streams = (sys.stdout, sys.stderr)
+    sys.stdout, sys.stderr = (
+        Guard(stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        for stream in streams
+    )
 
 
 def _unguarded(stream: IO[str]) -> IO[str]:

@@ -86,6 +86,12 @@ def test_only_the_block_is_written_again(folder: Path) -> None:
     assert windows.count("\n") == windows.count("\r\n") and matter(windows)["tags"] == TAGS
 
 
+def test_front_matter_that_the_hub_could_not_read_is_not_published(folder: Path) -> None:
+    (folder / "README.md").write_text("---\nlicense: [\n---\n# Ours\n")
+    done = call("upload", folder, *DRY, *ANSWERS)
+    assert done.code == 1 and "README.md: the Hub cannot read its front matter: " in done.err
+
+
 @pytest.mark.parametrize(
     "text", [f"{BEGIN}\n", f"{END}\n{BEGIN}\n", f"{BEGIN}\n{END}\n{BEGIN}\n{END}\n", "---\nlicense: mit\n"]
 )

@@ -212,6 +212,12 @@ def test_what_is_no_record_and_a_record_beside_keywords_are_refused() -> None:
         eaglectl.convert(TINY, options=eaglectl.ConvertOptions(), dry_run=True)
 
 
+def test_a_destination_beside_its_own_options_names_the_record() -> None:
+    with pytest.raises(eaglectl.UsageError, match="beside tag; write all into one Destination"):
+        eaglectl.upload(TINY, "org/drafter", tag="v1")
+    assert "has_engines=False: Judge by the rules alone" in eaglectl.validate.__doc__
+
+
 def test_help_describes_each_option() -> None:
     for option in options_of(eaglectl.DiffOptions).values():
         assert f"{option.name}: {option.option.help}" in eaglectl.diff.__doc__

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import eaglectl
 from eaglectl.files.checkpoint import open_source, read_checkpoint
 from tests.builders import (
     ABSENT,
@@ -213,6 +214,22 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path)
     (folder / "config.json").unlink()
     assert "has no config.json" in unreadable(folder / "model.safetensors")
+
+
+def test_shards_without_their_index_are_parts_and_none_is_to_be_removed(tmp_path: Path) -> None:
+    folder = sharded_folder(tmp_path)
+    (folder / INDEX).unlink()
+    (finding,) = eaglectl.validate(folder).findings
+    assert f"no {INDEX}; get it: each of them has a part" in finding.match.message
+    assert "remove" not in finding.fix and "download or export them again" in finding.fix
+
+
+def test_a_second_weight_file_that_is_left_out_is_told(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    shutil.copy2(folder / WEIGHTS, folder / "other.safetensors")
+    done = call("convert", folder, "-o", tmp_path / "out")
+    assert done.code == 0 and not (tmp_path / "out/other.safetensors").exists()
+    assert "other.safetensors holds weights too: it was not read, and is left out" in done.out
 
 
 def test_a_file_that_holds_no_weights_and_a_gguf_file_are_refused_by_name(tmp_path: Path) -> None:

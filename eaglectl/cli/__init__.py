@@ -53,7 +53,7 @@ def quiet_packages(arguments: list[str]) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; only an error in eaglectl itself prints a traceback."""
-    before, CALLER.is_command_line = CALLER.is_command_line, True
+    before, CALLER.is_command_line, CALLER.remains = CALLER.is_command_line, True, ""
     try:
         code = _run(_current(arguments))
     except Terminated as end:
@@ -99,7 +99,8 @@ def _current(arguments: list[str]) -> list[str]:
 
 
 def _print_end(what: str) -> None:
-    rest = "nothing was left behind" if run_removals() else "the next run removes what it left"
+    rest = CALLER.remains or "nothing was left behind"
+    rest = rest if run_removals() else "the next run removes what it left"
     say(f"eaglectl: {what}; {rest}", sys.stderr)
 
 

@@ -25,7 +25,8 @@ EXITS = (
     ("0", "done, and nothing found", "goes on"),
     (
         "1",
-        "findings: a rule failed, drafters differ, a gate or smoke test did not pass (of `inspect` 0)",
+        "findings: a rule failed, drafters differ, a gate or smoke test did not pass (of `inspect` 0); or"
+        " files that no command takes, whose message says why",
         "stops",
     ),
     (
@@ -43,8 +44,8 @@ EXITS = (
     ("130", "interrupted", "tries again"),
 )
 EXIT_LINE = (
-    "Exit codes: 0 fine, 1 findings (`inspect` only tells them: 0), 2 the call is wrong or a question open,"
-    " 3 could not look (or `update eaglectl`, in its words), 70 a fault of eaglectl."
+    "Exit codes: 0 fine, 1 findings (`inspect` only tells them: 0) or refused files, 2 the call is wrong or a"
+    " question open, 3 could not look (or `update eaglectl`, in its words), 70 a fault of eaglectl."
 )
 
 

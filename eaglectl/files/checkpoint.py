@@ -262,7 +262,9 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
         about = f"{source.place} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
         about += _below(source)
     else:
-        about = f"{source.place} has {len(files)} .safetensors files and no {INDEX}; name the one to read"
+        is_sharded = all("-of-" in name for name in files)
+        need = "get it: each of them has a part of the weights" if is_sharded else "name the one to read"
+        about = f"{source.place} has {len(files)} .safetensors files and no {INDEX}; {need}"
     raise UnreadableError(about, WEIGHTS)
 
 
@@ -361,7 +363,7 @@ def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource |
     `is_config_enough`: only config.json is read, so that an offline Hub cache may lack the weights.
     Raises UnreadableError, and UsageError for a file that is no weight file.
     """
-    path, mode = Path(text), _mode(text)
+    path, mode = Path(text), _mode(text) if text else 0  # an empty name is no folder, and not this one
     if S_ISDIR(mode):
         return FolderSource(path)
     if S_ISREG(mode):
@@ -384,7 +386,7 @@ def open_source(text: str, *, is_config_enough: bool = False) -> "FolderSource |
         ),
         error=UnreadableError,
     )
-    raise UnreadableError(f"{text}: no such file or folder; {GIVE}")
+    raise UnreadableError(f"{text or repr(text)}: no such file or folder; {GIVE}")
 
 
 def open_folder(text: str) -> FolderSource:
@@ -458,7 +460,10 @@ def _mode(text: str) -> int:
 def open_local_folder(text: str) -> FolderSource:
     """The folder of a checkpoint on this machine. Raises UnreadableError where there is none."""
     check(
-        (not is_folder(Path(text)), f"{text}: no such folder; give the folder of one checkpoint"),
+        (
+            not text or not is_folder(Path(text)),
+            f"{text or repr(text)}: no such folder; give the folder of one checkpoint",
+        ),
         error=UnreadableError,
     )
     return FolderSource(Path(text))

@@ -10,7 +10,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.errors import EaglectlError, input_error
+from eaglectl.errors import EaglectlError, UsageError, input_error
 from eaglectl.files.checkpoint import Checkpoint, check_cached, read_checkpoint, read_config
 from eaglectl.files.files import is_folder
 from eaglectl.files.layout import VOCABULARY_PICKLES, pickle_files
@@ -107,7 +107,7 @@ def run_all(
 ) -> tuple[list[T | F], list[str]]:
     """`act` on each source, `jobs` at once; of one that fails the result is made of the failure.
 
-    With the tracebacks of faults of eaglectl.
+    With the tracebacks of faults of eaglectl. Raises the UsageError of the one source that there is.
     """
     from concurrent.futures import ThreadPoolExecutor  # late: one source needs none
 
@@ -118,6 +118,8 @@ def run_all(
             result: T | F = act(source)
         except Exception as raised:
             error = raised if isinstance(raised, EaglectlError) else input_error(raised)
+            if isinstance(error, UsageError) and len(sources) == 1:
+                raise error from None
             if error is not None:
                 failure = FailedSource(source, error.kind, error.exit_code, str(error))
             else:

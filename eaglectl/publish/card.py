@@ -40,7 +40,7 @@ from eaglectl.publish.project import install_command
 from eaglectl.publish.request import CardAnswers
 from eaglectl.publish.upload import UploadFile
 from eaglectl.run.measurement import ENOUGH_PROMPTS
-from eaglectl.text import as_markdown, printable
+from eaglectl.text import as_markdown, brief, printable
 from eaglectl.verdicts import CheckVerdict
 
 BEGIN = "<!-- eaglectl: begin. The command upload writes this block again; text outside of it is kept. -->"
@@ -185,6 +185,14 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
     for key, value in _matter_values(facts, libraries).items():
         if key not in known and value:
             inner += f"{key}: {value}{newline}" if isinstance(value, str) else _list(key, value, newline)
+    import yaml  # type: ignore[import-untyped]  # late: of the Hub's client
+
+    try:
+        yaml.safe_load(inner)
+    except yaml.YAMLError as error:
+        raise RefusedError(
+            f"{CARD}: the Hub cannot read its front matter: {brief(' '.join(str(error).split()))}; correct it"
+        ) from None
     return text[: match.start(2)] + inner + text[match.start(3) :]
 
 

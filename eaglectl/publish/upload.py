@@ -40,6 +40,7 @@ from eaglectl.files.source import SHA1_DIGITS, FolderSource
 from eaglectl.judge.judgement import Report
 from eaglectl.judge.rules.config import CODE, KNOWN, PICKLE_SUFFIXES
 from eaglectl.judge.rules.release import PATH, first_home, scan_file, scan_text
+from eaglectl.options import CALLER
 from eaglectl.progress import ByteCounter, OnProgress, report_step
 from eaglectl.text import listed
 from eaglectl.verdicts import FileChange, UploadOutcome
@@ -405,6 +406,7 @@ class Remote:
         error after a commit names it.
         """
         check_unchanged()
+        CALLER.remains = f"{plan.repo} may have what was sent; the same command completes it"
         if plan.state is None:
             report_step(on_progress, f"making {plan.repo} ({'private' if plan.is_private else 'public'})")
             plan = replace(plan, state=self._create(is_private=plan.is_private))
