@@ -10,20 +10,20 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 350,
+    "cli": 351,
     "commands": 1653,
     "comparison": 385,
     "conversion": 1757,
-    "drafter": 603,
-    "engines": 1064,
-    "files": 2425,
+    "drafter": 605,
+    "engines": 1068,
+    "files": 2427,
     "formats": 2144,
-    "judge": 2714,
-    "modules": 1233,
-    "operations": 1744,
-    "publish": 704,
+    "judge": 2728,
+    "modules": 1235,
+    "operations": 1752,
+    "publish": 710,
     "reference": 783,
-    "report": 1667,
+    "report": 1684,
     "run": 3698,
 }
 # a package that has fallen further below its budget has a new one

@@ -69,9 +69,22 @@ def test_old_releases_that_are_merely_unknown_do_not_let_a_conversion_through(
     source, out = PRODUCERS / "specforge/gqa-ids", tmp_path / "out"
     message = refusal(1, "convert", source, "--for", "vllm", "--target", target, "-o", out)
     assert message.startswith(
-        f"no vLLM of 0.10.0 - 0.33.0 {runs} this output as trained: 0.33.0 has no EAGLE-3"
+        f"no vLLM of 0.10.0 - 0.33.0 {runs} this output as trained: 0.33.0: has no EAGLE-3"
     )
     assert not out.exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--engine", "vllm")], ids=" ".join)
+def test_what_a_rule_finds_in_the_config_of_the_output_is_refused_before_it_is_written(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    # scales without a quantization_config: a plan has both as the source has
+    source = drafter_folder(tmp_path, tensors={"midlayer.mlp.up_proj.weight_scale": floats("s", dtype="F32")})
+    message = refusal(1, "convert", source, *options, "-o", tmp_path / "out")
+    assert "this output as trained" in message and "scales and no quantization_config" in message
+    assert not (tmp_path / "out").exists()
+    fixes = [each.fix for each in eaglectl.validate(source).findings if each.severity == "error"]
+    assert fixes and not any("eaglectl convert" in fix for fix in fixes)
 
 
 def test_a_trainer_s_layout_is_no_request_of_an_engine(geglu: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from eaglectl.drafter.tensors import (
     as_engines_read,
     from_tokens,
+    numbers,
     read_vocabulary,
     repeated_offsets,
     row_copies,
@@ -75,6 +76,16 @@ def test_equal_rows_where_offsets_repeat_are_the_pruning_fault() -> None:
     # of many places some, spread over the table
     assert repeated_offsets((0, 0, 1, 1, 2, 5, 5), 10) == [0, 2, 5]
     assert repeated_offsets((0,) * 1001, 4) == [0, 250, 500, 750]
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("F32", "<f4"), ("F64", "<f8")])
+def test_whole_numbers_in_wide_floats_are_read_and_others_refused(dtype: str, code: str) -> None:
+    assert numbers("d2t", dtype, np.array([0, 3, 70000], dtype=code).tobytes()) == (0, 3, 70000)
+    for wrong in (0.5, np.nan, np.inf):
+        with pytest.raises(RefusedError, match="whole numbers were expected"):
+            numbers("d2t", dtype, np.array([0, wrong], dtype=code).tobytes())
+    with pytest.raises(RefusedError, match="whole numbers were expected"):
+        numbers("d2t", "BF16", bytes(4))
 
 
 def test_floats_are_cut_as_engines_cut_them_and_none_comes_from_outside_into_the_vocabulary() -> None:

@@ -154,7 +154,16 @@ def _planned(
         left_tensors=tuple(_tensors_left_behind(checkpoint, drafter, steps, reasons)),
         left_files=left_files,
         copied_files=copied,
-        notes=(*changed.notes, *id_notes, *_layout_notes(drafter, format, layout, request)),
+        notes=(
+            *changed.notes,
+            *id_notes,
+            *_layout_notes(drafter, format, layout, request),
+            *(
+                Note("warning", "files", f"{left.name} holds weights too: it was not read, and is left out")
+                for left in left_files
+                if left.name.endswith(".safetensors")
+            ),
+        ),
         record=record,
     )
 

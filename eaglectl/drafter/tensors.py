@@ -361,12 +361,15 @@ class Fault(Struct, frozen=True):
 
 
 def numbers(name: str, dtype: str, raw: bytes) -> Ids:
-    """Raw little-endian data of an integer or boolean tensor; of t2d as floats too, where all are 0 or 1.
+    """Raw little-endian data of an integer or boolean tensor; of floats too, where none was rounded.
 
-    Raises RefusedError for others, whose numbers a cast may have rounded.
+    That is where all of t2d are 0 or 1, and all of a d2t of 32 or 64 bits whole. Raises RefusedError
+    for others.
     """
-    if name == "t2d" and dtype in (*_OTHERS, "BF16") and set(marks := _floats(dtype, raw)) <= {0.0, 1.0}:
-        return tuple(map(int, marks))
+    values = _floats(dtype, raw) if dtype in (*_OTHERS, "BF16") else ()
+    is_whole = dtype in ("F32", "F64") and all(map(float.is_integer, values))
+    if values and (set(values) <= {0.0, 1.0} if name == "t2d" else is_whole):
+        return tuple(map(int, values))
     check(
         (
             dtype not in _INTEGERS,

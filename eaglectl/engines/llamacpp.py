@@ -22,6 +22,7 @@ from eaglectl.engines.view import (
     has,
     misread,
     tied_head,
+    trained_part,
     when,
 )
 from eaglectl.text import brief
@@ -69,7 +70,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "norm-output": has(Feature.NORM_OUTPUT),
     "residual": misread("norm_before_residual"),
     "biases": when(lambda view: BIASES & view.features),
-    "partial-rotary": when(lambda view: view.drafter.rope.rotated_part != 1),
+    "partial-rotary": when(lambda view: trained_part(view) != 1),
     "rope-type": when(lambda view: _rope_type(view) not in load("llama.cpp")["rope_types"]),
     "unknown-tensor": when(_unmapped),
     "shapes": when(_other_shapes),

@@ -395,6 +395,12 @@ def _short_positions(view: View) -> bool:
     return isinstance(theirs, int) and ours is not None and ours < theirs
 
 
+def trained_part(view: View) -> float:
+    """The part of each head that was rotated in training; 1 while that is asked."""
+    is_asked = any(note.topic == "partial-rotary" for note in view.drafter.notes_at("question"))
+    return 1 if is_asked else view.drafter.rope.rotated_part
+
+
 # of facts that several engines have, by the fact's id
 COMMON: Mapping[str, Condition] = {
     # the release builds fc for another number of aux states
@@ -423,7 +429,7 @@ COMMON: Mapping[str, Condition] = {
     ),
     "parallel": has(Feature.PARALLEL),
     "partial-rotary": when(
-        lambda view: view.drafter.rope.rotated_part not in (1, view.flat.get("partial_rotary_factor"))
+        lambda view: trained_part(view) not in (1, view.flat.get("partial_rotary_factor"))
     ),
     "positions": when(_short_positions),
     # the loader of the drafter's class does not remove it

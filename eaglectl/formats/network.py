@@ -3,7 +3,7 @@
 Layer ids become boundaries by the user's answer, the numbers themselves or the producer; else it is asked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any, TypeAlias, get_args
 
@@ -33,6 +33,7 @@ from eaglectl.files.layout import QUANTISATION
 from eaglectl.formats.config_keys import CLASS_DEFAULTS, LAYERS, ROPE_TABLES, Keys, at, ids_question
 from eaglectl.formats.format import (
     NESTED_IDS,
+    STORED,
     TOP_IDS,
     Answers,
     CheckpointSummary,
@@ -528,7 +529,11 @@ def read_quantisation(keys: Keys, checkpoint: Checkpoint) -> Mapping[str, Any] |
     # ModelOpt's null, which vLLM 0.33 and SGLang 0.5.23 read as no quantisation
     if "quant_algo" in table and table["quant_algo"] is None and not table.get("quant_method"):
         stated = None
-    has_parts = any(is_quantised_part(name) for name in checkpoint.tensors)
+    # numbers of 8 bits are a quantiser's where the config has one, with their scales or without
+    has_parts = any(
+        is_quantised_part(name) or (stated and tensor.dtype.startswith("F8"))
+        for name, tensor in checkpoint.tensors.items()
+    )
     if has_parts == (stated is not None):
         return stated
     text = (
@@ -605,6 +610,29 @@ def read_rope(
         scalings,
         target or Target(),
     )
+
+
+def partial_rotary(config: Mapping[str, Any], answers: Answers) -> Iterator[Note]:
+    """The question whether a part of each head was rotated in training, as an object of the config states.
+
+    speculators since pull 733 (0.7.0) keeps the key with --no-draft-mrope-full-head-hack and trains so
+    (rotary_partial.py); its older releases and all other trainers of EAGLE-3 rotate whole heads.
+    """
+    tables = [table for name in ROPE_TABLES if isinstance(table := config.get(name), Mapping)]
+    shares = [table.get(PART, 1) for table in tables if table.get("rope_type") != "proportional"]
+    if not (parts := [share for share in shares if share != 1]):
+        return
+    about = (
+        f"config states {PART} {parts[0]}: speculators since 0.7.0 keeps it where it trained that part of"
+        " each head (--no-draft-mrope-full-head-hack); other trainers and its older releases copied it from"
+        " the target and rotated whole heads; vLLM rotates that part"
+    )
+    if (answer := RopeAnswer.of(answers).scaling) is None:
+        values = {"stored": STORED, "plain": "whole heads were rotated"}
+        yield rope_question(answers, "rope_scaling", about, "partial-rotary", values)
+    else:
+        outcome = "no scaling is written" if answer == "plain" else "the key is kept"
+        yield Note("note", "rope_scaling", f"{about}; {outcome}", "partial-rotary")
 
 
 def _answered(

@@ -68,6 +68,7 @@ from eaglectl.formats.network import (
     TENSOR_FLAGS,
     ids_places,
     norms_by_record,
+    partial_rotary,
     read_aux_layers,
     read_norms,
     read_quantisation,
@@ -193,6 +194,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     # other producers' doubts show in a config whose producer's nesting is undone
     recorded = recorded_doubts(stated, replace(summary, config=keys.config), answers)
     keys.notes.extend([*number_notes(keys.config), *producer_doubts(format, summary, answers), *recorded])
+    keys.notes.extend(partial_rotary(keys.config, answers))
     norms = norms_by_record(keys, norms, format.name, record.get("hidden_twice"))
     _note_target(keys, dims, target)
     tensors = read_head(keys, tensors, dims, names.unknown)

@@ -375,7 +375,8 @@ def key_place(config: Mapping[str, Any], key: str) -> str:
 # what is wrong with files or with a release of the drafter does not change how an engine serves it, but for
 # where its weights are
 NOT_SERVED = ("files", "release")
-LEAKS = ("local-path", "leaked-secret")
+# what is published, and what a policy allows
+OF_POLICY = ("local-path", "leaked-secret", "allowed-")
 WEIGHT_FILES = ("one-weight-source", "safetensors-header", "shard-index", "distributed-checkpoint")
 OF_TENSORS = ("weights", "draft vocabulary")
 NO_POLICY = Policy()
@@ -413,6 +414,13 @@ class Judgement(Struct, frozen=True):
         return tuple(f"{rule} {text}" for rule, text in self.errors if rule in concerned)
 
 
+def unmended(findings: Iterable[Finding]) -> str:
+    """The first error in tensors that no conversion mends, so that none is written; "" without one."""
+    errors = (each for each in findings if each.severity == "error" and each.rule.family in OF_TENSORS)
+    kept = (each for each in errors if "eaglectl convert" not in each.fix)
+    return next((f"{each.rule.id} {each.match.message}" for each in kept), "")
+
+
 def judge_drafter(
     subject: Subject, chosen: Sequence[Rule] | None = None, policy: Policy = NO_POLICY
 ) -> Judgement:
@@ -422,7 +430,7 @@ def judge_drafter(
     them, and facts of an engine count where their rule is among those that run.
     """
     requested = tuple(request.engine for request in subject.requests if request.engine in ENGINES)
-    chosen = _serving_rules() if chosen is None else chosen
+    chosen = serving_rules() if chosen is None else chosen
     concerned = [
         rule
         for rule in chosen
@@ -512,7 +520,8 @@ def _results(judgement: Judgement, ids: Sequence[str]) -> RuleResults:
 
 
 @cache
-def _serving_rules() -> Sequence[Rule]:
+def serving_rules() -> Sequence[Rule]:
+    """The rules by which a verdict on an engine's release is made."""
     return [
         rule
         for rule in rules(without=("release",))
@@ -522,7 +531,7 @@ def _serving_rules() -> Sequence[Rule]:
 
 def changes_serving(rule: Rule) -> bool:
     """Whether what the rule reports changes how any engine serves the checkpoint."""
-    is_served = not rule.family.startswith("serving") and rule.name not in LEAKS
+    is_served = not rule.family.startswith("serving") and not rule.name.startswith(OF_POLICY)
     return is_served and (rule.family not in NOT_SERVED or rule.name in WEIGHT_FILES)
 
 

@@ -6,6 +6,7 @@ The smallest change is that with which every requested engine release serves a c
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,9 +26,8 @@ from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import FORMATS, by_name, default_format
 from eaglectl.formats.commands import command
-from eaglectl.judge.judgement import GivenTarget, Judgement, Subject, judge_drafter
-from eaglectl.judge.rule import CannotLook, Finding, find_rule
-from eaglectl.judge.rules.serving import RULES as SERVING
+from eaglectl.judge.judgement import GivenTarget, Judgement, Subject, judge_drafter, serving_rules
+from eaglectl.judge.rule import CannotLook, Finding, Rule, find_rule
 from eaglectl.judge.rules.serving import edits, spelled
 from eaglectl.judge.rules.weights import PLAUSIBLE
 from eaglectl.verdicts import ServedAs
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 # of errors in numbers, which a conversion copies
 VALUE_RULES = ("not-finite", "constant-tensor", "overflowing", "fresh-matrix")
+# the families that read no tensor's data
+OF_CONFIG = ("config", "aux layers", "rope", "quantisation", "serving")
 # of rows beside the target's, where its weights are here and no rotation is followed
 ROW_RULES = ("head-rows", "rotated-target")
 
@@ -56,11 +58,12 @@ class Unserved(Struct, frozen=True):
     @property
     def text(self) -> str:
         """In words: the releases, and what the last one does."""
-        engine, last, reasons = ENGINES[self.engine], self.last.release, "; ".join(self.last.reasons)
+        engine, last, reasons = ENGINES[self.engine], self.last.release, "; ".join(self.last.reasons[:2])
+        reasons += f" (and {more} more)" if (more := len(self.last.reasons) - 2) > 0 else ""
         if len(self.releases) == 1:
-            return f"{engine.title} {last} does not run this output as trained: it {reasons}"
+            return f"{engine.title} {last} does not run this output as trained: {reasons}"
         span, runs = ranges(self.releases, engine.releases), "runs" if self.is_known else "is known to run"
-        return f"no {engine.title} of {span} {runs} this output as trained: {last} {reasons}"
+        return f"no {engine.title} of {span} {runs} this output as trained: {last}: {reasons}"
 
     @property
     def record(self) -> dict[str, Any]:
@@ -73,7 +76,14 @@ def judge_plan(plan: ConversionPlan, *requests: EngineRequest) -> tuple[Verdict,
     assert plan.output is not None
     source = cast("FolderSource | HubSource", plan.output[0].source)
     read, target = (plan.output[0], _drafter(plan)), GivenTarget(plan.drafter.target)
-    return judge_drafter(Subject(source, target, requests, headers_only=True, read=read), SERVING).releases
+    subject = Subject(source, target, requests, headers_only=True, read=read)
+    return judge_drafter(subject, _without_numbers()).releases
+
+
+@cache
+def _without_numbers() -> Sequence[Rule]:
+    # a plan's tensors have no data in their places yet
+    return [rule for rule in serving_rules() if rule.family.startswith(OF_CONFIG)]
 
 
 def value_errors(
@@ -189,11 +199,13 @@ Defects = Mapping[str, Sequence[AppliedFact]]
 class Advice(Struct, frozen=True):
     """What to run, for the source as it was given and what was given with it.
 
-    `plans` has the conversions that were planned, by their request, or why none can be made.
+    `refusal` states why nothing can be converted. `plans` has the conversions that were planned, by their
+    request, or why none can be made.
     """
 
     source: str
     subject: Subject
+    refusal: str = ""
     plans: "dict[str, ConversionPlan | EaglectlError]" = field(default_factory=dict)
 
     def steps(self, engine: Engine, releases: Iterable[str]) -> Iterator[str]:
@@ -232,8 +244,8 @@ class Advice(Struct, frozen=True):
         return f"{'; '.join(dict.fromkeys([*kept, *filter(None, parts.values())]))}."
 
     def _refusal(self, part: str) -> str:
-        if not (offer := OFFER.search(part)):
-            return ""
+        if self.refusal or not (offer := OFFER.search(part)):
+            return self.refusal if OFFER.search(part) else ""
         try:
             words = shell.split(offer[1].strip()) if offer[1] else []
         except ValueError:  # text of a file
@@ -256,6 +268,8 @@ class Advice(Struct, frozen=True):
         subject, key = self.subject, repr(request)
         if subject.read_error is not None:
             return subject.read_error
+        if self.refusal:
+            return RefusedError(self.refusal)
         if key not in self.plans:
             try:
                 self.plans[key] = make_plan(subject.checkpoint, subject.drafter, request, subject.answers)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from eaglectl.base import Results
 from eaglectl.engines.registry import parse_engine
-from eaglectl.errors import EaglectlError
+from eaglectl.errors import EaglectlError, UsageError
 from eaglectl.files.checkpoint import (
     check_cached,
     open_source,
@@ -31,6 +31,7 @@ from eaglectl.judge.judgement import (
     Subject,
     Suppressed,
     judge_drafter,
+    unmended,
     unopened_report,
 )
 from eaglectl.judge.rule import (
@@ -52,6 +53,7 @@ from eaglectl.verdicts import CheckVerdict, ServedAs
 
 if TYPE_CHECKING:
     from eaglectl.files.hub import HubSource
+    from eaglectl.judge.outputs import Advice
 
 
 @overload
@@ -175,6 +177,8 @@ def judge(
     """
     start = time.perf_counter()
     judgement = judge_drafter(subject, rules, policy)
+    if isinstance(subject.read_error, UsageError):  # an answer that is none
+        raise subject.read_error
     complete = completing(path, subject.target.text, subject.answers)
     reported, changes = _repairs(judgement, path)
     report = _report([finding.completed(complete) for finding in reported], judgement, policy, fail_on, path)
@@ -259,11 +263,13 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
     from eaglectl.judge.outputs import Advice, smallest_changes
 
     advice = Advice(path, subject)
-    findings = [
-        replace(finding, match=replace(finding.match, fix=advice.possible(finding.fix)))
-        for finding in reported
-    ]
+    advice = replace(advice, refusal=unmended(_possible(advice, reported)))
+    findings = _possible(advice, reported)
     return findings, smallest_changes(advice, [rule.id for rule in judgement.rules])
+
+
+def _possible(advice: "Advice", findings: Sequence[Finding]) -> list[Finding]:
+    return [replace(each, match=replace(each.match, fix=advice.possible(each.fix))) for each in findings]
 
 
 def _check(judgement: Judgement, report: Report, *, is_open: bool) -> CheckVerdict:

@@ -35,7 +35,15 @@ from eaglectl.report.section import (
     grouped,
     toned,
 )
-from eaglectl.report.wording import answer_line, engine_ranges, plural, release_table, shortened
+from eaglectl.report.wording import (
+    MOST_CAUSES,
+    NEEDED,
+    answer_line,
+    engine_ranges,
+    plural,
+    release_table,
+    shortened,
+)
 from eaglectl.text import listed
 from eaglectl.verdicts import first_word
 
@@ -45,8 +53,12 @@ DOCS_VARIABLE = "EAGLECTL_DOCS_URL"
 COPIED = "the weights are pickles: they were copied to a temporary folder, and nothing in them was run"
 # the most findings of one rule that are shown to people
 MOST_FINDINGS = 20
-# the most findings, and reasons under the first line, without -v
-MOST_SHOWN, MOST_CAUSES = 3, 2
+# the most findings without -v
+MOST_SHOWN = 3
+# the engines that lose by a repair (judge/outputs.py)
+LOST = re.compile(r"\(which (.+?) then does not serve as trained\)")
+# the options that answer a question
+ANSWER = re.compile(r" --(?:aux-layers|aux-convention|source-semantics) [^ `]+")
 USUAL_POLICY = "fails on error; policy: built in"
 # rules that find no drafter at all
 NO_DRAFTER = ("one-weight-source", "not-a-drafter")
@@ -81,6 +93,7 @@ def _part(report: Report, *, is_quiet: bool) -> Outline:
     head = first_line(report.verdict, Words(report.path, "strong"), f": {_worst(report)}")
     shown, command = _first(report, is_quiet=is_quiet), "" if is_quiet else _next(report)
     cause = [] if is_quiet and not (report.problem or report.skipped) else _causes(report, shown)
+    cause += _ahead(report, shown) if command else []
     sections = [_findings(report, shown)]
     if not is_quiet and not _is_unreadable(report):
         sections += [replace(section, is_more=True) for section in _more(report, shown)]
@@ -88,8 +101,22 @@ def _part(report: Report, *, is_quiet: bool) -> Outline:
     return Outline("validate", verdict, report.path, "", head, sections, cause=cause, next=command)
 
 
+def _ahead(report: Report, shown: Sequence[Finding]) -> Iterator[Line]:
+    """What the next command loses, and the question that it asks."""
+    lost = [found[1] for change in report.smallest_changes for found in LOST.finditer(change)]
+    yield from (f"after the next command {each} will not run it as trained" for each in lost[:1])
+    if report.questions and _next(report).startswith("eaglectl convert"):
+        is_shown = any(report.questions[0] in finding.match.message for finding in shown)
+        if not is_shown:
+            yield report.questions[0]
+        yield NEEDED
+
+
 def _next(report: Report) -> str:
-    changes = (*report.smallest_changes, *(finding.fix for finding in report.findings if _is_worse(finding)))
+    worse = [finding for finding in report.findings if _is_worse(finding)]
+    # a question is answered by who trained it, never by the first of the answers
+    fixes = (ANSWER.sub("", finding.fix) if report.questions else finding.fix for finding in worse)
+    changes = (*report.smallest_changes, *fixes)
     return next((found[1] for change in changes for found in COMMAND.finditer(change)), "")
 
 

@@ -16,6 +16,7 @@ from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES, view_for
 from eaglectl.files.header import StoredTensor
 from eaglectl.formats.catalogue import by_name
+from eaglectl.judge.judgement import unmended
 from eaglectl.report.documents import Parts, document, error_part, part
 from eaglectl.report.section import (
     Commands,
@@ -33,6 +34,8 @@ from eaglectl.report.section import (
     toned,
 )
 from eaglectl.report.wording import (
+    MOST_CAUSES,
+    NEEDED,
     also_line,
     answer_line,
     engine_names,
@@ -54,8 +57,8 @@ AS_TRAINED = {True: Words("yes", "good"), False: Words("no", "bad"), None: Words
 LEVELS = ("problem", "question", "warning", "note")
 # of the facts on a drafter, those that are always shown
 SHORT = 5
-# the most reasons under the first line, and the most notes that are shown to people
-MOST_CAUSES, MOST_NOTES = 2, 20
+# the most notes that are shown to people
+MOST_NOTES = 20
 AUX_HEAD = ("engine", "ids it reads", "from", "boundaries", "layers as trained", "newest release")
 TENSOR_HEAD = ("tensor", "dtype", "shape", "bytes", "canonical")
 FED_BACK = {True: "after the norm (norm_output)", False: "before the norm", None: "unknown (norm_output)"}
@@ -147,8 +150,7 @@ def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) ->
         lines[MOST_CAUSES:] = [Words(f"and {rest} with -v", "quiet")]
     if command.startswith("eaglectl convert") and (questions or _problems(inspection)):
         first = [] if asked else list(questions.values())[:1]
-        needed = Words("the next command needs the answer to this", "quiet")
-        lines = [*lines[: MOST_CAUSES - len(first)], *first, needed]
+        lines = [*lines[: MOST_CAUSES - len(first)], *first, NEEDED]
     return lines
 
 
@@ -371,12 +373,8 @@ def next_command(inspection: Inspection, engine: str = "vllm") -> str:
         return ""
     drafter, latest = inspection.drafter, _newest(inspection)[engine].outcome
     is_carried = latest == ServedAs.UNKNOWN and drafter.unsettled and not drafter.notes_at("question")
-    is_refused = any("pass --" not in note.text for note in _problems(inspection)) or any(
-        finding.severity == "error"
-        and finding.rule.family == "draft vocabulary"
-        and "eaglectl convert" not in finding.fix
-        for finding in inspection.findings
-    )
+    is_refused = any("pass --" not in note.text for note in _problems(inspection))
+    is_refused = is_refused or bool(unmended(inspection.findings))
     if latest.is_served or is_carried or is_refused or _is_beyond_conversion(inspection, engine):
         return ""
     repair = r"run `(eaglectl convert [^`]+ --fix-reading [^`]+)`"

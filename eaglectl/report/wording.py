@@ -11,6 +11,9 @@ from eaglectl.report.section import Table, Tone, Words, grouped
 from eaglectl.results import OutputServing
 from eaglectl.verdicts import ServedAs
 
+# the most reasons under the first line, without -v
+MOST_CAUSES = 2
+NEEDED = Words("the next command needs the answer to this", "quiet")
 LONGEST_VALUE = 60
 UNITS = ("B", "kB", "MB", "GB", "TB")
 PLURALS = {"runs": " run ", "reads": " read ", "does": " do "}

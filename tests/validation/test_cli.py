@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import jsonschema
 import pytest
 
 import eaglectl
+from eaglectl.errors import UsageError
 from eaglectl.judge.rule import Rule, find_rule, rules
 from eaglectl.report.output_files import FORMATS
 from tests.builders import Outcome, call, contents, drafter_folder, refusal
@@ -132,6 +136,42 @@ def test_wrong_options_end_alike_whatever_the_sources(
     code: int, given: str, says: str, tmp_path: Path
 ) -> None:
     assert says in refusal(code, "validate", tmp_path / "gone", *given.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("--source-semantics foo=bar", "--source-semantics foo=bar is not known"),
+        ("--aux-layers 2,4", "so 3 ascending layers are needed"),
+    ],
+)
+def test_an_answer_that_is_none_is_a_wrong_call(given: str, says: str, good: Path, tmp_path: Path) -> None:
+    assert says in refusal(2, "validate", good, *given.split())
+    with pytest.raises(UsageError, match=says):
+        eaglectl.validate(good, aux_layers=(2, 4)) if "aux" in given else eaglectl.validate(
+            good, semantics={"foo": "bar"}
+        )
+    # of several it is the one's, and the others are judged
+    several = call("validate", good, tmp_path / "gone", *given.split())
+    assert several.code == 3 and says in several.out
+
+
+@pytest.mark.parametrize("command", ["validate", "verify", "inspect"])
+def test_an_empty_name_is_not_the_current_folder(
+    command: str, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(good)
+    done = call(command, "")
+    assert done.code == 3 and "no such f" in done.out + done.err
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize("name", ["good", "gone"])
+def test_a_closed_stream_changes_no_exit_code(name: str, closed: str, good: Path) -> None:
+    source = good if name == "good" else good / "gone"
+    line = f"{shlex.join([sys.executable, '-m', 'eaglectl', 'validate', str(source)])} {closed}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+    assert done.returncode == {"good": 0, "gone": 3}[name] and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

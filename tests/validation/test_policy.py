@@ -190,6 +190,17 @@ def test_nothing_passes_where_a_required_rule_could_not_look(tmp_path: Path) -> 
     assert [one.rule.id for one in report.unchecked if one.is_required] == ["EGL701"]
 
 
+@pytest.mark.parametrize("table", ["dtypes = ['F32']", "architectures = ['Other*']"])
+def test_what_a_policy_does_not_allow_is_no_verdict_on_an_engine(table: str, tmp_path: Path) -> None:
+    report = judged(tmp_path, parse_policy({"allow": tomllib.loads(table)}, "p"))
+    before = judged(tmp_path / "other", Policy())
+    assert (report.verdict, before.verdict) == ("fail", "pass")
+    assert [(each.release, each.outcome) for each in report.releases] == [
+        (each.release, each.outcome) for each in before.releases
+    ]
+    assert not any("`eaglectl convert" in finding.fix for finding in report.findings)
+
+
 def test_a_required_rule_runs_whatever_is_selected() -> None:
     asked = parse_policy({"required": ["EGL003"]}, "p")
     assert [one.id for one in select_rules(asked, ["EGL005"], [])] == ["EGL003", "EGL005"]

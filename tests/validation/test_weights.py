@@ -45,6 +45,12 @@ BAD = (
     store("an empty tensor", "EGL203", {"norm.weight": ("BF16", (0,), b"")}, "never empty"),
     store("fc of a broken width", "EGL203", {"fc.weight": floats("f", HIDDEN, 50)}, "the target's width 16"),
     store("no scales", "EGL204", {UP: ("U8", (24, HIDDEN), bytes(384))}, "is U8, without scales"),
+    store(
+        "8 bits without scales",
+        "EGL204 EGL210",
+        {UP: ("F8_E4M3", (24, HIDDEN), bytes(range(1, 97)) * 4)},
+        "up_proj.weight is F8_E4M3, without scales",
+    ),
     Patch("names under model.", "EGL209", also=prefixed, says="and 14 like it are names not loaded by vLLM"),
     Patch("two layers with vLLM's norm", "EGL209", TWO_LAYERS, "input_layernorm alone", tensors=SECOND),
     Patch("two layers with SGLang's norm", "EGL209", TWO_LAYERS, "hidden_norm alone", tensors=SGLANG_SECOND),

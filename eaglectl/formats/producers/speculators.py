@@ -1,23 +1,19 @@
 """vLLM's speculators: the decoder layer's config in an object of its own, flags and boundaries at the top."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from eaglectl.drafter.drafter import Drafter, Feature, Note
+from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.formats.config_keys import DECODER_KEYS, common_keys
 from eaglectl.formats.format import (
     ALWAYS,
-    STORED,
     TOP_IDS,
-    Answers,
     CheckpointSummary,
     ConfigSchema,
     Format,
     IdsPlace,
     Layout,
-    RopeAnswer,
-    rope_question,
 )
 
 # speculators saves only what differs from LlamaConfig / Qwen3Config, so what is absent has the class's value
@@ -111,36 +107,6 @@ def nest(
         "verifier": {"name_or_path": drafter.target.name, "architectures": []},
     }
     return {"transformer_layer_config": layer, **rest, "speculators_config": use}
-
-
-def _partial_rotary(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
-    """The question whether a part of each head was rotated in training, as the config states.
-
-    Since pull 733 (0.7.0) --no-draft-mrope-full-head-hack keeps the key and trains so (rotary_partial.py);
-    older releases copied it from the target's config and rotated whole heads.
-    """
-    config = flatten(summary.config)
-    table = config.get("rope_parameters") or config.get("rope_scaling")
-    share = table.get("partial_rotary_factor", 1) if isinstance(table, Mapping) else 1
-    if share == 1:
-        return
-    about = (
-        f"config states partial_rotary_factor {share}: speculators since 0.7.0 keeps it where it trained that"
-        " part of each head (--no-draft-mrope-full-head-hack), and older releases copied it from the target"
-        " and rotated whole heads; vLLM rotates that part"
-    )
-    answer = RopeAnswer.of(answers).scaling
-    if answer is None:
-        yield rope_question(
-            answers,
-            "rope_scaling",
-            about,
-            "partial-rotary",
-            {"stored": STORED, "plain": "whole heads were rotated"},
-        )
-    else:
-        outcome = "no scaling is written" if answer == "plain" else "the key is kept"
-        yield Note("note", "rope_scaling", f"{about}; {outcome}", "partial-rotary")
 
 
 _TOP_KEYS = (
@@ -254,7 +220,6 @@ SPECULATORS = Format(
     ids=(IdsPlace(TOP_IDS, "boundary", certain_in=("Eagle3DraftModel",)),),
     aux_convention="boundary",
     residual_default=True,
-    doubts=_partial_rotary,
     retires=_RETIRES,
     flat=flatten,
     target_key=_TARGET,
@@ -280,7 +245,6 @@ PEAGLE = Format(
     partial(_recognise, kind="peagle"),
     priority=11,
     is_parallel=True,
-    doubts=_partial_rotary,
     ids=(IdsPlace(TOP_IDS, "boundary", certain_in=("PEagleDraftModel",)),),
     aux_convention="boundary",
     retires=_RETIRES,

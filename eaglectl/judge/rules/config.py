@@ -60,11 +60,11 @@ def one_weight_source(subject: Subject) -> Iterator[Match]:
     Fix: keep the file, or the index and its shards, that were exported last, and remove the others.
     """
     if subject.ended_on(WEIGHTS):
-        has_weights = any(name.endswith(".safetensors") for name in subject.names)
+        match = _read_error(subject)
         yield replace(
-            _read_error(subject),
+            match,
             fix=""
-            if has_weights
+            if "name the one" in match.message
             else "put the weight files beside config.json: download or export them again; or name their"
             " folder.",
         )

@@ -555,8 +555,8 @@ def d2t_missing(subject: Subject) -> Iterator[Match]:
 def d2t_int64(subject: Subject) -> Iterator[Match]:
     """d2t is int64.
 
-    vLLM copies any number into its int64 table; SGLang keeps the dtype and indexes with it, which fails for
-    floats.
+    vLLM copies any number into its int64 table; SGLang keeps the dtype, and looks tokens up by what it gives
+    (run with float32: vLLM 0.32.0, SGLang 0.5.23).
 
     Fix: run `eaglectl convert SOURCE`, which writes int64.
     """
@@ -565,7 +565,7 @@ def d2t_int64(subject: Subject) -> Iterator[Match]:
         yield Match(
             f"d2t is {tensor.dtype}; int64 is what engines hold it in",
             "tensor:d2t",
-            "" if tensor.dtype[0] in "IU" else RESTORE,
+            RESTORE if tensor.dtype in ("F16", "BF16") else "",
         )
 
 
@@ -695,5 +695,6 @@ RULES = (
 
     Fix: give the target that the drafter was trained for, or correct the key.
     """,
+        needs="depth",
     ),
 )

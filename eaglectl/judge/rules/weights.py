@@ -91,14 +91,14 @@ def tensor_shape(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL204", "tensor-dtype", "error")
 def tensor_dtype(subject: Subject) -> Iterator[Match]:
-    """Weights are floating-point numbers, or have the scales of a quantiser.
+    """Weights are floating-point numbers of 16 bits or more, or have the scales of a quantiser.
 
-    Engines copy integers into their weights unscaled where the scales are missing.
+    Engines copy integers and numbers of 8 bits into their weights unscaled where the scales are missing.
 
     Fix: restore the tensor, or its scales, from the trainer.
     """
     for name, dtype in ((tensor.stored[0], tensor.dtype) for tensor in _unquantised(subject)):
-        if dtype not in NUMBERS:
+        if dtype not in NUMBERS or dtype.startswith("F8"):
             yield Match(
                 f"{name} is {dtype}, without scales beside it; engines expect bfloat16 or float16",
                 f"tensor:{name}",
@@ -171,7 +171,7 @@ def allowed_dtype(subject: Subject) -> Iterator[Match]:
 
     Reports nothing without `dtypes` in the policy's [allow].
 
-    Fix: run `eaglectl convert SOURCE` with --dtype, or add the dtype to the policy.
+    Fix: convert it with --dtype and a dtype that is allowed, or add the dtype to the policy.
     """
     tensors = subject.drafter.tensors.items() if "dtypes" in subject.policy.allowed else ()
     weights = [tensor for name, tensor in tensors if name not in TABLES and not is_quantised_part(name)]
@@ -765,8 +765,8 @@ RULES = (
     With the config alone, which drafters inherit from a quantised target, engines look for scales that do
     not exist; with the scales alone they read quantised numbers as weights.
 
-    Fix: remove quantization_config from a drafter that is not quantised; else restore what is missing from
-    the trainer.
+    Fix: restore what is missing from the trainer, or remove quantization_config from a drafter that is not
+    quantised.
     """,
     ),
 )
