@@ -11,7 +11,7 @@ ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
     "cli": 351,
-    "commands": 1653,
+    "commands": 1656,
     "comparison": 385,
     "conversion": 1757,
     "drafter": 605,
@@ -20,11 +20,11 @@ BUDGETS = {
     "formats": 2144,
     "judge": 2728,
     "modules": 1235,
-    "operations": 1752,
+    "operations": 1753,
     "publish": 710,
     "reference": 783,
     "report": 1684,
-    "run": 3698,
+    "run": 3707,
 }
 # a package that has fallen further below its budget has a new one
 SLACK = 0.03

@@ -295,6 +295,12 @@ def fallen(healthy: Diagnosis) -> Any:
     return replace(report, probed=replace(report.probed, fall=Fall(64, 0.7, 0.3)))
 
 
+def past(healthy: Diagnosis) -> Any:
+    """The report with nearly all drafts past the drafter's positions."""
+    report = reference(healthy)
+    return replace(report, probed=replace(report.probed, left_out=1459, starts=1464))
+
+
 def reading(healthy: Diagnosis) -> Any:
     """The report with a reading that drafts better."""
     report = reference(healthy)
@@ -344,6 +350,7 @@ TREE: dict[str, tuple[dict[str, Any], str]] = {
     "a set that it loses on": ({"reference": lambda good: sets(good, 0.1)}, "one-set"),
     "a set that is lower": ({"reference": lambda good: sets(good, 0.5)}, "healthy"),
     "a fall at a position": ({"reference": fallen}, "past-positions"),
+    "nearly all past the positions": ({"reference": past}, "past-positions"),
     "an engine that refuses it": (
         {"engine_name": "vllm", "refusals": {"engine": "KeyError"}},
         "engine-refuses",
@@ -371,6 +378,22 @@ TREE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("given", "cause"), TREE.values(), ids=TREE)
 def test_evidence_ends_in_its_cause(given: Mapping[str, Any], cause: str, healthy: Diagnosis) -> None:
     assert ended(healthy, **changes(healthy, given)).cause == cause
+
+
+def test_a_drafter_that_engines_read_otherwise_is_not_said_to_have_nothing(
+    good: dict[str, Path], prompts: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "ids"
+    shutil.copytree(good["eagle3"], source)
+    config = json.loads((source / "config.json").read_text())
+    # the trained layers in an order that SGLang, and vLLM's V1 runner, read as they are: one lower
+    config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [0, 2, 3]
+    config["eagle_aux_hidden_state_layer_ids"] = [1, 3, 4]
+    (source / "config.json").write_text(json.dumps(config))
+    found = diagnose(source, prompts, answers=eaglectl.Answers(aux_layers=(2, 4, 5)))
+    assert found.cause == "healthy" and "as it was trained; as it is stored, in vllm 0.33.0" in found.words
+    (command,) = found.commands
+    assert command.startswith("eaglectl convert ") and "--aux-layers 2,4,5" in command
 
 
 def test_an_interval_that_holds_what_others_reach_is_too_few(healthy: Diagnosis) -> None:

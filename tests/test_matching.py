@@ -12,8 +12,9 @@ import eaglectl
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.report import ServerMatch, match_server
 from tests.builders import call
+from tests.diagnoses import LAYERS
 from tests.servers import INFO, MODELS, SGLANG, server
-from tests.tiny import PROMPTS, TARGET, TINY
+from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, in_vllms_layout
 
 TEXT = "an answer of more than sixteen characters"
 
@@ -131,6 +132,20 @@ def test_smoke_names_the_drafter_that_a_server_has(tmp_path: Path) -> None:
         found = done.document
         assert (found["match"]["nearest"], found["match"]["alike"]) == (nearest, 8)
         assert any("does not draft as these files" in text for text in found["failures"]) == bool(code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_other", [False, True])
+def test_ready_is_not_said_of_a_server_that_drafts_otherwise(is_other: bool, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    drafter = in_vllms_layout(tmp_path)["eagle3"]
+    fault = next(fault for fault in FAULTS if fault.name == LAYERS)
+    served = fault.apply(drafter, tmp_path / "other layers") if is_other else drafter
+    with server(pages(served, PROMPTS), []) as url:
+        given = ("--target", TARGET, "--prompts", PROMPTS, "--max-tokens", 24, "--json")
+        done = call("ready", drafter, "--run-in", url, *given)
+    assert done.code == int(is_other), done.err
+    assert ("does not draft as these files do" in done.document["reason"]) == is_other
 
 
 def test_a_target_without_weights_is_a_note_unless_it_is_asked_for(tmp_path: Path) -> None:

@@ -624,8 +624,13 @@ class Looks(Struct, frozen=True):
             fail_on="error",
             has_engines=engine is not None,
         )
+        stored = validate(self.source, replace(judging, has_engines=True)).releases if name is None else ()
         evidence = Evidence(
-            validate(self.source, judging), self._commands(), engine_name=name, expected=options.expected
+            validate(self.source, judging),
+            self._commands(),
+            engine_name=name,
+            expected=options.expected,
+            as_stored=tuple(verdict for verdict in stored if verdict.outcome.is_known_wrong),
         )
         commands = {**evidence.commands, **self._repairs(evidence, judging)}
         with suppress(EaglectlError):  # a conversion for the engine, if it can be made and changes anything
@@ -761,6 +766,7 @@ class Looks(Struct, frozen=True):
             "inspect": self._command("inspect"),
             "smoke": self._command("smoke", *run),
             "probe": self._command("smoke", *run, "--probe", "drift"),
+            "mend": self._command("convert"),
         }
 
     def _as_chats(self) -> Sequence[dict[str, Any]]:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from eaglectl.base import Result
 from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D
+from eaglectl.engines.engine import Verdict
 from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.judge.judgement import Report, changes_serving
@@ -46,6 +47,8 @@ LOOK_POSITION_0 = 0.5
 # between sets: healthy drafters accept twice as much of one as of another (fixtures/real/acceptance.json)
 LEAST_TIMES = 3
 TWICE = "twice as many --prompts"
+# the share of drafts past the drafter's positions up to which the others can be judged
+MOST_LEFT_OUT = 0.9
 NO_ENGINE = "no engine was asked for; give --engine or --run-in"
 NOT_RUN = "the reference did not run it"
 # why a look that a cause needs was not taken, where nothing kept it from being taken
@@ -70,7 +73,8 @@ class Evidence(Struct, frozen=True):
     a second run of it at the temperature that was asked for, `templated` one of the same texts through the
     target's chat template. `expected` is the acceptance length that training reported; `commands` are those
     to run next, by name, without repairs that are known to fail. `gaps` say by look why it was not taken,
-    `refusals` why it refused the drafter.
+    `refusals` why it refused the drafter. `as_stored` are the newest releases that do not run the file as it
+    is, where no engine was asked for.
     """
 
     validated: Report
@@ -86,6 +90,7 @@ class Evidence(Struct, frozen=True):
     has_own_embedding: bool = False
     gaps: Mapping[str, str] = field(default_factory=dict)
     refusals: Mapping[str, str] = field(default_factory=dict)
+    as_stored: tuple[Verdict, ...] = ()
 
     def without(self, look: str, error: Exception) -> "Evidence":
         """The evidence with why a look gave nothing."""
@@ -364,8 +369,9 @@ def _other_layers(evidence: Evidence, search: LayerSearch) -> Outcome:
 def _past_positions(_: Evidence, run: SmokeReport) -> Outcome:
     if (probed := run.probed) is None:
         return NOT_RUN
-    if probed.starts and probed.left_out == probed.starts:
-        words = f"all {probed.starts} drafts begin past the drafter's max_position_embeddings"
+    if probed.starts and probed.left_out > MOST_LEFT_OUT * probed.starts:
+        share = f"{probed.left_out:,} of {probed.starts:,} drafts begin"
+        words = f"{share} past the drafter's max_position_embeddings, and nothing can be told of the others"
         return Shown(f"{words}; give shorter prompts, or train it on longer texts")
     if (fall := probed.fall) is None:
         return None
@@ -575,6 +581,10 @@ def _healthy(evidence: Evidence, served: SmokeReport) -> Outcome:
     if evidence.is_low or _is_dead(served.measured):
         return None
     words = _figures(served)
+    if evidence.as_stored:
+        names = listed([f"{verdict.engine} {verdict.release}" for verdict in evidence.as_stored])
+        words += f", as it was trained; as it is stored, in {names}: {evidence.as_stored[0].reasons[0]}"
+        return Shown(words, evidence.known("mend"), "its weights draft, and engines read the file otherwise")
     if evidence.expected is not None:
         return Shown(f"{words}, as far as these prompts tell that of training ({evidence.expected:g})")
     if (bar := evidence.bar) is not None:

@@ -707,7 +707,8 @@ def _judge(
         words = f"no, it drafts as {other.source}: {other.figures}; {first.figures}"
         return MatchEnding.NO, other.source, words
     if first.ending == MatchEnding.NO:
-        words = f"no: {first.figures}; its weights are others ({OTHERS}): load {first.source} there again"
+        words = f"no: {first.figures}; it reads the file otherwise (see inspect), or its weights are others"
+        words += f" ({OTHERS}): load {first.source} there again"
         return MatchEnding.NO, "", words
     would = f"about {first.needed} would" if first.needed else "more would not"
     if first.compared < prompts // 2:
