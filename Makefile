@@ -31,7 +31,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo tour docs docs-site schemas mutants test test-slow test-gpu gpu-kit test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz ci ci-slow ci-fuzz lint benchmark lock wheel sbom audit image clean
+.PHONY: demo tour docs docs-site schemas mutants test test-slow test-gpu gpu-kit test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz ci ci-engine ci-slow ci-sglang ci-fuzz lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -145,9 +145,16 @@ FUZZ_TIME = $(if $(MINUTES),--minutes $(MINUTES),--seconds $(or $(SECONDS),20))
 fuzz: $(FUZZ_VENV)/.ready
 	nice -n 5 $(FUZZ_BIN)/python -m tests.fuzz $(FUZZ_TIME) --seed $(or $(SEED),0) --jobs $(JOBS) $(addprefix --parser ,$(PARSER))
 
-# two at a time, the longest first. The same draw each time (EAGLECTL_RANDOM, SEED), so that a failure is of a change; of
-# alike slow tests some, and a share of the kills: `make test-slow` has all
-ci: test-engine ci-slow test-sglang test ci-fuzz
+# two at a time, the longest first; a part makes its environment itself, or make would take the others before it. The
+# same draw each time (EAGLECTL_RANDOM, SEED), so that a failure is of a change; of alike slow tests some, and a share of
+# the kills: `make test-slow` has all
+ci: ci-engine ci-slow ci-sglang test ci-fuzz
+
+ci-engine:
+	$(MAKE) test-engine
+
+ci-sglang:
+	$(MAKE) test-sglang
 
 ci-slow:
 	EAGLECTL_CASES=12 EAGLECTL_KILLS=0.3 EAGLECTL_MINUTES=0.5 EAGLECTL_RANDOM=21 $(MAKE) test-slow
