@@ -54,7 +54,7 @@ BAD = (
     Patch("a base in the newer spelling alone", "EGL608", {"rope_theta": ABSENT, **both(1e6)}, "base 1e+06"),
     Patch("a scaling in the newer spelling alone", "EGL608", {"rope_parameters": YARN}, "scaling yarn"),
     Patch("a part of each head", "EGL611", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
-    Patch("told with the base", "EGL608 EGL611", both(5e5, partial_rotary_factor=0.25), "_factor is 0.25"),
+    Patch("told with the base, which is asked", "EGL608", both(5e5, partial_rotary_factor=0.25), "default"),
     Patch("base 0", "EGL609", {"rope_theta": 0}, "rope_theta is 0; a number above 0"),
     Patch("a scaling that nobody knows", "EGL609", scaled("spiral"), "'spiral'"),
     Patch("a scaling without its factor", "EGL609", scaled("linear"), "without factor"),
