@@ -19,7 +19,7 @@ from eaglectl.conversion.plan import parse_reading
 from eaglectl.conversion.readings import draft_vocabulary, marked_tokens
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D
-from eaglectl.engines.engine import NetworkReading
+from eaglectl.engines.engine import NetworkReading, Verdict
 from eaglectl.engines.registry import ENGINES, installed_release, parse_engine
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
@@ -624,13 +624,12 @@ class Looks(Struct, frozen=True):
             fail_on="error",
             has_engines=engine is not None,
         )
-        stored = validate(self.source, replace(judging, has_engines=True)).releases if name is None else ()
         evidence = Evidence(
             validate(self.source, judging),
             self._commands(),
             engine_name=name,
             expected=options.expected,
-            as_stored=tuple(verdict for verdict in stored if verdict.outcome.is_known_wrong),
+            as_stored=self._as_stored(judging) if name is None else (),
         )
         commands = {**evidence.commands, **self._repairs(evidence, judging)}
         with suppress(EaglectlError):  # a conversion for the engine, if it can be made and changes anything
@@ -638,6 +637,11 @@ class Looks(Struct, frozen=True):
             if name and plan and (plan.changes or any(step.action != "kept" for step in plan.steps)):
                 commands["convert"] = self._command("convert", "--for", layout_for(name))
         return replace(evidence, commands=commands)
+
+    def _as_stored(self, judging: ValidateOptions) -> tuple[Verdict, ...]:
+        """The newest releases that do not run the file as it is, where nobody asks for one."""
+        judged = validate(self.source, replace(judging, has_engines=True)).releases
+        return tuple(verdict for verdict in judged if verdict.outcome.is_known_wrong)
 
     def _converting(self, engine: str, dry_run: bool = False) -> ConvertOptions:
         return ConvertOptions(
