@@ -20,7 +20,7 @@ BUDGETS = {
     "formats": 2144,
     "judge": 2728,
     "modules": 1235,
-    "operations": 1755,
+    "operations": 1756,
     "publish": 710,
     "reference": 783,
     "report": 1684,
