@@ -156,6 +156,19 @@ def test_an_answer_that_is_none_is_a_wrong_call(given: str, says: str, good: Pat
     assert several.code == 3 and says in several.out
 
 
+def test_the_next_command_answers_no_question_and_says_that_it_has_one(tmp_path: Path) -> None:
+    source = FIXTURES / "producers/specforge/gqa-ids"  # ids whose meaning the target's depth decides
+    for said in (call("validate", source).out, call("inspect", source).out):
+        assert "\nnext:  eaglectl convert " in said and "the next command needs the answer to this" in said
+        (line,) = [line for line in said.splitlines() if line.startswith("next:")]
+        assert "--aux-convention" not in line
+
+
+def test_the_next_command_says_which_engine_it_loses() -> None:
+    said = call("validate", FIXTURES / "nine/two-layers", "--target", FIXTURES / "target").out
+    assert "--for sglang" in said and "after the next command vLLM will not run it as trained" in said
+
+
 @pytest.mark.parametrize("command", ["validate", "verify", "inspect"])
 def test_an_empty_name_is_not_the_current_folder(
     command: str, good: Path, monkeypatch: pytest.MonkeyPatch
