@@ -10,17 +10,17 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 351,
+    "cli": 350,
     "commands": 1656,
     "comparison": 385,
     "conversion": 1757,
     "drafter": 605,
     "engines": 1068,
-    "files": 2427,
+    "files": 2429,
     "formats": 2144,
-    "judge": 2728,
+    "judge": 2729,
     "modules": 1235,
-    "operations": 1756,
+    "operations": 1758,
     "publish": 710,
     "reference": 783,
     "report": 1684,

@@ -99,9 +99,8 @@ def _current(arguments: list[str]) -> list[str]:
 
 
 def _print_end(what: str) -> None:
-    rest = CALLER.remains or "nothing was left behind"
-    rest = rest if run_removals() else "the next run removes what it left"
-    say(f"eaglectl: {what}; {rest}", sys.stderr)
+    removed = CALLER.remains or "nothing was left behind"
+    say(f"eaglectl: {what}; {removed if run_removals() else 'the next run removes what it left'}", sys.stderr)
 
 
 def common_first(arguments: list[str]) -> list[str]:

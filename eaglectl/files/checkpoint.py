@@ -34,6 +34,7 @@ from eaglectl.files.layout import (
     RECORD,
     SINGLE,
     WEIGHT_SUFFIXES,
+    are_shards,
     config_name,
     export_words,
     folders_with_config,
@@ -262,8 +263,9 @@ def _weight_files(source: Source) -> tuple[tuple[str, ...], Mapping[str, str] | 
         about = f"{source.place} has no weights: no .safetensors file, {INDEX} or pytorch_model.bin"
         about += _below(source)
     else:
-        is_sharded = all("-of-" in name for name in files)
-        need = "get it: each of them has a part of the weights" if is_sharded else "name the one to read"
+        need = (
+            "get it: each of them has a part of the weights" if are_shards(files) else "name the one to read"
+        )
         about = f"{source.place} has {len(files)} .safetensors files and no {INDEX}; {need}"
     raise UnreadableError(about, WEIGHTS)
 

@@ -1,7 +1,7 @@
 """The files that a checkpoint is made of, by their names, and what is published beside them."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from eaglectl.errors import UnreadableError
@@ -84,6 +84,11 @@ def export_words(names: Collection[str]) -> str:
                 " made of"
             )
     return ""
+
+
+def are_shards(names: Iterable[str]) -> bool:
+    """Whether these weight files are each a part of the weights, by their names (model-00001-of-00002)."""
+    return all("-of-" in name for name in names)
 
 
 def folders_with_config(root: Path) -> tuple[str, ...]:

@@ -244,8 +244,9 @@ class Advice(Struct, frozen=True):
         return f"{'; '.join(dict.fromkeys([*kept, *filter(None, parts.values())]))}."
 
     def _refusal(self, part: str) -> str:
-        if self.refusal or not (offer := OFFER.search(part)):
-            return self.refusal if OFFER.search(part) else ""
+        offer = OFFER.search(part)
+        if offer is None or self.refusal:
+            return self.refusal if offer else ""
         try:
             words = shell.split(offer[1].strip()) if offer[1] else []
         except ValueError:  # text of a file

@@ -263,8 +263,10 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
     from eaglectl.judge.outputs import Advice, smallest_changes
 
     advice = Advice(path, subject)
-    advice = replace(advice, refusal=unmended(_possible(advice, reported)))
     findings = _possible(advice, reported)
+    if refusal := unmended(findings):
+        advice = replace(advice, refusal=refusal)
+        findings = _possible(advice, reported)
     return findings, smallest_changes(advice, [rule.id for rule in judgement.rules])
 
 

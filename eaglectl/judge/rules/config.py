@@ -20,7 +20,7 @@ from eaglectl.engines.data import load
 from eaglectl.engines.vllm import SPECULATORS_KEYS, class_of
 from eaglectl.errors import UnreadableError
 from eaglectl.files.header import HEADER, JSON, LFS_POINTER, POINTER, SHARDS, UNSAFE, WEIGHTS, parse_json
-from eaglectl.files.layout import INDEX, NOT_WEIGHTS, PICKLES, SINGLE, is_openvino_weights
+from eaglectl.files.layout import INDEX, NOT_WEIGHTS, PICKLES, SINGLE, are_shards, is_openvino_weights
 from eaglectl.formats.catalogue import detect, flattened
 from eaglectl.formats.config_keys import Keys, is_within
 from eaglectl.formats.format import CheckpointSummary, ModelClass
@@ -60,11 +60,11 @@ def one_weight_source(subject: Subject) -> Iterator[Match]:
     Fix: keep the file, or the index and its shards, that were exported last, and remove the others.
     """
     if subject.ended_on(WEIGHTS):
-        match = _read_error(subject)
+        weights = [name for name in subject.names if name.endswith(".safetensors")]
         yield replace(
-            match,
+            _read_error(subject),
             fix=""
-            if "name the one" in match.message
+            if weights and not are_shards(weights)
             else "put the weight files beside config.json: download or export them again; or name their"
             " folder.",
         )
