@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from eaglectl.commands.rules.report import suppression
+from eaglectl.commands.rules.report import evidence, suppression
 from eaglectl.judge.rule import Rule, rules
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -79,8 +79,9 @@ def _contents(rules: Iterable[Rule]) -> str:
 def _section(rule: Rule) -> str:
     engines = f"\nConcerns `{rule.engines}`.\n" if rule.engines else ""
     head = f"### {rule.id} {rule.name}\n\n*{rule.severity}.* {rule.summary}\n"
-    evidence = f"\nEvidence: {rule.evidence}.\n" if rule.evidence else ""
-    return f"{head}{engines}\n{rule.why}\n{evidence}\nFix: {rule.fix}\n"
+    known = evidence(rule)
+    shown = f"\nEvidence: {known}.\n" if known else ""
+    return f"{head}{engines}\n{rule.why}\n{shown}\nFix: {rule.fix}\n"
 
 
 def _pains() -> str:

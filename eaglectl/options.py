@@ -33,8 +33,8 @@ StrPath = str | os.PathLike[str]
 INSIDE: ContextVar[bool] = ContextVar("INSIDE", default=False)
 F = TypeVar("F", bound=Callable[..., Any])
 # a command, which stays as it is; or a flag
-COMMAND_OR_FLAG = re.compile(r"`[^`]*`|(?<![\w-])--?[a-z][a-z0-9-]*(?![\w-])")
-NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+COMMAND_OR_FLAG = r"`[^`]*`|(?<![\w-])--?[a-z][a-z0-9-]*(?![\w-])"
+NUMBER = r"[+-]?[0-9]{1,18}"
 EXPECTED = {
     bool: "True or False",
     int: "a whole number",
@@ -151,7 +151,7 @@ class Field(Struct, frozen=True):
         try:
             if "\0" in text:  # which no file's name has
                 raise ValueError
-            if self.kind is int and not self.option.read and NUMBER.fullmatch(text):
+            if self.kind is int and not self.option.read and re.fullmatch(NUMBER, text):
                 return self.checked(int(text))
             is_number = self.kind is float and "_" not in text
             return self.checked(float(text) if is_number else text)
@@ -391,8 +391,8 @@ def _name_option(error: EaglectlError, names: Mapping[str, str], *, is_outermost
     Inside, where messages are read and joined, they keep the flags; commands, between backticks, do always.
     """
     text = str(error)
-    named = (names[flag].partition("=")[0] for flag in COMMAND_OR_FLAG.findall(text) if flag in names)
+    named = (names[flag].partition("=")[0] for flag in re.findall(COMMAND_OR_FLAG, text) if flag in names)
     error.option = error.option or next(named, "")
     if is_outermost:
-        text = COMMAND_OR_FLAG.sub(lambda match: names.get(match[0], match[0]), text)
+        text = re.sub(COMMAND_OR_FLAG, lambda match: names.get(match[0], match[0]), text)
         error.args = (text, *error.args[1:])

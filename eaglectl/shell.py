@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from eaglectl.text import SHELL_WORD, URL, escaped, inert, masked, masked_url, visible, without_tokens
 
 PLAIN = re.compile(r"(?!=)[A-Za-z0-9_@%+=:,./-]+")
-LINE = re.compile(rf"{SHELL_WORD}(?: {SHELL_WORD})*")
-WORD = re.compile(SHELL_WORD)
-PART = re.compile(r"\$'([^'`]*)'|'([^'`]*)'|([^'`$]+)")
-ESCAPED = re.compile(rb"\\(?:([0-7]{3})|(.))", re.DOTALL)
+LINE = rf"{SHELL_WORD}(?: {SHELL_WORD})*"
+WORD = SHELL_WORD
+PART = r"\$'([^'`]*)'|'([^'`]*)'|([^'`$]+)"
+ESCAPED = rb"(?s)\\(?:([0-7]{3})|(.))"
 NAMED = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 LETTERS = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\"}
 # what a shell's $'...' ends at, and what makes a secret, a URL or a command of a CI system of its neighbours
@@ -52,8 +52,8 @@ def as_path(text: str) -> str:
 
 def without_secrets(argument: str) -> str:
     """An argument or a label without name, password and secret values of the URL that it is, and tokens."""
-    if not URL.match(argument):
-        return without_tokens(URL.sub(masked_url, argument))
+    if not re.match(URL, argument):
+        return without_tokens(re.sub(URL, masked_url, argument))
     return masked(re.sub(r"[\x00-\x20\x7f]", lambda letter: f"%{ord(letter[0]):02X}", argument))
 
 
@@ -67,9 +67,9 @@ def can_type(argument: str) -> bool:
 
 def split(line: str) -> list[str]:
     """The arguments of a command as `join` writes it. Raises ValueError for any other text."""
-    if not LINE.fullmatch(line):
+    if not re.fullmatch(LINE, line):
         raise ValueError("this is no command as eaglectl writes it")
-    return [_unquoted(word) for word in WORD.findall(line)]
+    return [_unquoted(word) for word in re.findall(WORD, line)]
 
 
 def _is_kept(word: str) -> bool:
@@ -84,8 +84,8 @@ def _escaped(letter: str) -> str:
 
 def _unquoted(word: str) -> str:
     text = ""
-    for quoted, single, plain in PART.findall(word):
-        raw = ESCAPED.sub(_byte, quoted.encode("utf-8", "surrogateescape"))
+    for quoted, single, plain in re.findall(PART, word):
+        raw = re.sub(ESCAPED, _byte, quoted.encode("utf-8", "surrogateescape"))
         text += raw.decode("utf-8", "surrogateescape") or single or plain
     return text
 

@@ -5,37 +5,36 @@ from collections.abc import Iterable
 
 # characters that show nothing, or nothing of their own, though str.isprintable() takes them: Unicode's
 # Default_Ignorable_Code_Point, the empty Braille pattern and the null notehead
-INVISIBLE = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
+INVISIBLE = (
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164"
+    "\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 )
 # how a command of a CI system begins anywhere in a line: ##[error], ##vso[task, ##teamcity[
 COMMAND = re.compile(r"##(?=\w*\[)")
 # and at the start of one, which GitHub looks for after spaces; styles are not part of the text
-COMMAND_LINE = re.compile(r"^((?:\s|\x1b\[[0-9;]*m)*):(?=:)")
+COMMAND_LINE = r"^((?:\s|\x1b\[[0-9;]*m)*):(?=:)"
 # the most characters that are shown of text without a space, of any one text, and of a command in it
 LONGEST_WORD = 300
 LONGEST = 4000
 LONGEST_COMMAND = 32_000
-LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
+LONG_WORD = rf"\S{{{LONGEST_WORD + 1},}}"
 # a word as `eaglectl.shell` writes it: nothing in it that a shell acts on, and no backtick
 SHELL_WORD = r"(?:[A-Za-z0-9_@%+=:,./-]|\$?'[^'`]*')++"
 PROGRAMS = "eaglectl|vllm|python|llama-server|git|hf|pip|rm"
 # a command in a text; of such words it is shown whole, and in other words its backticks are escaped
-PRINTED = re.compile(rf"((?<![^\s`(])(?:{PROGRAMS})(?: (?:{SHELL_WORD}|&&|>))+)")
-FORGED = re.compile(rf"`((?:{PROGRAMS}) [^`]*)`")
-WHOLE = re.compile(rf"(?:{PROGRAMS})(?: (?:{SHELL_WORD}|>))*")
+PRINTED = rf"((?<![^\s`(])(?:{PROGRAMS})(?: (?:{SHELL_WORD}|&&|>))+)"
+FORGED = rf"`((?:{PROGRAMS}) [^`]*)`"
+WHOLE = rf"(?:{PROGRAMS})(?: (?:{SHELL_WORD}|>))*"
 # the most names that are shown of a list
 MOST = 10
 
 # in a text: the parts of a URL, by RFC 3986: its scheme, what stands before the path, and the rest
-URL = re.compile(
-    r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,20}://|(?:https?|ftp|hf|s3|wss?):/)([^\s/?#]*)(\S*)", re.IGNORECASE
-)
-HOST = re.compile(r"(?:[\w.-]*|\[[0-9a-f:.]*\])(?::\d*)?", re.IGNORECASE)
+URL = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,20}://|(?:https?|ftp|hf|s3|wss?):/)([^\s/?#]*)(\S*)"
+HOST = r"(?i)(?:[\w.-]*|\[[0-9a-f:.]*\])(?::\d*)?"
 # values that are secrets by their names, in a query, a fragment or a path; and headers, and tokens of the Hub
-QUERY = re.compile(
-    r"([?&;#][\w.-]{0,40}(?:token|key|secret|passw|pwd|auth|credential|sig)[\w.-]{0,40}=)(?!\*\*\*)[^&;#\s]+",
-    re.IGNORECASE,
+QUERY = (
+    r"(?i)([?&;#][\w.-]{0,40}(?:token|key|secret|passw|pwd|auth|credential|sig)[\w.-]{0,40}=)"
+    r"(?!\*\*\*)[^&;#\s]+"
 )
 HEADER = re.compile(
     r"(\b(?:authorization|x-api-key|api[_-]key)[\"']?\s{0,9}[:=]\s{0,9}[\"']?(?:(?:basic|bearer|digest)\s{1,9})?"
@@ -50,7 +49,7 @@ class _Escapes(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
-        is_shown = character.isprintable() and not INVISIBLE.match(character)
+        is_shown = character.isprintable() and (code < 128 or not re.match(INVISIBLE, character))
         self[code] = character if is_shown else character.encode("unicode_escape").decode()
         return self[code]
 
@@ -69,10 +68,10 @@ def printable(text: str) -> str:
     safe = COMMAND.sub(r"#\\x23", escaped(text))
     if "`" not in safe and len(safe) <= LONGEST_WORD:
         return masked(safe)
-    parts = PRINTED.split(FORGED.sub(_forged, safe))
+    parts = re.split(PRINTED, re.sub(FORGED, _forged, safe))
     for place, part in enumerate(parts):
         if place % 2 == 0:
-            parts[place] = shortened(LONG_WORD.sub(lambda word: brief(word[0]), masked(part)))
+            parts[place] = shortened(re.sub(LONG_WORD, lambda word: brief(word[0]), masked(part)))
         elif len(part) > LONGEST_COMMAND:  # no part of a command is one
             parts[place] = f"(a command of {len(part):,} characters)"
         else:
@@ -93,15 +92,15 @@ def masked(text: str) -> str:
 def masked_words(text: str) -> str:
     """Return `text` with secrets replaced that are in one word each: all but headers."""
     if ":/" in text:
-        text = URL.sub(masked_url, text)
+        text = re.sub(URL, masked_url, text)
     if "=" in text:
-        text = QUERY.sub(r"\1***", text)
+        text = re.sub(QUERY, r"\1***", text)
     return without_tokens(text)
 
 
 def is_url(text: str) -> bool:
     """Whether a text is a URL, also as a path of the system spells it; hf:// names a repository."""
-    return URL.match(text) is not None and not text.startswith("hf:")
+    return re.match(URL, text) is not None and not text.startswith("hf:")
 
 
 def without_tokens(text: str) -> str:
@@ -114,14 +113,14 @@ def masked_url(url: re.Match[str]) -> str:
     scheme, authority, rest = url.groups()
     if "@" in authority:
         return f"{scheme}***@{authority.rpartition('@')[2]}{rest}"
-    if "@" in rest and not HOST.fullmatch(authority):
+    if "@" in rest and not re.fullmatch(HOST, authority):
         return f"{scheme}***@{rest.rpartition('@')[2]}"
     return url[0]
 
 
 def _forged(command: re.Match[str]) -> str:
     """A command as it is, or without its backticks where a shell would make something else of its words."""
-    return command[0] if WHOLE.fullmatch(command[1]) else rf"\x60{command[1]}\x60"
+    return command[0] if re.fullmatch(WHOLE, command[1]) else rf"\x60{command[1]}\x60"
 
 
 def escaped(text: str) -> str:
@@ -144,7 +143,7 @@ def brief(name: str) -> str:
 
 def inert(line: str) -> str:
     """Return a line of output in which no CI system finds a command."""
-    return COMMAND_LINE.sub(r"\1\\x3a", COMMAND.sub(r"#\\x23", line))
+    return re.sub(COMMAND_LINE, r"\1\\x3a", COMMAND.sub(r"#\\x23", line))
 
 
 def as_markdown(text: str) -> str:

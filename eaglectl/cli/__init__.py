@@ -20,8 +20,6 @@ from eaglectl.terminal import discard, guard_streams, report_fault, say
 from eaglectl.text import printable
 
 INTERRUPTED = 130
-# objects made between two looks for garbage: what loading makes is none, and Python looks every 700
-GARBAGE_EVERY = 100_000
 # set by a shell that asks how a line goes on
 ASKED = "_EAGLECTL_COMPLETE"
 # what torch's C++ code and tokenizers' Rust code read, which write to stderr themselves
@@ -31,7 +29,6 @@ COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
 
 def main() -> None:
     """Run the command line of the process and exit."""
-    gc.set_threshold(GARBAGE_EVERY)
     if ASKED not in os.environ:  # what a shell is answered has tabs, and goes to no terminal
         guard_streams()
     quiet_packages(sys.argv[1:])

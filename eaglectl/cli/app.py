@@ -242,7 +242,7 @@ def _parameters(file: "Policy", command: str, *, is_verbose: bool) -> dict[str, 
 
 
 def make_app(name: str | None) -> typer.Typer:
-    """The application with the command `name`; of the others, names and summaries alone. None: with all.
+    """The application with the command `name` alone. None: with all; another name: with their summaries.
 
     A command's module and its options are loaded for that command only.
     """
@@ -261,6 +261,8 @@ def make_app(name: str | None) -> typer.Typer:
         get_completion_inspect_parameters()  # registers how typer answers each shell
     app.callback()(common)
     for each, command in COMMANDS.items():
+        if name != each and name in COMMANDS:
+            continue
         module = import_module(f"eaglectl.commands.{each}.command") if name in (each, None) else None
         app.command(each, cls=GroupedCommand, short_help=command.summary, epilog=COMMON)(
             _command(getattr(module, f"{each}_command", lambda: None))

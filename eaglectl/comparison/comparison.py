@@ -32,7 +32,7 @@ from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import DTYPE_BITS
 from eaglectl.files.hub import HubSource
 from eaglectl.files.layout import VOCABULARY_PICKLES
-from eaglectl.files.source import FolderSource, PinnedSource
+from eaglectl.files.source import FolderSource
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.config_keys import Keys, mask_token
 from eaglectl.formats.format import Answers
@@ -497,7 +497,8 @@ def compare_data(
     if rows is not None and HEAD in tensors_b and tensors_b[HEAD].shape[:1] == (len(rows),):
         tensors_b[HEAD] = tensors_b[HEAD].with_rows(rows)
     pairs = list(pair_headers(a, b))
-    sizes = [_nbytes(tensors_a.get(pair.name) or tensors_b[pair.name]) for pair in pairs]
+    compared = (tensors_a.get(pair.name) or tensors_b[pair.name] for pair in pairs)
+    sizes = [prod(tensor.shape) * DTYPE_BITS[tensor.dtype] // 8 for tensor in compared]
     counter = ByteCounter(on_progress, "comparing", sum(sizes))
     with _readable(a.checkpoint) as read_a, _readable(b.checkpoint) as read_b:
         for pair, nbytes in zip(pairs, sizes, strict=True):
@@ -505,10 +506,6 @@ def compare_data(
             blocks_b = partial(_blocks, tensors_b[pair.name], read_b) if pair.b else None
             yield _with_data(pair, blocks_a, blocks_b)
             counter.add(nbytes)
-
-
-def _nbytes(tensor: Tensor) -> int:
-    return prod(tensor.shape) * DTYPE_BITS[tensor.dtype] // 8
 
 
 @contextmanager
@@ -522,8 +519,8 @@ def _readable(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
         source = source.downloaded()
     assert isinstance(source, FolderSource)
     source.check_cached(checkpoint.weight_files)
-    with PinnedSource(source.root, source.only) as pinned:
-        yield replace(checkpoint, source=pinned)
+    with replace(checkpoint, source=source).opened() as opened:
+        yield opened
 
 
 def _blocks(tensor: Tensor, checkpoint: Checkpoint, size: int) -> Iterator[bytes]:

@@ -4,7 +4,6 @@ A reading is a way in which the tensors may be stored other than their names and
 make of them what is stated; the sensitivity probe runs the drafter with the same moves.
 """
 
-import hashlib
 import json
 import operator
 import re
@@ -41,7 +40,7 @@ from eaglectl.drafter.tensors import (
 )
 from eaglectl.errors import OpenFactError, OptionNeededError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
-from eaglectl.files.files import MIB, read_small_file
+from eaglectl.files.files import MIB, read_small_file, sha256
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
 
@@ -623,7 +622,7 @@ def read_counts(path: Path, vocab: int) -> Counts:
         counts[token] = count
     if not any(counts.values()):
         raise UsageError(f"{where} counts nothing; {FORMS} was expected")
-    return Counts(counts, sum(counts.values()), path.name, hashlib.sha256(raw).hexdigest())
+    return Counts(counts, sum(counts.values()), path.name, sha256(raw).hexdigest())
 
 
 # no message has what the file says: it may be any file, of secrets too

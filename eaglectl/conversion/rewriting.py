@@ -7,7 +7,6 @@ into the projections behind them: every MLA class has these norms, so a file wit
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from hashlib import sha256
 from math import prod, sqrt
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ from eaglectl.drafter.tensors import (
 )
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, read_weight_file
-from eaglectl.files.files import is_folder
+from eaglectl.files.files import is_folder, sha256
 from eaglectl.files.source import FolderSource
 from eaglectl.files.target_files import rotation_file, text_part
 from eaglectl.formats.format import Layout

@@ -3,7 +3,6 @@
 Memory does not grow with the checkpoint.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Tensor
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.checkpoint import RECORD_SCHEMA, Checkpoint, history, is_untrained
-from eaglectl.files.files import Stamp
+from eaglectl.files.files import Stamp, sha256
 from eaglectl.files.header import DTYPE_BITS, header_json
 from eaglectl.files.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
 from eaglectl.files.source import PinnedSource, Source, changed, is_repo_name
@@ -209,7 +208,7 @@ class _Output:
         self.weights: dict[str, tuple[int, RangeDigests]] = {}
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
-        digest, sizes = hashlib.sha256(), list[int]()
+        digest, sizes = sha256(), list[int]()
         self.folder.write(name, hashed(parts, digest), sizes.append)
         self.files[name] = {"size": sum(sizes), "sha256": digest.hexdigest()}
 

@@ -58,7 +58,7 @@ class DefaultLayers(Struct, frozen=True):
 
     def same_as(self, other: "DefaultLayers") -> bool | None:
         """Whether two defaults are the same boundaries; None where the target's depth decides."""
-        return _same(self.text, other.text)
+        return self == other or _same(self.text, other.text)
 
 
 @cache
@@ -144,8 +144,7 @@ def convention_by_pattern(ids: Sequence[int], depth: int | None) -> Convention |
     low, middle, high = TRAINING_DEFAULT.at(depth)
     if max(ids) == depth or tuple(ids) == (low, middle, high):
         return "boundary"
-    outputs = ((low - 1, middle - 1, high - 1), (low, middle - 1, high - 1))
-    return "output" if tuple(ids) in outputs else None
+    return "output" if tuple(ids) in ((low - 1, middle - 1, high - 1), (low, middle - 1, high - 1)) else None
 
 
 def sorted_order(boundaries: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...] | None]:

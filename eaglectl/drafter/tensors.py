@@ -1,6 +1,5 @@
 """The canonical tensors of a drafter: names, shapes as products of named dimensions, draft vocabulary."""
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from eaglectl.errors import OpenFactError, RefusedError, check
 from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.files import sha256
 from eaglectl.files.header import StoredTensor
 
 LAYER = re.compile(r"layers\.(0|[1-9][0-9]*)\.(.+)")
@@ -291,7 +291,7 @@ def embedding_digest(target: Checkpoint) -> str | None:
     """SHA-256 of sampled rows of a target's embedding; None where it has none of plain numbers."""
     if (name := matrix(target.tensors, EMBEDDINGS)) is None:
         return None
-    size, digest = target.tensors[name].row_bytes, hashlib.sha256()
+    size, digest = target.tensors[name].row_bytes, sha256()
     for row in spread_over(target.tensors[name].shape[0]):
         digest.update(target.read(name, row * size, (row + 1) * size))
     return digest.hexdigest()
@@ -343,7 +343,7 @@ def as_int64(numbers: Ids) -> bytes:
 
 def offsets_record(offsets: Ids) -> dict[str, str]:
     """What eaglectl.json states of a d2t that eaglectl wrote, and by which it is read again."""
-    return {"meaning": "offset", "sha256": hashlib.sha256(as_int64(offsets)).hexdigest()}
+    return {"meaning": "offset", "sha256": sha256(as_int64(offsets)).hexdigest()}
 
 
 def recorded_meaning(record: Mapping[str, Any], d2t: Ids | None) -> str | None:

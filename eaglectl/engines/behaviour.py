@@ -35,10 +35,13 @@ def is_within(specifier: str, release: str) -> bool:
     Raises KeyError for another comparison, ValueError for another kind of release: the data files have none.
     packaging takes as long to load as all that validate needs.
     """
-    return all(
-        COMPARISONS[comparison](release_order(release), release_order(bound))
-        for comparison, bound in re.findall(r"([<>=!~]+)([^,]+)", specifier)
-    )
+    return all(compare(release_order(release), bound) for compare, bound in _bounds(specifier))
+
+
+@cache
+def _bounds(specifier: str) -> list[tuple[Callable[[Order, Order], bool], Order]]:
+    found = re.findall(r"([<>=!~]+)([^,]+)", specifier)
+    return [(COMPARISONS[comparison], release_order(bound)) for comparison, bound in found]
 
 
 def is_since(first: str, release: str) -> bool:

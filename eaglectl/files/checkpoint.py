@@ -4,15 +4,15 @@ headers describe it; tensor data is read by range, on demand.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl.errors import RefusedError, UnreadableError, check
-from eaglectl.files.files import is_folder
+from eaglectl.files.files import is_folder, sha256
 from eaglectl.files.header import (
     JSON,
     POINTER,
@@ -41,7 +41,7 @@ from eaglectl.files.layout import (
     pickle_files,
     readable_files,
 )
-from eaglectl.files.source import SCHEME, FolderSource, Source, is_hub_name, split_name
+from eaglectl.files.source import SCHEME, FolderSource, PinnedSource, Source, is_hub_name, split_name
 from eaglectl.shell import as_path, join, quote
 from eaglectl.text import is_url, listed
 
@@ -81,19 +81,26 @@ class Checkpoint(Struct, frozen=True):
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of one tensor's data."""
         tensor = self.tensors[name]
-        check(
-            (
-                name in self.scattered,
+        if name in self.scattered:
+            raise UnreadableError(
                 f"{name} is in a pickle, {tensor.file}, from which its data is not read; run `eaglectl"
                 f" convert {quote(as_path(self.source.place))}`, and use the folder that it writes",
                 UNSAFE,
                 tensor.file,
-            ),
-            error=UnreadableError,
-        )
+            )
         return self.source.read(
             tensor.file, tensor.start + start, tensor.stop if stop is None else tensor.start + stop
         )
+
+    @contextmanager
+    def opened(self) -> "Iterator[Checkpoint]":
+        """The checkpoint for many reads: each file on this machine is opened once."""
+        source = self.source
+        if type(source) is not FolderSource:
+            yield self
+            return
+        with PinnedSource(source.root, source.only, source.name, source.shown) as pinned:
+            yield replace(self, source=pinned)
 
     @property
     def record(self) -> Mapping[str, Any]:

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.errors import EaglectlError, UnreadableError
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 MIB = 1 << 20
 # the end of the name of a file of a cache that is being written
@@ -28,6 +31,13 @@ KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+def sha256(data: bytes = b"") -> "_Hash":
+    """The SHA-256 of `data`, which more can be added to; hashlib loads OpenSSL, longer than headers take."""
+    import hashlib
+
+    return hashlib.sha256(data)
 
 
 class Stamp(Struct, frozen=True):

@@ -3,14 +3,14 @@
 import re
 
 # the line before a card's front matter, the front matter, and the line after it
-MATTER = re.compile(r"\A(---[ \t]*\r?\n)(.*?)(^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE)
+MATTER = r"(?sm)\A(---[ \t]*\r?\n)(.*?)(^---[ \t]*(?:\r?\n|\Z))"
 
 
 def front_matter(card: str) -> dict[str, list[str]]:
     """The top keys of a card's YAML front matter with their texts: `key: text`, `key: [text]`, or a list
     below.
     """
-    block = MATTER.match(card)
+    block = re.match(MATTER, card)
     facts: dict[str, list[str]] = {}
     key = ""
     for line in block[2].split("\n") if block else []:

@@ -34,9 +34,8 @@ MAX_BESIDE = 64 << 20
 # how far below a folder checkpoints are looked for
 MAX_LEVELS, MAX_FOLDERS = 3, 500
 # a trainer's state beside the weights, which no engine reads
-NOT_WEIGHTS = re.compile(
-    r"(optimizer|scheduler|scaler|rng_state|training_args|training_state_rank)|"
-    + "|".join(map(re.escape, VOCABULARY_PICKLES))
+NOT_WEIGHTS = r"(optimizer|scheduler|scaler|rng_state|training_args|training_state_rank)|" + "|".join(
+    map(re.escape, VOCABULARY_PICKLES)
 )
 
 
@@ -60,7 +59,7 @@ def pickle_files(source: Source) -> tuple[str, ...]:
     return _distributed_files(names) or tuple(
         name
         for name in names
-        if name.endswith(PICKLES) and not NOT_WEIGHTS.match(name) and not is_openvino_weights(name, names)
+        if name.endswith(PICKLES) and not re.match(NOT_WEIGHTS, name) and not is_openvino_weights(name, names)
     )
 
 
@@ -144,7 +143,7 @@ def _is_wanted(name: str, sizes: Mapping[str, int], pickles: tuple[str, ...], sh
         return not shards or name in shards
     if name.endswith((*PICKLES, ".distcp", ".metadata")):
         return name in pickles or name in VOCABULARY_PICKLES
-    return "/" not in name and sizes[name] <= MAX_BESIDE and not NOT_WEIGHTS.match(name)
+    return "/" not in name and sizes[name] <= MAX_BESIDE and not re.match(NOT_WEIGHTS, name)
 
 
 def has_weights(source: Source) -> bool:

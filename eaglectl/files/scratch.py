@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -184,6 +183,8 @@ def scratch_folder(near: Path | None = None) -> Iterator[Path]:
 
     Raises UnreadableError where it cannot be made.
     """
+    import tempfile  # late: it loads random
+
     try:
         parent = near or Path(tempfile.gettempdir())
     except FileNotFoundError:

@@ -13,7 +13,6 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from stat import S_ISREG
@@ -23,7 +22,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.errors import UnreadableError, check
+from eaglectl.errors import UnreadableError
 from eaglectl.files.files import FLAGS, MIB, Stamp, errors_about, open_regular
 from eaglectl.files.header import JSON, UNSAFE
 from eaglectl.progress import notify
@@ -31,21 +30,21 @@ from eaglectl.shell import quote
 from eaglectl.text import listed
 
 SCHEME = "hf://"
-REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-NAME = re.compile(rf"{REPO.pattern}(@\S+)?", re.ASCII)
+REPO = r"(?a)[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
+NAME = rf"{REPO}(@\S+)?"
 # names from before there were organisations have no org/
-OLD_NAME = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}(@\S+)?", re.ASCII)
+OLD_NAME = r"(?a)([A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}(@\S+)?"
 
 
 def is_hub_name(text: str) -> bool:
     """Whether `text` can name a Hub repository: org/name, org/name@revision, or hf:// before either."""
     pattern = OLD_NAME if text.startswith(SCHEME) else NAME
-    return pattern.fullmatch(text.removeprefix(SCHEME)) is not None
+    return re.fullmatch(pattern, text.removeprefix(SCHEME)) is not None
 
 
 def is_repo_name(text: str) -> bool:
     """Whether `text` is org/name, without a revision."""
-    return REPO.fullmatch(text) is not None
+    return re.fullmatch(REPO, text) is not None
 
 
 def split_name(text: str) -> tuple[str, str | None]:
@@ -109,7 +108,7 @@ def blocks_of(descriptor: int) -> Iterator[bytes]:
         start += len(block)
 
 
-ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+ETAG = r"[0-9a-f]{40}|[0-9a-f]{64}"
 REPOSITORY, SNAPSHOTS, BLOBS = "models--", "snapshots", "blobs"
 # larger files are kept in LFS
 MAX_OUTSIDE_LFS = 16 << 20
@@ -139,7 +138,7 @@ def etag_of(path: Path) -> str | None:
         return None
     blob = Path(os.path.normpath(path.parent.resolve() / link))
     is_of_cache = blob.parent.name == BLOBS and blob.parent.parent.name.startswith(REPOSITORY)
-    return blob.name if is_of_cache and ETAG.fullmatch(blob.name) else None
+    return blob.name if is_of_cache and re.fullmatch(ETAG, blob.name) else None
 
 
 def is_compared(path: Path) -> bool:
@@ -200,8 +199,7 @@ class Source(Protocol):
         """The file on this machine, if it is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class FolderSource:
+class FolderSource(Struct, frozen=True):
     """A local folder, or one weight file in it beside its config.json.
 
     `name` and `shown` are the label and the place of a source that the folder is a copy of.
@@ -364,14 +362,11 @@ def read_open(place: str, name: str, descriptor: int, start: int, stop: int | No
         while position < end and (part := os.pread(descriptor, end - position, position)):
             parts.append(part)
             position += len(part)
-    check(
-        (
-            position < end,
+    if position < end:
+        raise UnreadableError(
             f"{name} in {place} ended at byte {position}; {end} were expected: the file is truncated or being"
-            " written",
-        ),
-        error=UnreadableError,
-    )
+            " written"
+        )
     return b"".join(parts)
 
 
@@ -383,14 +378,13 @@ class _PinnedFile(Struct, frozen=True):
     stamp: Stamp
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedSource(FolderSource):
+class PinnedSource(FolderSource, frozen=True, eq=False):
     """A folder that opens each file once, when it is first read, and reads it through that descriptor.
 
     A context manager, which closes the files.
     """
 
-    files: dict[str, _PinnedFile] = field(default_factory=dict, compare=False)
+    files: dict[str, _PinnedFile] = {}
 
     def __enter__(self) -> "PinnedSource":
         return self

@@ -396,11 +396,9 @@ def _by_shape(config: Mapping[str, Any], shapes: Shapes, query: tuple[int, ...])
 _KEYS = ("draft_vocab_size", "speculators_model_type", "eagle_config", "norm_output")
 _IDS = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_states_layer_ids", "use_aux_hidden_state")
 # tensors that only a drafter has, under any prefix
-_TENSOR = re.compile(r"(.*\.)?(fc\.weight|d2t|t2d|midlayer\..*|hidden_norm\.weight)")
+_TENSOR = r"(.*\.)?(fc\.weight|d2t|t2d|midlayer\..*|hidden_norm\.weight)"
 # the same in a file that is no JSON: better looked at once too often than skipped
-_RAW = re.compile(
-    "|".join((*_KEYS, *_IDS, "eagle", "midlayer", "hidden_norm", r'"[dt]2[dt]"')), re.IGNORECASE
-)
+_RAW = "(?i)" + "|".join((*_KEYS, *_IDS, "eagle", "midlayer", "hidden_norm", r'"[dt]2[dt]"'))
 
 
 def drafter_mark(config: Mapping[str, Any] | None) -> str:
@@ -431,7 +429,9 @@ def why_other(source: Source) -> str:
         raw = (source.read(name).decode("utf-8", "replace") for name in (CONFIG, INDEX) if name in files)
         about = "no JSON object" if CONFIG in files else "not there"
         return (
-            "" if any(map(_RAW.search, raw)) else f"{CONFIG} is {about}, and nothing beside it is a drafter's"
+            ""
+            if any(re.search(_RAW, name) for name in raw)
+            else f"{CONFIG} is {about}, and nothing beside it is a drafter's"
         )
     if family := _speculators_family(config):
         return f"it is {family}"
@@ -455,6 +455,6 @@ def _why_no_tensors(source: Source, config: Mapping[str, Any]) -> str:
         return f"it is {family}"
     return (
         ""
-        if any(map(_TENSOR.fullmatch, tensors))
+        if any(re.fullmatch(_TENSOR, name) for name in tensors)
         else f"neither {CONFIG}{kind} nor a tensor has a mark of a drafter"
     )

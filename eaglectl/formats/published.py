@@ -1,5 +1,6 @@
 """What others published of drafters: their figures, and which files their authors measured as stored."""
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from eaglectl.drafter.drafter import Choice
+from eaglectl.files.files import sha256
 from eaglectl.formats.config_keys import at
 from eaglectl.formats.format import Origin
 
@@ -150,25 +152,31 @@ def published_file() -> PublishedFile:
     return msgspec.json.decode(DATA.read_bytes(), type=PublishedFile)
 
 
+def config_digest(config: Mapping[str, Any]) -> str:
+    """SHA-256 of a config, independent of its order and spacing."""
+    return sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
 def published_drafter(
-    label: str, digest: str, config: Mapping[str, Any], target: str | None = None
+    label: str, config: Mapping[str, Any], target: str | None = None
 ) -> PublishedDrafter | None:
     """The published drafter that a checkpoint is, for a target that it is published for; None for none.
 
     `label` is the name of its source: a repository's has a slash, and is the drafter's where all that is
-    public of the config stands in this one. A folder has no name, so that only the `digest` of a whole config
+    public of the config stands in this one. A folder has no name, so that only the digest of a whole config
     tells: a copy with another name, or with one other key, is not what its authors measured.
     """
     for drafter in published_file().drafters:
-        is_whole, is_trained = digest == drafter.config, bool(drafter.source)
-        keys = drafter.keys.items()
-        is_public = is_whole if is_trained else all(at(config, path) == value for path, value in keys)
-        is_named = label == drafter.name and is_public
-        is_copy = "/" not in label and is_whole and not is_trained
+        is_trained, is_copy = bool(drafter.source), "/" not in label
+        if label != drafter.name and (is_trained or drafter.config is None or not is_copy):
+            continue
+        if is_trained or label != drafter.name:
+            is_public = config_digest(config) == drafter.config
+        else:
+            is_public = all(at(config, path) == value for path, value in drafter.keys.items())
         # one that has no name may be its target; how it was trained holds for every target
         is_any = target is None or is_trained
-        is_for_target = is_any or last_part(target or "") in map(last_part, drafter.targets)
-        if (is_named or is_copy) and is_for_target:
+        if is_public and (is_any or last_part(target or "") in map(last_part, drafter.targets)):
             return drafter
     return None
 

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from hashlib import sha256
 from typing import Any, get_args
 
 import msgspec
@@ -30,6 +29,7 @@ from eaglectl.drafter.drafter import (
 from eaglectl.drafter.tensors import Dimensions, Tensor
 from eaglectl.errors import EaglectlError, RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, history
+from eaglectl.files.files import sha256
 from eaglectl.files.layout import CONFIG, QUANTISATION, RECORD, VOCABULARY_PICKLES
 from eaglectl.files.source import split_name
 from eaglectl.files.target_files import text_part
@@ -443,8 +443,8 @@ def settled_drafter(read: Read, given: Answers, checkpoint: Checkpoint) -> Draft
     record = _read_record(checkpoint)
     answers = _without_source_convention(read, given, record)
     drafter = read(answers)
-    label, digest = split_name(checkpoint.source.label)[0], config_digest(checkpoint.config)
-    published = published_drafter(label, digest, checkpoint.config, drafter.target.repo)
+    label = split_name(checkpoint.source.label)[0]
+    published = published_drafter(label, checkpoint.config, drafter.target.repo)
     asked: dict[str, Note] = {}
     recorded, tried = set[str](), set[str]()
     while step := next(
@@ -544,11 +544,6 @@ def fact_record(drafter: Drafter) -> dict[str, Any]:
         "hidden_twice": _fact(drafter, HIDDEN_NORM),
         "settled": msgspec.to_builtins(entries),
     }
-
-
-def config_digest(config: Mapping[str, Any]) -> str:
-    """SHA-256 of a config, independent of its order and spacing."""
-    return sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _read_record(checkpoint: Checkpoint) -> _Record:

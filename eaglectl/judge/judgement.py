@@ -19,6 +19,7 @@ from eaglectl.engines.registry import ENGINES, UPDATE, EngineRequest, unfollowed
 from eaglectl.engines.view import View
 from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint, read_config
+from eaglectl.files.files import sha256
 from eaglectl.files.layout import CONFIG
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import by_name
@@ -94,8 +95,6 @@ class GivenTarget(Struct, frozen=True, dict=True):
         """The SHA-256 of its config.json; "" where that was not read."""
         if self.source is None or self.config is None:
             return ""
-        from hashlib import sha256  # late: it loads OpenSSL
-
         return sha256(self.source.read(CONFIG)).hexdigest()
 
     @cached_property

@@ -183,7 +183,7 @@ def serving_layout(
 
 
 # a whole conversion in a fix, and where the parts of a fix end
-OFFER = re.compile(r"`eaglectl convert SOURCE([^`]*)`")
+OFFER = r"`eaglectl convert SOURCE([^`]*)`"
 PART = re.compile(r"; |, or (?=[a-z])")
 # what of a request these options of a conversion set, given once
 OPTIONS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
@@ -244,7 +244,7 @@ class Advice(Struct, frozen=True):
         return f"{'; '.join(dict.fromkeys([*kept, *filter(None, parts.values())]))}."
 
     def _refusal(self, part: str) -> str:
-        offer = OFFER.search(part)
+        offer = re.search(OFFER, part)
         if offer is None or self.refusal:
             return self.refusal if offer else ""
         try:

@@ -79,7 +79,7 @@ class Rule(Struct, frozen=True):
     """One rule; `summary`, `why` and `fix` document it. `engines` is PEP 508 text, empty for all engines.
 
     `reported_by` are ids of rules that report the same defect for every engine: one of two such findings is
-    kept. `evidence` is how the fact of an engine behind it is known: where it was run, or that it was read.
+    kept.
     """
 
     id: str
@@ -91,7 +91,6 @@ class Rule(Struct, frozen=True):
     check: Check
     engines: str = ""
     reported_by: tuple[str, ...] = ()
-    evidence: str = ""
 
     @property
     def number(self) -> int:
@@ -196,7 +195,7 @@ DOWNLOADED = ".cache/huggingface"
 # what bounds the time of tomllib, which is quadratic in the parts of a key
 MAX_POLICY, MAX_PARTS = 256 << 10, 32
 PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
-LONG_KEY = re.compile(rf"(?<![\w-]){PART}(?:[ \t]*+\.[ \t]*+{PART}){{{MAX_PARTS}}}")
+LONG_KEY = rf"(?<![\w-]){PART}(?:[ \t]*+\.[ \t]*+{PART}){{{MAX_PARTS}}}"
 HELP = {option.name: option.option.help for option in options_of(Answers).values()}
 
 Patterns = tuple[str, ...] | None
@@ -339,8 +338,7 @@ def rule_ids(texts: Iterable[str]) -> frozenset[str]:
     """The ids of the rules that ids, names and families' prefixes name. Raises UsageError."""
     ids: set[str] = set()
     for text in texts:
-        prefix = text.upper()
-        family = {rule.id for rule in rules() if prefix in ("EGL", f"EGL{rule.number // 100}")}
+        family = {rule.id for rule in rules() if text.upper() in ("EGL", f"EGL{rule.number // 100}")}
         ids |= family or {find_rule(text).id}
     return frozenset(ids)
 
@@ -445,7 +443,7 @@ def _read_file(path: Path, label: str) -> Policy | None:
 
     try:
         text = read_small_file(path, MAX_POLICY, "the policy", UsageError).decode()
-        if LONG_KEY.search(text):
+        if re.search(LONG_KEY, text):
             raise UsageError(f"{label} has a key of more than {MAX_PARTS} parts")
         values: Any = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

@@ -7,6 +7,7 @@ few thousand numbers are decoded for the rest.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isfinite, prod, sqrt
+from operator import mul
 from struct import calcsize, pack, unpack
 
 from msgspec import Struct
@@ -164,7 +165,9 @@ def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple
         blocks = drafter.dims.aux if name == "fc.weight" else 1
         if name.startswith("layers.0.self_attn.") and tensor.shape[1] == 2 * drafter.dims.hidden:
             blocks = 2
-        if sample := _sample(weights, stored.name, tensor.dtype, blocks):
+        with weights.opened() as opened:
+            sample = _sample(opened, stored.name, tensor.dtype, blocks)
+        if sample:
             samples[name] = (stored.name, sample)
     return samples
 
@@ -177,13 +180,14 @@ def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample |
     # a zero may be -0.0
     filled = [row for row in rows if row.strip(b"\0\x80") or any(as_numbers(dtype, row))]
     numbers = [_numbers(dtype, rows[:: max(1, len(rows) // ROWS)], at, blocks) for at in range(blocks)]
-    every = [abs(number) for block in numbers for number in block]
-    rms = _rms(every)
+    every, of_blocks = [abs(number) for block in numbers for number in block], tuple(map(_rms, numbers))
+    rms = _rms(of_blocks)  # as they are equally long
     if not rms or not isfinite(rms):  # as where one of them is not
         return None
-    small = sum(0 < number < rms / 10 for number in every) / sum(number > 0 for number in every)
+    nulls = every.count(0)
+    small = (sum(map((rms / 10).__gt__, every)) - nulls) / (len(every) - nulls)
     zeros, copies = len(rows) - len(filled), len(filled) - len(set(filled))
-    return Sample(len(rows), zeros, copies, rms, tuple(map(_rms, numbers)), small)
+    return Sample(len(rows), zeros, copies, rms, of_blocks, small)
 
 
 def _chosen_rows(name: str, count: int) -> Sequence[int]:
@@ -207,4 +211,4 @@ def _numbers(dtype: str, rows: Sequence[bytes], at: int, blocks: int) -> Sequenc
 
 
 def _rms(numbers: Sequence[float]) -> float:
-    return sqrt(sum(number * number for number in numbers) / len(numbers))
+    return sqrt(sum(map(mul, numbers, numbers)) / len(numbers))

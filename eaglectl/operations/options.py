@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from eaglectl.engines.registry import EngineRequest
 
 PassedTo = TypeVar("PassedTo", bound=Options)
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
+SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([KMGT]?)B?"
 # engines that run here where they are installed
 INSTALLED = ("vllm", "sglang")
 TIMED = ("vllm",)
@@ -68,7 +68,7 @@ MEASURE = Option(
 
 
 def _read_size(text: str) -> int:
-    match = SIZE.fullmatch(text.strip())
+    match = re.fullmatch(SIZE, text.strip())
     size = float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " ") if match else 0.0
     if not 1 <= size < math.inf:
         raise ValueError("a size like 500MB or 2GB")
@@ -83,7 +83,7 @@ def is_rising(numbers: Sequence[int]) -> bool:
 def read_numbers(text: str) -> tuple[int, ...]:
     """Different whole numbers with commas between them, in any order. Raises ValueError."""
     parts = text.split(",")
-    numbers = tuple(sorted(int(part) for part in parts if NUMBER.fullmatch(part.strip())))
+    numbers = tuple(sorted(int(part) for part in parts if re.fullmatch(NUMBER, part.strip())))
     if len(numbers) < len(parts) or not is_rising(numbers):
         raise ValueError(NUMBERS)
     return numbers

@@ -1,6 +1,5 @@
 """`calibrate` and `convert --to 3.1`: statistics of a target, the conversion, and the gate that it passes."""
 
-import hashlib
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from eaglectl.conversion.upgrade import (
 )
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
-from eaglectl.files.files import is_folder
+from eaglectl.files.files import is_folder, sha256
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource
 from eaglectl.files.target_files import until_end
@@ -230,7 +229,7 @@ def _collect(
     return Statistics(
         digests={
             "target": target_digest(FolderSource(job.target)),
-            "prompts": hashlib.sha256("".join(digests).encode()).hexdigest(),
+            "prompts": sha256("".join(digests).encode()).hexdigest(),
         },
         prompts=digests,
         boundaries=job.drafter.aux.boundaries or (),

@@ -170,14 +170,14 @@ def make_card(text: str, facts: CardFacts) -> str:
 
 
 def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
-    if MATTER.match(text) is None:
+    if re.match(MATTER, text) is None:
         if re.match(r"---[ \t]*\r?\n", text):
             raise RefusedError(
                 f"{CARD} begins with --- and its first block has no end; write --- on a line of its own"
                 " after it"
             )
         text = f"---{newline}---{newline}{newline}{text}"
-    match = MATTER.match(text)
+    match = re.match(MATTER, text)
     assert match is not None
     inner, known = match[2], front_matter(text)
     _check_stated(known, facts)

@@ -9,6 +9,7 @@ token is given to the client alone, and no text of a server or an exception is r
 import dataclasses
 import hashlib
 import os
+import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +72,7 @@ class UploadFile:
 
 def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
     reasons = {
-        "a trainer's state": NOT_WEIGHTS.match(name),
+        "a trainer's state": re.match(NOT_WEIGHTS, name),
         "a pickle": name.endswith(PICKLE_SUFFIXES),
         "code": name.endswith(CODE),
         "a hidden file": name.startswith("."),
@@ -96,8 +97,7 @@ def _read_file(source: FolderSource, name: str, path: Path, on_bytes: Callable[[
     return UploadFile(name, stamp.size, digest.hexdigest(), bytes(kept) if is_kept else path, stamp)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FrozenSource(FolderSource):
+class FrozenSource(FolderSource, frozen=True, eq=False):
     """A folder with the names that it had and the files that were hashed, and no others.
 
     Small files are read from memory, the others from the disk: `check_unchanged`, after they were read, says
@@ -105,12 +105,12 @@ class FrozenSource(FolderSource):
     """
 
     listing: tuple[str, ...] = ()
-    hashed: Mapping[str, UploadFile] = dataclasses.field(default_factory=dict, compare=False)
+    hashed: Mapping[str, UploadFile] = {}
 
     def published(self, files: Sequence[UploadFile]) -> "FrozenSource":
         """What a download of `files` will be: with those that eaglectl wrote, without those left out."""
         by_name = {file.name: file for file in files}
-        return dataclasses.replace(self, listing=tuple(sorted(by_name)), hashed=by_name)
+        return replace(self, listing=tuple(sorted(by_name)), hashed=by_name)
 
     def names(self) -> tuple[str, ...]:
         """The files that the folder had."""

@@ -299,8 +299,7 @@ def run_target(
     time, rows = tokens.shape[1], []
     for answer in answers:
         first = time - len(answer) - 1
-        last = max(time - 2 - k, min(first, time - 3))
-        rows.append(list(range(first, last + 1)))
+        rows.append(list(range(first, max(time - 2 - k, min(first, time - 3)) + 1)))
     longest = max(1, *map(len, rows))
     starts = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=tokens.device)
     is_start = torch.arange(longest) < torch.tensor([[len(row)] for row in rows])

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 
-from eaglectl.comparison.comparison import Comparison, Fact, Side, Spelling, TensorPair
+from eaglectl.comparison.comparison import Comparison, Side, Spelling, TensorPair
 from eaglectl.formats.catalogue import by_name
 from eaglectl.report.documents import Parts
 from eaglectl.report.section import (
@@ -133,8 +133,7 @@ def _spelling(spelling: Spelling, *, is_whole: bool) -> Section:
         if spelling.keys:
             keys = listed((key.name for key in spelling.keys), most=SHOWN)
             parts.append(f"{plural(len(spelling.keys), 'config key')}: {keys}")
-        text = f"{'; '.join(parts)} (eaglectl -v diff lists them)"
-        more = [Words(text, "quiet")]
+        more = [Words(f"{'; '.join(parts)} (eaglectl -v diff lists them)", "quiet")]
     return Section("Written differently", [Table(("", "A", "B"), rows, is_whole=True), Lines(more)], SPELLING)
 
 
@@ -171,14 +170,9 @@ def _fact_rows(comparison: Comparison) -> list[tuple[Line, ...]]:
         if fact.state != FactState.EQUAL or fact.why:
             state = fact.state if fact.state != FactState.DIFFERS else ""
             why = Words("; ".join(filter(None, (state, fact.why))), "quiet")
-            rows.append((Words(fact.name, FACT_TONES.get(fact.state, "quiet")), *_fact_values(fact), why))
+            a, b = ("not known" if side is None and fact.why else _value(side) for side in (fact.a, fact.b))
+            rows.append((Words(fact.name, FACT_TONES.get(fact.state, "quiet")), a, b, why))
     return rows
-
-
-def _fact_values(fact: Fact) -> tuple[str, str]:
-    """The fact in A and in B."""
-    a, b = ("not known" if side is None and fact.why else _value(side) for side in (fact.a, fact.b))
-    return a, b
 
 
 def _count_tensors(comparison: Comparison) -> str:

@@ -26,8 +26,8 @@ from eaglectl.report.section import Outline
 
 Parts = Mapping[type, Sequence[str | tuple[str, Callable[[Any], Any]]]]
 # what is written as an escape: all but visible ASCII, and the second # of a command of a CI system
-OTHER = re.compile(r"[^ -~\n]|(?<=#)#(?=\w*\[)")
-SURROGATE = re.compile("[\ud800-\udfff]")
+OTHER = r"[^ -~\n]|(?<=#)#(?=\w*\[)"
+SURROGATE = "[\ud800-\udfff]"
 # by the name of a result's class: the tag of its document, where its keys (or the function that makes it)
 # stand below eaglectl, and its outline's function; modules are loaded where they are needed
 RESULTS = {
@@ -116,12 +116,12 @@ def plain(value: Any, parts: Parts) -> Any:
 
 def as_json(document: Any) -> str:
     """Return the text of a document: every value whole, in ASCII, with no command of a CI system in it."""
-    return OTHER.sub(_escape, json.dumps(plain(document, {}), indent=2, ensure_ascii=False))
+    return re.sub(OTHER, _escape, json.dumps(plain(document, {}), indent=2, ensure_ascii=False))
 
 
 def _escape(character: re.Match[str]) -> str:
     """Return the escape in JSON; strict readers refuse half a surrogate pair, which becomes its own name."""
-    if SURROGATE.match(character[0]):
+    if re.match(SURROGATE, character[0]):
         return character[0].encode("unicode_escape").decode().replace("\\", r"\\")
     return json.dumps(character[0])[1:-1].replace("#", r"\u0023")
 

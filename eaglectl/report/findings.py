@@ -82,8 +82,7 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
     ]
     last += [f"fixable by: {listed(dict.fromkeys(repairs), '; ')}"] if repairs else []
     if len(parts) == 1:
-        is_dense = is_quiet or _is_unreadable(reports[0])
-        return replace(parts[0], lead=lead, last=last, is_dense=is_dense)
+        return replace(parts[0], lead=lead, last=last, is_dense=is_quiet or _is_unreadable(reports[0]))
     rows = [(Words(report.path, is_code=True), toned(report.verdict), counted(report)) for report in reports]
     overview = Section("Checkpoints", [Table(("checkpoint", "verdict", ""), rows)], only="markdown")
     return Outline("validate", verdict, "", lead, "", [overview], last, parts, is_quiet)

@@ -171,8 +171,7 @@ class Outline(Struct, frozen=True):
 
 def is_empty(section: Section) -> bool:
     """Return whether a section has nothing to show."""
-    contents = ("rows", "lines")
-    is_full = any(getattr(block, name, ()) for block in section.blocks for name in contents)
+    is_full = any(getattr(block, name, ()) for block in section.blocks for name in ("rows", "lines"))
     return not is_full and (bool(section.blocks) or not section.about)
 
 

@@ -264,8 +264,7 @@ def _rotation(evidence: Evidence, _: object, name: str, *, when_low: bool) -> Ou
         return shown
     layout, fix = layout_for(evidence.engine_name or ""), shown.words.rpartition("; fix: ")[2]
     option = "" if layout == default_format().name else f" --for {layout}"
-    commands = tuple(part + option for part in fix.split("`")[1::2])
-    return replace(shown, commands=commands or shown.commands)
+    return replace(shown, commands=tuple(part + option for part in fix.split("`")[1::2]) or shown.commands)
 
 
 def _unchecked_rules(evidence: Evidence, *, of_target: bool) -> str | None:

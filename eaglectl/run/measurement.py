@@ -350,8 +350,7 @@ RunBatch = Callable[[int, Sequence[int]], Batch]
 
 def choose_requests(concurrency: int, repeat: int, prompts: int) -> list[int]:
     """The prompts of a repeat, by index, taken in turn, and again where there are fewer."""
-    number = max(REQUESTS, ROUNDS * concurrency)
-    return [(repeat * REQUESTS + place) % prompts for place in range(number)]
+    return [(repeat * REQUESTS + place) % prompts for place in range(max(REQUESTS, ROUNDS * concurrency))]
 
 
 def time_repeats(

@@ -123,10 +123,6 @@ def _followed(engine: Engine) -> Section:
     return Section(engine.title, [_quiet(notes)], ranges(engine.releases, engine.releases), is_more=True)
 
 
-def _has_several_runners(engine: Engine) -> bool:
-    return any(len(engine.behaviour(release).runners) > 1 for release in engine.releases)
-
-
 def _evidence_lines(engine: Engine) -> Iterator[str]:
     run = [release for release in engine.releases if engine.runners_run(release)]
     for release in run:
@@ -160,7 +156,7 @@ def engines_document(chosen: Collection[str]) -> dict[str, Any]:
 
 
 def _engine(engine: Engine, serves: Sequence[Service]) -> dict[str, Any]:
-    has_several = _has_several_runners(engine)
+    has_several = any(len(engine.behaviour(release).runners) > 1 for release in engine.releases)
     releases = [
         {
             "release": release,

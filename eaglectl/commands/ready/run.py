@@ -253,8 +253,7 @@ class _Work(Struct, frozen=True):
         files = self._measured(self.source, known)
         if files.report is not None and files.report.run.differences:
             # what the engine's own run shows counts, whatever was known of it
-            reasons = tuple(files.report.run.differences)
-            files = replace(files, outcome=ServedAs.DIFFERS, reasons=reasons)
+            files = replace(files, outcome=ServedAs.DIFFERS, reasons=tuple(files.report.run.differences))
         return EngineReadiness(engine, known.release, files, None, commands[engine])
 
     def server(self, url: str) -> EngineReadiness:
@@ -484,8 +483,7 @@ def _unserved(result: Readiness) -> Readiness:
     other = next(state for state in result.engines if not state.is_serving)
     failures = other.stored.report.failures if other.stored.report else ()
     why = "; ".join(other.final.reasons or other.stored.reasons or failures) or other.stored.gap
-    is_open = other.final.outcome == ServedAs.UNKNOWN
-    verdict = CheckVerdict.COULD_NOT_LOOK if is_open else CheckVerdict.FAIL
+    verdict = CheckVerdict.COULD_NOT_LOOK if other.final.outcome == ServedAs.UNKNOWN else CheckVerdict.FAIL
     return replace(result, verdict=verdict, reason=f"{release_name(other)}: {why}")
 
 

@@ -5,6 +5,8 @@ from itertools import groupby
 from string import ascii_lowercase
 from typing import Any
 
+from eaglectl.engines.behaviour import is_within
+from eaglectl.engines.registry import ENGINES
 from eaglectl.judge.rule import Rule
 from eaglectl.report.documents import document
 from eaglectl.report.findings import rule_url
@@ -46,7 +48,7 @@ def rule_outline(rule: Rule) -> Outline:
     facts = f"family {rule.family}  engines {rule.engines or 'all'}{address}"
     texts = {
         "Why": rule.why,
-        "Evidence": rule.evidence,
+        "Evidence": evidence(rule),
         "Fix": rule.fix,
         "To suppress it": suppression(rule),
     }
@@ -59,6 +61,19 @@ def rule_outline(rule: Rule) -> Outline:
         *(Section(title, [Lines(text.split("\n"))]) for title, text in texts.items() if text),
     ]
     return Outline("rules", severity, name.text, "", first_line("", name, "  ", severity), sections)
+
+
+def evidence(rule: Rule) -> str:
+    """How the fact of an engine behind a rule is known: where it was run, or that it was read."""
+    facts = ((engine, fact) for engine in ENGINES.values() for fact in engine.facts if fact.rule == rule.id)
+    for engine, fact in facts:
+        concerned = {release for release in engine.releases if is_within(fact.releases, release)}
+        runs = [f"run on {engine.title} {release}: {case}" for release, case in fact.run_in.items()]
+        if not runs:
+            return f"read in the sources of {engine.title}, not run"
+        rest = ["read in the sources of the other releases"] if concerned - set(fact.run_in) else []
+        return "; ".join(runs + rest)
+    return ""
 
 
 def suppression(rule: Rule) -> str:
@@ -83,7 +98,7 @@ def rules_document(rules: Iterable[Rule]) -> dict[str, Any]:
             "sentence": rule.summary,
             "why": rule.why,
             "fix": rule.fix,
-            "evidence": rule.evidence,
+            "evidence": evidence(rule),
             "doc": f"{rule.summary}\n\n{rule.why}\n\nFix: {rule.fix}",
             "url": rule_url(rule),
         }

@@ -154,18 +154,13 @@ def verify_files(
         )
     checked = list(_check_files(source, faults, lists, on_progress))
     if needs_record and RECORD not in lists:
-        checked = [_no_record(), *(file for file in checked if not _is_listed_record(file))]
+        how = "is required, and is not there or lists no files; fetch it again from who published the drafter"
+        others_checked = (
+            file for file in checked if file.name != RECORD or file.judgement == FileState.UNLISTED
+        )
+        checked = [CheckedFile(RECORD, FileState.MISSING, (), how), *others_checked]
     has_signature = faults.get(SIGNATURE) == ""
     return Verification(shown, tuple(lists), tuple(checked), tuple(sorted(others)), has_signature)
-
-
-def _no_record() -> CheckedFile:
-    how = "is required, and is not there or lists no files; fetch it again from who published the drafter"
-    return CheckedFile(RECORD, FileState.MISSING, (), how)
-
-
-def _is_listed_record(file: CheckedFile) -> bool:
-    return file.name == RECORD and file.judgement != FileState.UNLISTED
 
 
 def _check_files(

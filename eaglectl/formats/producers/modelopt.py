@@ -75,7 +75,7 @@ def _megatron(summary: CheckpointSummary) -> str | None:
 def _version(summary: CheckpointSummary) -> tuple[int, ...] | None:
     for stated in (summary.nested("quantization_config"), summary.quantisation):
         match stated.get("producer"):
-            case {"name": "modelopt", "version": str(text)} if found := _RELEASE.match(text):
+            case {"name": "modelopt", "version": str(text)} if found := re.match(_RELEASE, text):
                 return tuple(map(int, found.groups()))
     return None
 

@@ -46,7 +46,7 @@ KNOWN = (
     ".gitattributes", ".gitignore",
 )  # fmt: skip
 # names that Windows reserves
-DEVICES = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.IGNORECASE)
+DEVICES = r"(?i)(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?"
 PLAIN = re.compile(r"[A-Za-z0-9._+@=-][A-Za-z0-9._+@= -]*")
 
 
@@ -167,7 +167,7 @@ def portable_names(subject: Subject) -> Iterator[Match]:
             yield Match(
                 f"{name!a} and {earlier[folded]!a} are one file where case or accents do not count", name
             )
-        elif not PLAIN.fullmatch(base) or DEVICES.fullmatch(base) or base.endswith((".", " ")):
+        elif not PLAIN.fullmatch(base) or re.fullmatch(DEVICES, base) or base.endswith((".", " ")):
             yield Match(f"{name!a} cannot be the name of a file everywhere", name)
         earlier.setdefault(folded, name)
 
@@ -228,7 +228,7 @@ def distributed_checkpoint(subject: Subject) -> Iterator[Match]:
 
 
 def _is_pickle(subject: Subject, name: str) -> bool:
-    is_pickle = name.endswith(PICKLE_SUFFIXES) or NOT_WEIGHTS.match(name) is not None
+    is_pickle = name.endswith(PICKLE_SUFFIXES) or re.match(NOT_WEIGHTS, name) is not None
     return is_pickle and not is_openvino_weights(name, subject.names)
 
 
@@ -412,7 +412,7 @@ def value_types(subject: Subject) -> Iterator[Match]:
     """
     for key in ("torch_dtype", "dtype"):
         stated = flattened(subject.config).get(key)
-        if stated is not None and not DTYPE.fullmatch(str(stated)):
+        if stated is not None and not re.fullmatch(DTYPE, str(stated)):
             yield Match(f"{key} is {stated!r}; a type of torch was expected", key_place(subject.config, key))
     if subject.read_error is None or subject.ended_on("value-types"):
         yield from subject.reported("value-types")

@@ -23,6 +23,7 @@ from eaglectl.engines.data import load
 from eaglectl.engines.registry import launch_commands
 from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.files.checkpoint import RECORD_SCHEMA, is_untrained
+from eaglectl.files.files import sha256
 from eaglectl.files.front_matter import front_matter
 from eaglectl.judge.judgement import Subject
 from eaglectl.judge.rule import CannotLook, Match, make_rule, rule
@@ -461,9 +462,7 @@ def _listed(subject: Subject, name: str, digests: Sequence[str]) -> Iterator[Mat
     elif name not in subject.names:
         yield Match(f"{SUMS} lists {name}, and there is no such file", SUMS)
     elif not (subject.headers_only and name.endswith(".safetensors")):
-        import hashlib  # late: it loads OpenSSL, and few checkpoints have a list of digests
-
-        digest, size = hashlib.sha256(), subject.source.size(name)
+        digest, size = sha256(), subject.source.size(name)
         source = subject.source if size <= CHUNK_SIZE else subject.on_disk
         for start in range(0, size, CHUNK_SIZE):
             digest.update(source.read(name, start, min(start + CHUNK_SIZE, size)))

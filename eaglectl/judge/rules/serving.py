@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eaglectl.engines.behaviour import IDS, Fact, is_within, ranges
+from eaglectl.engines.behaviour import IDS, Fact, ranges
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.view import View
@@ -120,12 +120,6 @@ def _capturing(engine: Engine, view: View) -> str:
 
 
 def _rule(engine: Engine, fact: Fact) -> Rule:
-    evidence = f"read in the sources of {engine.title}, not run"
-    if fact.run_in:
-        runs = [f"run on {engine.title} {release}: {case}" for release, case in fact.run_in.items()]
-        concerned = {release for release in engine.releases if is_within(fact.releases, release)}
-        runs += ["read in the sources of the other releases"] if concerned - set(fact.run_in) else []
-        evidence = "; ".join(runs)
     return Rule(
         fact.rule,
         f"{engine.name}-{fact.id}",
@@ -136,7 +130,6 @@ def _rule(engine: Engine, fact: Fact) -> Rule:
         _check(engine, fact),
         f"{engine.name}{fact.releases}",
         fact.reported_by,
-        evidence,
     )
 
 

@@ -386,8 +386,7 @@ def _repeated(subject: Subject, head: str) -> int:
     summary, size = subject.scan[head], weights.tensors[head].row_bytes
     if offsets is None or summary.bad or summary.constant is not None:
         return 0  # another rule reports it
-    count = weights.tensors[head].shape[0]
-    places = [i for i in repeated_offsets(offsets, SAMPLED_ROWS) if i + 1 < count]
+    places = [i for i in repeated_offsets(offsets, SAMPLED_ROWS) if i + 1 < weights.tensors[head].shape[0]]
     two_rows = [weights.read(head, i * size, (i + 2) * size) for i in places]
     return len(places) if row_copies([(pair[:size], pair[size:]) for pair in two_rows]) else 0
 
@@ -400,7 +399,7 @@ def _named(target: Checkpoint, endings: Sequence[str]) -> str:
 
 RESTORE = "restore d2t from the trainer's checkpoint."
 # tokens of a chat template that start or end thoughts and tool calls
-TURN_TOKENS = re.compile(r"</?\|?(think|tool_calls?|tool_response)\|?>")
+TURN_TOKENS = r"</?\|?(think|tool_calls?|tool_response)\|?>"
 
 
 def _faults(subject: Subject, topic: str) -> Iterator[Match]:
@@ -580,7 +579,7 @@ def _special_tokens(subject: Subject) -> Mapping[int, str]:
         added = _read_json(source, "tokenizer_config.json").get("added_tokens_decoder")
         for token, entry in added.items() if isinstance(added, dict) else ():
             text = entry.get("content") if isinstance(entry, dict) else None
-            if token.isdecimal() and isinstance(text, str) and TURN_TOKENS.fullmatch(text):
+            if token.isdecimal() and isinstance(text, str) and re.fullmatch(TURN_TOKENS, text):
                 tokens[int(token)] = text
     ends = [token for config in configs for token in _end_tokens(config)]
     # trainers copy the target's into the drafter's config

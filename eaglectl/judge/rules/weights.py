@@ -37,18 +37,16 @@ DTYPES: Mapping[str, str] = {
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
 }
-DTYPE = re.compile(r"(torch\.)?(bfloat16|float(8_\w+|16|32|64)?|half|double|auto)")
+DTYPE = r"(torch\.)?(bfloat16|float(8_\w+|16|32|64)?|half|double|auto)"
 NUMBERS = ("BF16", "F16", "F32", "F64", "F8_E4M3", "F8_E5M2", "F8_E8M0")
 OTHER_WRAPPERS = "|".join(re.escape(wrapper) for wrapper in WRAPPERS if wrapper != "model.")
 # patterns of names that some engines do not load -> those engines
-UNLOADED_NAMES: Mapping[re.Pattern[str], str] = {
-    re.compile(r"model\."): "vLLM, TensorRT-LLM, and SGLang for MLA",
-    re.compile(
-        rf"(model\.)?({OTHER_WRAPPERS})|.*\.({OTHER_WRAPPERS})", re.DOTALL
-    ): "vLLM, SGLang and TensorRT-LLM",
-    re.compile(r"(model\.)?midlayer\.\d+\."): "vLLM and SGLang",
-    re.compile(r"(model\.)?aux_norm_(low|mid|high)\."): "vLLM and TensorRT-LLM",
-    re.compile(r".*\.(w_kc|w_vc|fused_qkv_a_proj_with_mqa)\b", re.DOTALL): "vLLM",
+UNLOADED_NAMES: Mapping[str, str] = {
+    r"model\.": "vLLM, TensorRT-LLM, and SGLang for MLA",
+    rf"(?s)(model\.)?({OTHER_WRAPPERS})|.*\.({OTHER_WRAPPERS})": "vLLM, SGLang and TensorRT-LLM",
+    r"(model\.)?midlayer\.\d+\.": "vLLM and SGLang",
+    r"(model\.)?aux_norm_(low|mid|high)\.": "vLLM and TensorRT-LLM",
+    r"(?s).*\.(w_kc|w_vc|fused_qkv_a_proj_with_mqa)\b": "vLLM",
 }
 HALF = 65504.0  # the largest number of float16
 # the largest number whose square float32 holds: an RMS norm over a larger one is zero or NaN
@@ -116,7 +114,7 @@ def engine_names(subject: Subject) -> Iterator[Match]:
     """
     names = tuple(subject.checkpoint.tensors)
     for pattern, engines in UNLOADED_NAMES.items():
-        if unloaded := [name for name in names if pattern.match(name)]:
+        if unloaded := [name for name in names if re.match(pattern, name)]:
             more = f" and {len(unloaded) - 1} like it are names" if len(unloaded) > 1 else " is a name"
             yield Match(f"{unloaded[0]}{more} not loaded by {engines}", f"tensor:{unloaded[0]}")
     layers = (LAYER.fullmatch(canonical_name(name)) for name in names)
@@ -158,7 +156,7 @@ def config_dtype(subject: Subject) -> Iterator[Match]:
     counts, flat = _dtype_counts(subject), subject.flat
     key = "dtype" if flat.get("dtype") is not None else "torch_dtype"
     stated, stored = flat.get(key), max(counts, key=counts.__getitem__, default=None)
-    if stored is None or (stated is not None and not DTYPE.fullmatch(str(stated))):
+    if stored is None or (stated is not None and not re.fullmatch(DTYPE, str(stated))):
         return  # EGL112 reports it
     if DTYPES.get(str(stated).removeprefix("torch.")) != stored:
         words = "no torch_dtype" if stated is None else f"{key}: {stated}"
