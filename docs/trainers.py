@@ -19,6 +19,8 @@ sys.path.insert(0, str(ROOT))
 import eaglectl
 from eaglectl.cli import run
 from eaglectl.engines.engine import Verdict
+from eaglectl.formats.catalogue import FORMATS
+from eaglectl.formats.format import NESTED_IDS, TOP_IDS, Format
 from eaglectl.verdicts import ServedAs
 from tests.cases import CASES, Case
 
@@ -80,6 +82,26 @@ OUTCOMES = {
     ServedAs.FAILS: "refuses",
     ServedAs.UNKNOWN: "unknown",
 }
+# what the table of layouts says of a producer beside its title
+REMARKS: Mapping[str, str] = {
+    "vllm": ", everything stated, the default; fused tensors are read too",
+    "sglang": ", with `use_aux_norm` and `aux_norm_*`",
+    "llama.cpp": ", which its converter takes",
+    "deepspec": ", its Qwen3 drafters",
+    "modelopt-megatron": ", Deep heads",
+    "modelopt": " 0.47, quantised ones passed through",
+    "native": ": names that engines read",
+    "nebius": ", in SafeAILab's spelling",
+    "sglang-mla": ", absorbed halves and fused names",
+    "speco": ", whose config states no layers",
+    "specforge": " 0.2, exports and trainer states",
+    "speculators": " 0.9",
+    "torchspec-vllm": ", its export of Kimi heads",
+    "torchspec": ", exports and distributed checkpoints",
+}
+MEANINGS = {"output": "outputs", "boundary": "boundaries", "sglang": "SGLang's"}
+PLACES = {TOP_IDS: "top level", NESTED_IDS: "`eagle_config`"}
+CLASSES = {"llama": "Llama", "qwen3": "Qwen3", "mla": "MLA"}
 TARGET = "fixtures/target"
 ASKED = """A question that no file answers. Where the target's weights are on this machine, `convert` runs
 every reading on it and takes the one that wins; else it writes nothing and ends in this text, which names the
@@ -91,7 +113,7 @@ PAGE_FOOT = """
 `eaglectl ready my-drafter --target my-target` does all of it and measures acceptance before and after
 ([serve](../../serve.md)). Next: [measure](../../low-acceptance.md), [publish](../../publish.md).
 """
-TABLE_BEGIN, TABLE_END = "<!-- table: docs/trainers.py -->\n", "<!-- end -->"
+TABLE_BEGIN, TABLE_END = "<!-- table: docs/trainers.py{} -->\n", "<!-- end -->"
 
 
 @cache
@@ -167,10 +189,28 @@ def folders() -> str:
     return markdown_table(["trainer", "the folder to give", "asks"], rows)
 
 
-def with_table(text: str, rows: str) -> str:
-    """A page with its table as it is now."""
-    before, rest = text.split(TABLE_BEGIN)
-    return before + TABLE_BEGIN + "\n" + rows + "\n" + TABLE_END + rest.partition(TABLE_END)[2]
+def layouts() -> str:
+    """The table of docs/trainers.md: what is read and written of each producer, engines' layouts first."""
+    rows = [_layout(format) for format in sorted(FORMATS, key=lambda each: (not each.is_layout, each.name))]
+    return markdown_table(["name", "producer", "tensor names", "layer ids", "writes (`--for`)"], rows)
+
+
+def _layout(format: Format) -> list[str]:
+    layout, places = format.layout, format.written_ids or format.ids
+    stored = f"`{layout.prefix}{layout.layer.format('N')}.*`" if layout else "-"
+    ids = "; ".join(
+        f"{PLACES.get(place.key, f'`{place.key}`')}: {MEANINGS[place.meaning]}" for place in places
+    )
+    classes = [CLASSES[key] for key in CLASSES if layout and key in layout.architectures]
+    title = format.title + REMARKS.get(format.name, "")
+    return [f"`{format.name}`", title, stored, ids or "none", ", ".join(classes) or "no"]
+
+
+def with_table(text: str, rows: str, name: str = "") -> str:
+    """A page with the table of this name as it is now."""
+    begin = TABLE_BEGIN.format(name)
+    before, rest = text.split(begin)
+    return before + begin + "\n" + rows + "\n" + TABLE_END + rest.partition(TABLE_END)[2]
 
 
 def _answers(case: Case) -> str:
@@ -241,6 +281,6 @@ def pages() -> Mapping[Path, str]:
     folder = PAGE.with_name("reference") / "trainers"
     return {
         README: with_table(README.read_text(), table()),
-        PAGE: with_table(PAGE.read_text(), folders()),
+        PAGE: with_table(with_table(PAGE.read_text(), folders()), layouts(), " layouts"),
         **{folder / f"{trainer.page}.md": section(name) for name, trainer in SHOWN.items()},
     }

@@ -1,6 +1,6 @@
 """What every declaration in formats/producers keeps; a new producer is held to it once its module exists.
 
-To add one: its module, a fixture, its row in docs/trainers.md, and `make schemas`. The checks take a format,
+To add one: its module, a fixture, and `make schemas docs`. The checks take a format,
 so that they are proven below with a declaration that exists in this file alone.
 """
 
@@ -21,7 +21,6 @@ from eaglectl.formats import catalogue, writer
 from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.format import (
     ALWAYS,
-    NESTED_IDS,
     TOP_IDS,
     Answers,
     Format,
@@ -47,9 +46,6 @@ LAYERS, DEFAULT = (2, 4, 6), (2, 4, 5)  # of 8
 # files written so have the marks of another format, which reads them to the same effect
 READ_BACK = {"nebius": "eagle", "sglang": "vllm", "llama.cpp": "vllm"}
 WRITTEN = [format for format in FORMATS if format.layout]
-MEANINGS = {"output": "outputs", "boundary": "boundaries", "sglang": "SGLang's"}
-PLACES = {TOP_IDS: "top level", NESTED_IDS: "`eagle_config`"}
-CLASSES = {"llama": "Llama", "qwen3": "Qwen3", "mla": "MLA"}
 
 
 @dataclass(frozen=True)
@@ -149,18 +145,6 @@ def check_ids_are_read(format: Format, parent: Path) -> None:
         assert drafter.aux.boundaries == to_boundaries((2, 3, 6), place.convention), place.key
 
 
-def readme_row(format: Format) -> tuple[str, str, str, str]:
-    """The cells of its row in docs/trainers.md, but for the producer's."""
-    layout = format.layout
-    stored = f"`{layout.prefix}{layout.layer.format('N')}.*`" if layout else "-"
-    places = format.written_ids or format.ids
-    ids = "; ".join(
-        f"{PLACES.get(place.key, f'`{place.key}`')}: {MEANINGS[place.meaning]}" for place in places
-    )
-    classes = [CLASSES[key] for key in CLASSES if layout and key in layout.architectures]
-    return f"`{format.name}`", stored, ids or "none", ", ".join(classes) or "no"
-
-
 def check_ids_are_written(format: Format, parent: Path) -> None:
     """3. --for NAME writes the ids to each place that it declares, in that place's convention."""
     made = written(format, parent)
@@ -194,17 +178,11 @@ def test_a_format_keeps_the_contract(
 
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
-def test_every_format_has_its_schema_and_a_row_that_says_what_its_declaration_does(format: Format) -> None:
+def test_every_format_has_its_schema(format: Format) -> None:
     path = ROOT / f"schemas/config-{format.schema_name}.schema.json"
     assert path.is_file(), f"run `make schemas`, which writes {path.name}"
     first = next(other for other in catalogue.FORMATS if other.schema_name == format.schema_name)
     assert json.loads(path.read_text()) == config_schema(first)
-    lines = (ROOT / "docs/trainers.md").read_text().splitlines()
-    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines if line[:1] == "|"]
-    name, *rest = readme_row(format)
-    (row,) = [row for row in rows if row[0] == name] or [None]
-    assert row, f"docs/trainers.md lacks: | {name} | {format.title} | {' | '.join(rest)} |"
-    assert row[1].startswith(format.title) and row[2:] == rest
 
 
 def test_formats_have_names_of_their_own_and_an_order() -> None:
