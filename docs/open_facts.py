@@ -19,7 +19,7 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.operations.converting import measurable_target
 from eaglectl.operations.sources import opened
 from eaglectl.target import open_target
-from tests.cases import CASES, REFUSED
+from tests.cases import STATED
 from tests.conftest import FIXTURES
 from tests.open_facts import OPEN_FACTS
 from tests.pairs import SECOND
@@ -96,7 +96,7 @@ def is_measured(drafter: Drafter) -> bool:
 
 def of_producers() -> Iterator[tuple[str, str, str]]:
     """Each fixture of fixtures/producers: its path, producer and column."""
-    for path in (*(case.path for case in CASES), *REFUSED):
+    for path in (case.path for case in STATED):
         folder = FIXTURES / "producers" / path
         yield path, path.partition("/")[0], outcome(folder, FIXTURES / "target")
 

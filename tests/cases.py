@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from eaglectl.formats.format import Answers
 from tests.builders import Stored, read_safetensors
@@ -30,6 +29,11 @@ class Case:
     is_pickled: bool = False
     back: str | None = None
     mends: tuple[str, ...] = ()  # the topics of problems that convert puts right unasked
+    settled: str = "by the file"  # who answers what it leaves open beside its target: "measured", "asked"
+    is_own: bool = False  # written for its producer it comes out as it was
+    findings: tuple[str, ...] = ()  # what is truly wrong with it as its producer leaves it
+    of_another_target: tuple[str, ...] = ()  # what convert's output has beside fixtures/target
+    refused: str = ""  # a word of the reason, where convert refuses it
 
     @property
     def folder(self) -> Path:
@@ -46,19 +50,8 @@ class Case:
         return words + ([f"--aux-layers={','.join(map(str, self.aux_layers))}"] if self.aux_layers else [])
 
 
-STORED = {"rope": "stored"}
-# as engines compute it; that its code norms twice since is a doubt of its own (tests/test_doubts.py)
-NORMED_ONCE = {"modelopt": "pre-689"}
-DEFAULT = (2, 4, 5)
-OF_MODELOPT = {**STORED, **NORMED_ONCE}
-MLA: Mapping[str, Any] = {"attention": "MLA", "draft_vocab": 256, "answers": STORED}
-MODELOPT: Mapping[str, Any] = {"producer": "modelopt", "answers": OF_MODELOPT}
-MEGATRON: Mapping[str, Any] = {"producer": "modelopt-megatron", "layers": 2, "draft_vocab": 256}
-SGLANG: Mapping[str, Any] = {"boundaries": DEFAULT, "aux_convention": "output", "back": "sglang"}
-
-
 def stated_cases() -> Iterator[Case]:
-    """The cases that a producer's folder states itself, in its cases.json: {CASE: fields that differ}."""
+    """The cases that each producer's folder states in its cases.json: {CASE: fields that differ}."""
     for path in sorted((FIXTURES / "producers").glob("*/cases.json")):
         name = path.parent.name
         for case, fields in json.loads(path.read_text()).items():
@@ -68,72 +61,9 @@ def stated_cases() -> Iterator[Case]:
             yield Case(f"{name}/{case}", **{"producer": name, **values})
 
 
-CASES: tuple[Case, ...] = (
-    *stated_cases(),
-    Case("eagle/bin", "eagle", is_pickled=True),
-    Case("eagle/safetensors", "eagle"),
-    Case("eagle/wide-target", "eagle", is_pickled=True),
-    Case("eagle/vicuna", "eagle", attention="MHA", draft_vocab=256, is_pickled=True),
-    Case("specforge/gqa", "specforge"),
-    Case("specforge/gqa-sglang", "specforge"),
-    Case("specforge/gqa-full-vocab", "specforge", draft_vocab=256),
-    Case("specforge/gqa-ids", "specforge", boundaries=(2, 4, 6), aux_convention="output"),
-    Case("specforge/gqa-llama3-rope", "specforge"),
-    Case("specforge/eagle3.1", "specforge", version="3.1", answers={"specforge": "post-879"}),
-    Case("specforge/peagle", "native", layers=2, answers={"mask_token_id": "255"}, back="vllm"),
-    Case("torchspec/llama", "torchspec", draft_vocab=256),
-    Case("torchspec/llama-vllm", "torchspec", draft_vocab=256, back="lightseekorg"),
-    Case("torchspec/mla", "torchspec", boundaries=DEFAULT, **MLA),
-    Case("torchspec/mla-deepseek-v3", "torchspec", **MLA),
-    Case("torchspec/dcp", "torchspec", draft_vocab=256, is_pickled=True, back="torchspec"),
-    Case("torchspec/dcp-2ranks", "torchspec", is_pickled=True, back="torchspec"),
-    Case("lightseekorg/mla", "torchspec-vllm", boundaries=(2, 4, 6), **MLA),
-    Case("lightseekorg/mla-eagle3.1", "lightseekorg", "3.1", boundaries=(2, 4, 6), **MLA),
-    Case("angelslim/gqa", "angelslim", answers=STORED),
-    Case("angelslim/cosyvoice", "angelslim", draft_vocab=256, answers=STORED),
-    Case("modelopt/hf", boundaries=DEFAULT, **MODELOPT),
-    Case("modelopt/hf-full-vocab", "modelopt", boundaries=DEFAULT, draft_vocab=256, answers=NORMED_ONCE),
-    Case("modelopt/hf-ids", boundaries=(3, 5, 7), **MODELOPT),
-    Case("modelopt/hf-ids-unsorted", boundaries=(1, 3, 7), **MODELOPT),
-    Case("modelopt/hf-four-aux", aux=4, boundaries=(2, 4, 5, 7), **MODELOPT),
-    Case("modelopt/hf-two-layers", layers=2, boundaries=DEFAULT, **MODELOPT),
-    Case("modelopt/hf-mla", "modelopt", attention="MLA", boundaries=DEFAULT, answers=NORMED_ONCE),
-    Case("modelopt/hf-fp8", boundaries=DEFAULT, **MODELOPT),
-    Case("modelopt/hf-fp8-kv", boundaries=DEFAULT, **MODELOPT),
-    Case("modelopt-megatron/deep", boundaries=DEFAULT, **MEGATRON),
-    Case("modelopt-megatron/deep-unsorted-ids", boundaries=(2, 8, 13), **MEGATRON),
-    Case("speculators/default", "speculators", version="3.1-joint", boundaries=DEFAULT),
-    Case("speculators/plain", "speculators", boundaries=DEFAULT),
-    Case("speculators/residual", "speculators", boundaries=DEFAULT),
-    Case("speculators/eagle3.1", "speculators", version="3.1", boundaries=DEFAULT),
-    Case("speculators/qwen3", "speculators", boundaries=DEFAULT),
-    Case("speculators/two-layers", "speculators", layers=2, boundaries=DEFAULT),
-    Case("speculators/four-aux", "speculators", aux=4, boundaries=(1, 3, 5, 7)),
-    Case("speculators/full-vocab", "speculators", boundaries=DEFAULT, draft_vocab=256),
-    Case("speculators/peagle", "peagle", boundaries=DEFAULT),
-    Case("speculators/peagle-llama", "peagle", boundaries=DEFAULT),
-    Case("vllm/native", "vllm", boundaries=DEFAULT),
-    Case("vllm/sharded", "vllm", boundaries=DEFAULT),
-    Case("vllm/fused", "vllm", boundaries=DEFAULT),
-    Case("vllm/mla", "vllm", attention="MLA", boundaries=DEFAULT),
-    Case("vllm/mla-fused", "vllm", attention="MLA", boundaries=DEFAULT),
-    Case("vllm/bias", "vllm", boundaries=DEFAULT),
-    Case("vllm/mqa", "vllm", attention="MQA", boundaries=DEFAULT),
-    Case("vllm/mha", "vllm", attention="MHA", boundaries=DEFAULT),
-    Case("sglang/aux-norm", "sglang", version="3.1", boundaries=DEFAULT),
-    Case("sglang/two-layers", "native", layers=2, **SGLANG),
-    Case("sglang/mla-absorbed", "sglang-mla", attention="MLA", **SGLANG),
-)
-
-# fixtures that are refused, and a word of the reason
-REFUSED = {
-    "deepspec/gemma4": "a Gemma-4 draft head",
-    "deepspec/two-layers": "each layer takes the embedding",
-    "modelopt/hf-no-aux": "use_aux_hidden_state",
-    "modelopt-megatron/no-d2t": "d2t is missing",
-    "torchspec/pruned": "pruning fault",
-    "specforge/norm-output-false": "pull request 879",
-}
+STATED = tuple(stated_cases())
+CASES = tuple(case for case in STATED if not case.refused)
+REFUSED = tuple(case for case in STATED if case.refused)
 
 
 def stored_tensors(folder: Path) -> dict[str, Stored]:

@@ -13,7 +13,7 @@ import eaglectl
 from eaglectl.formats.catalogue import by_name
 from eaglectl.operations.converting import ConvertOptions
 from tests.builders import read_safetensors
-from tests.cases import CASES
+from tests.cases import CASES, Case
 from tests.conftest import FIXTURES
 
 TARGET = str(FIXTURES / "target")
@@ -34,16 +34,9 @@ def read(folder: Path) -> tuple[dict[str, Any], set[str]]:
 
 
 # of each producer that is written, a fixture that its own code wrote so
-OWN = (
-    "angelslim/ids automodel/eagle3.1 eagle/safetensors lightseekorg/mla-eagle3.1 modelopt/hf-ids"
-    " nebius/truncated modelopt-megatron/deep specforge/gqa-ids torchspec/llama vllm/native torchspec/mla"
-)
-
-
 @pytest.mark.fast(7)
-@pytest.mark.parametrize("path", OWN.split())
-def test_a_fixture_converted_for_its_own_producer_comes_out_as_it_was(path: str, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.path == path)
+@pytest.mark.parametrize("case", [case for case in CASES if case.is_own], ids=lambda case: case.path)
+def test_a_fixture_converted_for_its_own_producer_comes_out_as_it_was(case: Case, tmp_path: Path) -> None:
     drafter = eaglectl.inspect(str(case.folder), target=TARGET, answers=case.answered()).drafter
     format = by_name(drafter.producer)
     given: dict[str, Any] = {"layout": format.name, "answers": case.answered(), "target_name": "org/target"}

@@ -7,7 +7,7 @@ from eaglectl.cli import run
 from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.format import Answers
 from eaglectl.operations.converting import ConvertOptions
-from tests.cases import CASES, REFUSED, Case
+from tests.cases import CASES, REFUSED, STATED, Case
 from tests.conftest import FIXTURES
 
 # the sidecar's d2t is in a pickle beside the weights, which only convert reads
@@ -26,13 +26,10 @@ def test_a_fixture_is_read_as_its_producers_readme_says(case: Case) -> None:
     assert tuple(note.topic for note in drafter.notes_at("problem")) == case.mends
 
 
-@pytest.mark.parametrize(("path", "word"), REFUSED.items())
-def test_a_fixture_that_cannot_be_served_is_refused(
-    path: str, word: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    semantics = ["--source-semantics", "specforge=pre-879"] if path.startswith("specforge") else []
-    assert run(["convert", str(FIXTURES / "producers" / path), "--dry-run", *semantics]) == 1
-    assert word in capsys.readouterr().err
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.path)
+def test_a_fixture_that_cannot_be_served_is_refused(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["convert", str(case.folder), "--dry-run", *case.options]) == 1
+    assert case.refused in capsys.readouterr().err
 
 
 def test_every_producer_has_a_fixture_and_every_folder_is_in_the_table() -> None:
@@ -40,7 +37,7 @@ def test_every_producer_has_a_fixture_and_every_folder_is_in_the_table() -> None
     assert {format.name for format in FORMATS} - {case.producer for case in CASES} == {"llama.cpp"}
     configs = (FIXTURES / "producers").glob("*/*/config.json")
     folders = {f"{path.parent.parent.name}/{path.parent.name}" for path in configs}
-    assert folders == {case.path for case in CASES} | set(REFUSED)
+    assert folders == {case.path for case in STATED}
 
 
 def test_specforge_before_879_is_eagle_3_with_aux_norms() -> None:

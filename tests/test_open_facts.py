@@ -1,13 +1,14 @@
 """docs/reference/open-facts.md and ready.md: what is said there of fixtures is so, and who is asked."""
 
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 import eaglectl
 from eaglectl.verdicts import ServedAs
-from tests.cases import CASES
+from tests.cases import CASES, STATED, Case
 from tests.conftest import FIXTURES
 
 sys.path.insert(0, str(FIXTURES.parent / "docs"))
@@ -15,32 +16,8 @@ import open_facts
 import ready_page
 
 TARGET = FIXTURES / "target"
-# of each producer one fixture, and how it is settled
-ONE_OF_EACH = {
-    "angelslim/gqa": "by the file",
-    "automodel/gqa": "measured",
-    "deepspec/qwen3": "by the file",
-    "eagle/safetensors": "by the file",
-    "lightseekorg/mla": "measured",
-    "modelopt/hf-full-vocab": "by the file",
-    "modelopt-megatron/deep": "by the file",
-    "nebius/truncated": "by the file",
-    "sglang/aux-norm": "by the file",
-    "specforge/gqa": "by the file",
-    "speco/peagle": "asked",
-    "speculators/default": "by the file",
-    "torchspec/llama": "by the file",
-    "vllm/native": "by the file",
-}
-# every fixture that asks beside its target; of all others the producer's code or the target says it
-MEASURED = {
-    *("automodel/gqa", "automodel/eagle3.1", "automodel/sidecar"),
-    *("lightseekorg/mla", "lightseekorg/mla-eagle3.1", "torchspec/mla", "torchspec/mla-deepseek-v3"),
-    *("modelopt/hf", "modelopt/hf-ids", "modelopt/hf-ids-unsorted", "modelopt/hf-four-aux"),
-    *("modelopt/hf-two-layers", "specforge/eagle3.1", "specforge/norm-output-false"),
-}
-# those that ask with the target's weights too: parallel, quantised, and MLA without yarn's mscale
-ASKED = {*("specforge/peagle", "speco/peagle", "modelopt/hf-fp8", "modelopt/hf-fp8-kv", "automodel/mla")}
+# of each producer the first that it states
+ONE_OF_EACH = [next(cases) for _, cases in groupby(STATED, key=lambda case: case.folder.parent)]
 
 
 def is_served_without_evidence(path: str) -> bool:
@@ -51,23 +28,24 @@ def is_served_without_evidence(path: str) -> bool:
 
 
 @pytest.mark.fast(3)
-@pytest.mark.parametrize(("path", "column"), ONE_OF_EACH.items())
-def test_one_fixture_of_each_producer_is_settled_as_it_is_known(path: str, column: str) -> None:
-    assert open_facts.outcome(FIXTURES / "producers" / path, TARGET) == column
-    assert not is_served_without_evidence(path)
+@pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda case: case.path)
+def test_one_fixture_of_each_producer_is_settled_as_it_is_known(case: Case) -> None:
+    assert open_facts.outcome(case.folder, TARGET) == case.settled
+    assert not is_served_without_evidence(case.path)
 
 
 def test_every_producer_is_among_them() -> None:
     producers = {path.name for path in (FIXTURES / "producers").iterdir() if path.is_dir()}
-    assert {path.partition("/")[0] for path in ONE_OF_EACH} == producers - {"__pycache__"}
+    assert {case.folder.parent.name for case in ONE_OF_EACH} == producers - {"__pycache__"}
 
 
 @pytest.mark.slow
 def test_who_is_asked_over_all_fixtures() -> None:
     pytest.importorskip("torch")
     rows = list(open_facts.of_producers())
-    assert {path for path, _, column in rows if column == "asked"} == ASKED
-    assert {path for path, _, column in rows if column == "measured"} == MEASURED
+    for settled in ("asked", "measured"):
+        expected = {case.path for case in STATED if case.settled == settled}
+        assert {path for path, _, column in rows if column == settled} == expected
 
 
 @pytest.mark.slow
