@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from eaglectl.cli import run
+from eaglectl.engines.registry import ENGINES
 
 Stored = tuple[str, tuple[int, ...], bytes]
+# the newest known releases, which are judged where no engine is named
+VLLM, SGLANG, LLAMACPP = (ENGINES[name].releases[-1] for name in ("vllm", "sglang", "llama.cpp"))
 ABSENT = object()
 
 ITEM = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8, "I32": 4, "BOOL": 1, "U8": 1}

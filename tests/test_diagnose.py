@@ -32,7 +32,7 @@ from eaglectl.run.job import EngineRun  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E402
 from eaglectl.run.probes import Fall  # noqa: E402
 from eaglectl.run.report import MAX_REGRESSION, Published, PublishedLength  # noqa: E402
-from tests.builders import call, changed  # noqa: E402
+from tests.builders import VLLM, call, changed  # noqa: E402
 from tests.diagnoses import ENGINE, FAST, LAYERS, RUN, TOKENS, diagnose, prompts_file, reference, scaled  # noqa: E402
 from tests.pairs import write_prompts  # noqa: E402
 from tests.stored_otherwise import Misread  # noqa: E402
@@ -267,7 +267,7 @@ def test_what_an_engine_did_ends_in_its_cause(
     change: Callable[[EngineRun], EngineRun], cause: str, healthy: Diagnosis
 ) -> None:
     report = reference(healthy)
-    run = change(replace(report.run, engine="vllm", version="0.33.0"))
+    run = change(replace(report.run, engine="vllm", version=VLLM))
     engine = replace(report, run=run, measured=measure(run.results))
     assert ended(healthy, engine_name="vllm", engine=engine).cause == cause
 
@@ -391,7 +391,7 @@ def test_a_drafter_that_engines_read_otherwise_is_not_said_to_have_nothing(
     config["eagle_aux_hidden_state_layer_ids"] = [1, 3, 4]
     (source / "config.json").write_text(json.dumps(config))
     found = diagnose(source, prompts, answers=eaglectl.Answers(aux_layers=(2, 4, 5)))
-    assert found.cause == "healthy" and "as it was trained; as it is stored, in vllm 0.33.0" in found.words
+    assert found.cause == "healthy" and f"as it was trained; as it is stored, in vllm {VLLM}" in found.words
     (command,) = found.commands
     assert command.startswith("eaglectl convert ") and "--aux-layers 2,4,5" in command
 

@@ -26,7 +26,7 @@ from eaglectl.errors import EaglectlError
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
 from eaglectl.judge.support import ideal, services
-from tests.builders import call, changed, drafter_folder, target_of
+from tests.builders import LLAMACPP, SGLANG, call, changed, drafter_folder, target_of
 from tests.conftest import FIXTURES
 from tests.resolving.configs import CONFIGS, DEPTH, NATIVE, SPECULATORS
 from tests.resolving.record import read
@@ -48,10 +48,10 @@ def test_every_fact_has_a_condition_and_every_condition_a_fact() -> None:
         ("specforge/gqa-full-vocab", "vllm 0.29.0", "as trained", ""),
         ("specforge/gqa-full-vocab", "vllm 0.30.0", "fails", "d2t"),
         ("speculators/eagle3.1", "vllm 0.23.0", "fails", "fc_norm"),
-        ("speculators/eagle3.1", "sglang 0.5.23", "fails", "speculators"),
+        ("speculators/eagle3.1", f"sglang {SGLANG}", "fails", "speculators"),
         ("torchspec/mla-deepseek-v3", "vllm 0.33.0", "fails", "deepseek_v3"),
         ("sglang/aux-norm", "vllm 0.33.0", "fails", "fc_norm"),
-        ("sglang/aux-norm", "sglang 0.5.23", "as trained", ""),
+        ("sglang/aux-norm", f"sglang {SGLANG}", "as trained", ""),
         ("speculators/eagle3.1", "llama.cpp 0.3.36", "fails", "fc_norm"),
         ("speculators/plain", "llama.cpp 0.3.36", "as trained", ""),
         # top-level ids are read from 0.11.1 on
@@ -78,10 +78,10 @@ def test_known_cases_come_out_as_measured(path: str, release: str, outcome: str,
         ("vllm", (vllm.ENGINE.releases[-1],)),
         ("vllm==0.32.0", ("0.32.0",)),
         ("vllm>=0.31,<=0.33", ("0.31.0", "0.32.0", "0.33.0")),
-        ("sglang", ("0.5.23",)),
+        ("sglang", (SGLANG,)),
         ("sglang>=0.5.15,<0.5.17", ("0.5.15", "0.5.15.post1", "0.5.16")),
-        ("llama.cpp", ("0.3.36",)),
-        ("llama.cpp==0.3.36", ("0.3.36",)),
+        ("llama.cpp", (LLAMACPP,)),
+        (f"llama.cpp=={LLAMACPP}", (LLAMACPP,)),
     ],
 )
 def test_engines_are_named_as_requirements(text: str, releases: tuple[str, ...]) -> None:

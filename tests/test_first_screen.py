@@ -16,7 +16,7 @@ from eaglectl.commands.engines.report import chosen_engines, engines_outline
 from eaglectl.report.documents import outline
 from eaglectl.report.section import Outline
 from eaglectl.report.terminal import Console, filled_table, print_outline
-from tests.builders import call, drafter_folder
+from tests.builders import LLAMACPP, SGLANG, VLLM, call, drafter_folder
 from tests.conftest import FIXTURES, sampled
 from tests.pages import smoke_report
 
@@ -67,23 +67,24 @@ def test_inspect_takes_at_most_22_lines_and_begins_with_the_verdict(
 @pytest.mark.parametrize(
     ("path", "engine", "first"),
     [
-        ("specforge/gqa", "", "pass: vLLM 0.33.0 and SGLang 0.5.23 run it as trained, weights not read"),
+        ("specforge/gqa", "", f"pass: vLLM {VLLM} and SGLang {SGLANG} run it as trained, weights not read"),
         (
             "specforge/gqa-ids",
             "vllm==0.22.1",
             "fail: vLLM 0.22.1 reads target layers 1, 3, 5; trained on 2, 4, 6",
         ),
-        ("sglang/aux-norm", "vllm", "fail: vLLM 0.33.0 does not start with it"),
+        ("sglang/aux-norm", "vllm", f"fail: vLLM {VLLM} does not start with it"),
         (
             "torchspec/mla",
             "sglang",
-            "could not look: it is not known whether SGLang 0.5.23 runs it as trained",
+            f"could not look: it is not known whether SGLang {SGLANG} runs it as trained",
         ),
         (
             "speculators/eagle3.1",
             "",
-            "fail: vLLM 0.33.0 runs it as trained, weights not read; SGLang 0.5.23 does not start with it\n"
-            "  SGLang 0.5.23: does not read the speculators format\n"
+            f"fail: vLLM {VLLM} runs it as trained, weights not read;"
+            f" SGLang {SGLANG} does not start with it\n"
+            f"  SGLang {SGLANG}: does not read the speculators format\n"
             f"next:  eaglectl validate {PRODUCERS}/speculators/eagle3.1 --target {TARGET}",
         ),
     ],
@@ -110,7 +111,7 @@ def test_inspect_names_no_engine_but_those_asked_for_and_has_one_line_for_others
         assert "vLLM" in text and not [name for name in OTHERS if name in text]
     shown = screen(outline([eaglectl.inspect(TINY[0], target=TINY[1])]), 160)
     assert [line for line in shown if "llama.cpp" in line] == [
-        "  also: llama.cpp 0.3.36 as trained; TensorRT-LLM, tokenspeed, ATOM not judged"
+        f"  also: llama.cpp {LLAMACPP} as trained; TensorRT-LLM, tokenspeed, ATOM not judged"
     ]
 
 
@@ -151,13 +152,13 @@ def test_a_fix_of_validate_is_printed_once(source: str, monkeypatch: pytest.Monk
 def test_a_passing_validate_says_which_engines_run_it() -> None:
     shown = screen(outline([eaglectl.validate(TINY[0], target=TINY[1])]))
     assert shown[0] == f"pass: {TINY[0]}: no errors, 3 notes"
-    assert "  vLLM 0.33.0 and SGLang 0.5.23 run it as trained" in shown
+    assert f"  vLLM {VLLM} and SGLang {SGLANG} run it as trained" in shown
 
 
 def test_engines_fits_a_matrix_into_14_lines() -> None:
     shown = screen(engines_outline(chosen_engines(None)))
     assert len(shown) <= 14, "\n".join(shown)
-    assert shown[0] == "done: of 9 kinds vLLM 0.33.0 serves 8, SGLang 0.5.23 5, llama.cpp 0.3.36 1"
+    assert shown[0] == f"done: of 9 kinds vLLM {VLLM} serves 8, SGLang {SGLANG} 5, llama.cpp {LLAMACPP} 1"
 
 
 @pytest.mark.parametrize("width", [60, 200])

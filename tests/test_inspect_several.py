@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 import eaglectl
-from tests.builders import ABSENT_FILE, call, drafter_folder, refusal
+from tests.builders import ABSENT_FILE, SGLANG, VLLM, call, drafter_folder, refusal
 from tests.conftest import FIXTURES
 
 SCHEMA = jsonschema.Draft202012Validator(
@@ -53,7 +53,7 @@ def test_one_that_fails_stops_no_other(good: Path, broken: Path, tmp_path: Path)
 def test_the_screens_stand_under_their_names(good: Path, broken: Path) -> None:
     done = call("inspect", good, broken, "-v")
     lines = done.out.splitlines()
-    assert lines[0] == f"pass: {good}" and lines[1].startswith("  vLLM 0.33.0 and SGLang 0.5.23 run it")
+    assert lines[0] == f"pass: {good}" and lines[1].startswith(f"  vLLM {VLLM} and SGLang {SGLANG} run it")
     place = lines.index(f"could not look: {broken}")
     assert lines[place + 1].startswith("  fc.weight is missing")
     assert done.code == 1 and "lm_head.weight" in done.out and lines[-1] == "1 of 2 checkpoints inspected"

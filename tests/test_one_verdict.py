@@ -20,7 +20,9 @@ from tests.builders import (
     HEAD_DIM,
     HEADS,
     HIDDEN,
+    SGLANG,
     TARGETS,
+    VLLM,
     Stored,
     call,
     drafter_folder,
@@ -101,7 +103,7 @@ def test_what_is_wrong_of_tables_and_norms_is_seen_without_the_weights(name: str
     assert report.verdict == "fail" and BROKEN[name][0] in {each.rule.id for each in report.findings}
     done = call("diff", drafter_folder(tmp_path, "good"), folder)
     assert done.code in (1, 3) and not done.out.startswith("pass")
-    assert "vllm 0.33.0" in done.out and "differs" in done.out
+    assert f"vllm {VLLM}" in done.out and "differs" in done.out
 
 
 @pytest.mark.parametrize("name", IN_MATRICES)
@@ -111,7 +113,7 @@ def test_what_is_wrong_of_matrices_is_not_converted_and_a_verdict_without_them_s
     folder, out = broken(name, tmp_path), tmp_path / "out"
     words = {verdict.words for verdict in latest(eaglectl.inspect(folder)).values()}
     assert words == {"as trained, weights not read"}
-    first = "  vLLM 0.33.0 and SGLang 0.5.23 run it as trained, weights not read"
+    first = f"  vLLM {VLLM} and SGLang {SGLANG} run it as trained, weights not read"
     assert first in call("validate", "--headers-only", folder).out.splitlines()
     message = refusal(1, "convert", folder, "-o", out)
     assert BROKEN[name][0] in message and "--force-unserved" in message and not out.exists()
@@ -188,7 +190,7 @@ def test_a_reference_s_figure_is_not_an_engine_s(tmp_path: Path) -> None:
     assert call("convert", TINY / "eagle3", "--for", "automodel", "--target", TARGET, "-o", place).code == 0
     run = ("--target", TARGET, "--prompts", PROMPTS, "--sample", "3", "--max-tokens", "4", "--device", "cpu")
     done = call("smoke", place, *run, "--run-in", "reference")
-    assert "measured as if the file were read as trained; vLLM 0.33.0" in " ".join(done.out.split())
+    assert f"measured as if the file were read as trained; vLLM {VLLM}" in " ".join(done.out.split())
 
 
 # every case with every command

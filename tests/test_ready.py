@@ -25,7 +25,7 @@ from eaglectl.operations.converting import OpenQuestions  # noqa: E402
 from eaglectl.results import ServedFiles  # noqa: E402
 from eaglectl.run.report import SmokeReport  # noqa: E402
 from eaglectl.verdicts import ServedAs  # noqa: E402
-from tests.builders import Outcome, call, changed, drafter_folder, refusal  # noqa: E402
+from tests.builders import SGLANG, VLLM, Outcome, call, changed, drafter_folder, refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.faults.processes import paused  # noqa: E402
 from tests.measurements import EAGLE3, report, worse  # noqa: E402
@@ -87,9 +87,9 @@ def test_what_one_engine_reads_otherwise_is_measured_as_it_reads_it_and_needs_a_
     (misread / "eaglectl.json").unlink()
     done = call("ready", misread, *RUN)
     assert re.match(r"pass: ready: as stored 1\.\d\d, converted 2\.\d\d tokens per", first(done))
-    assert "  SGLang 0.5.23, as stored: captures other layers than were trained on" in done.out
+    assert f"  SGLang {SGLANG}, as stored: captures other layers than were trained on" in done.out
     assert following(done).startswith("eaglectl convert ")
-    document = call("ready", misread, *RUN, "--engine", "sglang==0.5.23", "--json").document
+    document = call("ready", misread, *RUN, "--engine", f"sglang=={SGLANG}", "--json").document
     (engine,) = document["engines"]
     place = tmp_path / "otherwise"
     layers = ("--aux-layers", "3,5,6", "--aux-convention", "boundary")
@@ -97,7 +97,7 @@ def test_what_one_engine_reads_otherwise_is_measured_as_it_reads_it_and_needs_a_
     smoked = call("smoke", place, *RUN, "--run-in", "reference", "--json").document
     lengths = [engine[part]["acceptance"]["acceptance_length"] for part in ("stored", "converted")]
     assert smoked["acceptance_length"] == lengths[0] < lengths[1]
-    assert engine["stored"]["reading"] == "at the layers that SGLang 0.5.23 captures"
+    assert engine["stored"]["reading"] == f"at the layers that SGLang {SGLANG} captures"
     assert "; start it with: eaglectl convert " in document["line"]
     assert " && python -m sglang.launch_server " in document["line"]
     gain = engine["gain"]
@@ -110,7 +110,7 @@ def judged(
 ) -> eaglectl.Readiness:
     """The verdict of one engine's runs, of which the stored files are `served`."""
     files, output = ServedFiles(served, report=stored), ServedFiles(ServedAs.AS_TRAINED, report=converted)
-    state = eaglectl.EngineReadiness("sglang", "0.5.23", files, output if converted else None, "serve")
+    state = eaglectl.EngineReadiness("sglang", SGLANG, files, output if converted else None, "serve")
     result = eaglectl.Readiness("a", eaglectl.inspect(TINY / "eagle3"), (state,))
     options = eaglectl.ReadyOptions(sample=32)
     work = readying._Work("a b", "target", None, (), options, OpenQuestions(options.answers), None)
@@ -129,7 +129,7 @@ ALIKE = "k=3); the prompts do not tell the two apart; "
         (BAD, GOOD, "differs", "pass: ready: .*(24 prompts, k=3); start it"),
         (report(EAGLE3[72:96]), GOOD, "differs", f"pass: ready: .*{ALIKE}about 71 would; start it"),
         (GOOD, GOOD, "differs", f"pass: ready: .*{ALIKE}start it"),
-        (GOOD, BAD, "as trained", "fail: .*the conversion drafts worse in SGLang 0.5.23.*keep the stored"),
+        (GOOD, BAD, "as trained", f"fail: .*the conversion drafts worse in SGLang {SGLANG}.*keep the stored"),
         (BAD, GOOD, "as trained", "pass: ready: "),
         (GOOD, GOOD, "as trained", "pass: ready: "),
         (GOOD, None, "as trained", "pass: ready: "),
@@ -315,13 +315,13 @@ def test_layers_that_an_engine_sorts_are_measured_in_its_order(tmp_path: Path) -
         config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": ids, "use_aux_hidden_state": True}
         (place / "config.json").write_text(json.dumps(config))
         save_file(tensors, place / "model.safetensors", {"format": "pt"})
-    done = call("ready", places[0], *RUN, "--engine", "sglang==0.5.23", "--json").document
+    done = call("ready", places[0], *RUN, "--engine", f"sglang=={SGLANG}", "--json").document
     smoked = call("smoke", places[1], *RUN, "--run-in", "reference", "--json").document
     stored, converted = (done["engines"][0][side]["acceptance"] for side in ("stored", "converted"))
     assert stored["acceptance_length"] == smoked["acceptance_length"] < converted["acceptance_length"] - 0.5
 
 
-@pytest.mark.parametrize(("installed", "release"), [("0.32.0", "0.32.0"), ("99.0", "99.0"), (None, "0.33.0")])
+@pytest.mark.parametrize(("installed", "release"), [("0.32.0", "0.32.0"), ("99.0", "99.0"), (None, VLLM)])
 def test_an_engine_without_a_release_is_the_installed_one_which_can_be_measured(
     monkeypatch: pytest.MonkeyPatch, installed: str | None, release: str
 ) -> None:

@@ -13,7 +13,18 @@ from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import RefusedError
 from eaglectl.operations.converting import ConvertOptions
-from tests.builders import ABSENT, HIDDEN, Outcome, call, drafter_folder, floats, refusal, target_of
+from tests.builders import (
+    ABSENT,
+    HIDDEN,
+    SGLANG,
+    VLLM,
+    Outcome,
+    call,
+    drafter_folder,
+    floats,
+    refusal,
+    target_of,
+)
 from tests.conftest import FIXTURES
 
 PRODUCERS, TARGET = FIXTURES / "producers", FIXTURES / "target"  # of 8 layers
@@ -69,7 +80,7 @@ def test_old_releases_that_are_merely_unknown_do_not_let_a_conversion_through(
     source, out = PRODUCERS / "specforge/gqa-ids", tmp_path / "out"
     message = refusal(1, "convert", source, "--for", "vllm", "--target", target, "-o", out)
     assert message.startswith(
-        f"no vLLM of 0.10.0 - 0.33.0 {runs} this output as trained: 0.33.0: has no EAGLE-3"
+        f"no vLLM of 0.10.0 - {VLLM} {runs} this output as trained: {VLLM}: has no EAGLE-3"
     )
     assert not out.exists()
 
@@ -100,14 +111,14 @@ def test_the_one_that_runs_it_is_named_and_every_engine_has_a_line_with_its_comm
     source, target = four
     out = tmp_path / "out"
     message = refusal(1, "convert", source, "--target", target, "--for", "sglang", "-o", out)
-    assert message.startswith("no SGLang of 0.5.14 - 0.5.23 runs this output as trained")
-    assert "vLLM 0.22.0 - 0.33.0 does: write it --for vllm" in message
+    assert message.startswith(f"no SGLang of 0.5.14 - {SGLANG} runs this output as trained")
+    assert f"vLLM 0.22.0 - {VLLM} does: write it --for vllm" in message
     assert not out.exists()
     done = call("convert", "-v", source, "--target", target, "-o", out)
     lines = serving(done)
     assert done.code == 0 and list(lines)[: len(ENGINES)] == list(ENGINES)
     assert "vllm serve" in lines["vllm"]
-    assert "0.5.23: " in lines["sglang"] and "launch_server" not in lines["sglang"]
+    assert f"{SGLANG}: " in lines["sglang"] and "launch_server" not in lines["sglang"]
     assert "takes exactly three aux states" in lines["llama.cpp"] and "llama-server" not in lines["llama.cpp"]
 
 
@@ -115,7 +126,7 @@ def test_what_is_not_known_of_an_engine_is_said_and_is_no_refusal(tmp_path: Path
     source = drafter_folder(tmp_path, config={"target_model_type": ABSENT})
     done = call("convert", "-v", source, "--for", "llama.cpp", "--engine", "sglang", "-o", tmp_path / "out")
     assert done.code == 0
-    assert serving(done)["sglang"].strip().startswith("not known to serve it as trained by 0.5.23: ")
+    assert serving(done)["sglang"].strip().startswith(f"not known to serve it as trained by {SGLANG}: ")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +135,7 @@ def test_what_is_not_known_of_an_engine_is_said_and_is_no_refusal(tmp_path: Path
         (("vllm==0.32.0",), ""),
         (("vllm>=0.10",), ""),
         (("vllm==0.10.0",), "vLLM 0.10.0 does not run this output as trained"),
-        (("vllm", "sglang"), "SGLang 0.5.23 does not run this output as trained"),
+        (("vllm", "sglang"), f"SGLang {SGLANG} does not run this output as trained"),
         (("vllm", "atom"), ""),
     ],
     ids=" ".join,
@@ -140,7 +151,7 @@ def test_only_the_releases_asked_for_count_and_each_engine_does(
 def test_what_is_forced_says_so_in_record_card_and_document(geglu: Path, tmp_path: Path) -> None:
     given = ("convert", "-v", geglu, "--for", "vllm", "--force-unserved")
     done = call(*given, "-o", tmp_path / "out")
-    assert done.code == 0 and "not served by 0.33.0: knows silu only" in serving(done)["vllm"]
+    assert done.code == 0 and f"not served by {VLLM}: knows silu only" in serving(done)["vllm"]
     record = json.loads((tmp_path / "out/eaglectl.json").read_text())
     (unserved,) = record["unserved"]
     assert (unserved["engine"], unserved["reasons"]) == ("vllm", ["knows silu only"])
@@ -169,7 +180,7 @@ def test_an_open_doubt_is_not_repeated_for_each_engine_and_hidden_by_none(tmp_pa
     options = ("--target", TARGET, "--no-measure", "--assume-defaults", "-o", out)
     done = call("convert", "-v", assumed, *options)
     assert done.code == 0
-    words = "not known to serve it as trained by 0.5.23: see the warning above"
+    words = f"not known to serve it as trained by {SGLANG}: see the warning above"
     assert serving(done)["sglang"].strip() == words
     shown = call("inspect", "-v", out, "--target", TARGET).out
     rows = [row for row in shown.splitlines() if row.strip().startswith(("TensorRT-LLM", "tokenspeed"))]
@@ -185,7 +196,7 @@ def test_no_command_is_printed_for_a_target_that_no_engine_is_known_to_capture(
     shown = call("inspect", "-v", PRODUCERS / "specforge/gqa", "--target", target).out
     assert "\nServe\n" not in shown and "\nServe  " not in shown and "layers_to_capture: {" not in shown
     shown = call("inspect", PRODUCERS / "specforge/gqa-ids", "--target", target).out
-    assert "vLLM 0.33.0" in shown and "eaglectl convert" not in shown
+    assert f"vLLM {VLLM}" in shown and "eaglectl convert" not in shown
 
 
 def test_no_option_serves_a_drafter_whose_files_contradict_each_other(tmp_path: Path) -> None:

