@@ -5,6 +5,9 @@ import graphlib
 import inspect
 import pydoc
 import re
+import shutil
+import subprocess
+import sys
 import typing
 from functools import cache
 from pathlib import Path
@@ -12,8 +15,10 @@ from pathlib import Path
 import pytest
 
 import eaglectl
+from eaglectl.cli.commands import COMMANDS
 from eaglectl.formats.catalogue import FORMATS
 from tests.builders import loaded_after
+from tests.conftest import FIXTURES
 
 ROOT = Path(eaglectl.__file__).parent
 # an import may only point to a package listed before its own
@@ -94,6 +99,42 @@ def test_no_command_imports_another() -> None:
         and module.split(".")[2] != path.parent.name
     ]
     assert crossings == []
+
+
+def without_line(table: Path, name: str) -> str:
+    """The table of commands without the entry of one."""
+    text = table.read_text(encoding="utf-8")
+    entries = next(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Dict))
+    entry = next(
+        value
+        for key, value in zip(entries.keys, entries.values, strict=True)
+        if key and ast.literal_eval(key) == name
+    )
+    lines = text.splitlines(keepends=True)
+    return "".join(lines[: entry.lineno - 1] + lines[entry.end_lineno :])
+
+
+@pytest.mark.fast(3)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_its_folder_its_line_and_its_public_names(name: str, tmp_path: Path) -> None:
+    copy = shutil.copytree(ROOT, tmp_path / "eaglectl", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(copy / "commands" / name)
+    (copy / "cli/commands.py").write_text(without_line(copy / "cli/commands.py", name))
+    public = copy / "__init__.pyi"
+    lines = public.read_text().splitlines()
+    public.write_text("\n".join(line for line in lines if f".commands.{name}." not in line))
+    modules = {module for path in copy.rglob("*.py") for module in imported(path)}
+    assert not {module for module in modules if module.startswith(f"eaglectl.commands.{name}")}
+    other = "validate" if name == "inspect" else "inspect"
+    calls = [["--help"], [other, "--help"], [other, str(FIXTURES / "producers/vllm/native")], [name]]
+    code = f"""
+import sys, eaglectl
+from eaglectl.cli import run
+print([getattr(eaglectl, name) for name in dir(eaglectl)] and [run(call) for call in {calls!r}], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr.endswith("\n[0, 0, 0, 2]\n"), done.stderr
+    assert f"\n  {name} " not in done.stdout and f"\n  {other} " in done.stdout
 
 
 def modules_imported(path: Path) -> set[Path]:
