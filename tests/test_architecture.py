@@ -130,7 +130,8 @@ def test_a_command_is_its_folder_its_line_and_its_public_names(name: str, tmp_pa
     code = f"""
 import sys, eaglectl
 from eaglectl.cli import run
-print([getattr(eaglectl, name) for name in dir(eaglectl)] and [run(call) for call in {calls!r}], file=sys.stderr)
+values = [getattr(eaglectl, name) for name in dir(eaglectl)]
+print([run(call) for call in {calls!r}], file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.stderr.endswith("\n[0, 0, 0, 2]\n"), done.stderr
