@@ -10,17 +10,17 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 350,
-    "commands": 1662,
+    "cli": 351,
+    "commands": 1660,
     "comparison": 384,
     "conversion": 1754,
     "drafter": 604,
     "engines": 1071,
     "files": 2444,
     "formats": 1842,
-    "judge": 2724,
+    "judge": 2717,
     "modules": 1238,
-    "operations": 1757,
+    "operations": 1753,
     "publish": 711,
     "reference": 782,
     "report": 1678,

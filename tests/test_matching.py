@@ -169,6 +169,7 @@ def test_a_target_without_weights_is_a_note_unless_it_is_asked_for(tmp_path: Pat
         (("--engine", "http://127.0.0.1:1", "--against", "x", "--no-compare-files"), "leave one out"),
         (("--engine", "http://127.0.0.1:1", "--against", "x", "--temperature", "1"), "greedy answers"),
         (("--engine", "http://127.0.0.1:1", "--against", "x", "--max-regression", "1"), "which it has"),
+        (("--engine", "http://127.0.0.1:1", "-k", "5"), "as it was started with; leave it out"),
     ],
 )
 def test_options_that_compare_nothing_are_refused(options: tuple[str, ...], words: str) -> None:

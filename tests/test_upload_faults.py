@@ -1,7 +1,9 @@
 """The fault table of `upload`: for each fault its exit code, sentence, requests, and the repository after."""
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +84,18 @@ def at(kind: str, act: Reply | Act, *, is_once: bool = False) -> Arrange:
 
     return arrange
 
+
+def by_signal(number: int) -> Act:
+    """A signal to this process while it waits for the answer."""
+
+    def act(scene: Scene, proceed: Proceed) -> Reply:
+        os.kill(os.getpid(), number)
+        return CUT
+
+    return act
+
+
+REMAINS = f"{NAME} may have what was sent; the same command completes it"
 
 # --- the folder changes
 
@@ -317,6 +331,8 @@ CASES = [
     *(Case(arrange, 1, f"{what} {CHANGED}") for arrange, what in FOLDER),
     Case(changing(PREUPLOAD, shutil.rmtree), 3, "No such file or directory"),
     *(*NAMED, *BEFORE, *COMMIT, *AFTER),
+    Case(at("commit", by_signal(signal.SIGTERM)), 143, f"ended by SIGTERM; {REMAINS}", asked=1),
+    Case(at("commit", by_signal(signal.SIGINT)), 130, f"interrupted; {REMAINS}", asked=1),
 ]
 
 

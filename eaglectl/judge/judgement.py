@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from eaglectl.base import Result
 from eaglectl.drafter.drafter import GIVEN, Drafter, Target
-from eaglectl.drafter.tensors import is_known
+from eaglectl.drafter.tensors import Fault, Ids, as_engines_read, faults, is_known
 from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.engine import RuleResults, Verdict
 from eaglectl.engines.registry import ENGINES, UPDATE, EngineRequest, unfollowed_verdict, view_for
@@ -42,7 +42,6 @@ from eaglectl.text import printable
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
 if TYPE_CHECKING:
-    from eaglectl.drafter.tensors import Fault, Ids
     from eaglectl.files.hub import HubSource
 
 TABLES = {"d2t", "t2d"}
@@ -271,8 +270,6 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         weights = self.values  # before numpy is loaded
         if d2t and d2t.shape != (self.drafter.dims.draft_vocab,):
             raise CannotLook(f"d2t is {list(d2t.shape)}, which is no map of the draft vocabulary")
-        from eaglectl.drafter.tensors import as_engines_read
-
         first, second = (
             as_engines_read(table.name, table.dtype, weights.read(table.stored[0])) if table else None
             for table in (d2t, t2d)
@@ -306,7 +303,6 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         if not TABLES & set(self.drafter.tensors) or draft_size > self.target_vocab:
             return ()
         d2t, t2d = self.vocabulary_tables
-        from eaglectl.drafter.tensors import faults
 
         return faults(d2t, t2d, draft_size, self.target_vocab)
 

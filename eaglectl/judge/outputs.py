@@ -33,7 +33,6 @@ from eaglectl.judge.rules.weights import PLAUSIBLE
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
-    from eaglectl.conversion.plan import ConversionPlan
     from eaglectl.files.hub import HubSource
 
 # of errors in numbers, which a conversion copies

@@ -71,7 +71,6 @@ from eaglectl.target import (
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
-    from eaglectl.conversion.plan import ConversionPlan
     from eaglectl.run.answering import LoadedReading, MeasuredAnswer, Options
     from eaglectl.run.job import Stage
 

@@ -4,18 +4,16 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import field
 from msgspec.structs import replace
 
 from eaglectl.conversion.plan import FC_NORM_MODES, WRITING, ConversionRequest
+from eaglectl.engines.registry import EngineRequest, default_requests, parse_engine
 from eaglectl.formats.format import Answers
-from eaglectl.judge.rule import Policy, Severity
+from eaglectl.judge.rule import Policy, Severity, read_policy
 from eaglectl.options import ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options
-
-if TYPE_CHECKING:
-    from eaglectl.engines.registry import EngineRequest
 
 PassedTo = TypeVar("PassedTo", bound=Options)
 SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([KMGT]?)B?"
@@ -195,10 +193,6 @@ class ValidateOptions(Options, frozen=True):
 
     def requests(self, policy: Policy) -> "tuple[EngineRequest, ...]":
         """The engine releases to judge for."""
-        from eaglectl.engines.registry import (
-            default_requests,
-            parse_engine,  # late, as the data of all releases is
-        )
 
         if not self.has_engines:
             return ()
@@ -206,7 +200,6 @@ class ValidateOptions(Options, frozen=True):
 
     def read_policy(self) -> Policy:
         """The policy, read from its file where `policy` is a path. Raises UsageError."""
-        from eaglectl.judge.rule import read_policy  # late, as all rules are
 
         return read_policy(self.policy) if isinstance(self.policy, str) else self.policy or Policy()
 

@@ -369,6 +369,10 @@ def _check_server(options: SmokeOptions, engine: str) -> None:
             " --run-in reference",
         ),
         (
+            is_server and options.k != SmokeOptions().k,
+            f"-k {options.k}: a running server drafts as many tokens as it was started with; leave it out",
+        ),
+        (
             is_server and options.needs_match and options.temperature > 0,
             f"--temperature {options.temperature:g}: a server is compared with files by greedy answers; leave"
             " it out",

@@ -41,6 +41,7 @@ def check_file(option: str, path: Path, kind: str) -> None:
         is_other, model = path.is_file() and not _begins_like(path, kind), _model_above(path)
         faults = (
             (is_url(str(path)), "a URL was given, and a file of this machine is written"),
+            (str(path) == "-", "stdout has the command's own report; give the name of a file"),
             (not path.resolve().parent.is_dir(), f"there is no folder {path.parent}; make it first"),
             (path.is_dir(), f"{path} is a folder; give the name of a file"),
             (not os.access(path.parent, os.W_OK), f"{path.parent} is not writable"),

@@ -10,7 +10,8 @@ import typer
 
 from eaglectl.commands.arguments import Json, Page, offered, page_file, show, write_page
 from eaglectl.errors import EaglectlError, UnreadableError
-from eaglectl.operations.options import InspectOptions
+from eaglectl.files.source import FolderSource, shared_repositories
+from eaglectl.operations.options import InspectOptions, ValidateOptions
 from eaglectl.shell import as_path, join
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault, say
 from eaglectl.text import listed
@@ -64,7 +65,6 @@ def _list_checkpoints(folder: Path) -> None:
     """List the drafters below a folder that is no checkpoint. Raises UnreadableError with the newest."""
     from eaglectl.files.files import errors_about, is_folder
     from eaglectl.files.layout import folders_with_config, is_checkpoint
-    from eaglectl.files.source import FolderSource
     from eaglectl.formats.other_drafters import why_other
 
     with errors_about(folder):
@@ -84,9 +84,7 @@ def _list_checkpoints(folder: Path) -> None:
 def _inspect_several(
     settings: OutputSettings, sources: list[str], options: InspectOptions
 ) -> "tuple[int, Sequence[Inspection | FailedSource]]":
-    from eaglectl.files.source import shared_repositories
     from eaglectl.operations.inspecting import inspect
-    from eaglectl.operations.options import ValidateOptions
     from eaglectl.operations.sources import run_all
     from eaglectl.operations.validating import check_options
     from eaglectl.results import FailedSource

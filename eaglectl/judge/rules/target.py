@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from eaglectl.drafter.tensors import (
+    BOTH_FIT,
     EMBEDDINGS,
     HEADS,
     PLAIN,
     SAMPLED_ROWS,
     Tensor,
     embedding_digest,
+    is_of_two_meanings,
     matrix,
+    offset_targets,
+    recorded_meaning,
+    repeated_offsets,
+    row_copies,
     spread_over,
 )
 from eaglectl.files.checkpoint import Checkpoint
@@ -381,7 +387,6 @@ def _is_plain(subject: Subject, tensor: Tensor) -> bool:
 def _repeated(subject: Subject, head: str) -> int:
     # the number of sampled places where d2t repeats its offset, if lm_head repeats its row at all of them
     (offsets, _), weights = subject.vocabulary_tables, subject.weights
-    from eaglectl.drafter.tensors import repeated_offsets, row_copies
 
     summary, size = subject.scan[head], weights.tensors[head].row_bytes
     if offsets is None or summary.bad or summary.constant is not None:
@@ -469,7 +474,6 @@ def d2t_absolute(subject: Subject) -> Iterator[Match]:
     d2t, t2d = subject.vocabulary_tables
     if d2t is None:
         return
-    from eaglectl.drafter.tensors import BOTH_FIT, is_of_two_meanings, recorded_meaning
 
     if not is_of_two_meanings(d2t, t2d, subject.drafter.dims.vocab):
         return
@@ -516,7 +520,6 @@ def special_tokens(subject: Subject) -> Iterator[Match]:
         return
     special = _special_tokens(subject)
     d2t = subject.vocabulary_tables[0]
-    from eaglectl.drafter.tensors import offset_targets
 
     if d2t is None or any(fault.topic != "d2t-order" for fault in subject.vocabulary_faults):
         raise CannotLook("d2t gives no draft vocabulary to look in")
