@@ -28,8 +28,8 @@ class Child(NamedTuple):
 
 
 def eaglectl(*arguments: str | Path) -> Child:
-    """Run the command line of the checkout."""
-    return python("-m", "eaglectl", *arguments)
+    """Run the command line of the checkout, as its console script does."""
+    return python("-c", "from eaglectl.__main__ import main; main()", *arguments)
 
 
 def python(*arguments: str | Path) -> Child:

@@ -125,7 +125,11 @@ def convert(source: Path, out: Path) -> Child:
 def measure_ready(large: Path, stored: Path, out: Path, repeat: int) -> None:
     """`ready` without a target, of a file that SGLang does not start with, beside the three commands."""
     stored.mkdir()
-    config = json.loads((large / "config.json").read_text()) | {"architectures": ["LlamaForCausalLM"]}
+    # the rope base that its trainer's code takes
+    config = json.loads((large / "config.json").read_text()) | {
+        "architectures": ["LlamaForCausalLM"],
+        "rope_theta": 10000.0,
+    }
     (stored / "config.json").write_text(json.dumps(config))
     (stored / WEIGHTS).hardlink_to(large / WEIGHTS)
     engine = ("--engine", "sglang")

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import compress, count, islice, pairwise
 from math import prod
+from operator import add, eq, gt, sub
 from struct import calcsize, pack, unpack
 from typing import Any, Literal
 
@@ -302,7 +303,7 @@ def embedding_digest(target: Checkpoint) -> str | None:
 
 Ids = tuple[int, ...]
 # codes of struct
-_INTEGERS = {"I64": "q", "I32": "i", "I16": "h", "U8": "B", "I8": "b", "BOOL": "?"}
+_INTEGERS = {"I64": "q", "I32": "i", "I16": "h", "U8": "B", "I8": "b", "BOOL": "B"}
 _OTHERS = {"U64": "Q", "U32": "I", "U16": "H", "F64": "d", "F32": "f", "F16": "e"}
 # what is no number, or too large for int64, is far outside of every vocabulary
 _LIMIT = 2**62
@@ -328,12 +329,11 @@ class DraftVocabulary(Struct, frozen=True):
     @property
     def offsets(self) -> Ids:
         """d2t as engines read it: the target less the draft token's own number."""
-        return tuple(target - index for index, target in enumerate(self.targets))
+        return tuple(map(sub, self.targets, count()))
 
     def mask(self, vocab: int) -> bytes:
         """t2d: [vocab] bool, true for target tokens that have a draft token."""
-        used = set(self.targets)
-        return bytes(token in used for token in range(vocab))
+        return bytes(map(set(self.targets).__contains__, range(vocab)))
 
 
 def as_int64(numbers: Ids) -> bytes:
@@ -379,7 +379,7 @@ def numbers(name: str, dtype: str, raw: bytes) -> Ids:
         ),
         error=RefusedError,
     )
-    return tuple(map(int, _unpacked(_INTEGERS[dtype], raw)))
+    return _unpacked(_INTEGERS[dtype], raw)
 
 
 def as_engines_read(name: str, dtype: str, raw: bytes) -> Ids:
@@ -405,7 +405,7 @@ def _unpacked(code: str, raw: bytes) -> tuple[Any, ...]:
 
 
 def _marked(t2d: Ids | None) -> Ids | None:
-    return None if t2d is None else tuple(token for token, mark in enumerate(t2d) if mark)
+    return None if t2d is None else tuple(compress(count(), t2d))
 
 
 def identity(size: int) -> DraftVocabulary:
@@ -469,7 +469,7 @@ def read_vocabulary(
 
 def offset_targets(d2t: Ids) -> Ids:
     """The target token of each draft token as engines take it from d2t: i + d2t[i]."""
-    return tuple(index + offset for index, offset in enumerate(d2t))
+    return tuple(map(add, count(), d2t))
 
 
 def faults(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int) -> tuple[Fault, ...]:
@@ -480,12 +480,13 @@ def faults(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int) -> tu
         used = None
     if d2t is None:
         return tuple(found)
-    targets, readings = offset_targets(d2t), _readings(d2t, used, vocab)
+    readings = _readings(d2t, used, vocab)
+    targets = readings.get("offset") or offset_targets(d2t)
     if draft_vocab < vocab and not any(d2t) and ("offset" not in readings or used is None):
         text = f"d2t is zeros: only the first {draft_vocab} of {vocab} tokens can be proposed"
         found.append(Fault("d2t-identity", text + ("" if used is None else ", and t2d marks others")))
     elif "offset" in readings:
-        falls = [i for i, (first, second) in enumerate(pairwise(targets)) if second < first][:1]
+        falls = islice(compress(count(), map(gt, targets, targets[1:])), 1)
         words = "d2t's targets do not ascend: draft token {} is {}, the next is {}"
         found += [Fault("d2t-order", words.format(i, targets[i], targets[i + 1])) for i in falls]
     elif "absolute" in readings:
@@ -568,7 +569,7 @@ def row_copies(rows: list[tuple[bytes, bytes]]) -> bool:
 
 def repeated_offsets(offsets: Ids, most: int) -> list[int]:
     """Up to `most` places i, spread over the table, where d2t[i] == d2t[i+1]."""
-    places = [i for i, (first, second) in enumerate(pairwise(offsets)) if first == second]
+    places = list(compress(count(), map(eq, offsets, offsets[1:])))
     return places[:: max(1, len(places) // most)][:most]
 
 

@@ -439,12 +439,14 @@ def find_policy(
 
 
 def _read_file(path: Path, label: str) -> Policy | None:
-    import tomllib  # late: most folders have no policy
-
     try:
         text = read_small_file(path, MAX_POLICY, "the policy", UsageError).decode()
         if re.search(LONG_KEY, text):
             raise UsageError(f"{label} has a key of more than {MAX_PARTS} parts")
+        if path.name == PYPROJECT and "eaglectl" not in text:
+            return None
+        import tomllib  # late: most folders have no policy
+
         values: Any = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{label} is not valid TOML: {error}") from None

@@ -100,10 +100,14 @@ def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
 
 
 def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: str) -> list[Line]:
-    lines: list[Line] = [answer.text for answer in conversion.measured]
-    for row in serving:
-        if not row.is_served:
-            lines.append(f"{engine_title(row.verdict.engine)}: {not_served(row, conversion.plan.notes)}")
+    lines: list[Line] = [
+        *(answer.text for answer in conversion.measured),
+        *(
+            f"{engine_title(row.verdict.engine)}: {not_served(row, conversion.plan.notes)}"
+            for row in serving
+            if not row.is_served
+        ),
+    ]
     needed = placeholders([command])
     return [*lines, Words(needed, "quiet")] if needed else lines
 

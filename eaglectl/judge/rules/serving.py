@@ -111,11 +111,15 @@ def _other_fix(fact: Fact, subject: Subject) -> str:
 
 
 def _capturing(engine: Engine, view: View) -> str:
-    capturing = []
-    for release in engine.releases:
-        facts = (fact.id for fact in engine.facts_of(release) if fact.id in NOT_CAPTURED)
-        if not any(engine.conditions[fact](engine.case(view, release)) for fact in facts):
-            capturing.append(release)
+    capturing = [
+        release
+        for release in engine.releases
+        if not any(
+            engine.conditions[fact.id](engine.case(view, release))
+            for fact in engine.facts_of(release)
+            if fact.id in NOT_CAPTURED
+        )
+    ]
     return ranges(capturing, engine.releases)
 
 
