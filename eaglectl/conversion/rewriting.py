@@ -36,10 +36,10 @@ from eaglectl.drafter.tensors import (
     Tensor,
     cut,
     embedding_digest,
+    evenly_spaced,
     identity,
     matrix,
     shape_expression,
-    spread_over,
 )
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, read_weight_file
@@ -655,7 +655,7 @@ def _read_rotation(path: Path, before: TargetMatrix | None, after: TargetMatrix)
 
 def _residual(matrix: Array, before: TargetMatrix, after: TargetMatrix) -> float:
     """The share of the target's embedding that Q does not explain, on sampled rows."""
-    rows = spread_over(min(before.shape[0], after.shape[0]))
+    rows = evenly_spaced(min(before.shape[0], after.shape[0]))
     theirs = np.concatenate([after.read(row, row + 1) for row in rows])
     left = theirs - np.concatenate([before.read(row, row + 1) for row in rows]) @ matrix
     residual = float(np.linalg.norm(left) / (np.linalg.norm(theirs) or 1.0))

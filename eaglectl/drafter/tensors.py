@@ -282,7 +282,7 @@ def matrix(tensors: Mapping[str, StoredTensor], endings: Sequence[str]) -> str |
     return None
 
 
-def spread_over(count: int, most: int = SAMPLED_ROWS) -> list[int]:
+def evenly_spaced(count: int, most: int = SAMPLED_ROWS) -> list[int]:
     """Up to `most` row numbers, evenly from the first to the last."""
     most = min(count, most)
     return sorted({(count - 1) * i // max(most - 1, 1) for i in range(most)})
@@ -293,7 +293,7 @@ def embedding_digest(target: Checkpoint) -> str | None:
     if (name := matrix(target.tensors, EMBEDDINGS)) is None:
         return None
     size, digest = target.tensors[name].row_bytes, sha256()
-    for row in spread_over(target.tensors[name].shape[0]):
+    for row in evenly_spaced(target.tensors[name].shape[0]):
         digest.update(target.read(name, row * size, (row + 1) * size))
     return digest.hexdigest()
 

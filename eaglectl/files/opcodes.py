@@ -60,7 +60,7 @@ class Object(Struct, eq=False):
     state: "Value" = None
 
 
-class Persistent(Struct, eq=False):
+class PersistentId(Struct, eq=False):
     """A reference to an object outside the pickle, by its id."""
 
     identity: "Value"
@@ -77,7 +77,7 @@ Value: TypeAlias = (
     | dict[Any, "Value"]
     | Named
     | Object
-    | Persistent
+    | PersistentId
     | None
 )
 
@@ -204,7 +204,7 @@ class _Machine:
 
     def refer(self) -> None:
         refuse(not self.has_references, "it asks for an object outside it")
-        self.make(Persistent(*self.take(1)))
+        self.make(PersistentId(*self.take(1)))
 
 
 def _check_key(value: Value) -> None:

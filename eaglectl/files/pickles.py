@@ -43,7 +43,7 @@ from eaglectl.files.opcodes import (
     ForeignNameError,
     Named,
     Object,
-    Persistent,
+    PersistentId,
     PickleError,
     Value,
     kind,
@@ -229,7 +229,7 @@ def tensor_view(name: str, value: Object) -> _View:
         ):
             return tensor_view(name, plain)
         case (
-            Persistent(identity=("storage", Named(name=storage), str() as key, str(), int() as count)),
+            PersistentId(identity=("storage", Named(name=storage), str() as key, str(), int() as count)),
             int() as offset,
             size,
             strides,

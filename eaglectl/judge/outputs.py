@@ -232,7 +232,7 @@ class Advice(Struct, frozen=True):
                 others = [ENGINES[name].title for name in lost[chosen] or () if name != engine.name]
                 if others:
                     line += f" (which {' and '.join(others)} then does not serve as trained)"
-                yield from _served(plan, engine, releases, line)
+                yield from _serving_steps(plan, engine, releases, line)
 
     def possible(self, fix: str) -> str:
         """A fix, without conversions that are refused: why they are in their place."""
@@ -289,16 +289,18 @@ def _engines_lost(plan: "ConversionPlan | EaglectlError", names: Iterable[str]) 
     )
 
 
-def _served(plan: "ConversionPlan", engine: Engine, releases: Iterable[str], line: str) -> Iterator[str]:
+def _serving_steps(
+    plan: "ConversionPlan", engine: Engine, releases: Iterable[str], line: str
+) -> Iterator[str]:
     verdicts = judge_plan(plan, every_release(engine.name))
     wrong = {each.release: each.reasons[0] for each in verdicts if each.outcome.is_known_wrong}
     if len(wrong) < len(verdicts) and not set(releases) <= set(wrong):
         yield line
     if concerned := {release: wrong[release] for release in wrong if release in releases}:
-        yield _later_release(engine, _first_from(engine, wrong), concerned)
+        yield _later_release(engine, _oldest_fit_release(engine, wrong), concerned)
 
 
-def _first_from(engine: Engine, unfit: Collection[str]) -> str | None:
+def _oldest_fit_release(engine: Engine, unfit: Collection[str]) -> str | None:
     fit = list(takewhile(lambda release: release not in unfit, reversed(engine.releases)))
     return fit[-1] if fit else None
 
@@ -337,7 +339,7 @@ def _defects(facts: Iterable[AppliedFact], remedy: str = "") -> list[AppliedFact
 
 def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[str]:
     unfit = [release for release in engine.releases if _defects(engine.applied(view, release), "upgrade")]
-    first = _first_from(engine, unfit)
+    first = _oldest_fit_release(engine, unfit)
     early = engine.releases[: engine.releases.index(first)] if first else engine.releases
     hopeless, rest = dict[str, str](), dict[str, Sequence[AppliedFact]]()
     has_upgrade = any(_defects(facts, "upgrade") for facts in defects.values())

@@ -13,7 +13,7 @@ from struct import calcsize, pack, unpack
 from msgspec import Struct
 
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.drafter.tensors import PLAIN, spread_over
+from eaglectl.drafter.tensors import PLAIN, evenly_spaced
 from eaglectl.files.checkpoint import Checkpoint
 
 # a number of these dtypes, as struct has them; a bfloat16 is half a float32
@@ -192,7 +192,7 @@ def _sample(weights: Checkpoint, name: str, dtype: str, blocks: int) -> Sample |
 
 def _chosen_rows(name: str, count: int) -> Sequence[int]:
     if not name.endswith("lm_head.weight") or count < 4:
-        return spread_over(count, ROWS)
+        return evenly_spaced(count, ROWS)
     half = count // 2
     firsts = {(half - 2) * i // (HEAD_ROWS - 1) for i in range(HEAD_ROWS)}
     return sorted({row for first in firsts for row in (first, first + 1, first + half)})

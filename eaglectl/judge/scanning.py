@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eaglectl.conversion.rewriting import decode
-from eaglectl.drafter.tensors import spread_over
+from eaglectl.drafter.tensors import evenly_spaced
 from eaglectl.errors import UnreadableError
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.files import errors_about
@@ -142,7 +142,7 @@ def is_noise(checkpoint: Checkpoint, name: str) -> bool:
     Training adds directions that all rows share, which stand out of the values of noise (Marchenko and
     Pastur, 1967) long before the spread of single numbers changes.
     """
-    rows = spread_over(checkpoint.tensors[name].shape[0], NOISE_ROWS)
+    rows = evenly_spaced(checkpoint.tensors[name].shape[0], NOISE_ROWS)
     part = read_rows(checkpoint, name, rows)[:, :NOISE_COLUMNS]
     edge = float(part.std()) * (len(part) ** 0.5 + part.shape[1] ** 0.5)
     return bool(np.linalg.eigvalsh(part @ part.T)[-1] ** 0.5 < edge * CHANCE)

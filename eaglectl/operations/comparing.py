@@ -130,7 +130,7 @@ def _as_stored(
 def _open(name: str, text: str, given: Target | None, answers: Answers) -> tuple[Side, TargetChoice]:
     choice = TargetChoice()
     try:
-        with naming_side(name, text):
+        with errors_of_side(name, text):
             checkpoint = read_checkpoint(open_source(text))
             if given is None:
                 choice = fitting_target(choose_target(checkpoint.source, None), checkpoint, answers)
@@ -190,7 +190,7 @@ def _readable(side: Side) -> Iterator[tuple[Side, tuple[str, ...]]]:
 
 
 @contextmanager
-def naming_side(name: str, text: str) -> Iterator[None]:
+def errors_of_side(name: str, text: str) -> Iterator[None]:
     """Raise errors but UsageError as UnreadableError, with the side: exit code 1 is for a difference."""
     try:
         yield

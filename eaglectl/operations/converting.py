@@ -177,7 +177,7 @@ def carry_out(
     on_progress: OnProgress | None = None,
 ) -> Conversion:
     """The conversion of opened files by a plan, written unless it is a dry run."""
-    place = Path(out) if out is not None else default_place(files.original, plan.drafter.version)
+    place = Path(out) if out is not None else default_output(files.original, plan.drafter.version)
     check_options(files.original, place, options)
     if on_plan:
         on_plan(plan)
@@ -376,7 +376,7 @@ def _engine_warnings(plan: ConversionPlan, engines: Sequence[str]) -> Iterator[N
             yield Note("warning", span, f"{span}, with this output: {outcome}: {'; '.join(reasons)}")
 
 
-def default_place(original: Source, version: str) -> Path:
+def default_output(original: Source, version: str) -> Path:
     """Where a conversion is written by default: in the current folder.
 
     It is named after the source, or after the folder above where the source is called `model` or

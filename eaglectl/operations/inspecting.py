@@ -249,7 +249,7 @@ def with_commands(
         return coverage
     commands = [counting] if counting else []
     words = ["--draft-vocab", str(coverage.size), "--token-counts", as_path(counts)]
-    if is_of_target := _is_of_target(source, target, answers):
+    if is_of_target := _fits_target(source, target, answers):
         words = ["--materialize-lm-head", *words]
         commands.append(command("convert", source, *words, target=target, answers=answers))
     elif coverage.wider:  # on the Hub, or beside the source
@@ -260,7 +260,7 @@ def with_commands(
     return replace(coverage, commands=tuple(commands), is_of_target=is_of_target)
 
 
-def _is_of_target(source: str, target: str | None, answers: Answers) -> bool:
+def _fits_target(source: str, target: str | None, answers: Answers) -> bool:
     if target is None or weights_folder(target) is None:
         return False
     from eaglectl.operations.converting import convert  # late: it inspects

@@ -34,7 +34,7 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.operations.converting import (
     Prepared,
     carry_out,
-    default_place,
+    default_output,
     plan_conversion,
     prepared,
     served_plan,
@@ -330,7 +330,7 @@ def _upgraded(
     drafter, gate = read_drafter(files.checkpoint, conversion.answers, target), None
     prompts: tuple[Prompt, ...] = ()
     if drafter.version == "3":  # else it is 3.1 already, or the plan raises a question
-        place = out or default_place(files.original, "3.1")
+        place = out or default_output(files.original, "3.1")
         for path in (options.statistics, options.prompts):
             if path is not None:
                 check_apart(place, Path(path))

@@ -263,14 +263,14 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
     from eaglectl.judge.outputs import Advice, smallest_changes
 
     advice = Advice(path, subject)
-    findings = _possible(advice, reported)
+    findings = _with_possible_fixes(advice, reported)
     if refusal := unmended(findings):
         advice = replace(advice, refusal=refusal)
-        findings = _possible(advice, reported)
+        findings = _with_possible_fixes(advice, reported)
     return findings, smallest_changes(advice, [rule.id for rule in judgement.rules])
 
 
-def _possible(advice: "Advice", findings: Sequence[Finding]) -> list[Finding]:
+def _with_possible_fixes(advice: "Advice", findings: Sequence[Finding]) -> list[Finding]:
     return [replace(each, match=replace(each.match, fix=advice.possible(each.fix))) for each in findings]
 
 

@@ -120,7 +120,7 @@ def placeholders(commands: Iterable[str]) -> str:
     return "; ".join(text for name, text in PLACEHOLDERS.items() if name in words)
 
 
-def not_served(serving: OutputServing, shown: Sequence[Note] = ()) -> str:
+def why_not_served(serving: OutputServing, shown: Sequence[Note] = ()) -> str:
     """Return why an engine's release does not run an output as trained, and which of its releases do.
 
     Doubts that the notes `shown` above state are not repeated.

@@ -104,7 +104,7 @@ class Evidence(Struct, frozen=True):
         return self.engine or self.reference
 
     @property
-    def bar(self) -> tuple[float, str] | None:
+    def threshold(self) -> tuple[float, str] | None:
         """The acceptance length to judge by, and whose it is; None where there is none.
 
         That of --expected, else the lowest that others reach on a run like this one.
@@ -118,12 +118,12 @@ class Evidence(Struct, frozen=True):
     @property
     def is_low(self) -> bool:
         """Whether acceptance is below what was expected, or what others reach on a run like this one."""
-        return bool(self.bar and self.served and self.served.measured.length.high < self.bar[0])
+        return bool(self.threshold and self.served and self.served.measured.length.high < self.threshold[0])
 
     @property
     def may_be_low(self) -> bool:
         """Whether what the files warn of is named: acceptance is low, or may be with nothing to judge by."""
-        if self.bar is not None or self.served is None:
+        if self.threshold is not None or self.served is None:
             return self.is_low
         return self.served.measured.per_position[0].value < LOOK_POSITION_0
 
@@ -484,7 +484,7 @@ def _one_set(_: Evidence, served: SmokeReport) -> Outcome:
 
 
 def _too_few(evidence: Evidence, served: SmokeReport) -> Outcome:
-    measured, bar = served.measured, evidence.bar
+    measured, threshold = served.measured, evidence.threshold
     if _is_thin(measured):
         return Shown(
             f"{measured.prompts} prompts with {measured.drafts} drafts are too few to judge by;"
@@ -494,10 +494,10 @@ def _too_few(evidence: Evidence, served: SmokeReport) -> Outcome:
     if words := _open_reading(evidence, is_dead=_is_dead(measured)) or _open_run(evidence):
         return Shown(words)
     length = measured.length
-    if bar and length.value < MAX_REGRESSION * bar[0] and length.high >= bar[0]:
+    if threshold and length.value < MAX_REGRESSION * threshold[0] and length.high >= threshold[0]:
         return Shown(
-            f"acceptance length {length.words} does not tell whether it is below the {bar[0]:g}"
-            f" {bar[1]}: give more --prompts than {measured.prompts}"
+            f"acceptance length {length.words} does not tell whether it is below the {threshold[0]:g}"
+            f" {threshold[1]}: give more --prompts than {measured.prompts}"
         )
     return None
 
@@ -561,13 +561,13 @@ def _quantised_target(evidence: Evidence, _: object) -> Outcome:
 
 
 def _weak(evidence: Evidence, served: SmokeReport) -> Outcome:
-    if (bar := evidence.bar) is None:
+    if (threshold := evidence.threshold) is None:
         return "no figure of a run like this one; --expected states training's"
     if _is_dead(served.measured) or evidence.expected is not None or not evidence.is_low:
         return None
     return Shown(
-        f"{_figures(served)}: alive, the same in every reading, and below the {bar[0]:g} {bar[1]}: it"
-        " needs more training, or prompts like those it was trained on"
+        f"{_figures(served)}: alive, the same in every reading, and below the {threshold[0]:g}"
+        f" {threshold[1]}: it needs more training, or prompts like those it was trained on"
     )
 
 
@@ -586,8 +586,8 @@ def _healthy(evidence: Evidence, served: SmokeReport) -> Outcome:
         return Shown(words, evidence.known("mend"), "its weights draft, and engines read the file otherwise")
     if evidence.expected is not None:
         return Shown(f"{words}, as far as these prompts tell that of training ({evidence.expected:g})")
-    if (bar := evidence.bar) is not None:
-        return Shown(f"{words}, as others: not below the {bar[0]:g} {bar[1]}")
+    if (threshold := evidence.threshold) is not None:
+        return Shown(f"{words}, as others: not below the {threshold[0]:g} {threshold[1]}")
     lines = served.published.lines if served.published else ()
     return Shown(
         f"{words}; nothing was found; whether {served.measured.length.value:.2f} is good for it cannot be"

@@ -31,11 +31,11 @@ from eaglectl.report.wording import (
     answer_line,
     engine_names,
     engine_title,
-    not_served,
     placeholders,
     shortened,
     size,
     trained_layers,
+    why_not_served,
 )
 from eaglectl.results import Conversion, OutputServing
 from eaglectl.verdicts import CheckVerdict, GateEnding
@@ -103,7 +103,7 @@ def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: s
     lines: list[Line] = [
         *(answer.text for answer in conversion.measured),
         *(
-            f"{engine_title(row.verdict.engine)}: {not_served(row, conversion.plan.notes)}"
+            f"{engine_title(row.verdict.engine)}: {why_not_served(row, conversion.plan.notes)}"
             for row in serving
             if not row.is_served
         ),
@@ -130,7 +130,7 @@ def _serving(conversion: Conversion, engines: Sequence[str]) -> Iterator[Section
     )
     every, notes = (*chosen, *rest), conversion.plan.notes
     commands = [(row.verdict.engine, row.command) for row in every if row.is_served]
-    reasons = grouped((not_served(row, notes), row.verdict.engine) for row in every if not row.is_served)
+    reasons = grouped((why_not_served(row, notes), row.verdict.engine) for row in every if not row.is_served)
     why = [Words(f"{', '.join(names)}: {why}", "quiet") for why, names in reasons.items()]
     blocks: list[Block] = [Commands(commands), Lines(why, is_list=True, is_unbroken=True)]
     yield Section("Serve", blocks, placeholders(command for _, command in commands), is_more=True)

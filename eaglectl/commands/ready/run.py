@@ -30,7 +30,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.judge.outputs import judge_plan, notes_of
 from eaglectl.judge.rule import Finding, Policy
 from eaglectl.operations.comparing import diff
-from eaglectl.operations.converting import OpenQuestions, convert, default_place, measured_questions
+from eaglectl.operations.converting import OpenQuestions, convert, default_output, measured_questions
 from eaglectl.operations.inspecting import inspect, inspect_files
 from eaglectl.operations.options import (
     INSTALLED,
@@ -302,7 +302,7 @@ class _Work(Struct, frozen=True):
                 conversion = self._written(place)
             except RefusedError as error:
                 return replace(result, reason=str(error))
-            shown = str(out or default_place(open_folder(self.source), result.inspection.drafter.version))
+            shown = str(out or default_output(open_folder(self.source), result.inspection.drafter.version))
             served = [state for state in result.engines if state.engine in ENGINES]
             inspected = inspect(
                 str(place),

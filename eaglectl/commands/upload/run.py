@@ -399,7 +399,7 @@ CHANGE_TONES: Mapping[FileChange, Tone] = {FileChange.NEW: "good", FileChange.CH
 
 def upload_plan_outline(plan: UploadPlan) -> Outline:
     """The destination, what changes in the drafter, and every file with its size and change."""
-    where = _where(plan)
+    where = _destination_text(plan)
     files = [
         (
             (file.name, Words(" (made by eaglectl)" if file.is_written else "", "quiet")),
@@ -417,7 +417,7 @@ def upload_plan_outline(plan: UploadPlan) -> Outline:
             "Files",
             [
                 Table(("file", "bytes", "size", "there", "sha256"), files),
-                Remarks(list(_unsent(plan))),
+                Remarks(list(_remarks_on_files(plan))),
                 Lines([Words(f"{what}; tag {plan.tag}" if plan.tag else what, "quiet")]),
             ],
             has_heading=False,
@@ -479,7 +479,7 @@ def _judged(plan: UploadPlan) -> Iterator[Remark]:
         yield Remark(Words("open", "doubt"), doubt)
 
 
-def _unsent(plan: UploadPlan) -> Iterator[Remark]:
+def _remarks_on_files(plan: UploadPlan) -> Iterator[Remark]:
     for text in first_lines([f"{name}: {why}" for name, why in plan.left_out.items()]):
         yield Remark(Words("not sent", "doubt"), plain(text))
     if plan.extra:
@@ -487,7 +487,7 @@ def _unsent(plan: UploadPlan) -> Iterator[Remark]:
         yield Remark(Words("stays", "doubt"), text)
 
 
-def _where(plan: UploadPlan) -> str:
+def _destination_text(plan: UploadPlan) -> str:
     if plan.state is None and not plan.is_seen:
         return (
             "was not looked at: it is not there, or it is private and there is no token, or this call is"

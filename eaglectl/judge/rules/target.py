@@ -18,13 +18,13 @@ from eaglectl.drafter.tensors import (
     SAMPLED_ROWS,
     Tensor,
     embedding_digest,
+    evenly_spaced,
     is_of_two_meanings,
     matrix,
     offset_targets,
     recorded_meaning,
     repeated_offsets,
     row_copies,
-    spread_over,
 )
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import parse_json
@@ -341,7 +341,7 @@ def _similarities(
     for formula, others in (("i", range(len(offsets))), ("d2t[i]", offsets)):
         places = [(i, i + offset, row) for i, (offset, row) in enumerate(zip(offsets, others, strict=True))]
         valid = [place for place in places if place[1] != place[2] and 0 <= min(place) <= max(place) < vocab]
-        chosen = [valid[i] for i in spread_over(len(valid))]
+        chosen = [valid[i] for i in evenly_spaced(len(valid))]
         # small offsets give one row repeated, which is no evidence
         if len({row for _, _, row in chosen}) >= LEAST_ROWS:
             drafts, meant, elsewhere = zip(*chosen, strict=True)
@@ -365,7 +365,7 @@ def _embeddings(subject: Subject, name: str) -> tuple[str, Sequence[int], "Float
         raise CannotLook(f"{name} and the target's {other} are not of one width")
     from eaglectl.judge.scanning import read_rows
 
-    rows = spread_over(min(sizes[0][0], sizes[1][0]))
+    rows = evenly_spaced(min(sizes[0][0], sizes[1][0]))
     return other, rows, read_rows(ours, name, rows), read_rows(theirs, other, rows)
 
 

@@ -590,7 +590,7 @@ def _norms(subject: Subject, least: int = LEAST_WIDTH) -> Mapping[str, Summary]:
     }
 
 
-def _means(subject: Subject) -> Mapping[str, float]:
+def _norm_means(subject: Subject) -> Mapping[str, float]:
     with suppress(CannotLook):  # --headers-only: norms are read all the same
         if misread(subject):
             return {}
@@ -607,7 +607,7 @@ def norms_near_zero(subject: Subject) -> Iterator[Match]:
 
     Fix: run `eaglectl convert SOURCE --fix-reading norm-weights=less-one`, which adds one to each.
     """
-    means = sorted(mean for name, mean in _means(subject).items() if LAYER.fullmatch(name))
+    means = sorted(mean for name, mean in _norm_means(subject).items() if LAYER.fullmatch(name))
     if len(means) > 1 and means[-1] < (RANGES["highest norm"].below or 0):
         yield Match(
             f"the norms have means of {means[0]:.2f} to {means[-1]:.2f}, as of weights that are stored less"
@@ -626,7 +626,7 @@ def norms_near_two(subject: Subject) -> Iterator[Match]:
     Fix: run `eaglectl diagnose SOURCE --target TARGET`, which measures whether norms less one draft
     better; if they do, `eaglectl convert SOURCE --fix-reading norm-weights=plus-one`.
     """
-    means = sorted(_means(subject).values())
+    means = sorted(_norm_means(subject).values())
     if len(means) > 1 and means[0] > (RANGES["lowest norm"].above or 0):
         yield Match(
             f"all norms have means of {means[0]:.2f} to {means[-1]:.2f}, as of weights to which one was added"
