@@ -586,9 +586,10 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[
             "missing-tensor",
             "tensor:fc.weight",
         )
-    # a given target of another width is another target, not another width of the states
-    fits = target.hidden is not None and (total % target.hidden == 0 or total % hidden != 0)
-    width = own or stated or (target.hidden if fits else None) or hidden
+    # a given target of another width is another target, not another width of the states: three of the
+    # drafter's own are what trainers take
+    is_other = total % hidden == 0 and (total == 3 * hidden or (target.hidden and total % target.hidden))
+    width = own or stated or (None if is_other else target.hidden) or hidden
     needed = f"its second axis must be a multiple of the target's width {width}"
     if norms:
         needed = f"{norms} aux layers of width {width} (by fc_norm) need [{hidden}, {norms * width}]"
