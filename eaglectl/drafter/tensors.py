@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import compress, count, islice, pairwise
 from math import prod
 from operator import add, eq, gt, sub
@@ -382,6 +383,7 @@ def numbers(name: str, dtype: str, raw: bytes) -> Ids:
     return _unpacked(_INTEGERS[dtype], raw)
 
 
+@lru_cache(maxsize=4)  # the checkpoints of one training have the same tables
 def as_engines_read(name: str, dtype: str, raw: bytes) -> Ids:
     """Little-endian data as engines copy it into their int64 parameter: fractions are cut off.
 
@@ -472,6 +474,7 @@ def offset_targets(d2t: Ids) -> Ids:
     return tuple(map(add, count(), d2t))
 
 
+@lru_cache(maxsize=2)
 def faults(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int) -> tuple[Fault, ...]:
     """The faults of d2t [draft_vocab], read as offsets as engines do, and of t2d [vocab]."""
     used, found = _marked(t2d), list[Fault]()
