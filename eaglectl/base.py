@@ -12,7 +12,6 @@ FRAME = '<strong>{}</strong><iframe srcdoc="{}" style="width: 100%; height: 32em
 
 # kinds of values in documents; bounds and patterns are for readers: no document is refused for them
 Count = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
-Digest = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
 
 
 class Result(Struct, frozen=True):

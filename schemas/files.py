@@ -1,5 +1,6 @@
 """The schemas of files: each producer's config.json, eaglectl.toml, pyproject.toml, published figures."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -8,16 +9,23 @@ from eaglectl.formats.config_keys import (
     DECODER_KEYS,
     EAGLE_CONFIG,
     IDS,
-    IDS_MEANING,
     KEYS,
     OBJECT,
     SHAPE_KEYS,
     common_keys,
 )
-from eaglectl.formats.format import Format
+from eaglectl.formats.format import Format, IdMeaning
 from eaglectl.formats.published import PublishedFile
 from eaglectl.judge.rule import PolicyTable
 
+IDS_MEANING: Mapping[IdMeaning, str] = {
+    "output": "Target layers whose outputs are the drafter's input, counted from 0 (j: the output of layer"
+    " j, which vLLM calls j + 1).",
+    "boundary": "Target layers before which the residual stream is taken, 0 to the target's depth (2: after"
+    " the first two layers), ascending.",
+    "sglang": "Target layers as SGLang reads them: it adds one to each, for DeepSeek and Kimi targets only"
+    " when the first is 1.",
+}
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 

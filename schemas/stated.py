@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, defstruct
 
-from eaglectl.base import Count, Digest
+from eaglectl.base import Count
 from eaglectl.conversion.plan import LeftBehind
 from eaglectl.engines.behaviour import EvidenceKind, Fact
 from eaglectl.engines.engine import Verdict
@@ -18,6 +18,8 @@ from eaglectl.run.measurement import Spread
 from eaglectl.run.probes import DriftCondition, Variant
 from eaglectl.run.report import Gain, Published, PublishedLength, SetRatio, SmokeReport
 from eaglectl.verdicts import AnswerOutcome, CheckVerdict, FileChange
+
+Digest = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
 
 # the keys of each object that a function makes; one that ends in "?" may be absent
 SHAPES: dict[type[Struct], Mapping[str, Any]] = {}

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -51,7 +50,8 @@ from eaglectl.formats.format import Layout
 _WIDTHS = {8: "<u1", 16: "<u2", 32: "<u4", 64: "<u8"}
 _FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 _STORED = {"BF16": "<u2", **_FLOATS}
-Array = npt.NDArray[np.float64]
+Numbers = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray[Any, np.dtype[np.float64]]
 BLOCK = 1 << 24  # numbers that are held as float64 at once, 128 MiB, where rows can be made one by one
 
 
@@ -121,7 +121,7 @@ def rounded(values: Array, dtype: str) -> Array:
     return decode(encode(values, dtype, "a scale"), dtype, "a scale").reshape(values.shape)
 
 
-def _to_bfloat16(values: Array) -> npt.NDArray[np.uint16]:
+def _to_bfloat16(values: Array) -> np.ndarray[Any, np.dtype[np.uint16]]:
     # rounding to float32 first could round twice; to odd keeps what decides the second rounding
     single = values.astype("<f4")
     bits, back = single.view("<u4").astype(np.uint64), single.astype(np.float64)
@@ -129,7 +129,7 @@ def _to_bfloat16(values: Array) -> npt.NDArray[np.uint16]:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
 
 
-def _as_floats(stored: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+def _as_floats(stored: Numbers, dtype: str) -> Numbers:
     return (stored.astype("<u4") << 16).view("<f4") if dtype == "BF16" else stored
 
 

@@ -76,14 +76,6 @@ def current_folder() -> Path:
         return Path.cwd()
 
 
-def home_folder() -> Path:
-    """The user's home folder. Raises UnreadableError for a user without one, as in a container."""
-    try:
-        return Path.home()
-    except RuntimeError:
-        raise UnreadableError("this user has no home folder; set HOME to one") from None
-
-
 def is_folder(path: Path) -> bool:
     """Whether a folder is there; a name that no file can have is none, where Path.is_dir raises."""
     return os.path.lexists(path) and path.is_dir()

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from eaglectl.drafter.drafter import Choice, Level, Note, question
 from eaglectl.errors import RefusedError, check
 from eaglectl.files.target_files import TEXT_PARTS
-from eaglectl.formats.format import Format, IdMeaning
+from eaglectl.formats.format import Format
 
 T = TypeVar("T")
 
@@ -367,15 +367,6 @@ def _maybe(kind: dict[str, Any]) -> dict[str, Any]:
     given = kind["type"] if isinstance(kind["type"], list) else [kind["type"]]
     return {**kind, "type": [*given, "null"]}
 
-
-IDS_MEANING: Mapping[IdMeaning, str] = {
-    "output": "Target layers whose outputs are the drafter's input, counted from 0 (j: the output of layer"
-    " j, which vLLM calls j + 1).",
-    "boundary": "Target layers before which the residual stream is taken, 0 to the target's depth (2: after"
-    " the first two layers), ascending.",
-    "sglang": "Target layers as SGLang reads them: it adds one to each, for DeepSeek and Kimi targets only"
-    " when the first is 1.",
-}
 
 # key: kind, meaning. Sizes count elements; positions and vocabularies count tokens
 KEYS: dict[str, tuple[dict[str, Any], str]] = {

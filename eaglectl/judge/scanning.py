@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from eaglectl.conversion.rewriting import decode
 from eaglectl.drafter.tensors import evenly_spaced
@@ -24,8 +23,8 @@ from eaglectl.files.source import FolderSource
 from eaglectl.judge.samples import FLOAT_FORMATS, Sample, Summary
 from eaglectl.progress import ByteCounter, OnProgress
 
-Floats = npt.NDArray[np.float64]
-Words = npt.NDArray[Any]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Words = np.ndarray[Any, np.dtype[Any]]
 # bytes that are read at once: a block stays in a core's cache for the passes over it
 BLOCK_SIZE = 1 << 20
 # a span of rows up to this size is read at once

@@ -19,10 +19,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError
@@ -39,7 +38,7 @@ ENOUGH_PROMPTS = 16
 NOTHING_DRAFTED = (
     "no draft was made, so there is nothing to measure; give longer prompts or more --max-tokens"
 )
-Floats = npt.NDArray[np.float64]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 STEPS = 2000  # of the integral of a t distribution
 LEVEL = 0.05  # of tests; intervals are of 1 - LEVEL

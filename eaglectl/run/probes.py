@@ -14,7 +14,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -56,9 +55,9 @@ if TYPE_CHECKING:
     Batches = Sequence[tuple[Sequence[int], ForcedBatch]]
 
 
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Gains = npt.NDArray[np.float64]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Gains = np.ndarray[Any, np.dtype[np.float64]]
 
 LEAST_GAIN = 1.03  # a smaller ratio does not matter
 # by whether a gain that is beyond chance is as large
