@@ -403,7 +403,7 @@ def _floats(dtype: str, raw: bytes) -> tuple[float, ...]:
 
 
 def _unpacked(code: str, raw: bytes) -> tuple[Any, ...]:
-    return unpack(f"<{len(raw) // calcsize(f'<{code}')}{code}", raw)
+    return tuple(raw) if code == "B" else unpack(f"<{len(raw) // calcsize(f'<{code}')}{code}", raw)
 
 
 def _marked(t2d: Ids | None) -> Ids | None:
