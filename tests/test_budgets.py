@@ -10,14 +10,14 @@ import eaglectl
 ROOT = Path(eaglectl.__file__).parent
 # statements (`ast.stmt`); "modules" are those that stand in no package
 BUDGETS = {
-    "cli": 351,
+    "cli": 350,
     "commands": 1657,
     "comparison": 384,
     "conversion": 1754,
     "drafter": 606,
     "engines": 1071,
     "files": 2439,
-    "formats": 1841,
+    "formats": 1847,
     "judge": 2714,
     "modules": 1237,
     "operations": 1753,

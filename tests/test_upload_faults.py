@@ -85,17 +85,11 @@ def at(kind: str, act: Reply | Act, *, is_once: bool = False) -> Arrange:
     return arrange
 
 
-def by_signal(number: int) -> Act:
-    """A signal to this process while it waits for the answer."""
+def interrupt(scene: Scene, proceed: Proceed) -> Reply:
+    """Ctrl-C while the answer is waited for."""
+    os.kill(os.getpid(), signal.SIGINT)
+    return CUT
 
-    def act(scene: Scene, proceed: Proceed) -> Reply:
-        os.kill(os.getpid(), number)
-        return CUT
-
-    return act
-
-
-REMAINS = f"{NAME} may have what was sent; the same command completes it"
 
 # --- the folder changes
 
@@ -331,8 +325,7 @@ CASES = [
     *(Case(arrange, 1, f"{what} {CHANGED}") for arrange, what in FOLDER),
     Case(changing(PREUPLOAD, shutil.rmtree), 3, "No such file or directory"),
     *(*NAMED, *BEFORE, *COMMIT, *AFTER),
-    Case(at("commit", by_signal(signal.SIGTERM)), 143, f"ended by SIGTERM; {REMAINS}", asked=1),
-    Case(at("commit", by_signal(signal.SIGINT)), 130, f"interrupted; {REMAINS}", asked=1),
+    Case(at("commit", interrupt), 130, f"interrupted; {NAME} may have what was sent", asked=1),
 ]
 
 

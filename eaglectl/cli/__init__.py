@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError, input_error
-from eaglectl.files.scratch import Terminated, run_removals, stopped_by_signals
+from eaglectl.files.scratch import Terminated, run_removals
 from eaglectl.options import CALLER
 from eaglectl.terminal import discard, guard_streams, report_fault, say
 from eaglectl.text import printable
@@ -52,8 +52,7 @@ def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; only an error in eaglectl itself prints a traceback."""
     before, CALLER.is_command_line, CALLER.remains = CALLER.is_command_line, True, ""
     try:
-        with stopped_by_signals():
-            code = _run(_current(arguments))
+        code = _run(_current(arguments))
     except Terminated as end:
         _print_end(f"ended by {signal.Signals(end.number).name}")
         return 128 + end.number

@@ -25,7 +25,8 @@ from eaglectl.drafter.tensors import (
 )
 from eaglectl.errors import OptionNeededError, RefusedError, check
 from eaglectl.files.header import StoredTensor
-from eaglectl.formats.config_keys import Keys
+from eaglectl.formats.config_keys import Keys, at
+from eaglectl.formats.format import NESTED_IDS, TOP_IDS
 from eaglectl.text import listed
 
 # what wrapping modules put before the names of a drafter's tensors (a causal LM, DDP, trainers,
@@ -586,10 +587,7 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[
             "missing-tensor",
             "tensor:fc.weight",
         )
-    # a given target of another width is another target, not another width of the states: three of the
-    # drafter's own are what trainers take
-    is_other = total % hidden == 0 and (total == 3 * hidden or (target.hidden and total % target.hidden))
-    width = own or stated or (None if is_other else target.hidden) or hidden
+    width = own or stated or (None if _is_own_width(keys, total, hidden, target) else target.hidden) or hidden
     needed = f"its second axis must be a multiple of the target's width {width}"
     if norms:
         needed = f"{norms} aux layers of width {width} (by fc_norm) need [{hidden}, {norms * width}]"
@@ -604,6 +602,17 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[
     )
     _compare_count(keys, (hidden, total), width, is_width_known=bool(norms or stated or target.hidden))
     return total // width, width
+
+
+def _is_own_width(keys: Keys, total: int, hidden: int, target: Target) -> bool:
+    """Whether the states are as wide as the drafter: a given target of another width is another target.
+
+    Three of that width are what trainers take where the config has no other number.
+    """
+    lists = [ids for place in (TOP_IDS, NESTED_IDS) if isinstance(ids := at(keys.config, place), list)]
+    counts = {keys.get("num_aux_hidden_states", int) or 3, *map(len, lists)}
+    is_other = target.hidden is not None and total % target.hidden != 0
+    return total % hidden == 0 and (is_other or (total == 3 * hidden and counts == {3}))
 
 
 def _read_width(keys: Keys, own: int | None, target: Target) -> int | None:

@@ -52,6 +52,11 @@ def unigram(tokens: str) -> dict[str, Any]:
 UNIGRAM, REORDERED = unigram("ab"), tokenizers(bpe("a", "b", end=2), bpe("b", "a", end=2))
 WIDER, SMALLER = {**TARGET, "hidden_size": 2 * HIDDEN}, {**TARGET, "vocab_size": 60}
 FOURTH = {**TARGET, "hidden_size": 3 * HIDDEN // 4}
+FOUR_IDS = {
+    "eagle_aux_hidden_state_layer_ids": [2, 4, 5, 6],
+    "num_aux_hidden_states": 4,
+    "eagle_config": ABSENT,
+}
 NO_WIDTH = {"target_hidden_size": ABSENT}
 NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4"}
 DEPTH, DEPTHS = {"target_layer_count": 12}, {"target_layer_count": 8, "num_target_layers": 12}
@@ -60,6 +65,7 @@ BAD = (
     aim("a wider target", "EGL701", WIDER, "the target is 32 wide"),
     aim("a width unstated", "EGL701", WIDER, "wide and this drafter's aux states are 16", config=NO_WIDTH),
     aim("a width that divides fc", "EGL701", FOURTH, "the target is 12 wide and this", config=NO_WIDTH),
+    aim("a width of four", "EGL114", FOURTH, "fc takes 12", config={**NO_WIDTH, **FOUR_IDS}),
     aim("a full vocabulary that it has not", "EGL702", SMALLER, "the target has 60 tokens", **FULL),
     aim("another tokenizer", "EGL703", TARGET, "2 tokens have other numbers", also=REORDERED),
     aim("an added token", "EGL703", TARGET, "'end' is 2", also=tokenizers(bpe("a", end=2), bpe("a", end=3))),
