@@ -25,6 +25,13 @@ def test_sglang_says_of_each_request_what_its_rounds_accepted(tmp_path: Path) ->
     assert all(request["return_spec_tokens_details"] and not request["ignore_eos"] for request in seen)
 
 
+def test_the_number_of_positions_is_the_servers(tmp_path: Path) -> None:
+    details = {"spec_verify_ct": 10, "spec_correct_drafts_histogram": [5, 3, 2]}
+    counted = {"usage": {"completion_tokens": 17}, "sglext": {"spec_tokens_details": details}}
+    report = smoke(tmp_path, {**info(speculative_num_steps=2), "/v1/completions": counted})
+    assert (report.k, [position.value for position in report.measured.per_position]) == (2, [0.5, 0.2])
+
+
 def test_another_drafter_on_the_server_fails(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
