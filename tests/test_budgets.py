@@ -17,7 +17,7 @@ BUDGETS = {
     "drafter": 606,
     "engines": 1071,
     "files": 2439,
-    "formats": 1847,
+    "formats": 1846,
     "judge": 2714,
     "modules": 1237,
     "operations": 1753,

@@ -430,7 +430,7 @@ def why_other(source: Source) -> str:
         about = "no JSON object" if CONFIG in files else "not there"
         return (
             ""
-            if any(re.search(_RAW, name) for name in raw)
+            if any(re.search(_RAW, text) for text in raw)
             else f"{CONFIG} is {about}, and nothing beside it is a drafter's"
         )
     if family := _speculators_family(config):

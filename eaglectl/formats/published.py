@@ -167,13 +167,12 @@ def published_drafter(
     tells: a copy with another name, or with one other key, is not what its authors measured.
     """
     for drafter in published_file().drafters:
-        is_trained, is_copy = bool(drafter.source), "/" not in label
-        if label != drafter.name and (is_trained or drafter.config is None or not is_copy):
-            continue
-        if is_trained or label != drafter.name:
-            is_public = config_digest(config) == drafter.config
-        else:
+        is_named, is_trained = label == drafter.name, bool(drafter.source)
+        is_copy = "/" not in label and drafter.config is not None and not is_trained
+        if is_named and not is_trained:
             is_public = all(at(config, path) == value for path, value in drafter.keys.items())
+        else:
+            is_public = (is_named or is_copy) and config_digest(config) == drafter.config
         # one that has no name may be its target; how it was trained holds for every target
         is_any = target is None or is_trained
         if is_public and (is_any or last_part(target or "") in map(last_part, drafter.targets)):

@@ -217,14 +217,16 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
             if self.headers_only:
                 raise CannotLook("the norms of a Hub repository are read where its weights are downloaded")
             self.source.downloaded()
-        return read_vectors(self.values)
+        with self.values.opened() as weights:
+            return read_vectors(weights)
 
     @cached_property
     def samples(self) -> Mapping[str, tuple[str, Sample]]:
         """A sample of each matrix with its stored name, by its canonical name; with `headers_only` only where
         `takes_samples`.
         """
-        return sample_matrices(self.values if self.takes_samples else self.weights, self.drafter)
+        with (self.values if self.takes_samples else self.weights).opened() as weights:
+            return sample_matrices(weights, self.drafter)
 
     @cached_property
     def drawn_matrices(self) -> Mapping[str, tuple[str, str]]:
@@ -303,7 +305,6 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         if not TABLES & set(self.drafter.tensors) or draft_size > self.target_vocab:
             return ()
         d2t, t2d = self.vocabulary_tables
-
         return faults(d2t, t2d, draft_size, self.target_vocab)
 
     def view(self, engine: str) -> View:

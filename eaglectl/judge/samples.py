@@ -165,9 +165,7 @@ def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple
         blocks = drafter.dims.aux if name == "fc.weight" else 1
         if name.startswith("layers.0.self_attn.") and tensor.shape[1] == 2 * drafter.dims.hidden:
             blocks = 2
-        with weights.opened() as opened:
-            sample = _sample(opened, stored.name, tensor.dtype, blocks)
-        if sample:
+        if sample := _sample(weights, stored.name, tensor.dtype, blocks):
             samples[name] = (stored.name, sample)
     return samples
 

@@ -29,7 +29,7 @@ _SCHEMA_KEYS = (
     "parallel_draft_heads_num_layers",
     "norm_before_fc",
 )
-_RELEASE, _TWICE_SINCE = re.compile(r"(\d{1,4})\.(\d{1,4})"), (0, 41)
+_RELEASE, _TWICE_SINCE = r"(\d{1,4})\.(\d{1,4})", (0, 41)
 _ERAS = (
     Choice("--source-semantics", "modelopt=post-689", "by 0.41.0 or later: normed twice", is_usual=True),
     Choice("--source-semantics", "modelopt=pre-689", "by an earlier release: normed once"),

@@ -387,7 +387,6 @@ def _is_plain(subject: Subject, tensor: Tensor) -> bool:
 def _repeated(subject: Subject, head: str) -> int:
     # the number of sampled places where d2t repeats its offset, if lm_head repeats its row at all of them
     (offsets, _), weights = subject.vocabulary_tables, subject.weights
-
     summary, size = subject.scan[head], weights.tensors[head].row_bytes
     if offsets is None or summary.bad or summary.constant is not None:
         return 0  # another rule reports it
