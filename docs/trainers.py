@@ -27,6 +27,7 @@ from tests.cases import CASES, Case
 from tables import table as markdown_table  # isort: skip
 
 README = ROOT / "README.md"
+FIXTURES = ROOT / "fixtures/producers"
 
 
 class Trainer(NamedTuple):
@@ -74,6 +75,53 @@ SHOWN: Mapping[str, Trainer] = {
         "eagle", "eagle/bin", "The state that `eagle/traineagle3` saves, with the `config.json` of the run."
     ),
 }
+
+
+class Variant(NamedTuple):
+    """A row of README.md's table: its words, the trainer's page, the fixture that is run, and the answers to
+    what its files leave open.
+    """
+
+    title: str
+    page: str
+    fixture: str
+    answers: tuple[str, ...] = ()
+
+
+# the folders that a user of the trainer has; those of one trainer stand together
+VARIANTS = (
+    Variant("SpecForge, export", "specforge", "specforge/gqa-ids"),
+    Variant(
+        "SpecForge 0.2.0, 3.1",
+        "specforge-3.1",
+        "specforge/eagle3.1",
+        ("--source-semantics=specforge=pre-879",),
+    ),
+    Variant(
+        "SpecForge with pull request 879, 3.1",
+        "specforge-3.1",
+        "specforge/eagle3.1",
+        ("--source-semantics=specforge=post-879",),
+    ),
+    Variant("speculators", "speculators", "speculators/default"),
+    Variant("speculators, 3.1", "speculators", "speculators/eagle3.1"),
+    Variant(
+        "NVIDIA ModelOpt",
+        "modelopt",
+        "modelopt/hf-ids",
+        ("--source-semantics=rope=stored", "--source-semantics=modelopt=pre-689"),
+    ),
+    Variant("NVIDIA ModelOpt, MLA", "modelopt", "modelopt/hf-mla", ("--source-semantics=modelopt=pre-689",)),
+    Variant("TorchSpec, distributed checkpoint", "torchspec", "torchspec/dcp"),
+    Variant("TorchSpec, export", "torchspec", "torchspec/llama"),
+    Variant("TorchSpec, MLA", "torchspec", "torchspec/mla", ("--source-semantics=rope=stored",)),
+    Variant("NeMo Automodel", "automodel", "automodel/gqa", ("--aux-layers=2,4,5",)),
+    Variant("NeMo Automodel, MLA", "automodel", "automodel/mla", ("--aux-layers=2,4,5",)),
+    Variant("AngelSlim", "angelslim", "angelslim/gqa"),
+    Variant("AngelSlim, Qwen3", "angelslim", "angelslim/qwen3"),
+    Variant("SafeAILab EAGLE, `.bin`", "eagle", "eagle/bin"),
+    Variant("SafeAILab EAGLE, safetensors", "eagle", "eagle/safetensors"),
+)
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp"}
 OUTCOMES = {
     ServedAs.AS_TRAINED: "yes",
@@ -156,24 +204,39 @@ def question(case: Case) -> str:
 def table() -> str:
     """The table of README.md: what it takes that the newest release runs a drafter as trained."""
     rows = [
-        [f"[{name}](docs/reference/trainers/{trainer.page}.md)", *_outcomes(name)]
-        for name, trainer in SHOWN.items()
+        [f"[{row.title}](docs/reference/trainers/{row.page}.md)", *(word(row, engine) for engine in ENGINES)]
+        for row in VARIANTS
     ]
-    return markdown_table(["trainer", *ENGINES.values()], rows)
+    return markdown_table(["trainer, folder", *ENGINES.values()], rows)
 
 
-def _outcomes(name: str) -> list[str]:
-    """For each engine one word."""
-    before, after = stored(name), converted(name)
-    return [_way(before[engine].outcome, after[engine].outcome) for engine in ENGINES]
+def word(row: Variant, engine: str) -> str:
+    """What the row's folder takes for an engine, by the exit codes of `validate` and `convert` on it."""
+    word = outcome(row, engine)
+    return f"asked: {outcome(row, engine, row.answers)}" if word == "asked" and row.answers else word
 
 
-def _way(before: ServedAs, after: ServedAs) -> str:
-    if before.is_served:
+@cache
+def outcome(row: Variant, engine: str, answers: tuple[str, ...] = ()) -> str:
+    """One of five words, by the exit codes of `validate`, of `convert`, and of `validate` of its output."""
+    source, options = (
+        f"{FIXTURES}/{row.fixture}",
+        ["--target", f"{ROOT / TARGET}", "--engine", engine, *answers],
+    )
+    if exit_code("validate", source, *options) == 0:
         return "as stored"
-    if after.is_served:
-        return "converted"
-    return "unknown" if ServedAs.UNKNOWN in (before, after) else "no"
+    with tempfile.TemporaryDirectory() as folder:
+        place = f"{folder}/served"
+        code = exit_code("convert", source, "-o", place, *options)
+        if code == 0 and exit_code("validate", place, *options[:4]) == 0:
+            return "converted"
+    return {1: "no", 2: "asked"}.get(code, "unknown")
+
+
+def exit_code(*arguments: str) -> int:
+    """The exit code of a command, whose words go nowhere."""
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        return run([*arguments])
 
 
 def folders() -> str:

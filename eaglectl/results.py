@@ -144,10 +144,11 @@ class Readiness(Result, frozen=True):
     """What `ready` returns.
 
     `conversion` is None where nothing was converted, or where `out` held it already; `out` is where it was
-    kept, None for a temporary folder, and `plan_command` the command that writes it. `report` is of the
-    output. `reason` is why it is not ready, or what to look into where it is, `diagnosis` the cause of low
-    acceptance where that was looked for, `published` what others reached with drafters of this target.
-    `is_named`: the engines were asked for.
+    kept, None for a temporary folder, `unwritten` a folder that was given and in which nothing was written,
+    and `plan_command` the command that writes it. `report` is of the output. `reason` is why it is not
+    ready, or what to look into where it is, `diagnosis` the cause of low acceptance where that was looked
+    for, `published` what others reached with drafters of this target. `is_named`: the engines were asked
+    for.
     """
 
     source: str
@@ -156,6 +157,7 @@ class Readiness(Result, frozen=True):
     measured: "tuple[eaglectl.MeasuredAnswer, ...]" = ()
     conversion: "Conversion | None" = None
     out: Path | None = None
+    unwritten: Path | None = None
     plan_command: str = ""
     report: "eaglectl.Report | None" = None
     diagnosis: "eaglectl.Diagnosis | None" = None

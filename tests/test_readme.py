@@ -17,6 +17,7 @@ from docs import blocks
 from eaglectl.cli.app import make_app
 from tests.builders import call
 from tests.conftest import FIXTURES
+from tests.hub import PUBLISHER, User, publishing_hub
 from tests.tiny import TARGET, TINY, cut_prompts
 
 ROOT = FIXTURES.parent
@@ -83,8 +84,6 @@ def timeless(text: str, *, has_figures: bool) -> list[str]:
 PARSED = {
     r"--run-in (vllm|sglang)\b": "an engine, and mostly several GPUs",
     r"--run-in http:": "a running server; tests/engine/test_serve.py measures one",
-    r"^eaglectl upload (?!.*--dry-run)": "writes to the Hub; tests/test_upload.py does, on loopback",
-    r"^eaglectl verify \S+@": "reads from the Hub; tests/test_verify.py does, on loopback",
     r"--target-rotation ": "a rotated target; tests/test_target_rotation.py makes one",
 }
 # programs that are not eaglectl's
@@ -98,7 +97,8 @@ OTHERS = {
 }
 # a model runs
 SLOW = r"^eaglectl (smoke|diagnose|calibrate|ready) | --to 3\.1 "
-SHORT = {"smoke": ["--max-tokens", "4", "--prompts", "traffic.jsonl", "--device", "cpu"]}
+# exit codes other than 0 that a page's command ends in here, each with the reason
+EXITS = {r"^eaglectl diagnose .*--engine vllm ": (3, "vLLM is not installed where these tests run")}
 
 
 def kind(line: str) -> str:
@@ -123,33 +123,52 @@ def test_a_reason_not_to_run_is_that_of_a_command(pattern: str) -> None:
     assert any(re.search(pattern, line) for _, line in COMMANDS)
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """For each page a folder in which its commands run as they are written."""
-    folders = {}
-    for name in PAGES:
-        folders[name] = root = tmp_path_factory.mktemp("commands")
-        for drafter in ("my-drafter", "old-drafter", "drafters/llama"):
-            shutil.copytree(TINY / "eagle3", root / drafter)
-        shutil.copytree(TARGET, root / "my-target")
-        (root / "traffic.jsonl").write_text(cut_prompts("prompts.jsonl", 6))
-    return folders
+def fill(root: Path) -> None:
+    """Put what the commands of the pages read into a folder."""
+    for drafter in ("my-drafter", "old-drafter", "drafters/llama"):
+        shutil.copytree(TINY / "eagle3", root / drafter)
+    shutil.copytree(TARGET, root / "my-target")
+    (root / "traffic.jsonl").write_text(cut_prompts("prompts.jsonl", 6))
 
 
-@pytest.mark.fast(6)
-@pytest.mark.parametrize(("page", "line"), of_kind("run", "slow"))
-def test_a_command_runs(
-    page: str, line: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+RUN = {
+    name: [line for page, line in COMMANDS if page == name and kind(line) in ("run", "slow")]
+    for name in PAGES
+}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * any(kind(line) == "slow" for line in lines))
+        for name, lines in RUN.items()
+        if lines
+    ],
+)
+def test_the_commands_of_a_page_run_in_their_order(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kind(line) == "slow":
+    if any(kind(line) == "slow" for line in RUN[page]):
         pytest.importorskip("transformers")
-    monkeypatch.chdir(folders[page])
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    _, verb, *words = [part for word in shlex.split(line) for part in expanded(word)]
-    done = call(verb, *words, *SHORT.get(verb, []))
-    # a small trained pair has findings and few prompts; what is wrong with the call is 2
-    assert done.code in ((0,) if verb in ("inspect", "convert") else (0, 1, 3)), done.err
-    assert not re.search(r"Usage|Traceback", done.err)
+    fill(tmp_path)
+    with publishing_hub(monkeypatch, tmp_path) as hub:  # in this folder
+        hub.users = {PUBLISHER: User("alice", ("my-org",))}
+        codes = {line: call(*words(line)).code for line in RUN[page]}
+    assert codes == {line: expected_code(line) for line in RUN[page]}
+
+
+def test_an_exit_code_other_than_0_is_that_of_a_command() -> None:
+    assert {pattern for pattern in EXITS if any(re.search(pattern, line) for _, line in COMMANDS)} == {*EXITS}
+
+
+def expected_code(line: str) -> int:
+    """The exit code that the page says or implies: 0, but for EXITS."""
+    return next((code for pattern, (code, _) in EXITS.items() if re.search(pattern, line)), 0)
+
+
+def words(line: str) -> list[str]:
+    """The words of a command behind the program's name, as the shell gives them."""
+    return [part for word in shlex.split(line)[1:] for part in expanded(word)]
 
 
 def expanded(word: str) -> list[str]:
@@ -181,10 +200,11 @@ SCRIPTS = re.findall(r"^```python\n(.*?)^```", PAGES["python.md"], re.DOTALL | r
 
 @pytest.mark.slow
 def test_the_scripts_of_the_python_page_run(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.chdir(folders["python.md"])
+    fill(tmp_path)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     first, *others = (compile(script, "python.md", "exec") for script in SCRIPTS)
     exec(first, {})
@@ -235,6 +255,16 @@ def test_a_generated_page_is_up_to_date(name: str, make: Any) -> None:
 def test_the_page_of_a_trainer_is_up_to_date(make: Any) -> None:
     text = (blocks.DOCS / "reference/trainers/speculators.md").read_text()
     assert make.trainers.section("speculators") == text, "run `make docs`"
+
+
+ROWS = re.findall(r"^\| \[(.*?)\]\(docs/reference/trainers/.*?\) \| (.*) \|$", PAGES["README.md"], re.M)
+
+
+@pytest.mark.fast(4)
+@pytest.mark.parametrize(("title", "words"), ROWS, ids=[title for title, _ in ROWS])
+def test_a_row_of_readmes_table_is_what_its_folder_takes(title: str, words: str, make: Any) -> None:
+    variant = next(row for row in make.trainers.VARIANTS if row.title == title)
+    assert words.split(" | ") == [make.trainers.word(variant, engine) for engine in make.trainers.ENGINES]
 
 
 @pytest.mark.slow

@@ -60,7 +60,10 @@ def test_a_drafter_that_is_right_as_stored_is_not_converted(tmp_path: Path) -> N
     assert done.code == 0
     SCHEMA.validate(done.document)
     line = done.document["line"]
-    assert re.match(r"pass: ready: as stored 2\.\d\d .*\(8 prompts, k=3\); start it with: vllm serve ", line)
+    assert re.match(
+        r"pass: ready: as stored 2\.\d\d .*\(8 prompts, k=3\); nothing was written to \S+out: ", line
+    )
+    assert line.partition(" as it is stored; start it with: ")[2].startswith("vllm serve ")
     assert not (tmp_path / "out").exists()
 
 

@@ -140,6 +140,7 @@ def ready(
     result = work.judged(replace(result, published=published_beside(source, target, options)))
     return replace(
         result,
+        unwritten=None if out is None or result.out else Path(out),
         seconds=time.perf_counter() - start,
     )
 
@@ -548,6 +549,9 @@ def _cause(result: Readiness) -> Iterator[Line]:
     text, best = result.diagnosis.title if result.diagnosis else result.reason, result.best
     if text:
         yield text
+    if result.unwritten is not None:
+        why = "" if best is None else f": {release_name(best)} takes {as_path(result.source)} as it is stored"
+        yield f"nothing was written to {as_path(str(result.unwritten))}{why}"
     if best is not None and best.stored.outcome == ServedAs.AS_PUBLISHED:
         yield f"{best.stored.outcome} ({best.stored.reasons[0]})"
     states = [state for state in result.engines if state.stored.outcome.is_known_wrong]
