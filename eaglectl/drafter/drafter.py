@@ -355,6 +355,18 @@ class Rope(Struct, frozen=True):
         return float((self.scaling or {}).get("partial_rotary_factor", 1))
 
     @property
+    def positions(self) -> int | None:
+        """The positions that a scaling extends its original ones to; None where it does not say."""
+        match self.scaling:
+            case {
+                "rope_type": "yarn" | "llama3" | "longrope",
+                "factor": int() | float() as factor,
+                "original_max_position_embeddings": int() | float() as original,
+            } if 0 < original < MOST_POSITIONS and 1 <= factor <= MOST_POSITIONS / original:
+                return round(factor * original)
+        return None
+
+    @property
     def mla_factors(self) -> tuple[float, float]:
         """What MLA classes multiply by: cos and sin, and the softmax scale; (1, 1) where there is no yarn.
 
@@ -378,6 +390,7 @@ class Rope(Struct, frozen=True):
 
 # larger numbers are no scale of any rope, and overflow
 LARGEST_SCALE = 1e100
+MOST_POSITIONS = 2**31  # of which engines make no table
 
 
 def _number(scaling: Mapping[str, Any], key: str, absent: float) -> float:

@@ -18,6 +18,7 @@ from eaglectl.engines.view import (
     captures_last_boundary,
     common_words,
     has,
+    is_short,
     misread,
     when,
 )
@@ -69,10 +70,17 @@ def _bias_key(view: View) -> str:
     return next((key for key in ("attention_bias", "bias") if view.flat.get(key) is True), "")
 
 
+def _context_length(case: Case) -> float:
+    """What SGLang takes for the drafter's context (get_context_length, hf_transformers/common.py 0.5.23)."""
+    positions, kind, factor, original = case.view.reach
+    return positions * (1 if original or kind == "llama3" else factor)
+
+
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
     "speculators": when(lambda view: "speculators_model_type" in view.config),
     "architecture": when(_other_architecture),
+    "positions": is_short(_context_length),
     "residual": has(Feature.NORM_BEFORE_RESIDUAL),
     "attention-bias": has(Feature.ATTENTION_BIAS),
     "draft-vocab-size": when(lambda view: "draft_vocab_size" not in view.config),
@@ -122,6 +130,7 @@ def _words(case: Case) -> Mapping[str, Any]:
     view, norms = case.view, case.view.drafter.norms
     return {
         **common_words(case),
+        "positions": f"{_context_length(case):.0f}",
         "wanted": _registered_class(view),
         "stated_layers": view.config.get("num_hidden_layers"),
         "norm_output": str(norms.norm_output).lower(),

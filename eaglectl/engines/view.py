@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, convert, field
 from msgspec.structs import replace
 
-from eaglectl.drafter.drafter import Drafter, Feature, Target
+from eaglectl.drafter.drafter import LARGEST_SCALE, Drafter, Feature, Target
 from eaglectl.engines.behaviour import Behaviour, CapturedLayers, Flag, Name, is_since, value_at
 from eaglectl.engines.data import cached, read
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import INDEX
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.catalogue import prefixes
+from eaglectl.formats.config_keys import CLASS_POSITIONS, POSITIONS, ROPE_TABLES
 from eaglectl.formats.format import ModelClass
 from eaglectl.formats.names import inner_wrapper, stored_prefix
 from eaglectl.formats.reader import model_class_of
@@ -238,6 +239,20 @@ class View(Struct, frozen=True, dict=True):
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else "(none)"
 
+    @property
+    def reach(self) -> tuple[int, str, float, float | None]:
+        """max_position_embeddings, and kind, factor and original length of the stated rope scaling.
+
+        Absent positions are those of the config's class.
+        """
+        table: Mapping[str, Any] = next(filter(None, map(self.flat.get, ROPE_TABLES)), {})
+        factor, original = (
+            value if isinstance(value := table.get(key), int | float) and 0 < value < LARGEST_SCALE else None
+            for key in ("factor", "original_max_position_embeddings")
+        )
+        kind = str(table.get("rope_type", table.get("type", "default")))
+        return self.number(POSITIONS) or CLASS_POSITIONS[self.model_class], kind, factor or 1, original
+
     def number(self, key: str) -> int | None:
         """A whole number at the top level of the config that the model class gets."""
         value = self.flat.get(key)
@@ -389,10 +404,14 @@ def tied_head(view: View) -> bool:
     return view.flat.get("tie_word_embeddings") is True and not has_head
 
 
-def _short_positions(view: View) -> bool:
-    key = "max_position_embeddings"
-    theirs, ours = text_part(view.target).get(key), view.number(key)
-    return isinstance(theirs, int) and ours is not None and ours < theirs
+def is_short(positions: Callable[[Case], float]) -> Condition:
+    """Holds where the positions that a release gives the drafter are fewer than the target's."""
+    return lambda case: positions(case) < (_target_positions(case.view) or 0)
+
+
+def _target_positions(view: View) -> int | None:
+    stated = text_part(view.target).get(POSITIONS)
+    return stated if isinstance(stated, int) else None
 
 
 def trained_part(view: View) -> float:
@@ -431,7 +450,6 @@ COMMON: Mapping[str, Condition] = {
     "partial-rotary": when(
         lambda view: trained_part(view) not in (1, view.flat.get("partial_rotary_factor"))
     ),
-    "positions": when(_short_positions),
     # the loader of the drafter's class does not remove it
     "prefix": lambda case: bool(case.refused_prefixes),
     "qk-norms": has(Feature.QK_NORM),
@@ -454,11 +472,10 @@ def common_words(case: Case) -> Mapping[str, Any]:
         "hidden_act": view.flat.get("hidden_act"),
         "misloaded": case.misloaded,
         "layers": view.drafter.dims.layers,
-        "positions": view.flat.get("max_position_embeddings"),
         "share": view.drafter.rope.rotated_part,
         "prefixes": " or ".join(case.refused_prefixes),
         "stated_aux": case.aux_count,
-        "target_positions": text_part(view.target).get("max_position_embeddings"),
+        "target_positions": _target_positions(view),
         "unknown": ", ".join(map(brief, view.drafter.unknown[:2])),
     }
     if reading is not None:

@@ -18,6 +18,7 @@ from eaglectl.engines.view import (
     common_words,
     dimensions,
     has,
+    is_short,
     misread,
     stated_theta,
     target_is,
@@ -151,6 +152,18 @@ def _of_peagle(is_used: Callable[[View], object]) -> Condition:
     return when(lambda view: view.config.get("speculators_model_type") == "peagle" and is_used(view))
 
 
+def _table_length(case: Case) -> float:
+    """The positions of the rotary table that a release builds (layers/rotary_embedding, 0.11.0 to 0.26.0)."""
+    positions, kind, factor, original = case.view.reach
+    # MLA classes make yarn of every scaling (deepseek_v2.py 0.24.0:494)
+    if original and (kind == "yarn" or (kind != "default" and case.view.model_class == "mla")):
+        length = original * factor
+    else:
+        is_scaled = kind == "linear" or (kind == "dynamic" and is_within("<0.22.0", case.release))
+        length = positions * (factor if is_scaled else 1)
+    return length * (4 if "mrope_section" in (case.view.drafter.rope.scaling or ()) else 1)
+
+
 CONDITIONS: Mapping[str, Condition] = {
     **COMMON,
     "no-class-mla": lambda case: True,
@@ -165,6 +178,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "no-draft-vocab-size": when(
         lambda view: view.drafter.has_reduced_vocabulary and view.flat.get("draft_vocab_size") is None
     ),
+    "positions": is_short(_table_length),
     "mla-plain-rope": when(lambda view: view.drafter.rope.scaling is None),
     "aux-count": has(Feature.AUX_COUNT),
     "aux-count-unstated": COMMON["aux-count"],
@@ -264,6 +278,7 @@ def _words(case: Case) -> Mapping[str, Any]:
         "default": " or ".join(defaults),
         "read": " or ".join(f"{layers.words}, {layers.engine.removeprefix('vLLM, ')}" for layers in captured),
         "runtime": ", ".join(view.runtime_parts),
+        "positions": f"{_table_length(case):.0f}",
         "theta": f"{drafter.rope.theta:g}",
         "stated_theta": stated_theta(view),
         "stated_draft_vocab": view.flat.get("draft_vocab_size"),

@@ -57,14 +57,10 @@ TARGET_DEPTH = (
     "target_model_num_layers",
 )
 
-# what a key that is absent means, because the class the config belongs to says so when it saves only
-# differences
-# (transformers 5.19, LlamaConfig / Qwen3Config / DeepseekV2Config)
-CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "llama": {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "hidden_act": "silu"},
-    "qwen3": {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "hidden_act": "silu"},
-    "mla": {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "hidden_act": "silu"},
-}
+# what absent keys mean to transformers' config classes, which trainers and engines make of config.json
+# (5.19: LlamaConfig, Qwen3Config, DeepseekV2Config)
+POSITIONS, CLASS_EPS = "max_position_embeddings", 1e-6
+CLASS_POSITIONS: Mapping[str, int] = {"llama": 2048, "qwen3": 32768, "mla": 2048}
 
 
 LAYERS = Choice("--aux-layers", meaning="with the boundaries that were trained on", is_free=True)

@@ -261,10 +261,11 @@ class Format(Struct, frozen=True):
         was trained on the default.
     Network
         `residual_default`: norm_before_residual where the key is absent. `has_mla_factors`: its MLA
-        attention multiplies by what yarn's mscale gives, as engines do. `is_parallel`: its files are
-        P-EAGLE drafters. `has_unordered_rows`: lm_head's rows are not in the order of t2d. `norm_output`
-        reads that switch where it is not what it seems. `hidden_twice`: whether the state is normed twice
-        (Norms), None where nothing says it. `answers`: its own --source-semantics, with their
+        attention multiplies by what yarn's mscale gives, as engines do. `has_config_class`: its trainer makes
+        a class of transformers of config.json, so that an absent key has that class's value. `is_parallel`:
+        its files are P-EAGLE drafters. `has_unordered_rows`: lm_head's rows are not in the order of t2d.
+        `norm_output` reads that switch where it is not what it seems. `hidden_twice`: whether the state is
+        normed twice (Norms), None where nothing says it. `answers`: its own --source-semantics, with their
         values. `settles`: the --source-semantics that its code gives of a file, which the user's replace.
         `doubts` yields what is known to be wrong with its files; its warnings stay with the drafter
         through conversions (eaglectl.json names them).
@@ -288,6 +289,7 @@ class Format(Struct, frozen=True):
     states_layers: bool = True
     residual_default: bool = False
     has_mla_factors: bool = True
+    has_config_class: bool = True
     is_parallel: bool = False
     has_unordered_rows: bool = False
     norm_output: Callable[[CheckpointSummary, bool | None, Answers], bool | None] | None = None

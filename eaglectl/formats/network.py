@@ -30,7 +30,7 @@ from eaglectl.drafter.tensors import NORM, Dimensions, Tensor, is_quantised_part
 from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import QUANTISATION
-from eaglectl.formats.config_keys import CLASS_DEFAULTS, LAYERS, ROPE_TABLES, Keys, at, ids_question
+from eaglectl.formats.config_keys import CLASS_EPS, LAYERS, POSITIONS, ROPE_TABLES, Keys, at, ids_question
 from eaglectl.formats.format import (
     NESTED_IDS,
     STORED,
@@ -38,7 +38,6 @@ from eaglectl.formats.format import (
     Answers,
     CheckpointSummary,
     Format,
-    ModelClass,
     RopeAnswer,
     rope_question,
 )
@@ -492,22 +491,46 @@ def _read_tensor_flag(
     return bool(found)
 
 
-def read_settings(keys: Keys, tensors: Mapping[str, Tensor], family: ModelClass) -> Mapping[str, Any]:
-    """The values that every layout states, absent ones as the config class defines them."""
+def _absent_eps(keys: Keys, format: Format, answers: Answers) -> float:
+    key = "rms_norm_eps"
+    about, answer = f"config has no {key}", answers.semantics.get(key)
+    if answer is None and not format.has_config_class:
+        meanings = {"1e-06": "of the config class", "1e-05": "of Llama 3 and Mistral"}
+        choices = [
+            Choice("--source-semantics", f"{key}={value}", meaning, is_usual=value == "1e-06")
+            for value, meaning in meanings.items()
+        ]
+        keys.notes.append(question(key, f"{about}, and no trainer's mark says", "absent-epsilon", choices))
+        return CLASS_EPS
+    who = "the answer is" if answer else f"the config class of {format.title} then means"
+    value = float(answer or CLASS_EPS)
+    keys.note(True, "note", key, f"{about}; {who} {value:g}, and it is written so")
+    return value
+
+
+def read_settings(
+    keys: Keys, format: Format, answers: Answers, tensors: Mapping[str, Tensor], rope: Rope
+) -> Mapping[str, Any]:
+    """The values that every layout states.
+
+    Absent ones are what the trainer's code means by that. Positions that no scaling implies are None: they
+    are left out.
+    """
     settings: dict[str, Any] = {
         "rms_norm_eps": keys.get("rms_norm_eps", float),
         "max_position_embeddings": keys.get("max_position_embeddings", int),
         "hidden_act": keys.value("hidden_act"),
     }
-    for key, default in CLASS_DEFAULTS[family].items():
-        if settings[key] is None:
-            settings[key] = default
-            keys.note(
-                key != "hidden_act",
-                "note",
-                key,
-                f"config has no {key}; its class then means {default}, and it is written so",
-            )
+    if settings[POSITIONS] is None:
+        settings[POSITIONS] = rope.positions
+        what = "nothing states how many were trained, so it is left out and engines take their class's"
+        if rope.positions is not None:
+            what = f"the rope scaling means {rope.positions}, and it is written so"
+        keys.note(True, "note", POSITIONS, f"config has no {POSITIONS}; {what}")
+    if settings["hidden_act"] is None:  # the one that every trainer of EAGLE-3 and every engine takes
+        settings["hidden_act"] = "silu"
+    if settings["rms_norm_eps"] is None:
+        settings["rms_norm_eps"] = _absent_eps(keys, format, answers)
     for key, part in {"attention_bias": ".self_attn.", "mlp_bias": ".mlp."}.items():
         has = any(part in name and name.endswith(".bias") for name in tensors)
         keys.note(

@@ -91,6 +91,7 @@ SEMANTICS: Mapping[str, tuple[str, ...]] = {
     "rope_interleave": ("true", "false"),
     "d2t": ("offset", "absolute"),
     "mask_token_id": (),  # a number
+    "rms_norm_eps": ("1e-06", "1e-05"),
     "harmless": (),  # config keys
 }
 
@@ -190,7 +191,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     rope = read_rope(
         keys, answers, target, is_mla=dims.attention == "MLA", has_mla_factors=format.has_mla_factors
     )
-    settings = read_settings(keys, tensors, model_class_of(tensors, dims))
+    settings = read_settings(keys, format, answers, tensors, rope)
     # other producers' doubts show in a config whose producer's nesting is undone
     recorded = recorded_doubts(stated, replace(summary, config=keys.config), answers)
     keys.notes.extend([*number_notes(keys.config), *producer_doubts(format, summary, answers), *recorded])

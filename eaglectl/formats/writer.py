@@ -109,7 +109,8 @@ def _decoder(drafter: Drafter) -> dict[str, Any]:
         "attention_bias": bool({Feature.ATTENTION_BIAS, Feature.OUTPUT_BIAS} & features),
         "mlp_bias": Feature.MLP_BIAS in features,
     }
-    return config | {**drafter.settings, **biases, "rope_theta": rope.theta, "rope_scaling": rope.scaling}
+    settings = {key: value for key, value in drafter.settings.items() if value is not None}
+    return config | {**settings, **biases, "rope_theta": rope.theta, "rope_scaling": rope.scaling}
 
 
 def _flags(drafter: Drafter, layout: Layout) -> dict[str, Any]:

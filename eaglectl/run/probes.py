@@ -5,6 +5,7 @@ of the target. Those that win are then run by draft-and-verify. Drift: other tem
 long context, to depth 7.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace as replace_prompt
@@ -265,7 +266,7 @@ class FirstPass:
 
         self.stage, self.job, self.stated = stage, stage.job, results
         self.texts = stage.texts if texts is None else texts
-        self.limit: int = int(stage.job.drafter.settings["max_position_embeddings"])
+        self.limit: int = stage.job.drafter.settings["max_position_embeddings"] or sys.maxsize
         stage.target.record(sorted(set(boundaries)))
         self.batches: Batches = []
         for indices in batches_by_length(self.texts, stage.job.max_tokens):

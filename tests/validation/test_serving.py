@@ -68,6 +68,12 @@ def only_nested(*ids: int) -> dict[str, Any]:
     return {IDS: ABSENT, "eagle_config": {IDS: list(ids)}}
 
 
+def scaled(kind: str, original: int | None = 32768, **more: Any) -> dict[str, Any]:
+    """A rope scaling by four, of this original length."""
+    length = {} if original is None else {"original_max_position_embeddings": original}
+    return {"rope_scaling": {"rope_type": kind, "factor": 4.0, **length, **more}}
+
+
 def config_of(fixture: str) -> dict[str, Any]:
     config: dict[str, Any] = json.loads((PRODUCERS / fixture / "config.json").read_text())
     return config
@@ -321,6 +327,21 @@ BAD = (
     sglang("last-boundary", LAST_LAYER, says="(boundary 8)", target={}),
     sglang("ids-empty", {IDS: [2, 4, 5], "eagle_config": {IDS: []}}, says="stops", target={}),
     sglang("positions", {"max_position_embeddings": 1024}, says="--context-length 1024", target={}),
+    sglang("positions", {"max_position_embeddings": ABSENT}, says="has 2048 positions", target=LONGER),
+    sglang("positions", scaled("yarn"), says="has 2048 positions", target=LONGER),
+    sglang("positions", scaled("linear", None), says="has 8192 positions", target=LONGER),
+    *(
+        Bad("vllm-positions", f"vllm=={release}", changes, says=f"{length} pos", target=LONGER, where=where)
+        for release, changes, length, where in (
+            ("0.26.0", {"max_position_embeddings": ABSENT}, 2048, ""),
+            ("0.26.0", scaled("yarn", 16384), 65536, "max_position_embeddings"),
+            ("0.26.0", scaled("llama3", 32768, low_freq_factor=1.0, high_freq_factor=4.0), 2048, None),
+            ("0.26.0", scaled("linear", None), 8192, None),
+            ("0.26.0", scaled("dynamic", None), 2048, None),
+            ("0.21.0", scaled("dynamic", None), 8192, None),
+            ("0.26.0", scaled("yarn", 4096, mrope_section=[1, 1, 2]), 65536, None),
+        )
+    ),
     sglang("ids-unsorted", {IDS: [5, 2, 4], "eagle_config": {IDS: [4, 1, 3]}}, says="ascending"),
     sglang("tied-to-own", SHARED, NO_HEAD, "the target's embedding"),
     sglang("embedding-replaced", says="the rotated target's embedding", record=ROTATED),

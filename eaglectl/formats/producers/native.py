@@ -98,6 +98,7 @@ VLLM = Format(
     _vllm,
     priority=20,
     is_layout=True,
+    has_config_class=False,
     ids=(IdsPlace(TOP_IDS, "boundary", is_certain=True), IdsPlace(NESTED_IDS, "sglang")),
     aux_convention="boundary",
     schema=_VLLM_SCHEMA,
@@ -118,6 +119,7 @@ SGLANG = Format(
     _sglang,
     priority=50,
     is_layout=True,
+    has_config_class=False,
     tensor_names={"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"},
     ids=(IdsPlace(NESTED_IDS, "sglang", is_required=True),),
     aux_convention="output",
@@ -142,6 +144,7 @@ LLAMACPP = Format(
     lambda summary: None,  # every folder of it is one of vLLM's too, and is read as such
     priority=52,
     is_layout=True,
+    has_config_class=False,
     ids=(IdsPlace(TOP_IDS, "boundary", is_certain=True),),
     aux_convention="boundary",
     schema=_VLLM_SCHEMA,
@@ -163,6 +166,7 @@ SGLANG_MLA = Format(
     _sglang_mla,
     priority=51,
     is_layout=True,
+    has_config_class=False,
     schema=_SGLANG_SCHEMA,
 )
 
@@ -171,5 +175,6 @@ UNSIGNED = Format(
     "an unnamed trainer",
     lambda summary: "no producer's marks; names that engines read",
     priority=999,
+    has_config_class=False,
     schema=_VLLM_SCHEMA,
 )

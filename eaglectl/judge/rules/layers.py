@@ -354,10 +354,12 @@ def max_positions(subject: Subject) -> Iterator[Match]:
     needed = _target_config(subject).get("max_position_embeddings")
     if type(needed) is not int:
         raise CannotLook("the target's config has no max_position_embeddings")
-    own = subject.drafter.settings["max_position_embeddings"]
-    if own < needed:
+    rope, own = subject.drafter.rope, subject.drafter.settings["max_position_embeddings"]
+    is_yarn = (rope.scaling or {}).get("rope_type") == "yarn"  # of which engines make the table
+    if max(own or 0, (is_yarn and rope.positions) or 0) < needed:
+        has = "states no" if own is None else f"has {own}"
         yield Match(
-            f"the drafter has {own} positions and the target {needed}",
+            f"the drafter {has} positions and the target {needed}",
             _place(subject, "max_position_embeddings"),
         )
 
