@@ -24,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 import eaglectl  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.formats.published import Figure, PublishedSource  # noqa: E402
+from eaglectl.operations.smoking import Looks  # noqa: E402
 from eaglectl.reference import target as targets  # noqa: E402
 from eaglectl.run.answering import _judged_layers, climb, starts  # noqa: E402
 from eaglectl.run.coverage import Coverage  # noqa: E402
@@ -31,6 +32,7 @@ from eaglectl.run.diagnosis import CAUSES, Diagnosis, find_cause  # noqa: E402
 from eaglectl.run.job import EngineRun  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E402
 from eaglectl.run.probes import Fall  # noqa: E402
+from eaglectl.run.prompts import MORE_PROMPTS  # noqa: E402
 from eaglectl.run.report import MAX_REGRESSION, Published, PublishedLength  # noqa: E402
 from tests.builders import VLLM, call, changed  # noqa: E402
 from tests.diagnoses import ENGINE, FAST, LAYERS, RUN, TOKENS, diagnose, prompts_file, reference, scaled  # noqa: E402
@@ -330,6 +332,17 @@ def changes(healthy: Diagnosis, given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 COMMANDS = {"validate": "v", "layers": "search", "repair": "norm"}
 OPEN = (0.99, "no better")
+
+
+def unproven(healthy: Diagnosis, length: float = 1.4, outcome: str = "too few prompts") -> Any:
+    """The report of a dead drafter with a reading of this length that gains, and is not shown to."""
+    dead = scaled(healthy, 0)
+    other = next(variant for variant in dead.variants if variant.name == "norm_output true")
+    measured = replace(other.measured, length=Estimate(length, length - 0.2, length + 0.2))
+    gaining = replace(other, measured=measured, ratio=Estimate(length, 1.1, 2.0), outcome=outcome)
+    return replace(dead, variants=(gaining,), probed=replace(dead.probed, variants=(gaining,)))
+
+
 # what is changed in a healthy drafter's evidence, and the cause that it then ends in
 TREE: dict[str, tuple[dict[str, Any], str]] = {
     "below others": ({"reference": (0.35, 3.0, 2.5)}, "weak"),
@@ -370,6 +383,12 @@ TREE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "layers that are open, and sampling": ({"layers": OPEN, "sampled": (0.35,)}, "sampling"),
     "layers that are open, and dead": ({"layers": OPEN, "reference": (0,)}, "too-few"),
+    "dead, with a reading that may be alive": ({"reference": unproven}, "too-few"),
+    "dead, with a reading that is taken for chance": (
+        {"reference": lambda good: unproven(good, outcome="no better")},
+        "too-few",
+    ),
+    "dead in every reading": ({"reference": lambda good: unproven(good, length=1.04)}, "not-found"),
     "under the expected length": ({"expected": 3.9}, "not-found"),
     "above the expected length": ({"expected": 2.0}, "healthy"),
 }
@@ -378,6 +397,40 @@ TREE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("given", "cause"), TREE.values(), ids=TREE)
 def test_evidence_ends_in_its_cause(given: Mapping[str, Any], cause: str, healthy: Diagnosis) -> None:
     assert ended(healthy, **changes(healthy, given)).cause == cause
+
+
+@pytest.mark.slow
+def test_a_switch_that_few_prompts_do_not_show_ends_in_the_command_that_does(
+    good: dict[str, Path], prompts: Path, tmp_path: Path
+) -> None:
+    fault = next(fault for fault in FAULTS if fault.name == FAST)
+    broken = fault.apply(good[fault.base], tmp_path / "broken")
+    found = diagnose(broken, prompts, sample=5)
+    assert (found.cause, found.verdict) == ("too-few", "could-not-look")
+    assert "norm_output false drafts better" in found.words and "give about" in found.words
+    (command,) = found.commands
+    assert f"--prompts {prompts} --sample " in command and f"--max-tokens {TOKENS}" in command
+    done = call(*shlex.split(command)[1:])
+    assert done.code == 1 and "norm_output is true and should be false" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "needed", "words"),
+    [
+        ({"sample": 8}, 14, "diagnose D --sample 14"),
+        ({"sample": 8}, 24, "diagnose D"),
+        ({"run_in": "sglang"}, 60, "diagnose D --prompts MORE --sample 60 --run-in sglang"),
+        ({}, 1000, "diagnose D --prompts FILE"),
+        ({"prompts": "my.jsonl", "sample": 8}, 24, "diagnose D --prompts my.jsonl"),
+        ({"prompts": "my.jsonl", "max_tokens": 9}, 30, "diagnose D --prompts FILE --max-tokens 9"),
+    ],
+)
+def test_the_command_for_more_prompts_takes_those_that_are_there(
+    options: dict[str, Any], needed: int, words: str
+) -> None:
+    looks = Looks("D", "T", eaglectl.DiagnoseOptions(**options), None)
+    command = looks._with_more_prompts(needed, 24).replace(str(MORE_PROMPTS), "MORE")
+    assert command == f"eaglectl {words} --target T"
 
 
 def test_a_drafter_that_engines_read_otherwise_is_not_said_to_have_nothing(

@@ -1,5 +1,7 @@
 """Whether a running server drafts as the files of a drafter do, as an older one does, or cannot be told."""
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,8 +92,8 @@ def test_answers_that_rounding_changed_are_left_out_and_the_length_decides() -> 
     assert match(RIGHT, RIGHT, texts=texts).ending == "could not tell"
 
 
-def pages(drafter: Path, prompts: Path) -> dict[str, Any]:
-    """A server of SGLang's kind that drafts as `drafter` does."""
+def pages(drafter: Path, prompts: Path, before: str = "") -> dict[str, Any]:
+    """A server of SGLang's kind that drafts as `drafter` does, with a text before each answer."""
     from eaglectl.reference.target import load_tokenizer
 
     options = eaglectl.SmokeOptions(run_in="reference", prompts=str(prompts), max_tokens=24, lossless=False)
@@ -104,7 +106,7 @@ def pages(drafter: Path, prompts: Path) -> dict[str, Any]:
         histogram = [counts[accepted] for accepted in range(4)]
         return {
             "usage": {"completion_tokens": len(made.tokens)},
-            "choices": [{"text": tokenizer.decode(made.tokens, skip_special_tokens=True)}],
+            "choices": [{"text": before + tokenizer.decode(made.tokens, skip_special_tokens=True)}],
             "sglext": {"spec_tokens_details": {"spec_correct_drafts_histogram": histogram}},
         }
 
@@ -134,32 +136,79 @@ def test_smoke_names_the_drafter_that_a_server_has(tmp_path: Path) -> None:
         assert any("does not draft as these files" in text for text in found["failures"]) == bool(code)
 
 
+ANOTHER = "the answer of another target: "
+# how a server is made, and how every command that runs it ends, with words of its answer
+SERVERS: dict[str, tuple[bool, str, int, str]] = {
+    "these files": (False, "", 0, ""),
+    "other layers": (True, "", 1, "rounds are equal on"),
+    "another target": (False, ANOTHER, 3, "answers only 0 of 24 prompts as the target's files do"),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("is_other", [False, True])
-def test_ready_is_not_said_of_a_server_that_drafts_otherwise(is_other: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["ready", "smoke", "diagnose"])
+@pytest.mark.parametrize(("is_other", "before", "code", "words"), SERVERS.values(), ids=SERVERS)
+def test_a_server_has_one_verdict_in_every_command(
+    is_other: bool, before: str, code: int, words: str, command: str, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     drafter = in_vllms_layout(tmp_path)["eagle3"]
     fault = next(fault for fault in FAULTS if fault.name == LAYERS)
     served = fault.apply(drafter, tmp_path / "other layers") if is_other else drafter
-    with server(pages(served, PROMPTS), []) as url:
-        given = ("--target", TARGET, "--prompts", PROMPTS, "--max-tokens", 24, "--json")
-        done = call("ready", drafter, "--run-in", url, *given)
-    assert done.code == int(is_other), done.err
-    assert ("does not draft as these files do" in done.document["reason"]) == is_other
+    with server(pages(served, PROMPTS, before), []) as url:
+        done = call(command, drafter, "--run-in", url, "--target", TARGET, "--prompts", PROMPTS, *SHORT)
+    assert done.code == code, done.out
+    assert words in " ".join(done.out.split())
 
 
-def test_a_target_without_weights_is_a_note_unless_it_is_asked_for(tmp_path: Path) -> None:
+SHORT = ("--max-tokens", 24, "--device", "cpu")
+
+
+def served_by(tmp_path: Path, before: str, *options: object) -> Any:
+    """What `smoke` says of a server of the tiny pair, asked four prompts."""
     pytest.importorskip("torch")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(PROMPTS.read_text().splitlines(keepends=True)[:4]))
+    given = ("--target", TARGET, "--prompts", prompts, *SHORT, *options, "--json")
+    with server(pages(TINY / "eagle3", prompts, before), []) as url:
+        return call("smoke", TINY / "eagle3", "--run-in", url, *given)
+
+
+def test_a_server_of_another_target_is_not_judged_and_is_still_held_to_thresholds(tmp_path: Path) -> None:
+    done = served_by(tmp_path, ANOTHER)
+    assert done.code == 3 and "give the target that it serves" in done.document["gaps"][0]
+    assert done.document["match"]["alike"] == 0
+    done = served_by(tmp_path, ANOTHER, "--min-acceptance-length", "3.9")
+    assert done.code == 1 and "below --min-acceptance-length" in done.document["failures"][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "first"),
+    [
+        ((), 3, r"could not look: .*, not compared with these files"),
+        (("--no-compare-files",), 0, r"pass: .*, not compared with these files"),
+        (("--min-acceptance-length", "1.9"), 0, r"pass: .*, not compared with these files"),
+        (("--min-acceptance-length", "2.1"), 1, r"fail: .*, not compared with these files"),
+        (("--min-position-0", "0.5", "--compare-files"), 3, ""),
+    ],
+)
+def test_a_server_that_no_files_were_run_beside_passes_for_a_threshold_alone(
+    options: tuple[str, ...], code: int, first: str, tmp_path: Path
+) -> None:
     bare, prompts = tmp_path / "bare", tmp_path / "prompts.txt"
     bare.mkdir()
     (bare / "config.json").write_text((TARGET / "config.json").read_text())
-    prompts.write_text("one\ntwo\n")
-    given = ("--target", bare, "--prompts", prompts, "--json")
+    prompts.write_text("one\n" * 12)
+    given = ("--target", bare, "--prompts", prompts)
     with server(SGLANG, []) as url:
-        found = call("smoke", TINY / "eagle3", "--engine", url, *given).document
-        refused = call("smoke", TINY / "eagle3", "--engine", url, *given, "--compare-files")
-    assert any("was not looked at: the target's weights are not here" in note for note in found["notes"])
-    assert refused.code == 3
+        done = call("smoke", TINY / "eagle3", "--run-in", url, *given, *options)
+        assert done.code == code, done.out
+        assert re.match(first, " ".join(done.out.split()))
+        if options:
+            return
+        assert "was not looked at: the target's weights are not here" in " ".join(done.out.split())
+        following = re.search(r"^next:  eaglectl (.*)$", done.out, re.MULTILINE)
+        assert following and call(*shlex.split(following[1])).code == 0
 
 
 @pytest.mark.parametrize(

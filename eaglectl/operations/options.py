@@ -504,6 +504,11 @@ class SmokeOptions(DraftOptions, frozen=True):
         """Whether a server has to be compared with files, so that not being able to is no note."""
         return self.against is not None or self.compare_files is True
 
+    @property
+    def has_threshold(self) -> bool:
+        """Whether acceptance is to be held to a least value, which needs no files."""
+        return self.min_acceptance_length is not None or self.min_position_0 is not None
+
 
 class DiagnoseOptions(DraftOptions, frozen=True):
     """Options of `diagnose`."""

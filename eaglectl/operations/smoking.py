@@ -48,12 +48,12 @@ from eaglectl.operations.options import (
 )
 from eaglectl.operations.sources import opened
 from eaglectl.operations.validating import validate
-from eaglectl.options import StrPath, path_text, with_keywords
+from eaglectl.options import StrPath, options_of, path_text, with_keywords
 from eaglectl.progress import LOADING, OnProgress, StagedWork, report_step
 from eaglectl.report.output_files import parse_new, write_new
 from eaglectl.run.answering import TRYING, search_layers
 from eaglectl.run.coverage import TokenText, counts_text
-from eaglectl.run.diagnosis import CAUSES, CONTRADICTION, Evidence, find_cause
+from eaglectl.run.diagnosis import CAUSES, CONTRADICTION, Evidence, find_cause, open_reading
 from eaglectl.run.installed import check_engine_arguments, measure_speed, run_installed
 from eaglectl.run.installed import load_only as load
 from eaglectl.run.job import (
@@ -64,9 +64,10 @@ from eaglectl.run.job import (
     share_loaded_targets,
     tokenizer_of,
 )
+from eaglectl.run.measurement import below_thresholds
 from eaglectl.run.probes import Variant, probe_drift, probe_sensitivity
 from eaglectl.run.process import SGLANG, VLLM, has_torch, require_torch
-from eaglectl.run.prompts import Prompt, choose_prompts
+from eaglectl.run.prompts import MORE_PROMPTS, Prompt, choose_prompts, more_prompts
 from eaglectl.run.report import (
     MAX_REGRESSION,
     Published,
@@ -78,7 +79,7 @@ from eaglectl.run.report import (
     published_for,
     with_variants,
 )
-from eaglectl.shell import as_path
+from eaglectl.shell import as_path, without_secrets
 from eaglectl.target import (
     check_timeout,
     open_target,
@@ -90,6 +91,7 @@ from eaglectl.text import listed
 from eaglectl.verdicts import MatchEnding
 
 COUNTS = "--write-token-counts"
+ALONE, NOT_COMPARED = "--no-compare-files", "whether the server drafts as these files do"
 # bytes of a target that runs beside a server unasked
 SMALL_TARGET = 4 << 30
 RunOptions = TypeVar("RunOptions", SmokeOptions, DiagnoseOptions, ReadyOptions)
@@ -118,8 +120,6 @@ def smoke(
     """
     source, target, options = os.fspath(source), path_text(target), options or SmokeOptions()
     report = smoke_drafts(source, target, options, on_progress)
-    if report.run.engine == "server":
-        return compare_files(report, source, target, options, on_progress)
     wrong = []
     if report.run.engine == "reference":
         judged = inspect(source, target=target, answers=options.answers)
@@ -177,7 +177,9 @@ def smoke_drafts(
         notes=(*([f"target: {choice.how}"] if choice.how else []), *report.notes),
     )
     report = _with_coverage(report, given, target, options)
-    if options.against is not None and engine in RUNNERS:
+    if engine not in RUNNERS:
+        report = _with_match(report, runs, given, target)
+    elif options.against is not None:
         report = _compared(report, runs, source)
     if options.speed:
         report = _timed(report, runs, source)
@@ -186,61 +188,74 @@ def smoke_drafts(
     return report
 
 
-def compare_files(
-    report: SmokeReport,
-    source: str,
-    target: str | None,
-    options: SmokeOptions,
-    on_progress: OnProgress | None,
-) -> SmokeReport:
+def _with_match(report: SmokeReport, runs: "_Runs", given: str, target: str | None) -> SmokeReport:
     """The report of a server with whether it drafts as the files do, and those of --against.
 
-    Where neither is asked for, files are run where that is a small part of what the server does; what keeps
-    them from running is then a note, and else raised.
+    Where nobody asks, files are run if that is a small part of what the server does. Without an answer the
+    report is no pass, unless a threshold alone was to be held.
     """
+    options, again = runs.options, ("--run-in", without_secrets(runs.engine))
     if options.compare_files is False:
         return report
-    place = str(runnable_target(source, target, options.answers, "smoke").place)
-    gap = "" if options.needs_match else _why_not_compared(place, options)
     try:
-        if not gap:
-            return _matched(report, source, Path(on_disk(place)), options, on_progress)
+        if options.needs_match or not (gap := _why_not_compared(runs, given, target)):
+            return _matched(report, replace(runs, engine="reference"), given)
     except (RefusedError, UnreadableError, UsageError) as error:
         if options.needs_match:
             raise
-        gap = str(error)
-    note = f"whether the server drafts as these files do was not looked at: {gap}"
-    return replace(report, notes=(*report.notes, note))
+        gap = f"{error}; without it: `{_with_prompts('smoke', (*again, ALONE), given, target, options)}`"
+    return _unanswered(report, options, f"{NOT_COMPARED} was not looked at: {gap}")
 
 
-def _why_not_compared(target: str, options: SmokeOptions) -> str:
+def _why_not_compared(runs: "_Runs", given: str, target: str | None) -> str:
     """Why the files of a drafter are not run beside a server where nobody asks; "" where they are."""
-    folder = weights_folder(target)
+    options, folder = runs.options, weights_folder(str(runs.target))
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors")) if folder else 0
     if options.temperature > 0:
-        return "it is seen in greedy answers alone (--temperature 0)"
-    if folder is None or not has_torch():
-        return "the target's weights are not here" if folder is None else "torch is not installed here"
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    return "the target is large; --compare-files runs it here too" if size > SMALL_TARGET else ""
+        why, option = "it is seen in greedy answers alone (--temperature 0); without it", ALONE
+    elif folder is None:
+        why, option = "the target's weights are not here; without them", ALONE
+    elif not has_torch():
+        why, option = "torch is not installed here; without it", ALONE
+    elif size > SMALL_TARGET:
+        why, option = "the target is large; to run it here too", "--compare-files"
+    else:
+        return ""
+    words = ("--run-in", without_secrets(runs.engine), option)
+    return f"{why}: `{_with_prompts('smoke', words, given, target, options)}`"
 
 
-def _matched(
-    report: SmokeReport, source: str, target: Path, options: SmokeOptions, on_progress: OnProgress | None
-) -> SmokeReport:
-    assert report.choice is not None
-    asked = replace(options, k=report.k, lossless=False, trust_remote_code=False)
+def _unanswered(report: SmokeReport, options: SmokeOptions, text: str) -> SmokeReport:
+    """The report with why a server was not shown to draft as the files do."""
+    if options.has_threshold and not options.needs_match:
+        return replace(report, notes=(*report.notes, text))
+    return replace(report, gaps=(*report.gaps, text))
+
+
+def _matched(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
+    """The report of a server with how its answers and rounds compare with those of files.
+
+    Where the answers are another target's, what was measured is of no drafter of this one: only thresholds
+    and a drafter that the server names fail.
+    """
+    options = replace(runs.options, k=report.k, lossless=False, trust_remote_code=False)
     require_torch("comparing a server with files needs")
-    reference = _Runs("reference", target, report.choice.prompts, asked, on_progress)
-    runs = [reference.report(on_disk(place)) for place in filter(None, (source, options.against))]
-    tokenizer = tokenizer_of(target)
-    texts = [tokenizer.decode(result.tokens, skip_special_tokens=True) for result in runs[0].run.results]
-    match = match_server(report.run.results, [(run.source, run.run.results) for run in runs], texts)
-    failures, gaps = report.failures, report.gaps
+    runs = replace(runs, options=options)
+    files = [runs.report(on_disk(place)) for place in filter(None, (source, options.against))]
+    tokenizer = tokenizer_of(runs.target)
+    texts = [tokenizer.decode(result.tokens, skip_special_tokens=True) for result in files[0].run.results]
+    match = match_server(report.run.results, [(run.source, run.run.results) for run in files], texts)
+    report = replace(report, match=match)
+    if match.is_of_another_target:
+        limits = options.min_acceptance_length, options.min_position_0
+        failures = (*below_thresholds(report.measured, *limits), *report.run.differences)
+        return replace(report, failures=failures, gaps=(match.words, *report.gaps))
     if match.ending == MatchEnding.NO:
-        failures += (f"the server does not draft as these files do: {match.words}",)
-    if match.ending == MatchEnding.COULD_NOT_TELL and options.needs_match:
-        gaps += (f"the server beside these files: {match.words}",)
-    return replace(report, match=match, failures=failures, gaps=gaps)
+        failure = f"the server does not draft as these files do: {match.words}"
+        return replace(report, failures=(*report.failures, failure))
+    if match.ending == MatchEnding.COULD_NOT_TELL:
+        return _unanswered(report, options, f"{NOT_COMPARED}: {match.words}")
+    return report
 
 
 def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
@@ -261,12 +276,16 @@ def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
 
 
 def _with_prompts(
-    name: str, words: Sequence[str], source: str, target: str | None, options: SmokeOptions
+    name: str,
+    words: Sequence[str],
+    source: str,
+    target: str | None,
+    options: SmokeOptions,
+    more: Sequence[str] = (),
 ) -> str:
     if options.prompts is not None:
         words = (*words, "--prompts", as_path(str(options.prompts)))
-    extra = OUT if name == "smoke" else ()
-    return command(name, source, *words, *extra, target=target, answers=options.answers)
+    return command(name, source, *words, *more, target=target, answers=options.answers)
 
 
 def _with_coverage(
@@ -279,7 +298,7 @@ def _with_coverage(
         source,
         target,
         options.answers,
-        _with_prompts("smoke", ("--run-in", report.run.engine), source, target, options),
+        _with_prompts("smoke", ("--run-in", report.run.engine), source, target, options, OUT),
     )
     note = f"the draft vocabulary holds {coverage.words}; {coverage.advice_with_commands}"
     return replace(report, coverage=coverage, notes=(*report.notes, note))
@@ -711,7 +730,25 @@ class Looks(Struct, frozen=True):
             for name, variant in (("repair", best), ("layers", found))
             if variant is not None
         }
+        if (variant := open_reading(evidence)) and report.choice:
+            needed = variant.prompts_needed or 2 * report.measured.prompts
+            repairs["more"] = self._with_more_prompts(needed, report.choice.total)
         return replace(evidence, commands={**evidence.commands, **repairs})
+
+    def _with_more_prompts(self, needed: int, total: int) -> str:
+        """The same diagnosis of so many prompts: of the file of `total`, of those shipped, or of another."""
+        place, declared = self.options.prompts, options_of(DiagnoseOptions)
+        if needed > total and place is None:
+            place, total = str(MORE_PROMPTS), len(more_prompts())
+        if needed > total:
+            place = "FILE"
+        words = [] if place is None else ["--prompts", as_path(str(place))]
+        if needed < total:
+            words += ["--sample", str(needed)]
+        for name in ("engine", "run_in", "max_tokens", "temperature", "expected"):
+            if (value := getattr(self.options, name)) != declared[name].default:
+                words += [declared[name].flag, without_secrets(str(value))]
+        return self._command("diagnose", *words)
 
     def engine(self, evidence: Evidence) -> Evidence:
         """A run of the engine, or the server, that was asked for."""
@@ -722,7 +759,8 @@ class Looks(Struct, frozen=True):
             if runner == "reference":
                 raise UnreadableError(f"--run-in {runner} runs no engine")
             if name == "server":
-                return replace(evidence, engine=self._smoke(str(runner)))
+                # the target has run here already
+                return replace(evidence, engine=self._smoke(str(runner), compare_files=True))
             installed = installed_release(ENGINES[name])
             if engine and engine != name and installed and installed not in parse_engine(engine).releases:
                 raise UnreadableError(f"{engine} was asked for, and {name} {installed} is installed here")

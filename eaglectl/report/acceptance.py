@@ -51,6 +51,8 @@ def smoke_outline(report: SmokeReport) -> Outline:
     text = f"{length(report)} ({plural(report.measured.prompts, 'prompt')})"
     if report.against:
         text += f", x{report.against.ratio.words} of {report.against.source}'s"
+    if report.run.engine == "server":
+        text += "" if report.match and report.match.is_told else ", not compared with these files"
     verdict, answer = toned(report.verdict), Words(text, "strong")
     cause, following, others = _causes(report)
     notes = [Remark(Words("note", "plain"), text) for text in others]

@@ -29,10 +29,10 @@ from eaglectl.run.measurement import (
     prompts_to_tell,
     ratio,
 )
-from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES
+from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES, Variant
 from eaglectl.run.report import MAX_REGRESSION, SmokeReport
 from eaglectl.text import listed
-from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, ReadingOutcome, ServedAs
+from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, MatchEnding, ReadingOutcome, ServedAs
 
 Phase = Literal["reading", "reference", "engine", "measured"]
 # of all other endings it is FAIL
@@ -402,6 +402,17 @@ def _engine_setting(evidence: Evidence, engine: SmokeReport) -> Outcome:
     return Shown("; ".join(differences), _engine_commands(evidence, "convert")) if differences else None
 
 
+def _other_answers(_: Evidence, engine: SmokeReport) -> Outcome:
+    match = engine.match
+    return Shown(match.words) if match and match.is_of_another_target else None
+
+
+def _other_drafter(evidence: Evidence, engine: SmokeReport) -> Outcome:
+    if (match := engine.match) is None:
+        return "it is seen of servers alone"
+    return Shown(match.words, evidence.known("inspect")) if match.ending == MatchEnding.NO else None
+
+
 def _engine_unfilled(evidence: Evidence, engine: SmokeReport) -> Outcome:
     if (unfilled := engine.run.resolved.get("unfilled")) is None:
         return "the engine does not say which parameters nothing fills"
@@ -491,7 +502,17 @@ def _too_few(evidence: Evidence, served: SmokeReport) -> Outcome:
             f" {FEWEST_PROMPTS} and {FEWEST_DRAFTS} are needed, and 16 prompts or more are better: give more"
             " --prompts, or more --max-tokens"
         )
-    if words := _open_reading(evidence, is_dead=_is_dead(measured)) or _open_run(evidence):
+    if evidence.engine and evidence.engine.match and evidence.engine.gaps:
+        return Shown("; ".join(evidence.engine.gaps))
+    if variant := open_reading(evidence):
+        needed = f"about {variant.prompts_needed}" if variant.prompts_needed else TWICE
+        return Shown(
+            f"{variant.name} {'draft' if variant.name.startswith('aux') else 'drafts'} better by"
+            f" x{variant.ratio.words}, which {variant.measured.prompts} prompts cannot tell from chance: give"
+            f" {needed}",
+            evidence.known("more"),
+        )
+    if words := _open_run(evidence):
         return Shown(words)
     length = measured.length
     if threshold and length.value < MAX_REGRESSION * threshold[0] and length.high >= threshold[0]:
@@ -502,20 +523,22 @@ def _too_few(evidence: Evidence, served: SmokeReport) -> Outcome:
     return None
 
 
-def _open_reading(evidence: Evidence, *, is_dead: bool) -> str:
-    """The reading, or of a dead drafter the layers alone, that more prompts could show to be better."""
-    variants = evidence.reference.variants if evidence.reference and not is_dead else ()
-    few = [variant for variant in variants if variant.outcome == ReadingOutcome.TOO_FEW_PROMPTS]
-    readings = [variant for variant in few if variant.prompts_needed is not None]
-    found = evidence.layers.found if evidence.layers else None
-    best = max(readings, key=lambda variant: variant.ratio.value, default=found)
-    if best is None:
-        return ""
-    drafts, needed = ("drafts", f"about {best.prompts_needed}") if readings else ("draft", TWICE)
-    return (
-        f"{best.name} {drafts} better by x{best.ratio.value:.2f}, which {best.measured.prompts} prompts"
-        f" cannot tell from chance: give {needed}"
-    )
+def open_reading(evidence: Evidence) -> Variant | None:
+    """The reading, or the layers, that gain on these prompts and that more of them could show to be better.
+
+    Of a dead drafter it is any that is alive: nothing is "dead in every reading" beside it.
+    """
+    run, found = evidence.reference, evidence.layers.found if evidence.layers else None
+    is_dead = run is not None and _is_dead(run.measured)
+    unproven = {ReadingOutcome.TOO_FEW_PROMPTS} | ({ReadingOutcome.NO_BETTER} if is_dead else set())
+    gaining = [
+        variant
+        for variant in (run.variants if run else ())
+        if variant.outcome in unproven
+        and variant.ratio.value >= LEAST_GAIN
+        and not (is_dead and _is_dead(variant.measured))
+    ]
+    return max(gaining, key=lambda variant: variant.ratio.value, default=found)
 
 
 def _open_run(evidence: Evidence) -> str:
@@ -717,6 +740,26 @@ CAUSES: tuple[Cause, ...] = (
         how="norm switches and aux layers that the engine resolved",
         advice="Run the printed `convert`.",
         test=_engine_setting,
+        needs="engine",
+    ),
+    Cause(
+        "server-target",
+        DiagnosisEnding.COULD_NOT_LOOK,
+        "engine",
+        title="a server of another target",
+        how="the server's greedy answers beside those of the target's files",
+        advice="Give the target that it serves, as `--target`.",
+        test=_other_answers,
+        needs="engine",
+    ),
+    Cause(
+        "server-drafter",
+        DiagnosisEnding.ENGINE,
+        "engine",
+        title="a server that drafts otherwise than these files",
+        how="the rounds of the server and of the files, prompt by prompt, where the answers are equal",
+        advice="Load these files there again; `inspect` tells what its engine reads otherwise.",
+        test=_other_drafter,
         needs="engine",
     ),
     Cause(

@@ -162,19 +162,33 @@ def shortfalls(
 ) -> tuple[str, ...]:
     """Why the drafter fails: it is dead, or below a threshold that was given."""
     length, position_0 = measured.length.value, measured.per_position[0].value
-    rate = f"position 0 is accepted in {position_0:.1%} of drafts"
-    least, least_0 = min_length or 0.0, min_position_0 or 0.0
     faults = (
         (
             length <= DEAD_LENGTH,
             f"acceptance length {length:.3f} is that of a dead drafter (<= {DEAD_LENGTH})",
         ),
-        (position_0 < DEAD_POSITION_0, f"{rate}; a live drafter reaches {DEAD_POSITION_0:.0%}"),
         (
-            length < least,
-            f"acceptance length {length:.3f} is below --min-acceptance-length {least:g}",
+            position_0 < DEAD_POSITION_0,
+            f"position 0 is accepted in {position_0:.1%} of drafts; a live drafter reaches"
+            f" {DEAD_POSITION_0:.0%}",
         ),
-        (position_0 < least_0, f"{rate}, below --min-position-0 {least_0:g}"),
+    )
+    dead = tuple(text for is_so, text in faults if is_so)
+    return dead + below_thresholds(measured, min_length, min_position_0)
+
+
+def below_thresholds(
+    measured: Measurement, min_length: float | None, min_position_0: float | None
+) -> tuple[str, ...]:
+    """Which of the thresholds that were given are not reached."""
+    length, position_0 = measured.length.value, measured.per_position[0].value
+    least, least_0 = min_length or 0.0, min_position_0 or 0.0
+    faults = (
+        (length < least, f"acceptance length {length:.3f} is below --min-acceptance-length {least:g}"),
+        (
+            position_0 < least_0,
+            f"position 0 is accepted in {position_0:.1%} of drafts, below --min-position-0 {least_0:g}",
+        ),
     )
     return tuple(text for is_so, text in faults if is_so)
 

@@ -69,6 +69,7 @@ OF_TEMPLATE = frozenset(
 )
 
 DATA = Path(__file__).with_name("prompt_sets.json")
+PROMPTS, MORE_PROMPTS = (Path(__file__).with_name(name) for name in ("prompts.jsonl", "more_prompts.jsonl"))
 # seconds without an answer, or between two pieces of one
 TIMEOUT = 30
 # seconds in which the file of a set is here, or the server is too slow
@@ -121,11 +122,11 @@ class PromptChoice(Struct, frozen=True):
 
 def more_prompts() -> tuple[Prompt, ...]:
     """Further prompts of the same kinds, for measurements that the built-in ones leave a tie."""
-    return tuple(_prompt("the built-in prompts", number, line) for number, line in _packaged("more_prompts"))
+    return tuple(_prompt("the built-in prompts", number, line) for number, line in _packaged(MORE_PROMPTS))
 
 
-def _packaged(name: str) -> Iterator[tuple[int, str]]:
-    return enumerate(Path(__file__).with_name(f"{name}.jsonl").read_text(encoding="utf-8").splitlines(), 1)
+def _packaged(path: Path) -> Iterator[tuple[int, str]]:
+    return enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
@@ -178,7 +179,7 @@ def _opened(
     path: str | Path | None,
 ) -> tuple[str, str | None, Callable[[], str] | None, Iterable[tuple[int, str]]]:
     if path is None:
-        return "the built-in prompts", None, None, _packaged("prompts")
+        return "the built-in prompts", None, None, _packaged(PROMPTS)
     read, name, known = hashlib.sha256(), str(path), prompt_sets()
     if not os.path.lexists(path):
         if name in known.unnamed:

@@ -41,7 +41,7 @@ from eaglectl.operations.options import (
     ReadyOptions,
     ValidateOptions,
 )
-from eaglectl.operations.smoking import compare_files, diagnose, published_beside, smoke_drafts
+from eaglectl.operations.smoking import diagnose, published_beside, smoke_drafts
 from eaglectl.operations.validating import validate
 from eaglectl.options import StrPath, options_of, path_text, with_keywords
 from eaglectl.progress import OnProgress, StagedWork, report_step
@@ -259,9 +259,6 @@ class _Work(Struct, frozen=True):
 
     def server(self, url: str) -> EngineReadiness:
         report, gap = self._run(self.source, url)
-        if report is not None:
-            asked = self.options.smoke_options(url, self.options.answers)
-            report = compare_files(report, self.source, self.target, asked, self.on_progress)
         outcome = OUTCOMES[report.verdict] if report else ServedAs.UNKNOWN
         return EngineReadiness(
             without_secrets(url),
