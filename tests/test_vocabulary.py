@@ -1,5 +1,8 @@
 """d2t and t2d: offsets against absolute ids, order, range, agreement; and the pruning fault's fingerprint."""
 
+import struct
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +17,7 @@ from eaglectl.drafter.tensors import (
     row_copies,
 )
 from eaglectl.errors import RefusedError, UsageError
+from tests.builders import TARGETS, Stored, call, drafter_folder, write_record
 
 VOCAB = 50
 token_sets = st.sets(st.integers(0, VOCAB - 1), min_size=2, max_size=VOCAB - 1).map(sorted)
@@ -93,3 +97,47 @@ def test_floats_are_cut_as_engines_cut_them_and_none_comes_from_outside_into_the
     far = 2**62
     assert as_engines_read("d2t", "F32", raw) == (1, -1, far, -far, far, -far)
     assert as_engines_read("d2t", "BF16", b"\x20\x40\xc0\x7f") == (2, -far)
+
+
+# beyond int64, at its ends, and no number
+FAR = [1e300, -1e300, 2.0**63, 2.0**64, -(2.0**64), float("inf"), float("-inf"), float("nan")]
+
+
+def far_table(dtype: str, value: float) -> Stored:
+    """A d2t of floats whose first number is far outside of int64."""
+    code = "d" if dtype == "F64" else "f"
+    value = value if dtype == "F64" or abs(value) != 1e300 else value / 1e265
+    return dtype, (len(TARGETS),), struct.pack(f"<{len(TARGETS)}{code}", value, *TARGETS[1:])
+
+
+@pytest.mark.fast(3)
+@pytest.mark.parametrize("has_record", [True, False])
+@pytest.mark.parametrize("dtype", ["F64", "F32"])
+@pytest.mark.parametrize("value", FAR)
+def test_no_command_ends_in_a_fault_by_a_number_beyond_int64(
+    tmp_path: Path, value: float, dtype: str, has_record: bool
+) -> None:
+    source = drafter_folder(tmp_path, tensors={"d2t": far_table(dtype, value)})
+    good = drafter_folder(tmp_path, "good")
+    if has_record:
+        write_record(source, d2t={"meaning": "offset", "sha256": "0" * 64})
+    for words in (
+        ("inspect", source),
+        ("validate", source),
+        ("diff", source, good),
+        ("diff", good, source),
+        ("convert", source, "-o", tmp_path / "out"),
+        ("upload", source, "o/n", "--dry-run"),
+        ("diagnose", source),
+        ("smoke", source, "--target", good),
+    ):
+        done = call(*words)
+        assert done.code in (0, 1, 2, 3), (words, done.err[-500:])
+    assert "EGL30" in call("validate", source).out
+
+
+@pytest.mark.parametrize("dtype, value", [(dtype, value) for dtype in ("F64", "F32") for value in FAR])
+def test_a_number_beyond_int64_is_no_whole_number(dtype: str, value: float) -> None:
+    with pytest.raises(RefusedError, match="whole numbers were expected"):
+        numbers("d2t", dtype, far_table(dtype, value)[2])
+    assert min(as_engines_read("d2t", dtype, far_table(dtype, value)[2])) >= -(2**62)

@@ -364,11 +364,11 @@ class Fault(Struct, frozen=True):
 def numbers(name: str, dtype: str, raw: bytes) -> Ids:
     """Raw little-endian data of an integer or boolean tensor; of floats too, where none was rounded.
 
-    That is where all of t2d are 0 or 1, and all of a d2t of 32 or 64 bits whole. Raises RefusedError
-    for others.
+    That is where all of t2d are 0 or 1, and all of a d2t of 32 or 64 bits whole and within int64. Raises
+    RefusedError for others.
     """
     values = _floats(dtype, raw) if dtype in (*_OTHERS, "BF16") else ()
-    is_whole = dtype in ("F32", "F64") and all(map(float.is_integer, values))
+    is_whole = dtype in ("F32", "F64") and all(value % 1 == 0 and abs(value) <= _LIMIT for value in values)
     if values and (set(values) <= {0.0, 1.0} if name == "t2d" else is_whole):
         return tuple(map(int, values))
     check(
