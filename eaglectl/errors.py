@@ -1,6 +1,7 @@
 """Errors that are an answer to the user; each class carries its exit code of the command line."""
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from eaglectl.text import printable, shortened
@@ -37,6 +38,25 @@ def error_text(error: Exception) -> str:
 # of the one exception of Rust (tokenizers, safetensors) that is no Exception: a panic
 PANIC = "pyo3_runtime"
 NO_MEMORY = "not enough memory for this input; free some, or raise the limit (ulimit -v, the container's)"
+NO_THREADS = "no more threads or processes may start; raise the limit (ulimit -u, the container's pids)"
+NO_FILES = "too many open files; raise the limit (ulimit -n)"
+# what the system does not give, by the number of an OSError
+LIMITS: Mapping[int | None, str] = {
+    errno.EAGAIN: NO_THREADS,
+    errno.EMFILE: NO_FILES,
+    errno.ENFILE: NO_FILES,
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room, or raise the quota",
+    errno.EFBIG: "raise the limit (ulimit -f)",
+}
+# and by the words of Python and of the loader of libraries, which have no number
+LIMIT_WORDS: Mapping[str, str] = {
+    "can't start new thread": NO_THREADS,
+    "failed to map segment": NO_MEMORY,
+    "annot allocate memory": NO_MEMORY,
+    "cannot create shared object descriptor": NO_MEMORY,
+    "cannot open shared object file: Error 24": NO_FILES,
+}
 
 
 class RefusedError(EaglectlError):
@@ -82,9 +102,14 @@ def check(*faults: tuple[object, *tuple[str, ...]], error: Callable[..., Eaglect
 
 
 def input_error(error: BaseException) -> UnreadableError | None:
-    """What memory that is not there, or a panic in a library in Rust, is to the user; None for all others."""
-    if isinstance(error, MemoryError):
+    """What a limit of the system, or a panic in a library in Rust, is to the user; None for all others."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return UnreadableError(NO_MEMORY)
+    if isinstance(error, OSError) and error.errno in LIMITS:
+        return UnreadableError(f"{error.filename or 'the system'}: {error.strerror}; {LIMITS[error.errno]}")
+    if isinstance(error, RuntimeError | ImportError | OSError):
+        limits = (limit for words, limit in LIMIT_WORDS.items() if words in str(error))
+        return next(map(UnreadableError, limits), None)
     if type(error).__module__ != PANIC:
         return None
     return UnreadableError(f"a library (in Rust) gave up on the input: {shortened(str(error))}")

@@ -1,13 +1,13 @@
 """The command line: parse arguments, call the API, print results, exit with documented codes."""
 
 import contextlib
-import errno
 import gc
 import io
 import os
 import re
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from itertools import pairwise
@@ -24,6 +24,10 @@ INTERRUPTED = 130
 ASKED = "_EAGLECTL_COMPLETE"
 # what torch's C++ code and tokenizers' Rust code read, which write to stderr themselves
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
+# bytes that numpy takes with one thread of OpenBLAS, and what its first products take beside it
+ROOM = 176 << 20
+# that numpy's builds of OpenBLAS start at most
+MOST_THREADS = 64
 COMMON_OPTIONS = ("-q", "--quiet", "-v", "--verbose", "--no-color", "--offline")
 
 
@@ -32,9 +36,45 @@ def main() -> None:
     if ASKED not in os.environ:  # what a shell is answered has tabs, and goes to no terminal
         guard_streams()
     quiet_packages(sys.argv[1:])
+    sys.meta_path.insert(0, NumpyLimits())
     code = run(sys.argv[1:])
     gc.freeze()  # what is left ends with the process: the last look for garbage was a fifth of `inspect`
     sys.exit(code)
+
+
+class NumpyLimits:
+    """Looks at the limits of the process when numpy is first imported; it finds no module.
+
+    Where memory does not suffice OpenBLAS, which numpy loads, ends the process with exit code 1, and where it
+    cannot start its threads, by SIGINT.
+    """
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Let OpenBLAS have one thread where numpy is in a limit. Raises OSError without memory for it."""
+        if name != "numpy":
+            return
+        import mmap  # late: most commands have no use for it
+        import resource
+
+        sys.meta_path.remove(self)
+        limits = map(resource.getrlimit, (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+        is_bounded = any(most != resource.RLIM_INFINITY for most, _ in limits)
+        if is_bounded or not _can_start_threads():
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        if is_bounded:
+            mmap.mmap(-1, ROOM).close()
+
+
+def _can_start_threads() -> bool:
+    end = threading.Event()
+    try:
+        for _ in range(min(os.cpu_count() or 1, MOST_THREADS) - 1):
+            threading.Thread(target=end.wait).start()
+    except RuntimeError:
+        return False
+    finally:
+        end.set()
+    return True
 
 
 def quiet_packages(arguments: list[str]) -> None:
@@ -122,11 +162,10 @@ def _print_error(error: EaglectlError, arguments: list[str]) -> None:
 def _failed(error: BaseException, arguments: list[str]) -> int:
     """Say why a command ended; return its exit code. What is no Exception and no answer is raised."""
     refusal = error if isinstance(error, EaglectlError) else input_error(error)
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        discard(sys.stdout)
-        refusal = UnreadableError(f"{error.filename or 'stdout'}: {error.strerror}; make room")
     if refusal is not None:
         _print_error(refusal, arguments)
+        if isinstance(error, OSError):  # it may be stdout's, which is flushed once more at exit
+            discard(sys.stdout)
         say(f"eaglectl: {refusal}", sys.stderr)
         return refusal.exit_code
     if not isinstance(error, Exception):

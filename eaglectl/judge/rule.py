@@ -105,7 +105,22 @@ class Rule(Struct, frozen=True):
 
 def rule(id: str, name: str, severity: Severity) -> Callable[[Check], Rule]:
     """Make a rule of a function that yields matches; its docstring is the rule's documentation."""
-    return lambda check: make_rule(id, name, severity, check, check.__doc__ or "")
+    return lambda check: make_rule(id, name, severity, check, check.__doc__ or _documentation(check, name))
+
+
+def _documentation(check: Check, name: str) -> str:
+    # PYTHONOPTIMIZE=2 drops docstrings; without the source too (.pyc alone) a rule is known by its name
+    text = _docstrings(check.__globals__["__loader__"], check.__module__)
+    without = f"{name}.\n\nThis installation has no texts of rules.\n\nFix: see docs/rules.md."
+    return text.get(check.__name__, "") if text else without
+
+
+@cache
+def _docstrings(loader: Any, module: str) -> Mapping[str, str]:
+    import ast  # late: needed where docstrings are not there
+
+    nodes = ast.parse(loader.get_source(module) or "").body
+    return {node.name: ast.get_docstring(node) or "" for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
 def note_rule(
