@@ -18,6 +18,7 @@ from tests.builders import (
     drafter_folder,
     drafter_tensors,
     target_of,
+    write_record,
     write_safetensors,
 )
 from tests.cards import ANSWERS, answers, card, matter, record, release, smoke_file
@@ -123,7 +124,7 @@ UPGRADE = {
 def recorded(folder: Path, **parts: Any) -> None:
     """An eaglectl.json with these parts."""
     known = {"schema": "eaglectl/provenance/1", "eagle": "3", "boundaries": [2, 4, 5], "tensors": []}
-    (folder / "eaglectl.json").write_text(json.dumps({**known, **parts}))
+    write_record(folder, **{**known, **parts})
 
 
 NO_GATE = {"fc_norm": "calibrated", "norm_output": "flag", "is_exact": True}
@@ -421,7 +422,7 @@ def test_a_record_puts_no_markup_into_the_card(folder: Path) -> None:
     how = {"engine": EVIL, "device": EVIL, "dtype": EVIL}
     gate = {"rows": [gate_row(3, 2.0, 2.1, 1.05, 1.0, 1.1)], "prompts": 9, "tolerance": 0.97, **how}
     upgrade = {"fc_norm": EVIL, "norm_output": EVIL, "calibration": None}
-    (folder / "eaglectl.json").write_text(json.dumps({"upgrade": upgrade, "gate": gate}))
+    write_record(folder, upgrade=upgrade, gate=gate)
     text = card(folder)
     assert text.count("x\\\\n# Mine &lt;b&gt;y&lt;/b&gt; \\[l\\](http:/&#8203;/evil) \\| \\`c\\`") == 5
     assert "<b>" not in text and "\n# Mine" not in text

@@ -18,10 +18,10 @@ from eaglectl.conversion.rewriting import encoded, join_absorbed
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Tensor
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.files.checkpoint import RECORD_SCHEMA, Checkpoint, history, is_untrained
+from eaglectl.files.checkpoint import Checkpoint, history, is_untrained
 from eaglectl.files.files import Stamp, sha256
 from eaglectl.files.header import DTYPE_BITS, header_json
-from eaglectl.files.layout import CARD, CONFIG, INDEX, RECORD, SINGLE
+from eaglectl.files.layout import CARD, CONFIG, INDEX, RECORD, RECORD_SCHEMA, SINGLE
 from eaglectl.files.source import PinnedSource, Source, changed, is_repo_name
 from eaglectl.files.writer import (
     HEADER_KEY,
@@ -230,7 +230,8 @@ class _Output:
         linked = Stamp.of((self.folder.work / shard.name).stat())
         if isinstance(source, PinnedSource) and not linked.is_same_content(source.pinned(file).stamp):
             raise changed(source, file)
-        self.files[shard.name] = {"size": shard.nbytes, "sha256": None}
+        header = sha256(source.read(file, *shard.ranges[HEADER_KEY])).hexdigest()
+        self.files[shard.name] = {"size": shard.nbytes, "sha256": None, "header": header}
         return True
 
     def stated(self) -> dict[str, Mapping[str, Any]]:
@@ -299,7 +300,7 @@ def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str,
             "evidence": drafter.evidence,
             "files": dict(files),
         },
-        "previous": checkpoint.sidecars.get("eaglectl.json"),
+        "previous": checkpoint.earlier,
         **plan.identity,
         "written": {change.key: change.after for change in plan.changes if change.after is not None},
         "target": name if name and is_repo_name(name) else None,  # a path serves nobody else

@@ -2,17 +2,17 @@
 headers describe it; tensor data is read by range, on demand.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.errors import RefusedError, UnreadableError, check
-from eaglectl.files.files import is_folder, sha256
+from eaglectl.files.files import is_folder
 from eaglectl.files.header import (
     JSON,
     POINTER,
@@ -48,7 +48,6 @@ from eaglectl.text import is_url, listed
 if TYPE_CHECKING:
     from eaglectl.files.hub import HubSource
 
-RECORD_SCHEMA = "eaglectl/provenance/1"
 # a record that nests deeper was not written by eaglectl
 MAX_DEPTH = 100
 # read ahead: one request is enough for nearly every drafter's header
@@ -64,7 +63,8 @@ class Checkpoint(Struct, frozen=True):
 
     `scattered` are tensors whose data cannot be read: those of pickles that are not on this machine, or do
     not store it at one place. `names` are those of all files; `nested` is a pickle in which the tensors are
-    inside of another item. `claim` is why eaglectl.json is no evidence of these files, if it is none.
+    inside of another item. `claim` is why eaglectl.json is no evidence of these files, if it is none;
+    `unread` is what was compared with it of weights whose bytes were not read.
     """
 
     source: Source
@@ -77,6 +77,7 @@ class Checkpoint(Struct, frozen=True):
     names: tuple[str, ...] = ()
     nested: str = ""
     claim: str = ""
+    unread: str = ""
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of one tensor's data."""
@@ -108,6 +109,12 @@ class Checkpoint(Struct, frozen=True):
         return {} if self.claim else self.sidecars.get(RECORD, {})
 
     @property
+    def earlier(self) -> Mapping[str, Any] | None:
+        """The record that the next one continues: evidence, or one by which this is an untrained start."""
+        record = self.sidecars.get(RECORD, {})
+        return record if record and (not self.claim or is_untrained(record)) else None
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
@@ -126,8 +133,12 @@ def _naming(source: Source) -> Iterator[None]:
         raise UnreadableError(text, error.topic, error.where) from None
 
 
-def read_checkpoint(source: Source) -> Checkpoint:
-    """Config and headers of `source`; no tensor data is read. Raises UnreadableError (see each message)."""
+def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint:
+    """Config and headers of `source`.
+
+    Tensor data is read only to compare it with eaglectl.json, where that is there, and not with
+    `headers_only`. Raises UnreadableError (see each message).
+    """
     with _naming(source):
         config = read_config(source)
         scattered, nested = frozenset[str](), ""
@@ -137,11 +148,30 @@ def read_checkpoint(source: Source) -> Checkpoint:
             tensors, metadata, scattered, nested = read_pickled_table(source)
         else:
             files, tensors, metadata = _read_weights(source)
-        there = [name for name in (QUANTISATION, RECORD) if name in source.names()]
-        sidecars = {name: _read_object(source, name) for name in there}
-        claim = _why_claim(sidecars[RECORD], source, files) if RECORD in sidecars else ""
+        there = source.names()
+        sidecars = {name: _read_object(source, name) for name in (QUANTISATION, RECORD) if name in there}
+        claim = unread = ""
+        if RECORD in sidecars:
+            from eaglectl.files.records import compare_record  # late: it loads what hashes
+
+            ends = dict.fromkeys(files, 0)
+            for tensor in tensors.values():
+                ends[tensor.file] = min(ends[tensor.file] or tensor.start, tensor.start)
+            beside = [config_name(there) or CONFIG, *sidecars.keys() & {QUANTISATION}]
+            opened = cast("FolderSource | HubSource", source)
+            claim, unread = compare_record(opened, beside, ends, headers_only=headers_only)
         return Checkpoint(
-            source, config, tensors, metadata, files, sidecars, scattered, source.names(), nested, claim
+            source,
+            config,
+            tensors,
+            metadata,
+            files,
+            sidecars,
+            scattered,
+            there,
+            nested,
+            claim,
+            unread,
         )
 
 
@@ -323,25 +353,6 @@ def _read_object(source: Source, name: str, *, has_constants: bool = False) -> M
     if not isinstance(value, dict):
         raise UnreadableError(f"{name} is a JSON {type(value).__name__}, not an object", JSON, name)
     return value
-
-
-def _why_claim(record: Mapping[str, Any], source: Source, weight_files: Sequence[str]) -> str:
-    """Why a record is its author's claim alone; empty where it states the files beside it by digest.
-
-    The config by its bytes; the weights, whose digests need all of their data, by their sizes.
-    """
-    files: dict[str, Mapping[str, Any]] = {}
-    for part in (record.get("output"), record.get("published")):
-        match part:
-            case {"files": Mapping() as stated}:
-                files |= {name: file for name, file in stated.items() if isinstance(file, Mapping)}
-    unstated = [name for name in (CONFIG, *weight_files) if name not in files]
-    if unstated:
-        return f"states no digest of {unstated[0]}"
-    if files[CONFIG].get("sha256") != sha256(source.read(CONFIG)).hexdigest():
-        return f"is of another {CONFIG}"
-    others = [name for name in weight_files if files[name].get("size") != source.size(name)]
-    return f"is of another {others[0]}" if others else ""
 
 
 def history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

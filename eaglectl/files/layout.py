@@ -16,6 +16,7 @@ STATE, STATE_CONFIG = "training_state.pt", "draft_config.json"
 # what Mistral's own layout has in their places
 MISTRAL = ("params.json", "consolidated.safetensors")
 # published beside the weights
+RECORD_SCHEMA = "eaglectl/provenance/1"
 CARD, RECORD, SUMS, SIGNATURE = "README.md", "eaglectl.json", "SHA256SUMS", "model.sig"
 PICKLES = (".bin", ".pt", ".pth")
 # what other tools make of a checkpoint, by the end of the file's name

@@ -20,10 +20,9 @@ from blake3 import blake3
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError, UsageError, check
-from eaglectl.files.checkpoint import RECORD_SCHEMA
 from eaglectl.files.files import MIB, errors_about, read_small_file
 from eaglectl.files.header import StoredTensor, parse_json
-from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
+from eaglectl.files.layout import CARD, RECORD, RECORD_SCHEMA, SIGNATURE, SUMS
 from eaglectl.files.scratch import (
     OLD,
     register_removal,

@@ -448,7 +448,7 @@ def _is_marked(config: Mapping[str, Any]) -> bool:
 def _why_no_tensors(source: Source, config: Mapping[str, Any]) -> str:
     kind = next((f" ({name})" for name in _architectures(config)), "")
     try:
-        tensors = read_checkpoint(source).tensors
+        tensors = read_checkpoint(source, headers_only=True).tensors
     except EaglectlError:
         return f"{CONFIG}{kind} has no mark of a drafter; its weights were not read"
     if family := _other_family(config, tensors):

@@ -423,6 +423,7 @@ class _Record(Struct, frozen=True):
 
     `is_edited`: config.json is not the file that was written with it. `claim`: why it is no evidence of these
     files; what it states beside them is then asked about where it contradicts them, and answers nothing.
+    `unread` is the part of the weights that alone was compared with it.
     """
 
     settled: tuple[Settlement, ...] = ()
@@ -433,6 +434,7 @@ class _Record(Struct, frozen=True):
     layers_from: str = "written by eaglectl, which did not record from what"
     is_edited: bool = False
     claim: str = ""
+    unread: str = ""
 
 
 def settled_drafter(read: Read, given: Answers, checkpoint: Checkpoint) -> Drafter:
@@ -465,11 +467,7 @@ def settled_drafter(read: Read, given: Answers, checkpoint: Checkpoint) -> Draft
         answers = answers.choosing(choice, origin)
         drafter = read(answers)
     asked = _answered_questions(read, given) | asked
-    carried = [
-        entry
-        for entry in _carried(drafter, given, record)
-        if not record.claim or entry.fact != _fact(drafter, entry.about)
-    ]
+    carried = _held(_carried(drafter, given, record), drafter, record)
     new = [
         _settlement(drafter, choice, answers, asked.get(choice.key), read)
         for choice in answers.choices
@@ -483,6 +481,15 @@ def settled_drafter(read: Read, given: Answers, checkpoint: Checkpoint) -> Draft
         notes=tuple(dict.fromkeys(_all_notes(drafter, carried, new, record))),
         settled=(*carried, *new),
     )
+
+
+def _held(entries: Iterable[Settlement], drafter: Drafter, record: _Record) -> Sequence[Settlement]:
+    """The entries without those of a claim, but for what it doubts or contradicts."""
+    return [
+        entry
+        for entry in entries
+        if not record.claim or entry.by == "assumed" or entry.fact != _fact(drafter, entry.about)
+    ]
 
 
 def _without_source_convention(read: Read, answers: Answers, record: _Record) -> Answers:
@@ -520,6 +527,9 @@ def _all_notes(
         yield Note(
             "note", RECORD, f"what {RECORD} states is its author's claim, and no evidence: it {record.claim}"
         )
+    if record.unread:
+        text = f"of the weights only {record.unread} were compared with {RECORD}, and not their bytes"
+        yield Note("note", RECORD, f"{text}, as verify and validate do")
 
 
 def _edited_facts(drafter: Drafter, settled: Sequence[Settlement], record: _Record) -> Iterator[Note]:
@@ -557,7 +567,9 @@ def _read_record(checkpoint: Checkpoint) -> _Record:
     match stated:
         case {"output": {"files": {"config.json": {"sha256": str(digest)}}}}:
             is_edited = sha256(checkpoint.source.read(CONFIG)).hexdigest() != digest
-    return _Record(**{**fields, "is_edited": is_edited, "claim": checkpoint.claim})
+    return _Record(
+        **{**fields, "is_edited": is_edited, "claim": checkpoint.claim, "unread": checkpoint.unread}
+    )
 
 
 def _candidates(

@@ -138,7 +138,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
             return self.read[0].config, *self.read, None
         try:
             config = read_config(self.source)
-            checkpoint = read_checkpoint(self.source)
+            checkpoint = read_checkpoint(self.source, headers_only=self.headers_only)
             return config, checkpoint, read_drafter(checkpoint, self.answers, self.target.known), None
         except EaglectlError as error:
             return config, checkpoint, None, error

@@ -126,7 +126,7 @@ def judge_output(
     """
     requests = (*map(every_release, ENGINES), *(EngineRequest(name, ()) for name in unversioned()["engines"]))
     source, target = FolderSource(folder), GivenTarget(plan.drafter.target, None, target_config)
-    read = read_checkpoint(source), _drafter(plan)
+    read = read_checkpoint(source, headers_only=True), _drafter(plan)
     return judge_drafter(
         Subject(
             source, target, requests, headers_only=True, read=read, value_errors=errors, takes_samples=True

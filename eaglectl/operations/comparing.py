@@ -80,8 +80,8 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
     answers = options.answers
     check_answers(answers)
     given = None if options.target is None else open_target(options.target)
-    written_a, choice_a = _open("A", text_a, given, answers)
-    written_b, choice_b = _open("B", text_b, given, answers)
+    written_a, choice_a = _open("A", text_a, given, options)
+    written_b, choice_b = _open("B", text_b, given, options)
     compared = compare_headers(written_a, written_b, answers)
     a, b, notes = compared.a, compared.b, (*_target_notes(choice_a, choice_b), *compared.notes)
     served, errors = _as_stored((a, b), answers)
@@ -127,11 +127,11 @@ def _as_stored(
     return tuple(served), (a.faults, b.faults)
 
 
-def _open(name: str, text: str, given: Target | None, answers: Answers) -> tuple[Side, TargetChoice]:
-    choice = TargetChoice()
+def _open(name: str, text: str, given: Target | None, options: DiffOptions) -> tuple[Side, TargetChoice]:
+    choice, answers = TargetChoice(), options.answers
     try:
         with errors_of_side(name, text):
-            checkpoint = read_checkpoint(open_source(text))
+            checkpoint = read_checkpoint(open_source(text), headers_only=options.headers_only)
             if given is None:
                 choice = fitting_target(choose_target(checkpoint.source, None), checkpoint, answers)
             return read_side(text, checkpoint, given or choice.known(), answers), choice

@@ -90,7 +90,7 @@ def inspect_files(
     """`inspect`, which reads all numbers too where it is not `headers_only`."""
     requests, answers = tuple(map(parse_engine, options.engines)), options.answers
     opened = open_source(source)
-    checkpoint = read_checkpoint(opened)
+    checkpoint = read_checkpoint(opened, headers_only=headers_only)
     choice = fitting_target(choose_target(checkpoint.source, options.target), checkpoint, answers)
     known, files, target_config = choice.read()
     drafter = read_drafter(checkpoint, answers, known)

@@ -507,7 +507,7 @@ def _canonical(
     if not plan.drafter.has_reduced_vocabulary:
         return plan.drafter, None, marked
     assert plan.output is not None
-    written = read_checkpoint(FolderSource(folder))
+    written = read_checkpoint(FolderSource(folder), headers_only=True)
     return plan.drafter, draft_vocabulary(written, plan.output[1], Answers(), None).targets, marked
 
 

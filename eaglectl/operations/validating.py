@@ -158,7 +158,9 @@ def _given_target(source: Source, options: ValidateOptions) -> GivenTarget:
     choice = choose_target(source, options.target)
     if options.target is None and choice.place is not None:
         with suppress(EaglectlError):  # what cannot be read is for the rules to report
-            choice = fitting_target(choice, read_checkpoint(source), options.answers)
+            choice = fitting_target(
+                choice, read_checkpoint(source, headers_only=options.headers_only), options.answers
+            )
     if choice.place is None:
         return GivenTarget(choice.known())
     files, config = target_source(choice.place), None

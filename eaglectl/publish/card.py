@@ -26,12 +26,13 @@ from eaglectl.conversion.writing import (
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.registry import ENGINES, launch_commands, llama_server
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
-from eaglectl.files.checkpoint import RECORD_SCHEMA, Checkpoint
-from eaglectl.files.files import MIB, read_small_file
+from eaglectl.files.checkpoint import Checkpoint
+from eaglectl.files.files import MIB, read_small_file, sha256
 from eaglectl.files.front_matter import MATTER, front_matter
 from eaglectl.files.header import parse_json
-from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
+from eaglectl.files.layout import CARD, RECORD, RECORD_SCHEMA, SIGNATURE, SUMS
 from eaglectl.files.source import is_repo_name
+from eaglectl.files.writer import HEADER_KEY, tensor_ranges
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import CheckpointSummary
 from eaglectl.formats.reader import doubt_entries, fact_record
@@ -460,17 +461,20 @@ def make_record(
     validation: Mapping[str, Any],
     smoke: Mapping[str, Any] | None,
 ) -> bytes:
-    """eaglectl.json: the record that is there, or one of the drafter's origin, with the digests of `files`.
+    """eaglectl.json: the record of these files, or one of the drafter's origin, with the digests of `files`.
 
     `validation` is the outcome of `validate`, `smoke` a document of `eaglectl smoke --json`, or what an
     earlier record keeps of one.
     """
-    listed = {
+    listed: dict[str, dict[str, Any]] = {
         file.name: {"size": file.size, "sha256": file.sha256}
         for file in sorted(files, key=lambda file: file.name)
         if file.name not in (RECORD, SUMS, SIGNATURE)  # itself, and what is written after it
     }
-    record = checkpoint.sidecars.get(RECORD) or _new_record(checkpoint, drafter, listed)
+    for name in listed.keys() & set(checkpoint.weight_files):
+        start, stop = tensor_ranges(checkpoint.tensors.values(), name)[HEADER_KEY]
+        listed[name]["header"] = sha256(checkpoint.source.read(name, start, stop)).hexdigest()
+    record = checkpoint.earlier or _new_record(checkpoint, drafter, listed)
     published: dict[str, Any] = {
         "eaglectl": eaglectl.__version__,
         "files": listed,

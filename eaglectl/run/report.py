@@ -439,7 +439,7 @@ def _cover_answers(job: EngineJob, results: Sequence[PromptResult], k: int) -> C
         scripts = [script_of(tokenizer.decode(result.tokens)) for result in results]
     pairs = zip(results, scripts, strict=True)
     texts = [TokenText(result.set, result.tokens, script) for result, script in pairs]
-    record = read_checkpoint(open_folder(str(job.folder))).record
+    record = read_checkpoint(open_folder(str(job.folder)), headers_only=True).record
     coverage = measure_coverage(texts, frozenset(job.draft_tokens), k)
     return coverage and replace(coverage, wider=pruned_from(record))
 

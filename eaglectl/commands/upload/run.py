@@ -134,6 +134,8 @@ def _upload(
     for note in notes_of(report.findings):
         report_step(on_progress, f"warning: {note.text}")
     checkpoint = read_checkpoint(frozen)
+    if checkpoint.claim:
+        report_step(on_progress, f"{RECORD} {checkpoint.claim}: it is written anew, without what it states")
     measured = _measured(checkpoint.sidecars.get(RECORD, {}), smoke, files, on_progress)
     facts = _card_facts(to.repo, frozen, checkpoint, target, options)
     facts = replace(facts, smoke=measured, target_gap=gap)
@@ -300,7 +302,7 @@ def _card_facts(
         sum(prod(tensor.shape) for name, tensor in tensors if not name.endswith(("d2t", "t2d"))),
         checkpoint.nbytes,
         {engine: ranges(releases, ENGINES[engine].releases) for engine, releases in served.items()},
-        checkpoint.sidecars.get(RECORD, {}),
+        checkpoint.earlier or {},
     )
     return with_answers(facts, _card_text(frozen.hashed.values()), options.card)
 

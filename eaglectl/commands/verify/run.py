@@ -4,7 +4,6 @@ These are SHA256SUMS, eaglectl.json, and the listing of a repository on the Hub.
 is listed, or is a difference.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -12,20 +11,24 @@ from dataclasses import replace as replace_fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
 from msgspec.structs import replace
 
 from eaglectl.base import Result
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.checkpoint import hub_name, open_local_folder
-from eaglectl.files.files import open_regular
-from eaglectl.files.header import header_length, parse_header, parse_json
 from eaglectl.files.hub import HubSource, open_hub
 from eaglectl.files.layout import RECORD, SIGNATURE, SUMS
-from eaglectl.files.source import FolderSource, blocks_of, has_digest, is_blob
-from eaglectl.files.writer import HEADER_KEY, Algorithm, Digests, tensor_ranges
+from eaglectl.files.records import (
+    CheckedFile,
+    StatedFile,
+    compare_file,
+    read_record,
+    start_sha256,
+)
+from eaglectl.files.source import FolderSource, is_blob
+from eaglectl.files.writer import Digests
 from eaglectl.formats.commands import command
 from eaglectl.judge.rule import Policy, read_policy
 from eaglectl.judge.rules.release import read_sums
@@ -47,55 +50,10 @@ BOOKKEEPING = re.compile(
 # the files that a list cannot name: itself, and what is written after it
 AFTER = {RECORD: (RECORD, SUMS, SIGNATURE), SUMS: (SUMS, SIGNATURE)}
 
-# what a file is compared by: its SHA-256, its SHA-256 as the Hub lists it (of files in LFS), git's name of
-# it, or the digests of its header and of each tensor
-DigestKind = Literal["sha256", "lfs-sha256", "git-id", "tensors"]
 # a file that one list states without a digest is settled by another list
 WORST_FIRST = (FileState.DIFFERS, FileState.SAME, FileState.NOT_LOOKED)
 
-
-class StatedFile(Struct, frozen=True):
-    """A file as a list states it: size, and one kind of digests; None where the list does not state it.
-
-    `sha256` has several digests, with a blank between, where a list contradicts itself: no file has them.
-    `is_lfs`: the Hub lists it. `digest` is what made those of `header` and of each of `tensors`.
-    """
-
-    size: int | None = None
-    sha256: str | None = None
-    is_lfs: bool = False
-    git_id: str | None = None
-    tensors: dict[str, str] | None = None
-    header: str = ""
-    digest: Algorithm = "sha256"
-
-
 Lists = dict[str, Mapping[str, StatedFile]]
-
-
-class _FileList(Struct, frozen=True):
-    files: Annotated[dict[str, StatedFile], Meta(min_length=1)] | None = None
-
-
-class _Record(Struct, frozen=True):
-    """What eaglectl.json lists: the files that were published, or else those that `convert` wrote."""
-
-    output: _FileList = _FileList()
-    published: _FileList | UnsetType = UNSET
-
-
-class CheckedFile(Struct, frozen=True):
-    """A file, whether it is as `lists` state it, how it differs, and what it was compared by.
-
-    `tensors` are those that differ, where the file was compared by tensors.
-    """
-
-    name: str
-    judgement: FileState
-    lists: tuple[str, ...] = ()
-    how: str = ""
-    by: tuple[DigestKind, ...] = ()
-    tensors: tuple[str, ...] = ()
 
 
 class Verification(Result, frozen=True):
@@ -171,8 +129,9 @@ def _check_files(
     total = sum(source.size(name) for name in listed_names if faults.get(name) == "")
     hashed_names = {name for entries in lists.values() for name, file in entries.items() if file.sha256}
     with Digests(ByteCounter(on_progress, "hashing", total).add) as threads:
-        hashed = {name: _sha256(source, threads, name) for name in hashed_names if faults.get(name) == ""}
-        compare = partial(_compare, source, threads, hashed)
+        there = [name for name in hashed_names if faults.get(name) == ""]
+        hashed = {name: start_sha256(source, threads, name) for name in there}
+        compare = partial(compare_file, source, threads, hashed)
         for name in {**listed_names, **dict.fromkeys(faults)}:
             yield from _check_file(name, faults.get(name), lists, compare)
 
@@ -200,7 +159,7 @@ def _read_lists(
     source: FolderSource | HubSource, faults: Mapping[str, str], against: HubSource | None
 ) -> Lists:
     """What lists files: SHA256SUMS, eaglectl.json, and the listing of `against`. Raises UnreadableError."""
-    readers = {SUMS: _read_sums, RECORD: _read_record}
+    readers = {SUMS: _read_sums, RECORD: read_record}
     there = {name: read(source.read(name)) for name, read in readers.items() if faults.get(name) == ""}
     lists = {name: entries for name, entries in there.items() if entries}
     if against is not None:
@@ -219,21 +178,6 @@ def _read_sums(data: bytes) -> Mapping[str, StatedFile]:
         where = f"line {broken[0]} is no digest and name" if broken else "it is empty"
         raise UnreadableError(f"{SUMS} cannot be used: {where}; fetch it again")
     return {name: StatedFile(sha256=" ".join(digests)) for name, digests in stated.items()}
-
-
-def _read_record(data: bytes) -> Mapping[str, StatedFile]:
-    try:
-        record = convert(parse_json(RECORD, data), _Record)
-        files = (record.published or record.output).files or {}
-        if any(
-            file.size is None or file.git_id or file.is_lfs or file.sha256 == "" for file in files.values()
-        ):
-            raise ValidationError
-    except (ValidationError, OverflowError, RecursionError):
-        raise UnreadableError(
-            f"{RECORD} cannot be used: it is not as eaglectl writes it; fetch it again"
-        ) from None
-    return files
 
 
 def _check_file(
@@ -255,83 +199,6 @@ def _check_file(
     if silent and fault == "":
         how = f"is not in {' and not in '.join(silent)}: it was added, or the list is of other files"
         yield CheckedFile(name, FileState.UNLISTED, tuple(stated), how)
-
-
-def _compare(
-    source: FolderSource | HubSource,
-    threads: Digests,
-    hashed: Mapping[str, tuple[DigestKind, Callable[[], str]]],
-    name: str,
-    list_name: str,
-    stated: StatedFile,
-) -> CheckedFile:
-    """A file and what one list states of it; `hashed` has its SHA-256. Raises UnreadableError."""
-    size, how = source.size(name), ""
-    path = source.path(name) if isinstance(source, FolderSource) else None
-    by: tuple[DigestKind, ...] = ()
-    if stated.size not in (None, size):
-        how = f"has {size} bytes and {list_name} says {stated.size}"
-    elif stated.sha256:
-        kind, digest = hashed[name][0], hashed[name][1]()
-        by = ("lfs-sha256" if stated.is_lfs else kind,)
-        if digest != stated.sha256:
-            there = " and ".join(f"{each[:12]}..." for each in stated.sha256.split())
-            how = f"has SHA-256 {digest[:12]}... and {list_name} says {there}"
-    elif path and stated.git_id:
-        by = ("git-id",)
-        with open_regular(path) as file:
-            if not has_digest(stated.git_id, size, blocks_of(file.fileno())):
-                how = f"has not the git id {stated.git_id[:12]}... that {list_name} says"
-    elif path and stated.tensors is not None:
-        return _compare_tensors(path, threads, name, list_name, stated)
-    else:
-        how = f"has its size, and {list_name} has no digest of it"
-        if stated.tensors is not None:
-            how = (
-                f"was not downloaded, and {list_name} has digests of its tensors alone: download the"
-                " repository, and verify that folder"
-            )
-        elif list_name == RECORD:
-            how += ": it was linked by `convert --link`, which reads no data; convert without --link"
-        return CheckedFile(name, FileState.NOT_LOOKED, how=how)
-    return CheckedFile(name, FileState.DIFFERS if how else FileState.SAME, how=how, by=by)
-
-
-def _sha256(
-    source: FolderSource | HubSource, threads: Digests, name: str
-) -> tuple[DigestKind, Callable[[], str]]:
-    """The SHA-256 of a file, which is made meanwhile."""
-    if isinstance(source, HubSource):
-        if digest := source.listed.sha256.get(name):
-            return "lfs-sha256", lambda: digest
-        return "sha256", lambda: hashlib.sha256(source.read(name)).hexdigest()
-    with open_regular(source.path(name)) as file:
-        whole = {"": (0, os.fstat(file.fileno()).st_size)}
-        started = threads.of_ranges(name, file.fileno(), whole, "sha256")
-    return "sha256", lambda: started.result()[""]
-
-
-def _compare_tensors(
-    path: Path, threads: Digests, name: str, list_name: str, stated: StatedFile
-) -> CheckedFile:
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            length = header_length(name, file.read(8), size)
-            ranges = tensor_ranges(parse_header(name, file.read(length), size).tensors, name)
-            ranges[HEADER_KEY] = (0, 8 + length)
-            there = threads.of_ranges(name, file.fileno(), ranges, stated.digest).result()
-    except UnreadableError as error:
-        return CheckedFile(name, FileState.DIFFERS, how=f"has no header that can be read: {error}")
-    digests = {**(stated.tensors or {}), HEADER_KEY: stated.header}
-    keys = {key for key in {*digests, *there} if digests.get(key) != there.get(key)}
-    tensors = tuple(sorted(keys - {HEADER_KEY}))
-    how = f"has another header than {list_name} says: its metadata, or dtypes, shapes and order of tensors"
-    if tensors:
-        how = f"has other bytes than {list_name} says in {listed(tensors)}"
-    if not keys:
-        return CheckedFile(name, FileState.SAME, by=("tensors",))
-    return CheckedFile(name, FileState.DIFFERS, how=how, by=("tensors",), tensors=tensors)
 
 
 @with_keywords

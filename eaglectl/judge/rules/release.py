@@ -22,9 +22,10 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.data import load
 from eaglectl.engines.registry import launch_commands
 from eaglectl.errors import EaglectlError, UnreadableError
-from eaglectl.files.checkpoint import RECORD_SCHEMA, is_untrained
+from eaglectl.files.checkpoint import Checkpoint, is_untrained
 from eaglectl.files.files import sha256
 from eaglectl.files.front_matter import front_matter
+from eaglectl.files.layout import CARD, RECORD, RECORD_SCHEMA, SUMS
 from eaglectl.judge.judgement import Subject
 from eaglectl.judge.rule import CannotLook, Match, make_rule, rule
 from eaglectl.judge.rules.config import PICKLE_SUFFIXES
@@ -200,7 +201,6 @@ PATH = re.compile(
     r"|/(home|root|Users|mnt|data|tmp|scratch|workspace|models?)/?"
 )
 TEXTS = (".json", ".md", ".txt", ".jinja", ".yaml", ".yml", ".toml", ".cfg", ".env")
-CARD, RECORD, SUMS = "README.md", "eaglectl.json", "SHA256SUMS"
 COMMANDS = (
     "vllm serve",
     "--speculative-config",
@@ -295,20 +295,28 @@ def record_agrees(subject: Subject) -> Iterator[Match]:
     """eaglectl.json, where it exists, describes the files beside it.
 
     The record states what was converted from what, and how; after an edit by hand, or with files of another
-    export, it is wrong.
+    export, it is wrong. Config and weights are compared with the digests that it states.
 
     Fix: convert the source again.
     """
     if not _has(subject, RECORD, "EGL901"):
         return
     record, drafter = subject.checkpoint.sidecars[RECORD], subject.drafter
+    if subject.checkpoint.claim and {"output", "published"} & record.keys():  # else it is of no files
+        yield Match(f"{RECORD} {subject.checkpoint.claim}", RECORD)
     if record.get("schema") != RECORD_SCHEMA:
         yield Match(f"{RECORD} states schema {record.get('schema')!r}; {RECORD_SCHEMA!r} is known", RECORD)
         return
+    yield from _differences(record, drafter, subject.checkpoint)
+    if unread := subject.checkpoint.unread:
+        raise CannotLook(f"of the weights only {unread} were compared with {RECORD}, and not their bytes")
+
+
+def _differences(record: Mapping[str, Any], drafter: Drafter, checkpoint: Checkpoint) -> Iterator[Match]:
     boundaries, own, steps = record.get("boundaries"), drafter.aux.boundaries, record.get("tensors")
     listed = steps if isinstance(steps, list) else []
     named = [step.get("name") for step in listed if isinstance(step, dict)]
-    missing = [str(name) for name in named if name is not None and name not in subject.checkpoint.tensors]
+    missing = [str(name) for name in named if name is not None and name not in checkpoint.tensors]
     if record.get("eagle") != drafter.version:
         text = f"EAGLE {record.get('eagle')!r} and the files are EAGLE {drafter.version}"
         yield Match(f"{RECORD} states {text}", RECORD)

@@ -1,0 +1,220 @@
+"""What lists state of files, and whether a file is as stated: by SHA-256, git's id or digests of tensors.
+
+`verify`, and every command that takes what eaglectl.json states, compare by these functions.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from blake3 import blake3
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
+
+from eaglectl.errors import UnreadableError
+from eaglectl.files.files import Stamp, open_regular, sha256
+from eaglectl.files.header import header_length, parse_header, parse_json
+from eaglectl.files.layout import RECORD
+from eaglectl.files.source import FolderSource, blocks_of, has_digest
+from eaglectl.files.writer import HEADER_KEY, Algorithm, Digests, tensor_ranges
+from eaglectl.text import listed
+from eaglectl.verdicts import FileState
+
+if TYPE_CHECKING:
+    from eaglectl.files.hub import HubSource
+
+# what a file is compared by: its SHA-256, its SHA-256 as the Hub lists it (of files in LFS), git's name of
+# it, or the digests of its header and of each tensor
+DigestKind = Literal["sha256", "lfs-sha256", "git-id", "tensors"]
+
+
+class StatedFile(Struct, frozen=True):
+    """A file as a list states it: size, and one kind of digests; None where the list does not state it.
+
+    `sha256` has several digests, with a blank between, where a list contradicts itself: no file has them.
+    `is_lfs`: the Hub lists it. `digest` is what made those of `header` and of each of `tensors`.
+    """
+
+    size: int | None = None
+    sha256: str | None = None
+    is_lfs: bool = False
+    git_id: str | None = None
+    tensors: dict[str, str] | None = None
+    header: str = ""
+    digest: Algorithm = "sha256"
+
+
+class _FileList(Struct, frozen=True):
+    files: Annotated[dict[str, StatedFile], Meta(min_length=1)] | None = None
+
+
+class _Record(Struct, frozen=True):
+    """What eaglectl.json lists: the files that were published, or else those that `convert` wrote."""
+
+    output: _FileList = _FileList()
+    published: _FileList | UnsetType = UNSET
+
+
+class CheckedFile(Struct, frozen=True):
+    """A file, whether it is as `lists` state it, how it differs, and what it was compared by.
+
+    `tensors` are those that differ, where the file was compared by tensors.
+    """
+
+    name: str
+    judgement: FileState
+    lists: tuple[str, ...] = ()
+    how: str = ""
+    by: tuple[DigestKind, ...] = ()
+    tensors: tuple[str, ...] = ()
+
+
+def read_record(data: bytes) -> Mapping[str, StatedFile]:
+    """The files that eaglectl.json lists; empty where it lists none. Raises UnreadableError."""
+    try:
+        record = convert(parse_json(RECORD, data), _Record)
+        files = (record.published or record.output).files or {}
+        if any(
+            file.size is None or file.git_id or file.is_lfs or file.sha256 == "" for file in files.values()
+        ):
+            raise ValidationError
+    except (ValidationError, OverflowError, RecursionError):
+        raise UnreadableError(
+            f"{RECORD} cannot be used: it is not as eaglectl writes it; fetch it again"
+        ) from None
+    return files
+
+
+def compare_file(
+    source: "FolderSource | HubSource",
+    threads: Digests,
+    hashed: Mapping[str, tuple[DigestKind, Callable[[], str]]],
+    name: str,
+    list_name: str,
+    stated: StatedFile,
+) -> CheckedFile:
+    """A file and what one list states of it; `hashed` has its SHA-256. Raises UnreadableError."""
+    size, how = source.size(name), ""
+    path = source.path(name) if isinstance(source, FolderSource) else None
+    by: tuple[DigestKind, ...] = ()
+    if stated.size not in (None, size):
+        how = f"has {size} bytes and {list_name} says {stated.size}"
+    elif stated.sha256:
+        kind, digest = hashed[name][0], hashed[name][1]()
+        by = ("lfs-sha256" if stated.is_lfs else kind,)
+        if digest != stated.sha256:
+            there = " and ".join(f"{each[:12]}..." for each in stated.sha256.split())
+            how = f"has SHA-256 {digest[:12]}... and {list_name} says {there}"
+    elif path and stated.git_id:
+        by = ("git-id",)
+        with open_regular(path) as file:
+            if not has_digest(stated.git_id, size, blocks_of(file.fileno())):
+                how = f"has not the git id {stated.git_id[:12]}... that {list_name} says"
+    elif path and stated.tensors is not None:
+        return _compare_tensors(path, threads, name, list_name, stated)
+    else:
+        how = f"has its size, and {list_name} has no digest of it"
+        if stated.tensors is not None:
+            how = (
+                f"was not downloaded, and {list_name} has digests of its tensors alone: download the"
+                " repository, and verify that folder"
+            )
+        elif list_name == RECORD:
+            how += ": it was linked by `convert --link`, which reads no data; convert without --link"
+        return CheckedFile(name, FileState.NOT_LOOKED, how=how)
+    return CheckedFile(name, FileState.DIFFERS if how else FileState.SAME, how=how, by=by)
+
+
+def start_sha256(
+    source: "FolderSource | HubSource", threads: Digests, name: str
+) -> tuple[DigestKind, Callable[[], str]]:
+    """The SHA-256 of a file, which is made meanwhile."""
+    if not isinstance(source, FolderSource):
+        if digest := source.listed.sha256.get(name):
+            return "lfs-sha256", lambda: digest
+        return "sha256", lambda: hashlib.sha256(source.read(name)).hexdigest()
+    with open_regular(source.path(name)) as file:
+        whole = {"": (0, os.fstat(file.fileno()).st_size)}
+        started = threads.of_ranges(name, file.fileno(), whole, "sha256")
+    return "sha256", lambda: started.result()[""]
+
+
+def _compare_tensors(
+    path: Path, threads: Digests, name: str, list_name: str, stated: StatedFile
+) -> CheckedFile:
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            length = header_length(name, file.read(8), size)
+            ranges = tensor_ranges(parse_header(name, file.read(length), size).tensors, name)
+            ranges[HEADER_KEY] = (0, 8 + length)
+            there = threads.of_ranges(name, file.fileno(), ranges, stated.digest).result()
+    except UnreadableError as error:
+        return CheckedFile(name, FileState.DIFFERS, how=f"has no header that can be read: {error}")
+    digests = {**(stated.tensors or {}), HEADER_KEY: stated.header}
+    keys = {key for key in {*digests, *there} if digests.get(key) != there.get(key)}
+    tensors = tuple(sorted(keys - {HEADER_KEY}))
+    how = f"has another header than {list_name} says: its metadata, or dtypes, shapes and order of tensors"
+    if tensors:
+        how = f"has other bytes than {list_name} says in {listed(tensors)}"
+    if not keys:
+        return CheckedFile(name, FileState.SAME, by=("tensors",))
+    return CheckedFile(name, FileState.DIFFERS, how=how, by=("tensors",), tensors=tensors)
+
+
+# whether a file is as a record states it, by its path and state, and the digest of the record
+COMPARED: dict[tuple[Path, Stamp, str] | None, FileState] = {}
+
+
+def compare_record(
+    source: "FolderSource | HubSource",
+    beside: Sequence[str],
+    weights: Mapping[str, int],
+    *,
+    headers_only: bool = False,
+) -> tuple[str, str]:
+    """Why eaglectl.json is no evidence of the files, "" where they are as it states.
+
+    And the part of the weights that alone was compared, "" where their bytes were. `beside` are files beside
+    the weights, `weights` the ends of their headers. With `headers_only`, of weights whose SHA-256 the Hub
+    does not list, the size and the header are compared alone. Raises UnreadableError for a file that cannot
+    be read.
+    """
+    raw, unread = source.read(RECORD), ""
+    try:
+        stated = read_record(raw)
+    except UnreadableError:
+        return "is not as eaglectl writes it", ""
+    digests = {} if isinstance(source, FolderSource) else source.listed.sha256
+    for name in (*beside, *weights):
+        file = stated.get(name, StatedFile())
+        if headers_only and name in weights and not (file.sha256 and name in digests):
+            header = file.header and _hash(source.read(name, 0, weights[name]), file.digest)
+            is_same = (source.size(name), header) == (file.size, file.header)
+            state = FileState.SAME if is_same else FileState.DIFFERS
+            unread = "headers" if header and unread != "sizes" else "sizes"
+        else:
+            state = _state(source, name, file, sha256(raw).hexdigest())
+        if name not in stated or state == FileState.NOT_LOOKED:
+            return f"states no digest of {name}", ""
+        if state == FileState.DIFFERS:
+            return f"is of another {name}", ""
+    return "", unread
+
+
+def _state(source: "FolderSource | HubSource", name: str, stated: StatedFile, record: str) -> FileState:
+    if not isinstance(source, FolderSource) and stated.tensors is not None:
+        source = source.downloaded()
+    path = source.path(name)
+    key = None if path is None else (path.resolve(), Stamp.of(path.stat()), record)
+    if key in COMPARED:
+        return COMPARED[key]
+    with Digests() as threads:
+        hashed = {name: start_sha256(source, threads, name)} if stated.sha256 else {}
+        state = compare_file(source, threads, hashed, name, RECORD, stated).judgement
+    return state if key is None else COMPARED.setdefault(key, state)
+
+
+def _hash(data: bytes, algorithm: Algorithm) -> str:
+    return str((blake3(data) if algorithm == "blake3" else sha256(data)).hexdigest())
