@@ -90,12 +90,6 @@ TARGET = Option(
     value="MODEL",
     complete="checkpoints",
 )
-ENGINE = Option(
-    "An engine: vllm, 'vllm>=0.22', sglang==0.5.23. May be given several times.",
-    "--engine",
-    value="ENGINE",
-    complete="engines",
-)
 NO_ENGINES = Option(
     "Judge by the rules alone. Left out, and without --engine, the engines of eaglectl.toml are judged for,"
     " else the newest known vLLM and SGLang, and every engine installed here.",
@@ -139,7 +133,9 @@ class Field(Struct, frozen=True):
         """What a value is, in words."""
         if choices := self.option.choices:
             return " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
-        words = "a list of texts" if self.is_list else EXPECTED.get(self.kind, str(self.kind))
+        is_read = self.option.read and isinstance(self.kind, type)
+        words = EXPECTED.get(self.kind, "a text" if is_read else str(self.kind))
+        words = "a list of texts" if self.is_list else words
         if self.option.most < math.inf:
             return f"{words} from {self.option.least:g} to {self.option.most:g}"
         return f"{words} of at least {self.option.least:g}" if self.option.least > -math.inf else words
@@ -183,7 +179,7 @@ class Field(Struct, frozen=True):
             return read(msgspec.convert([value] if isinstance(value, str) else value, list[str]))
         if isinstance(value, str):
             return read(value)
-        return tuple(read(item) if isinstance(item, str) else item for item in value)
+        return tuple(dict.fromkeys(read(item) if isinstance(item, str) else item for item in value))
 
     def error(self, given: str, error: ValueError) -> UsageError:
         """The error for a value that is none, with how it was given."""

@@ -51,14 +51,16 @@ class FailedSource(Result, frozen=True):
 
 
 class OutputServing(Struct, frozen=True):
-    """What an engine does with an output: `verdict` is of the release asked for, or of the newest.
+    """What an engine does with an output: `verdict` is of a release that was named, or of the newest.
 
     `serving` are the releases that run it as trained, in words, and `command` is the one that serves it.
+    `is_named`: the release was asked for.
     """
 
     verdict: "eaglectl.Verdict"
     serving: str
     command: str
+    is_named: bool = False
 
     @property
     def is_served(self) -> bool:
@@ -72,7 +74,7 @@ class Conversion(Result, frozen=True):
     `gate` is the acceptance that the gate of an upgrade measured; if it was missed, nothing was written.
     `serving` states for each engine whether it runs the output as trained, `measured` what the files left
     open and a measurement answered. As a path it is `out`. `trust_remote_code`: the target's own code was
-    allowed to run.
+    allowed to run. `is_missed`: an engine that it was written for is known not to run it as trained.
     """
 
     plan: "eaglectl.ConversionPlan"
@@ -83,6 +85,7 @@ class Conversion(Result, frozen=True):
     serving: tuple[OutputServing, ...] = ()
     measured: "tuple[eaglectl.MeasuredAnswer, ...]" = ()
     trust_remote_code: bool = False
+    is_missed: bool = False
 
     def __fspath__(self) -> str:
         return _written(self.out, "convert")
@@ -90,7 +93,7 @@ class Conversion(Result, frozen=True):
     @property
     def commands(self) -> Mapping[str, str]:
         """The command that serves the output, for each engine that runs it as trained."""
-        return {row.verdict.engine: row.command for row in self.serving if row.is_served}
+        return {row.verdict.engine: row.command for row in self.serving if row.is_served and row.command}
 
 
 class ServedFiles(Struct, frozen=True):
@@ -118,11 +121,6 @@ class EngineReadiness(Result, frozen=True):
     stored: ServedFiles
     converted: ServedFiles | None = None
     command: str = ""
-
-    @property
-    def label(self) -> str:
-        """The release as a requirement: "vllm==0.32.0"."""
-        return f"{self.engine}=={self.release}"
 
     @property
     def final(self) -> ServedFiles:

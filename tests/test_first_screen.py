@@ -50,7 +50,7 @@ def screen(shown: Outline, width: int = 80, *, is_whole: bool = False) -> list[s
 
 def convert(source: str, out: Path, **options: Any) -> list[str]:
     done = eaglectl.convert(source, out, **options)
-    return screen(conversion_outline(done, options.get("engines", ())))
+    return screen(conversion_outline(done))
 
 
 @pytest.mark.parametrize("source", sampled(READABLE, 12))

@@ -165,7 +165,8 @@ class GroupedCommand(TyperCommand):
 
         An argument too many is answered with the option that it may be meant for.
         """
-        values, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
+        values, rest, order = self.make_parser(ctx).parse_args(args=list(args))
+        _check_engine(ctx, order)
         parameters = self.get_params(ctx)
         arguments = [values.get(one.name) for one in parameters if isinstance(one, TyperArgument)]
         is_verbose = getattr(ctx.obj, "verbose", False)
@@ -185,6 +186,12 @@ class GroupedCommand(TyperCommand):
             ctx.fail(f"Got unexpected extra argument(s) ({' '.join(map(printable, rest))}){hint}")
         ctx.args = rest
         return rest
+
+
+def _check_engine(ctx: Any, order: Sequence[Any]) -> None:
+    # of other options the last one counts, as everywhere
+    if len([one for one in order if "--engine" in one.opts and not one.multiple]) > 1:
+        ctx.fail(f"--engine is given more than once, and {ctx.command.name} takes one")
 
 
 def _place(parameter: Any, common: Sequence[str]) -> int:

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import Absorbed, Computed, Segment
+from eaglectl.engines.registry import ENGINE, EngineRequest
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.formats.catalogue import by_name, default_format
 from eaglectl.formats.format import CheckpointSummary
 from eaglectl.formats.reader import doubt_entries, fact_record
-from eaglectl.options import ANSWERS, ENGINE, Option, Options
+from eaglectl.options import ANSWERS, Option, Options
 
 FLOATS = ("BF16", "F16", "F32")
 ITEM_SIZE = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}  # bytes
@@ -264,7 +265,7 @@ class ConversionRequest(Options, frozen=True):
             choices=("3", "3.1"),
         ),
     ] = None
-    engines: Annotated[tuple[str, ...], ENGINE] = ()
+    engines: Annotated[tuple[EngineRequest, ...], ENGINE] = ()
     drop: Annotated[
         tuple[str, ...],
         Option(

@@ -50,6 +50,7 @@ from eaglectl.drafter.tensors import (
     is_quantised_part,
     offsets_record,
 )
+from eaglectl.engines.registry import EngineRequest
 from eaglectl.engines.sglang import ids_in
 from eaglectl.errors import EaglectlError, OpenFactError, OptionNeededError, RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
@@ -221,14 +222,15 @@ def _transformed(
 
 
 def _ids(
-    drafter: Drafter, format: Format, engines: Sequence[str]
+    drafter: Drafter, format: Format, engines: Sequence[EngineRequest]
 ) -> tuple[Mapping[str, Sequence[int]], list[Note]]:
     """Layer ids by their places in the layout. Raises where a required place has no ids for these layers."""
     boundaries, ids, notes = drafter.aux.boundaries, dict[str, Sequence[int]](), list[Note]()
     if boundaries is None:
         return ids, notes
     for place in format.written_ids:
-        is_atoms = place.key == NESTED_IDS and "atom" in engines  # which reads this key as boundaries
+        # ATOM reads this key as boundaries
+        is_atoms = place.key == NESTED_IDS and any(request.engine == "atom" for request in engines)
         try:
             ids[place.key] = boundaries if is_atoms else ids_in(place, boundaries, drafter.target)
         except EaglectlError as error:

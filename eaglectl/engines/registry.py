@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -24,6 +24,7 @@ from eaglectl.engines.engine import NO_RESULTS, Engine, RuleResults, Verdict
 from eaglectl.engines.view import View, as_seen, read_captures
 from eaglectl.errors import OutdatedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, hub_name
+from eaglectl.options import Option
 from eaglectl.verdicts import ServedAs
 
 # why a release is judged that nobody named
@@ -41,12 +42,14 @@ class EngineRequest(Struct, frozen=True):
     """One engine and the releases requested, newest last.
 
     `why`: why it is judged, where nobody named it. `unknown` is an installed release that no data is of.
+    `text` is the request as it was given.
     """
 
     engine: str
     releases: tuple[str, ...]
     why: str = ""
     unknown: str = ""
+    text: str = ""
 
     @property
     def places(self) -> tuple[tuple[str, str], ...]:
@@ -59,10 +62,22 @@ class EngineRequest(Struct, frozen=True):
         """Its releases as requirements: "vllm==0.33.0"."""
         return tuple("==".join(filter(None, place)) for place in self.places)
 
+    def verdicts(self, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+        """Those of verdicts that are of its releases."""
+        return tuple(each for each in verdicts if (each.engine, each.release) in self.places)
+
 
 ENGINES: Mapping[str, Engine] = {
     engine.name: engine for engine in (vllm.ENGINE, sglang.ENGINE, llamacpp.ENGINE)
 }
+
+
+def usual_release(engine: str) -> EngineRequest:
+    """The release of an engine that is installed here, else the newest known."""
+    installed, releases = installed_release(ENGINES[engine]), ENGINES[engine].releases
+    if installed is not None and installed not in releases:
+        return EngineRequest(engine, (), unknown=installed, text=engine)
+    return EngineRequest(engine, releases[-1:] if installed is None else (installed,), text=engine)
 
 
 def parse_engine(text: str) -> EngineRequest:
@@ -72,10 +87,7 @@ def parse_engine(text: str) -> EngineRequest:
     releases that no data is of.
     """
     if text in ENGINES:  # packaging takes as long to load as all of eaglectl
-        installed, releases = installed_release(ENGINES[text]), ENGINES[text].releases
-        if installed is not None and installed not in releases:
-            return EngineRequest(text, (), unknown=installed)
-        return EngineRequest(text, releases[-1:] if installed is None else (installed,))
+        return usual_release(text)
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -86,18 +98,39 @@ def parse_engine(text: str) -> EngineRequest:
     if name in unversioned()["engines"]:
         if specifier:
             raise UsageError(f"--engine {text}: releases of {name} are not followed; write {name}")
-        return EngineRequest(name, ())
+        return EngineRequest(name, (), text=name)
     if name not in ENGINES:
         raise UsageError(f"--engine {text}: {_spelling(text)}")
     if not specifier:
-        return parse_engine(name)
+        return usual_release(name)
     # of one exact version, the release that it is of
     exact, releases = re.fullmatch(r"===?([^,*]+)", str(specifier)), ENGINES[name].releases
     own = known_release(ENGINES[name], exact[1]) if exact else ""
     if matching := tuple(release for release in releases if release == own or release in specifier):
-        return EngineRequest(name, matching)
+        return EngineRequest(name, matching, text=text)
     span = f"{name} is known from {' to '.join(dict.fromkeys((releases[0], releases[-1])))}"
     raise OutdatedError(f"--engine {text}: no known release fits; {span}; {UPDATE.format(name)}")
+
+
+ENGINE = Option(
+    "An engine: vllm, 'vllm>=0.22', sglang==0.5.23. May be given several times.",
+    "--engine",
+    value="ENGINE",
+    complete="engines",
+    read=parse_engine,
+)
+
+
+def requested_places(requests: Iterable[EngineRequest]) -> tuple[tuple[str, str], ...]:
+    """Each engine and release that requests name, once: as the engines were named first, the newest last."""
+    places = dict.fromkeys(place for request in requests for place in request.places)
+    names = [*dict.fromkeys(engine for engine, _ in places)]
+
+    def order(place: tuple[str, str]) -> tuple[int, int]:
+        releases = ENGINES[place[0]].releases if place[0] in ENGINES else ()
+        return names.index(place[0]), releases.index(place[1]) if place[1] in releases else len(releases)
+
+    return tuple(sorted(places, key=order))
 
 
 def known_release(engine: Engine, version: str) -> str:

@@ -15,7 +15,14 @@ from eaglectl.drafter.drafter import GIVEN, Drafter, Target
 from eaglectl.drafter.tensors import Fault, Ids, as_engines_read, faults, is_known
 from eaglectl.engines.behaviour import AppliedFact
 from eaglectl.engines.engine import RuleResults, Verdict
-from eaglectl.engines.registry import ENGINES, UPDATE, EngineRequest, unfollowed_verdict, view_for
+from eaglectl.engines.registry import (
+    ENGINES,
+    UPDATE,
+    EngineRequest,
+    requested_places,
+    unfollowed_verdict,
+    view_for,
+)
 from eaglectl.engines.view import View
 from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint, read_config
@@ -475,15 +482,12 @@ def _verdicts(judgement: Judgement) -> Iterator[Verdict]:
     subject, ids = judgement.subject, [rule.id for rule in judgement.rules]
     results = _results(judgement, ids)
     judged = {name for name, engine in ENGINES.items() if any(fact.rule in ids for fact in engine.facts)}
-    requests = [request for request in subject.requests if request.engine in judged]
-    for request in requests:
-        if request.unknown:
-            reasons = (f"not a known release: {UPDATE.format(request.engine)}",)
-            yield Verdict(request.engine, request.unknown, ServedAs.UNKNOWN, reasons)
-    places = [(request.engine, release) for request in requests for release in request.releases]
-    places += [(request.engine, "") for request in subject.requests if request.engine not in ENGINES]
-    for name, release in dict.fromkeys(places):
-        yield _verdict(name, release, subject, results)
+    for name, release in requested_places(subject.requests):
+        if name in judged and release not in ENGINES[name].releases:
+            reasons = (f"not a known release: {UPDATE.format(name)}",)
+            yield Verdict(name, release, ServedAs.UNKNOWN, reasons)
+        elif name in judged or name not in ENGINES:
+            yield _verdict(name, release, subject, results)
 
 
 def _verdict(name: str, release: str, subject: Subject, results: RuleResults) -> Verdict:

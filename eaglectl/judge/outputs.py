@@ -19,7 +19,7 @@ from eaglectl.conversion.plan import ConversionPlan, ConversionRequest, parse_re
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.behaviour import AppliedFact, ranges, unversioned
 from eaglectl.engines.engine import Engine, Verdict
-from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, parse_engine
+from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, usual_release
 from eaglectl.engines.view import View
 from eaglectl.errors import EaglectlError, OptionNeededError, RefusedError, UnreadableError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
@@ -57,10 +57,12 @@ class Unserved(Struct, frozen=True):
     @property
     def text(self) -> str:
         """In words: the releases, and what the last one does."""
-        engine, last, reasons = ENGINES[self.engine], self.last.release, "; ".join(self.last.reasons[:2])
+        last, reasons = self.last.release, "; ".join(self.last.reasons[:2])
         reasons += f" (and {more} more)" if (more := len(self.last.reasons) - 2) > 0 else ""
-        if len(self.releases) == 1:
-            return f"{engine.title} {last} does not run this output as trained: {reasons}"
+        if len(self.releases) < 2:
+            title = self.engine if self.engine not in ENGINES else f"{ENGINES[self.engine].title} {last}"
+            return f"{title} does not run this output as trained: {reasons}"
+        engine = ENGINES[self.engine]
         span, runs = ranges(self.releases, engine.releases), "runs" if self.is_known else "is known to run"
         return f"no {engine.title} of {span} {runs} this output as trained: {last}: {reasons}"
 
@@ -119,12 +121,14 @@ def judge_output(
     plan: ConversionPlan,
     errors: tuple[tuple[str, str], ...] | None = None,
     target_config: Mapping[str, Any] | None = None,
+    engines: Sequence[EngineRequest] = (),
 ) -> Judgement:
-    """What every known release does with what a conversion wrote, whose numbers have these errors.
+    """What every known release and `engines` do with what a conversion wrote.
 
-    None: the numbers were not read.
+    `errors` are those of its numbers; None: they were not read.
     """
-    requests = (*map(every_release, ENGINES), *(EngineRequest(name, ()) for name in unversioned()["engines"]))
+    others = (EngineRequest(name, ()) for name in unversioned()["engines"])
+    requests = (*map(every_release, ENGINES), *others, *engines)
     source, target = FolderSource(folder), GivenTarget(plan.drafter.target, None, target_config)
     read = read_checkpoint(source, headers_only=True), _drafter(plan)
     return judge_drafter(
@@ -143,18 +147,23 @@ def _drafter(plan: ConversionPlan) -> Drafter:
     return replace(plan.output[1], notes=notes, publication=None, rotation=plan.drafter.rotation)
 
 
-def unserved(plan: ConversionPlan, engines: Sequence[str], named_layout: str | None) -> tuple[Unserved, ...]:
+def unserved(
+    plan: ConversionPlan,
+    engines: Sequence[EngineRequest],
+    named_layout: str | None,
+    releases: Sequence[Verdict] | None = None,
+) -> tuple[Unserved, ...]:
     """The engines that a conversion is for and that have no release which runs the output as trained.
 
     It is for `engines`, else for those of the layout that was named; without either, one of all is enough.
-    Where the newest release may run it, as far as is known, that counts.
+    Where the newest release may run it, as far as is known, that counts. `releases` are the verdicts on what
+    was written; None: the plan is judged.
     """
     layout = by_name(plan.layout).layout
     names = tuple(ENGINES) if named_layout is None else (layout.engines if layout else ())
-    wanted = [parse_engine(text) for text in engines] or [every_release(name) for name in names]
-    missing = []
+    wanted, missing = engines or [every_release(name) for name in names], []
     for request in wanted:
-        judged = judge_plan(plan, request)
+        judged = judge_plan(plan, request) if releases is None else request.verdicts(releases)
         outcomes = [verdict.outcome for verdict in judged]
         if judged and outcomes[-1].is_known_wrong and not any(outcome.is_served for outcome in outcomes):
             missing.append(
@@ -281,7 +290,7 @@ class Advice(Struct, frozen=True):
 def _engines_lost(plan: "ConversionPlan | EaglectlError", names: Iterable[str]) -> tuple[str, ...] | None:
     if isinstance(plan, EaglectlError):
         return None
-    judged = {name: judge_plan(plan, parse_engine(name)) for name in names}
+    judged = {name: judge_plan(plan, usual_release(name)) for name in names}
     return tuple(
         name
         for name, verdicts in judged.items()

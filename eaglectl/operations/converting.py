@@ -33,8 +33,10 @@ from eaglectl.drafter.drafter import (
 from eaglectl.engines.behaviour import ranges
 from eaglectl.engines.registry import (
     ENGINES,
+    EngineRequest,
     output_commands,
-    parse_engine,
+    requested_places,
+    usual_release,
 )
 from eaglectl.errors import OpenFactError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
 # the rule on a d2t of zeros
 IDENTITY = "EGL307"
 # names of folders that trainers give, which tell no drafter from another
+FORCE = "--force-unserved writes it all the same"
 UNTELLING = re.compile(r"source|model|final|latest|(checkpoint|epoch|step)[-_]?\d+")
 OnPlan = Callable[[ConversionPlan], None]
 
@@ -99,13 +102,19 @@ class Prepared(Struct, frozen=True):
 
     def finished(self, conversion: Conversion, *, is_trusting: bool = False) -> Conversion:
         """The conversion with whole commands, with what was measured for it, and how long all took."""
-        measure = self.options.measure
+        measure, layout = self.options.measure, self.options.layout and by_name(self.options.layout).layout
+        named = [row for row in conversion.serving if row.is_named]
+        # the layout of an engine is written for that engine
+        engines = layout.engines if layout and not named else ()
+        named += [row for row in conversion.serving if row.verdict.engine in engines]
         return replace(
             conversion,
             plan=conversion.plan.completed(self.complete),
             measured=self.measured,
             trust_remote_code=is_trusting or bool(measure and measure.trust_remote_code),
             seconds=time.perf_counter() - self.start,
+            is_missed=not self.options.force_unserved
+            and any(row.verdict.outcome.is_known_wrong for row in named),
         )
 
 
@@ -182,16 +191,14 @@ def carry_out(
     if on_plan:
         on_plan(plan)
     if options.dry_run:
-        return Conversion(plan, None, files.pickles, 0.0)
+        return Conversion(plan, None, files.pickles, 0.0, serving=_planned_serving(plan, options))
     return Conversion(
         plan, place, files.pickles, 0.0, serving=write_conversion(files, plan, place, options, on_progress)
     )
 
 
 def check_options(original: FolderSource, out: StrPath | None, options: ConvertOptions) -> None:
-    """Raise UsageError for unknown engines, options that do not go together, or an `out` that is an input."""
-    for engine in options.engines:
-        parse_engine(engine)
+    """Raise UsageError for options that do not go together, or an `out` that is an input."""
     is_upgrade, is_rotated = options.version == "3.1", options.target_rotation is not None
     check(
         (
@@ -277,8 +284,9 @@ def write_conversion(
             reading = pool.submit(value_errors, files.checkpoint, plan, rows)
 
         def check_written(folder: Path) -> None:
-            judged.append(judge_output(folder, plan, None if reading is None else reading.result(), config))
-            _check_output(judged[0], files.original_path, options)
+            errors = None if reading is None else reading.result()
+            judged.append(judge_output(folder, plan, errors, config, options.engines))
+            _check_output(plan, judged[0], files.original_path, options)
 
         how = WriteOptions(
             out, options.force, options.link and not files.pickles, options.max_shard_size, check_written
@@ -294,19 +302,28 @@ def write_conversion(
     return output_serving(plan, judged[0], out, options)
 
 
-def _check_output(judgement: Judgement, source: str, options: ConvertOptions) -> None:
+def _check_output(plan: ConversionPlan, judgement: Judgement, source: str, options: ConvertOptions) -> None:
     # the tokens that counts choose may well be the first ones
     faults = [fault for fault in judgement.faults if not (options.pruning and fault.startswith(IDENTITY))]
-    if options.force_unserved or not faults:
+    if options.force_unserved:
+        return
+    if not faults:
+        # with the target's config, which no plan is judged by
+        missing = unserved(plan, options.engines, options.layout, judgement.releases)
+        if missing and not _is_start(options):
+            raise RefusedError(f"{'; '.join(engine.text for engine in missing)}; {FORCE}")
         return
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     complete = completing(source, options.target, options.answers)
     fixes = [complete(each.fix) for each in judgement.findings if faults[0].startswith(f"{each.rule.id} ")]
     repair = next((fix.rstrip(".") for fix in fixes if "`eaglectl convert" in fix), "")
     advice = repair or f"`{command('validate', source, target=options.target)}` says how to mend it"
-    raise RefusedError(
-        f"the output would be broken: {faults[0]}{more}; {advice}; --force-unserved writes it all the same"
-    )
+    raise RefusedError(f"the output would be broken: {faults[0]}{more}; {advice}; {FORCE}")
+
+
+def _is_start(options: ConvertOptions) -> bool:
+    """Whether what is written is a trainer's start, for no engine."""
+    return options.recipe is not None and options.recipe.is_start
 
 
 def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) -> ConversionPlan:
@@ -315,8 +332,7 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
     Raises RefusedError for those without `force_unserved`, with an engine that would.
     """
     plan = plan_conversion(files, target, options)
-    is_start = options.recipe is not None and options.recipe.is_start  # a trainer's, for no engine
-    missing = () if is_start else unserved(plan, options.engines, options.layout)
+    missing = () if _is_start(options) else unserved(plan, options.engines, options.layout)
     if not missing:
         return plan
     if options.force_unserved:
@@ -330,49 +346,56 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
     if (other := serving_layout(names, plan_for)) is not None:
         engine, releases = ENGINES[other[0]], other[1]
         advice = f"{engine.title} {ranges(releases, engine.releases)} does: write it --for {other[2]}"
-    raise RefusedError(
-        f"{'; '.join(engine.text for engine in missing)}; {advice}; --force-unserved writes it all the same"
-    )
+    raise RefusedError(f"{'; '.join(engine.text for engine in missing)}; {advice}; {FORCE}")
 
 
 def output_serving(
     plan: ConversionPlan, judgement: Judgement, out: Path, options: ConvertOptions
 ) -> tuple[OutputServing, ...]:
-    """What each engine does with what was written: the last release asked for, else the newest known.
+    """What each engine does with what was written: the releases asked for, else the newest known.
 
     Nothing for a trainer's start.
     """
-    if options.recipe is not None and options.recipe.is_start:
+    if _is_start(options):
         return ()
     commands = output_commands(plan.drafter, str(out), options.target)
-    requests = {request.engine: request.releases[-1:] for request in map(parse_engine, options.engines)}
-    rows = []
+    judged = {(verdict.engine, verdict.release): verdict for verdict in judgement.releases}
+    places = requested_places(options.engines)
+    named, rows = {engine for engine, _ in places}, []
     for name, engine in ENGINES.items():
-        judged = {verdict.release: verdict for verdict in judgement.releases if verdict.engine == name}
-        serving = [release for release, verdict in judged.items() if verdict.outcome.is_served]
-        (release,) = requests.get(name) or engine.releases[-1:]
-        rows.append(OutputServing(judged[release], ranges(serving, engine.releases), commands[name]))
-    rows += [OutputServing(each, "", "") for each in judgement.releases if each.engine not in ENGINES]
+        serving = [release for release in engine.releases if judged[name, release].outcome.is_served]
+        span = ranges(serving, engine.releases)
+        for release in [release for other, release in places if other == name] or engine.releases[-1:]:
+            rows.append(OutputServing(judged[name, release], span, commands[name], name in named))
+    others = [verdict for verdict in judgement.releases if verdict.engine not in ENGINES]
+    rows += [OutputServing(verdict, "", "", verdict.engine in named) for verdict in others]
     complete = completing(str(out), options.target)
     return tuple(replace(row, verdict=row.verdict.completed(complete)) for row in rows)
 
 
-def _engine_warnings(plan: ConversionPlan, engines: Sequence[str]) -> Iterator[Note]:
+def _planned_serving(plan: ConversionPlan, options: ConvertOptions) -> tuple[OutputServing, ...]:
+    """What the engines asked for would do with the output of a plan."""
+    verdicts = judge_plan(plan, *options.engines) if options.engines else ()
+    judged = {(verdict.engine, verdict.release): verdict for verdict in verdicts}
+    return tuple(OutputServing(judged[place], "", "", True) for place in requested_places(options.engines))
+
+
+def _engine_warnings(plan: ConversionPlan, engines: Sequence[EngineRequest]) -> Iterator[Note]:
     """A warning per requested engine (by default the layout's) that would not run the output as trained.
 
     A doubt that a note of the plan states already is not repeated.
     """
     layout = by_name(plan.layout).layout
     releases: dict[tuple[str, ServedAs, tuple[str, ...]], list[str]] = {}
-    for text in engines or (layout.engines if layout else ()):
-        for verdict in judge_plan(plan, parse_engine(text)):
-            if not verdict.outcome.is_served:
-                releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), []).append(
-                    verdict.release
-                )
+    requests = engines or [usual_release(name) for name in (layout.engines if layout else ())]
+    for verdict in judge_plan(plan, *requests):
+        if not verdict.outcome.is_served:
+            releases.setdefault((verdict.engine, verdict.outcome, verdict.reasons), []).append(
+                verdict.release
+            )
     for (engine, outcome, reasons), same_releases in releases.items():
         if outcome != ServedAs.UNKNOWN or not are_stated(reasons, plan.notes):
-            span = f"{engine} {' to '.join(dict.fromkeys((same_releases[0], same_releases[-1])))}"
+            span = f"{engine} {' to '.join(dict.fromkeys((same_releases[0], same_releases[-1])))}".strip()
             yield Note("warning", span, f"{span}, with this output: {outcome}: {'; '.join(reasons)}")
 
 

@@ -18,7 +18,7 @@ from eaglectl.engines.registry import (
     default_requests,
     every_release,
     launch_commands,
-    parse_engine,
+    requested_places,
 )
 from eaglectl.errors import EaglectlError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, hub_name, on_disk, open_source, read_checkpoint
@@ -88,7 +88,7 @@ def inspect_files(
     source: str, options: InspectOptions, on_progress: OnProgress | None = None, *, headers_only: bool = True
 ) -> Inspection:
     """`inspect`, which reads all numbers too where it is not `headers_only`."""
-    requests, answers = tuple(map(parse_engine, options.engines)), options.answers
+    requests, answers = options.engines, options.answers
     opened = open_source(source)
     checkpoint = read_checkpoint(opened, headers_only=headers_only)
     choice = fitting_target(choose_target(checkpoint.source, options.target), checkpoint, answers)
@@ -124,7 +124,7 @@ def inspect_files(
         checkpoint,
         tuple(aux_readings({**subject.flat, **nested}, drafter.target).values()),
         tuple(shown),
-        tuple(verdicts[place] for request in requests for place in request.places),
+        tuple(verdicts[place] for place in requested_places(requests)),
         as_served(commands, shown, is_sound=not judgement.errors),
         *_commands_after(source, options, choice.text),
         _uncompared(opened, checkpoint),
@@ -137,7 +137,7 @@ def inspect_files(
 
 def _commands_after(source: str, options: InspectOptions, target: str | None) -> tuple[str, str]:
     """What converts the source, and what validates it for the engines that were asked for."""
-    engines, answers = map("--engine={}".format, options.engines), options.answers
+    engines, answers = [f"--engine={request.text}" for request in options.engines], options.answers
     return (
         command("convert", source, target=target, answers=answers),
         command("validate", source, *engines, target=target, answers=answers),

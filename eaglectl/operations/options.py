@@ -10,10 +10,10 @@ from msgspec import field
 from msgspec.structs import replace
 
 from eaglectl.conversion.plan import FC_NORM_MODES, WRITING, ConversionRequest
-from eaglectl.engines.registry import EngineRequest, default_requests, parse_engine
+from eaglectl.engines.registry import ENGINE, EngineRequest, default_requests, parse_engine
 from eaglectl.formats.format import Answers
 from eaglectl.judge.rule import Policy, Severity, read_policy
-from eaglectl.options import ENGINE, NO_ENGINES, NUMBER, TARGET, Option, Options
+from eaglectl.options import NO_ENGINES, NUMBER, TARGET, Option, Options
 
 PassedTo = TypeVar("PassedTo", bound=Options)
 SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([KMGT]?)B?"
@@ -105,7 +105,7 @@ class InspectOptions(Options, frozen=True):
     """Options of `inspect`."""
 
     target: Annotated[str | None, TARGET] = None
-    engines: Annotated[tuple[str, ...], ENGINE] = ()
+    engines: Annotated[tuple[EngineRequest, ...], ENGINE] = ()
     prompts: Annotated[
         str | None,
         Option(
@@ -153,7 +153,7 @@ class ValidateOptions(Options, frozen=True):
     """
 
     target: Annotated[str | None, TARGET] = None
-    engines: Annotated[tuple[str, ...], ENGINE] = ()
+    engines: Annotated[tuple[EngineRequest, ...], ENGINE] = ()
     select: Annotated[
         tuple[str, ...],
         Option("Only these rules: EGL201, a name, EGL2.", value="RULE", group="Rules", complete="rules"),
@@ -191,12 +191,12 @@ class ValidateOptions(Options, frozen=True):
     ] = False
     has_engines: Annotated[bool, NO_ENGINES] = True
 
-    def requests(self, policy: Policy) -> "tuple[EngineRequest, ...]":
+    def requests(self, policy: Policy) -> tuple[EngineRequest, ...]:
         """The engine releases to judge for."""
 
         if not self.has_engines:
             return ()
-        return tuple(map(parse_engine, self.engines or policy.engines)) or default_requests()
+        return self.engines or tuple(map(parse_engine, policy.engines)) or default_requests()
 
     def read_policy(self) -> Policy:
         """The policy, read from its file where `policy` is a path. Raises UsageError."""
@@ -514,12 +514,13 @@ class DiagnoseOptions(DraftOptions, frozen=True):
     """Options of `diagnose`."""
 
     engine: Annotated[
-        str | None,
+        EngineRequest | None,
         Option(
             "The engine where acceptance is low: vllm, sglang==0.5.23. It is run where that release is"
             " installed here.",
             value="ENGINE",
             complete="engines",
+            read=parse_engine,
         ),
     ] = None
     run_in: Annotated[
@@ -549,14 +550,12 @@ class ReadyOptions(DraftOptions, frozen=True):
     """Options of `ready`."""
 
     engines: Annotated[
-        tuple[str, ...],
-        Option(
-            "An engine that shall serve it: vllm, sglang==0.5.23, llama.cpp; without a release the one"
+        tuple[EngineRequest, ...],
+        replace(
+            ENGINE,
+            help="An engine that shall serve it: vllm, sglang==0.5.23, llama.cpp; without a release the one"
             " installed here, else the newest. Left out: those installed here, and the newest vLLM and"
             " SGLang. May be given several times.",
-            "--engine",
-            value="ENGINE",
-            complete="engines",
         ),
     ] = ()
     run_in: Annotated[

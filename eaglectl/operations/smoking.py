@@ -20,7 +20,7 @@ from eaglectl.conversion.readings import draft_vocabulary, marked_tokens
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D
 from eaglectl.engines.engine import NetworkReading, Verdict
-from eaglectl.engines.registry import ENGINES, installed_release, parse_engine
+from eaglectl.engines.registry import ENGINES, installed_release, usual_release
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
 from eaglectl.files.files import is_folder
@@ -123,7 +123,9 @@ def smoke(
     wrong = []
     if report.run.engine == "reference":
         judged = inspect(source, target=target, answers=options.answers)
-        latest = {verdict.engine: verdict for verdict in judged.verdicts}
+        latest = {
+            verdict.engine: verdict for verdict in judged.verdicts if ENGINES[verdict.engine].is_default
+        }
         # of these the reference's figure says nothing
         wrong = [verdict for verdict in latest.values() if verdict.outcome.is_known_wrong]
     if not wrong:
@@ -609,10 +611,15 @@ def _check_diagnosis(options: DiagnoseOptions) -> None:
             " was expected"
         )
     choose_prompts(options.prompts, options.sample, options.seed)
-    engine, runner = options.engine, options.run_in
-    name = None if engine is None else parse_engine(engine).engine
+    runner, name = options.run_in, options.engine and options.engine.engine
+    engine = options.engine and options.engine.text
     check(
         (name not in (None, *INSTALLED), f"--engine {engine}: vllm or sglang was expected"),
+        (
+            options.engine and len(options.engine.places) > 1,
+            f"--engine {engine} names several releases, and the engine where acceptance is low is one:"
+            f" {options.engine and options.engine.labels[-1]}",
+        ),
         (
             runner not in (None, "reference", *INSTALLED) and not is_server(str(runner)),
             f"--run-in {runner}: vllm, sglang, reference or a server's URL was expected",
@@ -635,10 +642,10 @@ class Looks(Struct, frozen=True):
     def start(self) -> Evidence:
         """The evidence of reading the files."""
         options, runner = self.options, self.options.run_in or ""
-        engine = options.engine or (runner if runner in INSTALLED else None)
+        engine = options.engine or (usual_release(runner) if runner in INSTALLED else None)
         name = "server" if is_server(runner) else None
         if engine is not None:
-            name = parse_engine(engine).engine
+            name = engine.engine
         judging = ValidateOptions(
             target=self.target,
             engines=(engine,) if engine else (),
@@ -762,8 +769,9 @@ class Looks(Struct, frozen=True):
                 # the target has run here already
                 return replace(evidence, engine=self._smoke(str(runner), compare_files=True))
             installed = installed_release(ENGINES[name])
-            if engine and engine != name and installed and installed not in parse_engine(engine).releases:
-                raise UnreadableError(f"{engine} was asked for, and {name} {installed} is installed here")
+            if engine and engine.text != name and installed and installed not in engine.releases:
+                here = f"{name} {installed} is installed here"
+                raise UnreadableError(f"{engine.text} was asked for, and {here}")
             return replace(evidence, engine=self._smoke(name))
         except EaglectlError as error:
             return evidence.without("engine", error)
@@ -805,8 +813,8 @@ class Looks(Struct, frozen=True):
         if options.prompts is not None:
             prompts = ["--prompts", as_path(str(options.prompts))]
         run = ["--run-in", "reference", *prompts]
-        given = {"--engine": options.engine, "--run-in": options.run_in}
-        engine = [word for option, value in given.items() if value is not None for word in (option, value)]
+        given = {"--engine": options.engine and options.engine.text, "--run-in": options.run_in}
+        engine = [word for option, value in given.items() if value for word in (option, value)]
         return {
             "diagnose": self._command("diagnose", *engine, *prompts),
             "validate": self._command("validate"),

@@ -422,7 +422,7 @@ def _target_needed(ready: Prepared, options: UpgradeOptions, out: Path | None) -
         "--force": conversion.force,
     }
     given = [(name, as_path(str(value))) for name, value in values.items() if value is not None]
-    given += [("--engine", engine) for engine in conversion.engines]
+    given += [("--engine", request.text) for request in conversion.engines]
     words = [word for pair in given for word in pair]
     words += [name for name, is_given in flags.items() if is_given]
     line = command("convert", ready.files.original_path, "--to", "3.1", *words, answers=conversion.answers)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, overload
 from msgspec.structs import replace
 
 from eaglectl.base import Results
-from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import EaglectlError, UsageError
 from eaglectl.files.checkpoint import (
     check_cached,
@@ -143,10 +142,8 @@ def judge_source(
 
 @with_keywords
 def check_options(options: ValidateOptions) -> None:
-    """Raise what is wrong with options for any checkpoint: unknown engines or rules, or a missing target."""
+    """Raise what is wrong with options for any checkpoint: unknown rules, or a missing target."""
     open_target(options.target)
-    for text in options.engines:
-        parse_engine(text)
     select_rules(options.read_policy(), options.select, options.ignore)
 
 

@@ -5,11 +5,12 @@ from typing import Annotated
 
 from msgspec import field
 
+from eaglectl.engines.registry import ENGINE, EngineRequest
 from eaglectl.errors import UsageError
 from eaglectl.files.source import is_repo_name
 from eaglectl.formats.format import Answers
 from eaglectl.judge.rule import Policy
-from eaglectl.options import ENGINE, NO_ENGINES, TARGET, Option, Options
+from eaglectl.options import NO_ENGINES, TARGET, Option, Options
 
 LICENCE = re.compile(r"[a-z][a-z0-9.+-]{0,60}")
 # groups of --help
@@ -98,7 +99,7 @@ class UploadOptions(Options, frozen=True):
     ] = None
     dry_run: Annotated[bool, Option("Print the plan and send nothing; needs no token.")] = False
     target: Annotated[str | None, TARGET] = None
-    engines: Annotated[tuple[str, ...], ENGINE] = ()
+    engines: Annotated[tuple[EngineRequest, ...], ENGINE] = ()
     has_engines: Annotated[bool, NO_ENGINES] = True
     message: Annotated[
         str | None,

@@ -43,6 +43,7 @@ from eaglectl.report.wording import (
     plural,
     release_table,
     shortened,
+    unserved_words,
 )
 from eaglectl.text import listed
 from eaglectl.verdicts import first_word
@@ -89,7 +90,9 @@ def reports_outline(reports: Sequence[Report], *, is_quiet: bool = False) -> Out
 
 
 def _part(report: Report, *, is_quiet: bool) -> Outline:
-    head = first_line(report.verdict, Words(report.path, "strong"), f": {_worst(report)}")
+    named = () if report.default_engines else report.releases
+    words = unserved_words((verdict.outcome, verdict) for verdict in named)
+    head = first_line(report.verdict, Words(report.path, "strong"), f": {_worst(report)}", *words)
     shown, command = _first(report, is_quiet=is_quiet), "" if is_quiet else _next(report)
     cause = [] if is_quiet and not (report.problem or report.skipped) else _causes(report, shown)
     cause += _ahead(report, shown) if command else []

@@ -8,7 +8,7 @@ from eaglectl.engines.behaviour import ranges, unversioned
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES
 from eaglectl.report.section import Table, Tone, Words, grouped
-from eaglectl.results import OutputServing
+from eaglectl.results import EngineReadiness, OutputServing
 from eaglectl.verdicts import ServedAs
 
 # the most reasons under the first line, without -v
@@ -68,6 +68,15 @@ def answer_line(verdicts: Sequence[Verdict], trained: Sequence[int] | None) -> t
     return tuple(parts)
 
 
+def unserved_words(states: Iterable[tuple[ServedAs, Verdict | EngineReadiness]]) -> list[Words]:
+    """Return which of the releases that were asked for do not serve the drafter, for the first line."""
+    groups = grouped(state for state in states if not state[0].is_served)
+    return [
+        Words(f"; {NOT_SERVED[outcome]} by {engine_names(group)}", OUTCOME_TONES[outcome])
+        for outcome, group in groups.items()
+    ]
+
+
 def remarks(verdict: Verdict) -> tuple[str, ...]:
     """Return what is not as trained in a release, or what its authors measured."""
     first = {ServedAs.AS_TRAINED: slice(1, None), ServedAs.AS_PUBLISHED: slice(1)}
@@ -94,7 +103,7 @@ def release_table(verdicts: Iterable[Verdict]) -> Table:
     return Table(("releases", "outcome", "why"), rows, is_whole=True)
 
 
-def engine_names(verdicts: Sequence[Verdict]) -> str:
+def engine_names(verdicts: Sequence[Verdict | EngineReadiness]) -> str:
     """Return engines with their releases in words: "vLLM 0.22.0 - 0.33.0 and SGLang 0.5.23"."""
     names = [
         f"{engine_title(name)} {ranges(releases, _known(name, releases))}".strip()
@@ -104,8 +113,9 @@ def engine_names(verdicts: Sequence[Verdict]) -> str:
 
 
 def engine_title(name: str) -> str:
-    """Return how an engine calls itself."""
-    return ENGINES[name].title if name in ENGINES else str(unversioned()["engines"][name]["title"])
+    """Return how an engine calls itself; of a server, its URL."""
+    others = unversioned()["engines"]
+    return ENGINES[name].title if name in ENGINES else str(others[name]["title"] if name in others else name)
 
 
 def also_line(outcomes: Iterable[tuple[str, str]]) -> list[Words]:

@@ -370,7 +370,8 @@ def screen(width: int, *reports: Report, is_quiet: bool = False, is_whole: bool 
 
 def test_the_screen_shows_the_verdict_first_then_errors_and_each_fix_once() -> None:
     assert screen(160, report(), is_whole=False) == [
-        "fail: drafter: 2 errors, 1 warning",
+        "fail: drafter: 2 errors, 1 warning; not served as trained by vLLM 0.22.0 - 0.22.1; not known to"
+        " serve it as trained by SGLang 0.5.23",
         "  vLLM 0.22.0 - 0.22.1 runs it otherwise than it was trained; vLLM 0.24.0 runs it as trained; it is"
         " not known whether SGLang 0.5.23 runs it as trained",
         "  could not look: d2t cannot be read",
@@ -427,7 +428,7 @@ def test_a_finding_shows_the_value_that_it_judges(tmp_path: Path) -> None:
 
 
 def test_a_quiet_screen_shows_what_fails() -> None:
-    lines = screen(120, report(), is_quiet=True)
+    lines = screen(160, report(), is_quiet=True)
     assert not any("EGL110" in line or "could not look" in line for line in lines[:-2]) and len(lines) == 7
 
 

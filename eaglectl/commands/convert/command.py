@@ -55,13 +55,15 @@ def convert_command(
     print_result(
         settings,
         conversion,
-        conversion_outline(conversion, options.engines, is_quiet=settings.quiet),
+        conversion_outline(conversion, is_quiet=settings.quiet),
         is_json=json_,
     )
     if not json_:
         print_trust(upgrading.trust_remote_code)
     if conversion.gate is not None and not conversion.gate.is_passed:
         raise typer.Exit(1 if conversion.gate.ending == GateEnding.LOST else 3)
+    if conversion.is_missed:
+        raise typer.Exit(1)
 
 
 def _check_run(options: ConvertOptions, upgrading: UpgradeOptions) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from eaglectl.conversion.plan import ConversionPlan
-from eaglectl.engines.registry import ENGINES, parse_engine
+from eaglectl.engines.registry import ENGINES
 from eaglectl.formats.catalogue import FORMATS, by_name
 from eaglectl.report.inspection import urgent_notes
 from eaglectl.report.section import (
@@ -57,16 +57,14 @@ ADVICE = {
 MOST_WARNINGS = 2
 
 
-def conversion_outline(
-    conversion: Conversion, engines: Sequence[str] = (), *, is_quiet: bool = False
-) -> Outline:
+def conversion_outline(conversion: Conversion, *, is_quiet: bool = False) -> Outline:
     """What was written or planned and what engines do with it, how to serve it, the gate, and the plan.
 
-    `engines` are those of --engine, by default the layout's own, or vLLM and SGLang. `is_quiet` leaves
-    warnings out, and how to serve it.
+    The engines are those of --engine, by default the layout's own, or vLLM and SGLang. `is_quiet` leaves
+    warnings out, and how to serve it where the engines that it was written for do.
     """
     plan, gate, is_plan = conversion.plan, conversion.gate, conversion.out is None and conversion.gate is None
-    serving = [] if is_quiet else _chosen(conversion, engines)
+    serving = [] if is_quiet and not conversion.is_missed else _chosen(conversion)
     command = next((row.command for row in serving if row.is_served), "")
     warnings, others = _notes(plan, 0 if is_quiet else MOST_WARNINGS)
     is_start = plan.record.get("upgrade", {}).get("needs_finetune") and gate is None
@@ -76,7 +74,7 @@ def conversion_outline(
         *([_gate(gate)] if gate else []),
         *([_trainers(plan)] if is_start else []),
         Section("Notes", [Remarks(others)], is_more=not is_plan),
-        *([] if is_quiet else _serving(conversion, engines)),
+        *([] if is_quiet else _serving(conversion)),
         *(replace(section, is_more=not is_plan) for section in _changes(plan)),
     ]
     head, subject = _head(conversion, serving), str(conversion.out or plan.source)
@@ -86,17 +84,17 @@ def conversion_outline(
 
 
 def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
-    plan, gate = conversion.plan, conversion.gate
+    plan, gate, verdict = conversion.plan, conversion.gate, "fail" if conversion.is_missed else ""
+    answer = answer_line([row.verdict for row in serving], plan.drafter.aux.boundaries)
     if conversion.out is None and gate is not None:
-        verdict = CheckVerdict.FAIL if gate.ending == GateEnding.LOST else CheckVerdict.COULD_NOT_LOOK
-        return first_line(verdict, Words("nothing was written", "bad"), f": {_ending(gate).text}")
+        ending = CheckVerdict.FAIL if gate.ending == GateEnding.LOST else CheckVerdict.COULD_NOT_LOOK
+        return first_line(ending, Words("nothing was written", "bad"), f": {_ending(gate).text}")
     if conversion.out is None:
         producer, layout = by_name(plan.drafter.producer).title, by_name(plan.layout).title
         text = f"nothing was written (--dry-run): EAGLE-{plan.drafter.version} from {producer} to {layout}"
-        return first_line("", text)
-    answer = answer_line([row.verdict for row in serving], plan.drafter.aux.boundaries)
+        return first_line(verdict, text, "; " if answer else "", *answer)
     wrote = Words("wrote ", "good"), Words(str(conversion.out), "strong")
-    return first_line("", *wrote, "; " if answer else "", *answer)
+    return first_line(verdict, *wrote, "; " if answer else "", *answer)
 
 
 def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: str) -> list[Line]:
@@ -112,24 +110,29 @@ def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: s
     return [*lines, Words(needed, "quiet")] if needed else lines
 
 
-def _chosen(conversion: Conversion, engines: Sequence[str]) -> list[OutputServing]:
+def _chosen(conversion: Conversion) -> list[OutputServing]:
     """What the engines of --engine do, else the layout's own, else those that are judged by default."""
-    names = {parse_engine(text).engine for text in engines} or {conversion.plan.layout} - {"vllm"}
+    if named := [row for row in conversion.serving if row.is_named]:
+        return named
+    names = {conversion.plan.layout} - {"vllm"}
     if not names & set(ENGINES):
         names = {name for name, engine in ENGINES.items() if engine.is_default}
     return [row for row in conversion.serving if row.verdict.engine in names]
 
 
-def _serving(conversion: Conversion, engines: Sequence[str]) -> Iterator[Section]:
-    chosen = _chosen(conversion, engines)
-    rest = [] if engines else [row for row in conversion.serving if row not in chosen]
+def _serving(conversion: Conversion) -> Iterator[Section]:
+    chosen = _chosen(conversion)
+    is_named = any(row.is_named for row in chosen)
+    rest = [] if is_named else [row for row in conversion.serving if row not in chosen]
     yield Section(
         "",
         [Lines(also_line((row.verdict.outcome, engine_names([row.verdict])) for row in rest))],
         has_heading=False,
     )
     every, notes = (*chosen, *rest), conversion.plan.notes
-    commands = [(row.verdict.engine, row.command) for row in every if row.is_served]
+    commands = list(
+        dict.fromkeys((row.verdict.engine, row.command) for row in every if row.command and row.is_served)
+    )
     reasons = grouped((why_not_served(row, notes), row.verdict.engine) for row in every if not row.is_served)
     why = [Words(f"{', '.join(names)}: {why}", "quiet") for why, names in reasons.items()]
     blocks: list[Block] = [Commands(commands), Lines(why, is_list=True, is_unbroken=True)]

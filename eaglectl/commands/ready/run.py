@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.engine import NetworkReading, Verdict
 from eaglectl.engines.registry import (
     ENGINES,
@@ -18,7 +19,6 @@ from eaglectl.engines.registry import (
     default_requests,
     installed_release,
     output_commands,
-    parse_engine,
 )
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import hub_name, on_disk, open_folder
@@ -60,7 +60,7 @@ from eaglectl.report.section import (
     grouped,
     plain,
 )
-from eaglectl.report.wording import OUTCOME_TONES, placeholders
+from eaglectl.report.wording import OUTCOME_TONES, engine_names, placeholders, unserved_words
 from eaglectl.results import Conversion, EngineReadiness, Inspection, Readiness, ServedFiles
 from eaglectl.run.diagnosis import LOOK_POSITION_0
 from eaglectl.run.installed import check_engine_arguments
@@ -121,17 +121,13 @@ def ready(
     questions = measured_questions(source, target, options.answers, options.measuring, on_progress)
     options = replace(options, answers=questions.answers)
     with questions.explaining():
-        asked = InspectOptions(target=target, engines=_labels(requests), answers=options.answers)
+        asked = InspectOptions(target=target, engines=requests, answers=options.answers)
         inspection = inspect_files(source, asked, on_progress, headers_only=False)
-    on_progress = StagedWork(
-        on_progress, "ready", [("measuring", 1.0)] * _reference_runs(inspection, options)
-    )
+    judged = _judged(inspection, options)
+    on_progress = StagedWork(on_progress, "ready", [("measuring", 1.0)] * _reference_runs(judged, options))
     work = _Work(source, target, weights, requests, options, questions, on_progress)
     states = (
-        *(
-            work.stored(engine, inspection)
-            for engine in dict.fromkeys(request.engine for request in requests)
-        ),
+        *(work.stored(verdict, inspection.drafter) for verdict in judged),
         *map(work.server, options.servers),
     )
     result = Readiness(source, inspection, states, questions.measured, is_named=options.is_named)
@@ -152,18 +148,29 @@ def _needs_conversion(result: Readiness) -> bool:
     return bool(outcomes and (is_wrong or not any(outcome.is_served for outcome in outcomes)))
 
 
-def _reference_runs(inspection: Inspection, options: ReadyOptions) -> int:
+def _judged(inspection: Inspection, options: ReadyOptions) -> Sequence[Verdict]:
+    """Every release that was asked for; of engines that nobody named the installed one, else the newest."""
+    if options.is_named:
+        return inspection.requested
+    engines = grouped((verdict.engine, verdict) for verdict in inspection.requested)
+    return [
+        next((each for each in group if each.release == installed_release(ENGINES[engine])), group[-1])
+        for engine, group in engines.items()
+    ]
+
+
+def _reference_runs(judged: Sequence[Verdict], options: ReadyOptions) -> int:
     """How many runs of the reference are to come: one for each reading of the stored files, and the output's.
 
     Engines that are installed here run by themselves, and say by themselves how long they take.
     """
-    others = [each for each in inspection.requested if _installed(each.engine, options) != each.release]
-    last = {each.engine: each for each in others}.values()
-    readings = {each.reading.key for each in last if each.outcome == ServedAs.DIFFERS and each.reading}
+    others = [verdict for verdict in judged if _installed(verdict.engine, options) != verdict.release]
+    differing = [verdict for verdict in others if verdict.outcome == ServedAs.DIFFERS]
+    readings = {verdict.reading.key for verdict in differing if verdict.reading}
     return (
-        any(each.outcome.is_served for each in last)
+        any(verdict.outcome.is_served for verdict in others)
         + len(readings)
-        + any(each.outcome.is_known_wrong for each in last)
+        + any(verdict.outcome.is_known_wrong for verdict in others)
     )
 
 
@@ -179,7 +186,7 @@ def _requests(options: ReadyOptions) -> tuple[EngineRequest, ...]:
     shall run and is not here; UsageError for arguments of an engine that is not named, or that change what is
     measured.
     """
-    requests = tuple(map(parse_engine, options.engines))
+    requests = options.engines
     known = f"engines are {', '.join(ENGINES)}; of others {SETTLED_BY_A_RUN}"
     for request in requests:
         if request.engine not in ENGINES:
@@ -212,15 +219,13 @@ def _check_runner(name: str, requests: Sequence[EngineRequest]) -> None:
     if not any(here in request.releases for request in requests):
         raise UnreadableError(
             f"--run-in {name}: {here or 'no release'} is installed here, and --engine is"
-            f" {listed(_labels(requests)) or 'another'}; --run-in reference runs what the file means"
+            f" {listed(request.text or listed(request.labels) for request in requests) or 'another'};"
+            " --run-in reference runs what the file means"
         )
 
 
-def _labels(requests: Sequence[EngineRequest]) -> tuple[str, ...]:
-    """The engines and releases of requests; of an installed one that is not known its engine alone."""
-    return tuple(
-        label for request in requests for label in ((request.engine,) if request.unknown else request.labels)
-    )
+def _request(state: EngineReadiness) -> EngineRequest:
+    return EngineRequest(state.engine, (state.release,))
 
 
 def _errors(findings: Sequence[Finding]) -> list[Finding]:
@@ -244,18 +249,14 @@ class _Work(Struct, frozen=True):
     runs: dict[object, Attempt] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
-    def stored(self, engine: str, inspection: Inspection) -> EngineReadiness:
-        verdicts = {each.release: each for each in inspection.requested if each.engine == engine}
-        known = verdicts.get(installed_release(ENGINES[engine]) or "") or list(verdicts.values())[-1]
+    def stored(self, verdict: Verdict, drafter: Drafter) -> EngineReadiness:
         place, revision = hub_name(self.source) or (self.source, None)
-        commands = output_commands(
-            inspection.drafter, place, self.target, tokens=self.options.k, revision=revision
-        )
-        files = self._measured(self.source, known)
+        commands = output_commands(drafter, place, self.target, tokens=self.options.k, revision=revision)
+        files = self._measured(self.source, verdict)
         if files.report is not None and files.report.run.differences:
             # what the engine's own run shows counts, whatever was known of it
             files = replace(files, outcome=ServedAs.DIFFERS, reasons=tuple(files.report.run.differences))
-        return EngineReadiness(engine, known.release, files, None, commands[engine])
+        return EngineReadiness(verdict.engine, verdict.release, files, None, commands[verdict.engine])
 
     def server(self, url: str) -> EngineReadiness:
         report, gap = self._run(self.source, url)
@@ -305,11 +306,13 @@ class _Work(Struct, frozen=True):
             inspected = inspect(
                 str(place),
                 target=self.target,
-                engines=[state.label for state in served if state.release in ENGINES[state.engine].releases],
+                engines=[
+                    _request(state) for state in served if state.release in ENGINES[state.engine].releases
+                ],
             )
             states = tuple(self._converted(state, inspected, place, shown) for state in result.engines)
             report_step(self.on_progress, "validating")
-            serving = tuple(state.label for state in states if state.is_serving)
+            serving = tuple(_request(state) for state in states if state.is_serving)
             judging = ValidateOptions(target=self.target, engines=serving, policy=Policy())
             return replace(
                 result,
@@ -340,7 +343,7 @@ class _Work(Struct, frozen=True):
             return replace(result, verdict=CheckVerdict.FAIL)
         is_named, report = self.options.is_named, result.report
         serving = [state for state in result.engines if state.is_serving]
-        # each engine that was asked for shall serve it, else any
+        # each release that was asked for shall serve it, else any
         if len(serving) < (len(result.engines) if is_named else 1):
             return _unserved(result)
         findings = _errors(result.inspection.findings if report is None else report.findings)
@@ -418,7 +421,7 @@ class _Work(Struct, frozen=True):
             verdict.outcome.is_served
             for state in states
             if state.stored.outcome.is_known_wrong
-            for verdict in judge_plan(plan, EngineRequest(state.engine, (state.release,)))
+            for verdict in judge_plan(plan, _request(state))
         )
 
     @property
@@ -427,7 +430,7 @@ class _Work(Struct, frozen=True):
         is_one = self.options.is_named and len(layouts) == 1
         asked = ConvertOptions(
             layout=layouts.pop() if is_one else None,
-            engines=_labels(self.requests) if self.options.is_named else (),
+            engines=self.requests if self.options.is_named else (),
             target=self.target,
             measure=None,
         )
@@ -437,7 +440,7 @@ class _Work(Struct, frozen=True):
         words, asked = ["-o", as_path(place)], self._conversion
         if asked.layout not in (None, default_format().name):
             words += ["--for", str(asked.layout)]
-        words += [word for label in asked.engines for word in ("--engine", label)]
+        words += [word for request in asked.engines for word in ("--engine", request.text)]
         return command("convert", self.source, *words, target=self.target, answers=self.options.answers)
 
     def _measured(self, place: str, verdict: Verdict) -> ServedFiles:
@@ -478,11 +481,20 @@ class _Work(Struct, frozen=True):
 
 
 def _unserved(result: Readiness) -> Readiness:
-    other = next(state for state in result.engines if not state.is_serving)
-    failures = other.stored.report.failures if other.stored.report else ()
-    why = "; ".join(other.final.reasons or other.stored.reasons or failures) or other.stored.gap
-    verdict = CheckVerdict.COULD_NOT_LOOK if other.final.outcome == ServedAs.UNKNOWN else CheckVerdict.FAIL
-    return replace(result, verdict=verdict, reason=f"{release_name(other)}: {why}")
+    others = [state for state in result.engines if not state.is_serving]
+    is_known = any(state.final.outcome.is_known_wrong for state in others)
+    reasons = grouped((_why_not(state), state) for state in others)
+    return replace(
+        result,
+        verdict=CheckVerdict.FAIL if is_known else CheckVerdict.COULD_NOT_LOOK,
+        reason="; ".join(f"{engine_names(group)}: {why}" for why, group in reasons.items()),
+    )
+
+
+def _why_not(state: EngineReadiness) -> str:
+    """Why an engine does not serve the drafter."""
+    failures = state.stored.report.failures if state.stored.report else ()
+    return "; ".join(state.final.reasons or state.stored.reasons or failures) or state.stored.gap
 
 
 def _loss(state: EngineReadiness) -> str:
@@ -518,8 +530,14 @@ def readiness_outline(result: Readiness) -> Outline:
         Section("Start it", [Commands(starts)], placeholders(text for _, text in starts)),
         Section("Measured first", [Lines([answer.text for answer in result.measured])], is_more=True),
     ]
-    head, cause = first_line(result.verdict, word, ": ", lengths), list(_cause(result))
+    head = first_line(result.verdict, word, *_unserved_words(result), ": ", lengths)
+    cause = list(_cause(result))
     return Outline("ready", word, result.source, lengths, head, sections, cause=cause, next=command)
+
+
+def _unserved_words(result: Readiness) -> list[Words]:
+    states = [state for state in result.engines if result.is_named and state.engine in ENGINES]
+    return unserved_words((state.final.outcome, state) for state in states)
 
 
 def runs_of(state: EngineReadiness) -> list[SmokeReport]:
@@ -552,8 +570,10 @@ def _cause(result: Readiness) -> Iterator[Line]:
     if best is not None and best.stored.outcome == ServedAs.AS_PUBLISHED:
         yield f"{best.stored.outcome} ({best.stored.reasons[0]})"
     states = [state for state in result.engines if state.stored.outcome.is_known_wrong]
-    reasons = grouped(("; ".join(state.stored.reasons), release_name(state)) for state in states)
-    yield from (f"{listed(names)}, as stored: {why}" for why, names in reasons.items() if why not in text)
+    reasons = grouped(("; ".join(state.stored.reasons), state) for state in states)
+    yield from (
+        f"{engine_names(group)}, as stored: {why}" for why, group in reasons.items() if why not in text
+    )
     change = None if best is None or best.is_right_twice else engine_gain(best)
     if change is not None and not change.is_shown:
         needed = f"; about {change.prompts_needed} would" if change.prompts_needed else ""
@@ -565,8 +585,9 @@ def _commands(result: Readiness) -> list[tuple[str, str]]:
         return []
     is_unwritten = result.best.converted is not None and result.out is None
     written = [("", result.plan_command)] if is_unwritten else []
-    starts = [(release_name(state), state.command) for state in _serving(result) if state.command]
-    return [*written, *(starts if len(starts) > 1 else [("", command) for _, command in starts])]
+    names = grouped((state.command, release_name(state)) for state in _serving(result) if state.command)
+    starts = [(listed(releases) if len(names) > 1 else "", command) for command, releases in names.items()]
+    return [*written, *starts]
 
 
 def _serving(result: Readiness) -> list[EngineReadiness]:
@@ -633,7 +654,7 @@ def last_line(result: Readiness) -> str:
         commands[:2] = [" && ".join(commands[:2])]
     start = [f"start it with: {'; or '.join(commands)}"] if commands else []
     said = "; ".join([_lengths(result), *map(plain, _cause(result)), *start])
-    return plain(first_line(result.verdict, WORDS[result.verdict], ": ", said))
+    return plain(first_line(result.verdict, WORDS[result.verdict], *_unserved_words(result), ": ", said))
 
 
 PARTS: Parts = {

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 import eaglectl
 from eaglectl.drafter.drafter import GIVEN
 from eaglectl.engines.behaviour import ranges
+from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES, EngineRequest
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, open_local_folder, read_checkpoint
@@ -69,7 +70,7 @@ from eaglectl.report.section import (
     grouped,
     plain,
 )
-from eaglectl.report.wording import size
+from eaglectl.report.wording import answer_line, size
 from eaglectl.target import NONE_NAMED, TargetChoice, named_choices, open_target
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, FileChange, UploadOutcome
@@ -477,6 +478,8 @@ def _judged(plan: UploadPlan) -> Iterator[Remark]:
     unseen, verdict = "" if plan.is_target_seen else "not compared: ", plan.report.verdict
     yield Remark(Words("target", "doubt" if unseen else "quiet"), f"{unseen}{plan.target}")
     yield Remark(Words("verdict", TONES[verdict]), f"{verdict}: {total([plan.report])}")
+    if plan.report.releases:
+        yield Remark(Words("engines", "quiet"), plain(answer_line(plan.report.releases, plan.report.trained)))
     for doubt in plan.report.doubts:
         yield Remark(Words("open", "doubt"), doubt)
 
@@ -521,6 +524,7 @@ PARTS: Parts = {
         "is_target_seen=plan.is_target_seen",
         "verdict=plan.report.verdict",
         "doubts=plan.report.doubts",
+        "releases=plan.report.releases",
         (
             "files",
             lambda done: [
@@ -545,4 +549,5 @@ PARTS: Parts = {
         ("mismatches", lambda done: _named(done.mismatches, "how")),
         ("download", lambda done: done.download if done.oid else None),
     ),
+    Verdict: ("engine", "release", "outcome", "reasons", "rules", "unread"),
 }

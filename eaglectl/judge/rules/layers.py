@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from eaglectl.drafter.drafter import DOUBLE_NORM, JOINED_NORMS, Feature, Rope, Target
 from eaglectl.engines.behaviour import IDS, CapturedLayers, judged_unversioned
 from eaglectl.engines.registry import ENGINES, aux_readings
-from eaglectl.engines.view import View
 from eaglectl.errors import EaglectlError
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.config_keys import PARTIAL, SPELLINGS, Keys, at
@@ -155,9 +154,11 @@ def aux_ids_absent(subject: Subject) -> Iterator[Match]:
         yield Match(f"config names no aux layers; engines take {' or '.join(defaults)}")
 
 
-def _closed_runners(view: View, releases: Sequence[str]) -> set[str]:
+def _closed_runners(subject: Subject) -> set[str]:
     # the labels of vLLM's runners that serving rules judge, or that none of the requested releases has
-    vllm = ENGINES["vllm"]
+    vllm, view = ENGINES["vllm"], subject.view("vllm")
+    requests = [request for request in subject.requests if request.engine == "vllm"]
+    releases = {release for request in requests for release in request.releases}
     judged = {reading.engine for release in releases for reading in vllm.readings(view, release).values()}
     had = {name for release in releases for name in vllm.behaviour(release).runners}
     newest = vllm.behaviour(vllm.releases[-1]).runners if releases else {}
@@ -165,8 +166,8 @@ def _closed_runners(view: View, releases: Sequence[str]) -> set[str]:
 
 
 def _readings(subject: Subject) -> Iterator[CapturedLayers]:
-    requested = {request.engine: request.releases for request in subject.requests}
-    closed = _closed_runners(subject.view("vllm"), requested.get("vllm", ()))
+    requested = {request.engine for request in subject.requests}
+    closed = _closed_runners(subject)
     names = {engine.title: name for name, engine in ENGINES.items()}
     names |= {title: name for name, title in judged_unversioned().items()}
     for reading in aux_readings(subject.config, subject.drafter.target).values():
