@@ -16,7 +16,7 @@ from eaglectl.files.checkpoint import Checkpoint, open_folder, open_source, read
 from eaglectl.files.files import MIB
 from eaglectl.files.front_matter import front_matter
 from eaglectl.files.header import parse_json
-from eaglectl.files.layout import CARD, CONFIG, RECORD, has_weights
+from eaglectl.files.layout import CARD, CONFIG, RECORD, has_weights, is_foreign
 from eaglectl.files.source import SCHEME, FolderSource, Source, is_repo_name
 from eaglectl.files.target_files import text_part
 from eaglectl.formats.catalogue import FORMATS
@@ -101,7 +101,7 @@ def named_choices(
             what = "its weights are" if needs_weights else "it is"
             why = f"{what} neither in a folder of that name nor in the Hub client's cache"
         if _is_within(text, source):
-            why = "that lies in the checkpoint itself, whose target is another model"
+            why = "that lies in the checkpoint itself, or came with it, and its target is another model"
         elif (place := _place(text, needs_weights=needs_weights)) is not None:
             found = "" if place == text else f" ({place})"
         elif may_fetch and not needs_weights and is_repo_name(text):
@@ -186,7 +186,8 @@ def _is_within(text: str, source: Source) -> bool:
         {Path(os.path.abspath(path)), Path(os.path.realpath(path))}  # noqa: PTH100
         for path in (source.root, text)
     )
-    return any(place.is_relative_to(root) for root in own for place in places)
+    around = [folder for root in own for folder in root.parents if is_foreign(folder)]
+    return any(place.is_relative_to(root) for root in (*own, *around) for place in places)
 
 
 def _place(text: str, *, needs_weights: bool = False) -> str | None:

@@ -1,7 +1,7 @@
 """Published drafters whose authors measured the file as stored: the engine that they ran runs it so."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,21 @@ BY_NAME = {drafter.name: drafter for drafter in ALL}
 LISTED = [drafter for drafter in published_file().drafters if not drafter.source]
 
 
+@pytest.fixture(autouse=True)
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    """What puts the Hub client's cache where a test has it."""
+    with pytest.MonkeyPatch.context() as patch:
+        PATCHES.append(patch)
+        yield patch
+        PATCHES.clear()
+
+
+PATCHES: list[pytest.MonkeyPatch] = []
+
+
 def named(drafter: str, parent: Path, **keys: Any) -> tuple[Path, Path]:
     """A drafter as the Hub client's cache has it, which knows its name, and its target."""
+    PATCHES[0].setattr("huggingface_hub.constants.HF_HUB_CACHE", str(parent))
     fixture = BY_NAME[drafter]
     folder = parent / f"models--{drafter.replace('/', '--')}" / "snapshots" / ("0" * 40)
     folder.parent.mkdir(parents=True)

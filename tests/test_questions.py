@@ -318,7 +318,10 @@ KNOWN = [drafter for drafter in ALL if "settles" in drafter.said]
 
 
 @pytest.mark.parametrize("drafter", KNOWN, ids=lambda drafter: drafter.file.stem)
-def test_a_published_drafter_is_settled_by_its_name_and_config(drafter: Published, tmp_path: Path) -> None:
+def test_a_published_drafter_is_settled_by_its_name_and_config(
+    drafter: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert drafter.said["expect"]["without_target"]["asks"]
     # in the Hub client's cache, which knows its name
     folder = tmp_path / f"models--{drafter.name.replace('/', '--')}" / "snapshots" / ("0" * 40)

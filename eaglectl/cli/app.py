@@ -45,6 +45,8 @@ COMMON = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see
 FILES = ("eaglectl.toml", "pyproject.toml")
 # commands that read a drafter; `validate` and `upload` take the engines with the rest of the policy
 READERS = ("inspect", "convert", "validate", "smoke", "calibrate", "diagnose", "diff", "upload")
+# options that name what others made
+GIVEN = frozenset(("target", "trained_target", "against", "prompts", "calibration", "training"))
 WITH_ENGINES = ("inspect", "convert")
 # the options that the keys of [defaults] stand for, by parameter
 OPTIONS = {
@@ -168,10 +170,10 @@ class GroupedCommand(TyperCommand):
         values, rest, order = self.make_parser(ctx).parse_args(args=list(args))
         _check_engine(ctx, order)
         parameters = self.get_params(ctx)
-        arguments = [values.get(one.name) for one in parameters if isinstance(one, TyperArgument)]
+        names = GIVEN.union(one.name for one in parameters if isinstance(one, TyperArgument))
         is_verbose = getattr(ctx.obj, "verbose", False)
         ctx.default_map = command_defaults(
-            self.name or "", arguments, values.get("policy"), is_verbose=is_verbose
+            self.name or "", [*map(values.get, names)], values.get("policy"), is_verbose=is_verbose
         )
         for parameter in sorted(parameters, key=lambda one: not one.is_eager):
             value, source = parameter.consume_value(ctx, values)

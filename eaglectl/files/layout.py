@@ -1,12 +1,13 @@
 """The files that a checkpoint is made of, by their names, and what is published beside them."""
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from eaglectl.errors import UnreadableError
 from eaglectl.files.header import parse_json
-from eaglectl.files.source import Source
+from eaglectl.files.source import Source, is_snapshot
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -32,6 +33,8 @@ WEIGHT_SUFFIXES = (".safetensors", *PICKLES)
 VOCABULARY_PICKLES = ("speculative_token_map.pt", "eagle_meta.pt", "vocab_mapping.pt")
 # larger files that are not weights are not downloaded (GGUF, ONNX, videos)
 MAX_BESIDE = 64 << 20
+# where the Hub's client notes what it downloaded into a folder
+DOWNLOADED = ".cache/huggingface"
 # how far below a folder checkpoints are looked for
 MAX_LEVELS, MAX_FOLDERS = 3, 500
 # a trainer's state beside the weights, which no engine reads
@@ -121,6 +124,28 @@ def is_checkpoint(folder: Path) -> bool:
     """Whether a folder has a config beside weights."""
     names = {entry.name for entry in _entries(folder) if entry.is_file()}
     return config_name(names) is not None and any(name.endswith(WEIGHT_SUFFIXES) for name in names)
+
+
+def is_foreign(folder: Path, given: Collection[Path] = ()) -> bool:
+    """Whether a folder came from others, so that nothing in it judges: given, a checkpoint or a download.
+
+    `given` are folders that arguments and options name. A home folder has the cache of the Hub's client, and
+    is no download.
+    """
+    is_download = is_snapshot(folder) or (folder / DOWNLOADED).is_dir()
+    is_home = str(folder) == os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 (Path.home may raise)
+    return folder in given or is_checkpoint(folder) or (is_download and not is_home)
+
+
+def given_folders(texts: Iterable[str | os.PathLike[str]]) -> frozenset[Path]:
+    """The folders that texts name, without links; of a file of a checkpoint the one in which it lies."""
+    paths = [Path(os.path.realpath(text)) for text in texts]
+    # a name that no file can have is none, where Path.is_file raises
+    files = {path for path in paths if os.path.lexists(path) and path.is_file()}
+    return frozenset(
+        path.parent if path in files and path.name.endswith((CONFIG, *WEIGHT_SUFFIXES)) else path
+        for path in paths
+    )
 
 
 def checkpoint_files(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:

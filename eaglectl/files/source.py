@@ -10,6 +10,7 @@ came by Xet lie under names that say nothing of their bytes.
 
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -116,8 +117,18 @@ MAX_OUTSIDE_LFS = 16 << 20
 COMPARED: dict[Path, Stamp] = {}
 
 
+def hub_cache() -> Path:
+    """The folder in which the Hub's client keeps repositories, as it finds it, without links."""
+    if client := sys.modules.get("huggingface_hub.constants"):
+        return Path(os.path.realpath(client.HF_HUB_CACHE))
+    home = os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/huggingface"
+    cache = os.environ.get("HUGGINGFACE_HUB_CACHE", os.environ.get("HF_HOME", home) + "/hub")
+    cache = os.environ.get("HF_HUB_CACHE", cache)
+    return Path(os.path.realpath(os.path.expandvars(os.path.expanduser(cache))))  # noqa: PTH111
+
+
 def is_snapshot(root: Path) -> bool:
-    """Whether a folder, without links in its path, is a snapshot in the cache."""
+    """Whether a folder, without links in its path, is as a snapshot in the cache, wherever it lies."""
     return root.parent.name == SNAPSHOTS and root.parent.parent.name.startswith(REPOSITORY)
 
 
@@ -212,11 +223,15 @@ class FolderSource(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The folder's own name; the repository's (org/name) for a snapshot in the Hub client's cache."""
+        """The folder's own name; the repository's (org/name) for a snapshot in the Hub client's cache.
+
+        One that was copied elsewhere names itself, and is no repository.
+        """
         root = self.root.resolve()
-        if is_snapshot(root):
-            return root.parent.parent.name.removeprefix(REPOSITORY).replace("--", "/")
-        return self.name or root.name
+        if not is_snapshot(root):
+            return self.name or root.name
+        name = root.parent.parent.name.removeprefix(REPOSITORY).replace("--", "/")
+        return name if root.parents[2] == hub_cache() else name.rpartition("/")[2]
 
     @property
     def is_cached(self) -> bool:

@@ -711,6 +711,8 @@ def _settled_note(entry: Settlement, prefix: str) -> Note:
     text = f"{prefix}{_words(entry)}"
     if entry.by == "published":
         text = text.replace(" published", ", as its authors ran it", 1) + f", though {entry.question}"
+    if entry.by in ("published", "known") and not prefix:
+        text += "; its name and config alone vouch for the weights, of which no digest is published"
     return Note("note", entry.about, text, is_open=entry.by == "published")
 
 

@@ -23,8 +23,7 @@ from eaglectl.drafter.drafter import Convention
 from eaglectl.engines.registry import parse_engine
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.files import current_folder, read_small_file
-from eaglectl.files.layout import is_checkpoint
-from eaglectl.files.source import is_snapshot
+from eaglectl.files.layout import given_folders, is_foreign
 from eaglectl.formats.commands import Complete
 from eaglectl.formats.format import Answers
 from eaglectl.options import TARGET, StrPath, options_of
@@ -205,8 +204,6 @@ class VerifyPolicy(Struct, frozen=True, forbid_unknown_fields=True, rename="keba
 
 
 FILES = POLICY_FILE, PYPROJECT = ("eaglectl.toml", "pyproject.toml")
-# where the Hub's client notes what it downloaded into a folder
-DOWNLOADED = ".cache/huggingface"
 # what bounds the time of tomllib, which is quadratic in the parts of a key
 MAX_POLICY, MAX_PARTS = 256 << 10, 32
 PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
@@ -418,15 +415,10 @@ def _folders(start: Path, judged: Iterable[StrPath]) -> Sequence[Path]:
 
     Those in a checkpoint, in a download of the Hub's client and in what is judged may not.
     """
-    folders, paths = (start, *start.parents), [Path(os.path.realpath(source)) for source in judged]
-    # a name that no file can have is none, where Path.is_file raises
-    roots = {path.parent if os.path.lexists(path) and path.is_file() else path for path in paths}
-    foreign = 0
-    for number, folder in enumerate(Path(os.path.realpath(folder)) for folder in folders):
-        is_download = is_snapshot(folder) or (folder / DOWNLOADED).is_dir()
-        if folder in roots or is_checkpoint(folder) or is_download:
-            foreign = number + 1
-    return folders[foreign:]
+    folders, given = (start, *start.parents), given_folders(judged)
+    places = [Path(os.path.realpath(folder)) for folder in folders]
+    foreign = [number for number, place in enumerate(places, 1) if is_foreign(place, given)]
+    return folders[max(foreign, default=0) :]
 
 
 def find_policy(

@@ -51,7 +51,9 @@ def upload_command(
     from eaglectl.commands.upload.run import card_outline, upload, upload_plan_outline
 
     settings: OutputSettings = context.obj
-    options = replace(options, policy=policy_of(options.policy, [folder], is_told=True))
+    options = replace(
+        options, policy=policy_of(options.policy, [folder, *filter(None, [options.target])], is_told=True)
+    )
     has_question = not (options.dry_run or asking.yes or json_)
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
 

@@ -93,7 +93,7 @@ def validate_command(
 
     shown, files = reporting.on_stdout(is_json=json_), outputs.parse_outputs(reporting.output)
     file, folders = page_file(page, files), list(dict.fromkeys(map(_folder, sources)))
-    options = replace(options, policy=policy_of(options.policy, sources))
+    options = replace(options, policy=policy_of(options.policy, [*sources, *filter(None, [options.target])]))
     if options.engines and not options.has_engines:
         raise UsageError("--engine and --no-engines contradict each other; leave one of them out")
     check_options(options)
