@@ -93,9 +93,11 @@ class TimedWork:
         share = self.done / self.total
         self._report(rest_of(time.perf_counter() - self.began, share, 1 - share) if self.is_even else None)
 
-    def estimate(self, share: float) -> None:
-        """Say how long the rest takes where this share of the work was done since `start`."""
-        self._report((time.perf_counter() - self.began) * (1 - share) / share)
+    def estimate(self, share: float) -> float:
+        """Say how long the rest takes where this share of the work was done since `start`: seconds."""
+        seconds = (time.perf_counter() - self.began) * (1 - share) / share
+        self._report(seconds)
+        return seconds
 
     def _report(self, seconds: float | None) -> None:
         if self.on_progress:

@@ -72,6 +72,8 @@ class Conversion(Result, frozen=True):
     """What `convert` and `upgrade` return; `out` is None if nothing was written.
 
     `gate` is the acceptance that the gate of an upgrade measured; if it was missed, nothing was written.
+    Where it could not tell, `kept` is the folder of what was measured, and `resume` the command that goes on
+    from it.
     `serving` states for each engine whether it runs the output as trained, `measured` what the files left
     open and a measurement answered. As a path it is `out`. `trust_remote_code`: the target's own code was
     allowed to run. `is_missed`: an engine that it was written for is known not to run it as trained.
@@ -82,6 +84,8 @@ class Conversion(Result, frozen=True):
     pickles: tuple[str, ...]
     seconds: float
     gate: "eaglectl.Gate | None" = None
+    kept: Path | None = None
+    resume: str = ""
     serving: tuple[OutputServing, ...] = ()
     measured: "tuple[eaglectl.MeasuredAnswer, ...]" = ()
     trust_remote_code: bool = False

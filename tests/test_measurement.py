@@ -254,6 +254,24 @@ def test_each_set_is_judged_and_one_that_is_worse_decides() -> None:
     assert replace(whole, against=replace(only, sets=only.sets[:1])).verdict == "pass"
 
 
+def test_built_in_prompts_are_judged_together_and_a_kind_that_is_lost_still_fails() -> None:
+    base, alike, lost = (
+        [replace(result, set=f"kind {index // 10}") for index, result in enumerate(results[:40])]
+        for results in (EAGLE31, EAGLE3, [*EAGLE3[:10], *worse(EAGLE3[10:20], 0.5), *EAGLE3[20:40]])
+    )
+    by_kind = compare_drafters(report(alike), report(base), 0.9)
+    assert by_kind.ending == "too few prompts" and len(by_kind.sets) == 4
+    together = compare_drafters(report(alike), report(base), 0.9, looks=1)
+    assert [(part.name, part.prompts, part.ending) for part in together.sets] == [
+        ("built-in prompts", 40, "kept")
+    ]
+    assert together.confidence == 0.975 and together.ratio.low < by_kind.ratio.low
+    assert compare_drafters(report(alike), report(base), 0.9, looks=3).ratio.low < together.ratio.low
+    worse_kind = compare_drafters(report(lost), report(base), 0.8, looks=1)
+    assert [part.name for part in worse_kind.sets] == ["built-in prompts", "kind 1"]
+    assert "lost" in worse_kind.failures[-1] and worse_kind.ending == "lost"
+
+
 @pytest.mark.parametrize(
     ("bar", "against", "words"),
     [

@@ -1,4 +1,4 @@
-"""The demo of one screen: a fault, both acceptance lengths, the repair, the gate: `make demo`.
+"""The demo of one screen: a fault, both acceptance lengths, the repair, the gate, 3.1: `make demo`.
 
 It runs the commands that it shows, and of what they print it shows the answer: up to the first empty line.
 """
@@ -30,6 +30,7 @@ COMMANDS = (
     (f"eaglectl ready mine {THERE} --prompts prompts.jsonl", 0),
     (f"eaglectl convert mine {THERE} -o served", 0),
     (f"eaglectl -q validate served {THERE}", 0),
+    ("eaglectl convert tiny/eagle3 --to 3.1 --target tiny/target -o tiny-3.1", 0),
 )
 
 
@@ -45,6 +46,7 @@ def main() -> int:
         folder = Path(name)
         (folder / "target").symlink_to(target)
         (folder / "prompts.jsonl").symlink_to(prompts)
+        (folder / "tiny").symlink_to(TINY)  # --to 3.1 of the real pair takes minutes
         written = ("convert", drafter, "--target", "target", "--for", "torchspec", "-o", "mine")
         subprocess.run([*EAGLECTL, "-q", *written], cwd=folder, check=True, capture_output=True)
         print(f"# mine: {title}, as TorchSpec writes one", flush=True)

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 import eaglectl
@@ -47,7 +47,7 @@ FAR_SIGMA = 0.15  # relative to all prompts together; 30 % cost 6 % of acceptanc
 FILE, MATRICES = "statistics.json", "statistics.safetensors"
 MAX_STATISTICS = 64 * MIB
 WRITES = "`eaglectl calibrate SOURCE -o calibration --target TARGET` writes"
-UNSTATED = {"prompts", "matrices", "out", "trust_remote_code"}  # in eaglectl.json
+UNSTATED = {"prompts", "matrices", "gate", "out", "trust_remote_code"}  # in eaglectl.json
 ENDS, PIECE = 1 << 16, 8 << 20
 
 
@@ -58,6 +58,32 @@ class Matrices(Struct, frozen=True):
     cross: Array
 
 
+Matches = Annotated[int, Meta(ge=0, le=64)]  # of the tokens of one draft
+
+
+class PromptMatches(Struct, frozen=True):
+    """What the gate measured on one prompt: its digest, the target's answer, and drafts from each position.
+
+    `before` and `after` are the leading tokens of each draft that are the answer's, of both drafters.
+    """
+
+    prompt: str
+    tokens: tuple[int, ...]
+    before: tuple[Matches, ...]
+    after: tuple[Matches, ...]
+
+
+class GateResults(Struct, frozen=True):
+    """What a gate measured that could not tell, by which a later one goes on.
+
+    `of` is what it was of, beside the statistics; `looks` how often its intervals were looked at.
+    """
+
+    of: str
+    looks: Annotated[int, Meta(ge=0)]
+    prompts: tuple[PromptMatches, ...]
+
+
 class Statistics(Result, frozen=True):
     """Medians over calibration tokens, and the matrices where there were tokens enough to refit fc.
 
@@ -65,8 +91,8 @@ class Statistics(Result, frozen=True):
     the median RMS of the first two fed-back states, `sigmas` the same by set of prompts. `digests` are of the
     drafter, the target and all prompts together, `prompts` of each prompt. `engine` is what ran the target;
     empty where it is not known. `measured`: what the drafter's files left open and how it was answered, as
-    eaglectl.json has it. `out` is the folder that holds them, `trust_remote_code`: the target's own code was
-    allowed to run.
+    eaglectl.json has it. `gate` is what a gate measured with them. `out` is the folder that holds
+    them, `trust_remote_code`: the target's own code was allowed to run.
     """
 
     digests: Mapping[str, str]
@@ -82,6 +108,7 @@ class Statistics(Result, frozen=True):
     matrices: Matrices | None = None
     engine: Mapping[str, str] = field(default_factory=dict)
     measured: tuple[Mapping[str, Any], ...] = ()
+    gate: GateResults | None = None
     out: str | None = None
     trust_remote_code: bool = False
 
@@ -133,6 +160,8 @@ def write_statistics(statistics: Statistics, out: Path, *, force: bool) -> None:
         "prompts": list(statistics.prompts),
         "matrices": None,
     }
+    if statistics.gate is not None:
+        document["gate"] = msgspec.to_builtins(statistics.gate)
     with Folder(out, force=force, kind=STATISTICS) as folder:
         if statistics.matrices is not None:
             digest = hashlib.sha256()
@@ -208,7 +237,12 @@ def _matrices(folder: Path, document: Mapping[str, Any]) -> Matrices | None:
 def _check_numbers(statistics: Statistics) -> None:
     sizes = (*statistics.rms, *statistics.sigmas.values(), statistics.eps, statistics.sigma)
     lengths = {len(statistics.rms), len(statistics.spread), len(statistics.boundaries)}
+    measured = statistics.gate.prompts if statistics.gate else ()
     check(
+        (
+            any(len(prompt.before) != len(prompt.after) for prompt in measured),
+            "the gate's drafts before and after differ in number",
+        ),
         (0 in lengths or len(lengths) > 1, "boundaries, rms and log_ratio_sd differ in length"),
         (not all(size > 0 for size in (*sizes, statistics.tokens)), "a size is not above 0"),
         error=_not_as_written,
@@ -352,7 +386,7 @@ def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecip
     for index, scale in enumerate(scales):
         name = f"fc_norm.{index}.weight"
         tensors[name] = Tensor(name, dtype, (size,), Computed(how, (), partial(np.full, size, scale)))
-    needed = TOKENS_PER_INPUT * len(scales) * size
+    needed = refit_tokens(drafter)
     if mode == "refit" and (statistics.matrices is None or statistics.tokens < needed):
         mode, why = "calibrated", "the calibration holds no matrices to refit fc with"
         if statistics.matrices is not None:
@@ -378,6 +412,11 @@ def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecip
     return TransformedDrafter(
         replace(drafter, tensors=tensors, norms=replace(drafter.norms, fc_norm=True)), tuple(notes), record
     )
+
+
+def refit_tokens(drafter: Drafter) -> int:
+    """The fewest calibration tokens by which fc is fitted again."""
+    return TOKENS_PER_INPUT * drafter.dims.aux * drafter.dims.target_hidden
 
 
 def _refit(prior: Array, columns: Array, statistics: Statistics) -> tuple[Array, float]:

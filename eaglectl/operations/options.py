@@ -35,6 +35,7 @@ SAMPLE = Option("Take this many of the prompts, drawn by --seed.")
 SEED = Option("The seed of --sample.")
 IGNORE_EOS = Option("Let answers go on past the end of a sequence.")
 DEVICES = ("auto", "cuda", "cpu")
+TOP_UP = Option("Beside --prompts, take built-in ones as far as a refit and the gate need more.", "--top-up")
 TRUST = Option("Let the target's own code run (auto_map in its files). Never done unasked.")
 K = Option("Draft tokens in a round.", "-k, --num-speculative-tokens", group=ADVANCED)
 
@@ -342,6 +343,7 @@ class UpgradeOptions(MeasureOptions, frozen=True):
         bool,
         Option("--to 3.1: measure acceptance before anything is written.", "--gate/--no-gate", group=UPGRADE),
     ] = True
+    tops_up: Annotated[bool, replace(TOP_UP, group=UPGRADE)] = False
     is_start: Annotated[
         bool,
         Option("--to 3.1: a start for a trainer, marked as untrained.", "--init-only", group=UPGRADE),
@@ -386,6 +388,7 @@ class CalibrateOptions(RunOptions, frozen=True):
     answer_tokens: Annotated[
         int, Option("Tokens of the target's own answer to each prompt that count too.", least=1)
     ] = 64
+    tops_up: Annotated[bool, replace(TOP_UP, group=ADVANCED)] = False
     ignore_eos: Annotated[bool, replace(IGNORE_EOS, group=ADVANCED)] = False
     run_in: Annotated[
         str,

@@ -2,15 +2,18 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.conversion.plan import DEFAULT_LAYOUT, ConversionPlan, UpgradeRecipe
 from eaglectl.conversion.upgrade import (
+    GateResults,
     Matrices,
     Statistics,
     check_changeable,
@@ -19,6 +22,7 @@ from eaglectl.conversion.upgrade import (
     drafter_digest,
     needs_statistics,
     read_statistics,
+    refit_tokens,
     target_digest,
     write_statistics,
 )
@@ -40,16 +44,36 @@ from eaglectl.operations.converting import (
     served_plan,
     write_conversion,
 )
-from eaglectl.operations.options import TOLERANCE, CalibrateOptions, ConvertOptions, UpgradeOptions
+from eaglectl.operations.options import (
+    TOLERANCE,
+    CalibrateOptions,
+    ConvertOptions,
+    UpgradeOptions,
+)
 from eaglectl.options import StrPath, path_text, with_keywords
-from eaglectl.progress import LOADING, OnProgress, TimedWork, report_step
+from eaglectl.progress import LOADING, OnProgress, TimedWork, notify, report_step
 from eaglectl.results import Conversion
 from eaglectl.run.installed import check_engine_arguments, start_vllm
-from eaglectl.run.job import EngineJob, stop_tokens, tokenise
+from eaglectl.run.job import (
+    EngineJob,
+    Stage,
+    read_context_length,
+    share_loaded_targets,
+    stop_tokens,
+    tokenise,
+)
 from eaglectl.run.process import require_torch
-from eaglectl.run.prompts import Prompt, batches_by_length, choose_prompts, prompt_digest
+from eaglectl.run.prompts import (
+    Prompt,
+    batches_by_length,
+    built_in_prompts,
+    choose_prompts,
+    prompt_digest,
+)
 from eaglectl.shell import as_path
 from eaglectl.target import NONE_NAMED, check_timeout, runnable_target, weights_folder
+from eaglectl.text import duration
+from eaglectl.verdicts import GateEnding
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
@@ -61,6 +85,14 @@ GATE_SHARE = 3  # one prompt of so many is kept for the gate
 MIN_TOKENS = 4
 FEWEST_PROMPTS = 3  # an interval over fewer prompts does not generalise
 PASSES = 3  # over each prompt: the target's answer, the sizes, the matrices
+ROOM = 64  # tokens of an answer that a batch has room for
+LONGEST_ANSWER = 512  # tokens up to which answers are continued where prompts lack
+# prompts of the gate's first look, which double with each look, and those of one call
+FIRST_LOOK, MOST_OF_GATE = 32, 128
+LARGE_SET = "spec-bench"  # prompts of several kinds, for a gate that has measured all built-in ones
+TOP_UP_ALONE = (
+    "--top-up adds built-in prompts to those of --prompts, and without these all are built in; leave it out"
+)
 
 
 @with_keywords
@@ -88,10 +120,10 @@ def calibrate(
         check_free(Path(out), force=options.force, kind=STATISTICS)
     conversion = ConvertOptions(target=target, answers=options.answers, measure=options.measuring)
     with prepared(source, None, conversion, on_progress, needs_target=True) as ready:
-        prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
-        if options.prompts is None:  # a third of the built-in ones is the gate's
-            prompts, _ = split_prompts(prompts)
-        statistics = collect_statistics(ready, prompts, options, on_progress)
+        prompts, spare = _chosen_prompts(options, Path(target))
+        # a third of the built-in ones is the gate's
+        spare = split_prompts(spare)[0]
+        statistics = collect_statistics(ready, prompts, options, on_progress, spare=spare)
     statistics = replace(
         statistics,
         measured=tuple(ready.options.record.get("measured", ())),
@@ -108,8 +140,15 @@ def collect_statistics(
     prompts: Sequence[Prompt],
     options: CalibrateOptions,
     on_progress: OnProgress | None = None,
+    *,
+    spare: Sequence[Prompt] = (),
+    following: int = 0,
 ) -> Statistics:
-    """Statistics over `prompts`; those of the options are not read. Raises as `calibrate` does."""
+    """Statistics over `prompts`, and over as many of `spare` as a refit takes; those of the options are not
+    read.
+
+    `following` prompts of a gate come next, which the forecast counts. Raises as `calibrate` does.
+    """
     require_torch("calibrating runs the target and needs")
     files, folder, answers = ready.files, Path(str(ready.options.target)), ready.options.answers
     if not is_folder(folder):
@@ -129,7 +168,7 @@ def collect_statistics(
             scratch / "drafter",
             drafter,
             folder,
-            tuple(prompts),
+            (*prompts, *spare),
             k=1,
             max_tokens=options.answer_tokens,
             device=options.device,
@@ -140,43 +179,133 @@ def collect_statistics(
             tensor_parallel_size=options.tensor_parallel_size,
             engine_arguments=options.engine_arguments,
         )
-        statistics = _collect_run(job, options.run_in)
+        needed = refit_tokens(drafter) if spare else 0
+        statistics = _collect_run(job, options.run_in, len(prompts), needed, following)
         digest = drafter_digest(files.checkpoint, drafter)
         files.original.check_unchanged(is_status_compared=False)
     return replace(statistics, digests={"drafter": digest, **statistics.digests})
 
 
-def _collect_run(job: EngineJob, engine_name: str) -> Statistics:
-    from eaglectl.reference.states import Batch, collect_moments, collect_sizes
+def _collect_run(job: EngineJob, engine_name: str, count: int, needed: int, following: int) -> Statistics:
+    """The statistics of the first `count` prompts, and of as many more as `needed` tokens take.
 
-    work, texts = TimedWork(job.on_progress, "calibrating", PASSES * len(job.prompts)), tokenise(job)
-    length = max(map(len, texts)) + job.max_tokens
-    answer, stop = CalibrateOptions().answer_tokens, stop_tokens(job)
-    batches = [
-        Batch([texts[index] for index in indices], [job.prompts[index].set for index in indices])
-        for indices in batches_by_length(texts, answer)
-    ]
+    Where all prompts have too few of them, answers are continued. `following` prompts of a gate come next.
+    """
+    from eaglectl.reference.states import collect_moments, collect_sizes
+
+    work, prompts = TimedWork(job.on_progress, "calibrating", PASSES * count), tokenise(job)
+    longest = _longest_answer(job, prompts) if needed else job.max_tokens
+    length = max(map(len, prompts)) + max(longest, job.max_tokens)
+    is_timed, seconds = job.on_progress is None, 0.0
     with _start_engine(engine_name, job, length) as (engine, model):
-
-        def answered(batch: Batch) -> Batch:
-            """The batch with the target's own answers, but for texts that are too short to measure."""
-            answers = zip(batch.texts, engine.answers(batch.texts, job.max_tokens), strict=True)
-            texts = [[*text, *until_end(answer, stop)] for text, answer in answers]
-            kept = [index for index, text in enumerate(texts) if len(text) >= MIN_TOKENS]
-            # prompts that are left out have no further pass
-            work.add(len(texts) + (PASSES - 1) * (len(texts) - len(kept)))
-            return replace(batch, texts=[texts[i] for i in kept], sets=[batch.sets[i] for i in kept])
-
+        run, count = _Answers(job, engine, prompts), count or _prompts_for(needed, prompts, job.max_tokens)
+        work.total = PASSES * count
         work.start(is_even=False)
-        done = [answered(batches[0])]
-        if len(batches) > 1 and done[0].texts and job.on_progress is not None:
-            # says how long all takes, by one batch that has its answers
-            sizes = collect_sizes(engine, model, done, lambda: None)
-            collect_moments(engine, model, sizes.rms, done, lambda: None)
-            costs = [len(batch.texts) * (max(map(len, batch.texts)) + answer) for batch in batches]
-            work.estimate(costs[0] / sum(costs))
-        done += map(answered, batches[1:])
-        return _collect(job, engine, model, [batch for batch in done if batch.texts], work)
+        while count:
+            work.total = PASSES * (len(run.texts) + count)
+            for size, batch in run.answer(count):
+                # prompts that are left out have no further pass
+                work.add(PASSES * size - (PASSES - 1) * len(batch.texts))
+                if not is_timed and size < count and batch.texts:
+                    # says how long all takes, by one batch that has its answers
+                    sizes = collect_sizes(engine, model, [batch], lambda: None)
+                    collect_moments(engine, model, sizes.rms, [batch], lambda: None)
+                    total = sum(len(prompt) + ROOM for prompt in prompts[:count])
+                    seconds = work.estimate(min(1.0, size * max(map(len, batch.texts)) / total))
+                if not is_timed and needed:
+                    notify(_forecast(count, needed, seconds, following))
+                is_timed = True
+            rest = prompts[len(run.texts) :]
+            count = _prompts_for(needed - run.tokens, rest, job.max_tokens)
+        run.continue_to(needed)
+        used = replace(job, prompts=job.prompts[: len(run.texts)])
+        return _collect(used, engine, model, run.batches, work)
+
+
+def _prompts_for(tokens: int, prompts: Sequence[Sequence[int]], answer: int) -> int:
+    """How many of the prompts have so many tokens with answers of `answer` tokens; at most all of them."""
+    totals = accumulate(len(prompt) + answer for prompt in prompts)
+    return min(len(prompts), sum(total < tokens for total in totals) + 1) if tokens > 0 else 0
+
+
+def _longest_answer(job: EngineJob, prompts: Sequence[Sequence[int]]) -> int:
+    context = read_context_length(job.target) or math.inf
+    return int(min(LONGEST_ANSWER, context - max(map(len, prompts)) - job.k - 1))
+
+
+def _forecast(count: int, needed: int, seconds: float, following: int) -> str:
+    text = f"calibrating on {count} prompts, for the {needed:,} tokens that a refit needs"
+    if following:
+        text += f"; then the gate on {following} others, and on more where these do not tell"
+    return f"{text}: about {duration(seconds * (1 + following / count))}" if seconds else text
+
+
+class _Answers:
+    """The first prompts of a job with the target's own answers: of more, and longer ones, as needed."""
+
+    def __init__(self, job: EngineJob, engine: "TargetEngine", prompts: Sequence[list[int]]) -> None:
+        self.job, self.engine, self.prompts, self.stop = job, engine, prompts, stop_tokens(job)
+        self.texts: list[list[int]] = []
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens in texts that are long enough to measure."""
+        return sum(len(text) for text in self.texts if len(text) >= MIN_TOKENS)
+
+    @property
+    def batches(self) -> list["Batch"]:
+        """All texts that are long enough to measure, in batches."""
+        batches = map(self._batch, batches_by_length(self.texts))
+        return [batch for batch in batches if batch.texts]
+
+    def answer(self, count: int) -> Iterator[tuple[int, "Batch"]]:
+        """Answer so many more prompts: the number of prompts of each batch, and those of it to measure."""
+        start = len(self.texts)
+        self.texts += [list(prompt) for prompt in self.prompts[start : start + count]]
+        for batch in batches_by_length(self.texts[start:], ROOM):
+            indices = [start + index for index in batch]
+            self._extend(indices, self.job.max_tokens)
+            yield len(indices), self._batch(indices)
+
+    def continue_to(self, needed: int) -> None:
+        """Continue answers that have not ended until there are so many tokens, if they go on so long."""
+        longest = _longest_answer(self.job, self.prompts)
+        while (lacking := needed - self.tokens) > 0:
+            lengths = {
+                index: len(text) - len(self.prompts[index])
+                for index, text in enumerate(self.texts)
+                if text[-1] not in self.stop and len(text) < len(self.prompts[index]) + longest
+            }
+            if not lengths:
+                return
+            step = min(-(-lacking // len(lengths)), longest - max(lengths.values()))
+            rows = list(lengths)
+            for batch in batches_by_length([self.texts[row] for row in rows], step):
+                self._extend([rows[index] for index in batch], step)
+
+    def _extend(self, indices: Sequence[int], tokens: int) -> None:
+        answers = self.engine.answers([self.texts[index] for index in indices], tokens)
+        for index, answer in zip(indices, answers, strict=True):
+            self.texts[index] += until_end(answer, self.stop)
+
+    def _batch(self, indices: Sequence[int]) -> "Batch":
+        from eaglectl.reference.states import Batch
+
+        kept = [index for index in indices if len(self.texts[index]) >= MIN_TOKENS]
+        return Batch([self.texts[index] for index in kept], [self.job.prompts[index].set for index in kept])
+
+
+def _chosen_prompts(
+    options: UpgradeOptions | CalibrateOptions, target: Path | None
+) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
+    """The prompts that were given, and the built-in ones to take as needed: without any, or if asked."""
+    is_built_in = options.prompts is None and options.sample is None
+    given = () if is_built_in else choose_prompts(options.prompts, options.sample, options.seed).prompts
+    if not (is_built_in or options.tops_up):
+        return given, ()
+    known = set(map(prompt_digest, given))
+    prompts = built_in_prompts((target and read_context_length(target)) or math.inf)
+    return given, tuple(prompt for prompt in prompts if prompt_digest(prompt) not in known)
 
 
 def split_prompts(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
@@ -194,6 +323,7 @@ def _check(options: CalibrateOptions) -> None:
             options.sample is not None and options.prompts is None,
             "--sample draws from a file of prompts; give it with --prompts",
         ),
+        (options.tops_up and options.prompts is None, TOP_UP_ALONE),
         (
             options.tensor_parallel_size > 1 and not is_vllm,
             "--tensor-parallel-size is vLLM's: pass --run-in vllm; transformers takes all GPUs it finds",
@@ -251,27 +381,18 @@ def _start_engine(
 ) -> Iterator[tuple["TargetEngine", "DraftModel"]]:
     from eaglectl.reference.model import load_drafter
     from eaglectl.reference.states import TransformersEngine
-    from eaglectl.reference.target import choose_device, load_target
 
-    device, dtype = choose_device(job.device)
     if engine_name == "vllm":
         # the drafter runs on the CPU: vLLM has taken the GPUs
         with start_vllm(job, length) as engine:
             yield engine, load_drafter(job.folder, job.drafter, dtype="float32", device="cpu")
         return
-    target = load_target(
-        job.target,
-        job.drafter.aux.boundaries or (),
-        dtype=dtype,
-        device=device,
-        trust_remote_code=job.trust_remote_code,
-        on_progress=job.on_progress,
-    )
-    model = load_drafter(job.folder, job.drafter, dtype=dtype, device=device)
-    yield TransformersEngine(target, device, dtype), model
+    stage = Stage(job)
+    yield TransformersEngine(stage.target, stage.device, stage.dtype), stage.drafter
 
 
 @with_keywords
+@share_loaded_targets()
 def upgrade(
     source: StrPath,
     out: StrPath | None = None,
@@ -309,6 +430,7 @@ def upgrade(
             not options.is_measured and has_own_prompts,
             f"{why}, and --calibration has its prompts already; leave --prompts out",
         ),
+        (options.tops_up and options.prompts is None, TOP_UP_ALONE),
         (
             conversion.fixes,
             "--fix-reading is a conversion of its own, which smoke can then measure: leave --to 3.1 out, and"
@@ -328,7 +450,6 @@ def _upgraded(
 ) -> Conversion:
     files, target, conversion = ready.files, ready.target, ready.options
     drafter, gate = read_drafter(files.checkpoint, conversion.answers, target), None
-    prompts: tuple[Prompt, ...] = ()
     if drafter.version == "3":  # else it is 3.1 already, or the plan raises a question
         place = out or default_output(files.original, "3.1")
         for path in (options.statistics, options.prompts):
@@ -343,12 +464,102 @@ def _upgraded(
     plan = served_plan(files, target, conversion)
     if drafter.version == "3" and not conversion.dry_run:
         if options.is_measured:
-            _check_gate(ready, plan.drafter, prompts, place)
+            prompts = prompts.going_on(statistics, _subject(options, conversion))
+            _check_gate(ready, plan.drafter, prompts.every, place)
             gate = _gate(ready, plan, conversion, options, prompts, on_progress)
         if gate and not gate.is_passed:
-            return Conversion(plan, None, files.pickles, 0.0, gate)
+            missed = Conversion(plan, None, files.pickles, 0.0, gate)
+            if gate.ending == GateEnding.TOO_FEW_PROMPTS and statistics is not None:
+                return _kept(missed, statistics, ready, options, place)
+            return missed
         plan = replace(plan, record={**plan.record, "gate": _record(gate)})
     return replace(carry_out(files, plan, conversion, out, on_progress=on_progress), gate=gate)
+
+
+class GatePrompts(Struct, frozen=True):
+    """The prompts of a gate: those that were given, and built-in ones as needed; what was measured before.
+
+    Without the latter two all are looked at together, once.
+    """
+
+    given: tuple[Prompt, ...]
+    spare: tuple[Prompt, ...] = ()
+    earlier: GateResults | None = None
+
+    @property
+    def every(self) -> tuple[Prompt, ...]:
+        """All that may be run."""
+        return (*self.given, *self.spare)
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """How many of them each look has, beside those of earlier looks; () for all of them in the only look.
+
+        The total doubles with each look: sizes are fixed before anything is measured, for `look_level`.
+        """
+        if not (self.spare or self.earlier):
+            return ()
+        before, given, ends = len(self.earlier.prompts) if self.earlier else 0, len(self.given), list[int]()
+        most, total = min(len(self.every), max(MOST_OF_GATE, given)), max(FIRST_LOOK, given)
+        while 1.5 * total <= before + most:  # the last look has a half more than the one before, or more
+            ends += [total - before] if total > before else []
+            total *= 2
+        return (*ends, most)
+
+    def without(self, digests: Iterable[str]) -> "GatePrompts":
+        """The prompts but those of these digests."""
+        gone = {*digests}
+        given, spare = (
+            tuple(prompt for prompt in prompts if prompt_digest(prompt) not in gone)
+            for prompts in (self.given, self.spare)
+        )
+        return replace(self, given=given, spare=spare)
+
+    def going_on(self, statistics: Statistics | None, subject: str) -> "GatePrompts":
+        """The prompts with what a gate with these statistics measured of the same subject."""
+        earlier = statistics.gate if statistics else None
+        if earlier is None or earlier.of != subject:
+            return self
+        return replace(self.without(row.prompt for row in earlier.prompts), earlier=earlier)
+
+
+def _subject(options: UpgradeOptions, conversion: ConvertOptions) -> str:
+    """What a gate is of beside its statistics, for a later one to go on from it."""
+    values = options.fc_norm, options.is_norm_output, conversion.dtype, options.max_tokens, options.ignore_eos
+    return repr(values)
+
+
+def _kept(
+    missed: Conversion,
+    statistics: Statistics,
+    ready: Prepared,
+    options: UpgradeOptions,
+    place: Path,
+) -> Conversion:
+    """The conversion with what was measured in a new folder beside OUT, and the command that goes on from it.
+
+    A look at all prompts that were given is none of the looks that a later gate begins with, whose intervals
+    hold the true value together whatever was looked at beside them.
+    """
+    gate = missed.gate
+    assert gate is not None
+    results = GateResults(
+        _subject(options, ready.options), gate.looks if gate.has_looks else 0, gate.measured
+    )
+    names = (Path(f"{place}-calibration{suffix}") for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
+    folder = next(name for name in names if not os.path.lexists(name))
+    write_statistics(replace(statistics, gate=results), folder, force=False)
+    spare = _chosen_prompts(
+        replace(options, prompts=None, sample=None), weights_folder(ready.options.target)
+    )[1]
+    used = {*statistics.prompts, *(row.prompt for row in gate.measured)}
+    values, is_more = {"--calibration": str(folder), "-o": str(place)}, options.prompts is not None
+    if len({*map(prompt_digest, spare)} - used) < FEWEST_PROMPTS:
+        if options.prompts == LARGE_SET:
+            return replace(missed, kept=folder)
+        values["--prompts"], is_more = LARGE_SET, False
+    line = _again(replace(options, tops_up=is_more), ready, values)
+    return replace(missed, kept=folder, resume=line)
 
 
 def _statistics_for(
@@ -358,17 +569,16 @@ def _statistics_for(
     options: UpgradeOptions,
     out: Path | None,
     on_progress: OnProgress | None,
-) -> tuple[Statistics | None, tuple[Prompt, ...]]:
+) -> tuple[Statistics | None, GatePrompts]:
     """The statistics, if they are given or can be collected, and the prompts left for the gate."""
-    prompts, folder = (
-        choose_prompts(options.prompts, options.sample, options.seed).prompts,
-        weights_folder(ready.options.target),
-    )
+    folder = weights_folder(ready.options.target)
+    given, spare = _chosen_prompts(options, folder)
+    # the gate's share first: the others are left where calibration takes few
+    to_calibrate, to_gate = split_prompts(spare)
+    prompts = GatePrompts(given, (*to_gate, *to_calibrate))
     if options.statistics is not None:
         statistics = _given_statistics(ready, drafter, options.statistics, recipe)
-        return statistics, tuple(
-            prompt for prompt in prompts if prompt_digest(prompt) not in statistics.prompts
-        )
+        return statistics, prompts.without(statistics.prompts)
     # of a drafter that does not run, the plan states what is wrong
     is_runnable = not (drafter.quantisation or drafter.notes_at("problem") or drafter.notes_at("question"))
     if not is_runnable or not needs_statistics(drafter, recipe.fc_norm, recipe.is_norm_output):
@@ -378,17 +588,22 @@ def _statistics_for(
     check_upgrade(drafter, recipe)
     if folder is None:
         raise _target_needed(ready, options, out)
-    calibrated, left = split_prompts(prompts)
-    if options.is_measured and len(left) < FEWEST_PROMPTS:
+    calibrated, left = split_prompts(given)
+    if options.is_measured and not spare and len(left) < FEWEST_PROMPTS:
         needed = GATE_SHARE * (FEWEST_PROMPTS - 1) + 1
         raise UsageError(
-            f"--prompts are shared between calibration and the gate, and there are {len(prompts)};"
-            f" {needed} different ones are the least: give more, or --no-gate"
+            f"--prompts are shared between calibration and the gate, and there are {len(given)};"
+            f" {needed} different ones are the least: give more, --top-up for built-in ones beside them, or"
+            " --no-gate"
         )
     settings = CalibrateOptions(
         device=options.device, ignore_eos=options.ignore_eos, trust_remote_code=options.trust_remote_code
     )
-    return collect_statistics(ready, calibrated or prompts, settings, on_progress), left
+    following = FIRST_LOOK if options.is_measured else 0
+    statistics = collect_statistics(
+        ready, calibrated or given, settings, on_progress, spare=to_calibrate, following=following
+    )
+    return statistics, replace(prompts, given=left).without(statistics.prompts)
 
 
 def _given_statistics(ready: Prepared, drafter: Drafter, place: Path, recipe: UpgradeRecipe) -> Statistics:
@@ -406,26 +621,7 @@ def _given_statistics(ready: Prepared, drafter: Drafter, place: Path, recipe: Up
 
 def _target_needed(ready: Prepared, options: UpgradeOptions, out: Path | None) -> UsageError:
     """What lacks and the command to run next: the call that was made, with --target."""
-    conversion = ready.options
-    values = {
-        "--for": conversion.layout,
-        "--dtype": conversion.dtype,
-        "--fc-norm": None if options.fc_norm == "refit" else options.fc_norm,
-        "--prompts": options.prompts,
-        "-o": out,
-        "--target": "PATH",
-    }
-    flags = {
-        "--no-norm-output": not options.is_norm_output,
-        "--no-gate": not options.has_gate,
-        "--dry-run": conversion.dry_run,
-        "--force": conversion.force,
-    }
-    given = [(name, as_path(str(value))) for name, value in values.items() if value is not None]
-    given += [("--engine", request.text) for request in conversion.engines]
-    words = [word for pair in given for word in pair]
-    words += [name for name, is_given in flags.items() if is_given]
-    line = command("convert", ready.files.original_path, "--to", "3.1", *words, answers=conversion.answers)
+    line = _again(options, ready, {"-o": out}, "PATH")
     why = ready.choice.missing or f"{ready.choice.text} has none here"
     if why == NONE_NAMED:
         why = "the drafter's files name no target"
@@ -434,6 +630,39 @@ def _target_needed(ready: Prepared, options: UpgradeOptions, out: Path | None) -
         " without them: --calibration with what calibrate wrote elsewhere, or --init-only for a trainer's"
         f" start; next, with the target's folder as PATH: {line}"
     )
+
+
+def _again(
+    options: UpgradeOptions, ready: Prepared, changed: Mapping[str, object], target: str | None = None
+) -> str:
+    """The command of this call, with other values."""
+    conversion, usual = ready.options, UpgradeOptions()
+    values = {
+        "--for": conversion.layout,
+        "--dtype": conversion.dtype,
+        "--fc-norm": None if options.fc_norm == usual.fc_norm else options.fc_norm,
+        "--tolerance": None if options.tolerance == usual.tolerance else options.tolerance,
+        "--prompts": options.prompts,
+        "--sample": options.sample,
+        "--seed": options.seed or None,
+        "--device": None if options.device == usual.device else options.device,
+        **changed,
+        "--target": target or ready.choice.text,
+    }
+    flags = {
+        "--no-norm-output": not options.is_norm_output,
+        "--no-gate": not options.has_gate,
+        "--top-up": options.tops_up,
+        "--ignore-eos": options.ignore_eos,
+        "--trust-remote-code": options.trust_remote_code,
+        "--dry-run": conversion.dry_run,
+        "--force": conversion.force,
+    }
+    given = [(name, as_path(str(value))) for name, value in values.items() if value is not None]
+    given += [("--engine", request.text) for request in conversion.engines]
+    words = [word for pair in given for word in pair]
+    words += [name for name, is_given in flags.items() if is_given]
+    return command("convert", ready.files.original_path, "--to", "3.1", *words, answers=conversion.answers)
 
 
 def _check_gate(ready: Prepared, drafter: Drafter, prompts: tuple[Prompt, ...], place: Path) -> None:
@@ -452,8 +681,8 @@ def _check_gate(ready: Prepared, drafter: Drafter, prompts: tuple[Prompt, ...], 
         ),
         (
             not prompts,
-            "every prompt was calibrated on, and none is left for the gate; pass other --prompts, or"
-            " --no-gate",
+            "every prompt was calibrated on or measured before, and none is left for the gate; pass other"
+            " --prompts, or --no-gate",
         ),
         (
             len(prompts) < FEWEST_PROMPTS,
@@ -477,7 +706,17 @@ def _record(gate: "Gate | None") -> Mapping[str, Any] | None:
         }
         for row in gate.rows
     ]
-    names = ("prompts", "tolerance", "is_passed", "ending", "engine", "device", "dtype")
+    names = (
+        "prompts",
+        "tolerance",
+        "is_passed",
+        "ending",
+        "looks",
+        "confidence",
+        "engine",
+        "device",
+        "dtype",
+    )
     return {"rows": rows, **{name: getattr(gate, name) for name in names}}
 
 
@@ -486,14 +725,14 @@ def _gate(
     plan: ConversionPlan,
     conversion: ConvertOptions,
     options: UpgradeOptions,
-    prompts: tuple[Prompt, ...],
+    prompts: GatePrompts,
     on_progress: OnProgress | None,
 ) -> "Gate":
     """Both drafters in vLLM's layout, run on the same prompts; `plan` is of the one after.
 
     Raises RefusedError where the drafter hardly drafts before the conversion.
     """
-    from eaglectl.run.report import MIN_BASELINE_LENGTH, run_gate
+    from eaglectl.run.report import run_gate
 
     after = replace(conversion, layout=DEFAULT_LAYOUT, link=False, max_shard_size=None)
     report_step(on_progress, LOADING)
@@ -508,18 +747,18 @@ def _gate(
                 scratch / name,
                 written.drafter,
                 Path(str(weights_folder(conversion.target))),
-                prompts,
+                prompts.every[: prompts.looks[-1]] if prompts.looks else prompts.given,
                 max_tokens=options.max_tokens,
                 device=options.device,
                 trust_remote_code=options.trust_remote_code,
                 ignores_eos=options.ignore_eos,
             )
             jobs.append(job)
-        gate = run_gate(jobs[0], jobs[1], options.tolerance, on_progress)
-    baseline = gate.rows[0].before.length.value
-    if baseline < MIN_BASELINE_LENGTH:
+        gate = run_gate(jobs[0], jobs[1], options.tolerance, on_progress, prompts.looks, prompts.earlier)
+    if gate.is_dead:
         raise RefusedError(
-            f"the drafter as it is has an acceptance length of {baseline:.3f} at k=3, which is hardly"
+            f"the drafter as it is has an acceptance length of {gate.rows[0].before.length.value:.3f} at k=3,"
+            " which is hardly"
             " drafting: find out why before converting it, with `eaglectl smoke SOURCE --target TARGET"
             f" --probe sensitivity{' --trust-remote-code' * options.trust_remote_code}`"
         )

@@ -118,9 +118,14 @@ def _acceptance(report: SmokeReport) -> Table:
 
 def _against(against: DrafterComparison) -> Section:
     rounds = f", of rounds {estimate(against.rounds)}" if against.has_positions else ""
+    where = (
+        f"at look {against.looks} ({against.confidence:.2%}: all looks have 95 %)"
+        if against.looks
+        else "on each set"
+    )
     text = (
         f"{against.ending}: ratio {estimate(against.ratio)}{rounds}; its length"
-        f" {estimate(against.measured.length)}; on each set the lower bound of the ratio must be at least"
+        f" {estimate(against.measured.length)}; {where} the lower bound of the ratio must be at least"
         f" {against.max_regression:g}; {against.meaning}"
     )
     rows = [

@@ -107,30 +107,48 @@ def measure(results: Sequence[PromptResult]) -> Measurement:
     )
 
 
-def ratio(results: Sequence[PromptResult], baseline: Sequence[PromptResult]) -> Estimate:
+def look_level(look: int) -> float:
+    """The level of the interval at one of several looks at a growing number of prompts; the first look is 1.
+
+    LEVEL is spent over all looks, however many: look n takes LEVEL / (n (n + 1)), and these sum up to LEVEL,
+    so that by the union bound all intervals together hold the true value with 1 - LEVEL, whichever look ends
+    the measurement. Error spending: Lan and DeMets, Biometrika 70 (1983) 659; the intervals are the repeated
+    confidence intervals of Jennison and Turnbull, JRSS B 51 (1989) 305.
+    """
+    return LEVEL / (look * (look + 1))
+
+
+def ratio(
+    results: Sequence[PromptResult], baseline: Sequence[PromptResult], level: float = LEVEL
+) -> Estimate:
     """Acceptance length of `results` over that of `baseline`, on the same prompts, which are paired.
 
-    The bounds of one prompt are those that no drafter can exceed. Raises UnreadableError where nothing was
-    drafted.
+    The interval is of 1 - `level`; the bounds of one prompt are those that no drafter can exceed. Raises
+    UnreadableError where nothing was drafted.
     """
     (length, changes), (base, base_changes) = map(_length_changes, (results, baseline))
     value, most = length / base, 1 + max(len(results[0].accepted), len(baseline[0].accepted))
     drafting = min(sum(result.drafts > 0 for result in side) for side in (results, baseline))
     if drafting < 2:
         return Estimate(value, 1 / most, most)
-    spread = math.exp(t_quantile(drafting - 1) * float(np.linalg.norm(changes - base_changes)))
+    spread = math.exp(t_quantile(drafting - 1, level) * float(np.linalg.norm(changes - base_changes)))
     return Estimate(value, max(value / spread, 1 / most), min(value * spread, most))
 
 
-def prompts_to_tell(estimate: Estimate, bound: float, prompts: int) -> int | None:
-    """About how many prompts would leave `bound` out of the interval, if the value stays; None where none."""
+def prompts_to_tell(
+    estimate: Estimate, bound: float, prompts: int, level: float = LEVEL, next_level: float = LEVEL
+) -> int | None:
+    """About how many prompts would leave `bound` out of the interval, if the value stays; None where none.
+
+    The estimate's interval is of 1 - `level`, and that of the prompts to come of 1 - `next_level`.
+    """
     distance = abs(math.log(estimate.value / bound))
     low, high = math.log(estimate.value / estimate.low), math.log(estimate.high / estimate.value)
     width = low if estimate.value > bound else high
     if distance == 0 or width <= distance:
         return prompts if distance else None
-    deviation = width / t_quantile(max(prompts, 2) - 1) * math.sqrt(prompts)
-    needed = prompts_needed(distance / deviation, LEVEL / 2)
+    deviation = width / t_quantile(max(prompts, 2) - 1, level) * math.sqrt(prompts)
+    needed = prompts_needed(distance / deviation, next_level / 2)
     return needed and max(prompts, needed)
 
 
@@ -293,14 +311,14 @@ def prompts_needed(effect: float, p_value: float) -> int | None:
 
 
 @lru_cache(maxsize=1024)
-def t_quantile(freedom: int) -> float:
-    """The t of a two-sided interval of 1 - LEVEL."""
+def t_quantile(freedom: int, level: float = LEVEL) -> float:
+    """The t of a two-sided interval of 1 - `level`."""
     t = step = 1.0
     # the tail is convex from 0 on, so that Newton's steps rise to the quantile and never pass it
     while step > 1e-7 * t:
         power = -(freedom + 1) / 2 * math.log1p(t * t / freedom)
         density = math.exp(_log_norm(freedom) + power) / math.sqrt(freedom)
-        step = (t_tail(t, freedom) - LEVEL / 2) / density
+        step = (t_tail(t, freedom) - level / 2) / density
         t += step
     return t
 

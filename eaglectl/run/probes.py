@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import ArrayLike
 
 from eaglectl.conversion.readings import readings, with_sizes
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Rope
@@ -402,20 +403,20 @@ def find_fall(positions: Integers, right: Flags) -> Fall | None:
     return best
 
 
-def in_rounds(matches: Sequence[Integers], k: int, stated: Sequence[PromptResult]) -> Drafts:
+def in_rounds(matches: Sequence[ArrayLike], k: int, stated: Sequence[PromptResult]) -> Drafts:
     """The drafts with these `matches` on the texts of `stated`, and the rounds that follow from them.
 
     Each round begins where the last one ended.
     """
-    results = []
-    for row, result in zip(matches, stated, strict=True):
+    rows, results = [np.asarray(row, dtype=np.int64) for row in matches], []
+    for row, result in zip(rows, stated, strict=True):
         lengths, place = list[int](), 0
         while place < len(row):
             lengths.append(int(row[place]))
             place += lengths[-1] + 1
         accepted = tuple(sum(length > position for length in lengths) for position in range(k))
         results.append(PromptResult("probe", len(lengths), accepted, result.tokens))
-    return Drafts(tuple(matches), tuple(results))
+    return Drafts(tuple(rows), tuple(results))
 
 
 def _by_text(batches: Iterable[tuple[Sequence[int], Sequence[Any]]]) -> list[tuple[Any, ...]]:

@@ -11,10 +11,12 @@ import heapq
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +35,8 @@ MAX_LINE, MAX_RUN = 4 * MIB, 32 * MIB
 TEXT, MESSAGES, TOKEN_IDS = "prompt", "messages", "prompt_token_ids"
 # of texts that are run together: their number, and their tokens with padding, which bound the memory
 BATCH, BATCH_TOKENS = 16, 4096
+# tokens beside a built-in prompt: of its chat template, and of an answer
+ROOM = 128
 KINDS = (TEXT, MESSAGES, TOKEN_IDS)
 # keys of a request that change what a server makes of its messages, and that no other engine here reads
 UNREAD = (
@@ -69,7 +73,9 @@ OF_TEMPLATE = frozenset(
 )
 
 DATA = Path(__file__).with_name("prompt_sets.json")
-PROMPTS, MORE_PROMPTS = (Path(__file__).with_name(name) for name in ("prompts.jsonl", "more_prompts.jsonl"))
+PROMPTS, MORE_PROMPTS, FURTHER_PROMPTS = (
+    Path(__file__).with_name(f"{name}prompts.jsonl") for name in ("", "more_", "further_")
+)
 # seconds without an answer, or between two pieces of one
 TIMEOUT = 30
 # seconds in which the file of a set is here, or the server is too slow
@@ -123,6 +129,22 @@ class PromptChoice(Struct, frozen=True):
 def more_prompts() -> tuple[Prompt, ...]:
     """Further prompts of the same kinds, for measurements that the built-in ones leave a tie."""
     return tuple(_prompt("the built-in prompts", number, line) for number, line in _packaged(MORE_PROMPTS))
+
+
+def built_in_prompts(context: float = inf) -> tuple[Prompt, ...]:
+    """Every built-in prompt, in an order whose first ones, however many, have each set's share.
+
+    Those that might leave no room for an answer in a context of so many tokens are left out: a text has as
+    many tokens as bytes at most.
+    """
+    lines = [line for path in (PROMPTS, MORE_PROMPTS, FURTHER_PROMPTS) for line in _packaged(path)]
+    prompts = [_prompt("the built-in prompts", number, line) for number, line in lines]
+    prompts = [prompt for prompt in prompts if len(prompt.text.encode()) <= context - ROOM]
+    totals, counts, shares = Counter(prompt.set for prompt in prompts), Counter[str](), list[float]()
+    for prompt in prompts:
+        counts[prompt.set] += 1
+        shares.append((counts[prompt.set] - 0.5) / totals[prompt.set])
+    return tuple(prompts[index] for index in sorted(range(len(prompts)), key=shares.__getitem__))
 
 
 def _packaged(path: Path) -> Iterator[tuple[int, str]]:

@@ -13,11 +13,13 @@ drafter's are equal on few prompts, also where it is as good.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from eaglectl.base import Result
+from eaglectl.conversion.upgrade import GateResults, PromptMatches
 from eaglectl.errors import EaglectlError
 from eaglectl.files.checkpoint import open_folder, read_checkpoint
 from eaglectl.formats.published import Figure, PublishedSource, last_part, published_file
@@ -28,11 +30,13 @@ from eaglectl.run.measurement import (
     DEAD_LENGTH,
     ENOUGH_PROMPTS,
     FEWEST_PROMPTS,
+    LEVEL,
     Estimate,
     Measurement,
     PromptResult,
     Speed,
     judge_gain,
+    look_level,
     measure,
     p_words,
     prompts_to_tell,
@@ -40,8 +44,8 @@ from eaglectl.run.measurement import (
     shortcomings,
     shortfalls,
 )
-from eaglectl.run.probes import LEAST_GAIN, Drafts, DriftCondition, FirstPass, Sensitivity, Variant
-from eaglectl.run.prompts import PromptChoice, digest_prompts
+from eaglectl.run.probes import LEAST_GAIN, Drafts, DriftCondition, FirstPass, Sensitivity, Variant, in_rounds
+from eaglectl.run.prompts import PromptChoice, digest_prompts, prompt_digest
 from eaglectl.verdicts import CheckVerdict, GateEnding, MatchEnding, ReadingOutcome
 
 MOST_LINES = 4
@@ -158,14 +162,23 @@ def worst(endings: Iterable[GateEnding]) -> GateEnding:
     return max(endings, key=[GateEnding.KEPT, GateEnding.TOO_FEW_PROMPTS, GateEnding.LOST].index)
 
 
-def needed_to_judge(ratio: Estimate, rounds: Estimate, least: float, prompts: int) -> int | None:
-    """About how many prompts would tell kept from lost, if the ratios stay; None where none would."""
+def needed_to_judge(
+    ratio: Estimate,
+    rounds: Estimate,
+    least: float,
+    prompts: int,
+    levels: tuple[float, float] = (LEVEL, LEVEL),
+) -> int | None:
+    """About how many prompts would tell kept from lost, if the ratios stay; None where none would.
+
+    `levels` are those of this look and of the next one.
+    """
     are_apart = (ratio.value < least) != (rounds.value < least)
-    return prompts_to_tell(rounds if are_apart else ratio, least, prompts)
+    return prompts_to_tell(rounds if are_apart else ratio, least, prompts, *levels)
 
 
 class GateRow(Struct, frozen=True):
-    """Acceptance before and after at one `k`; `ratio` is after over before, with its paired 95 % interval.
+    """Acceptance before and after at one `k`; `ratio` is after over before, with its paired interval.
 
     `before` and `after` are of rounds, as an engine makes them, and `rounds` is their ratio. `ratio` is that
     of the tokens drafted from every position of the same answers. Drafts that go past an answer's end are
@@ -180,7 +193,11 @@ class GateRow(Struct, frozen=True):
 
 
 class Gate(Struct, frozen=True):
-    """Result of the gate: a row for each k, the number of prompts, the tolerance, and what ran."""
+    """Result of the gate: a row for each k, the number of prompts, the tolerance, and what ran.
+
+    `looks` is how often the ratios' intervals were looked at, as prompts were added; they are of 1 - `level`,
+    by which those of all looks together have 1 - LEVEL. `measured` is what each prompt gave.
+    """
 
     rows: tuple[GateRow, ...]
     prompts: int
@@ -188,6 +205,24 @@ class Gate(Struct, frozen=True):
     engine: str
     device: str
     dtype: str
+    looks: int = 1
+    level: float = LEVEL
+    measured: tuple[PromptMatches, ...] = ()
+
+    @property
+    def confidence(self) -> float:
+        """That of the ratios' intervals."""
+        return 1 - self.level
+
+    @property
+    def has_looks(self) -> bool:
+        """Whether it was one of several looks, each of its own level."""
+        return self.level < LEVEL
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the drafter hardly drafts as it is."""
+        return self.rows[0].before.length.value < MIN_BASELINE_LENGTH
 
     @property
     def ending(self) -> GateEnding:
@@ -202,29 +237,67 @@ class Gate(Struct, frozen=True):
     @property
     def prompts_needed(self) -> int | None:
         """About how many prompts would tell kept from lost, if the ratios stay; None where none would."""
-        needed = [needed_to_judge(row.ratio, row.rounds, self.tolerance, self.prompts) for row in self.rows]
+        levels = self.level, look_level(self.looks + 1) if self.has_looks else LEVEL
+        needed = [
+            needed_to_judge(row.ratio, row.rounds, self.tolerance, self.prompts, levels) for row in self.rows
+        ]
         return None if None in needed else max(count for count in needed if count is not None)
 
 
 def run_gate(
-    before: EngineJob, after: EngineJob, tolerance: float, on_progress: OnProgress | None = None
+    before: EngineJob,
+    after: EngineJob,
+    tolerance: float,
+    on_progress: OnProgress | None = None,
+    looks: Sequence[int] = (),
+    earlier: GateResults | None = None,
 ) -> Gate:
-    """Run both drafters on the prompts of `before` at every k, greedily; the target is loaded once."""
-    work = TimedWork(on_progress, "measuring", 2 * len(before.prompts))
+    """Run both drafters on the prompts of `before` at every k, greedily; the target is loaded once.
+
+    All prompts are looked at together, or at first as many as the first of `looks`, and so on until the
+    intervals tell; each look has its own level (`look_level`). `earlier` ones count with their prompts.
+    """
     from eaglectl.reference.target import version_text
 
+    ends = looks or (len(before.prompts),)
+    work = TimedWork(on_progress, "measuring", 2 * ends[0])
     stage = Stage(replace(before, k=max(DEPTHS), temperature=0.0))
+    measured, count = ([*earlier.prompts], earlier.looks) if earlier else ([], 0)
     work.start()
+    for start, end in pairwise((0, *ends)):
+        work.total, count = 2 * end, count + 1
+        measured += _measured(stage, after, slice(start, end), work)
+        level = look_level(count) if looks else LEVEL
+        rows, what = gate_rows(measured, level), (version_text(), stage.device, stage.dtype)
+        gate = Gate(rows, len(measured), tolerance, *what, count, level, tuple(measured))
+        if gate.is_dead or gate.ending != GateEnding.TOO_FEW_PROMPTS:
+            break
+    return gate
 
-    results = stage.run(stage.drafter, stage.texts, on_done=work.add, k=DEPTHS[0])
-    old, new = drafts_of_both(stage, after, results)
-    work.add(len(stage.texts))
+
+def _measured(stage: Stage, after: EngineJob, part: slice, work: TimedWork) -> Iterator[PromptMatches]:
+    texts = stage.texts[part]
+    results = stage.run(stage.drafter, texts, on_done=work.add, k=DEPTHS[0])
+    old, new = drafts_of_both(stage, after, results, texts)
+    work.add(len(texts))
+    for prompt, result, *rows in zip(stage.job.prompts[part], results, old.matches, new.matches, strict=True):
+        yield PromptMatches(prompt_digest(prompt), result.tokens, *(tuple(row.tolist()) for row in rows))
+
+
+def gate_rows(measured: Sequence[PromptMatches], level: float) -> tuple[GateRow, ...]:
+    """The row of each k, by the drafts of each prompt; the ratios' intervals are of 1 - `level`."""
+    answers = [PromptResult("gate", 0, (), prompt.tokens) for prompt in measured]
+    sides = [
+        in_rounds(side, max(DEPTHS), answers)
+        for side in ([prompt.before for prompt in measured], [prompt.after for prompt in measured])
+    ]
     rows = []
     for k in DEPTHS:
-        first, second = old.cut(k), new.cut(k)
-        starts, rounds = ratio(second.at_starts, first.at_starts), ratio(second.results, first.results)
+        first, second = (side.cut(k) for side in sides)
+        starts = ratio(second.at_starts, first.at_starts, level)
+        rounds = ratio(second.results, first.results, level)
         rows.append(GateRow(k, measure(first.results), measure(second.results), starts, rounds))
-    return Gate(tuple(rows), len(stage.texts), tolerance, version_text(), stage.device, stage.dtype)
+    return tuple(rows)
 
 
 def compare_positions(
@@ -235,10 +308,15 @@ def compare_positions(
     return first.at_starts, second.at_starts
 
 
-def drafts_of_both(stage: Stage, other: EngineJob, results: Sequence[PromptResult]) -> tuple[Drafts, Drafts]:
-    """What the stage's drafter and another one draft from every position of the answers in `results`."""
+def drafts_of_both(
+    stage: Stage, other: EngineJob, results: Sequence[PromptResult], texts: Sequence[list[int]] | None = None
+) -> tuple[Drafts, Drafts]:
+    """What the stage's drafter and another one draft from every position of the answers in `results`.
+
+    The answers are to `texts`, by default those of the stage.
+    """
     boundaries = other.drafter.aux.boundaries or stage.boundaries
-    first = FirstPass(stage, {*stage.boundaries, *boundaries}, results)
+    first = FirstPass(stage, {*stage.boundaries, *boundaries}, results, texts)
     second = first.run(stage.load(other.folder, other.drafter), boundaries)
     return first.run(stage.drafter, stage.boundaries), second
 
@@ -348,6 +426,9 @@ class DrafterComparison(Struct, frozen=True):
     `max_regression` with its lower bound: no correction for their number is needed, as all of them must. An
     upper bound below it is a failure, and an interval that holds it tells nothing (`judge_ratio`).
     `has_positions`: the ratios are of drafts from every position, and `rounds` is that of draft-and-verify.
+
+    Of built-in prompts, a few of each kind, all together are the set that is judged, by `looks` at a growing
+    number of them (`look_level`); a kind is there too where it is lost, at the level over their number.
     """
 
     source: str
@@ -357,6 +438,13 @@ class DrafterComparison(Struct, frozen=True):
     sets: tuple[SetRatio, ...]
     max_regression: float
     has_positions: bool = False
+    looks: int = 0
+    level: float = LEVEL
+
+    @property
+    def confidence(self) -> float:
+        """That of the intervals."""
+        return 1 - self.level
 
     @property
     def meaning(self) -> str:
@@ -479,31 +567,45 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
     return replace(report, failures=(*report.failures, failure))
 
 
+# the name of all built-in prompts where these are judged together
+BUILT_IN = "built-in prompts"
 Pair = tuple[Sequence[PromptResult], Sequence[PromptResult]]
 
 
 def compare_drafters(
-    report: SmokeReport, other: SmokeReport, max_regression: float, positions: Pair | None = None
+    report: SmokeReport,
+    other: SmokeReport,
+    max_regression: float,
+    positions: Pair | None = None,
+    looks: int = 0,
 ) -> DrafterComparison:
     """The two drafters on the same prompts, and whether the first is not worse on any set of them.
 
-    `positions`: what both draft from every position of the same answers, a result for each prompt.
+    `positions`: what both draft from every position of the same answers, a result for each prompt. `looks`:
+    the prompts are built-in ones, and so often it was looked at them.
     """
     rounds = (report.run.results, other.run.results)
-    judged, sets = positions or rounds, []
-    for name, places in _by_set(report.run.results).items():
+    judged, sets = positions or rounds, list[SetRatio]()
+    level, places_by_set = look_level(looks) if looks else LEVEL, _by_set(report.run.results)
+    of_set = level / len(places_by_set) if looks else level
+    for name, places in places_by_set.items():
         (one, two), (drafted, compared) = (
             ([side[place] for place in places] for side in pair) for pair in (judged, rounds)
         )
-        sets.append(_set_ratio(name, (one, two), (drafted, compared), max_regression))
+        sets.append(_set_ratio(name, (one, two), (drafted, compared), max_regression, of_set))
+    if looks:
+        lost = [part for part in sets if part.ending == GateEnding.LOST]
+        sets = [_set_ratio(BUILT_IN, judged, rounds, max_regression, level), *lost]
     return DrafterComparison(
         other.source,
         other.measured,
-        ratio(*judged),
-        ratio(*rounds),
+        ratio(*judged, level),
+        ratio(*rounds, level),
         tuple(sets),
         max_regression,
         positions is not None,
+        looks,
+        level,
     )
 
 
@@ -531,14 +633,14 @@ def gain(after: SmokeReport, before: SmokeReport) -> Gain | None:
     return Gain(change, prompts_to_tell(change, 1.0, after.measured.prompts))
 
 
-def _set_ratio(name: str, judged: Pair, rounds: Pair, least: float) -> SetRatio:
+def _set_ratio(name: str, judged: Pair, rounds: Pair, least: float, level: float) -> SetRatio:
     count, needed, reason = len(rounds[0]), None, ""
     if not all(any(result.drafts for result in side) for side in (*judged, *rounds)):
         whole = 1.0 + len(judged[0][0].accepted)
         reason = f'set "{name}": nothing was drafted, so there is nothing to compare; give longer prompts'
         nothing = Estimate(1.0, 1 / whole, whole)
         return SetRatio(name, count, nothing, nothing, GateEnding.TOO_FEW_PROMPTS, reason)
-    estimate, verified = ratio(*judged), ratio(*rounds)
+    estimate, verified = ratio(*judged, level), ratio(*rounds, level)
     ending = judge_ratio(estimate, verified, least)
     where = f'set "{name}": ratio {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]'
     if judged != rounds:
@@ -548,7 +650,9 @@ def _set_ratio(name: str, judged: Pair, rounds: Pair, least: float) -> SetRatio:
     elif ending != GateEnding.KEPT or count < FEWEST_PROMPTS:
         # the interval of a prompt or two says nothing of how many are needed
         enough = count >= FEWEST_PROMPTS
-        found = needed_to_judge(estimate, verified, least, count) if enough else ENOUGH_PROMPTS
+        found = (
+            needed_to_judge(estimate, verified, least, count, (level, level)) if enough else ENOUGH_PROMPTS
+        )
         needed = max(found, ENOUGH_PROMPTS) if found else None
         advice = f"give {needed} or more of this set" if needed else "no number of prompts would"
         ending = GateEnding.TOO_FEW_PROMPTS

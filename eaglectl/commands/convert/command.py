@@ -79,7 +79,8 @@ def _check_run(options: ConvertOptions, upgrading: UpgradeOptions) -> None:
     )
     if upgrading != of_upgrade:
         raise UsageError(
-            "--calibration, --fc-norm, --norm-output, --tolerance, --gate and --init-only belong to --to 3.1"
+            "--calibration, --fc-norm, --norm-output, --tolerance, --gate, --top-up and --init-only belong to"
+            " --to 3.1"
         )
     if options.measure is None and upgrading != UpgradeOptions():
         raise UsageError(

@@ -18,6 +18,8 @@ PARTS: Parts = {
         "serving",
         "gate",
         ("measured", measured),
+        "kept?",
+        "resume?",
         "trust_remote_code?",
     ),
     ConversionPlan: (
@@ -38,6 +40,8 @@ PARTS: Parts = {
         "prompts_needed",
         "tolerance",
         "prompts",
+        "looks",
+        "confidence",
         "engine",
         "device",
         "dtype",

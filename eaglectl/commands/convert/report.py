@@ -51,7 +51,7 @@ ADVICE = {
         "prompts like those in production calibrate better; --tolerance lowers the bar,"
         " --no-gate skips the gate"
     ),
-    GateEnding.TOO_FEW_PROMPTS: "give a hundred or more --prompts, like those that are served",
+    GateEnding.TOO_FEW_PROMPTS: "hundreds of --prompts like those that are served tell more than these",
 }
 # the most warnings that are shown without -v
 MOST_WARNINGS = 2
@@ -78,9 +78,10 @@ def conversion_outline(conversion: Conversion, *, is_quiet: bool = False) -> Out
         *(replace(section, is_more=not is_plan) for section in _changes(plan)),
     ]
     head, subject = _head(conversion, serving), str(conversion.out or plan.source)
-    cause = _causes(conversion, serving, command)
     verdict = "written" if conversion.out else "nothing was written"
-    return Outline("convert", Words(verdict), subject, head, head, sections, cause=cause, next=command)
+    following = command or conversion.resume
+    cause = _causes(conversion, serving, following)
+    return Outline("convert", Words(verdict), subject, head, head, sections, cause=cause, next=following)
 
 
 def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
@@ -98,7 +99,12 @@ def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
 
 
 def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: str) -> list[Line]:
+    kept = f"what was measured is kept in {conversion.kept}"
+    kept += (
+        ", and the next command goes on from it" if conversion.resume else "; no built-in prompts are left"
+    )
     lines: list[Line] = [
+        *([kept] if conversion.kept else []),
         *(answer.text for answer in conversion.measured),
         *(
             f"{engine_title(row.verdict.engine)}: {why_not_served(row, conversion.plan.notes)}"
@@ -143,8 +149,8 @@ def _gate(gate: "Gate") -> Section:
     from eaglectl.report.acceptance import estimate
 
     about = (
-        f"acceptance length on {gate.prompts} prompts that were not calibrated on;"
-        f" 95 % over paired prompts; {gate.device}, {gate.dtype}"
+        f"acceptance length on {gate.prompts} prompts that were not calibrated on; 95 % over paired prompts"
+        f"{_looks(gate)}; {gate.device}, {gate.dtype}"
     )
     rows = [
         (str(row.k), *map(estimate, (row.before.length, row.after.length, row.rounds, row.ratio)))
@@ -165,6 +171,10 @@ def _gate(gate: "Gate") -> Section:
     )
 
 
+def _looks(gate: "Gate") -> str:
+    return f", of the ratios {gate.confidence:.2%} (look {gate.looks}: all looks have 95 %)" * gate.has_looks
+
+
 def _ending(gate: "Gate") -> Words:
     match gate.ending:
         case GateEnding.KEPT:
@@ -175,7 +185,7 @@ def _ending(gate: "Gate") -> Words:
             needed = f"about {gate.prompts_needed}" if gate.prompts_needed else "more"
             text = (
                 f"too few prompts: an interval holds {gate.tolerance:g}; {needed} prompts would tell, and"
-                f" {gate.prompts} were not calibrated on"
+                f" {gate.prompts} that were not calibrated on were measured"
             )
             return Words(text, "doubt")
 

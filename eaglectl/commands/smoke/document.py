@@ -58,6 +58,8 @@ PARTS: Parts = {
     FilesMatch: ("source", "ending", "compared", "equal", "length", "ratio", "prompts_needed=needed"),
     PromptChoice: ("name=file", "sha256", "prompts=total", "sample"),
     DrafterComparison: (
+        "looks",
+        "confidence",
         "source",
         "*measured",
         "ending",
