@@ -21,6 +21,7 @@ import agreement
 import api_page
 import as_published
 import blocks
+import budgets
 import causes
 import commands
 import configuration
@@ -131,6 +132,7 @@ GENERATED = (
     agreement,
     api_page,
     as_published,
+    budgets,
     causes,
     commands,
     configuration,

@@ -9,8 +9,9 @@ import safetensors
 import safetensors.numpy
 
 from eaglectl.errors import UnreadableError
+from eaglectl.files.budgets import MAX_HEADER
 from eaglectl.files.checkpoint import FIRST_READ, open_source, read_checkpoint
-from eaglectl.files.header import DTYPE_BITS, MAX_HEADER, Header, header_length, parse_header
+from eaglectl.files.header import DTYPE_BITS, Header, header_length, parse_header
 from tests.builders import Stored, floats, framed, safetensors_bytes, write_safetensors
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.errors import RefusedError, UnreadableError, check
+from eaglectl.files.budgets import CONFIG_ENTRIES, MAX_CONFIG, MAX_ENTRIES, MAX_KEYS
 from eaglectl.files.files import is_folder
 from eaglectl.files.header import (
     JSON,
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 MAX_DEPTH = 100
 # read ahead: one request is enough for nearly every drafter's header
 FIRST_READ = 100_000
-# of a drafter's config, with those of the objects in it; published ones have at most a few hundred
-MAX_KEYS = 10_000
 # bytes of a shard's header: the metadata, and for each tensor its dtype, shape and offsets beside its name
 METADATA, ENTRY = 1_000, 200
 
@@ -181,11 +180,11 @@ def _read_weights(
     files, weight_map = _weight_files(source)
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
+    lengths = dict.fromkeys(files, METADATA if weight_map else FIRST_READ)
+    for name, shard in (weight_map or {}).items():  # no more is read ahead than a shard's header may take
+        lengths[shard] += ENTRY + len(name)
     for file in files:
-        ahead = FIRST_READ
-        if weight_map is not None:  # no more than the shard's header may take
-            names = [name for name, shard in weight_map.items() if shard == file]
-            ahead = min(FIRST_READ, METADATA + sum(ENTRY + len(name) for name in names))
+        ahead = min(FIRST_READ, lengths[file])
         header = _read_header(source, file, ahead)
         for tensor in header.tensors:
             if tensor.name in tensors:
@@ -238,8 +237,8 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
         )
         raise UnreadableError(_no_config(source, is_target=is_target), JSON, CONFIG)
     with _naming(source):
-        config = _read_object(source, file, has_constants=is_target)
-        count = len(config) + sum(len(value) for value in config.values() if isinstance(value, dict))
+        config = _read_object(source, file, is_target=is_target)
+        count = _count_keys(config)
         check(
             (
                 count > MAX_KEYS and not is_target,
@@ -312,7 +311,7 @@ def _read_index(source: Source) -> Mapping[str, str]:
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or {type(file) for file in weight_map.values()} != {str}:
         raise UnreadableError(f'{INDEX} needs a "weight_map" object from tensor to file', SHARDS, INDEX)
-    names = source.names()
+    names = frozenset(source.names())
     for name, file in weight_map.items():
         if file.endswith(".safetensors") and PurePosixPath(file).name == file and file not in names:
             raise UnreadableError(
@@ -348,11 +347,21 @@ def _check_index(weight_map: Mapping[str, str], tensors: Mapping[str, StoredTens
             )
 
 
-def _read_object(source: Source, name: str, *, has_constants: bool = False) -> Mapping[str, Any]:
-    value = parse_json(name, source.read(name), JSON, has_constants=has_constants)
+def _read_object(source: Source, name: str, *, is_target: bool = False) -> Mapping[str, Any]:
+    size = source.size(name)
+    text = f"{name} has {size} bytes; at most {MAX_CONFIG} are read of a drafter's"
+    check((size > MAX_CONFIG and not is_target, text, JSON, name), error=UnreadableError)
+    most = MAX_ENTRIES if is_target or name in (QUANTISATION, RECORD) else CONFIG_ENTRIES
+    value = parse_json(name, source.read(name), JSON, has_constants=is_target, most=most)
     if not isinstance(value, dict):
         raise UnreadableError(f"{name} is a JSON {type(value).__name__}, not an object", JSON, name)
     return value
+
+
+def _count_keys(value: Any) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(map(_count_keys, value.values()))
+    return sum(map(_count_keys, value)) if isinstance(value, list) else 0
 
 
 def history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -5,6 +5,7 @@ Format: https://github.com/huggingface/safetensors#format (8 bytes of little-end
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import isinf
@@ -14,6 +15,15 @@ from typing import Any, TypeGuard
 from msgspec import Struct
 
 from eaglectl.errors import UnreadableError, check
+from eaglectl.files.budgets import (
+    HEADER_ENTRIES,
+    MAX_DEPTH,
+    MAX_ENTRIES,
+    MAX_HEADER,
+    MAX_METADATA,
+    MAX_NAME,
+    MAX_TENSORS,
+)
 
 # the `topic` of errors met while a checkpoint is read: names of the `validate` rules that report them
 HEADER = "safetensors-header"
@@ -24,14 +34,9 @@ JSON = "readable-json"
 UNSAFE = "unsafe-file"
 
 
-MAX_HEADER = 100_000_000
 LIMIT = 2**64
-# of a file; the largest models have 140,000 in some hundred files
-MAX_TENSORS = 40_000
-# keys of a header's metadata; real ones have fewer than 100
-MAX_METADATA = 1_000
-# objects and lists inside each other; configs and headers have fewer than ten
-MAX_DEPTH = 64
+# a text in JSON, and what ends an entry of an object or a list or begins one
+TEXT, MARKS = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', (b",", b"[", b"{")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 # said where the folder is not known
 PULL = "`git lfs pull` in its repository"
@@ -94,19 +99,26 @@ def header_length(file: str, first8: bytes, file_size: int) -> int:
 
 
 def parse_json(
-    what: str, raw: bytes, topic: str = "", where: str = "", *, has_constants: bool = False
+    what: str,
+    raw: bytes,
+    topic: str = "",
+    where: str = "",
+    *,
+    has_constants: bool = False,
+    most: int = MAX_ENTRIES,
 ) -> Any:
     """Strict JSON: no duplicate keys, numbers beyond floats, lone surrogates or bytes that are not UTF-8.
 
     `what` names the file in messages, `topic` and `where` go into errors. -0 is read as a float, as the
     safetensors library reads it. NaN and Infinity are refused, or read as texts with `has_constants`. Raises
-    UnreadableError.
+    UnreadableError, for more than `most` entries of all objects and lists, and for a longer key, too.
     """
     if raw.startswith(LFS_POINTER):
         raise UnreadableError(
             f"{what} is a Git LFS pointer, not the file; run {PULL}", POINTER, where or what
         )
     try:
+        _check_entries(raw, most)
         value = json.loads(
             raw.decode("utf-8"),
             object_pairs_hook=_unique,
@@ -132,6 +144,14 @@ def parse_json(
     raise UnreadableError(fault, topic, where or what)
 
 
+def _check_entries(raw: bytes, most: int) -> None:
+    # marks in texts count where they may decide nothing
+    if sum(map(raw.count, MARKS)) > most:
+        bare = re.sub(TEXT, b"", raw, flags=re.DOTALL)
+        count = sum(map(bare.count, MARKS))
+        _refuse((count > most, f"objects and lists have {count} entries; at most {most} are read"))
+
+
 def _check_depth(value: Any) -> None:
     level, depth = [value], 0
     while level := [item for item in level if type(item) in (dict, list)]:
@@ -151,6 +171,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         if key in unique:
             raise UnreadableError(f'key "{key}" appears twice in one object; remove one')
+        if len(key) > MAX_NAME:
+            raise UnreadableError(f"a key has {len(key)} characters; at most {MAX_NAME} are read")
         unique[key] = value
     return unique
 
@@ -189,10 +211,9 @@ def parse_header(file: str, raw: bytes, file_size: int) -> Header:
     Raises UnreadableError where a tensor's type is unknown, a shape and its bytes disagree, or the offsets
     overlap, leave a hole, or do not end with the file.
     """
-    base, count = 8 + len(raw), raw.count(b'"data_offsets"')
+    base = 8 + len(raw)
     try:
-        _refuse((count > MAX_TENSORS, f"the header has {count} tensors; at most {MAX_TENSORS} are read"))
-        table = parse_json("the header", raw)
+        table = parse_json("the header", raw, most=HEADER_ENTRIES)
         _refuse((not isinstance(table, dict), f"the header is a JSON {type(table).__name__}, not an object"))
         metadata = table.pop("__metadata__", {})
         is_text = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
@@ -200,6 +221,8 @@ def parse_header(file: str, raw: bytes, file_size: int) -> Header:
             (not is_text, "__metadata__ must map text to text"),
             (is_text and len(metadata) > MAX_METADATA, f"__metadata__ has more than {MAX_METADATA} keys"),
         )
+        count = len(table)
+        _refuse((count > MAX_TENSORS, f"the header has {count} tensors; at most {MAX_TENSORS} are read"))
         tensors = [_tensor(file, name, entry, base) for name, entry in table.items()]
         tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
         _check_cover(tensors, base, file_size)

@@ -39,6 +39,7 @@ WRAPPERS = (
     "_fsdp_wrapped_module.",
     "_checkpoint_wrapped_module.",
 )
+WRAPPED = rf"\A(?:{'|'.join(map(re.escape, WRAPPERS))})++"
 # those that wrap single modules too, so that they stand in the middle of names
 INNER_WRAPPERS = WRAPPERS[3:]
 
@@ -117,9 +118,7 @@ def read_names(
 def stored_prefix(stored: str, own: Collection[str] = ()) -> str:
     """The prefixes of a stored name, which may be none: one of `own` (producers' own), then wrappers."""
     rest = stored.removeprefix(next((prefix for prefix in own if stored.startswith(prefix)), ""))
-    while rest.startswith(WRAPPERS):
-        rest = rest.removeprefix(next(wrapper for wrapper in WRAPPERS if rest.startswith(wrapper)))
-    return stored.removesuffix(rest)
+    return stored.removesuffix(re.sub(WRAPPED, "", rest, count=1))
 
 
 def inner_wrapper(stored: str) -> str:

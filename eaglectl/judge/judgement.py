@@ -5,6 +5,7 @@ Rules check one checkpoint, read as far as possible, and the target that it is t
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -25,6 +26,7 @@ from eaglectl.engines.registry import (
 )
 from eaglectl.engines.view import View
 from eaglectl.errors import EaglectlError, UnreadableError
+from eaglectl.files.budgets import MAX_MATCHES
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint, read_config
 from eaglectl.files.files import sha256
 from eaglectl.files.layout import CONFIG
@@ -444,7 +446,8 @@ def judge_drafter(
     for rule in ran:
         before = len(findings)
         try:
-            findings.extend(Finding(rule, policy.severity(rule), match) for match in rule.check(subject))
+            matches = _bounded(rule.check(subject))
+            findings.extend(Finding(rule, policy.severity(rule), match) for match in matches)
             passed += [rule] if len(findings) == before else []
         except UnreadableError as error:  # CannotLook among them
             is_required = rule.family.startswith("serving") or rule.id in policy.required
@@ -453,6 +456,12 @@ def judge_drafter(
     errors = (*(subject.value_errors or ()), *_errors(subject, reported))
     judgement = Judgement(subject, ran, reported, tuple(unchecked), tuple(passed), errors)
     return replace(judgement, releases=tuple(_verdicts(judgement)))
+
+
+def _bounded(matches: Iterator[Match]) -> Iterator[Match]:
+    yield from islice(matches, MAX_MATCHES)
+    if next(matches, None) is not None:
+        raise CannotLook(f"it stopped at {MAX_MATCHES} findings; there are more")
 
 
 def _drop_duplicates(findings: Sequence[Finding]) -> tuple[Finding, ...]:

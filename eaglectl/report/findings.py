@@ -5,7 +5,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -329,6 +329,8 @@ def rule_url(rule: Rule) -> str:
     return f"{page}#{rule.id.lower()}-{rule.name.replace('.', '')}" if page else f"eaglectl rules {rule.id}"
 
 
+# characters of the keys that lead to a place, of which findings name far fewer
+MAX_PLACE = 4096
 # strings, those that are followed by a colon as keys, and brackets
 DECODER = json.JSONDecoder(strict=False)
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]', re.DOTALL)
@@ -425,6 +427,14 @@ def key_offset(text: str, key: str) -> int | None:
 
     A list is "[]" in a path; of equal paths the last counts.
     """
+    offsets = _key_offsets(text)
+    ends = [len(key), *(end.start() for end in re.finditer(r"[.\[]", key))]
+    return next((offsets[key[:end]] for end in sorted(ends, reverse=True) if key[:end] in offsets), None)
+
+
+@lru_cache(maxsize=4)
+def _key_offsets(text: str) -> Mapping[str, int]:
+    # by path; of one that is longer than any that a finding names, none
     offsets: dict[str, int] = {}
     path: list[str] = []  # the last key of each open object; no path has that of a list
     try:
@@ -438,11 +448,11 @@ def key_offset(text: str, key: str) -> int | None:
                     path.pop()
                 case '"' if token[1]:
                     path[-1] = json.loads(token[0].removesuffix(token[1]))
-                    offsets[".".join(path)] = token.start()
+                    if sum(map(len, path)) <= MAX_PLACE:
+                        offsets[".".join(path)] = token.start()
     except (ValueError, IndexError):
-        return None
-    ends = [len(key), *(end.start() for end in re.finditer(r"[.\[]", key))]
-    return next((offsets[key[:end]] for end in sorted(ends, reverse=True) if key[:end] in offsets), None)
+        return {}
+    return offsets
 
 
 PARTS: Parts = {

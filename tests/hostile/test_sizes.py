@@ -9,13 +9,25 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from eaglectl.errors import UnreadableError
 from eaglectl.files.files import read_small_file
+from eaglectl.judge.rules.release import scan_text
 from eaglectl.operations import validating
-from tests.builders import call, drafter_config, drafter_folder, drafter_tensors, framed, safetensors_bytes
+from tests.builders import (
+    STATED,
+    call,
+    drafter_config,
+    drafter_folder,
+    drafter_tensors,
+    framed,
+    refusal,
+    safetensors_bytes,
+)
 from tests.conftest import FIXTURES
 from tests.tiny import TARGET, TINY
 
@@ -130,7 +142,7 @@ def test_a_side_file_larger_than_any_is_not_copied(tmp_path: Path, name: str) ->
     assert not out.exists() and time.process_time() - start < 3
 
 
-@pytest.mark.parametrize("count", [257, 10_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [257, 10_000, pytest.param(90_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", ["inspect", "validate"])
 def test_more_layers_than_any_drafter_takes_are_refused(tmp_path: Path, count: int, command: str) -> None:
     source = drafter_folder(tmp_path, config={"eagle_aux_hidden_state_layer_ids": list(range(count))})
@@ -217,3 +229,91 @@ def test_no_report_is_written_into_a_model(tmp_path: Path) -> None:
             done = call("validate", folder, *option)
             assert done.code == 2 and "a model's folder, which a report is not written into" in done.err
     assert sorted(folder.rglob("*")) == before
+
+
+# what a budget cuts off is said, with the number
+
+
+def changed_header(folder: Path, change: Callable[[str], str]) -> None:
+    file = folder / "model.safetensors"
+    raw = file.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = change(raw[8 : 8 + length].decode())
+    file.write_bytes(framed(header.encode(), raw[8 + length :]))
+
+
+@pytest.mark.parametrize("entries", [[0] * 100_000, [[]] * 60_000, [{"a": 1}] * 60_000, ["[,{"] * 100_000])
+def test_a_config_of_many_entries_is_refused_with_their_number(tmp_path: Path, entries: list[object]) -> None:
+    folder = drafter_folder(tmp_path, config={"zz": entries})
+    assert re.search(r"have 1\d{5} entries; at most 100000 are read", refusal(3, "inspect", folder))
+
+
+@pytest.mark.parametrize("value", ["[,{" * 100_000, [0] * 90_000, '\\"[' * 100_000])
+def test_marks_in_texts_are_no_entries_and_fewer_are_read(tmp_path: Path, value: object) -> None:
+    assert call("inspect", drafter_folder(tmp_path, config={"zz": value})).code == 0
+
+
+def test_keys_of_a_config_count_at_any_depth(tmp_path: Path) -> None:
+    inner = [{"a": {f"k{number}": number for number in range(5_000)}}] * 2
+    folder = drafter_folder(tmp_path, config={"zz": inner})
+    assert re.search(r"config.json has 100\d\d keys; at most 10000 are read", refusal(3, "inspect", folder))
+
+
+def test_a_config_of_many_bytes_is_refused(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, config={"zz": "x" * (4 << 20)})
+    assert "bytes; at most 4194304 are read of a drafter's" in refusal(3, "inspect", folder)
+
+
+@pytest.mark.parametrize("command", ["inspect", "convert", "verify"])
+def test_a_long_key_is_refused_in_a_config_and_in_a_header(tmp_path: Path, command: str) -> None:
+    more = ("-o", tmp_path / "out") if command == "convert" else ()
+    folder = drafter_folder(tmp_path, config={"k" * 2_049: 1})
+    if command != "verify":
+        assert "a key has 2049 characters; at most 2048 are read" in refusal(3, command, folder, *more)
+    other = drafter_folder(tmp_path, "other")
+    changed_header(other, lambda text: text.replace("norm.weight", "module." * 300 + "norm.weight", 1))
+    if command != "verify":
+        assert "characters; at most 2048 are read" in refusal(3, command, other, *more)
+
+
+@pytest.mark.slow  # tests/hostile/test_doubling.py has the fast one
+def test_tensors_whose_keys_are_escaped_count_as_all(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    entry = '{"dtype":"F32","shape":[0],"data\\u005foffsets":[0,0]}'
+    many_entries = "".join(f',"z{number}":{entry}' for number in range(40_001))
+    changed_header(folder, lambda text: f"{text[:-1]}{many_entries}}}")
+    assert "tensors; at most 40000 are read" in call("inspect", folder).err
+
+
+def test_a_card_of_many_commands_says_how_many_were_looked_at(tmp_path: Path) -> None:
+    bad = 'vllm serve a --speculative-config \'{"method": "eagle"}\'\n\n'
+    done = call("validate", drafter_folder(tmp_path, card=STATED + bad * 101), "--json").document
+    reasons = {each["rule"]: each["reason"] for each in done["could_not_look"]}
+    assert reasons["EGL909"] == "README.md has more than 100 commands; these were looked at"
+    assert len([finding for finding in done["findings"] if finding["rule"] == "EGL909"]) == 100
+
+
+@pytest.mark.parametrize("value", ["[" * 8_000, "9" * 5_000, '{"a":' * 1_500])
+def test_a_command_of_a_card_with_a_value_that_cannot_be_read_is_no_fault(tmp_path: Path, value: str) -> None:
+    for option in ("--speculative-config", "--spec-tokens"):
+        card = f"{STATED}\nvllm serve a --speculative-config.x 1 {option} '{value}'\n"
+        done = call("validate", drafter_folder(tmp_path, option, card=card))
+        assert done.code in (0, 1), done.err[-500:]
+
+
+def test_more_findings_of_a_rule_than_are_read_are_said(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path, config={"zz": [f"/home/someone/{number}" for number in range(257)]})
+    done = call("validate", folder, "--json").document
+    assert len([finding for finding in done["findings"] if finding["rule"] == "EGL109"]) == 256
+    reasons = {each["rule"]: each["reason"] for each in done["could_not_look"]}
+    assert reasons["EGL109"] == "it stopped at 256 findings; there are more"
+
+
+def test_more_places_of_secrets_than_are_searched_are_could_not_look(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path)
+    (folder / "notes.txt").write_text("npm_ " * 100_001)
+    done = call("validate", folder, "--json").document
+    reason = next(each["reason"] for each in done["could_not_look"] if each["rule"] == "EGL115")
+    assert reason.startswith("at most 100000 places where a secret of one kind may be are searched")
+    with pytest.raises(UnreadableError):
+        list(scan_text("npm_ " * 100_001))

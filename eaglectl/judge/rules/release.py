@@ -12,8 +12,9 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 from msgspec import Struct
@@ -21,7 +22,15 @@ from msgspec import Struct
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.data import load
 from eaglectl.engines.registry import launch_commands
-from eaglectl.errors import EaglectlError, UnreadableError
+from eaglectl.errors import EaglectlError, UnreadableError, check
+from eaglectl.files.budgets import (
+    LARGEST_TEXT,
+    LONGEST_COMMAND,
+    MAX_COMMANDS,
+    MAX_HEADER_SCANNED,
+    MAX_PLACES,
+    MAX_SCANNED,
+)
 from eaglectl.files.checkpoint import Checkpoint, is_untrained
 from eaglectl.files.files import sha256
 from eaglectl.files.front_matter import front_matter
@@ -35,10 +44,6 @@ SET_TO = r"[\w.-]{0,20}[\"'\s\\]{0,4}(?:=>|:=|=|:)[\"'\s\\]{0,4}"
 Read = Callable[[int, int], bytes]
 # how much of a text before and after a keyword a rule reads
 BEFORE, AFTER = 256, 2048
-# of one file, which is read whole; weights but for their headers are not searched
-MAX_SCANNED = 64 << 20
-# of a header: 4,096 tensors, the most of a drafter, take a tenth of it
-MAX_HEADER_SCANNED = 8 << 20
 
 
 class SecretPattern(Struct, frozen=True):
@@ -63,7 +68,7 @@ SECRETS = (
     SecretPattern("a Hugging Face token", (b"hf_", b"api_org_"), r"\b(?:hf|api_org)_[A-Za-z0-9]{30,}\b"),
     SecretPattern(
         "a GitHub token",
-        (b"gh", b"github_pat_"),
+        (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_"),
         r"(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{40,})\b",
         3,
     ),
@@ -178,8 +183,9 @@ def _spans(text: bytes, lower: bytes, known: SecretPattern) -> Iterator[tuple[in
     regex = re.compile(known.pattern.encode())
     for start, stop in _windows(lower, known.keywords):
         for match in regex.finditer(text, start, stop):
-            # a match that the window cuts off: in the whole text it may go on, or be none
-            whole = regex.match(text, match.start()) if match.end() == stop < len(text) else match
+            # a match that the window cuts off: in more of the text it may go on, or be none
+            is_cut = match.end() == stop < len(text)
+            whole = regex.match(text, match.start(), stop + AFTER) if is_cut else match
             secret = next(filter(None, whole.groups()), whole[0]) if whole else b""
             if whole and (not known.entropy or _entropy(secret) > known.entropy):
                 yield whole.span()
@@ -189,7 +195,10 @@ def _windows(lower: bytes, keywords: Iterable[bytes]) -> Iterator[tuple[int, int
     # the parts of a text near a keyword, in order, those that touch joined
     matches = (match for keyword in keywords for match in re.finditer(re.escape(keyword), lower))
     windows: list[list[int]] = []
-    for place in sorted({match.start() for match in matches}):
+    places = sorted({match.start() for match in islice(matches, MAX_PLACES + 1)})
+    words = f"at most {MAX_PLACES} places where a secret of one kind may be are searched; it has more"
+    check((len(places) > MAX_PLACES, words), error=UnreadableError)
+    for place in places:
         if not windows or place - BEFORE > windows[-1][1]:
             windows.append([max(0, place - BEFORE), 0])
         windows[-1][1] = place + AFTER
@@ -226,8 +235,6 @@ PLACEHOLDER_USERS = (
 )
 SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
 CHUNK_SIZE = 1 << 22
-# a card or a list that is longer is no text for people, and is not read
-LARGEST_TEXT = 4_000_000
 
 
 @rule("EGL109", "local-path", "warning")
@@ -453,15 +460,14 @@ def read_sums(text: str) -> tuple[Mapping[str, tuple[str, ...]], Sequence[int]]:
 
     A name has several digests where lines contradict each other.
     """
-    digests: dict[str, tuple[str, ...]] = {}
+    digests: dict[str, dict[str, None]] = {}
     broken = []
     for number, line in enumerate(text.split("\n"), 1):
         if entry := SUM.fullmatch(line.removesuffix("\r")):
-            name = entry[2].removeprefix("./")
-            digests[name] = tuple(dict.fromkeys((*digests.get(name, ()), entry[1].lower())))
+            digests.setdefault(entry[2].removeprefix("./"), {})[entry[1].lower()] = None
         elif line.strip():
             broken.append(number)
-    return digests, broken
+    return {name: tuple(stated) for name, stated in digests.items()}, broken
 
 
 def _listed(subject: Subject, name: str, digests: Sequence[str]) -> Iterator[Match]:
@@ -483,12 +489,15 @@ DRAFTER = ("speculative-draft-model-path", "speculative-draft-model")
 # vLLM's short options and the keys of its --speculative-config that they set
 SHORT = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
 OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
-LONGEST = 8192  # characters of a command
+# what begins or ends a quotation, or escapes
+QUOTING = re.compile(r"\\.|['\"]")
 
 
 def _launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
     # of those with options of speculation, with the command in the place of each
-    for words in _commands(card):
+    for number, words in enumerate(_commands(card)):
+        if number == MAX_COMMANDS:
+            raise CannotLook(f"{CARD} has more than {MAX_COMMANDS} commands; these were looked at")
         options = dict(_options(words))
         given = _vllm_config(options)
         if given or any("vllm" in word for word in words):
@@ -505,17 +514,33 @@ def _launch_faults(card: str, drafter: Drafter) -> Iterator[tuple[str, str]]:
 
 
 def _commands(card: str) -> Iterator[Sequence[str]]:
-    kept = ""  # quotes may go on in the lines that follow
+    lines, length, quote = list[str](), 0, ""  # quotes may go on in the lines that follow
     for line in re.sub(r"\\\r?\n", " ", card).splitlines():
-        kept = f"{kept}\n{line}".lstrip("\n") if line.strip() and not line.startswith("```") else ""
-        try:
-            words = shlex.split(kept)
-        except ValueError:
-            kept = kept if "--spec" in kept and len(kept) <= LONGEST else ""
+        if not line.strip() or line.startswith("```"):
+            quote = ""
             continue
-        if "--speculative" in kept or ("vllm" in kept and "--spec-" in kept):
-            yield words
-        kept = ""
+        lines, length = (lines, length) if quote else ([], 0)
+        lines.append(line)
+        length, quote = length + len(line), _open_quote(line, quote)
+        if quote:
+            quote = quote if "--spec" in lines[0] and length <= LONGEST_COMMAND else ""
+            continue
+        command = "\n".join(lines)
+        if "--speculative" in command or ("vllm" in command and "--spec-" in command):
+            with suppress(ValueError):  # it ends in a backslash
+                yield shlex.split(command)
+
+
+def _open_quote(line: str, quote: str) -> str:
+    """The quote that is open after a line that begins within `quote`; "" is none."""
+    for mark in QUOTING.findall(line):
+        if quote != "'" and len(mark) == 2:
+            continue
+        if not quote:
+            quote = mark
+        elif mark.endswith(quote):
+            quote = ""
+    return quote
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -528,11 +553,11 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _vllm_config(options: Mapping[str, str]) -> Mapping[str, Any]:
     try:
         stated = json.loads(options.get(OPTION_CONFIG) or options.get("sc") or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     keys = {
         SHORT.get(name, name.removeprefix(f"{OPTION_CONFIG}.")).replace("-", "_"): (
-            int(value) if value.isdecimal() else value
+            int(value) if value.isdecimal() and len(value) < 10 else value
         )
         for name, value in options.items()
         if name in SHORT or name.startswith(f"{OPTION_CONFIG}.")

@@ -26,6 +26,7 @@ from eaglectl.drafter.tensors import (
     repeated_offsets,
     row_copies,
 )
+from eaglectl.files.budgets import TOKENIZER_ENTRIES
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import parse_json
 from eaglectl.files.source import Source
@@ -133,7 +134,7 @@ def changed_target(subject: Subject) -> Iterator[Match]:
 
 
 def _token_ids(name: str, raw: bytes) -> Mapping[str, int]:
-    tokenizer = parse_json(name, raw)
+    tokenizer = parse_json(name, raw, most=TOKENIZER_ENTRIES)
     model = tokenizer.get("model") if isinstance(tokenizer, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocab, list):  # of a Unigram model
