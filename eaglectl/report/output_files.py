@@ -25,8 +25,11 @@ BEGINS = {
     "page": re.compile(rb"<!DOCTYPE HTML", re.IGNORECASE),
     "report": re.compile(
         rb'\{\s*"schema": "eaglectl/validate/|\{\s*"\$schema": "[^"]*sarif|<\?xml[^>]*>\s*<testsuites '
-        rb"|## eaglectl |::(error|warning|notice) |eaglectl: |(pass|fail|could not look|skipped): "
-        rb"|(PASS|FAIL|COULD NOT LOOK|SKIPPED) "
+        rb"|## eaglectl |::(error|warning|notice) |eaglectl: (pass|fail|could not look|skipped)\s"
+        rb"|skipped: [^\n]+: "
+        # a source's name may be broken into lines
+        rb"|(pass|fail|could not look): .{1,2000}?: (no errors|not read|\d+ (error|warning|note)s?\b)",
+        re.DOTALL,
     ),
 }
 # bytes of a file that are compared with these

@@ -106,6 +106,31 @@ def test_an_output_is_not_written_over_a_file_that_is_no_report(good: Path, name
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "pass: the salt\n",
+        "fail: I\nthe exam: twice\n",
+        "could not look: away",
+        "PASS 3 of 4\n",
+        "skipped: two\n",
+    ],
+)
+def test_a_text_of_mine_that_begins_like_a_report_is_kept(good: Path, tmp_path: Path, text: str) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text(text)
+    assert "is there and is no report" in refusal(2, "validate", good, "--output", f"text={mine}")
+    assert mine.read_text() == text
+
+
+@pytest.mark.parametrize("name", ["text", "github", "markdown", "json", "junit", "sarif"])
+def test_a_report_is_written_over_one_of_its_kind(good: Path, tmp_path: Path, name: str) -> None:
+    for source in (good, tmp_path / "nothing", tmp_path):
+        for _ in range(2):
+            call("validate", source, "--output", f"{name}={tmp_path / 'report'}")
+        assert call("validate", good, "--output", f"{name}={tmp_path / 'report'}").code == 0
+
+
+@pytest.mark.parametrize(
     "words",
     [("validate", "--output", "json=PLACE"), ("validate", "--page", "PLACE"), ("inspect", "--page", "PLACE")],
 )

@@ -123,6 +123,13 @@ SECRETS = (
         r"(?=[A-Za-z._~+/-]{0,100}[0-9])([A-Za-z0-9._~+/-]{20,})",
         3,
     ),
+    # what stands for one is none: <password>, ${TOKEN}, ***
+    SecretPattern(
+        "a password in a URL",
+        (b"://",),
+        r"://[^\s/:@\"'<>]{0,64}:(?!(?i:pass(?:word|wd)?|pw|token|api_?key|x+|your\W?\w+)@)"
+        r"([^\s/:@$<>{}*\"'`]{3,100})@[A-Za-z0-9\[]",
+    ),
 )
 
 
@@ -262,9 +269,9 @@ def local_path(subject: Subject) -> Iterator[Match]:
 def secret(subject: Subject) -> Iterator[Match]:
     """No file holds a key or a token.
 
-    Everyone who downloads the checkpoint can use it. Whole files are searched by 15 patterns of secrets
+    Everyone who downloads the checkpoint can use it. Whole files are searched by 16 patterns of secrets
     (Hugging Face, GitHub, GitLab, AWS, Google, Azure, OpenAI, Anthropic, Slack, npm, PyPI, W&B, private keys,
-    bearer tokens), as UTF-8 and UTF-16 text; of weights the headers.
+    bearer tokens, passwords in URLs), as UTF-8 and UTF-16 text; of weights the headers.
 
     Fix: revoke the key where it was issued, and remove it from the file and from the repository's history.
     """
