@@ -36,6 +36,7 @@ from tests.builders import (
 )
 from tests.conftest import FIXTURES
 from tests.hub import TOKEN, LoopbackHub, Reply, client_hub
+from tests.published import ALL
 
 PRODUCERS, TARGET = FIXTURES / "producers", FIXTURES / "target"
 SCHEMA = jsonschema.Draft202012Validator(
@@ -521,3 +522,44 @@ def test_a_hub_that_lists_no_digests_is_read(hub: LoopbackHub, tmp_path: Path) -
 def test_a_repository_that_is_not_there_is_no_difference(hub: LoopbackHub) -> None:
     message = refusal(3, "diff", "org/a", "org/nowhere")
     assert message.startswith("B: ") and "org/nowhere" in message and TOKEN not in message
+
+
+# what the files leave open
+
+
+def opened(tmp_path: Path, name: str, **keys: Any) -> Path:
+    """AngelSlim's published drafter, whose base of the rope is open."""
+    published = next(drafter for drafter in ALL if drafter.name == "AngelSlim/Qwen3-4B_eagle3")
+    (tmp_path / name).mkdir()
+    folder = published.folder(tmp_path / name)
+    (folder / "config.json").write_text(json.dumps({**published.said["config"], **keys}))
+    return folder
+
+
+def facts_of(*arguments: str | Path) -> tuple[int, dict[str, str]]:
+    done = call("diff", *arguments, "--headers-only", "--json")
+    return done.code, {fact["name"]: fact["state"] for fact in done.document["facts"]}
+
+
+def test_an_open_rope_is_not_known_to_differ(tmp_path: Path) -> None:
+    a, b = opened(tmp_path, "a"), opened(tmp_path, "b", rope_theta=5000000)
+    code, facts = facts_of(a, b)
+    assert (code, facts["rope_theta"]) == (3, "unknown")
+    code, facts = facts_of(a, b, "--source-semantics", "rope=stored")
+    assert (code, facts["rope_theta"]) == (1, "differs")
+    code, facts = facts_of(a, b, "--assume-defaults")
+    assert facts["rope_theta"] != "unknown"
+
+
+def test_of_two_that_are_written_alike_an_open_rope_is_equal(tmp_path: Path) -> None:
+    assert facts_of(opened(tmp_path, "a"), opened(tmp_path, "b"))[1]["rope_theta"] == "equal"
+
+
+def test_an_assumption_is_one_in_diff_too(tmp_path: Path) -> None:
+    folder = FIXTURES / "producers/specforge/gqa-ids"
+    stated = tmp_path / "stated"
+    eaglectl.convert(folder, stated, answers=Answers(aux_convention="output"))
+    assert facts_of(folder, stated) == (3, {**facts_of(folder, stated)[1], "boundaries": "unknown"})
+    code, facts = facts_of(folder, stated, "--assume-defaults")
+    assert (code, facts["boundaries"]) == (0, "equal")
+    assert "assumed" in call("diff", folder, stated, "--assume-defaults", "--json").out

@@ -212,7 +212,17 @@ def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
         is_of_both = name not in OF_SOME or (value, other) != (None, None)
         if is_of_both and (is_mla or name not in OF_MLA):
             state = FactState.EQUAL if value == other else FactState.DIFFERS
-            yield Fact(name, value, other, *(judged.get(name) or (state, "")))
+            stated = judged.get(name) or _open(name, a, b, is_same=value == other)
+            yield Fact(name, value, other, *(stated or (state, "")))
+
+
+def _open(name: str, a: Side, b: Side, *, is_same: bool) -> tuple[FactState, str] | None:
+    """What is known of a fact that a side leaves open; None where no side does."""
+    if not (why := "; ".join(questions(a, b, (name,)))):
+        return None
+    if is_same and a.drafter.producer == b.drafter.producer:
+        return FactState.EQUAL, WRITTEN_ALIKE.format("it means")
+    return FactState.UNKNOWN, why
 
 
 def _values(drafter: Drafter) -> dict[str, Any]:

@@ -214,10 +214,11 @@ def read_side(text: str, checkpoint: Checkpoint, target: Target, answers: Answer
     }
     if not Keys(side.flat).statements("norm_before_residual"):
         asked.add("norm_before_residual")
-    needed = Answers(
-        answers.aux_layers if is_open else None,
-        answers.aux_convention if is_open else None,
-        {key: value for key, value in answers.semantics.items() if key in asked},
+    needed = replace(
+        answers,
+        aux_layers=answers.aux_layers if is_open else None,
+        aux_convention=answers.aux_convention if is_open else None,
+        semantics={key: value for key, value in answers.semantics.items() if key in asked},
     )
     side = side if needed == Answers() else _side(text, checkpoint, target, needed)
     _ = side.drafter.rope.mla_factors  # raises here, where the side is known
