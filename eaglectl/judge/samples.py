@@ -54,7 +54,8 @@ FLOAT_FORMATS: Mapping[str, FloatFormat] = {
 class Summary(Struct, frozen=True):
     """The largest magnitude of a tensor, how many numbers are NaN or infinite, and the index of the first.
 
-    `constant` is the value of all numbers; None where they differ. `mean` is that of a small vector.
+    `constant` is the value of all numbers; None where they differ. `mean` is that of a small vector,
+    `zero_rows` how many rows of a matrix are zeros, where all of it was read and it is finite.
     """
 
     largest: float
@@ -62,6 +63,7 @@ class Summary(Struct, frozen=True):
     first: int
     constant: float | None
     mean: float | None = None
+    zero_rows: int = 0
 
 
 def read_vectors(checkpoint: Checkpoint) -> Mapping[str, Summary]:

@@ -40,8 +40,8 @@ SAMPLE, RUNS = 1 << 20, 16
 
 
 # of a block: how many numbers it has, its largest word, how many numbers are not finite, the index of the
-# first of these (-1 for none), and the one word of all, None where they differ
-_Block = tuple[int, int, int, int, int | None]
+# first of these (-1 for none), the one word of all, None where they differ, and how many rows are zeros
+_Block = tuple[int, int, int, int, int | None, int]
 
 
 def scan(
@@ -61,11 +61,12 @@ def scan(
     )
     counter = ByteCounter(on_progress, "reading", sum(tensor.nbytes for tensor in floats))
 
-    def read(piece: tuple[StoredTensor, int]) -> list[_Block]:
-        tensor, start = piece
-        blocks, buffer = list[_Block](), memoryview(bytearray(min(BLOCK_SIZE, tensor.nbytes)))
-        stop = min(start + PIECE_SIZE, tensor.stop)
-        for place in range(start, stop, BLOCK_SIZE):
+    def read(piece: tuple[StoredTensor, int, int]) -> list[_Block]:
+        tensor, start, stop = piece
+        step, blocks = _block_size(tensor), list[_Block]()
+        columns = tensor.shape[1] if len(tensor.shape) == 2 and step % tensor.row_bytes == 0 else 0
+        buffer = memoryview(bytearray(min(step, stop - start)))
+        for place in range(start, stop, step):
             block = buffer[: stop - place]
             with errors_about(tensor.file):
                 size = os.preadv(files[tensor.file].fileno(), [block], place)
@@ -73,25 +74,43 @@ def scan(
                 raise UnreadableError(
                     f"{tensor.file} ends within {tensor.name}: it is truncated or being written"
                 )
-            blocks.append(_look(block, tensor.dtype))
+            blocks.append(_look(block, tensor.dtype, columns))
         return blocks
 
-    pieces = [(tensor, start) for tensor in floats for start in range(tensor.start, tensor.stop, PIECE_SIZE)]
+    sizes = {tensor.name: PIECE_SIZE // _block_size(tensor) * _block_size(tensor) for tensor in floats}
+    pieces = [
+        (tensor, start, min(start + sizes[tensor.name], tensor.stop))
+        for tensor in floats
+        for start in range(tensor.start, tensor.stop, sizes[tensor.name])
+    ]
     blocks: dict[str, list[_Block]] = {tensor.name: [] for tensor in floats}
     with ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
         files = {
             name: stack.enter_context(source.open_file(name))
             for name in dict.fromkeys(tensor.file for tensor in floats)
         }
-        for (tensor, start), looks in zip(
+        for (tensor, start, stop), looks in zip(
             pieces, (map if jobs == 1 else pool.map)(read, pieces), strict=True
         ):
             blocks[tensor.name] += looks
-            counter.add(min(PIECE_SIZE, tensor.stop - start))
+            counter.add(stop - start)
     return {tensor.name: _summary(tensor.dtype, blocks[tensor.name]) for tensor in floats}
 
 
-def _look(block: memoryview, dtype: str) -> _Block:
+def _block_size(tensor: StoredTensor) -> int:
+    """Bytes that are read at once: whole rows of a matrix, unless one row has more."""
+    row = tensor.row_bytes if len(tensor.shape) == 2 else 0
+    return BLOCK_SIZE // row * row if 0 < row <= BLOCK_SIZE else BLOCK_SIZE
+
+
+def _zero_rows(words: Words, columns: int, magnitude: int) -> int:
+    # nearly no row of a trained matrix begins with a zero, so that few are looked at as a whole
+    rows = words.reshape(-1, columns)
+    rows = rows[(rows[:, 0] & magnitude) == 0]
+    return len(rows) - int((rows & magnitude).any(axis=1).sum())
+
+
+def _look(block: memoryview, dtype: str, columns: int) -> _Block:
     form = FLOAT_FORMATS[dtype]
     words: Words = np.frombuffer(block, f"<u{form.width}")
     # two reductions without a temporary array: the largest positive number, and the largest negative one
@@ -103,12 +122,13 @@ def _look(block: memoryview, dtype: str) -> _Block:
         first = int(bad.argmax()) if count else -1
     # a few words decide it for nearly every block
     is_constant = (words[:64] == words[0]).all() and (words == words[0]).all()
-    return len(words), peak, count, first, int(words[0]) if is_constant else None
+    zeros = _zero_rows(words, columns, form.magnitude) if columns else 0
+    return len(words), peak, count, first, int(words[0]) if is_constant else None, zeros
 
 
 def _summary(dtype: str, blocks: Sequence[_Block]) -> Summary:
     place, peak = 0, max((block[1] for block in blocks), default=0)
-    for size, _, bad, first, _ in blocks:
+    for size, _, bad, first, *_ in blocks:
         if bad:
             return Summary(float("inf"), sum(block[2] for block in blocks), place + first, None)
         place += size
@@ -117,7 +137,8 @@ def _summary(dtype: str, blocks: Sequence[_Block]) -> Summary:
     (head, *others), width = {block[4] for block in blocks}, FLOAT_FORMATS[dtype].width
     raw = peak.to_bytes(width, "little") + (head or 0).to_bytes(width, "little")
     largest, constant = as_floats(dtype, raw).tolist()
-    return Summary(largest, 0, -1, None if others or head is None else constant)
+    zeros = sum(block[5] for block in blocks)
+    return Summary(largest, 0, -1, None if others or head is None else constant, zero_rows=zeros)
 
 
 def read_rows(checkpoint: Checkpoint, name: str, rows: Sequence[int]) -> Floats:

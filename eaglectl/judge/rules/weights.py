@@ -521,14 +521,23 @@ def repeated_row(subject: Subject) -> Iterator[Match]:
 
     Fix: restore the tensor from the trainer's checkpoint; a head that was padded needs no padding.
     """
-    for name, stored, sample in _plausible(subject):
-        for count, words in ((sample.zeros, "zeros"), (sample.copies, "copies of other rows")):
-            if count > sample.rows * (RANGES["rows"].above or 0):
-                follows = "; those tokens are hardly drafted" if name == "lm_head.weight" else ""
-                yield Match(
-                    f"{stored}: {count} of {sample.rows} rows looked at are {words}{follows}",
-                    f"tensor:{stored}",
-                )
+    share, counted = RANGES["rows"].above or 0, {} if subject.headers_only else subject.scan
+    for stored, summary in counted.items():
+        rows = subject.values.tensors[stored].shape[0]
+        is_partly = summary.zero_rows > rows * share and summary.constant is None
+        if is_partly and not stored.endswith("embed_tokens.weight"):  # which is the target's, and padded
+            yield _repeated(stored, f"{summary.zero_rows} of {rows} rows are zeros")
+    for _, stored, sample in _plausible(subject):
+        kinds = (("zeros", 0 if counted else sample.zeros), ("copies of other rows", sample.copies))
+        for words, count in kinds:
+            if count > sample.rows * share:
+                rows = subject.values.tensors[stored].shape[0]
+                yield _repeated(stored, f"{count} of {sample.rows} rows looked at (of {rows}) are {words}")
+
+
+def _repeated(stored: str, text: str) -> Match:
+    follows = "; those tokens are hardly drafted" if stored.endswith("lm_head.weight") else ""
+    return Match(f"{stored}: {text}{follows}", f"tensor:{stored}")
 
 
 @rule("EGL219", "fresh-matrix", "error")
