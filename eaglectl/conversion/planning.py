@@ -24,7 +24,14 @@ from eaglectl.conversion.plan import (
     TransformedDrafter,
     UpgradeRecipe,
 )
-from eaglectl.conversion.readings import TABLES, draft_vocabulary, pruned, with_readings_fixed
+from eaglectl.conversion.readings import (
+    SHIFTS,
+    TABLES,
+    draft_vocabulary,
+    pruned,
+    with_readings_fixed,
+    with_table_moved,
+)
 from eaglectl.conversion.rewriting import (
     HEAD,
     TargetMatrix,
@@ -105,7 +112,11 @@ def make_plan(
         raise UsageError(f"--for {name} is not a layout; these are: {', '.join(writable())}")
     format = by_name(name)
     changed, reasons = _transformed(checkpoint, drafter, format, layout, request, others)
-    vocabulary = draft_vocabulary(checkpoint, changed.drafter, answers, others.selected)
+    if shift := next((fix for fix in request.fixes if fix[0] in SHIFTS), None):
+        moved, vocabulary = with_table_moved(checkpoint, changed.drafter, answers, *shift)
+        changed = changed.then(moved)
+    else:
+        vocabulary = draft_vocabulary(checkpoint, changed.drafter, answers, others.selected)
     changed = replace(changed, notes=(*changed.notes, *_repair_notes(drafter, vocabulary)))
     if others.head and (own := changed.drafter.tensors[HEAD].stored):
         whole, vocabulary = with_whole_head(checkpoint, changed.drafter, vocabulary, others.head)

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from eaglectl.conversion.plan import Pruning, TransformedDrafter
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import (
+    BOTH_FIT,
     BOTH_WHOLE,
     FROM_T2D,
     SAMPLED_ROWS,
@@ -31,7 +32,10 @@ from eaglectl.drafter.tensors import (
     identity,
     is_norm,
     is_quantised_part,
+    is_rolled,
+    moved_back,
     numbers,
+    offset_targets,
     read_vocabulary,
     recorded_meaning,
     repeated_offsets,
@@ -43,6 +47,7 @@ from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.files import MIB, read_small_file, sha256
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
+from eaglectl.text import listed
 
 TABLES = ("d2t", "t2d")
 MOST_ORDERED_STATES = 4  # all orders of more aux states are too many to try
@@ -85,7 +90,7 @@ def readings(drafter: Drafter) -> Iterator[FixReading]:
     that of a dtype, which the numbers show.
     """
     for key, declared in READINGS.items():
-        for value in () if key in (*TABLES, "dtype") else declared.values(drafter):
+        for value in () if key in (*TABLES, *SHIFTS, "dtype") else declared.values(drafter):
             items = value.split(",")
             shown = value if len(items) <= MOST_ROTATED_HEADS else f"{','.join(items[:3])},..."
             yield FixReading(key, value, declared.title.format(value=shown))
@@ -355,6 +360,74 @@ def _word_moves(drafter: Drafter, value: str) -> Iterator[Move]:
             yield Move(name, name, dtype=WORDS[value])
 
 
+# -------------------------------------------------------------------------------------------- moved tables
+
+# rows by which d2t may stand late; its numbers as stored, or the token ids that they give
+MOST_ROWS, TABLE_ROWS, TABLE_TOKENS = 8, "d2t-rows", "d2t-tokens"
+LATE: Mapping[str, int] = {
+    f"{count}-{side}": count * sign
+    for count in range(1, MOST_ROWS + 1)
+    for side, sign in (("late", 1), ("early", -1))
+}
+
+
+def table_shift(key: str, late: int) -> FixReading:
+    """The reading of a d2t whose numbers, or tokens, stand so many rows late; early where negative."""
+    value = next(value for value, rows in LATE.items() if rows == late)
+    name, (count, side) = "d2t" if key == TABLE_ROWS else "d2t's tokens", value.split("-")
+    return FixReading(key, value, f"{name} {count} row{'s' * (abs(late) > 1)} {side}")
+
+
+def _late_values(drafter: Drafter) -> Iterable[str]:
+    return LATE if drafter.has_reduced_vocabulary and "d2t" in drafter.tensors else ()
+
+
+def with_table_moved(
+    checkpoint: Checkpoint, drafter: Drafter, answers: Answers, key: str, value: str
+) -> tuple[TransformedDrafter, DraftVocabulary]:
+    """The drafter and its draft vocabulary with d2t's numbers, or tokens, back in their rows.
+
+    A row whose token fell off and is not known is left out of lm_head, with a warning. Raises RefusedError
+    where the table is none when it is read so, OpenFactError where it is one in two ways.
+    """
+    numbers, used = _stored_numbers(checkpoint, drafter.tensors["d2t"]), _marks(checkpoint, drafter)
+    vocab, answer, is_of_rows = drafter.dims.vocab, answers.semantics.get("d2t"), key == TABLE_ROWS
+    stored = {"offset": numbers if is_of_rows else offset_targets(numbers), "absolute": numbers}
+    late, tables = LATE[value], list[tuple[int | None, ...]]()
+    for kind in stored if answer is None else (answer,):
+        are_offsets = is_of_rows and kind == "offset"
+        table = moved_back(stored[kind], late, are_offsets=are_offsets, used=used, vocab=vocab)
+        tables += [table] if table else []
+    head = drafter.tensors.get("lm_head.weight")
+    if len(tables) > 1:
+        raise OpenFactError(BOTH_FIT)
+    if not tables or head is None:
+        raise RefusedError(
+            f"--fix-reading {key}={value}: read so, d2t is no table of {vocab} tokens, or lm_head is"
+            " missing; restore it from the trainer"
+        )
+    known = {row: token for row, token in enumerate(tables[0]) if token is not None}
+    lost = [str(row) for row in range(len(numbers)) if row not in known]
+    text = (
+        f"rows of lm_head left out, as their tokens fell off d2t and nothing in the file tells them:"
+        f" {listed(lost)}; the drafter never drafts these tokens"
+    )
+    smaller = replace(
+        drafter,
+        tensors={**drafter.tensors, head.name: head.with_rows([*known])},
+        dims=replace(drafter.dims, draft_vocab=len(known)),
+    )
+    notes = (Note("warning", "d2t", text),) if lost else ()
+    return TransformedDrafter(smaller, notes), DraftVocabulary(tuple(known.values()), f"moved back ({value})")
+
+
+def _marks(checkpoint: Checkpoint, drafter: Drafter) -> Ids | None:
+    """The tokens that t2d marks; None without it."""
+    if (t2d := drafter.tensors.get("t2d")) is None:
+        return None
+    return tuple(token for token, mark in enumerate(_stored_numbers(checkpoint, t2d)) if mark)
+
+
 # the order of the report; where several readings win alike, the first is named
 READINGS: Mapping[str, _Declared] = {
     "rotary": _Declared("rotary rows {value}", _pairings, rotary_moves),
@@ -383,7 +456,10 @@ READINGS: Mapping[str, _Declared] = {
     # the plan makes a table's numbers of its source (vocabulary.draft_vocabulary)
     "d2t": _made_of("d2t", "t2d"),
     "t2d": _made_of("t2d", "d2t"),
+    TABLE_ROWS: _Declared("d2t", _late_values, lambda *_: [Move("d2t", "d2t")], "moved back ({value})"),
+    TABLE_TOKENS: _Declared("d2t", _late_values, lambda *_: [Move("d2t", "d2t")], "moved back ({value})"),
 }
+SHIFTS = (TABLE_ROWS, TABLE_TOKENS)
 
 
 MAX_COUNTS = 256 * MIB
@@ -458,25 +534,31 @@ def table_readings(checkpoint: Checkpoint, drafter: Drafter) -> tuple[str, ...]:
     None that t2d gives where lm_head's rows are not in its order.
     """
     d2t, t2d = drafter.tensors.get("d2t"), drafter.tensors.get("t2d")
-    if d2t is None or t2d is None or not drafter.has_reduced_vocabulary:
+    if d2t is None or not drafter.has_reduced_vocabulary:
         return ()
-    offsets = None
+    offsets, size, vocab = None, drafter.dims.draft_vocab, drafter.dims.vocab
     try:
-        mask = _stored_numbers(checkpoint, t2d)
+        mask = None if t2d is None else _stored_numbers(checkpoint, t2d)
     except RefusedError:
         return ()
     with suppress(RefusedError):  # rounded
         offsets = _stored_numbers(checkpoint, d2t)
-    readings = table_repairs(offsets, mask, drafter.dims.draft_vocab, drafter.dims.vocab)
-    return () if FROM_T2D in readings and by_name(drafter.producer).has_unordered_rows else readings
+    readings = () if mask is None else table_repairs(offsets, mask, size, vocab)
+    if FROM_T2D in readings and by_name(drafter.producer).has_unordered_rows:
+        readings = ()
+    if readings or offsets is None or len(offsets) != size:
+        return readings
+    rolled = [
+        table_shift(TABLE_ROWS, late).text
+        for late in LATE.values()
+        if is_rolled(offsets, late, _marks(checkpoint, drafter), vocab)
+    ]
+    return tuple(rolled) if len(rolled) == 1 else ()
 
 
 def marked_tokens(checkpoint: Checkpoint, drafter: Drafter) -> tuple[int, ...]:
     """The tokens that t2d marks, where d2t is whole too and names others; else none."""
-    if len(table_readings(checkpoint, drafter)) < 2:
-        return ()
-    marks = _stored_numbers(checkpoint, drafter.tensors["t2d"])
-    return tuple(token for token, mark in enumerate(marks) if mark)
+    return (_marks(checkpoint, drafter) or ()) if len(table_readings(checkpoint, drafter)) > 1 else ()
 
 
 def _stored_numbers(checkpoint: Checkpoint, tensor: Tensor) -> Ids:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress, count, islice, pairwise
 from math import prod
-from operator import add, eq, gt, sub
+from operator import add, eq, gt, lt, sub
 from struct import calcsize, pack, unpack
 from typing import Any, Literal
 
@@ -520,6 +520,57 @@ def table_repairs(d2t: Ids | None, t2d: Ids, draft_vocab: int, vocab: int) -> tu
     # zeros are no map of a reduced vocabulary unless t2d marks the first tokens
     is_mapped = any(d2t) and _is_valid(offset_targets(d2t), vocab)
     return ((FROM_T2D,) if is_marked else ()) + ((FROM_D2T,) if is_mapped else ())
+
+
+def moved_back(
+    numbers: Ids, late: int, *, are_offsets: bool, used: Ids | None, vocab: int
+) -> tuple[int | None, ...] | None:
+    """The target token of each row of a table whose `numbers` stand `late` rows later than they belong.
+
+    The numbers are offsets or token ids, and `used` the tokens that t2d marks. None for the token of a row
+    whose number fell off the table's end, where neither what came in at the other end, t2d nor the order of
+    the others tells it; None for all where these numbers are no table.
+    """
+    size, lost = len(numbers), abs(late)
+    rolled = tuple(numbers[(row + late) % size] + row * are_offsets for row in range(size))
+    sure = rolled[: size - late] if late > 0 else rolled[lost:]
+    if not sure or not _is_valid(sure, vocab) or not set(sure) <= set(used or sure):
+        return None
+    is_told = not _is_filled_up(numbers, late) if used is None else set(rolled) == set(used)
+    is_in_order = is_ascending(rolled) or not is_ascending(sure)
+    if is_told and is_in_order and _is_valid(rolled, vocab):
+        return rolled
+    ends = _fallen_off(sure, late, used, vocab)
+    return (*sure, *ends) if late > 0 else (*ends, *sure)
+
+
+def _is_filled_up(numbers: Ids, late: int) -> bool:
+    """Whether what came in at an end may be a filling: zeros, or the last number again."""
+    came_in, last = (numbers[:late], numbers[late]) if late > 0 else (numbers[late:], numbers[late - 1])
+    return not {0, -1, last}.isdisjoint(came_in)
+
+
+def _fallen_off(sure: Ids, late: int, used: Ids | None, vocab: int) -> Sequence[int | None]:
+    """The tokens of the rows behind `sure`, before them where `late` is negative; None where it is open."""
+    low, high = (sure[-1], vocab) if late > 0 else (-1, sure[0])
+    free, is_sorted = set(range(vocab) if used is None else used) - set(sure), is_ascending(sure)
+    fitting = sorted(token for token in free if not is_sorted or low < token < high)
+    is_known = len(fitting) == abs(late) and (is_sorted or len(fitting) == 1)
+    return fitting if is_known else [None] * abs(late)
+
+
+def is_rolled(numbers: Ids, late: int, used: Ids | None, vocab: int) -> bool:
+    """Whether offsets or ids of tokens in order were rolled so many rows on; `used` as t2d marks them."""
+    rolled = (*numbers[late:], *numbers[:late])
+    return any(
+        is_ascending(table) and _is_valid(table, vocab) and set(table) == set(used or table)
+        for table in (offset_targets(rolled), rolled)
+    )
+
+
+def is_ascending(numbers: Sequence[Any]) -> bool:
+    """Whether each number is larger than the one before."""
+    return all(map(lt, numbers, numbers[1:]))
 
 
 def is_of_two_meanings(d2t: Ids, t2d: Ids | None, vocab: int) -> bool:

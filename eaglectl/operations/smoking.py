@@ -17,7 +17,7 @@ from msgspec.structs import replace
 import eaglectl
 from eaglectl import shell
 from eaglectl.conversion.plan import parse_reading
-from eaglectl.conversion.readings import draft_vocabulary, marked_tokens
+from eaglectl.conversion.readings import LATE, TABLE_ROWS, draft_vocabulary, marked_tokens
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D
 from eaglectl.engines.engine import NetworkReading, Verdict
@@ -66,7 +66,7 @@ from eaglectl.run.job import (
     share_loaded_targets,
     tokenizer_of,
 )
-from eaglectl.run.measurement import PromptResult, below_thresholds, measure
+from eaglectl.run.measurement import DEAD_LENGTH, PromptResult, below_thresholds, measure
 from eaglectl.run.probes import Variant, probe_drift, probe_sensitivity
 from eaglectl.run.process import SGLANG, VLLM, has_torch, require_torch
 from eaglectl.run.prompts import (
@@ -189,7 +189,6 @@ def smoke_drafts(
         diagnose_command=_with_prompts("diagnose", diagnosis, given, target, options),
         notes=(*([f"target: {choice.how}"] if choice.how else []), *report.notes),
     )
-    report = _with_coverage(report, given, target, options)
     if engine not in RUNNERS:
         report = _with_match(report, runs, given, target)
     elif options.against is not None:
@@ -198,7 +197,7 @@ def smoke_drafts(
         report = _timed(report, runs, source)
     if options.probe is not None:
         report = _probed(report, replace(runs, engine="reference"), source, given, target)
-    return report
+    return _with_coverage(report, given, target, options)
 
 
 def _with_match(report: SmokeReport, runs: "_Runs", given: str, target: str | None) -> SmokeReport:
@@ -342,7 +341,9 @@ def _with_prompts(
 def _with_coverage(
     report: SmokeReport, source: str, target: str | None, options: SmokeOptions
 ) -> SmokeReport:
-    if report.coverage is None or not report.coverage.holds_down:
+    # of a dead drafter the table itself may be wrong
+    is_dead = report.measured.length.value <= DEAD_LENGTH
+    if report.coverage is None or not report.coverage.holds_down or is_dead:
         return report
     coverage = with_commands(
         report.coverage,
@@ -622,6 +623,7 @@ REPAIRS: Mapping[str, Mapping[str, Any]] = {
     "--fix-reading dtype=float16": {"fixes": (parse_reading("dtype=float16"),)},
     f"--fix-reading {FROM_T2D}": {"fixes": (parse_reading(FROM_T2D),)},
     f"--fix-reading {FROM_D2T}": {"fixes": (parse_reading(FROM_D2T),)},
+    **{f"--fix-reading {TABLE_ROWS}={value}": {"fixes": ((TABLE_ROWS, value),)} for value in LATE},
 }
 
 

@@ -318,10 +318,15 @@ class ForcedDrafter:
 
         With `every` n, at each n-th slot alone.
         """
+        drafted, choices, valid = self.first_drafts(batch, every)
+        return (drafted == choices) & valid
+
+    def first_drafts(self, batch: ForcedBatch, every: int = 1) -> tuple[torch.Tensor, ...]:
+        """The first draft token at each slot, the target's choice, and `valid`: each [batch, time - 1]."""
         slots = torch.arange(0, batch.tokens.shape[1] - 1, every, device=batch.tokens.device)
         kept = None if every == 1 else slots.expand(len(batch.tokens), -1)
         drafted = self.drafter.tokens(self._first_step(batch, kept)[0], self.head)
-        return (drafted == batch.choices[:, 1 + slots]) & batch.valid[:, slots]
+        return drafted, batch.choices[:, 1 + slots], batch.valid[:, slots]
 
     def _first_step(self, batch: ForcedBatch, kept: torch.Tensor | None) -> tuple[torch.Tensor, list[Cache]]:
         aux = torch.cat([batch.states[boundary] for boundary in self.boundaries], -1)[:, :-1]

@@ -471,7 +471,10 @@ def _is_dead(measured: Measurement) -> bool:
 
 def _draft_vocabulary(_: Evidence, served: SmokeReport) -> Outcome:
     if (coverage := served.coverage) is None:
-        return "the draft vocabulary is the target's, or the run does not tell the answers' tokens"
+        return (
+            "the draft vocabulary is the target's, its table is not settled, or the run does not tell the"
+            " answers' tokens"
+        )
     if not coverage.holds_down or _is_thin(served.measured):
         return None
     low = listed(coverage.low_parts)

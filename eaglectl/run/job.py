@@ -376,7 +376,7 @@ class Candidate(Struct, frozen=True):
     """A reading: the option of `convert` for it, the drafter as it then is, and its aux boundaries.
 
     `reading` is set where tensors move; the tensors of `drafter` are the stored ones. `tokens` are the target
-    tokens of the draft tokens, where they are not those of d2t.
+    tokens of the draft tokens, where they are not those of d2t; None for a row that is left out.
     """
 
     name: str
@@ -385,7 +385,7 @@ class Candidate(Struct, frozen=True):
     boundaries: tuple[int, ...]
     is_d2t_absolute: bool = False
     reading: FixReading | None = None
-    tokens: tuple[int, ...] = ()
+    tokens: tuple[int | None, ...] = ()
 
 
 @contextmanager
@@ -445,7 +445,11 @@ class Stage:
                 return None
             tokens = d2t.tolist()
         if tokens and d2t is not None:
-            weights = {**weights, "d2t": d2t.new_tensor(tokens) - d2t.new_tensor(range(len(tokens)))}
+            known = {row: token for row, token in enumerate(tokens) if token is not None}
+            table = d2t.new_tensor([*known.values()]) - d2t.new_tensor(range(len(known)))
+            weights = {**weights, "d2t": table}
+            if len(known) < len(tokens):
+                weights = {**weights, "lm_head.weight": weights["lm_head.weight"][[*known]]}
         return DraftModel(weights, other.dims, other.norms, other.rope, self.drafter.eps, other.windows)
 
     def run(

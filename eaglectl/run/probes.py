@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace as replace_prompt
 from functools import partial
-from itertools import takewhile
+from itertools import product, takewhile
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
-from eaglectl.conversion.readings import readings, with_sizes
+from eaglectl.conversion.readings import LATE, TABLE_ROWS, TABLE_TOKENS, readings, table_shift, with_sizes
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Rope
-from eaglectl.drafter.tensors import FROM_T2D
+from eaglectl.drafter.tensors import FROM_T2D, moved_back
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.progress import Progress
 from eaglectl.run.job import (
@@ -105,6 +105,11 @@ class Variant(Struct, frozen=True):
         return self.measured.length.value / self.ratio.value
 
     @property
+    def is_of_tables(self) -> bool:
+        """Whether it gives draft tokens other target tokens than the file states."""
+        return " d2t" in self.option
+
+    @property
     def is_of_layers(self) -> bool:
         """Whether it takes other layers than the file states."""
         return self.option.startswith("--aux-layers")
@@ -144,6 +149,7 @@ def probe_sensitivity(
     wanted = {boundary for candidate in tried for boundary in candidate.boundaries}
     first = FirstPass(stage, wanted | set(stage.boundaries), results)
     first.find_fall(stage.drafter, stage.boundaries)
+    tried += shifted_table(first)
     if first.left_out == first.starts:
         notes = (*first.notes, "no reading was tried: give prompts that leave room for drafts")
         return Sensitivity((), notes, first.fall, first.left_out, first.starts)
@@ -306,6 +312,12 @@ class FirstPass:
         drafter = self._forced(model, boundaries=boundaries, k=1)
         return sum(int(drafter.first_matches(batch, every).sum()) for _, batch in self.batches)
 
+    def first_drafts(self, model: "DraftModel", boundaries: Sequence[int]) -> Sequence[Integers]:
+        """The first draft tokens at some positions of all texts, and the target's choices there."""
+        drafter = self._forced(model, boundaries=boundaries, k=1)
+        parts = [drafter.first_drafts(batch, SCREENED) for _, batch in self.batches]
+        return [np.concatenate([part[side][part[2]].cpu().numpy() for part in parts]) for side in (0, 1)]
+
     def _matches(self, model: "DraftModel", boundaries: Sequence[int], batches: "Batches") -> list[Integers]:
         drafter = self._forced(model, boundaries=boundaries, k=self.job.k)
         rows = _by_text((indices, (drafter.matches(batch), batch.is_start)) for indices, batch in batches)
@@ -465,6 +477,31 @@ def candidates(
     for reading in readings(drafter):
         resized, option = with_sizes(drafter, reading.key, reading.value), f"--fix-reading {reading.text}"
         yield Candidate(reading.title, option, resized, boundaries, reading=reading)
+
+
+def shifted_table(first: FirstPass) -> Iterator[Candidate]:
+    """The d2t with its numbers, or tokens, some rows back, by which most first draft tokens are right.
+
+    None where that is the stored one, or where no table comes of it.
+    """
+    job, stage, stated = first.job, first.stage, np.array(first.job.draft_tokens or ())
+    if not {"d2t", "lm_head.weight"} <= stage.drafter.weights.keys() or not len(stated):
+        return
+    drafted, choices = first.first_drafts(stage.drafter, stage.boundaries)
+    rows = stated.argsort()[np.searchsorted(np.sort(stated), drafted)]
+    right = dict[tuple[str, int], int]()
+    for key, late in product((TABLE_ROWS, TABLE_TOKENS), LATE.values()):
+        moved = stated.take(rows + late, mode="clip") - late * (key == TABLE_ROWS)
+        right[key, late] = int((moved == choices).sum())
+    key, late = max(right, key=lambda shift: right[shift])
+    used = job.marked_tokens or ("t2d" in job.drafter.tensors and tuple(sorted(stated.tolist()))) or None
+    is_of_rows, vocab = key == TABLE_ROWS, job.drafter.dims.vocab
+    numbers = tuple((stated - is_of_rows * np.arange(len(stated))).tolist())
+    tokens = moved_back(numbers, late, are_offsets=is_of_rows, used=used, vocab=vocab)
+    if tokens and right[key, late] > int((drafted == choices).sum()):
+        reading = table_shift(key, late)
+        option = f"--fix-reading {reading.text}"
+        yield Candidate(reading.title, option, job.drafter, stage.boundaries, tokens=tokens)
 
 
 def _ropes(stated: Rope, target: Rope | None) -> Iterator[tuple[str, str, Rope]]:

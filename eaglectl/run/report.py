@@ -551,6 +551,9 @@ def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Va
         if doubt:
             notes.append(f"{variant.name} drafts better by x{variant.ratio.value:.3f}{doubt}")
     report = replace(report, variants=probed.variants, notes=tuple(notes), probed=probed)
+    open_or_wrong = (ReadingOutcome.BETTER, ReadingOutcome.TOO_FEW_PROMPTS)
+    if any(variant.is_of_tables and variant.outcome in open_or_wrong for variant in probed.variants):
+        report = replace(report, coverage=None)  # counted by a table that is not settled
     if (best := probed.best) is None:
         return report
     others = [
