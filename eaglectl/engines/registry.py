@@ -42,7 +42,7 @@ class EngineRequest(Struct, frozen=True):
     """One engine and the releases requested, newest last.
 
     `why`: why it is judged, where nobody named it. `unknown` is an installed release that no data is of.
-    `text` is the request as it was given.
+    `text` is the request as it was given, `outdated` why none of its releases is known.
     """
 
     engine: str
@@ -50,6 +50,7 @@ class EngineRequest(Struct, frozen=True):
     why: str = ""
     unknown: str = ""
     text: str = ""
+    outdated: str = ""
 
     @property
     def places(self) -> tuple[tuple[str, str], ...]:
@@ -119,6 +120,14 @@ ENGINE = Option(
     complete="engines",
     read=parse_engine,
 )
+
+
+def read_engine(text: str) -> EngineRequest:
+    """What `parse_engine` returns; the request of releases that no data is of states that."""
+    try:
+        return parse_engine(text)
+    except OutdatedError as error:
+        return EngineRequest(text, (), text=text, outdated=str(error))
 
 
 def requested_places(requests: Iterable[EngineRequest]) -> tuple[tuple[str, str], ...]:

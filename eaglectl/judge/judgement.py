@@ -597,6 +597,19 @@ class Report(Result, frozen=True):
     def __fspath__(self) -> str:
         return self.path
 
+    @property
+    def unreported(self) -> tuple[str, ...]:
+        """Why it does not pass, where no finding and no rule that could not look states it.
+
+        It is what engine releases do, or what is open of how it was trained.
+        """
+        if self.problem or any(finding.fails(self.fail_on) for finding in self.findings):
+            return ()
+        if any(unchecked.is_required for unchecked in self.unchecked):
+            return ()
+        faults = [fault for verdict in self.releases if not verdict.rules for fault in verdict.faults]
+        return tuple(dict.fromkeys((*faults, *self.doubts)))
+
 
 def unopened_report(
     source: str, problem: str, fail_on: Severity | None = "error", policy: str = "built in"

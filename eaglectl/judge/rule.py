@@ -20,7 +20,7 @@ from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 from msgspec.structs import asdict, replace
 
 from eaglectl.drafter.drafter import Convention
-from eaglectl.engines.registry import parse_engine
+from eaglectl.engines.registry import read_engine
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.files import current_folder, read_small_file
 from eaglectl.files.layout import given_folders, is_foreign
@@ -377,7 +377,7 @@ def _parsed(values: Any, origin: str, folder: Path) -> Policy:
     try:
         keys = convert(values, PolicyTable, builtin_types=(datetime.date, datetime.datetime, datetime.time))
         for text in keys.engines:
-            parse_engine(text)
+            read_engine(text)
     except (ValidationError, UsageError) as error:
         raise UsageError(f"{origin}: {error}") from None
     return Policy(**asdict(keys), origin=origin, folder=folder)

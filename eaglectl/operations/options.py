@@ -10,7 +10,8 @@ from msgspec import field
 from msgspec.structs import replace
 
 from eaglectl.conversion.plan import FC_NORM_MODES, WRITING, ConversionRequest
-from eaglectl.engines.registry import ENGINE, EngineRequest, default_requests, parse_engine
+from eaglectl.engines.registry import ENGINE, EngineRequest, default_requests, parse_engine, read_engine
+from eaglectl.errors import OutdatedError, check
 from eaglectl.formats.format import Answers
 from eaglectl.judge.rule import Policy, Severity, read_policy
 from eaglectl.options import NO_ENGINES, NUMBER, TARGET, Option, Options
@@ -154,7 +155,7 @@ class ValidateOptions(Options, frozen=True):
     """
 
     target: Annotated[str | None, TARGET] = None
-    engines: Annotated[tuple[EngineRequest, ...], ENGINE] = ()
+    engines: Annotated[tuple[EngineRequest, ...], replace(ENGINE, read=read_engine)] = ()
     select: Annotated[
         tuple[str, ...],
         Option("Only these rules: EGL201, a name, EGL2.", value="RULE", group="Rules", complete="rules"),
@@ -193,11 +194,13 @@ class ValidateOptions(Options, frozen=True):
     has_engines: Annotated[bool, NO_ENGINES] = True
 
     def requests(self, policy: Policy) -> tuple[EngineRequest, ...]:
-        """The engine releases to judge for."""
+        """The engine releases to judge for. Raises OutdatedError for one that no data is of."""
 
         if not self.has_engines:
             return ()
-        return self.engines or tuple(map(parse_engine, policy.engines)) or default_requests()
+        requests = self.engines or tuple(map(read_engine, policy.engines)) or default_requests()
+        check(*((request.outdated, request.outdated) for request in requests), error=OutdatedError)
+        return requests
 
     def read_policy(self) -> Policy:
         """The policy, read from its file where `policy` is a path. Raises UsageError."""

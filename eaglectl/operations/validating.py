@@ -142,9 +142,11 @@ def judge_source(
 
 @with_keywords
 def check_options(options: ValidateOptions) -> None:
-    """Raise what is wrong with options for any checkpoint: unknown rules, or a missing target."""
+    """Raise what is wrong with options for any checkpoint: unknown rules or releases, or a missing target."""
+    policy = options.read_policy()
+    options.requests(policy)
     open_target(options.target)
-    select_rules(options.read_policy(), options.select, options.ignore)
+    select_rules(policy, options.select, options.ignore)
 
 
 def _given_target(source: Source, options: ValidateOptions) -> GivenTarget:

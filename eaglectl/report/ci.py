@@ -58,6 +58,8 @@ def _commands(report: Report) -> Iterator[str]:
         yield _command("notice", whole, report.verdict, f"{report.path}: {report.skipped}")
     for rule, text in required_reasons(report):
         yield _command("error", whole, f"{rule.id} {rule.name} could not look", text)
+    for text in report.unreported:
+        yield _command("error", whole, report.verdict, f"{report.path}: {text}")
 
 
 def _command(level: str, place: Place, title: str, message: str) -> str:
@@ -92,6 +94,7 @@ def _suite(root: Element, report: Report) -> None:
     for name, tag, kind, reason in (
         ("the checkpoint can be read", "error", CheckVerdict.COULD_NOT_LOOK, report.problem),
         ("the folder is a drafter's", "skipped", report.verdict, report.skipped),
+        ("engines are known to serve it", "error", report.verdict, "; ".join(report.unreported)),
     ):
         if reason:
             case = SubElement(suite, "testcase", {"name": name, "classname": path})
@@ -201,6 +204,7 @@ def _notifications(report: Report) -> Iterator[dict[str, Any]]:
     for level, outcome, reason in (
         ("error", "could not be read", report.problem),
         ("note", "was skipped", report.skipped),
+        *(("error", report.verdict, text) for text in report.unreported),
     ):
         if reason:
             text = f"{_plain(report.path)} {outcome}: {_plain(reason)}"

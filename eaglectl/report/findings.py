@@ -46,7 +46,7 @@ from eaglectl.report.wording import (
     unserved_words,
 )
 from eaglectl.text import listed
-from eaglectl.verdicts import first_word
+from eaglectl.verdicts import CheckVerdict, first_word
 
 # the page of the rules in the repository; the variable names another address for it
 DOCS = "docs/rules.md"
@@ -94,7 +94,8 @@ def _part(report: Report, *, is_quiet: bool) -> Outline:
     words = unserved_words((verdict.outcome, verdict) for verdict in named)
     head = first_line(report.verdict, Words(report.path, "strong"), f": {_worst(report)}", *words)
     shown, command = _first(report, is_quiet=is_quiet), "" if is_quiet else _next(report)
-    cause = [] if is_quiet and not (report.problem or report.skipped) else _causes(report, shown)
+    is_told = report.verdict == CheckVerdict.PASS or (shown and not report.problem)
+    cause = [] if is_quiet and is_told else _causes(report, shown)
     cause += _ahead(report, shown) if command else []
     sections = [_findings(report, shown)]
     if not is_quiet and not _is_unreadable(report):
@@ -166,7 +167,8 @@ def _causes(report: Report, shown: Sequence[Finding]) -> list[Line]:
 def _gaps(report: Report) -> list[str]:
     """Why required rules could not look, and the faults in engine releases that no rule reports."""
     gaps = [f"could not look: {each.reason}" for each in report.unchecked if each.is_required]
-    return gaps + [fault for verdict in report.releases if not verdict.rules for fault in verdict.faults]
+    faults = [fault for verdict in report.releases if not verdict.rules for fault in verdict.faults]
+    return [*gaps, *faults, *report.unreported]
 
 
 def _first(report: Report, *, is_quiet: bool) -> list[Finding]:

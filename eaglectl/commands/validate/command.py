@@ -18,7 +18,7 @@ from eaglectl.commands.arguments import (
     show,
     write_page,
 )
-from eaglectl.errors import EaglectlError, UsageError
+from eaglectl.errors import EaglectlError, UnreadableError, UsageError
 from eaglectl.operations.options import ValidateOptions
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
@@ -87,16 +87,31 @@ def validate_command(
     page: Page = None,
 ) -> None:
     """Check checkpoints by rules, and by what each engine release does with them."""
-    from eaglectl.judge.judgement import overall_verdict
+    from eaglectl.judge.judgement import overall_verdict, unopened_report
     from eaglectl.operations.validating import check_options
     from eaglectl.report import output_files as outputs
 
     shown, files = reporting.on_stdout(is_json=json_), outputs.parse_outputs(reporting.output)
     file, folders = page_file(page, files), list(dict.fromkeys(map(_folder, sources)))
-    options = replace(options, policy=policy_of(options.policy, [*sources, *filter(None, [options.target])]))
     if options.engines and not options.has_engines:
         raise UsageError("--engine and --no-engines contradict each other; leave one of them out")
-    check_options(options)
+
+    def write(reports: "Sequence[Report]") -> None:
+        write_page(file, *reports)
+        outputs.write_outputs(files, reports)
+        if "github" in (shown, *(name for name, _ in files)):
+            outputs.append_summary(reports)
+
+    try:
+        judged = [*sources, *filter(None, [options.target])]
+        options = replace(options, policy=policy_of(options.policy, judged))
+        check_options(options)
+    except UnreadableError as error:  # of any checkpoint: no rule ran
+        reports = [unopened_report(folder, str(error)) for folder in folders]
+        if shown not in ("text", "json"):  # whose sentence and document are those of every error
+            emit(outputs.render(shown, reports), has_commands=shown == "github")
+        write(reports)
+        raise
     reports, has_crashed = _validate_all(context.obj, folders, options)
     if shown == "text":
         from eaglectl.report.findings import reports_outline
@@ -104,10 +119,7 @@ def validate_command(
         show(context.obj, reports_outline(reports, is_quiet=context.obj.quiet))
     else:
         emit(outputs.render(shown, reports), has_commands=shown == "github")
-    write_page(file, *reports)
-    outputs.write_outputs(files, reports)
-    if "github" in (shown, *(name for name, _ in files)):
-        outputs.append_summary(reports)
+    write(reports)
     if has_crashed:
         raise typer.Exit(EaglectlError.exit_code)
     exit_by(overall_verdict(reports))
