@@ -16,8 +16,9 @@ contract: what it names stays, or changes in [CHANGELOG.md](../CHANGELOG.md) wit
 
 `-q`, `-v`, `--no-color`, `--offline` and `--json` may stand before the command or behind it. Results go to
 stdout; progress, warnings and errors go to stderr. The text of every command begins with `pass`, `fail`,
-`could not look`, `skipped` or `done`. `eaglectl --show-completion bash` (or zsh, fish) prints the script that
-completes options, rules, engines with their releases, and answers; its first line says where it goes.
+`could not look`, `skipped`, `planned` (nothing was written or sent), `proposed` (a pull request) or `done`.
+`eaglectl --show-completion bash` (or zsh, fish) prints the script that completes options, rules, engines with
+their releases, and answers; its first line says where it goes.
 
 | exit code | meaning | a pipeline |
 |---|---|---|

@@ -17,13 +17,18 @@ class CheckVerdict(StrEnum):
 
 
 class FirstWord(StrEnum):
-    """How the text of every command begins; DONE: nothing was judged."""
+    """How the text of every command begins; DONE: nothing was judged, and what was asked for is there.
+
+    PLANNED: nothing was written or sent; PROPOSED: a pull request was opened.
+    """
 
     PASS = "pass"
     FAIL = "fail"
     COULD_NOT_LOOK = "could not look"
     SKIPPED = "skipped"
     DONE = "done"
+    PLANNED = "planned"
+    PROPOSED = "proposed"
 
 
 class ServedAs(StrEnum):
@@ -182,6 +187,8 @@ FIRST_WORDS: Mapping[str, FirstWord] = {
     DiffVerdict.SAME_HEADERS: FirstWord.PASS,
     DiffVerdict.DIFFERS: FirstWord.FAIL,
     UploadOutcome.MISMATCH: FirstWord.FAIL,
+    UploadOutcome.PLANNED: FirstWord.PLANNED,
+    FirstWord.PROPOSED: FirstWord.PROPOSED,
 }
 
 

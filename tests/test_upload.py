@@ -308,6 +308,18 @@ def test_the_documented_signature_holds_for_what_is_downloaded(
     assert ending(verify) != 0
 
 
+def test_the_first_word_of_an_upload_is_of_what_became_of_it(
+    hub: LoopbackHub, repo: Repo, folder: Path
+) -> None:
+    assert call("upload", folder, NAME, "--dry-run").out.startswith("planned: ")
+    hub.users[TOKEN] = User("alice", ("org",), can_write=False)
+    assert call("upload", folder, NAME, "--pr").out == ""
+    hub.users[TOKEN] = User("alice", ("org",))
+    proposed = call("upload", folder, NAME, "--pr").out
+    assert proposed.startswith("proposed: http") and "\n  target" in proposed
+    assert call("upload", folder, NAME, "--direct", "-q").out.startswith("done: published: ")
+
+
 def test_a_token_that_may_not_write_is_told(hub: LoopbackHub, repo: Repo, folder: Path) -> None:
     hub.users[TOKEN] = User("alice", ("org",), can_write=False)
     assert "may not write" in refused(call("upload", folder, NAME, "--direct"), 3)

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 
-from eaglectl.comparison.comparison import Comparison, Side, Spelling, TensorPair
+from eaglectl.comparison.comparison import Comparison, Side, TensorPair, Written
 from eaglectl.formats.catalogue import by_name
 from eaglectl.report.documents import Parts
 from eaglectl.report.section import (
@@ -33,6 +33,27 @@ TONES: Mapping[DiffVerdict, Tone] = {
 FACT_TONES: Mapping[FactState, Tone] = {FactState.DIFFERS: "bad", FactState.UNKNOWN: "doubt"}
 # config keys that are shown without -v
 SHOWN = 12
+# config keys of facts that have another name
+KEYS_OF: Mapping[str, tuple[str, ...]] = {
+    "boundaries": (
+        "eagle_aux_hidden_state_layer_ids",
+        "aux_hidden_states_layer_ids",
+        "target_layer_ids",
+        "layer_ids",
+    ),
+    "rope_scaling": ("rope_scaling", "rope_parameters"),
+    "quantisation": ("quantization_config",),
+    "draft_tokens": ("draft_vocab_size",),
+    "draft_vocab": ("draft_vocab_size",),
+    "vocab": ("vocab_size",),
+    "hidden": ("hidden_size",),
+    "target_hidden": ("target_hidden_size",),
+    "intermediate": ("intermediate_size",),
+    "heads": ("num_attention_heads",),
+    "kv_heads": ("num_key_value_heads",),
+    "layers": ("num_hidden_layers",),
+    "aux": ("num_aux_hidden_states",),
+}
 SPELLING = "no reason by itself to call it another drafter"
 
 
@@ -74,7 +95,7 @@ def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Out
             ],
             _count_tensors(comparison),
         ),
-        _spelling(comparison.spelling, is_whole=is_whole),
+        _spelling(comparison, is_whole=is_whole),
         Section("Notes", [Lines(first_lines(comparison.notes), is_list=True)]),
     ]
     tone, text = TONES[comparison.verdict], f"{comparison.verdict}: {_meaning(comparison)}"
@@ -120,19 +141,27 @@ def _tensor_row(pair: TensorPair) -> tuple[Line, ...]:
     )
 
 
-def _spelling(spelling: Spelling, *, is_whole: bool) -> Section:
+def _spelled_keys(comparison: Comparison) -> list[Written]:
+    # a key of a fact that differs is no mere spelling
+    names = [fact.name for fact in comparison.facts if fact.state == FactState.DIFFERS]
+    meant = {key for name in names for key in KEYS_OF.get(name, (name,))}
+    return [key for key in comparison.spelling.keys if not meant & set(key.name.split("."))]
+
+
+def _spelling(comparison: Comparison, *, is_whole: bool) -> Section:
+    spelling, others = comparison.spelling, _spelled_keys(comparison)
     rows: list[tuple[Line, ...]] = [(remark.name, remark.a, remark.b) for remark in spelling.remarks]
     more = []
     if is_whole:
         for pair in spelling.names:
             sides = (Words(" + ".join(side), is_code=True) for side in (pair.a, pair.b))
             rows.append((("name of ", Words(pair.name, is_code=True)), *sides))
-        rows += [(key.name, _value(key.a), _value(key.b)) for key in spelling.keys]
-    elif spelling.names or spelling.keys:
+        rows += [(key.name, _value(key.a), _value(key.b)) for key in others]
+    elif spelling.names or others:
         parts = [f"{plural(len(spelling.names), 'tensor')} under other names"] if spelling.names else []
-        if spelling.keys:
-            keys = listed((key.name for key in spelling.keys), most=SHOWN)
-            parts.append(f"{plural(len(spelling.keys), 'config key')}: {keys}")
+        if others:
+            keys = listed((key.name for key in others), most=SHOWN)
+            parts.append(f"{plural(len(others), 'config key')}: {keys}")
         more = [Words(f"{'; '.join(parts)} (eaglectl -v diff lists them)", "quiet")]
     return Section("Written differently", [Table(("", "A", "B"), rows, is_whole=True), Lines(more)], SPELLING)
 

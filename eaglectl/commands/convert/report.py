@@ -38,7 +38,7 @@ from eaglectl.report.wording import (
     why_not_served,
 )
 from eaglectl.results import Conversion, OutputServing
-from eaglectl.verdicts import CheckVerdict, GateEnding
+from eaglectl.verdicts import CheckVerdict, FirstWord, GateEnding
 
 if TYPE_CHECKING:
     from eaglectl.run.report import Gate
@@ -91,6 +91,7 @@ def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
         ending = CheckVerdict.FAIL if gate.ending == GateEnding.LOST else CheckVerdict.COULD_NOT_LOOK
         return first_line(ending, Words("nothing was written", "bad"), f": {_ending(gate).text}")
     if conversion.out is None:
+        verdict = verdict or FirstWord.PLANNED
         producer, layout = by_name(plan.drafter.producer).title, by_name(plan.layout).title
         text = f"nothing was written (--dry-run): EAGLE-{plan.drafter.version} from {producer} to {layout}"
         return first_line(verdict, text, "; " if answer else "", *answer)

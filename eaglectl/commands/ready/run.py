@@ -560,6 +560,12 @@ def _lengths(result: Readiness) -> str:
     return f"{', '.join(figures)} tokens per target step ({prompts} prompts, k={runs[-1].k})"
 
 
+def _wrong_as_stored(result: Readiness) -> Iterator[tuple[str, str]]:
+    states = [state for state in result.engines if state.stored.outcome.is_known_wrong]
+    for why, group in grouped(("; ".join(state.stored.reasons), state) for state in states).items():
+        yield f"{engine_names(group)}, as stored: {why}", why
+
+
 def _cause(result: Readiness) -> Iterator[Line]:
     text, best = result.diagnosis.title if result.diagnosis else result.reason, result.best
     if text:
@@ -569,11 +575,7 @@ def _cause(result: Readiness) -> Iterator[Line]:
         yield f"nothing was written to {as_path(str(result.unwritten))}{why}"
     if best is not None and best.stored.outcome == ServedAs.AS_PUBLISHED:
         yield f"{best.stored.outcome} ({best.stored.reasons[0]})"
-    states = [state for state in result.engines if state.stored.outcome.is_known_wrong]
-    reasons = grouped(("; ".join(state.stored.reasons), state) for state in states)
-    yield from (
-        f"{engine_names(group)}, as stored: {why}" for why, group in reasons.items() if why not in text
-    )
+    yield from (line for line, why in _wrong_as_stored(result) if why not in text)
     change = None if best is None or best.is_right_twice else engine_gain(best)
     if change is not None and not change.is_shown:
         needed = f"; about {change.prompts_needed} would" if change.prompts_needed else ""

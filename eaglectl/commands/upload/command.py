@@ -48,19 +48,23 @@ def upload_command(
 
     The token is the Hub client's own. With -v the card is shown too.
     """
-    from eaglectl.commands.upload.run import card_outline, upload, upload_plan_outline
+    from eaglectl.commands.upload.run import card_outline, upload, upload_outline, upload_plan_outline
 
     settings: OutputSettings = context.obj
     options = replace(
         options, policy=policy_of(options.policy, [folder, *filter(None, [options.target])], is_told=True)
     )
     has_question = not (options.dry_run or asking.yes or json_)
+    # without a question what became of the plan comes before it
+    plans: list[UploadPlan] = []
     with ProgressBar(settings, is_on=not settings.quiet) as bar:
 
         def show_plan(plan: "UploadPlan") -> None:
             is_asked = has_question and plan.is_needed and sys.stdin.isatty() and sys.stderr.isatty()
-            if is_asked or options.dry_run or not settings.quiet:
-                show(settings, upload_plan_outline(plan))
+            if not (is_asked or options.dry_run):
+                plans.append(plan)
+                return
+            show(settings, upload_plan_outline(plan))
             if settings.verbose:
                 show(settings, card_outline(plan))
             if is_asked:
@@ -75,6 +79,6 @@ def upload_command(
                 say(progress.stage, sys.stderr)
 
         done = upload(folder, to, options, on_plan=None if json_ else show_plan, on_progress=show_progress)
-    print_result(settings, done, is_json=json_)
+    print_result(settings, done, upload_outline(done, () if settings.quiet else plans), is_json=json_)
     if done.outcome == UploadOutcome.MISMATCH:
         exit_by(CheckVerdict.FAIL)

@@ -73,7 +73,7 @@ from eaglectl.report.section import (
 from eaglectl.report.wording import answer_line, size
 from eaglectl.target import NONE_NAMED, TargetChoice, named_choices, open_target
 from eaglectl.text import listed
-from eaglectl.verdicts import CheckVerdict, FileChange, UploadOutcome
+from eaglectl.verdicts import CheckVerdict, FileChange, FirstWord, UploadOutcome
 
 # rules that a release must pass, whatever their severity; a policy that names a rule decides itself
 FORBIDDEN = ("EGL005", "EGL109", "EGL115", "EGL708", "EGL905", "EGL906")
@@ -231,12 +231,13 @@ def _judge(frozen: FrozenSource, source: FrozenSource, folder: str, rules: Valid
     if report.verdict == CheckVerdict.COULD_NOT_LOOK:
         _check_doubts(report, folder)
         return report
-    errors = _errors(report) or list(report.findings)
+    errors = _errors(report) or [finding for finding in report.findings if finding.fails(report.fail_on)]
+    reason = _error_text(errors[:3]) or "; ".join(report.unreported)
     more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
     if report.default_engines and any(error.match.engines for error in errors):
         more += "; --engine names the engines that it is for, where these were judged by default"
     raise RefusedError(
-        f"{folder} must not be published: {_error_text(errors[:3])}{more}; `{command('validate', folder)}`"
+        f"{folder} must not be published: {reason}{more}; `{command('validate', folder)}`"
         " says how to mend it",
         where=errors[0].match.where if errors else "",
     )
@@ -431,7 +432,7 @@ def upload_plan_outline(plan: UploadPlan) -> Outline:
         Words("a plan", "plain"),
         plan.repo,
         where,
-        first_line("", Words(plan.repo, "strong"), f"  {where}"),
+        first_line(UploadOutcome.PLANNED, Words(plan.repo, "strong"), f"  {where}"),
         sections,
     )
 
@@ -444,8 +445,8 @@ def card_outline(plan: UploadPlan) -> Outline:
     return Outline("upload", Words("the card", "plain"), CARD, "", "", sections)
 
 
-def upload_outline(done: Upload) -> Outline:
-    """The outcome, and the command that downloads what was published."""
+def upload_outline(done: Upload, plans: Sequence[UploadPlan] = ()) -> Outline:
+    """The outcome, the command that downloads what was published, and plans that were not shown before."""
     plan, sent, oid = done.plan, done.sent, done.oid
     answers: dict[UploadOutcome, tuple[Tone, str | Words]] = {
         UploadOutcome.PLANNED: ("", "nothing was sent (--dry-run)"),
@@ -468,10 +469,16 @@ def upload_outline(done: Upload) -> Outline:
     commands = [("", done.download)] if oid and done.outcome != UploadOutcome.MISMATCH else []
     commit = Section("Commit", [Lines(lines, is_unbroken=True), Commands(commands)], has_heading=False)
     tone, lead = answers[done.outcome]
-    verdict = Words(done.outcome, tone)
-    return Outline(
-        "upload", verdict, plan.repo, (lead,), first_line(done.outcome, verdict, ": ", lead), [commit]
-    )
+    is_proposed = done.outcome == UploadOutcome.PUBLISHED and plan.is_pull
+    verdict = Words(FirstWord.PROPOSED if is_proposed else done.outcome, tone)
+    head = first_line(verdict.text, verdict, ": ", lead)
+    return Outline("upload", verdict, plan.repo, (lead,), head, [commit, *_plan_sections(plans)])
+
+
+def _plan_sections(plans: Sequence[UploadPlan]) -> Iterator[Section]:
+    for plan in plans:
+        yield from upload_plan_outline(plan).sections
+        yield from (replace(section, is_more=True) for section in card_outline(plan).sections)
 
 
 def _judged(plan: UploadPlan) -> Iterator[Remark]:
