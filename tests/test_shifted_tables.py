@@ -3,6 +3,8 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from eaglectl.drafter.tensors import is_rolled, moved_back
+from eaglectl.run.probes import shifted_table
 from tests.builders import Stored, call, read_safetensors, refusal, write_safetensors
 from tests.tiny import PROMPTS, TARGET, TINY
 
@@ -167,8 +170,37 @@ def test_diagnose_ends_in_the_shift_and_not_in_the_vocabulary(
     assert words in text and "cause in the file" in text and "without the tokens" not in text
 
 
+@pytest.mark.slow
 def test_diagnose_ends_in_a_shift(tmp_path: Path) -> None:
     assert "d2t 1 row late" in diagnosed(tmp_path, "offsets late zeros", has_marks=False)
+
+
+class Texts:
+    """A first pass whose drafter knows the right row of each token that the target chooses."""
+
+    def __init__(self, table: Sequence[int], true: Sequence[int]) -> None:
+        self.job = SimpleNamespace(
+            draft_tokens=tuple(table),
+            marked_tokens=(),
+            drafter=SimpleNamespace(tensors={}, dims=SimpleNamespace(vocab=VOCAB)),
+        )
+        weights = {"d2t": 0, "lm_head.weight": 0}
+        self.stage = SimpleNamespace(drafter=SimpleNamespace(weights=weights), boundaries=(1, 2, 3))
+        self.table, self.true = np.array(table), np.array(true)
+
+    def first_drafts(self, model: object, boundaries: object) -> list[Any]:
+        return [self.table, self.true]
+
+
+@pytest.mark.parametrize(("late", "of"), [(0, "rows"), (2, "rows"), (-1, "tokens"), (5, "tokens")])
+def test_the_shift_that_makes_most_first_tokens_right_is_tried(late: int, of: str) -> None:
+    true = [2, 3, 7, 11, 12, 20, 21, 25, 31, 33, 40, 41, 47, 52, 58]
+    rows = np.arange(len(true)) * (of == "rows")
+    table = (np.array(shifted((true - rows).tolist(), late, "rolled")) + rows).tolist()
+    first: Any = Texts(table, true)
+    options = [candidate.option for candidate in shifted_table(first)]
+    side = f"{abs(late)}-{'late' if late > 0 else 'early'}"
+    assert options == ([f"--fix-reading d2t-{of}={side}"] if late else [])
 
 
 def test_the_order_of_the_others_tells_a_lost_token_only_where_one_fits() -> None:
