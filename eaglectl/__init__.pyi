@@ -19,6 +19,7 @@ from eaglectl.errors import UnreadableError as UnreadableError
 from eaglectl.errors import UsageError as UsageError
 from eaglectl.files.checkpoint import Checkpoint as Checkpoint
 from eaglectl.formats.format import Answers as Answers
+from eaglectl.judge.judgement import Following as Following
 from eaglectl.judge.judgement import Report as Report
 from eaglectl.judge.rule import Finding as Finding
 from eaglectl.judge.rule import Policy as Policy

@@ -15,9 +15,9 @@ class Inspection(Result, frozen=True):
     """What `inspect` returns.
 
     `verdicts` covers every known release, `requested` those of the `engines` argument; `commands` holds the
-    command that launches each engine, `convert` the one that converts the source, `validate` the one that
-    reads its weights. `unchecked` are files of a Hub repository of which bytes were read that no digest
-    covers, as headers are parts of their files. `target` names the target and states how it was found,
+    command that launches each engine, `following` what mends the source for the first engine, `validate` the
+    command that reads its weights. `unchecked` are files of a Hub repository of which bytes were read that no
+    digest covers, as headers are parts of their files. `target` names the target and states how it was found,
     `target_digest` is the SHA-256 of its config.json. `findings` are those of all rules on what was read.
     `coverage` is what the draft vocabulary holds of the texts or counts that were given.
     """
@@ -29,7 +29,7 @@ class Inspection(Result, frozen=True):
     verdicts: "tuple[eaglectl.Verdict, ...]"
     requested: "tuple[eaglectl.Verdict, ...]"
     commands: Mapping[str, str]
-    convert: str
+    following: "eaglectl.Following"
     validate: str
     unchecked: tuple[str, ...] = ()
     target: str = ""

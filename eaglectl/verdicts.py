@@ -55,6 +55,11 @@ class ServedAs(StrEnum):
         return self in (ServedAs.AS_TRAINED, ServedAs.AS_PUBLISHED)
 
     @property
+    def level(self) -> int:
+        """How good it is: 3 where it is served, 0 where it does not start."""
+        return 3 if self.is_served else (ServedAs.FAILS, ServedAs.DIFFERS, ServedAs.UNKNOWN).index(self)
+
+    @property
     def check(self) -> CheckVerdict:
         """The same as the verdict of a check."""
         if self.is_known_wrong:

@@ -30,7 +30,7 @@ DOCUMENTS: Mapping[str, tuple[str, Sequence[Stated], Sequence[type[Struct]]]] = 
 DEFINITION = "#/$defs/"
 NULL = {"type": "null"}
 # the value of a key that is absent
-EMPTY: Mapping[Any, Any] = {bool: False, str: "", tuple: ()}
+EMPTY: Mapping[Any, Any] = {bool: False, str: "", tuple: (), Mapping: {}}
 
 
 class _Records:

@@ -82,7 +82,7 @@ def fault(line: str, printed_by: Sequence[str]) -> str:
         return "it is broken over lines"
     # what a shell makes of it; the output of one may go to a file or another program
     try:
-        words = shlex.split(re.split(r" [>|] ", line)[0])
+        words = shlex.split(re.split(r" [>|] |  # ", line)[0])
     except ValueError as error:
         return str(error)
     # names that were given, such as OUT in the blocks of README.md and docs/, which the next ones read

@@ -551,6 +551,18 @@ class Suppressed(Struct, frozen=True):
     by: Suppression
 
 
+class Following(Struct, frozen=True):
+    """What to run next for a checkpoint that a release does not serve: a conversion, or one of several.
+
+    `choices`: by the conversion with each answer to what is open, what the release makes of the files if that
+    answer is true, and what it means. `why`: why no conversion makes the release serve it.
+    """
+
+    command: str = ""
+    choices: Mapping[str, str] = field(default_factory=dict)
+    why: str = ""
+
+
 class Report(Result, frozen=True):
     """The result of validating one checkpoint.
 
@@ -564,7 +576,8 @@ class Report(Result, frozen=True):
     trained, `questions` those that somebody has to answer. `off` are the rules that the policy switches off,
     `lowered` those whose severity it lowers, with the new one.
     `default_engines` are the releases that nobody named, each with the reason why it was judged; `trained`
-    the boundaries that the drafter was trained on, where they are known.
+    the boundaries that the drafter was trained on, where they are known. `following` has the conversions of
+    a checkpoint of which something is open.
     """
 
     source: str
@@ -593,6 +606,7 @@ class Report(Result, frozen=True):
     lowered: Mapping[str, Severity] = field(default_factory=dict)
     default_engines: tuple[tuple[str, str], ...] = ()
     trained: tuple[int, ...] = ()
+    following: Following = field(default_factory=Following)
 
     def __fspath__(self) -> str:
         return self.path

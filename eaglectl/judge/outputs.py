@@ -21,14 +21,21 @@ from eaglectl.engines.behaviour import AppliedFact, ranges, unversioned
 from eaglectl.engines.engine import Engine, Verdict
 from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, usual_release
 from eaglectl.engines.view import View
-from eaglectl.errors import EaglectlError, OptionNeededError, RefusedError, UnreadableError, UsageError
+from eaglectl.errors import (
+    EaglectlError,
+    OpenFactError,
+    RefusedError,
+    UsageError,
+)
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import FORMATS, by_name, default_format
 from eaglectl.formats.commands import command
-from eaglectl.judge.judgement import GivenTarget, Judgement, Subject, judge_drafter, serving_rules
+from eaglectl.formats.format import Answers
+from eaglectl.formats.reader import read_drafter
+from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, serving_rules
 from eaglectl.judge.rule import CannotLook, Finding, Rule, find_rule
-from eaglectl.judge.rules.serving import edits, spelled
+from eaglectl.judge.rules.serving import NOT_CAPTURED, edits, spelled
 from eaglectl.judge.rules.weights import PLAUSIBLE
 from eaglectl.verdicts import ServedAs
 
@@ -72,11 +79,13 @@ class Unserved(Struct, frozen=True):
         return {"engine": self.engine, "releases": list(self.releases), "reasons": list(self.last.reasons)}
 
 
-def judge_plan(plan: ConversionPlan, *requests: EngineRequest) -> tuple[Verdict, ...]:
+def judge_plan(
+    plan: ConversionPlan, *requests: EngineRequest, target_config: Mapping[str, Any] | None = None
+) -> tuple[Verdict, ...]:
     """What releases do with the output of a plan, as it reads back before it is written."""
     assert plan.output is not None
     source = cast("FolderSource | HubSource", plan.output[0].source)
-    read, target = (plan.output[0], _drafter(plan)), GivenTarget(plan.drafter.target)
+    read, target = (plan.output[0], _drafter(plan)), GivenTarget(plan.drafter.target, None, target_config)
     subject = Subject(source, target, requests, headers_only=True, read=read)
     return judge_drafter(subject, _without_numbers()).releases
 
@@ -202,18 +211,22 @@ OPTIONS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "--target": lambda value: {},
 }
 Defects = Mapping[str, Sequence[AppliedFact]]
+MOST_QUESTIONS = 4
+ANSWERED = "convert it with an answer to what is open"
+FIX_READING = re.compile(r"`eaglectl convert [^`]*--fix-reading ([^` ]+)")
 
 
 class Advice(Struct, frozen=True):
     """What to run, for the source as it was given and what was given with it.
 
-    `refusal` states why nothing can be converted. `plans` has the conversions that were planned, by their
-    request, or why none can be made.
+    `refusal` states why nothing can be converted. `is_measured`: a conversion measures what is open. `plans`
+    has the conversions that were planned, by their request, or why none can be made.
     """
 
     source: str
     subject: Subject
     refusal: str = ""
+    is_measured: bool = False
     plans: "dict[str, ConversionPlan | EaglectlError]" = field(default_factory=dict)
 
     def steps(self, engine: Engine, releases: Iterable[str]) -> Iterator[str]:
@@ -233,8 +246,8 @@ class Advice(Struct, frozen=True):
         match plans[chosen]:
             case RefusedError() as refusal:
                 yield f"no layout makes {engine.title} serve it: {refusal}"
-            case UsageError() as question:
-                yield f"{line} with an answer: {question}"
+            case UsageError() as question if not self.is_measured:
+                yield f"{ANSWERED}: {question}"
             case EaglectlError():
                 yield line
             case plan:
@@ -243,8 +256,63 @@ class Advice(Struct, frozen=True):
                     line += f" (which {' and '.join(others)} then does not serve as trained)"
                 yield from _serving_steps(plan, engine, releases, line)
 
+    def following(self, verdict: Verdict, findings: Sequence[Finding]) -> Following:
+        """What to run where a release does not serve the checkpoint, by its verdict."""
+        facts = self.subject.applied_facts.get((verdict.engine, verdict.release))
+        if facts is None or any(each.fact.id in NOT_CAPTURED for each in facts):
+            return Following(why="; ".join(verdict.reasons))
+        known = default_format().layout
+        engines = () if known and verdict.engine in known.engines else (verdict.engine,)
+        fixes = tuple(name for each in findings for name in FIX_READING.findall(each.fix))[:1]
+        options = (*(f"--fix-reading={name}" for name in fixes), *(f"--engine={name}" for name in engines))
+        wanted = ConversionRequest(engines=engines, fixes=tuple(map(parse_reading, fixes)))
+        match self.plan(wanted):
+            case OpenFactError() if self.is_measured:
+                return Following(self._command(options, self.subject.answers))
+            case OpenFactError() if self.is_open:
+                return Following(choices=dict(self._choices(verdict, wanted, options, self.subject.answers)))
+            case EaglectlError() as error:
+                return Following(why=str(error))
+            case plan:
+                (after,) = judge_plan(plan, _only(verdict), target_config=self.subject.target.config)
+        if not after.outcome.is_known_wrong and after.outcome.level > verdict.outcome.level:
+            return Following(self._command(options, self.subject.answers))
+        mending = (each.fix for each in findings if each.rule.id in after.rules)
+        return Following(why=next((fix for fix in mending if "convert" not in fix), "; ".join(after.reasons)))
+
+    def _choices(
+        self,
+        verdict: Verdict,
+        wanted: ConversionRequest,
+        options: Sequence[str],
+        answers: Answers,
+        meanings: tuple[str, ...] = (),
+    ) -> Iterator[tuple[str, str]]:
+        """The conversion with each answer to what is open, of those with which one is possible."""
+        from eaglectl.conversion.planning import make_plan
+
+        checkpoint = self.subject.checkpoint
+        with suppress(EaglectlError):
+            drafter = read_drafter(checkpoint, answers, self.subject.target.known)
+            if questions := drafter.notes_at("question"):
+                for choice in questions[0].choices if len(meanings) < MOST_QUESTIONS else ():
+                    if not choice.is_free:
+                        answered, means = answers.choosing(choice), (*meanings, choice.meaning)
+                        yield from self._choices(verdict, wanted, options, answered, means)
+            elif not unserved(make_plan(checkpoint, drafter, wanted, answers), wanted.engines, None):
+                read, only = (checkpoint, drafter), (_only(verdict),)
+                subject = replace(self.subject, requests=only, answers=answers, read=read)
+                gives = judge_drafter(subject).releases[-1].outcome
+                words = f"{ENGINES[verdict.engine].title} {verdict.release}: {gives}"
+                yield self._command(options, answers), "; ".join([words, *filter(None, meanings)])
+
+    def _command(self, options: Sequence[str], answers: Answers) -> str:
+        return command("convert", self.source, *options, target=self.subject.target.text, answers=answers)
+
     def possible(self, fix: str) -> str:
         """A fix, without conversions that are refused: why they are in their place."""
+        if self.is_open and "eaglectl convert" in fix:
+            return f"{ANSWERED}."
         parts = {part: self._refusal(part) for part in PART.split(fix.rstrip("."))}
         if not any(parts.values()):
             return fix
@@ -265,10 +333,16 @@ class Advice(Struct, frozen=True):
         settings = {key: setting for name, value in given for key, setting in OPTIONS[name](value).items()}
         request = ConversionRequest(**settings)
         plan = self.plan(request)
-        if not isinstance(plan, EaglectlError):
-            return "; ".join(engine.text for engine in unserved(plan, request.engines, request.layout))
-        is_refused = isinstance(plan, RefusedError | UnreadableError)
-        return str(plan) if is_refused and not isinstance(plan, OptionNeededError) else ""
+        if isinstance(plan, EaglectlError):
+            return "" if isinstance(plan, OpenFactError) else str(plan)
+        return "; ".join(engine.text for engine in unserved(plan, request.engines, request.layout))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a conversion asks something, which it cannot measure either."""
+        subject = self.subject
+        is_asked = subject.read_error is None and bool(subject.drafter.notes_at("question"))
+        return is_asked and not self.is_measured
 
     def plan(self, request: ConversionRequest) -> "ConversionPlan | EaglectlError":
         """The plan that fulfils a request, or why none can be made."""
@@ -285,6 +359,10 @@ class Advice(Struct, frozen=True):
             except EaglectlError as error:
                 self.plans[key] = error
         return self.plans[key]
+
+
+def _only(verdict: Verdict) -> EngineRequest:
+    return EngineRequest(verdict.engine, (verdict.release,))
 
 
 def _engines_lost(plan: "ConversionPlan | EaglectlError", names: Iterable[str]) -> tuple[str, ...] | None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from eaglectl.base import Results
 from eaglectl.drafter.drafter import Drafter, Note
+from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import (
     ENGINES,
     EngineRequest,
@@ -28,11 +29,11 @@ from eaglectl.files.source import FolderSource, is_repo_name
 from eaglectl.formats.commands import command, completing
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.judgement import GivenTarget, Subject, judge_drafter
+from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, unmended
 from eaglectl.judge.outputs import notes_of
 from eaglectl.judge.rule import rules
 from eaglectl.operations.options import ConvertOptions, InspectOptions
-from eaglectl.operations.sources import pickles_copied, run_all
+from eaglectl.operations.sources import is_measured, pickles_copied, run_all
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress
 from eaglectl.results import FailedSource, Inspection
@@ -115,18 +116,22 @@ def inspect_files(
         drafter, notes=(*drafter.notes, *(note.completed(complete) for note in notes_of(judgement.findings)))
     )
     verdicts = {(each.engine, each.release): each.completed(complete) for each in judgement.releases}
-    shown = [verdicts[place] for request in shown_requests for place in request.places]
+    shown = tuple(verdicts[place] for request in shown_requests for place in request.places)
+    asked = tuple(verdicts[place] for place in requested_places(requests))
+    following = _following(source, judgement, asked or shown)
     commands = _launch_commands(source, checkpoint, drafter, choice)
+    engines = [f"--engine={request.text}" for request in requests]
     nested = {"eagle_config": None} if "speculators_model_type" in subject.config else {}
     return Inspection(
         checkpoint.source.label,
         drafter,
         checkpoint,
         tuple(aux_readings({**subject.flat, **nested}, drafter.target).values()),
-        tuple(shown),
-        tuple(verdicts[place] for place in requested_places(requests)),
+        shown,
+        asked,
         as_served(commands, shown, is_sound=not judgement.errors),
-        *_commands_after(source, options, choice.text),
+        replace(following, why=complete(following.why)),
+        command("validate", source, *engines, target=choice.text, answers=answers),
         _uncompared(opened, checkpoint),
         target.words,
         target.digest,
@@ -135,12 +140,16 @@ def inspect_files(
     )
 
 
-def _commands_after(source: str, options: InspectOptions, target: str | None) -> tuple[str, str]:
-    """What converts the source, and what validates it for the engines that were asked for."""
-    engines, answers = [f"--engine={request.text}" for request in options.engines], options.answers
-    return (
-        command("convert", source, target=target, answers=answers),
-        command("validate", source, *engines, target=target, answers=answers),
+def _following(source: str, judgement: Judgement, verdicts: Sequence[Verdict]) -> Following:
+    """What mends the checkpoint for the newest release of the first engine among those that are judged."""
+    subject, verdict = judgement.subject, [each for each in verdicts if each.engine == verdicts[0].engine][-1]
+    if verdict.outcome.is_served or verdict.engine not in ENGINES:
+        return Following()
+    from eaglectl.judge.outputs import Advice  # late: numpy
+
+    refusal, target = unmended(judgement.findings), subject.target.text
+    return Advice(source, subject, refusal, is_measured(subject.drafter, target)).following(
+        verdict, judgement.findings
     )
 
 

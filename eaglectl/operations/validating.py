@@ -24,6 +24,7 @@ from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.commands import completing
 from eaglectl.formats.other_drafters import why_other
 from eaglectl.judge.judgement import (
+    Following,
     GivenTarget,
     Judgement,
     Report,
@@ -44,7 +45,7 @@ from eaglectl.judge.rule import (
     select_rules,
 )
 from eaglectl.operations.options import ValidateOptions
-from eaglectl.operations.sources import pickles_copied, run_all
+from eaglectl.operations.sources import is_measured, pickles_copied, run_all
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress, notify
 from eaglectl.target import choose_target, fitting_target, open_target, target_source
@@ -181,7 +182,7 @@ def judge(
     if isinstance(subject.read_error, UsageError):  # an answer that is none
         raise subject.read_error
     complete = completing(path, subject.target.text, subject.answers)
-    reported, changes = _repairs(judgement, path)
+    reported, changes, following = _repairs(judgement, path)
     report = _report([finding.completed(complete) for finding in reported], judgement, policy, fail_on, path)
     if subject.read_error is not None and not any(each.severity == "error" for each in report.findings):
         report = replace(report, problem=complete(str(subject.read_error)))
@@ -197,6 +198,7 @@ def judge(
         doubts=doubts,
         questions=tuple(note.text for note in unsettled if note.level == "question"),
         seconds=time.perf_counter() - start,
+        following=replace(following, why=complete(following.why)),
     )
 
 
@@ -251,24 +253,32 @@ def _unused(
     return tuple(entry for entry in suppressions if entry not in used and entry.rule in looked)
 
 
-def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[str, ...]]:
-    """The findings, without conversions that are refused in their fixes, and the smallest changes."""
+def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[str, ...], Following]:
+    """The findings, without conversions that are refused in their fixes, and the smallest changes.
+
+    Also the conversions with the answers to what is open.
+    """
     subject, reported = judgement.subject, judgement.findings
     sought = "eaglectl convert" if any(finding.severity == "error" for finding in reported) else "--for"
     has_defects = False
     with suppress(CannotLook):
         has_defects = any(subject.applied_facts.values())
-    if not has_defects and not any(sought in finding.fix for finding in reported):
-        return reported, ()
+    drafter = subject.drafter if subject.read_error is None else None
+    is_open = drafter is not None and bool(drafter.notes_at("question"))
+    if not has_defects and not is_open and not any(sought in finding.fix for finding in reported):
+        return reported, (), Following()
     # late: most checkpoints need no repair
     from eaglectl.judge.outputs import Advice, smallest_changes
 
-    advice = Advice(path, subject)
+    advice = Advice(path, subject, "", drafter is not None and is_measured(drafter, subject.target.text))
     findings = _with_possible_fixes(advice, reported)
     if refusal := unmended(findings):
         advice = replace(advice, refusal=refusal)
         findings = _with_possible_fixes(advice, reported)
-    return findings, smallest_changes(advice, [rule.id for rule in judgement.rules])
+    newest = [each for each in judgement.releases if each.engine == judgement.releases[0].engine][-1:]
+    following = [advice.following(verdict, findings) for verdict in newest if is_open]
+    changes = smallest_changes(advice, [rule.id for rule in judgement.rules])
+    return findings, changes, next(iter(following), Following())
 
 
 def _with_possible_fixes(advice: "Advice", findings: Sequence[Finding]) -> list[Finding]:

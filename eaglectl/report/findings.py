@@ -17,7 +17,7 @@ from eaglectl.engines.engine import Verdict
 from eaglectl.errors import EaglectlError
 from eaglectl.files.layout import INDEX, SINGLE
 from eaglectl.files.source import FolderSource
-from eaglectl.formats.commands import COMMAND
+from eaglectl.formats.commands import COMMAND, WITH_TARGET
 from eaglectl.judge.judgement import Report, Suppressed, Unchecked, overall_verdict
 from eaglectl.judge.rule import SEVERITIES, Finding, Match, Rule, Suppression
 from eaglectl.publish.project import repository
@@ -37,8 +37,8 @@ from eaglectl.report.section import (
 )
 from eaglectl.report.wording import (
     MOST_CAUSES,
-    NEEDED,
     answer_line,
+    choice_section,
     engine_ranges,
     plural,
     release_table,
@@ -58,8 +58,6 @@ MOST_FINDINGS = 20
 MOST_SHOWN = 3
 # the engines that lose by a repair (judge/outputs.py)
 LOST = re.compile(r"\(which (.+?) then does not serve as trained\)")
-# the options that answer a question
-ANSWER = re.compile(r" --(?:aux-layers|aux-convention|source-semantics) [^ `]+")
 USUAL_POLICY = "fails on error; policy: built in"
 # rules that find no drafter at all
 NO_DRAFTER = ("one-weight-source", "not-a-drafter")
@@ -96,31 +94,25 @@ def _part(report: Report, *, is_quiet: bool) -> Outline:
     shown, command = _first(report, is_quiet=is_quiet), "" if is_quiet else _next(report)
     is_told = report.verdict == CheckVerdict.PASS or (shown and not report.problem)
     cause = [] if is_quiet and is_told else _causes(report, shown)
-    cause += _ahead(report, shown) if command else []
-    sections = [_findings(report, shown)]
+    cause += _ahead(report) if command else []
+    sections = [choice_section(report.following), _findings(report, shown)]
     if not is_quiet and not _is_unreadable(report):
         sections += [replace(section, is_more=True) for section in _more(report, shown)]
     verdict = toned(report.verdict)
     return Outline("validate", verdict, report.path, "", head, sections, cause=cause, next=command)
 
 
-def _ahead(report: Report, shown: Sequence[Finding]) -> Iterator[Line]:
-    """What the next command loses, and the question that it asks."""
+def _ahead(report: Report) -> Iterator[Line]:
+    """What the next command loses."""
     lost = [found[1] for change in report.smallest_changes for found in LOST.finditer(change)]
     yield from (f"after the next command {each} will not run it as trained" for each in lost[:1])
-    if report.questions and _next(report).startswith("eaglectl convert"):
-        is_shown = any(report.questions[0] in finding.match.message for finding in shown)
-        if not is_shown:
-            yield report.questions[0]
-        yield NEEDED
 
 
 def _next(report: Report) -> str:
-    worse = [finding for finding in report.findings if _is_worse(finding)]
-    # a question is answered by who trained it, never by the first of the answers
-    fixes = (ANSWER.sub("", finding.fix) if report.questions else finding.fix for finding in worse)
-    changes = (*report.smallest_changes, *fixes)
-    return next((found[1] for change in changes for found in COMMAND.finditer(change)), "")
+    fixes = (finding.fix for finding in report.findings if _is_worse(finding))
+    changes = "\n".join((*report.smallest_changes, *fixes))
+    whole = (found for found in COMMAND.finditer(changes) if not changes.startswith(WITH_TARGET, found.end()))
+    return next((found[1] for found in whole), "")
 
 
 def _more(report: Report, first: Sequence[Finding]) -> Iterator[Section]:

@@ -2,21 +2,18 @@
 
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from eaglectl.conversion.plan import ConversionRequest
 from eaglectl.drafter.drafter import GIVEN, AuxLayers, Drafter, Feature, Note, Rope, Target, options
 from eaglectl.drafter.tensors import Dimensions
 from eaglectl.engines.behaviour import CapturedLayers
 from eaglectl.engines.engine import Verdict
-from eaglectl.engines.registry import ENGINES, view_for
+from eaglectl.engines.registry import ENGINES
 from eaglectl.files.header import StoredTensor
 from eaglectl.formats.catalogue import by_name
-from eaglectl.judge.judgement import unmended
 from eaglectl.report.documents import Parts, document, error_part, part
 from eaglectl.report.section import (
     Commands,
@@ -35,9 +32,9 @@ from eaglectl.report.section import (
 )
 from eaglectl.report.wording import (
     MOST_CAUSES,
-    NEEDED,
     also_line,
     answer_line,
+    choice_section,
     engine_names,
     layers,
     placeholders,
@@ -83,6 +80,7 @@ def inspection_outline(inspection: Inspection) -> Outline:
     short = SHORT + bool(inspection.coverage)
     answer = answer_line(verdicts, drafter.aux.boundaries) or (Words(version, "strong"), producer)
     sections = [
+        choice_section(inspection.following),
         Section("Drafter", [Pairs(facts[:short]), Lines(_others(inspection))], f"{version}{producer}"),
         *_beside(inspection),
         Section("Network", [Pairs(facts[short:])], evidence.strip(), is_more=True),
@@ -132,25 +130,28 @@ def _is_shown(inspection: Inspection, engine: str) -> bool:
 
 
 def _cause(inspection: Inspection, verdicts: Sequence[Verdict], command: str) -> list[Line]:
-    """Why these releases do not run it as trained, each reason once, and what the next command still needs.
+    """Why these releases do not run it as trained, each reason once, and why no conversion mends it.
 
     Questions come first. Layers that are read otherwise stand in the first line already.
     """
-    reasons = _reasons(verdicts)
+    reasons, choices = _reasons(verdicts), inspection.following.choices
     # with the options that answer them
     questions = {
-        note.reason: f"{note.why}; pass {options(note.choices)}" if note.choices else note.text
+        note.reason: f"{note.why}; pass {options(note.choices)}" if note.choices and not choices else note.why
         for note in inspection.drafter.notes_at("question")
     }
     asked = [questions[reason] for reason in reasons if reason in questions]
     others = [f"{engine_names(group)}: {text}" for text, group in reasons.items() if text not in questions]
+    if not command.startswith("eaglectl validate"):
+        asked = asked or list(questions.values())[:1]
+        others += (
+            [why] if (why := inspection.following.why) and not any(why in text for text in others) else []
+        )
     lines: list[Line] = [*asked, *others]
-    if len(lines) > MOST_CAUSES:
-        rest = plural(len(lines) - MOST_CAUSES, "more reason")
-        lines[MOST_CAUSES:] = [Words(f"and {rest} with -v", "quiet")]
-    if command.startswith("eaglectl convert") and (questions or _problems(inspection)):
-        first = [] if asked else list(questions.values())[:1]
-        lines = [*lines[: MOST_CAUSES - len(first)], *first, NEEDED]
+    most = 1 if choices else MOST_CAUSES
+    if len(lines) > most:
+        rest = plural(len(lines) - most, "more reason")
+        lines[most:] = [Words(f"and {rest} with -v", "quiet")]
     return lines
 
 
@@ -166,14 +167,9 @@ def _reasons(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
 
 def _next(inspection: Inspection, verdicts: Sequence[Verdict]) -> str:
     """What to run next: what reads the weights too; of what is not served, a repair."""
-    if not verdicts:
-        return ""
-    engine = verdicts[0].engine
-    newest = [verdict for verdict in verdicts if verdict.engine == engine][-1]
-    if newest.outcome.is_served:
-        return inspection.validate
-    command = next_command(inspection, engine)
-    return f"{command} --engine {engine}" if command == inspection.convert and engine != "vllm" else command
+    newest = [verdict for verdict in verdicts if verdict.engine == verdicts[0].engine][-1:]
+    is_served = any(verdict.outcome.is_served for verdict in newest)
+    return inspection.validate if is_served else inspection.following.command
 
 
 def _others(inspection: Inspection) -> Sequence[Line]:
@@ -361,49 +357,6 @@ def urgent_notes(notes: Sequence[Note]) -> list[Note]:
     return [*every[:MOST_NOTES], *more]
 
 
-def next_command(inspection: Inspection, engine: str = "vllm") -> str:
-    """Return the command to run if `engine` does not run it as trained; else "".
-
-    Judged is the newest release, of those asked for where some are.
-
-    Also "" where the conversion is refused, whatever options it is given, or settles nothing: a doubt is
-    carried, or the target or the engine would have to be another.
-    """
-    if not inspection.verdicts:
-        return ""
-    drafter, latest = inspection.drafter, _newest(inspection)[engine].outcome
-    is_carried = latest == ServedAs.UNKNOWN and drafter.unsettled and not drafter.notes_at("question")
-    is_refused = any("pass --" not in note.text for note in _problems(inspection))
-    is_refused = is_refused or bool(unmended(inspection.findings))
-    if latest.is_served or is_carried or is_refused or _is_beyond_conversion(inspection, engine):
-        return ""
-    repair = r"run `(eaglectl convert [^`]+ --fix-reading [^`]+)`"
-    repairs = filter(None, (re.match(repair, finding.fix) for finding in inspection.findings))
-    return next((repair[1] for repair in repairs), inspection.convert)
-
-
-def _is_beyond_conversion(inspection: Inspection, engine: str) -> bool:
-    """Whether that release of an engine would not run what a conversion writes either."""
-    drafter, checkpoint = inspection.drafter, inspection.checkpoint
-    flat = by_name(drafter.producer).flat(checkpoint.config)
-    view = view_for(engine, drafter, checkpoint.config, flat, tuple(checkpoint.tensors))
-    return any(
-        each.fact.remedy in ("restore", "upgrade")
-        and each.fact.id not in ANSWERED
-        and "eaglectl convert" not in each.fact.fix
-        for each in ENGINES[engine].applied(view, _newest(inspection)[engine].release)
-    )
-
-
-def _problems(inspection: Inspection) -> tuple[Note, ...]:
-    if not inspection.drafter.notes_at("problem"):
-        return ()
-    # late: numpy
-    from eaglectl.conversion.planning import without_solved_problems
-
-    return without_solved_problems(inspection.drafter, ConversionRequest()).notes_at("problem")
-
-
 def _tensor_rows(inspection: Inspection) -> list[tuple[Line, ...]]:
     names = {stored: name for name, tensor in inspection.drafter.tensors.items() for stored in tensor.stored}
     return [
@@ -491,9 +444,10 @@ PARTS: Parts = {
         ),
         ("engines", lambda inspection: inspection.requested or inspection.verdicts),
         "commands",
-        ("next", next_command),
+        "next=following.command",
         ("tensors", lambda inspection: list(inspection.checkpoint.tensors.values())),
         "coverage?",
+        "choices=following.choices?",
     ),
     StoredTensor: ("name", "dtype", "shape", "bytes=nbytes", "file"),
 }

@@ -7,13 +7,15 @@ from eaglectl.drafter.drafter import TRAINING_DEFAULT, AuxLayers, DefaultLayers,
 from eaglectl.engines.behaviour import ranges, unversioned
 from eaglectl.engines.engine import Verdict
 from eaglectl.engines.registry import ENGINES
-from eaglectl.report.section import Table, Tone, Words, grouped
+from eaglectl.judge.judgement import Following
+from eaglectl.report.section import Commands, Lines, Section, Table, Tone, Words, grouped
 from eaglectl.results import EngineReadiness, OutputServing
 from eaglectl.verdicts import ServedAs
 
 # the most reasons under the first line, without -v
 MOST_CAUSES = 2
-NEEDED = Words("the next command needs the answer to this", "quiet")
+# the most answers that are shown to people
+MOST_CHOICES = 12
 LONGEST_VALUE = 60
 UNITS = ("B", "kB", "MB", "GB", "TB")
 PLURALS = {"runs": " run ", "reads": " read ", "does": " do "}
@@ -116,6 +118,14 @@ def engine_title(name: str) -> str:
     """Return how an engine calls itself; of a server, its URL."""
     others = unversioned()["engines"]
     return ENGINES[name].title if name in ENGINES else str(others[name]["title"] if name in others else name)
+
+
+def choice_section(following: Following) -> Section:
+    """Return the conversions to choose from, each with what the engine makes of the files if it is true."""
+    rows = [("", f"{command}  # {gives}") for command, gives in following.choices.items()]
+    rest = [f"and {len(rows) - MOST_CHOICES} more with --json"] if len(rows) > MOST_CHOICES else []
+    rows[:1] = [("one of:", text) for _, text in rows[:1]]
+    return Section("Next", [Commands(rows[:MOST_CHOICES]), Lines(rest)], has_heading=False)
 
 
 def also_line(outcomes: Iterable[tuple[str, str]]) -> list[Words]:
