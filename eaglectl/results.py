@@ -54,18 +54,24 @@ class OutputServing(Struct, frozen=True):
     """What an engine does with an output: `verdict` is of a release that was named, or of the newest.
 
     `serving` are the releases that run it as trained, in words, and `command` is the one that serves it.
-    `is_named`: the release was asked for.
+    `is_named`: the release was asked for. `before` is what it does with the source.
     """
 
     verdict: "eaglectl.Verdict"
     serving: str
     command: str
     is_named: bool = False
+    before: ServedAs = ServedAs.FAILS
 
     @property
     def is_served(self) -> bool:
         """Whether the release runs the output as trained."""
         return self.verdict.outcome.is_served
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the release did better with the source."""
+        return self.verdict.outcome.level < self.before.level
 
 
 class Conversion(Result, frozen=True):

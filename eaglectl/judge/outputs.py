@@ -262,9 +262,12 @@ class Advice(Struct, frozen=True):
         if facts is None or any(each.fact.id in NOT_CAPTURED for each in facts):
             return Following(why="; ".join(verdict.reasons))
         known = default_format().layout
-        engines = () if known and verdict.engine in known.engines else (verdict.engine,)
+        engines = () if known and verdict.engine in known.engines else (only(verdict),)
         fixes = tuple(name for each in findings for name in FIX_READING.findall(each.fix))[:1]
-        options = (*(f"--fix-reading={name}" for name in fixes), *(f"--engine={name}" for name in engines))
+        options = (
+            *(f"--fix-reading={name}" for name in fixes),
+            *(f"--engine={each.engine}" for each in engines),
+        )
         wanted = ConversionRequest(engines=engines, fixes=tuple(map(parse_reading, fixes)))
         match self.plan(wanted):
             case OpenFactError() if self.is_measured:
@@ -274,7 +277,7 @@ class Advice(Struct, frozen=True):
             case EaglectlError() as error:
                 return Following(why=str(error))
             case plan:
-                (after,) = judge_plan(plan, _only(verdict), target_config=self.subject.target.config)
+                (after,) = judge_plan(plan, only(verdict), target_config=self.subject.target.config)
         if not after.outcome.is_known_wrong and after.outcome.level > verdict.outcome.level:
             return Following(self._command(options, self.subject.answers))
         mending = (each.fix for each in findings if each.rule.id in after.rules)
@@ -300,8 +303,8 @@ class Advice(Struct, frozen=True):
                         answered, means = answers.choosing(choice), (*meanings, choice.meaning)
                         yield from self._choices(verdict, wanted, options, answered, means)
             elif not unserved(make_plan(checkpoint, drafter, wanted, answers), wanted.engines, None):
-                read, only = (checkpoint, drafter), (_only(verdict),)
-                subject = replace(self.subject, requests=only, answers=answers, read=read)
+                read = (checkpoint, drafter)
+                subject = replace(self.subject, requests=(only(verdict),), answers=answers, read=read)
                 gives = judge_drafter(subject).releases[-1].outcome
                 words = f"{ENGINES[verdict.engine].title} {verdict.release}: {gives}"
                 yield self._command(options, answers), "; ".join([words, *filter(None, meanings)])
@@ -361,8 +364,9 @@ class Advice(Struct, frozen=True):
         return self.plans[key]
 
 
-def _only(verdict: Verdict) -> EngineRequest:
-    return EngineRequest(verdict.engine, (verdict.release,))
+def only(verdict: Verdict) -> EngineRequest:
+    """The request of one verdict's release."""
+    return EngineRequest(verdict.engine, tuple(filter(None, [verdict.release])))
 
 
 def _engines_lost(plan: "ConversionPlan | EaglectlError", names: Iterable[str]) -> tuple[str, ...] | None:

@@ -47,10 +47,11 @@ from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.commands import Complete, command, completing, whole_commands
 from eaglectl.formats.format import Answers, Origin
 from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.judgement import Judgement
+from eaglectl.judge.judgement import Judgement, Subject, judge_drafter
 from eaglectl.judge.outputs import (
     judge_output,
     judge_plan,
+    only,
     plausibility_notes,
     serving_layout,
     unserved,
@@ -274,7 +275,7 @@ def write_conversion(
     The numbers are looked at while they are copied, but with `force_unserved`. Raises RefusedError for an
     output that `validate` would fail.
     """
-    judged: list[Judgement] = []
+    serving: list[OutputServing] = []
     with ThreadPoolExecutor(1) as pool:
         # rows are looked at beside the target's where its weights are here: none are fetched for that
         *_, config = TargetChoice(options.target, options.target).read()
@@ -285,8 +286,10 @@ def write_conversion(
 
         def check_written(folder: Path) -> None:
             errors = None if reading is None else reading.result()
-            judged.append(judge_output(folder, plan, errors, config, options.engines))
-            _check_output(plan, judged[0], files.original_path, options)
+            judgement = judge_output(folder, plan, errors, config, options.engines)
+            _check_output(plan, judgement, files.original_path, options)
+            serving.extend(output_serving(files, plan, judgement, out, options))
+            _check_not_worse(serving, options)
 
         how = WriteOptions(
             out, options.force, options.link and not files.pickles, options.max_shard_size, check_written
@@ -299,7 +302,7 @@ def write_conversion(
             how,
             on_progress,
         )
-    return output_serving(plan, judged[0], out, options)
+    return tuple(serving)
 
 
 def _check_output(plan: ConversionPlan, judgement: Judgement, source: str, options: ConvertOptions) -> None:
@@ -349,8 +352,21 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
     raise RefusedError(f"{'; '.join(engine.text for engine in missing)}; {advice}; {FORCE}")
 
 
+def _check_not_worse(serving: Sequence[OutputServing], options: ConvertOptions) -> None:
+    layout = by_name(options.layout or DEFAULT_LAYOUT).layout
+    wanted = layout.engines if layout and options.layout else ()
+    for row in serving if not options.force_unserved else ():
+        is_wanted = row.is_named or row.verdict.engine in wanted
+        if is_wanted and row.is_worse and row.verdict.outcome.is_known_wrong:
+            raise RefusedError(
+                f"{ENGINES[row.verdict.engine].title} {row.verdict.release} would do worse with the output:"
+                f" {row.verdict.outcome}, and {row.before} with the source: {'; '.join(row.verdict.reasons)};"
+                f" serve the source; {FORCE}"
+            )
+
+
 def output_serving(
-    plan: ConversionPlan, judgement: Judgement, out: Path, options: ConvertOptions
+    files: OpenedSource, plan: ConversionPlan, judgement: Judgement, out: Path, options: ConvertOptions
 ) -> tuple[OutputServing, ...]:
     """What each engine does with what was written: the releases asked for, else the newest known.
 
@@ -369,8 +385,16 @@ def output_serving(
             rows.append(OutputServing(judged[name, release], span, commands[name], name in named))
     others = [verdict for verdict in judgement.releases if verdict.engine not in ENGINES]
     rows += [OutputServing(verdict, "", "", verdict.engine in named) for verdict in others]
+    read = files.checkpoint, read_drafter(files.checkpoint, options.answers, plan.drafter.target)
+    same = tuple(only(row.verdict) for row in rows)
+    target, answers = judgement.subject.target, options.answers
+    source = judge_drafter(Subject(files.original, target, same, answers, headers_only=True, read=read))
+    before = {(verdict.engine, verdict.release): verdict.outcome for verdict in source.releases}
     complete = completing(str(out), options.target)
-    return tuple(replace(row, verdict=row.verdict.completed(complete)) for row in rows)
+    return tuple(
+        replace(row, verdict=row.verdict.completed(complete), before=before[only(row.verdict).places[0]])
+        for row in rows
+    )
 
 
 def _planned_serving(plan: ConversionPlan, options: ConvertOptions) -> tuple[OutputServing, ...]:

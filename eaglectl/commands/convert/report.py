@@ -96,7 +96,12 @@ def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
         text = f"nothing was written (--dry-run): EAGLE-{plan.drafter.version} from {producer} to {layout}"
         return first_line(verdict, text, "; " if answer else "", *answer)
     wrote = Words("wrote ", "good"), Words(str(conversion.out), "strong")
-    return first_line(verdict, *wrote, "; " if answer else "", *answer)
+    worse = [
+        Words(f"; {engine_names([row.verdict])}: {row.before} before, now {row.verdict.outcome}", "bad")
+        for row in conversion.serving
+        if row.is_worse
+    ]
+    return first_line(verdict, *wrote, "; " if answer else "", *answer, *worse)
 
 
 def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: str) -> list[Line]:
