@@ -263,7 +263,7 @@ class Advice(Struct, frozen=True):
             return Following(why="; ".join(verdict.reasons))
         known = default_format().layout
         engines = () if known and verdict.engine in known.engines else (only(verdict),)
-        fixes = tuple(name for each in findings for name in FIX_READING.findall(each.fix))[:1]
+        fixes = _reading_fixes(findings)
         options = (
             *(f"--fix-reading={name}" for name in fixes),
             *(f"--engine={each.engine}" for each in engines),
@@ -280,8 +280,7 @@ class Advice(Struct, frozen=True):
                 (after,) = judge_plan(plan, only(verdict), target_config=self.subject.target.config)
         if not after.outcome.is_known_wrong and after.outcome.level > verdict.outcome.level:
             return Following(self._command(options, self.subject.answers))
-        mending = (each.fix for each in findings if each.rule.id in after.rules)
-        return Following(why=next((fix for fix in mending if "convert" not in fix), "; ".join(after.reasons)))
+        return Following(why=_mending(after, findings))
 
     def _choices(
         self,
@@ -362,6 +361,16 @@ class Advice(Struct, frozen=True):
             except EaglectlError as error:
                 self.plans[key] = error
         return self.plans[key]
+
+
+def _mending(verdict: Verdict, findings: Sequence[Finding]) -> str:
+    """What else mends what a release does, or what it is."""
+    fixes = (each.fix for each in findings if each.rule.id in verdict.rules and "convert" not in each.fix)
+    return next(fixes, "; ".join(verdict.reasons))
+
+
+def _reading_fixes(findings: Sequence[Finding]) -> tuple[str, ...]:
+    return tuple(name for each in findings for name in FIX_READING.findall(each.fix))[:1]
 
 
 def only(verdict: Verdict) -> EngineRequest:

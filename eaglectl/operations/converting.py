@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial, reduce
 from itertools import product
 from pathlib import Path
@@ -38,7 +38,7 @@ from eaglectl.engines.registry import (
     requested_places,
     usual_release,
 )
-from eaglectl.errors import OpenFactError, RefusedError, UnreadableError, UsageError, check
+from eaglectl.errors import EaglectlError, OpenFactError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource, Source
@@ -385,12 +385,24 @@ def output_serving(
             rows.append(OutputServing(judged[name, release], span, commands[name], name in named))
     others = [verdict for verdict in judgement.releases if verdict.engine not in ENGINES]
     rows += [OutputServing(verdict, "", "", verdict.engine in named) for verdict in others]
+    return _beside_source(files, plan, judgement, rows, str(out), options)
+
+
+def _beside_source(
+    files: OpenedSource,
+    plan: ConversionPlan,
+    judgement: Judgement,
+    rows: Sequence[OutputServing],
+    out: str,
+    options: ConvertOptions,
+) -> tuple[OutputServing, ...]:
+    """The rows with what their releases do with the source."""
     read = files.checkpoint, read_drafter(files.checkpoint, options.answers, plan.drafter.target)
     same = tuple(only(row.verdict) for row in rows)
     target, answers = judgement.subject.target, options.answers
     source = judge_drafter(Subject(files.original, target, same, answers, headers_only=True, read=read))
     before = {(verdict.engine, verdict.release): verdict.outcome for verdict in source.releases}
-    complete = completing(str(out), options.target)
+    complete = completing(out, options.target)
     return tuple(
         replace(row, verdict=row.verdict.completed(complete), before=before[only(row.verdict).places[0]])
         for row in rows
@@ -559,6 +571,14 @@ def _joined(notes: Sequence[Note]) -> tuple[Note, ...]:
             [Choice("--source-semantics", f"rope={','.join(pair)}") for pair in values],
         ),
     )
+
+
+def is_measured(drafter: Drafter, target: str | None) -> bool:
+    """Whether a conversion with this target measures what the drafter leaves open."""
+    with suppress(EaglectlError):
+        if target is not None and weights_folder(target) is not None:
+            return bool(measurable_target(drafter, drafter.notes_at("question"), target))
+    return False
 
 
 def measurable_target(drafter: Drafter, notes: tuple[Note, ...], target: str | None) -> Path:

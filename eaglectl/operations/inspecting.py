@@ -33,7 +33,7 @@ from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject,
 from eaglectl.judge.outputs import notes_of
 from eaglectl.judge.rule import rules
 from eaglectl.operations.options import ConvertOptions, InspectOptions
-from eaglectl.operations.sources import is_measured, pickles_copied, run_all
+from eaglectl.operations.sources import pickles_copied, run_all
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress
 from eaglectl.results import FailedSource, Inspection
@@ -146,6 +146,7 @@ def _following(source: str, judgement: Judgement, verdicts: Sequence[Verdict]) -
     if verdict.outcome.is_served or verdict.engine not in ENGINES:
         return Following()
     from eaglectl.judge.outputs import Advice  # late: numpy
+    from eaglectl.operations.converting import is_measured
 
     refusal, target = unmended(judgement.findings), subject.target.text
     return Advice(source, subject, refusal, is_measured(subject.drafter, target)).following(

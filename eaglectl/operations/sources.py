@@ -3,7 +3,7 @@
 import itertools
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,17 +18,6 @@ from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource, PinnedSource, Source, shared_repositories
 from eaglectl.progress import OnProgress, Progress
 from eaglectl.results import FailedSource
-from eaglectl.target import weights_folder
-
-
-def is_measured(drafter: Drafter, target: str | None) -> bool:
-    """Whether a conversion with this target measures what the drafter leaves open."""
-    with suppress(EaglectlError):
-        if target is not None and weights_folder(target) is not None:
-            from eaglectl.operations.converting import measurable_target  # late: numpy
-
-            return bool(measurable_target(drafter, drafter.notes_at("question"), target))
-    return False
 
 
 @contextmanager

@@ -45,7 +45,7 @@ from eaglectl.judge.rule import (
     select_rules,
 )
 from eaglectl.operations.options import ValidateOptions
-from eaglectl.operations.sources import is_measured, pickles_copied, run_all
+from eaglectl.operations.sources import pickles_copied, run_all
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress, notify
 from eaglectl.target import choose_target, fitting_target, open_target, target_source
@@ -253,6 +253,10 @@ def _unused(
     return tuple(entry for entry in suppressions if entry not in used and entry.rule in looked)
 
 
+def _is_asking(subject: Subject) -> bool:
+    return subject.read_error is None and bool(subject.drafter.notes_at("question"))
+
+
 def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[str, ...], Following]:
     """The findings, without conversions that are refused in their fixes, and the smallest changes.
 
@@ -263,14 +267,14 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
     has_defects = False
     with suppress(CannotLook):
         has_defects = any(subject.applied_facts.values())
-    drafter = subject.drafter if subject.read_error is None else None
-    is_open = drafter is not None and bool(drafter.notes_at("question"))
+    is_open = _is_asking(subject)
     if not has_defects and not is_open and not any(sought in finding.fix for finding in reported):
         return reported, (), Following()
     # late: most checkpoints need no repair
     from eaglectl.judge.outputs import Advice, smallest_changes
+    from eaglectl.operations.converting import is_measured
 
-    advice = Advice(path, subject, "", drafter is not None and is_measured(drafter, subject.target.text))
+    advice = Advice(path, subject, "", is_open and is_measured(subject.drafter, subject.target.text))
     findings = _with_possible_fixes(advice, reported)
     if refusal := unmended(findings):
         advice = replace(advice, refusal=refusal)
