@@ -23,7 +23,7 @@ from eaglectl.conversion.upgrade import (  # noqa: E402
     write_statistics,
 )
 from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
-from eaglectl.operations import upgrading  # noqa: E402
+from eaglectl.operations import smoking, upgrading  # noqa: E402
 from eaglectl.operations.converting import ConvertOptions  # noqa: E402
 from eaglectl.operations.upgrading import GatePrompts, UpgradeOptions, split_prompts  # noqa: E402
 from eaglectl.run.measurement import LEVEL, PromptResult, look_level, ratio  # noqa: E402
@@ -253,12 +253,19 @@ def test_top_up_without_prompts_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_smoke_of_the_upgraded_pair_against_its_source_passes_by_its_defaults(tmp_path: Path) -> None:
+def test_smoke_of_the_upgraded_pair_against_its_source_passes_by_its_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "upgraded"
     known: dict[str, Any] = {"prompts": TINY / "calibration.jsonl", "has_gate": False, "device": "cpu"}
     eaglectl.upgrade(EAGLE3, out, UpgradeOptions(**known), conversion=ConvertOptions(target=str(TARGET)))
     more = ("--target", TARGET, "--against", EAGLE3, "--run-in", "reference", "--device", "cpu")
-    done = call("smoke", out, *more)
-    assert done.code == 0 and "built-in prompts" in done.out, done.out
-    worse = call("smoke", EAGLE3, *more[:2], "--against", EAGLE3, *more[4:], "--max-regression", "1.2")
-    assert worse.code == 1, worse.out
+    done = call("smoke", out, *more, "--json")
+    assert done.code == 0 and list(done.document["against"]["sets"]) == ["built-in prompts"], done.out
+    lost = call("smoke", out, *more, "--max-regression", "1.4")
+    assert lost.code == 1, lost.out
+    monkeypatch.setattr(smoking, "LOOKS", (24, 26, 27))
+    bar = str(done.document["against"]["ratio"]["value"])
+    tie = call("smoke", out, *more, "--max-regression", bar, "--json")
+    assert tie.code == 3 and tie.document["against"]["looks"] == 3, tie.out
+    assert tie.document["against"]["sets"]["built-in prompts"]["prompts"] == 27

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,7 +65,7 @@ from eaglectl.run.job import (
     share_loaded_targets,
     tokenizer_of,
 )
-from eaglectl.run.measurement import DEAD_LENGTH, PromptResult, below_thresholds, measure
+from eaglectl.run.measurement import DEAD_LENGTH, PromptResult, below_thresholds
 from eaglectl.run.probes import Variant, probe_drift, probe_sensitivity
 from eaglectl.run.process import SGLANG, VLLM, has_torch, require_torch
 from eaglectl.run.prompts import (
@@ -271,58 +270,42 @@ def _matched(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
 
 
 def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
-    """The report with the drafter of --against on the same prompts, built-in ones until they tell."""
-    options, against = runs.options, on_disk(str(runs.options.against))
+    """The report with the drafter of --against on the same prompts, on more built-in ones until they tell."""
+    options, against, whole = runs.options, on_disk(str(runs.options.against)), report
     least = MAX_REGRESSION if options.max_regression is None else options.max_regression
     is_built_in = options.prompts is None and options.sample is None
-    sides = _both(report, runs, source, against)
-    comparison = compare_drafters(*sides.reports, least, sides.positions, int(is_built_in))
-    for start, end in pairwise(LOOKS if is_built_in else ()):
+    for look, end in enumerate(LOOKS if is_built_in else LOOKS[:1], 1):
+        if look > 1:
+            report_step(runs.on_progress, f"{len(runs.prompts)} prompts leave a tie, running {end}")
+            prompts = (*runs.prompts, *_further(runs)[: end - len(runs.prompts)])
+            runs = replace(runs, prompts=prompts, compares_plain=False)
+            whole = runs.report(source)
+        positions = _positions(whole, runs, source, against)
+        report_step(runs.on_progress, LOADING)
+        other = runs.report(against)
+        comparison = compare_drafters(whole, other, least, positions, look * is_built_in)
         if comparison.ending != GateEnding.TOO_FEW_PROMPTS:
             break
-        report_step(runs.on_progress, f"{start} prompts leave a tie, running {end}")
-        more = replace(runs, prompts=_further(runs)[start - LOOKS[0] : end - LOOKS[0]], compares_plain=False)
-        sides = sides.with_more(_both(more.report(source), more, source, against))
-        comparison = compare_drafters(*sides.reports, least, sides.positions, comparison.looks + 1)
     return replace(report, against=comparison)
 
 
 def _further(runs: "_Runs") -> tuple[Prompt, ...]:
-    """The built-in prompts that are none of the first."""
+    """The built-in prompts that are not run yet."""
     first = {*map(prompt_digest, runs.prompts)}
     prompts = built_in_prompts(read_context_length(runs.target) or inf)
     return tuple(prompt for prompt in prompts if prompt_digest(prompt) not in first)
 
 
-class _Sides(Struct, frozen=True):
-    """Two drafters on the same prompts, and what both draft from every position where that was made."""
-
-    reports: tuple[SmokeReport, SmokeReport]
-    positions: tuple[list[PromptResult], list[PromptResult]] | None
-
-    def with_more(self, other: "_Sides") -> "_Sides":
-        """Both on the prompts of another run too."""
-        reports = []
-        for report, more in zip(self.reports, other.reports, strict=True):
-            run = replace(report.run, results=(*report.run.results, *more.run.results))
-            reports.append(replace(report, run=run, measured=measure(run.results)))
-        positions = self.positions
-        if positions and other.positions:
-            (one, two), (three, four) = positions, other.positions
-            positions = [*one, *three], [*two, *four]
-        return _Sides((reports[0], reports[1]), positions)
-
-
-def _both(report: SmokeReport, runs: "_Runs", source: str, against: str) -> _Sides:
-    """With greedy answers in the reference, both draft from every position of these too."""
-    positions = None
-    if report.run.engine == "reference" and runs.options.temperature == 0:
-        report_step(runs.on_progress, "drafting from every position")
-        quiet = replace(runs, on_progress=None)
-        with quiet.job(source) as job, quiet.job(against) as baseline:
-            positions = compare_positions(job, baseline, report.run.results)
-    report_step(runs.on_progress, LOADING)
-    return _Sides((report, runs.report(against)), positions)
+def _positions(
+    report: SmokeReport, runs: "_Runs", source: str, against: str
+) -> tuple[list[PromptResult], list[PromptResult]] | None:
+    """What both draft from every position of greedy answers in the reference; None of other runs."""
+    if report.run.engine != "reference" or runs.options.temperature != 0:
+        return None
+    report_step(runs.on_progress, "drafting from every position")
+    quiet = replace(runs, on_progress=None)
+    with quiet.job(source) as job, quiet.job(against) as baseline:
+        return compare_positions(job, baseline, report.run.results)
 
 
 def _with_prompts(

@@ -597,7 +597,8 @@ def compare_drafters(
         )
         sets.append(_set_ratio(name, (one, two), (drafted, compared), max_regression, of_set))
     if looks:
-        lost = [part for part in sets if part.ending == GateEnding.LOST]
+        # prompts that are all alike have an interval of no width, which says nothing of others
+        lost = [part for part in sets if part.ending == GateEnding.LOST and part.ratio.low < part.ratio.high]
         sets = [_set_ratio(BUILT_IN, judged, rounds, max_regression, level), *lost]
     return DrafterComparison(
         other.source,
