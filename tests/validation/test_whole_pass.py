@@ -76,3 +76,11 @@ def test_blocks_of_every_size_see_the_same(block_size: int, tmp_path: Path) -> N
     for name, summary in summaries.items():
         if len(shape := tensors[name].shape) == 2 and tensors[name].row_bytes <= block_size:
             assert summary.zero_rows == int((~raw[name].reshape(shape).any(axis=1)).sum()), name
+
+
+def test_a_number_without_a_shape_and_a_matrix_without_rows_have_none(tmp_path: Path) -> None:
+    folder = with_zeros(tmp_path / "x", "lm_head.weight", [])
+    tensors = read_safetensors(folder / "model.safetensors")
+    more = {"scale": ("F32", (), b"\0\0\x80?"), "empty": ("F32", (0, 4), b""), "thin": ("F32", (4, 0), b"")}
+    write_safetensors(folder / "model.safetensors", {**tensors, **more})
+    assert messages(folder) == []

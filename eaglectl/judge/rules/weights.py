@@ -523,7 +523,7 @@ def repeated_row(subject: Subject) -> Iterator[Match]:
     """
     share, counted = RANGES["rows"].above or 0, {} if subject.headers_only else subject.scan
     for stored, summary in counted.items():
-        rows = subject.values.tensors[stored].shape[0]
+        rows = (*subject.values.tensors[stored].shape, 0)[0]  # a scale has no shape
         is_partly = summary.zero_rows > rows * share and summary.constant is None
         if is_partly and not stored.endswith("embed_tokens.weight"):  # which is the target's, and padded
             yield _repeated(stored, f"{summary.zero_rows} of {rows} rows are zeros")
