@@ -63,10 +63,6 @@ class EngineRequest(Struct, frozen=True):
         """Its releases as requirements: "vllm==0.33.0"."""
         return tuple("==".join(filter(None, place)) for place in self.places)
 
-    def verdicts(self, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
-        """Those of verdicts that are of its releases."""
-        return tuple(each for each in verdicts if (each.engine, each.release) in self.places)
-
 
 ENGINES: Mapping[str, Engine] = {
     engine.name: engine for engine in (vllm.ENGINE, sglang.ENGINE, llamacpp.ENGINE)

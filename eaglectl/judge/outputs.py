@@ -131,20 +131,20 @@ def judge_output(
     errors: tuple[tuple[str, str], ...] | None = None,
     target_config: Mapping[str, Any] | None = None,
     engines: Sequence[EngineRequest] = (),
+    skipped: Sequence[str] = (),
 ) -> Judgement:
     """What every known release and `engines` do with what a conversion wrote.
 
-    `errors` are those of its numbers; None: they were not read.
+    `errors` are those of its numbers; None: they were not read. `skipped` are ids of rules that do not count.
     """
     others = (EngineRequest(name, ()) for name in unversioned()["engines"])
     requests = (*map(every_release, ENGINES), *others, *engines)
     source, target = FolderSource(folder), GivenTarget(plan.drafter.target, None, target_config)
     read = read_checkpoint(source, headers_only=True), _drafter(plan)
-    return judge_drafter(
-        Subject(
-            source, target, requests, headers_only=True, read=read, value_errors=errors, takes_samples=True
-        )
+    subject = Subject(
+        source, target, requests, headers_only=True, read=read, value_errors=errors, takes_samples=True
     )
+    return judge_drafter(subject, [rule for rule in serving_rules() if rule.id not in skipped])
 
 
 def _drafter(plan: ConversionPlan) -> Drafter:
@@ -160,19 +160,18 @@ def unserved(
     plan: ConversionPlan,
     engines: Sequence[EngineRequest],
     named_layout: str | None,
-    releases: Sequence[Verdict] | None = None,
+    target_config: Mapping[str, Any] | None = None,
 ) -> tuple[Unserved, ...]:
     """The engines that a conversion is for and that have no release which runs the output as trained.
 
     It is for `engines`, else for those of the layout that was named; without either, one of all is enough.
-    Where the newest release may run it, as far as is known, that counts. `releases` are the verdicts on what
-    was written; None: the plan is judged.
+    Where the newest release may run it, as far as is known, that counts.
     """
     layout = by_name(plan.layout).layout
     names = tuple(ENGINES) if named_layout is None else (layout.engines if layout else ())
     wanted, missing = engines or [every_release(name) for name in names], []
     for request in wanted:
-        judged = judge_plan(plan, request) if releases is None else request.verdicts(releases)
+        judged = judge_plan(plan, request, target_config=target_config)
         outcomes = [verdict.outcome for verdict in judged]
         if judged and outcomes[-1].is_known_wrong and not any(outcome.is_served for outcome in outcomes):
             missing.append(

@@ -286,8 +286,10 @@ def write_conversion(
 
         def check_written(folder: Path) -> None:
             errors = None if reading is None else reading.result()
-            judgement = judge_output(folder, plan, errors, config, options.engines)
-            _check_output(plan, judgement, files.original_path, options)
+            # the tokens that counts choose may well be the first ones
+            skipped = (IDENTITY,) if options.pruning else ()
+            judgement = judge_output(folder, plan, errors, config, options.engines, skipped)
+            _check_output(judgement, files.original_path, options)
             serving.extend(output_serving(files, plan, judgement, out, options))
             _check_not_worse(serving, options)
 
@@ -305,16 +307,9 @@ def write_conversion(
     return tuple(serving)
 
 
-def _check_output(plan: ConversionPlan, judgement: Judgement, source: str, options: ConvertOptions) -> None:
-    # the tokens that counts choose may well be the first ones
-    faults = [fault for fault in judgement.faults if not (options.pruning and fault.startswith(IDENTITY))]
-    if options.force_unserved:
-        return
-    if not faults:
-        # with the target's config, which no plan is judged by
-        missing = unserved(plan, options.engines, options.layout, judgement.releases)
-        if missing and not _is_start(options):
-            raise RefusedError(f"{'; '.join(engine.text for engine in missing)}; {FORCE}")
+def _check_output(judgement: Judgement, source: str, options: ConvertOptions) -> None:
+    faults = judgement.faults
+    if not faults or options.force_unserved:
         return
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     complete = completing(source, options.target, options.answers)
@@ -335,7 +330,8 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
     Raises RefusedError for those without `force_unserved`, with an engine that would.
     """
     plan = plan_conversion(files, target, options)
-    missing = () if _is_start(options) else unserved(plan, options.engines, options.layout)
+    *_, config = TargetChoice(options.target, options.target).read()
+    missing = () if _is_start(options) else unserved(plan, options.engines, options.layout, config)
     if not missing:
         return plan
     if options.force_unserved:
