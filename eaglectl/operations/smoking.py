@@ -74,7 +74,6 @@ from eaglectl.run.prompts import (
     built_in_prompts,
     choose_prompts,
     more_prompts,
-    prompt_digest,
 )
 from eaglectl.run.report import (
     MAX_REGRESSION,
@@ -277,7 +276,8 @@ def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
     for look, end in enumerate(LOOKS if is_built_in else LOOKS[:1], 1):
         if look > 1:
             report_step(runs.on_progress, f"{len(runs.prompts)} prompts leave a tie, running {end}")
-            prompts = (*runs.prompts, *_further(runs)[: end - len(runs.prompts)])
+            further = built_in_prompts(read_context_length(runs.target) or inf, runs.prompts)
+            prompts = (*runs.prompts, *further)[:end]
             runs = replace(runs, prompts=prompts, compares_plain=False)
             whole = runs.report(source)
         positions = _positions(whole, runs, source, against)
@@ -287,13 +287,6 @@ def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
         if comparison.ending != GateEnding.TOO_FEW_PROMPTS:
             break
     return replace(report, against=comparison)
-
-
-def _further(runs: "_Runs") -> tuple[Prompt, ...]:
-    """The built-in prompts that are not run yet."""
-    first = {*map(prompt_digest, runs.prompts)}
-    prompts = built_in_prompts(read_context_length(runs.target) or inf)
-    return tuple(prompt for prompt in prompts if prompt_digest(prompt) not in first)
 
 
 def _positions(

@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,108 +191,88 @@ def _collect_run(job: EngineJob, engine_name: str, count: int, needed: int, foll
 
     Where all prompts have too few of them, answers are continued. `following` prompts of a gate come next.
     """
+    from eaglectl.reference.states import Batch
+
+    work, prompts, stop = TimedWork(job.on_progress, "calibrating", 1), tokenise(job), stop_tokens(job)
+    size, context = max(map(len, prompts)), read_context_length(job.target) or math.inf
+    longest = int(min(LONGEST_ANSWER, context - size - job.k - 1)) if needed else 0
+    texts, answered = list[list[int]](), 0
+
+    def batch_of(rows: Iterable[int]) -> Batch:
+        used = [row for row in rows if len(texts[row]) >= MIN_TOKENS]
+        return Batch([texts[row] for row in used], [job.prompts[row].set for row in used])
+
+    with _start_engine(engine_name, job, size + max(longest, job.max_tokens)) as (engine, model):
+        work.start(is_even=False)
+        for rows, step in _rounds(job, prompts, texts, count, needed, longest):
+            answered += len(rows)
+            work.total = answered + (PASSES - 1) * len(texts)
+            for places in batches_by_length([texts[row] for row in rows], ROOM):
+                indices, is_first = [rows[place] for place in places], not work.done
+                answers = engine.answers([texts[row] for row in indices], step)
+                for row, answer in zip(indices, answers, strict=True):
+                    texts[row] += until_end(answer, stop)
+                work.add(len(indices))
+                if is_first and job.on_progress is not None:
+                    _forecast((engine, model), batch_of(indices), work, texts, needed, following)
+        batches = [batch for rows in batches_by_length(texts) if (batch := batch_of(rows)).texts]
+        # prompts that are left out have no further pass
+        work.add((PASSES - 1) * (len(texts) - sum(len(batch.texts) for batch in batches)))
+        return _collect(replace(job, prompts=job.prompts[: len(texts)]), engine, model, batches, work)
+
+
+def _rounds(
+    job: EngineJob,
+    prompts: Sequence[list[int]],
+    texts: list[list[int]],
+    count: int,
+    needed: int,
+    longest: int,
+) -> Iterator[tuple[Sequence[int], int]]:
+    """The `texts` to answer next, and by how many tokens, until there are as many as `needed`.
+
+    The first `count` prompts, or as many as take `needed` tokens, are the first texts; others follow them.
+    Then answers that have not ended are continued, to `longest` tokens.
+    """
+    stop = stop_tokens(job)
+    while (lacking := needed - sum(len(text) for text in texts if len(text) >= MIN_TOKENS)) > 0 or not texts:
+        if (start := len(texts)) < len(prompts):
+            totals = accumulate(len(prompt) + job.max_tokens for prompt in prompts[start:])
+            more = (not start and count) or 1 + sum(total < lacking for total in totals)
+            texts += map(list, prompts[start : start + more])
+            yield range(start, len(texts)), job.max_tokens
+            continue
+        lengths = {
+            row: len(text) - len(prompts[row])
+            for row, text in enumerate(texts)
+            if text[-1] not in stop and len(text) < len(prompts[row]) + longest
+        }
+        if not lengths:
+            return
+        yield list(lengths), min(-(-lacking // len(lengths)), longest - max(lengths.values()))
+
+
+def _forecast(
+    run: "tuple[TargetEngine, DraftModel]",
+    batch: "Batch",
+    work: TimedWork,
+    texts: Sequence[Sequence[int]],
+    needed: int,
+    following: int,
+) -> None:
+    """Say how long all takes, by one batch that has its answers."""
     from eaglectl.reference.states import collect_moments, collect_sizes
 
-    work, prompts = TimedWork(job.on_progress, "calibrating", PASSES * count), tokenise(job)
-    longest = _longest_answer(job, prompts) if needed else job.max_tokens
-    length = max(map(len, prompts)) + max(longest, job.max_tokens)
-    is_timed, seconds = job.on_progress is None, 0.0
-    with _start_engine(engine_name, job, length) as (engine, model):
-        run, count = _Answers(job, engine, prompts), count or _prompts_for(needed, prompts, job.max_tokens)
-        work.total = PASSES * count
-        work.start(is_even=False)
-        while count:
-            work.total = PASSES * (len(run.texts) + count)
-            for size, batch in run.answer(count):
-                # prompts that are left out have no further pass
-                work.add(PASSES * size - (PASSES - 1) * len(batch.texts))
-                if not is_timed and size < count and batch.texts:
-                    # says how long all takes, by one batch that has its answers
-                    sizes = collect_sizes(engine, model, [batch], lambda: None)
-                    collect_moments(engine, model, sizes.rms, [batch], lambda: None)
-                    total = sum(len(prompt) + ROOM for prompt in prompts[:count])
-                    seconds = work.estimate(min(1.0, size * max(map(len, batch.texts)) / total))
-                if not is_timed and needed:
-                    notify(_forecast(count, needed, seconds, following))
-                is_timed = True
-            rest = prompts[len(run.texts) :]
-            count = _prompts_for(needed - run.tokens, rest, job.max_tokens)
-        run.continue_to(needed)
-        used = replace(job, prompts=job.prompts[: len(run.texts)])
-        return _collect(used, engine, model, run.batches, work)
-
-
-def _prompts_for(tokens: int, prompts: Sequence[Sequence[int]], answer: int) -> int:
-    """How many of the prompts have so many tokens with answers of `answer` tokens; at most all of them."""
-    totals = accumulate(len(prompt) + answer for prompt in prompts)
-    return min(len(prompts), sum(total < tokens for total in totals) + 1) if tokens > 0 else 0
-
-
-def _longest_answer(job: EngineJob, prompts: Sequence[Sequence[int]]) -> int:
-    context = read_context_length(job.target) or math.inf
-    return int(min(LONGEST_ANSWER, context - max(map(len, prompts)) - job.k - 1))
-
-
-def _forecast(count: int, needed: int, seconds: float, following: int) -> str:
-    text = f"calibrating on {count} prompts, for the {needed:,} tokens that a refit needs"
-    if following:
-        text += f"; then the gate on {following} others, and on more where these do not tell"
-    return f"{text}: about {duration(seconds * (1 + following / count))}" if seconds else text
-
-
-class _Answers:
-    """The first prompts of a job with the target's own answers: of more, and longer ones, as needed."""
-
-    def __init__(self, job: EngineJob, engine: "TargetEngine", prompts: Sequence[list[int]]) -> None:
-        self.job, self.engine, self.prompts, self.stop = job, engine, prompts, stop_tokens(job)
-        self.texts: list[list[int]] = []
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens in texts that are long enough to measure."""
-        return sum(len(text) for text in self.texts if len(text) >= MIN_TOKENS)
-
-    @property
-    def batches(self) -> list["Batch"]:
-        """All texts that are long enough to measure, in batches."""
-        batches = map(self._batch, batches_by_length(self.texts))
-        return [batch for batch in batches if batch.texts]
-
-    def answer(self, count: int) -> Iterator[tuple[int, "Batch"]]:
-        """Answer so many more prompts: the number of prompts of each batch, and those of it to measure."""
-        start = len(self.texts)
-        self.texts += [list(prompt) for prompt in self.prompts[start : start + count]]
-        for batch in batches_by_length(self.texts[start:], ROOM):
-            indices = [start + index for index in batch]
-            self._extend(indices, self.job.max_tokens)
-            yield len(indices), self._batch(indices)
-
-    def continue_to(self, needed: int) -> None:
-        """Continue answers that have not ended until there are so many tokens, if they go on so long."""
-        longest = _longest_answer(self.job, self.prompts)
-        while (lacking := needed - self.tokens) > 0:
-            lengths = {
-                index: len(text) - len(self.prompts[index])
-                for index, text in enumerate(self.texts)
-                if text[-1] not in self.stop and len(text) < len(self.prompts[index]) + longest
-            }
-            if not lengths:
-                return
-            step = min(-(-lacking // len(lengths)), longest - max(lengths.values()))
-            rows = list(lengths)
-            for batch in batches_by_length([self.texts[row] for row in rows], step):
-                self._extend([rows[index] for index in batch], step)
-
-    def _extend(self, indices: Sequence[int], tokens: int) -> None:
-        answers = self.engine.answers([self.texts[index] for index in indices], tokens)
-        for index, answer in zip(indices, answers, strict=True):
-            self.texts[index] += until_end(answer, self.stop)
-
-    def _batch(self, indices: Sequence[int]) -> "Batch":
-        from eaglectl.reference.states import Batch
-
-        kept = [index for index in indices if len(self.texts[index]) >= MIN_TOKENS]
-        return Batch([self.texts[index] for index in kept], [self.job.prompts[index].set for index in kept])
+    text = f"calibrating on {len(texts)} prompts, for the {needed:,} tokens that a refit needs"
+    text += f"; then the gate on {following} others, and on more where these do not tell" * (following > 0)
+    if 0 < len(batch.texts) < len(texts):
+        sizes = collect_sizes(*run, [batch], lambda: None)
+        collect_moments(*run, sizes.rms, [batch], lambda: None)
+        total = sum(len(text) + ROOM for text in texts)
+        seconds = work.estimate(min(1.0, len(batch.texts) * max(map(len, batch.texts)) / total))
+        text += f": about {duration(seconds * (1 + following / len(texts)))}"
+    if needed:
+        notify(text)
 
 
 def _chosen_prompts(
@@ -303,9 +283,7 @@ def _chosen_prompts(
     given = () if is_built_in else choose_prompts(options.prompts, options.sample, options.seed).prompts
     if not (is_built_in or options.tops_up):
         return given, ()
-    known = set(map(prompt_digest, given))
-    prompts = built_in_prompts((target and read_context_length(target)) or math.inf)
-    return given, tuple(prompt for prompt in prompts if prompt_digest(prompt) not in known)
+    return given, built_in_prompts((target and read_context_length(target)) or math.inf, given)
 
 
 def split_prompts(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
@@ -448,32 +426,37 @@ def upgrade(
 def _upgraded(
     ready: Prepared, options: UpgradeOptions, out: Path | None, on_progress: OnProgress | None
 ) -> Conversion:
-    files, target, conversion = ready.files, ready.target, ready.options
-    drafter, gate = read_drafter(files.checkpoint, conversion.answers, target), None
-    if drafter.version == "3":  # else it is 3.1 already, or the plan raises a question
-        place = out or default_output(files.original, "3.1")
-        for path in (options.statistics, options.prompts):
-            if path is not None:
-                check_apart(place, Path(path))
-        is_named = out is not None or (options.fc_norm != "off" and options.is_norm_output)
-        if not conversion.dry_run and is_named:
-            check_free(place, force=conversion.force)  # before long work
-        recipe = UpgradeRecipe(options.fc_norm, options.is_norm_output, is_start=options.is_start)
-        statistics, prompts = _statistics_for(ready, drafter, recipe, options, out, on_progress)
-        conversion = replace(conversion, recipe=replace(recipe, statistics=statistics))
-    plan = served_plan(files, target, conversion)
-    if drafter.version == "3" and not conversion.dry_run:
-        if options.is_measured:
-            prompts = prompts.going_on(statistics, _subject(options, conversion))
-            _check_gate(ready, plan.drafter, prompts.every, place)
-            gate = _gate(ready, plan, conversion, options, prompts, on_progress)
-        if gate and not gate.is_passed:
+    files, conversion, gate = ready.files, ready.options, None
+    drafter = read_drafter(files.checkpoint, conversion.answers, ready.target)
+    if drafter.version != "3":  # it is 3.1 already, or the plan raises a question
+        plan = served_plan(files, ready.target, conversion)
+        return carry_out(files, plan, conversion, out, on_progress=on_progress)
+    place = _check_place(ready, options, out)
+    recipe = UpgradeRecipe(options.fc_norm, options.is_norm_output, is_start=options.is_start)
+    statistics, prompts = _statistics_for(ready, drafter, recipe, options, out, on_progress)
+    conversion = replace(conversion, recipe=replace(recipe, statistics=statistics))
+    plan = served_plan(files, ready.target, conversion)
+    if options.is_measured and not conversion.dry_run:
+        prompts = prompts.left_by(statistics, _subject(options, conversion))
+        _check_gate(ready, plan.drafter, prompts.every, place)
+        gate = _gate(ready, plan, conversion, options, prompts, on_progress)
+        if not gate.is_passed:
             missed = Conversion(plan, None, files.pickles, 0.0, gate)
-            if gate.ending == GateEnding.TOO_FEW_PROMPTS and statistics is not None:
-                return _kept(missed, statistics, ready, options, place)
-            return missed
+            return _kept(missed, gate, statistics, ready, options, place)
+    if not conversion.dry_run:
         plan = replace(plan, record={**plan.record, "gate": _record(gate)})
     return replace(carry_out(files, plan, conversion, out, on_progress=on_progress), gate=gate)
+
+
+def _check_place(ready: Prepared, options: UpgradeOptions, out: Path | None) -> Path:
+    """Where the output goes. Raises UsageError where it may not, before long work."""
+    place = out or default_output(ready.files.original, "3.1")
+    for path in filter(None, (options.statistics, options.prompts)):
+        check_apart(place, Path(str(path)))
+    is_named = out is not None or (options.fc_norm != "off" and options.is_norm_output)
+    if not ready.options.dry_run and is_named:
+        check_free(place, force=ready.options.force)
+    return place
 
 
 class GatePrompts(Struct, frozen=True):
@@ -506,59 +489,52 @@ class GatePrompts(Struct, frozen=True):
             total *= 2
         return (*ends, most)
 
-    def without(self, digests: Iterable[str]) -> "GatePrompts":
-        """The prompts but those of these digests."""
-        gone = {*digests}
+    def left_by(self, statistics: Statistics | None, subject: str) -> "GatePrompts":
+        """Those without prompts that were calibrated on, going on from what was measured of the subject."""
+        if statistics is None:
+            return self
+        earlier = statistics.gate if statistics.gate and statistics.gate.of == subject else None
+        gone = {*statistics.prompts, *(row.prompt for row in (earlier.prompts if earlier else ()))}
         given, spare = (
             tuple(prompt for prompt in prompts if prompt_digest(prompt) not in gone)
             for prompts in (self.given, self.spare)
         )
-        return replace(self, given=given, spare=spare)
-
-    def going_on(self, statistics: Statistics | None, subject: str) -> "GatePrompts":
-        """The prompts with what a gate with these statistics measured of the same subject."""
-        earlier = statistics.gate if statistics else None
-        if earlier is None or earlier.of != subject:
-            return self
-        return replace(self.without(row.prompt for row in earlier.prompts), earlier=earlier)
+        return GatePrompts(given, spare, earlier)
 
 
 def _subject(options: UpgradeOptions, conversion: ConvertOptions) -> str:
     """What a gate is of beside its statistics, for a later one to go on from it."""
-    values = options.fc_norm, options.is_norm_output, conversion.dtype, options.max_tokens, options.ignore_eos
-    return repr(values)
+    norms = options.fc_norm, options.is_norm_output
+    return repr((*norms, conversion.dtype, options.max_tokens, options.ignore_eos))
 
 
 def _kept(
     missed: Conversion,
-    statistics: Statistics,
+    gate: "Gate",
+    statistics: Statistics | None,
     ready: Prepared,
     options: UpgradeOptions,
     place: Path,
 ) -> Conversion:
-    """The conversion with what was measured in a new folder beside OUT, and the command that goes on from it.
+    """The conversion, with what did not tell in a new folder beside OUT and the command that goes on from it.
 
     A look at all prompts that were given is none of the looks that a later gate begins with, whose intervals
     hold the true value together whatever was looked at beside them.
     """
-    gate = missed.gate
-    assert gate is not None
-    results = GateResults(
-        _subject(options, ready.options), gate.looks if gate.has_looks else 0, gate.measured
-    )
-    names = (Path(f"{place}-calibration{suffix}") for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
+    if gate.ending != GateEnding.TOO_FEW_PROMPTS or statistics is None:
+        return missed
+    names = (Path(f"{place}-calibration{f'-{number}' * (number > 1)}") for number in count(1))
     folder = next(name for name in names if not os.path.lexists(name))
-    write_statistics(replace(statistics, gate=results), folder, force=False)
-    spare = _chosen_prompts(
-        replace(options, prompts=None, sample=None), weights_folder(ready.options.target)
-    )[1]
-    used = {*statistics.prompts, *(row.prompt for row in gate.measured)}
-    values, is_more = {"--calibration": str(folder), "-o": str(place)}, options.prompts is not None
-    if len({*map(prompt_digest, spare)} - used) < FEWEST_PROMPTS:
+    results = GateResults(_subject(options, ready.options), gate.looks * gate.has_looks, gate.measured)
+    statistics = replace(statistics, gate=results)
+    write_statistics(statistics, folder, force=False)
+    _, spare = _chosen_prompts(UpgradeOptions(), weights_folder(ready.options.target))
+    again = replace(options, tops_up=options.prompts is not None)
+    if len(GatePrompts(spare).left_by(statistics, results.of).given) < FEWEST_PROMPTS:
         if options.prompts == LARGE_SET:
             return replace(missed, kept=folder)
-        values["--prompts"], is_more = LARGE_SET, False
-    line = _again(replace(options, tops_up=is_more), ready, values)
+        again = replace(options, prompts=LARGE_SET, tops_up=False)
+    line = _again(again, ready, {"--calibration": folder, "-o": place})
     return replace(missed, kept=folder, resume=line)
 
 
@@ -577,8 +553,7 @@ def _statistics_for(
     to_calibrate, to_gate = split_prompts(spare)
     prompts = GatePrompts(given, (*to_gate, *to_calibrate))
     if options.statistics is not None:
-        statistics = _given_statistics(ready, drafter, options.statistics, recipe)
-        return statistics, prompts.without(statistics.prompts)
+        return _given_statistics(ready, drafter, options.statistics, recipe), prompts
     # of a drafter that does not run, the plan states what is wrong
     is_runnable = not (drafter.quantisation or drafter.notes_at("problem") or drafter.notes_at("question"))
     if not is_runnable or not needs_statistics(drafter, recipe.fc_norm, recipe.is_norm_output):
@@ -603,7 +578,7 @@ def _statistics_for(
     statistics = collect_statistics(
         ready, calibrated or given, settings, on_progress, spare=to_calibrate, following=following
     )
-    return statistics, replace(prompts, given=left).without(statistics.prompts)
+    return statistics, replace(prompts, given=left)
 
 
 def _given_statistics(ready: Prepared, drafter: Drafter, place: Path, recipe: UpgradeRecipe) -> Statistics:

@@ -11,11 +11,12 @@ import heapq
 import json
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -131,20 +132,22 @@ def more_prompts() -> tuple[Prompt, ...]:
     return tuple(_prompt("the built-in prompts", number, line) for number, line in _packaged(MORE_PROMPTS))
 
 
-def built_in_prompts(context: float = inf) -> tuple[Prompt, ...]:
-    """Every built-in prompt, in an order whose first ones, however many, have each set's share.
+def built_in_prompts(context: float = inf, besides: Iterable[Prompt] = ()) -> tuple[Prompt, ...]:
+    """Every built-in prompt but those `besides`; the first ones, however many, have each set's share.
 
     Those that might leave no room for an answer in a context of so many tokens are left out: a text has as
     many tokens as bytes at most.
     """
     lines = [line for path in (PROMPTS, MORE_PROMPTS, FURTHER_PROMPTS) for line in _packaged(path)]
     prompts = [_prompt("the built-in prompts", number, line) for number, line in lines]
-    prompts = [prompt for prompt in prompts if len(prompt.text.encode()) <= context - ROOM]
-    totals, counts, shares = Counter(prompt.set for prompt in prompts), Counter[str](), list[float]()
-    for prompt in prompts:
-        counts[prompt.set] += 1
-        shares.append((counts[prompt.set] - 0.5) / totals[prompt.set])
-    return tuple(prompts[index] for index in sorted(range(len(prompts)), key=shares.__getitem__))
+    known = set(map(prompt_digest, besides))
+    prompts = [
+        prompt
+        for prompt in prompts
+        if len(prompt.text.encode()) <= context - ROOM and prompt_digest(prompt) not in known
+    ]
+    totals, places = Counter(prompt.set for prompt in prompts), defaultdict[str, Iterator[int]](count)
+    return tuple(sorted(prompts, key=lambda prompt: (next(places[prompt.set]) + 0.5) / totals[prompt.set]))
 
 
 def _packaged(path: Path) -> Iterator[tuple[int, str]]:

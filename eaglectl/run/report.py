@@ -287,13 +287,10 @@ def _measured(stage: Stage, after: EngineJob, part: slice, work: TimedWork) -> I
 def gate_rows(measured: Sequence[PromptMatches], level: float) -> tuple[GateRow, ...]:
     """The row of each k, by the drafts of each prompt; the ratios' intervals are of 1 - `level`."""
     answers = [PromptResult("gate", 0, (), prompt.tokens) for prompt in measured]
-    sides = [
-        in_rounds(side, max(DEPTHS), answers)
-        for side in ([prompt.before for prompt in measured], [prompt.after for prompt in measured])
-    ]
-    rows = []
+    before = in_rounds([prompt.before for prompt in measured], max(DEPTHS), answers)
+    after, rows = in_rounds([prompt.after for prompt in measured], max(DEPTHS), answers), []
     for k in DEPTHS:
-        first, second = (side.cut(k) for side in sides)
+        first, second = before.cut(k), after.cut(k)
         starts = ratio(second.at_starts, first.at_starts, level)
         rounds = ratio(second.results, first.results, level)
         rows.append(GateRow(k, measure(first.results), measure(second.results), starts, rounds))
