@@ -1,13 +1,17 @@
-"""Every command that `inspect` and `validate` print for any fixture runs as it is pasted."""
+"""Every command that is printed for any fixture runs as it is pasted."""
 
 import json
 import shlex
+import tempfile
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from tests.builders import ABSENT, Outcome, call, changed, drafter_folder
+from tests.cases import STATED, Case
 from tests.conftest import FIXTURES
+from tests.hub import publishing_hub
 from tests.printed import commands_in
 
 TARGET = FIXTURES / "target"
@@ -15,11 +19,33 @@ FOLDERS = sorted(path.parent for path in (FIXTURES / "producers").glob("*/*/conf
 CASES = [
     (folder, verb, target) for folder in FOLDERS for verb in ("inspect", "validate") for target in (0, 1)
 ]
-FAILS_RIGHTLY = {"validate": (0, 1)}  # as `validate` ends on a drafter that it fails
+# pairs and drafters beside the producers', each with a target
+OTHERS = [
+    (folder, root / "target" if (root / "target").is_dir() else FIXTURES / "tiny/target")
+    for root in (FIXTURES / name for name in ("second", "tiny", "nine", "real"))
+    for folder in sorted(path.parent for path in root.glob("*/config.json"))
+]
+# what ends in other than 0 on a drafter that it fails, or on files that differ
+FAILS_RIGHTLY = {"validate": (0, 1), "verify": (0, 1)}
 
 
 def pasted(line: str) -> Outcome:
-    return call(*shlex.split(line, comments=True)[1:])
+    """What a printed command ends in, with the target in place of its placeholder."""
+    words = [str(TARGET) if word == "TARGET" else word for word in shlex.split(line, comments=True)]
+    return call(*words[1:])
+
+
+def shown_and_pasted(parent: Path, monkeypatch: pytest.MonkeyPatch, *given: str | Path) -> Outcome:
+    """Run a command, then all that it prints, each line in a folder of its own."""
+    here = Path(tempfile.mkdtemp(dir=parent))
+    monkeypatch.chdir(here)
+    shown = call(*given)
+    for number, line in enumerate(dict.fromkeys(commands_in(shown.out) + commands_in(shown.err))):
+        (here / str(number)).mkdir()
+        monkeypatch.chdir(here / str(number))
+        done = pasted(line)
+        assert done.code in FAILS_RIGHTLY.get(line.split()[1], (0,)), (given[0], line, done.err)
+    return shown
 
 
 @pytest.mark.fast(6)
@@ -31,13 +57,75 @@ def pasted(line: str) -> Outcome:
 def test_what_is_printed_runs(
     folder: Path, verb: str, target: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    shown = call(verb, folder, *(["--target", TARGET] if target else []))
-    for number, line in enumerate(dict.fromkeys(commands_in(shown.out) + commands_in(shown.err))):
-        (tmp_path / str(number)).mkdir()
-        monkeypatch.chdir(tmp_path / str(number))
-        done = pasted(line)
-        assert done.code in FAILS_RIGHTLY.get(line.split()[1], (0,)), (line, done.err)
+    shown_and_pasted(tmp_path, monkeypatch, verb, folder, *(["--target", TARGET] if target else []))
+
+
+@pytest.mark.fast(1)
+@pytest.mark.parametrize(
+    ("folder", "target"),
+    OTHERS,
+    ids=[f"{folder.parent.name}/{folder.name}" for folder, _ in OTHERS],
+)
+def test_what_is_printed_for_pairs_runs(
+    folder: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for verb, given in product(("inspect", "validate"), ([], ["--target", target])):
+        shown_and_pasted(tmp_path, monkeypatch, verb, folder, *given)
+
+
+@pytest.mark.fast(1)
+@pytest.mark.parametrize("target", [(), ("--target", TARGET)], ids=["alone", "with its target"])
+@pytest.mark.parametrize("case", STATED, ids=lambda case: case.path)
+def test_what_is_printed_on_the_way_to_a_release_runs(
+    case: Case, target: tuple[str | Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ready`, `convert`, `diff`, `verify` and the plan of `upload`, unanswered and with what is true."""
+    out, name = tmp_path / "out", ("--target-name", "org/name")
+    with publishing_hub(monkeypatch, tmp_path):
+        for first in (("ready",), ("convert",), ("convert", "--dry-run")):
+            shown_and_pasted(tmp_path, monkeypatch, *first, case.folder, *target)
+        plan = ("org/drafter", "--dry-run", *target)
+        shown_and_pasted(tmp_path, monkeypatch, "upload", case.folder, *plan)
+        given = ("convert", case.folder, *target, *name, *case.options, "-o", out)
+        if shown_and_pasted(tmp_path, monkeypatch, *given).code == 0:
+            shown_and_pasted(tmp_path, monkeypatch, "diff", case.folder, out, *target)
+            shown_and_pasted(tmp_path, monkeypatch, "verify", out)
+            shown_and_pasted(tmp_path, monkeypatch, "upload", out, *plan)
+
+
+def test_upload_names_what_it_was_given_in_the_command_that_says_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = FIXTURES / "producers/lightseekorg/mla"
+    given = ("upload", source, "org/drafter", "--dry-run", "--engine", "vllm==0.33.0")
+    with publishing_hub(monkeypatch, tmp_path):
+        unknown, fails = call(*given), call(*given, "--target", TARGET)
+    assert (unknown.code, fails.code) == (3, 1)
+    assert f"`eaglectl inspect {source} --engine=vllm==0.33.0` says more" in unknown.err
+    assert f"`eaglectl validate {source} --engine=vllm==0.33.0 --target {TARGET}` says" in fails.err
+
+
+def test_inspect_names_for_validate_the_engines_that_it_could_judge() -> None:
+    folder = FIXTURES / "second/eagle3"
+    shown = call("inspect", folder)
+    assert "not known whether SGLang" in shown.out
+    assert f"next:  eaglectl validate {folder} --engine=vllm\n" in shown.out
+    target = ("--target", FIXTURES / "second/target")
+    assert "--engine" not in call("inspect", folder, *target).out.partition("\n\n")[0]
+
+
+def test_no_conversion_is_printed_that_would_measure_a_target_with_more_tokens() -> None:
+    """The run ends at a token of the target that the drafter's own embedding has no row for."""
+    shown = call("inspect", FIXTURES / "nine/four-aux", "--target", FIXTURES / "tiny/target")
+    assert "pass --aux-layers" in " ".join(shown.out.split()) and commands_in(shown.out) == []
+
+
+def test_a_refusal_names_no_layout_that_is_planned_already(tmp_path: Path) -> None:
+    given = ["convert", FIXTURES / "producers/torchspec/mla", "--target", TARGET, "-o", tmp_path / "out"]
+    given += ["--source-semantics", "rope=stored", "--engine", "vllm==0.33.0", "--engine", "vllm==0.17.0"]
+    done = call(*given)
+    assert (done.code, "--for vllm" in done.err) == (1, False)
+    assert "vLLM 0.18.0 - 0.33.0 does: ask for '--engine=vllm>=0.18.0'" in done.err
 
 
 def test_each_answer_says_what_the_release_does_if_it_is_true(tmp_path: Path) -> None:

@@ -177,7 +177,9 @@ def unserved(
             missing.append(
                 Unserved(request.engine, request.releases, judged[-1], ServedAs.UNKNOWN not in outcomes)
             )
-    return () if not engines and named_layout is None and len(missing) < len(wanted) else tuple(missing)
+        elif not engines and named_layout is None:
+            return ()
+    return tuple(missing)
 
 
 def serving_layout(
@@ -301,8 +303,10 @@ class Advice(Struct, frozen=True):
                         answered, means = answers.choosing(choice), (*meanings, choice.meaning)
                         yield from self._choices(verdict, wanted, options, answered, means)
             elif not unserved(make_plan(checkpoint, drafter, wanted, answers), wanted.engines, None):
-                read = (checkpoint, drafter)
-                subject = replace(self.subject, requests=(only(verdict),), answers=answers, read=read)
+                request, read = only(verdict), (checkpoint, drafter)
+                subject = replace(
+                    self.subject, requests=(request,), answers=answers, read=read, takes_samples=False
+                )
                 gives = judge_drafter(subject).releases[-1].outcome
                 words = f"{ENGINES[verdict.engine].title} {verdict.release}: {gives}"
                 yield self._command(options, answers), "; ".join([words, *filter(None, meanings)])

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 import eaglectl
+from eaglectl import shell
 from eaglectl.conversion.plan import DEFAULT_LAYOUT, ConversionPlan, ConversionRequest
 from eaglectl.conversion.planning import OtherFiles, make_plan
 from eaglectl.conversion.readings import draft_vocabulary
@@ -344,7 +345,9 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
     advice = "no known release of any engine does, from a layout of its own"
     if (other := serving_layout(names, plan_for)) is not None:
         engine, releases = ENGINES[other[0]], other[1]
-        advice = f"{engine.title} {ranges(releases, engine.releases)} does: write it --for {other[2]}"
+        request = shell.join([f"--engine={engine.name}>={releases[0]}"])
+        mended = f"ask for {request}" if other[2] == plan.layout else f"write it --for {other[2]}"
+        advice = f"{engine.title} {ranges(releases, engine.releases)} does: {mended}"
     raise RefusedError(f"{'; '.join(engine.text for engine in missing)}; {advice}; {FORCE}")
 
 
@@ -571,8 +574,12 @@ def _joined(notes: Sequence[Note]) -> tuple[Note, ...]:
 
 def is_measured(drafter: Drafter, target: str | None) -> bool:
     """Whether a conversion with this target measures what the drafter leaves open."""
+    # a token that its own embedding has no row for ends the run
+    is_narrower = (
+        "embed_tokens.weight" in drafter.tensors and (drafter.target.vocab or 0) > drafter.dims.vocab
+    )
     with suppress(EaglectlError):
-        if target is not None and weights_folder(target) is not None:
+        if target is not None and not is_narrower and weights_folder(target) is not None:
             return bool(measurable_target(drafter, drafter.notes_at("question"), target))
     return False
 

@@ -55,6 +55,7 @@ from eaglectl.target import (
     weights_folder,
     with_places_looked_at,
 )
+from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
     from eaglectl.files.hub import HubSource
@@ -120,7 +121,6 @@ def inspect_files(
     asked = tuple(verdicts[place] for place in requested_places(requests))
     following = _following(source, judgement, asked or shown)
     commands = _launch_commands(source, checkpoint, drafter, choice)
-    engines = [f"--engine={request.text}" for request in requests]
     nested = {"eagle_config": None} if "speculators_model_type" in subject.config else {}
     return Inspection(
         checkpoint.source.label,
@@ -131,7 +131,7 @@ def inspect_files(
         asked,
         as_served(commands, shown, is_sound=not judgement.errors),
         replace(following, why=complete(following.why)),
-        command("validate", source, *engines, target=choice.text, answers=answers),
+        command("validate", source, *_answerable(requests, verdicts), target=choice.text, answers=answers),
         _uncompared(opened, checkpoint),
         target.words,
         target.digest,
@@ -152,6 +152,20 @@ def _following(source: str, judgement: Judgement, verdicts: Sequence[Verdict]) -
     return Advice(source, subject, refusal, is_measured(subject.drafter, target)).following(
         verdict, judgement.findings
     )
+
+
+def _answerable(
+    requests: Sequence[EngineRequest], verdicts: Mapping[tuple[str, str], Verdict]
+) -> Sequence[str]:
+    """The engines for `validate`: without those of which it could not say whether they serve the source."""
+    judged = requests or default_requests()
+    settled = {place for place, verdict in verdicts.items() if verdict.outcome != ServedAs.UNKNOWN}
+    known = [
+        f"--engine={request.text or request.engine}"
+        for request in judged
+        if settled.issuperset(request.places)
+    ]
+    return known if requests or len(known) < len(judged) else ()
 
 
 def _uncompared(opened: "FolderSource | HubSource", checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from eaglectl.files.checkpoint import Checkpoint, open_local_folder, read_checkp
 from eaglectl.files.hub import is_offline
 from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
 from eaglectl.files.source import is_repo_name
-from eaglectl.formats.commands import command, completing, whole_commands
+from eaglectl.formats.commands import SOURCE, command, completing, whole_commands
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import GivenTarget, Report, Subject, judge_drafter
 from eaglectl.judge.outputs import notes_of
@@ -229,7 +229,7 @@ def _judge(frozen: FrozenSource, source: FrozenSource, folder: str, rules: Valid
     if report.verdict == CheckVerdict.PASS:
         return report
     if report.verdict == CheckVerdict.COULD_NOT_LOOK:
-        _check_doubts(report, folder)
+        _check_doubts(report, folder, rules)
         return report
     errors = _errors(report) or [finding for finding in report.findings if finding.fails(report.fail_on)]
     reason = _error_text(errors[:3]) or "; ".join(report.unreported)
@@ -237,13 +237,17 @@ def _judge(frozen: FrozenSource, source: FrozenSource, folder: str, rules: Valid
     if report.default_engines and any(error.match.engines for error in errors):
         more += "; --engine names the engines that it is for, where these were judged by default"
     raise RefusedError(
-        f"{folder} must not be published: {reason}{more}; `{command('validate', folder)}`"
-        " says how to mend it",
+        f"{folder} must not be published: {reason}{more}; `{_whole('validate', rules)}` says how to mend it",
         where=errors[0].match.where if errors else "",
     )
 
 
-def _check_doubts(report: Report, folder: str) -> None:
+def _whole(verb: str, rules: ValidateOptions) -> str:
+    """The command that judges by the same engines; what else was given is added as the error leaves."""
+    return command(verb, SOURCE, *(f"--engine={request.text}" for request in rules.engines))
+
+
+def _check_doubts(report: Report, folder: str, rules: ValidateOptions) -> None:
     """Raise UnreadableError, unless all that is open was assumed on request: the plan and the card say so."""
     reasons = [rule.reason for rule in report.unchecked if rule.is_required]
     reasons += [*report.questions, *filter(None, (report.problem,))]
@@ -253,8 +257,8 @@ def _check_doubts(report: Report, folder: str) -> None:
     if reasons or not report.doubts:
         reason = next(iter(reasons), "an engine's release could not be judged")
         raise UnreadableError(
-            f"{folder} could not be judged, and nothing was sent: {reason}; `{command('validate', folder)}`"
-            " says more"
+            f"{folder} could not be judged, and nothing was sent: {reason}; `{_whole('inspect', rules)}` says"
+            " more"
         )
 
 
