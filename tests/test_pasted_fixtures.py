@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import eaglectl
+from eaglectl.operations.smoking import Looks
 from tests.builders import ABSENT, Outcome, call, changed, drafter_folder
 from tests.cases import STATED, Case
 from tests.conftest import FIXTURES
 from tests.hub import publishing_hub
-from tests.printed import commands_in
+from tests.printed import commands_in, fault
 
 TARGET = FIXTURES / "target"
 FOLDERS = sorted(path.parent for path in (FIXTURES / "producers").glob("*/*/config.json"))
@@ -118,6 +120,13 @@ def test_no_conversion_is_printed_that_would_measure_a_target_with_more_tokens()
     """The run ends at a token of the target that the drafter's own embedding has no row for."""
     shown = call("inspect", FIXTURES / "nine/four-aux", "--target", FIXTURES / "tiny/target")
     assert "pass --aux-layers" in " ".join(shown.out.split()) and commands_in(shown.out) == []
+
+
+def test_a_diagnosis_of_more_prompts_is_of_the_same_engine() -> None:
+    options = eaglectl.DiagnoseOptions(engine="vllm==0.33.0")
+    looks = Looks(str(FIXTURES / "tiny/eagle3"), str(FIXTURES / "tiny/target"), options, None)
+    line = looks._with_more_prompts(9, 5)
+    assert "--engine vllm==0.33.0" in line and fault(line, ("diagnose",)) == ""
 
 
 def test_a_refusal_names_no_layout_that_is_planned_already(tmp_path: Path) -> None:

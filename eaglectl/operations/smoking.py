@@ -781,7 +781,7 @@ class Looks(Struct, frozen=True):
             words += ["--sample", str(needed)]
         for name in ("engine", "run_in", "max_tokens", "temperature", "expected"):
             if (value := getattr(self.options, name)) != declared[name].default:
-                words += [declared[name].flag, without_secrets(str(value))]
+                words += [declared[name].flag, without_secrets(str(getattr(value, "text", value)))]
         return self._command("diagnose", *words)
 
     def engine(self, evidence: Evidence) -> Evidence:
