@@ -264,7 +264,7 @@ class Advice(Struct, frozen=True):
             return Following(why="; ".join(verdict.reasons))
         known = default_format().layout
         engines = () if known and verdict.engine in known.engines else (only(verdict),)
-        fixes = _reading_fixes(findings)
+        fixes = tuple(name for each in findings for name in FIX_READING.findall(each.fix))[:1]
         options = (
             *(f"--fix-reading={name}" for name in fixes),
             *(f"--engine={each.engine}" for each in engines),
@@ -370,10 +370,6 @@ def _mending(verdict: Verdict, findings: Sequence[Finding]) -> str:
     """What else mends what a release does, or what it is."""
     fixes = (each.fix for each in findings if each.rule.id in verdict.rules and "convert" not in each.fix)
     return next(fixes, "; ".join(verdict.reasons))
-
-
-def _reading_fixes(findings: Sequence[Finding]) -> tuple[str, ...]:
-    return tuple(name for each in findings for name in FIX_READING.findall(each.fix))[:1]
 
 
 def only(verdict: Verdict) -> EngineRequest:

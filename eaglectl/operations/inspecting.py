@@ -158,14 +158,13 @@ def _answerable(
     requests: Sequence[EngineRequest], verdicts: Mapping[tuple[str, str], Verdict]
 ) -> Sequence[str]:
     """The engines for `validate`: without those of which it could not say whether they serve the source."""
-    judged = requests or default_requests()
     settled = {place for place, verdict in verdicts.items() if verdict.outcome != ServedAs.UNKNOWN}
     known = [
         f"--engine={request.text or request.engine}"
-        for request in judged
+        for request in requests or default_requests()
         if settled.issuperset(request.places)
     ]
-    return known if requests or len(known) < len(judged) else ()
+    return known if requests or len(known) < len(default_requests()) else ()
 
 
 def _uncompared(opened: "FolderSource | HubSource", checkpoint: Checkpoint) -> tuple[str, ...]:

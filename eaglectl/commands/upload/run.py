@@ -228,8 +228,9 @@ def _judge(frozen: FrozenSource, source: FrozenSource, folder: str, rules: Valid
     frozen.check_unchanged()
     if report.verdict == CheckVerdict.PASS:
         return report
+    engines = [f"--engine={request.text}" for request in rules.engines]
     if report.verdict == CheckVerdict.COULD_NOT_LOOK:
-        _check_doubts(report, folder, rules)
+        _check_doubts(report, folder, command("inspect", SOURCE, *engines))
         return report
     errors = _errors(report) or [finding for finding in report.findings if finding.fails(report.fail_on)]
     reason = _error_text(errors[:3]) or "; ".join(report.unreported)
@@ -237,17 +238,13 @@ def _judge(frozen: FrozenSource, source: FrozenSource, folder: str, rules: Valid
     if report.default_engines and any(error.match.engines for error in errors):
         more += "; --engine names the engines that it is for, where these were judged by default"
     raise RefusedError(
-        f"{folder} must not be published: {reason}{more}; `{_whole('validate', rules)}` says how to mend it",
+        f"{folder} must not be published: {reason}{more}; `{command('validate', SOURCE, *engines)}`"
+        " says how to mend it",
         where=errors[0].match.where if errors else "",
     )
 
 
-def _whole(verb: str, rules: ValidateOptions) -> str:
-    """The command that judges by the same engines; what else was given is added as the error leaves."""
-    return command(verb, SOURCE, *(f"--engine={request.text}" for request in rules.engines))
-
-
-def _check_doubts(report: Report, folder: str, rules: ValidateOptions) -> None:
+def _check_doubts(report: Report, folder: str, look: str) -> None:
     """Raise UnreadableError, unless all that is open was assumed on request: the plan and the card say so."""
     reasons = [rule.reason for rule in report.unchecked if rule.is_required]
     reasons += [*report.questions, *filter(None, (report.problem,))]
@@ -257,8 +254,7 @@ def _check_doubts(report: Report, folder: str, rules: ValidateOptions) -> None:
     if reasons or not report.doubts:
         reason = next(iter(reasons), "an engine's release could not be judged")
         raise UnreadableError(
-            f"{folder} could not be judged, and nothing was sent: {reason}; `{_whole('inspect', rules)}` says"
-            " more"
+            f"{folder} could not be judged, and nothing was sent: {reason}; `{look}` says more"
         )
 
 
