@@ -6,7 +6,6 @@ The smallest change is that with which every requested engine release serves a c
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -34,7 +33,7 @@ from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, serving_rules
-from eaglectl.judge.rule import CannotLook, Finding, Rule, find_rule
+from eaglectl.judge.rule import CannotLook, Finding, find_rule
 from eaglectl.judge.rules.serving import NOT_CAPTURED, edits, spelled
 from eaglectl.judge.rules.weights import PLAUSIBLE
 from eaglectl.verdicts import ServedAs
@@ -83,29 +82,54 @@ def judge_plan(
     plan: ConversionPlan, *requests: EngineRequest, target_config: Mapping[str, Any] | None = None
 ) -> tuple[Verdict, ...]:
     """What releases do with the output of a plan, as it reads back before it is written."""
+    return judge_planned(plan, requests, target_config).releases
+
+
+def judge_planned(
+    plan: ConversionPlan,
+    requests: tuple[EngineRequest, ...],
+    target_config: Mapping[str, Any] | None,
+    errors: tuple[tuple[str, str], ...] | None = None,
+) -> Judgement:
+    """The judgement of a plan's output by config and headers; `errors` are those of its numbers."""
     assert plan.output is not None
     source = cast("FolderSource | HubSource", plan.output[0].source)
     read, target = (plan.output[0], _drafter(plan)), GivenTarget(plan.drafter.target, None, target_config)
-    subject = Subject(source, target, requests, headers_only=True, read=read)
-    return judge_drafter(subject, _without_numbers()).releases
+    subject = Subject(source, target, requests, headers_only=True, read=read, value_errors=errors)
+    # a plan's tensors have no data in their places yet: the errors in their numbers are given
+    rules = [rule for rule in serving_rules() if rule.family.startswith(OF_CONFIG)]
+    return replace(judge_drafter(subject, rules), rules=tuple(serving_rules()))
 
 
-@cache
-def _without_numbers() -> Sequence[Rule]:
-    # a plan's tensors have no data in their places yet
-    return [rule for rule in serving_rules() if rule.family.startswith(OF_CONFIG)]
+def all_releases(engines: Sequence[EngineRequest]) -> tuple[EngineRequest, ...]:
+    """Those of every engine that is known, and `engines`."""
+    others = (EngineRequest(name, ()) for name in unversioned()["engines"])
+    return (*map(every_release, ENGINES), *others, *engines)
 
 
 def value_errors(
-    checkpoint: Checkpoint, plan: ConversionPlan, target: Source | None
+    checkpoint: Checkpoint, plan: ConversionPlan, target: Source | None, *, is_planned: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """The errors in numbers of the source that a plan copies, as ids of rules and messages."""
+    """The errors in numbers of the source that a plan copies, as ids of rules and messages.
+
+    `is_planned`: also those that are else looked for in what was written.
+    """
     assert isinstance(checkpoint.source, FolderSource)
     given, read = GivenTarget(plan.drafter.target, target), (checkpoint, plan.drafter)
-    names = VALUE_RULES if plan.drafter.rotation else (*VALUE_RULES, *ROW_RULES)
-    judged = judge_drafter(Subject(checkpoint.source, given, read=read), tuple(map(find_rule, names)))
+    of_numbers = [*map(find_rule, VALUE_RULES if plan.drafter.rotation else (*VALUE_RULES, *ROW_RULES))]
+    others = serving_rules() if is_planned else ()
+    rules = dict.fromkeys([*of_numbers, *(rule for rule in others if not rule.family.startswith(OF_CONFIG))])
+    judged = judge_drafter(Subject(checkpoint.source, given, read=read, takes_samples=is_planned), [*rules])
     copied = {"", *(f"tensor:{name}" for step in plan.steps for name in step.stored)}
-    return tuple((each.rule.id, each.match.message) for each in judged.findings if each.match.where in copied)
+    # what is of no tensor is of all of them
+    moved = {f"tensor:{step.stored[0]}" if step.is_moved else "" for step in plan.steps} ^ {""}
+    return tuple(
+        (finding.rule.id, finding.match.message)
+        for finding in judged.findings
+        if finding.severity == "error"
+        and not finding.match.engines
+        and finding.match.where in (copied if finding.rule in of_numbers else moved)
+    )
 
 
 def plausibility_notes(
@@ -137,10 +161,9 @@ def judge_output(
 
     `errors` are those of its numbers; None: they were not read. `skipped` are ids of rules that do not count.
     """
-    others = (EngineRequest(name, ()) for name in unversioned()["engines"])
-    requests = (*map(every_release, ENGINES), *others, *engines)
     source, target = FolderSource(folder), GivenTarget(plan.drafter.target, None, target_config)
     read = read_checkpoint(source, headers_only=True), _drafter(plan)
+    requests = all_releases(engines)
     subject = Subject(
         source, target, requests, headers_only=True, read=read, value_errors=errors, takes_samples=True
     )

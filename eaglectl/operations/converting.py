@@ -50,8 +50,10 @@ from eaglectl.formats.format import Answers, Origin
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Judgement, Subject, judge_drafter
 from eaglectl.judge.outputs import (
+    all_releases,
     judge_output,
     judge_plan,
+    judge_planned,
     only,
     plausibility_notes,
     serving_layout,
@@ -193,7 +195,9 @@ def carry_out(
     if on_plan:
         on_plan(plan)
     if options.dry_run:
-        return Conversion(plan, None, files.pickles, 0.0, serving=_planned_serving(plan, options))
+        return Conversion(
+            plan, None, files.pickles, 0.0, serving=_planned_serving(files, plan, place, options)
+        )
     return Conversion(
         plan, place, files.pickles, 0.0, serving=write_conversion(files, plan, place, options, on_progress)
     )
@@ -278,21 +282,14 @@ def write_conversion(
     """
     serving: list[OutputServing] = []
     with ThreadPoolExecutor(1) as pool:
-        # rows are looked at beside the target's where its weights are here: none are fetched for that
-        *_, config = TargetChoice(options.target, options.target).read()
-        weights, reading = weights_folder(options.target), None
-        if not options.force_unserved:
-            rows = None if weights is None else FolderSource(weights)
-            reading = pool.submit(value_errors, files.checkpoint, plan, rows)
+        reading = pool.submit(_value_errors, files, plan, options)
+        config = TargetChoice(options.target, options.target).read()[-1]
 
         def check_written(folder: Path) -> None:
-            errors = None if reading is None else reading.result()
             # the tokens that counts choose may well be the first ones
             skipped = (IDENTITY,) if options.pruning else ()
-            judgement = judge_output(folder, plan, errors, config, options.engines, skipped)
-            _check_output(judgement, files.original_path, options)
-            serving.extend(output_serving(files, plan, judgement, out, options))
-            _check_not_worse(serving, options)
+            judgement = judge_output(folder, plan, reading.result(), config, options.engines, skipped)
+            serving.extend(_checked_serving(files, plan, judgement, out, options))
 
         how = WriteOptions(
             out, options.force, options.link and not files.pickles, options.max_shard_size, check_written
@@ -306,6 +303,39 @@ def write_conversion(
             on_progress,
         )
     return tuple(serving)
+
+
+def _planned_serving(
+    files: OpenedSource, plan: ConversionPlan, out: Path, options: ConvertOptions
+) -> tuple[OutputServing, ...]:
+    """What the engines asked for would do with the output. Raises RefusedError for what is not written."""
+    config = TargetChoice(options.target, options.target).read()[-1]
+    errors = _value_errors(files, plan, options)
+    judgement = judge_planned(plan, all_releases(options.engines), config, errors)
+    rows = _checked_serving(files, plan, judgement, out, options)
+    return tuple(replace(row, serving="", command="") for row in rows if row.is_named)
+
+
+def _value_errors(
+    files: OpenedSource, plan: ConversionPlan, options: ConvertOptions
+) -> tuple[tuple[str, str], ...] | None:
+    """The errors in the numbers that a plan copies; None with `force_unserved`, which looks at none."""
+    # rows are looked at beside the target's where its weights are here: none are fetched for that
+    weights = weights_folder(options.target)
+    rows = None if weights is None else FolderSource(weights)
+    if options.force_unserved:
+        return None
+    return value_errors(files.checkpoint, plan, rows, is_planned=options.dry_run)
+
+
+def _checked_serving(
+    files: OpenedSource, plan: ConversionPlan, judgement: Judgement, out: Path, options: ConvertOptions
+) -> tuple[OutputServing, ...]:
+    """What engines do with an output, planned or written. Raises RefusedError for one that is not to be."""
+    _check_output(judgement, files.original_path, options)
+    serving = output_serving(files, plan, judgement, out, options)
+    _check_not_worse(serving, options)
+    return serving
 
 
 def _check_output(judgement: Judgement, source: str, options: ConvertOptions) -> None:
@@ -406,13 +436,6 @@ def _beside_source(
         replace(row, verdict=row.verdict.completed(complete), before=before[only(row.verdict).places[0]])
         for row in rows
     )
-
-
-def _planned_serving(plan: ConversionPlan, options: ConvertOptions) -> tuple[OutputServing, ...]:
-    """What the engines asked for would do with the output of a plan."""
-    verdicts = judge_plan(plan, *options.engines) if options.engines else ()
-    judged = {(verdict.engine, verdict.release): verdict for verdict in verdicts}
-    return tuple(OutputServing(judged[place], "", "", True) for place in requested_places(options.engines))
 
 
 def _engine_warnings(plan: ConversionPlan, engines: Sequence[EngineRequest]) -> Iterator[Note]:

@@ -64,7 +64,8 @@ def conversion_outline(conversion: Conversion, *, is_quiet: bool = False) -> Out
     warnings out, and how to serve it where the engines that it was written for do.
     """
     plan, gate, is_plan = conversion.plan, conversion.gate, conversion.out is None and conversion.gate is None
-    serving = [] if is_quiet and not conversion.is_missed else _chosen(conversion)
+    is_short = is_quiet and not conversion.is_missed
+    serving = [row for row in _chosen(conversion) if not (is_short and row.is_served)]
     command = next((row.command for row in serving if row.is_served), "")
     warnings, others = _notes(plan, 0 if is_quiet else MOST_WARNINGS)
     is_start = plan.record.get("upgrade", {}).get("needs_finetune") and gate is None

@@ -1,0 +1,73 @@
+"""A plan ends as the conversion does: what `convert` does not write, `convert --dry-run` does not plan."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import eaglectl
+from eaglectl.errors import EaglectlError, RefusedError
+from tests.builders import HIDDEN, call, drafter_folder, floats
+from tests.conftest import FIXTURES
+from tests.tiny import TARGET
+from tests.validation import test_plausible, test_rotation, test_values, test_vocabulary, test_weights
+from tests.validation.patches import Patch
+
+MODULES = (test_values, test_plausible, test_weights, test_vocabulary, test_rotation)
+PATCHES = [patch for module in MODULES for patch in module.BAD]
+
+
+BROKEN = re.compile(r"the output would be broken: (EGL\d+)|no \w+ of .* as trained")
+
+
+def refusal_of(folder: Path, out: Path, patch: Patch, *, dry_run: bool) -> str:
+    target = str(TARGET) if patch in test_plausible.BAD else None
+    try:
+        eaglectl.convert(folder, out, target=target, dry_run=dry_run)
+    except RefusedError as error:
+        refusal = BROKEN.search(str(error))
+        return refusal[1] or "unserved" if refusal else str(error)
+    except EaglectlError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.fast(6)
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.why)
+def test_a_plan_is_refused_where_the_conversion_is(patch: Patch, tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    folder, out = patch.build(tmp_path), tmp_path / "out"
+    planned = refusal_of(folder, out, patch, dry_run=True)
+    assert not out.exists()
+    assert planned == refusal_of(folder, out, patch, dry_run=False)
+
+
+@pytest.mark.parametrize("is_pickle", [False, True])
+def test_a_dry_run_of_a_number_that_is_not_finite_is_no_plan(is_pickle: bool, tmp_path: Path) -> None:
+    stored = floats("norm", HIDDEN)
+    broken = (stored[0], stored[1], b"\xc0\x7f" + stored[2][2:])
+    if is_pickle:
+        pytest.importorskip("torch")
+        from tests.pickles import pickled_folder, state
+
+        value = state()
+        value["norm.weight"][0] = float("nan")
+        folder = pickled_folder(tmp_path, value)
+    else:
+        folder = drafter_folder(tmp_path, tensors={"norm.weight": broken})
+    planned = call("convert", folder, "--dry-run")
+    assert planned.code == 1 and "EGL205 norm.weight holds NaN" in planned.err and not planned.out
+    assert call("convert", folder, "--dry-run", "--force-unserved").code == 0
+
+
+def test_a_dry_run_of_a_good_drafter_is_a_plan(tmp_path: Path) -> None:
+    planned = call("convert", drafter_folder(tmp_path), "--dry-run")
+    assert planned.code == 0 and planned.out.startswith("planned: ")
+
+
+@pytest.mark.parametrize("options", [(), ("-q",)], ids=" ".join)
+def test_the_first_line_says_what_validate_cannot_tell(options: tuple[str, ...], tmp_path: Path) -> None:
+    given, out = ("--target", FIXTURES / "target", "--engine", "vllm"), tmp_path / "out"
+    written = call(*options, "convert", FIXTURES / "producers/modelopt/hf-mla", *given, "-o", out)
+    assert written.code == 0 and call("validate", out, *given).code == 3
+    assert "it is not known whether vLLM" in written.out.splitlines()[0]
