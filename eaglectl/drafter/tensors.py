@@ -536,18 +536,14 @@ def moved_back(
     sure = rolled[: size - late] if late > 0 else rolled[lost:]
     if not sure or not _is_valid(sure, vocab) or not set(sure) <= set(used or sure):
         return None
-    is_told = not _is_filled_up(numbers, late) if used is None else set(rolled) == set(used)
+    # what came in at an end may be a filling: zeros, or the last number again
+    came_in, last = (numbers[:late], numbers[late]) if late > 0 else (numbers[late:], numbers[late - 1])
+    is_told = {0, -1, last}.isdisjoint(came_in) if used is None else set(rolled) == set(used)
     is_in_order = is_ascending(rolled) or not is_ascending(sure)
     if is_told and is_in_order and _is_valid(rolled, vocab):
         return rolled
     ends = _fallen_off(sure, late, used, vocab)
     return (*sure, *ends) if late > 0 else (*ends, *sure)
-
-
-def _is_filled_up(numbers: Ids, late: int) -> bool:
-    """Whether what came in at an end may be a filling: zeros, or the last number again."""
-    came_in, last = (numbers[:late], numbers[late]) if late > 0 else (numbers[late:], numbers[late - 1])
-    return not {0, -1, last}.isdisjoint(came_in)
 
 
 def _fallen_off(sure: Ids, late: int, used: Ids | None, vocab: int) -> Sequence[int | None]:

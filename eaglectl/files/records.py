@@ -190,7 +190,8 @@ def compare_record(
     for name in (*beside, *weights):
         file = stated.get(name, StatedFile())
         if headers_only and name in weights and not (file.sha256 and name in digests):
-            header = file.header and _hash(source.read(name, 0, weights[name]), file.digest)
+            algorithm = blake3 if file.digest == "blake3" else sha256
+            header = file.header and algorithm(source.read(name, 0, weights[name])).hexdigest()
             is_same = (source.size(name), header) == (file.size, file.header)
             state = FileState.SAME if is_same else FileState.DIFFERS
             unread = "headers" if header and unread != "sizes" else "sizes"
@@ -214,7 +215,3 @@ def _state(source: "FolderSource | HubSource", name: str, stated: StatedFile, re
         hashed = {name: start_sha256(source, threads, name)} if stated.sha256 else {}
         state = compare_file(source, threads, hashed, name, RECORD, stated).judgement
     return state if key is None else COMPARED.setdefault(key, state)
-
-
-def _hash(data: bytes, algorithm: Algorithm) -> str:
-    return str((blake3(data) if algorithm == "blake3" else sha256(data)).hexdigest())

@@ -221,18 +221,16 @@ def _why_not_compared(runs: "_Runs", given: str, target: str | None) -> str:
     """Why the files of a drafter are not run beside a server where nobody asks; "" where they are."""
     options, folder = runs.options, weights_folder(str(runs.target))
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors")) if folder else 0
-    if options.temperature > 0:
-        why, option = "it is seen in greedy answers alone (--temperature 0); without it", ALONE
-    elif folder is None:
-        why, option = "the target's weights are not here; without them", ALONE
-    elif not has_torch():
-        why, option = "torch is not installed here; without it", ALONE
-    elif size > SMALL_TARGET:
-        why, option = "the target is large; to run it here too", "--compare-files"
-    else:
-        return ""
-    words = ("--run-in", without_secrets(runs.engine), option)
-    return f"{why}: `{_with_prompts('smoke', words, given, target, options)}`"
+    reasons = (
+        (options.temperature > 0, "it is seen in greedy answers alone (--temperature 0); without it", ALONE),
+        (folder is None, "the target's weights are not here; without them", ALONE),
+        (not has_torch(), "torch is not installed here; without it", ALONE),
+        (size > SMALL_TARGET, "the target is large; to run it here too", "--compare-files"),
+    )
+    for why, option in (reason for is_so, *reason in reasons if is_so):
+        words = ("--run-in", without_secrets(runs.engine), option)
+        return f"{why}: `{_with_prompts('smoke', words, given, target, options)}`"
+    return ""
 
 
 def _unanswered(report: SmokeReport, options: SmokeOptions, text: str) -> SmokeReport:

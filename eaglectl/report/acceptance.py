@@ -31,7 +31,7 @@ from eaglectl.run.probes import Variant
 from eaglectl.run.process import INSTALLED
 from eaglectl.run.report import DrafterComparison, Published, PublishedLength, SmokeReport
 from eaglectl.text import listed
-from eaglectl.verdicts import CheckVerdict, DiagnosisEnding
+from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, MatchEnding
 
 DEFINITION = "length = 1 + accepted / drafts; in brackets 95 % over prompts"
 RATIO = "ratio to the stated one, on the same prompts; p of no gain, corrected for the number of readings"
@@ -52,7 +52,8 @@ def smoke_outline(report: SmokeReport) -> Outline:
     if report.against:
         text += f", x{report.against.ratio.words} of {report.against.source}'s"
     if report.run.engine == "server":
-        text += "" if report.match and report.match.is_told else ", not compared with these files"
+        is_told = report.match and report.match.ending != MatchEnding.COULD_NOT_TELL
+        text += "" if is_told else ", not compared with these files"
     verdict, answer = toned(report.verdict), Words(text, "strong")
     cause, following, others = _causes(report)
     notes = [Remark(Words("note", "plain"), text) for text in others]

@@ -489,10 +489,12 @@ def shifted_table(first: FirstPass) -> Iterator[Candidate]:
         return
     drafted, choices = first.first_drafts(stage.drafter, stage.boundaries)
     rows = stated.argsort()[np.searchsorted(np.sort(stated), drafted)]
-    right = dict[tuple[str, int], int]()
-    for key, late in product((TABLE_ROWS, TABLE_TOKENS), LATE.values()):
-        moved = stated.take(rows + late, mode="clip") - late * (key == TABLE_ROWS)
-        right[key, late] = int((moved == choices).sum())
+    right = {
+        (key, late): int(
+            (stated.take(rows + late, mode="clip") - late * (key == TABLE_ROWS) == choices).sum()
+        )
+        for key, late in product((TABLE_ROWS, TABLE_TOKENS), LATE.values())
+    }
     key, late = max(right, key=lambda shift: right[shift])
     used = job.marked_tokens or ("t2d" in job.drafter.tensors and tuple(sorted(stated.tolist()))) or None
     is_of_rows, vocab = key == TABLE_ROWS, job.drafter.dims.vocab
@@ -500,8 +502,9 @@ def shifted_table(first: FirstPass) -> Iterator[Candidate]:
     tokens = moved_back(numbers, late, are_offsets=is_of_rows, used=used, vocab=vocab)
     if tokens and right[key, late] > int((drafted == choices).sum()):
         reading = table_shift(key, late)
-        option = f"--fix-reading {reading.text}"
-        yield Candidate(reading.title, option, job.drafter, stage.boundaries, tokens=tokens)
+        yield Candidate(
+            reading.title, f"--fix-reading {reading.text}", job.drafter, stage.boundaries, tokens=tokens
+        )
 
 
 def _ropes(stated: Rope, target: Rope | None) -> Iterator[tuple[str, str, Rope]]:

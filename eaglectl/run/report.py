@@ -724,11 +724,6 @@ class ServerMatch(Struct, frozen=True):
     words: str
 
     @property
-    def is_told(self) -> bool:
-        """Whether it drafts as one of the files, or as none."""
-        return self.ending != MatchEnding.COULD_NOT_TELL
-
-    @property
     def is_of_another_target(self) -> bool:
         """Whether most of its answers begin otherwise than the target's."""
         return 2 * self.alike < self.prompts
