@@ -179,7 +179,8 @@ class Field(Struct, frozen=True):
             return read(msgspec.convert([value] if isinstance(value, str) else value, list[str]))
         if isinstance(value, str):
             return read(value)
-        return tuple(dict.fromkeys(read(item) if isinstance(item, str) else item for item in value))
+        items = (read(item) if isinstance(item, str) else item for item in value)
+        return tuple(dict.fromkeys(items) if self.is_list else items)
 
     def error(self, given: str, error: ValueError) -> UsageError:
         """The error for a value that is none, with how it was given."""

@@ -447,7 +447,7 @@ NONSENSE: dict[str, tuple[str, ...]] = {
     "--engine": ("", "vllm>=", "exllama", "atom==1"),
     "--dtype": ("int8",),
     "--max-shard-size": ("0", "0.0001KB", "-1GB", "many", "100", "9" * 400 + "TB"),
-    "--aux-layers": ("", "2,4", "2,4,4", "4,2,5", "-1,2,3", "2,4,x", "9" * 5000),
+    "--aux-layers": ("", "2,4", "2,4,4", "2,4,4,6", "4,2,5", "-1,2,3", "2,4,x", "9" * 5000),
     "--aux-convention": ("input",),
     "--source-semantics": ("rope", "rope=-3", "colour=red"),
     "--drop": ("nothing", "norm.weight", "fc.weight", "d2t"),  # never there, or needed
