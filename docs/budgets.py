@@ -32,7 +32,10 @@ def _table() -> str:
             f"{_size(budgets.MAX_CONFIG)}, {budgets.CONFIG_ENTRIES:,} entries of all objects and lists,"
             f" {budgets.MAX_KEYS:,} keys",
         ),
-        ("its hf_quant_config.json, eaglectl.json", f"{_size(budgets.MAX_CONFIG)}"),
+        (
+            "its hf_quant_config.json, eaglectl.json",
+            f"{_size(budgets.MAX_CONFIG)}, {_size(budgets.MAX_RECORD)}",
+        ),
         ("a tokenizer", f"{budgets.TOKENIZER_ENTRIES:,} entries"),
         ("any other JSON", f"{budgets.MAX_ENTRIES:,} entries"),
         ("objects and lists in each other", f"{budgets.MAX_DEPTH}"),

@@ -159,7 +159,11 @@ BROKEN: dict[str, tuple[Change, str]] = {
     },
     "a NaN": (put(CONFIG, '{"rope_theta": NaN}'), "config.json: NaN is not a JSON number"),
     "no UTF-8": (put(CONFIG, b'{"x": "\xff"}'), "config.json is not UTF-8 text"),
-    "a deep config": (put(CONFIG, '{"x": ' + "[" * 100_000), "config.json is nested too deeply"),
+    "a deep config": (put(CONFIG, '{"x": ' + "[" * 10_000), "config.json is nested too deeply"),
+    "a deep config of many entries": (
+        put(CONFIG, '{"x": ' + "[" * 100_000),
+        "have 100001 entries; at most 100000",
+    ),
     "a pickle for a config": (put(CONFIG, b"\x80\x04\x95"), "config.json is not UTF-8 text"),
     "a pointer for a config": (put(CONFIG, POINTER), "config.json is a Git LFS pointer"),
     "a number beyond floats": (put(CONFIG, HUGE), "is not a JSON number"),

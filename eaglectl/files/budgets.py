@@ -11,9 +11,10 @@ MAX_HEADER, MAX_TENSORS, MAX_NAME, MAX_METADATA = 100_000_000, 40_000, 2_048, 1_
 # be pairs, and of other JSON; and objects and lists inside each other; real files have fewer than ten
 HEADER_ENTRIES, CONFIG_ENTRIES, TOKENIZER_ENTRIES = 16 * MAX_TENSORS, 100_000, 8_000_000
 MAX_ENTRIES, MAX_DEPTH = 1_000_000, 64
-# of a drafter: bytes of its config.json, hf_quant_config.json and eaglectl.json, and keys of its config.json
-# with those of the objects in it; published ones have at most a few hundred
-MAX_CONFIG, MAX_KEYS = 4 << 20, 10_000
+# of a drafter: bytes of its config.json and hf_quant_config.json, and keys of its config.json with those of
+# the objects in it, of which published ones have at most a few hundred; bytes of its eaglectl.json, where
+# each conversion adds 0.6 kB a tensor: 2.4 MB of the most that a drafter may have, 12 MB of 20,000
+MAX_CONFIG, MAX_KEYS, MAX_RECORD = 4 << 20, 10_000, 64 << 20
 # searched for secrets: bytes of a file, of its header (4,096 tensors, the most of a drafter, take a tenth),
 # and places of one file where a secret of one kind may be
 MAX_SCANNED, MAX_HEADER_SCANNED, MAX_PLACES = 64 << 20, 8 << 20, 100_000

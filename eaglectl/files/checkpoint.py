@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.errors import RefusedError, UnreadableError, check
-from eaglectl.files.budgets import CONFIG_ENTRIES, MAX_CONFIG, MAX_ENTRIES, MAX_KEYS
+from eaglectl.files.budgets import CONFIG_ENTRIES, MAX_CONFIG, MAX_ENTRIES, MAX_KEYS, MAX_RECORD
 from eaglectl.files.files import is_folder
 from eaglectl.files.header import (
     JSON,
@@ -348,9 +348,9 @@ def _check_index(weight_map: Mapping[str, str], tensors: Mapping[str, StoredTens
 
 
 def _read_object(source: Source, name: str, *, is_target: bool = False) -> Mapping[str, Any]:
-    size = source.size(name)
-    text = f"{name} has {size} bytes; at most {MAX_CONFIG} are read of a drafter's"
-    check((size > MAX_CONFIG and not is_target, text, JSON, name), error=UnreadableError)
+    size, largest = source.size(name), MAX_RECORD if name == RECORD else MAX_CONFIG
+    text = f"{name} has {size} bytes; at most {largest} are read of a drafter's"
+    check((size > largest and not is_target, text, JSON, name), error=UnreadableError)
     most = MAX_ENTRIES if is_target or name in (QUANTISATION, RECORD) else CONFIG_ENTRIES
     value = parse_json(name, source.read(name), JSON, has_constants=is_target, most=most)
     if not isinstance(value, dict):

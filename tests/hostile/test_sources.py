@@ -2,6 +2,7 @@
 
 import faulthandler
 import gzip
+import json
 import os
 import shutil
 import socket
@@ -13,9 +14,12 @@ import pytest
 
 from eaglectl.errors import RefusedError, UnreadableError, UsageError
 from eaglectl.files import source as sources
+from eaglectl.files.budgets import MAX_CONFIG
+from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.files import decoded, open_regular, read_small_file
 from eaglectl.files.source import MAX_WHOLE_FILE, FolderSource, PinnedSource
 from eaglectl.files.target_files import MAX_READ_WHOLE, check_files
+from eaglectl.formats.reader import MAX_TENSORS
 from eaglectl.publish import upload as upload_files
 from eaglectl.publish.upload import freeze
 from eaglectl.run import prompts
@@ -103,7 +107,33 @@ def test_a_file_of_gigabytes_is_not_read(command: str, name: str, tmp_path: Path
     large(folder / name)
     done = run(command, folder, tmp_path)
     assert done.code == 3 and is_one_line(done), done
-    assert f"{3 * GIB} bytes; at most {MAX_WHOLE_FILE} are read" in done.err
+    largest = MAX_CONFIG if name == "config.json" else MAX_WHOLE_FILE
+    assert f"{3 * GIB} bytes; at most {largest} are read" in done.err
+
+
+@pytest.mark.parametrize("conversions", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_record_of_the_most_tensors_is_read_after_many_conversions(
+    conversions: int, tmp_path: Path
+) -> None:
+    file, entries = tmp_path / "out/eaglectl.json", []
+    assert run("convert", drafter_folder(tmp_path), tmp_path).code == 0
+    record = json.loads(file.read_bytes())
+    for number in range(MAX_TENSORS):
+        name = f"layers.{number}.self_attn.a_module_of_a_long_name.q_proj.weight"
+        entries += [{"name": name, "action": "renamed", "from": ["model." + name]}]
+    digests = {
+        "files": {"model.safetensors": {"size": 1, "tensors": {entry["name"]: "a" * 64 for entry in entries}}}
+    }
+    earlier = record | {"tensors": entries, "source": digests, "output": digests}
+    for _ in range(conversions):
+        record = record | {"previous": earlier}
+        earlier = earlier | {"previous": record["previous"]}
+    file.write_text(json.dumps(record, indent=2))
+    assert file.stat().st_size > conversions * 2_000_000
+    done = call("verify", tmp_path / "out")
+    assert done.code == 0, done
+    # and it is evidence, as its own smaller one was
+    assert read_checkpoint(FolderSource(tmp_path / "out")).earlier is not None
 
 
 def test_validate_reports_a_file_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
