@@ -12,7 +12,7 @@ import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +36,7 @@ from eaglectl.files.hub_requests import HubRequest
 from eaglectl.files.layout import checkpoint_files
 from eaglectl.files.opcodes import PickleError, read_pickle
 from eaglectl.files.pickles import NAMES, TorchFile, UnfitTensorError, read_table, state_views
-from eaglectl.files.source import FolderSource
+from eaglectl.files.source import FolderSource, ListedDigests
 from eaglectl.files.target_files import check_kernels, read_tokenizer_config
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter, read_target
@@ -87,6 +87,7 @@ class MemorySource:
     label: str = "org/drafter"
     place: str = "org/drafter"
     only: str | None = None
+    listed: ListedDigests = field(default_factory=lambda: ListedDigests({}, {}))
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self.files))
@@ -104,6 +105,11 @@ class MemorySource:
 
     def path(self, name: str) -> None:
         return None
+
+    def downloaded(self) -> FolderSource:
+        for name, data in self.files.items():
+            written(data, name, "downloaded")
+        return FolderSource(folder("downloaded"))
 
 
 def folder(name: str) -> Path:
