@@ -185,9 +185,14 @@ def test_an_answer_that_is_none_is_a_wrong_call(given: str, says: str, good: Pat
 def test_the_next_command_answers_no_question_and_says_that_it_has_one(tmp_path: Path) -> None:
     source = FIXTURES / "producers/specforge/gqa-ids"  # ids whose meaning the target's depth decides
     for said in (call("validate", source).out, call("inspect", source).out):
-        assert "\nnext:  eaglectl convert " in said and "the next command needs the answer to this" in said
-        (line,) = [line for line in said.splitlines() if line.startswith("next:")]
-        assert "--aux-convention" not in line
+        assert "\nnext:" not in said  # it would be an answer
+        choices = re.findall(
+            r"^(?:  one of:|         )  eaglectl convert (.*?)  # .*; (.*)$", said, re.MULTILINE
+        )
+        assert choices == [
+            (f"{source} --aux-convention boundary", "the states that enter those layers"),
+            (f"{source} --aux-convention output", "the states that leave them"),
+        ]
 
 
 def test_the_next_command_says_which_engine_it_loses() -> None:
