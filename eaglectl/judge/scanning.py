@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -60,23 +60,6 @@ def scan(
         key=lambda tensor: (tensor.file, tensor.start),
     )
     counter = ByteCounter(on_progress, "reading", sum(tensor.nbytes for tensor in floats))
-
-    def read(piece: tuple[StoredTensor, int, int]) -> list[_Block]:
-        tensor, start, stop = piece
-        step, blocks = _block_size(tensor), list[_Block]()
-        columns = tensor.shape[1] if len(tensor.shape) == 2 and step % tensor.row_bytes == 0 else 0
-        buffer = memoryview(bytearray(min(step, stop - start)))
-        for place in range(start, stop, step):
-            block = buffer[: stop - place]
-            with errors_about(tensor.file):
-                size = os.preadv(files[tensor.file].fileno(), [block], place)
-            if size != len(block):
-                raise UnreadableError(
-                    f"{tensor.file} ends within {tensor.name}: it is truncated or being written"
-                )
-            blocks.append(_look(block, tensor.dtype, columns))
-        return blocks
-
     sizes = {tensor.name: PIECE_SIZE // _block_size(tensor) * _block_size(tensor) for tensor in floats}
     pieces = [
         (tensor, start, min(start + sizes[tensor.name], tensor.stop))
@@ -90,11 +73,29 @@ def scan(
             for name in dict.fromkeys(tensor.file for tensor in floats)
         }
         for (tensor, start, stop), looks in zip(
-            pieces, (map if jobs == 1 else pool.map)(read, pieces), strict=True
+            pieces,
+            (map if jobs == 1 else pool.map)(lambda piece: _read(files[piece[0].file], *piece), pieces),
+            strict=True,
         ):
             blocks[tensor.name] += looks
             counter.add(stop - start)
     return {tensor.name: _summary(tensor.dtype, blocks[tensor.name]) for tensor in floats}
+
+
+def _read(file: BinaryIO, tensor: StoredTensor, start: int, stop: int) -> list[_Block]:
+    step, blocks = _block_size(tensor), list[_Block]()
+    columns = tensor.shape[1] if len(tensor.shape) == 2 and step % tensor.row_bytes == 0 else 0
+    buffer = memoryview(bytearray(min(step, stop - start)))
+    for place in range(start, stop, step):
+        block = buffer[: stop - place]
+        with errors_about(tensor.file):
+            size = os.preadv(file.fileno(), [block], place)
+        if size != len(block):
+            raise UnreadableError(
+                f"{tensor.file} ends within {tensor.name}: it is truncated or being written"
+            )
+        blocks.append(_look(block, tensor.dtype, columns))
+    return blocks
 
 
 def _block_size(tensor: StoredTensor) -> int:

@@ -26,7 +26,7 @@ from eaglectl.files.checkpoint import Checkpoint, hub_name, on_disk, open_source
 from eaglectl.files.files import is_folder
 from eaglectl.files.layout import CONFIG, INDEX, STATE, STATE_CONFIG, config_name
 from eaglectl.files.source import FolderSource, is_repo_name
-from eaglectl.formats.commands import command, completing
+from eaglectl.formats.commands import Complete, command, completing
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, unmended
@@ -90,15 +90,13 @@ def inspect_files(
     source: str, options: InspectOptions, on_progress: OnProgress | None = None, *, headers_only: bool = True
 ) -> Inspection:
     """`inspect`, which reads all numbers too where it is not `headers_only`."""
-    requests, answers = options.engines, options.answers
-    opened = open_source(source)
+    requests, answers, opened = options.engines, options.answers, open_source(source)
     checkpoint = read_checkpoint(opened, headers_only=headers_only)
     choice = fitting_target(choose_target(checkpoint.source, options.target), checkpoint, answers)
-    known, files, target_config = choice.read()
-    drafter = read_drafter(checkpoint, answers, known)
+    target = GivenTarget(*choice.read(), choice.text)
+    drafter = read_drafter(checkpoint, answers, target.known)
     complete = completing(source, choice.text, answers)
     drafter = replace(drafter, notes=tuple(_notes(checkpoint, drafter, choice))).completed(complete)
-    target = GivenTarget(known, files, target_config, choice.text)
     shown_requests = tuple(_shown_releases())
     with nullcontext() if headers_only else pickles_copied(opened) as copied:
         subject = Subject(
@@ -119,7 +117,6 @@ def inspect_files(
     verdicts = {(each.engine, each.release): each.completed(complete) for each in judgement.releases}
     shown = tuple(verdicts[place] for request in shown_requests for place in request.places)
     asked = tuple(verdicts[place] for place in requested_places(requests))
-    following = _following(source, judgement, asked or shown)
     commands = _launch_commands(source, checkpoint, drafter, choice)
     nested = {"eagle_config": None} if "speculators_model_type" in subject.config else {}
     return Inspection(
@@ -130,7 +127,7 @@ def inspect_files(
         shown,
         asked,
         as_served(commands, shown, is_sound=not judgement.errors),
-        replace(following, why=complete(following.why)),
+        _following(source, judgement, asked or shown, complete),
         command("validate", source, *_answerable(requests, verdicts), target=choice.text, answers=answers),
         _uncompared(opened, checkpoint),
         target.words,
@@ -140,7 +137,9 @@ def inspect_files(
     )
 
 
-def _following(source: str, judgement: Judgement, verdicts: Sequence[Verdict]) -> Following:
+def _following(
+    source: str, judgement: Judgement, verdicts: Sequence[Verdict], complete: Complete
+) -> Following:
     """What mends the checkpoint for the newest release of the first engine among those that are judged."""
     subject, verdict = judgement.subject, [each for each in verdicts if each.engine == verdicts[0].engine][-1]
     if verdict.outcome.is_served or verdict.engine not in ENGINES:
@@ -149,9 +148,9 @@ def _following(source: str, judgement: Judgement, verdicts: Sequence[Verdict]) -
     from eaglectl.operations.converting import is_measured
 
     refusal, target = unmended(judgement.findings), subject.target.text
-    return Advice(source, subject, refusal, is_measured(subject.drafter, target)).following(
-        verdict, judgement.findings
-    )
+    advice = Advice(source, subject, refusal, is_measured(subject.drafter, target))
+    following = advice.following(verdict, judgement.findings)
+    return replace(following, why=complete(following.why))
 
 
 def _answerable(
