@@ -190,7 +190,7 @@ def compare_record(
     for name in (*beside, *weights):
         file = stated.get(name, StatedFile())
         if headers_only and name in weights and not (file.sha256 and name in digests):
-            algorithm = blake3 if file.digest == "blake3" else sha256
+            algorithm = {"blake3": blake3}.get(file.digest, sha256)
             header = file.header and algorithm(source.read(name, 0, weights[name])).hexdigest()
             is_same = (source.size(name), header) == (file.size, file.header)
             state = FileState.SAME if is_same else FileState.DIFFERS
