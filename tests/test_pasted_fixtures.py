@@ -145,7 +145,7 @@ def test_each_answer_says_what_the_release_does_if_it_is_true(tmp_path: Path) ->
         given = shlex.split(line)[3:]
         document = call("inspect", source, *given, "--engine", "vllm==0.22.1", "--json").document
         (verdict,) = document["engines"]
-        assert gives.startswith(f"vLLM 0.22.1: {verdict['outcome']}"), (line, gives)
+        assert gives.startswith(f"vLLM 0.22.1, as stored: {verdict['outcome']}"), (line, gives)
 
 
 def test_an_answer_that_only_the_user_has_is_asked_and_no_command_is_printed() -> None:

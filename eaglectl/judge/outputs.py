@@ -331,7 +331,7 @@ class Advice(Struct, frozen=True):
                     self.subject, requests=(request,), answers=answers, read=read, takes_samples=False
                 )
                 gives = judge_drafter(subject).releases[-1].outcome
-                words = f"{ENGINES[verdict.engine].title} {verdict.release}: {gives}"
+                words = f"{ENGINES[verdict.engine].title} {verdict.release}, as stored: {gives}"
                 yield self._command(options, answers), "; ".join([words, *filter(None, meanings)])
 
     def _command(self, options: Sequence[str], answers: Answers) -> str:

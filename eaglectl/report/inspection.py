@@ -115,11 +115,6 @@ def _latest(inspection: Inspection) -> dict[str, Verdict]:
     return {verdict.engine: verdict for verdict in inspection.verdicts}
 
 
-def _newest(inspection: Inspection) -> dict[str, Verdict]:
-    """The verdict of each engine's newest release, of those asked for where some are."""
-    return _latest(inspection) | {verdict.engine: verdict for verdict in inspection.requested}
-
-
 def _judged(inspection: Inspection) -> Sequence[Verdict]:
     newest = _latest(inspection).values()
     return inspection.requested or [verdict for verdict in newest if ENGINES[verdict.engine].is_default]
