@@ -63,13 +63,21 @@ def conversion_outline(conversion: Conversion, *, is_quiet: bool = False) -> Out
     The engines are those of --engine, by default the layout's own, or vLLM and SGLang. `is_quiet` leaves
     warnings out, and how to serve it where the engines that it was written for do.
     """
-    plan, gate, is_plan = conversion.plan, conversion.gate, conversion.out is None and conversion.gate is None
     is_short = is_quiet and not conversion.is_missed
     serving = [row for row in _chosen(conversion) if not (is_short and row.is_served)]
     command = next((row.command for row in serving if row.is_served), "")
+    head, subject = _head(conversion, serving), str(conversion.out or conversion.plan.source)
+    verdict = "written" if conversion.out else "nothing was written"
+    following = command or conversion.resume
+    cause, sections = _causes(conversion, serving, following), _sections(conversion, is_quiet=is_quiet)
+    return Outline("convert", Words(verdict), subject, head, head, sections, cause=cause, next=following)
+
+
+def _sections(conversion: Conversion, *, is_quiet: bool) -> list[Section]:
+    plan, gate, is_plan = conversion.plan, conversion.gate, conversion.out is None and conversion.gate is None
     warnings, others = _notes(plan, 0 if is_quiet else MOST_WARNINGS)
     is_start = plan.record.get("upgrade", {}).get("needs_finetune") and gate is None
-    sections = [
+    return [
         Section("", [Lines(_written(conversion), is_unbroken=True)], has_heading=False),
         Section("Warnings", [Remarks(warnings)]),
         *([_gate(gate)] if gate else []),
@@ -78,11 +86,6 @@ def conversion_outline(conversion: Conversion, *, is_quiet: bool = False) -> Out
         *([] if is_quiet else _serving(conversion)),
         *(replace(section, is_more=not is_plan) for section in _changes(plan)),
     ]
-    head, subject = _head(conversion, serving), str(conversion.out or plan.source)
-    verdict = "written" if conversion.out else "nothing was written"
-    following = command or conversion.resume
-    cause = _causes(conversion, serving, following)
-    return Outline("convert", Words(verdict), subject, head, head, sections, cause=cause, next=following)
 
 
 def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
