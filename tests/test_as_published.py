@@ -167,7 +167,8 @@ def test_validate_passes_with_what_was_published_and_not_for_another_engine(tmp_
 
 def test_convert_keeps_what_is_stored_without_an_answer(tmp_path: Path) -> None:
     folder, target = named(ANGELSLIM, tmp_path)
-    options = eaglectl.ConvertOptions(target=str(target), layout="sglang", dry_run=True)
+    # its weights are zeros here, which nothing serves
+    options = eaglectl.ConvertOptions(target=str(target), layout="sglang", dry_run=True, force_unserved=True)
     plan = eaglectl.convert(str(folder), None, options).plan
     assert plan.config["rope_theta"] == 1000000
     (entry,) = plan.drafter.settled

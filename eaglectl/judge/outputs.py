@@ -33,7 +33,7 @@ from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, serving_rules
-from eaglectl.judge.rule import CannotLook, Finding, find_rule
+from eaglectl.judge.rule import CannotLook, Finding, Rule, find_rule
 from eaglectl.judge.rules.serving import NOT_CAPTURED, edits, spelled
 from eaglectl.judge.rules.weights import PLAUSIBLE
 from eaglectl.verdicts import ServedAs
@@ -115,21 +115,35 @@ def value_errors(
     `is_planned`: also those that are else looked for in what was written.
     """
     assert isinstance(checkpoint.source, FolderSource)
-    given, read = GivenTarget(plan.drafter.target, target), (checkpoint, plan.drafter)
+    source, given = checkpoint.source, GivenTarget(plan.drafter.target, target)
     of_numbers = [*map(find_rule, VALUE_RULES if plan.drafter.rotation else (*VALUE_RULES, *ROW_RULES))]
-    others = serving_rules() if is_planned else ()
-    rules = dict.fromkeys([*of_numbers, *(rule for rule in others if not rule.family.startswith(OF_CONFIG))])
-    judged = judge_drafter(Subject(checkpoint.source, given, read=read, takes_samples=is_planned), [*rules])
+    findings = judge_drafter(Subject(source, given, read=(checkpoint, plan.drafter)), of_numbers).findings
+    findings += _source_findings(source, checkpoint, plan, given, of_numbers) if is_planned else ()
     copied = {"", *(f"tensor:{name}" for step in plan.steps for name in step.stored)}
     # what is of no tensor is of all of them
     moved = {f"tensor:{step.stored[0]}" if step.is_moved else "" for step in plan.steps} ^ {""}
     return tuple(
         (finding.rule.id, finding.match.message)
-        for finding in judged.findings
+        for finding in findings
         if finding.severity == "error"
         and not finding.match.engines
         and finding.match.where in (copied if finding.rule in of_numbers else moved)
     )
+
+
+def _source_findings(
+    source: FolderSource,
+    checkpoint: Checkpoint,
+    plan: ConversionPlan,
+    target: GivenTarget,
+    besides: Sequence[Rule],
+) -> tuple[Finding, ...]:
+    """What the rules on tensors find in the source: those that a plan computes have no data yet."""
+    rules = [
+        rule for rule in serving_rules() if rule not in besides and not rule.family.startswith(OF_CONFIG)
+    ]
+    read = checkpoint, read_drafter(checkpoint, Answers(), plan.drafter.target)
+    return judge_drafter(Subject(source, target, read=read, takes_samples=True), rules).findings
 
 
 def plausibility_notes(
