@@ -18,7 +18,7 @@ BUDGETS = {
     "engines": 1112,
     "files": 2623,
     "formats": 1875,
-    "judge": 2857,
+    "judge": 2858,
     "modules": 1263,
     "operations": 1976,
     "publish": 716,

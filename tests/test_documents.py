@@ -228,9 +228,10 @@ def test_the_demo_shows_a_fault_both_lengths_the_repair_and_the_gate(
     assert demo.main() == 0
     out = capfd.readouterr().out
     shown = [part.partition("\n")[2] for part in out.split("$ eaglectl ")[1:]]
-    assert len(shown) == 4 and all(len(answer.splitlines()) < 24 for answer in shown)
+    assert len(shown) == 5 and all(len(answer.splitlines()) < 24 for answer in shown)
     assert "EGL1036" in shown[0] and "as stored 2." in shown[1] and ", converted 2." in shown[1]
     assert "served" in shown[2] and "no errors" in shown[3] and "EGL1036" not in shown[3]
+    assert "done: wrote tiny-3.1" in shown[4] and "kept: every lower bound is at least 0.97" in shown[4]
 
 
 def test_what_is_stated_of_a_key_is_in_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,9 @@ def unserved(
 
 
 def serving_layout(
-    engines: Iterable[str], plan_for: Callable[[str], ConversionPlan]
+    engines: Iterable[str],
+    plan_for: Callable[[str], ConversionPlan],
+    target_config: Mapping[str, Any] | None = None,
 ) -> tuple[str, tuple[str, ...], str] | None:
     """The first of `engines` that runs the drafter as trained from a layout of its own: also its releases.
 
@@ -231,7 +233,8 @@ def serving_layout(
             if format.layout is None or name not in format.layout.engines:
                 continue
             with suppress(EaglectlError):
-                judged = judge_plan(plan_for(format.name), every_release(name))
+                plan = plan_for(format.name)
+                judged = judge_plan(plan, every_release(name), target_config=target_config)
                 if serving := tuple(verdict.release for verdict in judged if verdict.outcome.is_served):
                     return name, serving, format.name
     return None

@@ -373,7 +373,7 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
 
     names = dict.fromkeys([*(engine.engine for engine in missing), *ENGINES])
     advice = "no known release of any engine does, from a layout of its own"
-    if (other := serving_layout(names, plan_for)) is not None:
+    if (other := serving_layout(names, plan_for, config)) is not None:
         engine, releases = ENGINES[other[0]], other[1]
         request = shell.join([f"--engine={engine.name}>={releases[0]}"])
         mended = f"ask for {request}" if other[2] == plan.layout else f"write it --for {other[2]}"

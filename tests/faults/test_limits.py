@@ -68,7 +68,7 @@ def test_memory_that_does_not_suffice_is_could_not_look(words: str, size: int, t
 
 
 @pytest.mark.fast(2)
-@pytest.mark.parametrize("most", [5, 4, 6, 7, 8, 9, 10, 12])
+@pytest.mark.parametrize("most", [5, 6, 7, 8, 9, 10, 12])  # with 4, Python itself may not start
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words.split()[0])
 def test_open_files_that_do_not_suffice_are_could_not_look(words: str, most: int, tmp_path: Path) -> None:
     done = run(words, tmp_path, limited(resource.RLIMIT_NOFILE, most))
