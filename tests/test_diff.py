@@ -159,7 +159,6 @@ SLIDING = {"sliding_window": 64, "layer_types": ["sliding_attention"]}
         ({"norm_output": True}, {"norm_output"}),
         ({"norm_before_residual": True}, {"norm_before_residual"}),
         ({"logit_scale": 0.5}, {"logit_scale"}),
-        ({"partial_rotary_factor": 0.5}, {"partial_rotary_factor"}),
         (SLIDING, {"sliding_window"}),
         ({"eagle_aux_hidden_state_layer_ids": [2, 4, 6], "eagle_config": ABSENT}, {"boundaries"}),
         ({"rope_scaling": {"rope_type": "default"}}, set()),
@@ -175,6 +174,12 @@ def test_a_key_is_the_fact_that_it_means(config: dict[str, Any], names: set[str]
     document = diff(a, b)
     assert differing(document) == names and document["verdict"] == ("differs" if names else "equal")
     assert pairs(document) == {}
+
+
+def test_a_fact_that_is_asked_of_one_side_is_unknown(tmp_path: Path) -> None:
+    a, b = two(tmp_path, {}, {"partial_rotary_factor": 0.5})
+    document = diff(a, b)
+    assert differing(document) == set() and document["verdict"] == "could-not-look"
 
 
 @pytest.mark.parametrize(
