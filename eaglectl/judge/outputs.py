@@ -6,6 +6,7 @@ The smallest change is that with which every requested engine release serves a c
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -20,12 +21,7 @@ from eaglectl.engines.behaviour import AppliedFact, ranges, unversioned
 from eaglectl.engines.engine import Engine, Verdict
 from eaglectl.engines.registry import ENGINES, EngineRequest, every_release, usual_release
 from eaglectl.engines.view import View
-from eaglectl.errors import (
-    EaglectlError,
-    OpenFactError,
-    RefusedError,
-    UsageError,
-)
+from eaglectl.errors import EaglectlError, OpenFactError, RefusedError, UsageError
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import FORMATS, by_name, default_format
@@ -97,14 +93,21 @@ def judge_planned(
     read, target = (plan.output[0], _drafter(plan)), GivenTarget(plan.drafter.target, None, target_config)
     subject = Subject(source, target, requests, headers_only=True, read=read, value_errors=errors)
     # a plan's tensors have no data in their places yet: the errors in their numbers are given
-    rules = [rule for rule in serving_rules() if rule.family.startswith(OF_CONFIG)]
-    return replace(judge_drafter(subject, rules), rules=tuple(serving_rules()))
+    return replace(judge_drafter(subject, _config_rules()), rules=tuple(serving_rules()))
+
+
+@cache
+def _config_rules() -> Sequence[Rule]:
+    return [rule for rule in serving_rules() if rule.family.startswith(OF_CONFIG)]
 
 
 def all_releases(engines: Sequence[EngineRequest]) -> tuple[EngineRequest, ...]:
     """Those of every engine that is known, and `engines`."""
-    others = (EngineRequest(name, ()) for name in unversioned()["engines"])
-    return (*map(every_release, ENGINES), *others, *engines)
+    return (
+        *map(every_release, ENGINES),
+        *(EngineRequest(name, ()) for name in unversioned()["engines"]),
+        *engines,
+    )
 
 
 def value_errors(
@@ -176,10 +179,14 @@ def judge_output(
     `errors` are those of its numbers; None: they were not read. `skipped` are ids of rules that do not count.
     """
     source, target = FolderSource(folder), GivenTarget(plan.drafter.target, None, target_config)
-    read = read_checkpoint(source, headers_only=True), _drafter(plan)
-    requests = all_releases(engines)
     subject = Subject(
-        source, target, requests, headers_only=True, read=read, value_errors=errors, takes_samples=True
+        source,
+        target,
+        all_releases(engines),
+        headers_only=True,
+        read=(read_checkpoint(source, headers_only=True), _drafter(plan)),
+        value_errors=errors,
+        takes_samples=True,
     )
     return judge_drafter(subject, [rule for rule in serving_rules() if rule.id not in skipped])
 

@@ -260,8 +260,7 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
             head=find_target_matrix(read_checkpoint(open_folder(options.target)), MATERIALIZE, is_head=True),
         )
     plan = make_plan(files.checkpoint, drafter, request, options.answers, others)
-    *_, config = TargetChoice(options.target, options.target).read()
-    numbers = plausibility_notes(files.checkpoint, plan.drafter, config)
+    numbers = plausibility_notes(files.checkpoint, plan.drafter, _target_config(options))
     notes = (*plan.notes, *numbers, *_engine_warnings(plan, options.engines))
     if options.link and not files.pickles:
         notes += link_notes(plan, files.checkpoint, options.max_shard_size)
@@ -283,7 +282,7 @@ def write_conversion(
     serving: list[OutputServing] = []
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(_value_errors, files, plan, options)
-        config = TargetChoice(options.target, options.target).read()[-1]
+        config = _target_config(options)
 
         def check_written(folder: Path) -> None:
             # the tokens that counts choose may well be the first ones
@@ -305,12 +304,15 @@ def write_conversion(
     return tuple(serving)
 
 
+def _target_config(options: ConvertOptions) -> Mapping[str, Any] | None:
+    return TargetChoice(options.target, options.target).read()[-1]
+
+
 def _planned_serving(
     files: OpenedSource, plan: ConversionPlan, out: Path, options: ConvertOptions
 ) -> tuple[OutputServing, ...]:
     """What the engines asked for would do with the output. Raises RefusedError for what is not written."""
-    config = TargetChoice(options.target, options.target).read()[-1]
-    errors = _value_errors(files, plan, options)
+    config, errors = _target_config(options), _value_errors(files, plan, options)
     judgement = judge_planned(plan, all_releases(options.engines), config, errors)
     rows = _checked_serving(files, plan, judgement, out, options)
     return tuple(replace(row, serving="", command="") for row in rows if row.is_named)
@@ -361,7 +363,7 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
     Raises RefusedError for those without `force_unserved`, with an engine that would.
     """
     plan = plan_conversion(files, target, options)
-    *_, config = TargetChoice(options.target, options.target).read()
+    config = _target_config(options)
     missing = () if _is_start(options) else unserved(plan, options.engines, options.layout, config)
     if not missing:
         return plan
