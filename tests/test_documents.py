@@ -18,7 +18,7 @@ from eaglectl.conversion.upgrade import Statistics, write_statistics
 from eaglectl.publish.card import read_training
 from eaglectl.run.job import LoadResult
 from schemas import documents
-from tests.builders import STATED, call, drafter_folder, refusal
+from tests.builders import SGLANG, STATED, VLLM, call, drafter_folder, refusal
 from tests.cases import CASES, Case, file_digests
 from tests.conftest import FIXTURES
 from tests.pages import smoke_report
@@ -231,7 +231,8 @@ def test_the_demo_shows_a_fault_both_lengths_the_repair_and_the_gate(
     assert len(shown) == 5 and all(len(answer.splitlines()) < 24 for answer in shown)
     assert "EGL1036" in shown[0] and "as stored 2." in shown[1] and ", converted 2." in shown[1]
     assert "served" in shown[2] and "no errors" in shown[3] and "EGL1036" not in shown[3]
-    assert "done: wrote tiny-3.1" in shown[4] and "kept: every lower bound is at least 0.97" in shown[4]
+    upgraded = re.sub(r"\x1b\[\d*m", "", shown[4])
+    assert upgraded.startswith(f"done: wrote tiny-3.1; vLLM {VLLM} and SGLang {SGLANG} run it as trained")
 
 
 def test_what_is_stated_of_a_key_is_in_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
