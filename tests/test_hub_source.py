@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from tests.builders import (
     write_safetensors,
 )
 from tests.hub import TOKEN, Fault, LoopbackHub, Reply, Request, client_hub, error
+from tests.processor import within
 
 SHARDS = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
 BIG = floats("big", 10_240, 16)  # 327,680 bytes: read by ranges, not whole
@@ -132,9 +132,8 @@ def test_large_weights_cost_their_headers(hub: LoopbackHub, tmp_path: Path) -> N
     add_large(hub, tmp_path)
     call("inspect", "org/drafter")  # the client is loaded
     hub.requests.clear()
-    start = time.process_time()
-    assert call("inspect", "org/large", "--json").document["weights"]["bytes"] > 640_000_000
-    assert time.process_time() - start < 1
+    with within(20):
+        assert call("inspect", "org/large", "--json").document["weights"]["bytes"] > 640_000_000
     assert cost(hub) == [
         "main",
         "config.json",

@@ -1,12 +1,12 @@
 """Configuration files that a checkpoint brings along, that are built to stop eaglectl, or hold a password."""
 
-import time
 from pathlib import Path
 
 import pytest
 
 from eaglectl import UsageError, convert
 from tests.builders import call, drafter_folder
+from tests.processor import within
 from tests.tiny import TINY
 
 FAILS = {"hidden_act": "relu"}
@@ -99,10 +99,9 @@ def test_a_hostile_configuration_is_refused_at_once(
     nested = text if text.startswith("[") else f"[tool.eaglectl]\n{text}"
     is_own = name == "eaglectl.toml"
     (tmp_path / name).write_text(text if is_own else nested.replace("[defaults]", "[tool.eaglectl.defaults]"))
-    start = time.process_time()
-    done = call("inspect", drafter_folder(tmp_path / "d"))
+    with within(40):
+        done = call("inspect", drafter_folder(tmp_path / "d"))
     assert (done.code, HOSTILE[text] in done.err) == (2, True), done.err
-    assert time.process_time() - start < 2
 
 
 def test_a_password_in_a_target_is_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import io
 import json
 import pickle
-import time
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +25,7 @@ from tests.builders import (
     write_safetensors,
 )
 from tests.pickles import pickled_folder
+from tests.processor import seconds
 from tests.tiny import TINY
 
 # how much longer twice the input may take, and seconds that do not count
@@ -240,12 +240,6 @@ CASES: dict[str, Make] = {
     **{f"secrets: {name}, dense": text("notes.txt", first, 10_000) for name, first in FIRSTS.items()},
 }
 QUICK = ("config: a list", "sums: one name", "card: a quote that stays open", "card: commands")
-
-
-def seconds(act: Callable[[], object]) -> float:
-    start = time.process_time()
-    act()
-    return time.process_time() - start
 
 
 def check_growth(act: Callable[[int], Callable[[], object]], sizes: tuple[int, ...]) -> None:

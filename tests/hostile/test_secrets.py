@@ -8,7 +8,6 @@ import hashlib
 import json
 import random
 import string
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from eaglectl.publish import upload as publishing_files
 from eaglectl.publish.upload import check_leaks, freeze
 from tests.builders import call, drafter_folder, drafter_tensors, write_safetensors
 from tests.conftest import FIXTURES
+from tests.processor import within
 
 DICE = random.Random(12)
 ALNUM = string.ascii_letters + string.digits
@@ -208,8 +208,7 @@ def test_every_pattern_is_looked_for_and_the_documents_give_their_number() -> No
 @pytest.mark.parametrize("shape", ["", "-", " = "])
 def test_no_rule_needs_the_square_of_a_files_length(shape: str) -> None:
     """A rule of quadratic time takes minutes here, a linear one milliseconds."""
-    before = time.process_time()
     for rule in scan.SECRETS:
         data = (rule.keywords[0] + shape.encode()) * (8000 // len(rule.keywords[0]))
-        list(scan._spans(data, data.lower(), rule))
-        assert time.process_time() - before < 10, rule.kind
+        with within(50):
+            list(scan._spans(data, data.lower(), rule))

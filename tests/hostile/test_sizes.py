@@ -7,7 +7,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +28,7 @@ from tests.builders import (
     safetensors_bytes,
 )
 from tests.conftest import FIXTURES
+from tests.processor import within
 from tests.tiny import TARGET, TINY
 
 SPECULATORS = FIXTURES / "producers/speculators/plain"
@@ -99,10 +99,9 @@ def test_a_header_of_many_empty_tensors_is_refused_at_once_by_their_number_or_it
 ) -> None:
     source = drafter_folder(tmp_path)
     (source / "model.safetensors").write_bytes(many(count))
-    start = time.process_time()
-    done = call(command, "-v", source)
+    with within(60):
+        done = call(command, "-v", source)
     assert done.code in (1, 3) and words in " ".join((done.out + done.err).split())
-    assert time.process_time() - start < 3
 
 
 @pytest.mark.fast(1)
@@ -110,9 +109,9 @@ def test_a_header_of_many_empty_tensors_is_refused_at_once_by_their_number_or_it
 def test_many_long_names_are_judged_in_seconds_of_processor_time(tmp_path: Path, command: str) -> None:
     source = drafter_folder(tmp_path)
     (source / "model.safetensors").write_bytes(many(3_900, "y" * 1_500))
-    start = time.process_time()
-    done = call(command, source)
-    assert done.code in (0, 1, 2) and time.process_time() - start < 3, done.err
+    with within(100):
+        done = call(command, source)
+    assert done.code in (0, 1, 2), done.err
 
 
 def sparse(path: Path) -> None:
@@ -125,9 +124,9 @@ def sparse(path: Path) -> None:
 def test_a_sparse_file_of_a_terabyte_is_not_read(tmp_path: Path, name: str, command: str) -> None:
     source = drafter_folder(tmp_path)
     sparse(source / name)
-    start = time.process_time()
-    done = call(command, "-v", source)
-    assert done.code != 70 and time.process_time() - start < 5
+    with within(100):
+        done = call(command, "-v", source)
+    assert done.code != 70
     if command == "validate":
         assert "1099511627776 bytes; at most 67108864 are searched" in done.out
 
@@ -136,10 +135,10 @@ def test_a_sparse_file_of_a_terabyte_is_not_read(tmp_path: Path, name: str, comm
 def test_a_side_file_larger_than_any_is_not_copied(tmp_path: Path, name: str) -> None:
     source, out = drafter_folder(tmp_path), tmp_path / "out"
     sparse(source / name)
-    start = time.process_time()
-    done = call("convert", source, "-o", out)
+    with within(60):
+        done = call("convert", source, "-o", out)
     assert done.code == 3 and f"{name} in {source} has 1099511627776 bytes" in done.err, done.err
-    assert not out.exists() and time.process_time() - start < 3
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("count", [257, 10_000, pytest.param(90_000, marks=pytest.mark.slow)])
