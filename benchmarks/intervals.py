@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 import eaglectl  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
 from eaglectl.run.probes import Drafts  # noqa: E402
-from eaglectl.run.report import judge_ratio  # noqa: E402
+from eaglectl.run.results import judge_ratio  # noqa: E402
 from eaglectl.verdicts import GateEnding  # noqa: E402
 
 TINY, COUNTS = ROOT / "fixtures/tiny", ROOT / "tests/prompt_counts.json"

@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import median
 
 import eaglectl
-from eaglectl.operations.converting import ConvertOptions
-from eaglectl.operations.upgrading import UpgradeOptions
-from eaglectl.run.report import SmokeReport
+from eaglectl.api.convert import ConvertOptions
+from eaglectl.api.upgrade import UpgradeOptions
+from eaglectl.run.results import SmokeReport
 from tests.conftest import FIXTURES
 from tests.pairs import SECOND, TABLE, TINY, Trained, write_prompts
 from tests.stored_otherwise import Misread, faults_of

@@ -150,7 +150,7 @@ def tokens_of(target: Path) -> list[list[int]]:
 def job_of(target: Path, texts: list[list[int]]) -> Iterator[Any]:
     """What `smoke` runs, for as long as the drafter in vLLM's layout is there."""
     import eaglectl
-    from eaglectl.operations.converting import ConvertOptions
+    from eaglectl.api.convert import ConvertOptions
     from eaglectl.run.job import EngineJob
     from eaglectl.run.prompts import Prompt
 

@@ -167,7 +167,7 @@ def calibrate(job: Any) -> None:
 
 def gate(job: Any) -> None:
     """The gate of `convert --to 3.1`."""
-    from eaglectl.run.report import run_gate
+    from eaglectl.run.results import run_gate
 
     run_gate(job, job, 0.97)
 
@@ -257,7 +257,7 @@ def make_pair(folder: Path, vocab: int, width: int, layers: int) -> None:
     (folder / "raw/config.json").write_text(json.dumps(described))
     save_file(tensors, folder / "raw/model.safetensors")
     import eaglectl
-    from eaglectl.operations.converting import ConvertOptions
+    from eaglectl.api.convert import ConvertOptions
 
     options = ConvertOptions(target=str(folder / "target"), measure=None, force_unserved=True)
     eaglectl.convert(str(folder / "raw"), folder / "drafter", options)

@@ -25,15 +25,15 @@ NAME = "example/tiny-target"
 ANSWER, LENGTH = 128, 256
 
 import eaglectl  # noqa: E402
-from eaglectl.operations.converting import ConvertOptions  # noqa: E402
-from eaglectl.operations.upgrading import UpgradeOptions  # noqa: E402
+from eaglectl.api.convert import ConvertOptions  # noqa: E402
+from eaglectl.api.upgrade import UpgradeOptions  # noqa: E402
 from eaglectl.reference.model import load_drafter  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings  # noqa: E402
 from eaglectl.reference.states import TransformersEngine  # noqa: E402
 from eaglectl.reference.target import load_target, load_tokenizer  # noqa: E402
 from eaglectl.run.job import decode_prompts  # noqa: E402
 from eaglectl.run.prompts import read_prompts  # noqa: E402
-from eaglectl.run.report import DEPTHS  # noqa: E402
+from eaglectl.run.results import DEPTHS  # noqa: E402
 
 # writes the dataset with the trainer's own library
 DATASET = """

@@ -16,8 +16,8 @@ from eaglectl.files.checkpoint import open_folder
 from eaglectl.formats.format import Answers
 from eaglectl.formats.published import published_file
 from eaglectl.formats.reader import read_drafter
-from eaglectl.operations.converting import measurable_target
-from eaglectl.operations.sources import opened
+from eaglectl.api.convert import measurable_target
+from eaglectl.api.sources import opened
 from eaglectl.target import open_target
 from tests.cases import STATED
 from tests.conftest import FIXTURES

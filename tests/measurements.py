@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from eaglectl.run.measurement import PromptResult, measure
-from eaglectl.run.report import SmokeReport
+from eaglectl.run.results import SmokeReport
 from tests.pages import smoke_report
 
 # drafts and accepted drafts by position of each prompt of fixtures/tiny: k=3, 64 new tokens, both drafters

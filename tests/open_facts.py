@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 import eaglectl
-from eaglectl.operations.converting import OpenQuestions, measured_questions
+from eaglectl.api.convert import OpenQuestions, measured_questions
 from tests.builders import Stored, integers, read_safetensors, write_safetensors
 from tests.pairs import MLA, SECOND, TINY, Trained
 

@@ -9,7 +9,7 @@ from eaglectl.run.job import EngineRun
 from eaglectl.run.measurement import PromptResult, measure, ratio
 from eaglectl.run.probes import DriftCondition, Variant
 from eaglectl.run.prompts import PromptChoice
-from eaglectl.run.report import DrafterComparison, SetRatio, SmokeReport
+from eaglectl.run.results import DrafterComparison, SetRatio, SmokeReport
 from eaglectl.verdicts import GateEnding
 
 TAGS = {"html", "head", "meta", "title", "style", "body", "pre", "span"}

@@ -36,7 +36,7 @@ class Trained:
     def converted(self, out: Path) -> Path:
         """The drafter in vLLM's layout."""
         import eaglectl
-        from eaglectl.operations.converting import ConvertOptions
+        from eaglectl.api.convert import ConvertOptions
 
         eaglectl.convert(str(self.folder), out, ConvertOptions(target=str(self.target)))
         return out

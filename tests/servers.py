@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import eaglectl
-from eaglectl.run.report import SmokeReport
+from eaglectl.run.results import SmokeReport
 from tests.builders import drafter_folder
 
 MODELS = {"data": [{"id": "m"}]}

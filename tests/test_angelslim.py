@@ -9,7 +9,7 @@ import pytest
 
 import eaglectl
 from eaglectl.formats.format import Answers
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import changed, older_angelslim
 from tests.conftest import FIXTURES
 from tests.probes import largest_error

@@ -222,7 +222,7 @@ def test_validate_loads_no_other_command() -> None:
     folder = ROOT.parent / "fixtures/producers/vllm/native"
     validate = f"eaglectl.validate({str(folder)!r}, eaglectl.ValidateOptions(headers_only=True))"
     loaded = loaded_after(f"import eaglectl; {validate}")
-    others = {"packaging", "eaglectl.publish", "eaglectl.operations.converting", "eaglectl.run", "rich"}
+    others = {"packaging", "eaglectl.publish", "eaglectl.api.convert", "eaglectl.run", "rich"}
     assert not others & loaded
 
 

@@ -17,7 +17,7 @@ from eaglectl.engines.sglang import sglang_ids
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.config_keys import TARGET_DEPTH
 from eaglectl.formats.format import Answers
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import ABSENT, drafter_folder
 from tests.conftest import FIXTURES
 

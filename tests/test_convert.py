@@ -14,7 +14,7 @@ from eaglectl import Conversion
 from eaglectl.conversion import writing
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.progress import Progress
 from eaglectl.shell import quote
 from tests.builders import call, changed, drafter_folder

@@ -11,7 +11,7 @@ import pytest
 
 import eaglectl
 from eaglectl.formats.catalogue import by_name
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import read_safetensors
 from tests.cases import CASES, Case
 from tests.conftest import FIXTURES

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 import eaglectl  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.formats.published import Figure, PublishedSource  # noqa: E402
-from eaglectl.operations.smoking import Looks  # noqa: E402
+from eaglectl.api.smoke import Looks  # noqa: E402
 from eaglectl.reference import target as targets  # noqa: E402
 from eaglectl.run.answering import _judged_layers, climb, starts  # noqa: E402
 from eaglectl.run.coverage import Coverage  # noqa: E402
@@ -33,7 +33,7 @@ from eaglectl.run.job import EngineRun  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E402
 from eaglectl.run.probes import Fall  # noqa: E402
 from eaglectl.run.prompts import MORE_PROMPTS  # noqa: E402
-from eaglectl.run.report import MAX_REGRESSION, Published, PublishedLength  # noqa: E402
+from eaglectl.run.results import MAX_REGRESSION, Published, PublishedLength  # noqa: E402
 from tests.builders import VLLM, call, changed  # noqa: E402
 from tests.diagnoses import ENGINE, FAST, LAYERS, RUN, TOKENS, diagnose, prompts_file, reference, scaled  # noqa: E402
 from tests.pairs import write_prompts  # noqa: E402

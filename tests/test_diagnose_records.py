@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.operations.options import DiagnoseOptions
-from eaglectl.operations.smoking import Looks
+from eaglectl.api.options import DiagnoseOptions
+from eaglectl.api.smoke import Looks
 from eaglectl.run.diagnosis import CAUSES, find_cause
 from tests.builders import call
 from tests.engine.agreement import judging, records

@@ -14,7 +14,7 @@ import pytest
 import eaglectl
 from eaglectl.comparison.comparison import Numbers
 from eaglectl.formats.format import Answers
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.progress import Progress
 from tests.builders import (
     ABSENT,

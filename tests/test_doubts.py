@@ -10,7 +10,7 @@ import pytest
 import eaglectl
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import (
     ABSENT,
     HIDDEN,

@@ -12,7 +12,7 @@ import eaglectl
 from eaglectl.run.job import EngineJob, EngineRun
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.process import OldReleaseError
-from eaglectl.run.report import make_report
+from eaglectl.run.results import make_report
 from eaglectl.run.vllm import child
 from tests import servers
 from tests.builders import drafter_folder

@@ -6,7 +6,7 @@ import eaglectl
 from eaglectl.cli import run
 from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.format import Answers
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.cases import CASES, REFUSED, STATED, Case
 from tests.conftest import FIXTURES
 

@@ -30,7 +30,7 @@ from eaglectl.formats.format import (
 from eaglectl.formats.names import canonical_name
 from eaglectl.formats.reader import read_drafter, read_target
 from eaglectl.judge.rules import config as rule
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from schemas.files import config_schema
 from tests.builders import ABSENT, HIDDEN, drafter_config, drafter_tensors, floats
 from tests.cases import digests, stored_tensors

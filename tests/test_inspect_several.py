@@ -83,7 +83,7 @@ def test_a_crash_of_our_own_is_70_and_stops_no_other(
             raise RuntimeError("out of cheese")
         return real(source, **options)
 
-    monkeypatch.setattr("eaglectl.operations.inspecting.inspect", crashing)
+    monkeypatch.setattr("eaglectl.api.inspect.inspect", crashing)
     done = call("inspect", broken, good, "--json")
     SCHEMA.validate(done.document)
     assert done.code == 70 and "Traceback" in done.err and "out of cheese" in done.err
@@ -100,5 +100,5 @@ def test_several_are_inspected_at_the_same_time(
         together.wait()  # breaks unless the other is under way
         return real(source, **options)
 
-    monkeypatch.setattr("eaglectl.operations.inspecting.inspect", meeting)
+    monkeypatch.setattr("eaglectl.api.inspect.inspect", meeting)
     assert call("inspect", good, broken).code == 1

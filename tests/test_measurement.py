@@ -22,7 +22,7 @@ from eaglectl.run.measurement import (
     shortfalls,
 )
 from eaglectl.run.probes import Variant, find_fall, judge_gain
-from eaglectl.run.report import DrafterComparison, compare_drafters
+from eaglectl.run.results import DrafterComparison, compare_drafters
 from tests.conftest import FIXTURES
 from tests.measurements import EAGLE3, EAGLE31, report, result, worse
 

@@ -18,7 +18,7 @@ from eaglectl.drafter.drafter import Drafter  # noqa: E402
 from eaglectl.files.checkpoint import Checkpoint, open_source, read_checkpoint  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reader import read_drafter  # noqa: E402
-from eaglectl.operations.converting import ConvertOptions  # noqa: E402
+from eaglectl.api.convert import ConvertOptions  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from eaglectl.target import open_target  # noqa: E402
 from tests import mla  # noqa: E402

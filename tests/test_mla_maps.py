@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import eaglectl
 from eaglectl.formats.format import Answers
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import call, drafter_folder, read_safetensors, refusal, write_safetensors
 from tests.cases import digests
 from tests.mla import (

@@ -8,7 +8,7 @@ import pytest
 import eaglectl
 from eaglectl.errors import RefusedError
 from eaglectl.formats.format import Answers
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import target_of
 from tests.cases import digests
 from tests.conftest import FIXTURES

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.operations.smoking import Looks
+from eaglectl.api.smoke import Looks
 from tests.builders import ABSENT, Outcome, call, changed, drafter_folder
 from tests.cases import STATED, Case
 from tests.conftest import FIXTURES

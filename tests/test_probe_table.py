@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 import eaglectl  # noqa: E402
 from eaglectl.judge.rule import Finding  # noqa: E402
 from eaglectl.run.probes import LEAST_GAIN  # noqa: E402
-from eaglectl.run.report import SmokeReport  # noqa: E402
+from eaglectl.run.results import SmokeReport  # noqa: E402
 from tests.builders import call, read_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.diagnoses import prompts_file  # noqa: E402

@@ -13,7 +13,7 @@ import pytest
 
 import eaglectl
 from eaglectl.files import writer
-from eaglectl.operations.smoking import STAGES
+from eaglectl.api.smoke import STAGES
 from eaglectl.options import CALLER
 from eaglectl.progress import Progress, StagedWork, TimedWork, notebook_progress, notify, set_notices
 from eaglectl.publish import upload as upload_files

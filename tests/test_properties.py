@@ -15,7 +15,7 @@ from eaglectl.errors import EaglectlError, RefusedError
 from eaglectl.formats.catalogue import FORMATS, tensor_names
 from eaglectl.formats.format import Format
 from eaglectl.formats.names import canonical_name
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.cases import digests
 from tests.drafters import DEPTH, Made, drafters
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import eaglectl
 from eaglectl.conversion.plan import Pruning
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import (
     DRAFT,
     HIDDEN,

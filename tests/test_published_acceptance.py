@@ -11,11 +11,11 @@ import pytest
 from eaglectl.files.checkpoint import open_folder
 from eaglectl.formats import published
 from eaglectl.formats.published import published_file
-from eaglectl.operations.options import SmokeOptions
-from eaglectl.operations.smoking import published_beside
+from eaglectl.api.options import SmokeOptions
+from eaglectl.api.smoke import published_beside
 from eaglectl.run.prompts import prompt_sets
-from eaglectl.run.report import Published, published_lengths
-from eaglectl.run.report import published_for as published_by_names
+from eaglectl.run.results import Published, published_lengths
+from eaglectl.run.results import published_for as published_by_names
 from eaglectl.target import target_names
 from schemas.files import published_schema
 from tests.builders import drafter_folder, target_of

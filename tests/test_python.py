@@ -154,7 +154,7 @@ def test_an_error_of_the_user_has_none_of_our_frames(wrong: Any) -> None:
 
 
 def test_a_fault_of_ours_keeps_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eaglectl.operations.inspecting.read_checkpoint", None)
+    monkeypatch.setattr("eaglectl.api.inspect.read_checkpoint", None)
     with pytest.raises(TypeError) as raised:
         eaglectl.inspect(TINY)
     assert "inspect_files" in "".join(traceback.format_exception(raised.value))

@@ -12,7 +12,7 @@ import eaglectl
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import check_answers
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import (
     ABSENT,
     Stored,

@@ -13,7 +13,7 @@ import eaglectl
 from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import writable
 from eaglectl.formats.format import Answers
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import HIDDEN, drafter_folder, floats, mask, target_of
 from tests.cases import CASES, Case, true_answers
 from tests.conftest import FIXTURES

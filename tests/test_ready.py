@@ -21,9 +21,9 @@ import eaglectl  # noqa: E402
 from eaglectl.commands.ready import run as readying  # noqa: E402
 from eaglectl.commands.ready.run import last_line  # noqa: E402
 from eaglectl.engines import registry  # noqa: E402
-from eaglectl.operations.converting import OpenQuestions  # noqa: E402
+from eaglectl.api.convert import OpenQuestions  # noqa: E402
 from eaglectl.results import ServedFiles  # noqa: E402
-from eaglectl.run.report import SmokeReport  # noqa: E402
+from eaglectl.run.results import SmokeReport  # noqa: E402
 from eaglectl.verdicts import ServedAs  # noqa: E402
 from tests.builders import SGLANG, VLLM, Outcome, call, changed, drafter_folder, refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402

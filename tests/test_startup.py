@@ -9,7 +9,7 @@ import pytest
 
 import eaglectl
 from eaglectl.errors import UnreadableError
-from eaglectl.operations import inspecting
+from eaglectl.api import inspect as inspecting
 from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
 from tests.tiny import TARGET, TINY
@@ -73,7 +73,7 @@ def test_help_loads_the_names_of_the_commands_alone() -> None:
     [
         ("--version", {"_hashlib", "secrets"}),  # OpenSSL
         ("--help", {"_hashlib", "secrets", *SLOW}),
-        ("convert DRAFTER --dry-run", {"eaglectl.run.report", "eaglectl.run.installed"}),
+        ("convert DRAFTER --dry-run", {"eaglectl.run.results", "eaglectl.run.installed"}),
         ("inspect DRAFTER", SLOW),
         ("inspect DRAFTER --json", SLOW),
         ("validate DRAFTER --headers-only --fail-on never", SLOW),

@@ -125,7 +125,7 @@ ADDRESS = "https://git.example.org/me/eaglectl"
 # what is printed where the address of [project.urls] is known
 PRINTS_ADDRESS = """
 import eaglectl
-from eaglectl.publish.project import install_command
+from eaglectl.project import install_command
 from eaglectl.report.output_files import render
 report = eaglectl.validate("fixtures/tiny/eagle3", headers_only=True)
 print(install_command(), render("sarif", [report]), eaglectl.render_page(report))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 import eaglectl
 from eaglectl.conversion.plan import Pruning
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import (
     DRAFT,
     HIDDEN,

@@ -15,7 +15,7 @@ import pytest
 import eaglectl
 from eaglectl.conversion.rewriting import decode
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import (
     HIDDEN,
     VOCAB,
@@ -251,7 +251,7 @@ pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from eaglectl.run.report import SmokeReport  # noqa: E402
+from eaglectl.run.results import SmokeReport  # noqa: E402
 from tests.rotated import random_rotation, rotate_target  # noqa: E402
 
 PAIRS = {"tiny": 128, "second": 96}

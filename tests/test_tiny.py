@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 import eaglectl  # noqa: E402
 from eaglectl.errors import EaglectlError, UsageError  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
-from eaglectl.run.report import SmokeReport  # noqa: E402
+from eaglectl.run.results import SmokeReport  # noqa: E402
 from tests.builders import changed, integers, read_safetensors  # noqa: E402
 from tests.drafters import Made  # noqa: E402
 from tests.tiny import FAULTS, PROMPTS, TARGET, Fault, in_vllms_layout, short_prompts  # noqa: E402

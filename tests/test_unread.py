@@ -10,7 +10,7 @@ import pytest
 import eaglectl
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.results import Inspection
 from tests.builders import ABSENT, changed, drafter_folder
 from tests.conftest import FIXTURES

@@ -12,7 +12,7 @@ import eaglectl
 from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import RefusedError
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import (
     ABSENT,
     HIDDEN,

@@ -31,8 +31,8 @@ from eaglectl.files.checkpoint import read_checkpoint  # noqa: E402
 from eaglectl.files.source import FolderSource  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reader import read_drafter  # noqa: E402
-from eaglectl.operations.converting import ConvertOptions  # noqa: E402
-from eaglectl.operations.upgrading import UpgradeOptions  # noqa: E402
+from eaglectl.api.convert import ConvertOptions  # noqa: E402
+from eaglectl.api.upgrade import UpgradeOptions  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from tests.builders import HIDDEN, VOCAB, call, drafter_folder, floats, target_of  # noqa: E402
 from tests.cases import CASES, digests, true_answers  # noqa: E402

@@ -23,12 +23,12 @@ from eaglectl.conversion.upgrade import (  # noqa: E402
     write_statistics,
 )
 from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
-from eaglectl.operations import smoking, upgrading  # noqa: E402
-from eaglectl.operations.converting import ConvertOptions  # noqa: E402
-from eaglectl.operations.upgrading import GatePrompts, UpgradeOptions, split_prompts  # noqa: E402
+from eaglectl.api import smoking, upgrading  # noqa: E402
+from eaglectl.api.convert import ConvertOptions  # noqa: E402
+from eaglectl.api.upgrade import GatePrompts, UpgradeOptions, split_prompts  # noqa: E402
 from eaglectl.run.measurement import LEVEL, PromptResult, look_level, ratio  # noqa: E402
 from eaglectl.run.prompts import Prompt, built_in_prompts, prompt_digest, read_prompts  # noqa: E402
-from eaglectl.run.report import gate_rows  # noqa: E402
+from eaglectl.run.results import gate_rows  # noqa: E402
 from tests.builders import call  # noqa: E402
 from tests.tiny import TARGET, TINY, short_prompts  # noqa: E402
 

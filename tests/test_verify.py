@@ -12,7 +12,7 @@ import pytest
 from blake3 import blake3
 
 import eaglectl
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.builders import STATED, call, contents, drafter_folder, read_safetensors
 from tests.cards import release
 from tests.conftest import FIXTURES

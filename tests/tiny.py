@@ -27,7 +27,7 @@ def short_prompts(folder: Path, count: int, name: str = "prompts.jsonl") -> Path
 def in_vllms_layout(root: Path) -> dict[str, Path]:
     """Both drafters, converted into folders of `root`."""
     import eaglectl
-    from eaglectl.operations.converting import ConvertOptions
+    from eaglectl.api.convert import ConvertOptions
 
     for name in ("eagle3", "eagle3.1"):
         eaglectl.convert(str(TINY / name), root / name, ConvertOptions(target=str(TARGET)))

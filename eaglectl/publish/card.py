@@ -37,7 +37,7 @@ from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import CheckpointSummary
 from eaglectl.formats.reader import doubt_entries, fact_record
 from eaglectl.judge.rules.config import schema_file, violations
-from eaglectl.publish.project import install_command
+from eaglectl.project import install_command
 from eaglectl.publish.request import CardAnswers
 from eaglectl.publish.upload import UploadFile
 from eaglectl.run.measurement import ENOUGH_PROMPTS

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 import eaglectl
 from eaglectl.judge.judgement import Report, overall_verdict
 from eaglectl.judge.rule import Finding, Rule
-from eaglectl.publish.project import repository
+from eaglectl.project import repository
 from eaglectl.report.findings import Place, Places, first_findings, rule_url
 from eaglectl.report.section import grouped
 from eaglectl.text import printable

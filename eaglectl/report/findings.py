@@ -20,7 +20,7 @@ from eaglectl.files.source import FolderSource
 from eaglectl.formats.commands import COMMAND, WITH_TARGET
 from eaglectl.judge.judgement import Report, Suppressed, Unchecked, overall_verdict
 from eaglectl.judge.rule import SEVERITIES, Finding, Match, Rule, Suppression
-from eaglectl.publish.project import repository
+from eaglectl.project import repository
 from eaglectl.report.documents import Parts, document, part
 from eaglectl.report.section import (
     Entries,

@@ -30,7 +30,7 @@ from eaglectl.run.measurement import (
     ratio,
 )
 from eaglectl.run.probes import LEAST_GAIN, LEAST_PROMPTS, MADE_OF_T2D, MOST_TIMES, Variant
-from eaglectl.run.report import MAX_REGRESSION, SmokeReport
+from eaglectl.run.results import MAX_REGRESSION, SmokeReport
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiagnosisEnding, MatchEnding, ReadingOutcome, ServedAs
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import eaglectl
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.run.report import SmokeReport
+from eaglectl.run.results import SmokeReport
 from tests.cases import CASES, Case
 from tests.engine.agreement.bases import DEEPSEEK, MLA
 

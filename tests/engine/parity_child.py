@@ -27,7 +27,7 @@ from eaglectl.drafter.drafter import Drafter
 from eaglectl.files.checkpoint import open_source, read_checkpoint
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.run.vllm.child import PROPOSERS, llm_arguments, speculative_config, start_engine
 from eaglectl.target import open_target
 from tests.engine import pairs

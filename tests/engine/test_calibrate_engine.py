@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.conversion.upgrade import Statistics, read_statistics
-from eaglectl.operations.converting import ConvertOptions
-from eaglectl.operations.upgrading import UpgradeOptions
+from eaglectl.api.convert import ConvertOptions
+from eaglectl.api.upgrade import UpgradeOptions
 from eaglectl.progress import Progress
 from eaglectl.reference.states import TransformersEngine
 from eaglectl.reference.target import load_target

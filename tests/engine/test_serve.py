@@ -13,7 +13,7 @@ import pytest
 
 import eaglectl
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.run.report import SmokeReport
+from eaglectl.run.results import SmokeReport
 from tests.engine import pairs
 from tests.engine.servers import running_vllm
 

@@ -12,7 +12,7 @@ from eaglectl.run.installed import load_only, run_installed
 from eaglectl.run.job import EngineJob
 from eaglectl.run.process import VLLM
 from eaglectl.run.prompts import Prompt, read_prompts
-from eaglectl.run.report import SmokeReport
+from eaglectl.run.results import SmokeReport
 from tests.engine import pairs
 
 MEANT = {

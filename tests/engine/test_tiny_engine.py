@@ -10,9 +10,9 @@ import pytest
 
 import eaglectl
 from eaglectl.errors import EaglectlError
-from eaglectl.operations.converting import ConvertOptions
-from eaglectl.operations.upgrading import UpgradeOptions
-from eaglectl.run.report import SmokeReport
+from eaglectl.api.convert import ConvertOptions
+from eaglectl.api.upgrade import UpgradeOptions
+from eaglectl.run.results import SmokeReport
 from tests.engine import pairs
 from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault, in_vllms_layout, short_prompts
 

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 import eaglectl
-from eaglectl.run.report import SmokeReport
+from eaglectl.run.results import SmokeReport
 from tests.tiny import PROMPTS, TARGET, TINY
 
 DRAFTER = TINY / "eagle3"

@@ -16,7 +16,7 @@ import pytest
 from eaglectl.errors import UnreadableError
 from eaglectl.files.files import read_small_file
 from eaglectl.judge.rules.release import scan_text
-from eaglectl.operations import validating
+from eaglectl.api import validate as validating
 from tests.builders import (
     STATED,
     call,

@@ -379,7 +379,7 @@ def test_a_fault_of_eaglectl_shows_no_words_raw(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(EVIL.replace("\n", " "))
 
-    monkeypatch.setattr("eaglectl.operations.inspecting.launch_commands", fail)
+    monkeypatch.setattr("eaglectl.api.inspect.launch_commands", fail)
     outcome = call("inspect", good)
     assert outcome.code == 70 and "please report it" in outcome.err
     assert list(faults(outcome.err)) == []

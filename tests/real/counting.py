@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.run.report import SmokeReport
+from eaglectl.run.results import SmokeReport
 from tests.real.conftest import REAL, ROOT
 
 NEW = 64

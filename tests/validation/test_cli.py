@@ -250,7 +250,7 @@ def test_a_crash_in_one_is_told_with_its_traceback_and_the_others_are_judged(
             raise ZeroDivisionError("of our own")
         return real(source, **given)
 
-    monkeypatch.setattr("eaglectl.operations.validating.validate", crashing)
+    monkeypatch.setattr("eaglectl.api.validate.validate", crashing)
     outcome = validate(good, bad, "--json")
     assert outcome.code == 70 and outcome.err.count("Traceback") == 1 and "please report it" in outcome.err
     crashed, other = outcome.document["reports"]

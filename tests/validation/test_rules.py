@@ -13,7 +13,7 @@ from eaglectl.files.source import FolderSource
 from eaglectl.judge import rules as rule_modules
 from eaglectl.judge.judgement import GivenTarget, Subject, changes_serving
 from eaglectl.judge.rule import Policy, Rule, rules
-from eaglectl.operations.validating import judge
+from eaglectl.api.validate import judge
 from tests.builders import drafter_folder
 from tests.validation.judging import every_patch
 

@@ -225,8 +225,8 @@ def write_upgrade_start(cache: Path, source: str, out: Path, statistics: Path | 
     from safetensors.torch import load_file, save_file
 
     import eaglectl
-    from eaglectl.operations.converting import ConvertOptions
-    from eaglectl.operations.upgrading import UpgradeOptions
+    from eaglectl.api.convert import ConvertOptions
+    from eaglectl.api.upgrade import UpgradeOptions
 
     layout = ConvertOptions(layout=trainer, target=str(cache / "target"), target_name=TARGET_NAME)
     if statistics is None:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.commands.arguments import Json, RunTarget, Source, print_trust
-from eaglectl.operations.options import CalibrateOptions
+from eaglectl.api.options import CalibrateOptions
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 from eaglectl.verdicts import first_word
 
@@ -25,7 +25,7 @@ def calibrate_command(
 ) -> None:
     """Run the target on prompts and collect the statistics of its states that `convert --to 3.1` needs."""
     from eaglectl.formats.commands import command
-    from eaglectl.operations.upgrading import calibrate
+    from eaglectl.api.upgrade import calibrate
     from eaglectl.shell import as_path
     from eaglectl.target import runnable_target
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from eaglectl.commands.arguments import Json, Source, print_result, print_trust
 from eaglectl.errors import UsageError
-from eaglectl.operations.options import ConvertOptions, UpgradeOptions
+from eaglectl.api.options import ConvertOptions, UpgradeOptions
 from eaglectl.terminal import OutputSettings, ProgressBar
 from eaglectl.text import listed
 from eaglectl.verdicts import GateEnding
@@ -37,12 +37,12 @@ def convert_command(
     Bytes move and nothing else: each tensor keeps its values unless a step is named.
     """
     from eaglectl.commands.convert.report import conversion_outline
-    from eaglectl.operations.converting import convert
+    from eaglectl.api.convert import convert
 
     settings: OutputSettings = context.obj
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         if options.version == "3.1":
-            from eaglectl.operations.upgrading import upgrade  # late: it loads what runs targets
+            from eaglectl.api.upgrade import upgrade  # late: it loads what runs targets
 
             conversion = upgrade(source, out, upgrading, options, on_progress=bar)
         else:

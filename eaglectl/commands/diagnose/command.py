@@ -3,7 +3,7 @@
 import typer
 
 from eaglectl.commands.arguments import Json, Page, RunTarget, Source, exit_by, page_file, print_result
-from eaglectl.operations.options import DiagnoseOptions
+from eaglectl.api.options import DiagnoseOptions
 from eaglectl.terminal import OutputSettings, ProgressBar
 
 
@@ -17,7 +17,7 @@ def diagnose_command(
     page: Page = None,
 ) -> None:
     """Find why a drafter's acceptance is low: the file, the engine, the pair, the prompts or the training."""
-    from eaglectl.operations.smoking import diagnose
+    from eaglectl.api.smoke import diagnose
 
     settings: OutputSettings = context.obj
     file = page_file(page)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from eaglectl.commands.arguments import Json, Page, exit_by, offered, page_file, print_result
-from eaglectl.operations.options import DiffOptions
+from eaglectl.api.options import DiffOptions
 from eaglectl.terminal import OutputSettings, ProgressBar
 
 FORMS = "a checkpoint folder, a weight file beside its config.json, or a Hub repository: org/name[@revision]."
@@ -22,7 +22,7 @@ def diff_command(
     written alike or not, and with 3 where that cannot be told. --aux-layers, --aux-convention and
     --source-semantics answer for the side whose files leave the question open.
     """
-    from eaglectl.operations.comparing import diff
+    from eaglectl.api.diff import diff
     from eaglectl.report.differences import comparison_outline
 
     settings: OutputSettings = context.obj

@@ -11,7 +11,7 @@ import typer
 from eaglectl.commands.arguments import Json, Page, offered, page_file, show, write_page
 from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.files.source import FolderSource, shared_repositories
-from eaglectl.operations.options import InspectOptions, ValidateOptions
+from eaglectl.api.options import InspectOptions, ValidateOptions
 from eaglectl.shell import as_path, join
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault, say
 from eaglectl.text import listed
@@ -38,7 +38,7 @@ def inspect_command(
     Reads headers only; -v lists the tensors. Of several SOURCEs, one that fails does not stop the rest; the
     exit code is the worst of all.
     """
-    from eaglectl.operations.inspecting import inspect
+    from eaglectl.api.inspect import inspect
 
     named, file = list(dict.fromkeys(sources)), page_file(page)
     results: Sequence[Inspection | FailedSource]
@@ -84,9 +84,9 @@ def _list_checkpoints(folder: Path) -> None:
 def _inspect_several(
     settings: OutputSettings, sources: list[str], options: InspectOptions
 ) -> "tuple[int, Sequence[Inspection | FailedSource]]":
-    from eaglectl.operations.inspecting import inspect
-    from eaglectl.operations.sources import run_all
-    from eaglectl.operations.validating import check_options
+    from eaglectl.api.inspect import inspect
+    from eaglectl.api.sources import run_all
+    from eaglectl.api.validate import check_options
     from eaglectl.results import FailedSource
 
     with shared_repositories(), ProgressBar(settings, is_on=not settings.quiet) as bar:

@@ -29,10 +29,10 @@ from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.judge.outputs import judge_plan, notes_of
 from eaglectl.judge.rule import Finding, Policy
-from eaglectl.operations.comparing import diff
-from eaglectl.operations.converting import OpenQuestions, convert, default_output, measured_questions
-from eaglectl.operations.inspecting import inspect, inspect_files
-from eaglectl.operations.options import (
+from eaglectl.api.diff import diff
+from eaglectl.api.convert import OpenQuestions, convert, default_output, measured_questions
+from eaglectl.api.inspect import inspect, inspect_files
+from eaglectl.api.options import (
     INSTALLED,
     ConvertOptions,
     DiagnoseOptions,
@@ -41,8 +41,8 @@ from eaglectl.operations.options import (
     ReadyOptions,
     ValidateOptions,
 )
-from eaglectl.operations.smoking import diagnose, published_beside, smoke_drafts
-from eaglectl.operations.validating import validate
+from eaglectl.api.smoke import diagnose, published_beside, smoke_drafts
+from eaglectl.api.validate import validate
 from eaglectl.options import StrPath, options_of, path_text, with_keywords
 from eaglectl.progress import OnProgress, StagedWork, report_step
 from eaglectl.report.acceptance import MEASUREMENT, measured
@@ -66,7 +66,7 @@ from eaglectl.run.diagnosis import LOOK_POSITION_0
 from eaglectl.run.installed import check_engine_arguments
 from eaglectl.run.job import share_loaded_targets
 from eaglectl.run.process import has_torch
-from eaglectl.run.report import Gain, SmokeReport, gain
+from eaglectl.run.results import Gain, SmokeReport, gain
 from eaglectl.shell import as_path, without_secrets
 from eaglectl.target import named_target, weights_folder
 from eaglectl.text import listed

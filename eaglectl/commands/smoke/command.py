@@ -15,7 +15,7 @@ from eaglectl.commands.arguments import (
     print_trust,
 )
 from eaglectl.errors import check
-from eaglectl.operations.options import ADVANCED, SmokeOptions
+from eaglectl.api.options import ADVANCED, SmokeOptions
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 from eaglectl.text import listed
 from eaglectl.verdicts import first_word
@@ -41,7 +41,7 @@ def smoke_command(
     page: Page = None,
 ) -> None:
     """Run a drafter against its target and measure how many draft tokens it accepts."""
-    from eaglectl.operations.smoking import smoke
+    from eaglectl.api.smoke import smoke
 
     settings: OutputSettings = context.obj
     if is_load_only:
@@ -57,7 +57,7 @@ def smoke_command(
 def _load_only(
     source: str, target: str | None, options: SmokeOptions, page: str | None, *, is_json: bool
 ) -> None:
-    from eaglectl.operations.smoking import load_only
+    from eaglectl.api.smoke import load_only
 
     check(
         (page is not None, "--load-only measures nothing that a page could show; leave --page out"),

@@ -5,7 +5,7 @@ from eaglectl.report.documents import Parts
 from eaglectl.run.job import EngineRun, LoadResult
 from eaglectl.run.probes import DriftCondition, Variant
 from eaglectl.run.prompts import PromptChoice
-from eaglectl.run.report import DrafterComparison, FilesMatch, ServerMatch, SetRatio, SmokeReport
+from eaglectl.run.results import DrafterComparison, FilesMatch, ServerMatch, SetRatio, SmokeReport
 
 PARTS: Parts = {
     **MEASUREMENT,

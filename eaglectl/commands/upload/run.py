@@ -27,8 +27,8 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import GivenTarget, Report, Subject, judge_drafter
 from eaglectl.judge.outputs import notes_of
 from eaglectl.judge.rule import Finding, Severity
-from eaglectl.operations.options import ValidateOptions
-from eaglectl.operations.validating import judge_source
+from eaglectl.api.options import ValidateOptions
+from eaglectl.api.validate import judge_source
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publish.card import (

@@ -19,7 +19,7 @@ from eaglectl.commands.arguments import (
     write_page,
 )
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
-from eaglectl.operations.options import ValidateOptions
+from eaglectl.api.options import ValidateOptions
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
 
@@ -88,7 +88,7 @@ def validate_command(
 ) -> None:
     """Check checkpoints by rules, and by what each engine release does with them."""
     from eaglectl.judge.judgement import overall_verdict, unopened_report
-    from eaglectl.operations.validating import check_options
+    from eaglectl.api.validate import check_options
     from eaglectl.report import output_files as outputs
 
     shown, files = reporting.on_stdout(is_json=json_), outputs.parse_outputs(reporting.output)
@@ -129,8 +129,8 @@ def _validate_all(
     settings: OutputSettings, folders: Sequence[str], options: ValidateOptions
 ) -> "tuple[list[Report], bool]":
     from eaglectl.judge.judgement import unopened_report
-    from eaglectl.operations.sources import run_all
-    from eaglectl.operations.validating import validate
+    from eaglectl.api.sources import run_all
+    from eaglectl.api.validate import validate
 
     policy = options.read_policy()
     unopened = partial(unopened_report, fail_on=options.least_severity(policy), policy=policy.origin)

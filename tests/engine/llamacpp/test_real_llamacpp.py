@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.operations.converting import ConvertOptions
+from eaglectl.api.convert import ConvertOptions
 from tests.engine.llamacpp.engine import PACKAGES, SOURCE, Drafted, draft
 from tests.real.conftest import REAL, real_target
 from tests.real.counting import FOUR, SHORT, accounted, accounting, texts

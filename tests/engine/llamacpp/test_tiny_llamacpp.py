@@ -13,7 +13,7 @@ import eaglectl
 from eaglectl.commands.ready.run import last_line
 from eaglectl.errors import UnreadableError
 from eaglectl.results import Readiness
-from eaglectl.run.report import SmokeReport
+from eaglectl.run.results import SmokeReport
 from tests.builders import call
 from tests.conftest import FIXTURES
 from tests.engine import trained

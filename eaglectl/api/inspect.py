@@ -32,8 +32,8 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, unmended
 from eaglectl.judge.outputs import notes_of
 from eaglectl.judge.rule import rules
-from eaglectl.operations.options import ConvertOptions, InspectOptions
-from eaglectl.operations.sources import pickles_copied, run_all
+from eaglectl.api.options import ConvertOptions, InspectOptions
+from eaglectl.api.sources import pickles_copied, run_all
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress
 from eaglectl.results import FailedSource, Inspection
@@ -145,7 +145,7 @@ def _following(
     if verdict.outcome.is_served or verdict.engine not in ENGINES:
         return Following()
     from eaglectl.judge.outputs import Advice  # late: numpy
-    from eaglectl.operations.converting import is_measured
+    from eaglectl.api.convert import is_measured
 
     refusal, target = unmended(judgement.findings), subject.target.text
     advice = Advice(source, subject, refusal, is_measured(subject.drafter, target))
@@ -285,7 +285,7 @@ def with_commands(
 def _fits_target(source: str, target: str | None, answers: Answers) -> bool:
     if target is None or weights_folder(target) is None:
         return False
-    from eaglectl.operations.converting import convert  # late: it inspects
+    from eaglectl.api.convert import convert  # late: it inspects
 
     options = ConvertOptions(target=target, answers=answers, has_target_head=True, dry_run=True, measure=None)
     with suppress(EaglectlError):

@@ -32,9 +32,9 @@ from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.rule import Policy
-from eaglectl.operations.converting import convert, measured_questions
-from eaglectl.operations.inspecting import OUT, inspect, with_commands
-from eaglectl.operations.options import (
+from eaglectl.api.convert import convert, measured_questions
+from eaglectl.api.inspect import OUT, inspect, with_commands
+from eaglectl.api.options import (
     INSTALLED,
     NUMBERS,
     TIMED,
@@ -46,8 +46,8 @@ from eaglectl.operations.options import (
     is_rising,
     is_server,
 )
-from eaglectl.operations.sources import opened
-from eaglectl.operations.validating import validate
+from eaglectl.api.sources import opened
+from eaglectl.api.validate import validate
 from eaglectl.options import StrPath, options_of, path_text, with_keywords
 from eaglectl.progress import LOADING, OnProgress, StagedWork, report_step
 from eaglectl.report.output_files import parse_new, write_new
@@ -75,7 +75,7 @@ from eaglectl.run.prompts import (
     choose_prompts,
     more_prompts,
 )
-from eaglectl.run.report import (
+from eaglectl.run.results import (
     MAX_REGRESSION,
     Published,
     SmokeReport,

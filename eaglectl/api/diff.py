@@ -34,8 +34,8 @@ from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import check_answers, read_drafter
 from eaglectl.judge.judgement import GivenTarget, Subject, judge_drafter
-from eaglectl.operations.options import DiffOptions
-from eaglectl.operations.sources import pickles_copied
+from eaglectl.api.options import DiffOptions
+from eaglectl.api.sources import pickles_copied
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress
 from eaglectl.target import (

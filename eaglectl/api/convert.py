@@ -60,8 +60,8 @@ from eaglectl.judge.outputs import (
     unserved,
     value_errors,
 )
-from eaglectl.operations.options import ConvertOptions, MeasureOptions
-from eaglectl.operations.sources import OpenedSource, opened, selected_tokens_of
+from eaglectl.api.options import ConvertOptions, MeasureOptions
+from eaglectl.api.sources import OpenedSource, opened, selected_tokens_of
 from eaglectl.options import StrPath, path_text, with_keywords
 from eaglectl.progress import LOADING, OnProgress, notify, report_step
 from eaglectl.results import Conversion, OutputServing

@@ -35,7 +35,7 @@ from eaglectl.files.target_files import until_end
 from eaglectl.files.writer import STATISTICS, check_apart, check_free
 from eaglectl.formats.commands import command
 from eaglectl.formats.reader import read_drafter
-from eaglectl.operations.converting import (
+from eaglectl.api.convert import (
     Prepared,
     carry_out,
     default_output,
@@ -44,7 +44,7 @@ from eaglectl.operations.converting import (
     served_plan,
     write_conversion,
 )
-from eaglectl.operations.options import (
+from eaglectl.api.options import (
     TOLERANCE,
     CalibrateOptions,
     ConvertOptions,
@@ -78,7 +78,7 @@ from eaglectl.verdicts import GateEnding
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel
     from eaglectl.reference.states import Batch, TargetEngine
-    from eaglectl.run.report import Gate
+    from eaglectl.run.results import Gate
 
 GATE_SHARE = 3  # one prompt of so many is kept for the gate
 # tokens of the longest sequence: token 0 is left out, and two more follow the last state that is measured
@@ -707,7 +707,7 @@ def _gate(
 
     Raises RefusedError where the drafter hardly drafts before the conversion.
     """
-    from eaglectl.run.report import run_gate
+    from eaglectl.run.results import run_gate
 
     after = replace(conversion, layout=DEFAULT_LAYOUT, link=False, max_shard_size=None)
     report_step(on_progress, LOADING)

@@ -44,8 +44,8 @@ from eaglectl.judge.rule import (
     Suppression,
     select_rules,
 )
-from eaglectl.operations.options import ValidateOptions
-from eaglectl.operations.sources import pickles_copied, run_all
+from eaglectl.api.options import ValidateOptions
+from eaglectl.api.sources import pickles_copied, run_all
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress, notify
 from eaglectl.target import choose_target, fitting_target, open_target, target_source
@@ -272,7 +272,7 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
         return reported, (), Following()
     # late: most checkpoints need no repair
     from eaglectl.judge.outputs import Advice, smallest_changes
-    from eaglectl.operations.converting import is_measured
+    from eaglectl.api.convert import is_measured
 
     advice = Advice(path, subject, "", is_open and is_measured(subject.drafter, subject.target.text))
     findings = _with_possible_fixes(advice, reported)
