@@ -26,12 +26,12 @@ import heldout  # noqa: E402
 import train  # noqa: E402
 
 import eaglectl  # noqa: E402
-from eaglectl.drafter.drafter import Rope  # noqa: E402
 from eaglectl.api.convert import ConvertOptions  # noqa: E402
 from eaglectl.api.upgrade import UpgradeOptions  # noqa: E402
+from eaglectl.drafter.drafter import Rope  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings  # noqa: E402
-from eaglectl.reference.target import load_target, load_tokenizer  # noqa: E402
+from eaglectl.reference.target_model import load_target, load_tokenizer  # noqa: E402
 from eaglectl.run.job import decode_prompts  # noqa: E402
 from eaglectl.run.measurement import Estimate, PromptResult, measure, ratio  # noqa: E402
 from eaglectl.run.prompts import read_prompts  # noqa: E402

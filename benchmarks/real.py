@@ -72,7 +72,7 @@ def generate(target: Path) -> Iterator[tuple[str, float]]:
     import torch
 
     from eaglectl.reference.speculation import pad_left
-    from eaglectl.reference.target import load_target
+    from eaglectl.reference.target_model import load_target
 
     model = load_target(target, (), dtype="float32", device="cpu").model
     texts = sorted(tokens_of(target), key=len)
@@ -138,7 +138,7 @@ RUNS = {"generate": generate, "smoke": smoke, "long": long_smoke}
 
 def tokens_of(target: Path) -> list[list[int]]:
     """The test chats in the target's template."""
-    from eaglectl.reference.target import load_tokenizer
+    from eaglectl.reference.target_model import load_tokenizer
     from eaglectl.run.job import token_ids
     from eaglectl.run.prompts import read_prompts
 

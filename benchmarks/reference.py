@@ -82,7 +82,7 @@ def measured(run: Callable[[Any], None], folder: Path, texts: Sequence[Sequence[
     from eaglectl.formats.reader import read_drafter
     from eaglectl.run.job import EngineJob
     from eaglectl.run.prompts import Prompt
-    from eaglectl.target import open_target
+    from eaglectl.target.choice import open_target
 
     drafter = read_drafter(
         read_checkpoint(open_folder(str(folder / "drafter"))), Answers(), open_target(str(folder / "target"))
@@ -108,7 +108,7 @@ def measured(run: Callable[[Any], None], folder: Path, texts: Sequence[Sequence[
 
 def load(job: Any) -> Any:
     """The target as the reference loads it."""
-    from eaglectl.reference.target import load_target
+    from eaglectl.reference.target_model import load_target
 
     return load_target(job.target, job.drafter.aux.boundaries, dtype="float32", device="cpu")
 

@@ -10,15 +10,15 @@ from pathlib import Path
 PAGE = Path(__file__).with_name("reference") / "open-facts.md"
 sys.path.insert(0, str(PAGE.parents[2]))
 
+from eaglectl.api.convert import measurable_target
+from eaglectl.api.sources import opened
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.errors import RefusedError, UnreadableError
 from eaglectl.files.checkpoint import open_folder
 from eaglectl.formats.format import Answers
 from eaglectl.formats.published import published_file
 from eaglectl.formats.reader import read_drafter
-from eaglectl.api.convert import measurable_target
-from eaglectl.api.sources import opened
-from eaglectl.target import open_target
+from eaglectl.target.choice import open_target
 from tests.cases import STATED
 from tests.conftest import FIXTURES
 from tests.open_facts import OPEN_FACTS

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.formats.format import Answers
 from eaglectl.api.convert import ConvertOptions
+from eaglectl.formats.format import Answers
 from tests.builders import changed, older_angelslim
 from tests.conftest import FIXTURES
 from tests.probes import largest_error

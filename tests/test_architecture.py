@@ -23,8 +23,8 @@ from tests.conftest import FIXTURES
 ROOT = Path(eaglectl.__file__).parent
 # an import may only point to a package listed before its own
 PACKAGES = (
-    "text shell errors progress options base verdicts files drafter formats engines target reference"
-    " conversion judge run comparison publish results report operations terminal commands cli __main__"
+    "text shell errors progress project options base verdicts files drafter formats engines target reference"
+    " conversion judge run comparison publish results report api terminal commands cli __main__"
 )
 # the packages and modules that may import a third-party package
 HOMES = {
@@ -37,7 +37,7 @@ HOMES = {
         "reference/",
     ),
     "safetensors": ("run/vllm/connector.py", "files/pickles.py", "reference/"),
-    "numpy": ("run/measurement.py", "run/probes.py", "comparison/", "conversion/", "judge/scanning.py"),
+    "numpy": ("run/measurement.py", "run/probes.py", "comparison.py", "conversion/", "judge/scanning.py"),
     "packaging": ("engines/",),
     "rich": ("report/terminal.py", "terminal.py"),
     "typer": ("cli/", "commands/"),

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.drafter.drafter import Drafter
 from eaglectl.api.convert import ConvertOptions
+from eaglectl.drafter.drafter import Drafter
 from tests.cases import stored_tensors, true_answers
 from tests.conftest import FIXTURES
 from tests.probes import largest_error

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.drafter.drafter import AuxLayers, DefaultLayers, Target, convention_by_pattern
 from eaglectl.engines.behaviour import capture
 from eaglectl.engines.registry import ENGINES, aux_readings
@@ -17,7 +18,6 @@ from eaglectl.engines.sglang import sglang_ids
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.config_keys import TARGET_DEPTH
 from eaglectl.formats.format import Answers
-from eaglectl.api.convert import ConvertOptions
 from tests.builders import ABSENT, drafter_folder
 from tests.conftest import FIXTURES
 

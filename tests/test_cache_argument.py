@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from eaglectl.reference.target import load_target  # noqa: E402
+from eaglectl.reference.target_model import load_target  # noqa: E402
 from tests.tiny import TARGET  # noqa: E402
 
 

@@ -11,10 +11,10 @@ import pytest
 
 import eaglectl
 from eaglectl import Conversion
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.conversion import writing
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
-from eaglectl.api.convert import ConvertOptions
 from eaglectl.progress import Progress
 from eaglectl.shell import quote
 from tests.builders import call, changed, drafter_folder

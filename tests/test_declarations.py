@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.formats.catalogue import by_name
 from eaglectl.api.convert import ConvertOptions
+from eaglectl.formats.catalogue import by_name
 from tests.builders import read_safetensors
 from tests.cases import CASES, Case
 from tests.conftest import FIXTURES

@@ -22,10 +22,10 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import eaglectl  # noqa: E402
+from eaglectl.api.smoke import Looks  # noqa: E402
 from eaglectl.errors import UsageError  # noqa: E402
 from eaglectl.formats.published import Figure, PublishedSource  # noqa: E402
-from eaglectl.api.smoke import Looks  # noqa: E402
-from eaglectl.reference import target as targets  # noqa: E402
+from eaglectl.reference import target_model as targets  # noqa: E402
 from eaglectl.run.answering import _judged_layers, climb, starts  # noqa: E402
 from eaglectl.run.coverage import Coverage  # noqa: E402
 from eaglectl.run.diagnosis import CAUSES, Diagnosis, find_cause  # noqa: E402

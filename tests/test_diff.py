@@ -12,9 +12,9 @@ import jsonschema
 import pytest
 
 import eaglectl
-from eaglectl.comparison.comparison import Numbers
-from eaglectl.formats.format import Answers
 from eaglectl.api.convert import ConvertOptions
+from eaglectl.comparison import Numbers
+from eaglectl.formats.format import Answers
 from eaglectl.progress import Progress
 from tests.builders import (
     ABSENT,

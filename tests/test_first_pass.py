@@ -9,12 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import eaglectl  # noqa: E402
+from eaglectl.api.convert import ConvertOptions  # noqa: E402
 from eaglectl.conversion.readings import moves, readings  # noqa: E402
 from eaglectl.drafter.drafter import Drafter  # noqa: E402
-from eaglectl.api.convert import ConvertOptions  # noqa: E402
 from eaglectl.reference.model import DraftModel, load_drafter  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings, ForcedDrafter, SpeculativeDecoder, run_target  # noqa: E402
-from eaglectl.reference.target import load_target  # noqa: E402
+from eaglectl.reference.target_model import load_target  # noqa: E402
 from eaglectl.run.job import moved_weights  # noqa: E402
 from eaglectl.run.measurement import PromptResult  # noqa: E402
 from eaglectl.run.probes import FirstPass, in_rounds  # noqa: E402

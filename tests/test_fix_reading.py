@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.conversion.readings import READINGS
 from eaglectl.api.convert import ConvertOptions
+from eaglectl.conversion.readings import READINGS
 from tests.builders import call, read_safetensors, refusal
 from tests.pairs import MLA, SECOND, Trained
 from tests.stored_otherwise import GROUPED, QUERY_KEY, STORED, THREE_TURNED, Misread, faults_of

@@ -3,10 +3,10 @@
 import pytest
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.cli import run
 from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.format import Answers
-from eaglectl.api.convert import ConvertOptions
 from tests.cases import CASES, REFUSED, STATED, Case
 from tests.conftest import FIXTURES
 

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.drafter.drafter import Drafter, Feature, to_boundaries
 from eaglectl.files.checkpoint import open_folder, read_checkpoint
 from eaglectl.formats import catalogue, writer
@@ -30,7 +31,6 @@ from eaglectl.formats.format import (
 from eaglectl.formats.names import canonical_name
 from eaglectl.formats.reader import read_drafter, read_target
 from eaglectl.judge.rules import config as rule
-from eaglectl.api.convert import ConvertOptions
 from schemas.files import config_schema
 from tests.builders import ABSENT, HIDDEN, drafter_config, drafter_tensors, floats
 from tests.cases import digests, stored_tensors

@@ -94,7 +94,7 @@ def test_answers_that_rounding_changed_are_left_out_and_the_length_decides() -> 
 
 def pages(drafter: Path, prompts: Path, before: str = "") -> dict[str, Any]:
     """A server of SGLang's kind that drafts as `drafter` does, with a text before each answer."""
-    from eaglectl.reference.target import load_tokenizer
+    from eaglectl.reference.target_model import load_tokenizer
 
     options = eaglectl.SmokeOptions(run_in="reference", prompts=str(prompts), max_tokens=24, lossless=False)
     results = eaglectl.smoke(str(drafter), str(TARGET), options).run.results

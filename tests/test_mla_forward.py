@@ -13,14 +13,14 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 import eaglectl  # noqa: E402
+from eaglectl.api.convert import ConvertOptions  # noqa: E402
 from eaglectl.conversion.rewriting import evaluate, with_mla_factors, with_query_lora  # noqa: E402
 from eaglectl.drafter.drafter import Drafter  # noqa: E402
 from eaglectl.files.checkpoint import Checkpoint, open_source, read_checkpoint  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reader import read_drafter  # noqa: E402
-from eaglectl.api.convert import ConvertOptions  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
-from eaglectl.target import open_target  # noqa: E402
+from eaglectl.target.choice import open_target  # noqa: E402
 from tests import mla  # noqa: E402
 from tests.mla import HIDDEN, Heads, heads, mla_config, mla_tensors, write  # noqa: E402
 

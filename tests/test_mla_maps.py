@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eaglectl
-from eaglectl.formats.format import Answers
 from eaglectl.api.convert import ConvertOptions
+from eaglectl.formats.format import Answers
 from tests.builders import call, drafter_folder, read_safetensors, refusal, write_safetensors
 from tests.cases import digests
 from tests.mla import (

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.errors import RefusedError
 from eaglectl.formats.format import Answers
-from eaglectl.api.convert import ConvertOptions
 from tests.builders import target_of
 from tests.cases import digests
 from tests.conftest import FIXTURES

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.files.target_files import text_part
+from eaglectl.files.text_part import text_part
 from eaglectl.formats.reader import read_target
 from tests.builders import call, drafter_folder, drafter_tensors, refusal, write_safetensors
 from tests.conftest import FIXTURES

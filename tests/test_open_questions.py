@@ -12,10 +12,10 @@ pytest.importorskip("torch")
 
 pytest.importorskip("transformers")
 
-from eaglectl.drafter.drafter import Choice, question
-from eaglectl.formats.format import Answers
 from eaglectl.api.convert import measured_questions
 from eaglectl.api.options import MeasureOptions
+from eaglectl.drafter.drafter import Choice, question
+from eaglectl.formats.format import Answers
 from eaglectl.run.answering import MeasuredAnswer, _judged
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.probes import Drafts

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.files import writer
 from eaglectl.api.smoke import STAGES
+from eaglectl.files import writer
 from eaglectl.options import CALLER
 from eaglectl.progress import Progress, StagedWork, TimedWork, notebook_progress, notify, set_notices
 from eaglectl.publish import upload as upload_files

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.drafter.tensors import LAYER
 from eaglectl.errors import EaglectlError, RefusedError
 from eaglectl.formats.catalogue import FORMATS, tensor_names
 from eaglectl.formats.format import Format
 from eaglectl.formats.names import canonical_name
-from eaglectl.api.convert import ConvertOptions
 from tests.cases import digests
 from tests.drafters import DEPTH, Made, drafters
 

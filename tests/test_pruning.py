@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.conversion.plan import Pruning
 from eaglectl.errors import UnreadableError, UsageError
-from eaglectl.api.convert import ConvertOptions
 from tests.builders import (
     DRAFT,
     HIDDEN,

@@ -8,15 +8,15 @@ import jsonschema
 import msgspec
 import pytest
 
+from eaglectl.api.options import SmokeOptions
+from eaglectl.api.smoke import published_beside
 from eaglectl.files.checkpoint import open_folder
 from eaglectl.formats import published
 from eaglectl.formats.published import published_file
-from eaglectl.api.options import SmokeOptions
-from eaglectl.api.smoke import published_beside
 from eaglectl.run.prompts import prompt_sets
 from eaglectl.run.results import Published, published_lengths
 from eaglectl.run.results import published_for as published_by_names
-from eaglectl.target import target_names
+from eaglectl.target.choice import target_names
 from schemas.files import published_schema
 from tests.builders import drafter_folder, target_of
 from tests.conftest import FIXTURES

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import check_answers
-from eaglectl.api.convert import ConvertOptions
 from tests.builders import (
     ABSENT,
     Stored,

@@ -10,10 +10,10 @@ from types import ModuleType
 import pytest
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import writable
 from eaglectl.formats.format import Answers
-from eaglectl.api.convert import ConvertOptions
 from tests.builders import HIDDEN, drafter_folder, floats, mask, target_of
 from tests.cases import CASES, Case, true_answers
 from tests.conftest import FIXTURES

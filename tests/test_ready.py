@@ -18,10 +18,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
+from eaglectl.api.convert import OpenQuestions  # noqa: E402
 from eaglectl.commands.ready import run as readying  # noqa: E402
 from eaglectl.commands.ready.run import last_line  # noqa: E402
 from eaglectl.engines import registry  # noqa: E402
-from eaglectl.api.convert import OpenQuestions  # noqa: E402
 from eaglectl.results import ServedFiles  # noqa: E402
 from eaglectl.run.results import SmokeReport  # noqa: E402
 from eaglectl.verdicts import ServedAs  # noqa: E402

@@ -16,7 +16,7 @@ from eaglectl.drafter.tensors import Dimensions  # noqa: E402
 from eaglectl.errors import RefusedError  # noqa: E402
 from eaglectl.reference.model import DraftModel, Rotary, _frequencies  # noqa: E402
 from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder  # noqa: E402
-from eaglectl.reference.target import TargetModel  # noqa: E402
+from eaglectl.reference.target_model import TargetModel  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 8, "vocab_size": 256, "intermediate_size": 48}

@@ -7,10 +7,10 @@ import pytest
 from safetensors import safe_open
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import writable
 from eaglectl.formats.format import Answers
-from eaglectl.api.convert import ConvertOptions
 from tests.cases import CASES, Case, digests, file_digests
 from tests.conftest import FIXTURES
 

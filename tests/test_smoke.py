@@ -13,9 +13,9 @@ pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
 from eaglectl.errors import UnreadableError  # noqa: E402
-from eaglectl.files.target_files import read_end_tokens, until_end  # noqa: E402
 from eaglectl.run import installed  # noqa: E402
 from eaglectl.run.process import InstalledEngine  # noqa: E402
+from eaglectl.target.files import read_end_tokens, until_end  # noqa: E402
 from tests.builders import Outcome, call, changed, floats, read_safetensors, refusal, write_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.tiny import TARGET, TINY, short_prompts  # noqa: E402

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import eaglectl
-from eaglectl.errors import UnreadableError
 from eaglectl.api import inspect as inspecting
+from eaglectl.errors import UnreadableError
 from tests.builders import call, drafter_folder
 from tests.conftest import FIXTURES
 from tests.tiny import TARGET, TINY

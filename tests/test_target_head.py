@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.conversion.plan import Pruning
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError
-from eaglectl.api.convert import ConvertOptions
 from tests.builders import (
     DRAFT,
     HIDDEN,

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.conversion.rewriting import decode
 from eaglectl.errors import RefusedError, UsageError
-from eaglectl.api.convert import ConvertOptions
 from tests.builders import (
     HIDDEN,
     VOCAB,

@@ -13,7 +13,7 @@ from eaglectl.engines.data import FOLDER, read
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.view import architectures, read_captures, target_class
 from eaglectl.errors import RefusedError
-from eaglectl.target import open_target
+from eaglectl.target.choice import open_target
 from eaglectl.verdicts import ServedAs
 from tests.builders import call, drafter_folder, refusal, target_of
 from tools.scan import record

@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
+from eaglectl.api.convert import ConvertOptions  # noqa: E402
+from eaglectl.api.upgrade import UpgradeOptions  # noqa: E402
 from eaglectl.conversion.plan import UpgradeRecipe  # noqa: E402
 from eaglectl.conversion.upgrade import read_statistics  # noqa: E402
 from eaglectl.errors import EaglectlError, RefusedError, UsageError  # noqa: E402
-from eaglectl.api.convert import ConvertOptions  # noqa: E402
-from eaglectl.api.upgrade import UpgradeOptions  # noqa: E402
 from eaglectl.progress import Progress  # noqa: E402
 from eaglectl.run.job import EngineJob  # noqa: E402
 from eaglectl.run.measurement import Estimate, Measurement  # noqa: E402

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.errors import UsageError
 from eaglectl.formats.format import Answers
-from eaglectl.api.convert import ConvertOptions
 from eaglectl.results import Inspection
 from tests.builders import ABSENT, changed, drafter_folder
 from tests.conftest import FIXTURES

@@ -9,10 +9,10 @@ import jsonschema
 import pytest
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.engines.behaviour import unversioned
 from eaglectl.engines.registry import ENGINES
 from eaglectl.errors import RefusedError
-from eaglectl.api.convert import ConvertOptions
 from tests.builders import (
     ABSENT,
     HIDDEN,

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 torch = pytest.importorskip("torch")
 
 import eaglectl  # noqa: E402
+from eaglectl.api.convert import ConvertOptions  # noqa: E402
+from eaglectl.api.upgrade import UpgradeOptions  # noqa: E402
 from eaglectl.conversion.plan import UpgradeRecipe  # noqa: E402
 from eaglectl.conversion.rewriting import evaluate  # noqa: E402
 from eaglectl.conversion.upgrade import (  # noqa: E402
@@ -31,8 +33,6 @@ from eaglectl.files.checkpoint import read_checkpoint  # noqa: E402
 from eaglectl.files.source import FolderSource  # noqa: E402
 from eaglectl.formats.format import Answers  # noqa: E402
 from eaglectl.formats.reader import read_drafter  # noqa: E402
-from eaglectl.api.convert import ConvertOptions  # noqa: E402
-from eaglectl.api.upgrade import UpgradeOptions  # noqa: E402
 from eaglectl.reference.model import DraftModel  # noqa: E402
 from tests.builders import HIDDEN, VOCAB, call, drafter_folder, floats, target_of  # noqa: E402
 from tests.cases import CASES, digests, true_answers  # noqa: E402

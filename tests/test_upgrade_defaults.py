@@ -14,6 +14,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import eaglectl  # noqa: E402
+from eaglectl.api import smoking, upgrading  # noqa: E402
+from eaglectl.api.convert import ConvertOptions  # noqa: E402
+from eaglectl.api.upgrade import GatePrompts, UpgradeOptions, split_prompts  # noqa: E402
 from eaglectl.conversion import upgrade as conversion_upgrade  # noqa: E402
 from eaglectl.conversion.upgrade import (  # noqa: E402
     GateResults,
@@ -23,9 +26,6 @@ from eaglectl.conversion.upgrade import (  # noqa: E402
     write_statistics,
 )
 from eaglectl.errors import UnreadableError, UsageError  # noqa: E402
-from eaglectl.api import smoking, upgrading  # noqa: E402
-from eaglectl.api.convert import ConvertOptions  # noqa: E402
-from eaglectl.api.upgrade import GatePrompts, UpgradeOptions, split_prompts  # noqa: E402
 from eaglectl.run.measurement import LEVEL, PromptResult, look_level, ratio  # noqa: E402
 from eaglectl.run.prompts import Prompt, built_in_prompts, prompt_digest, read_prompts  # noqa: E402
 from eaglectl.run.results import gate_rows  # noqa: E402

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl import shell
+from eaglectl.api.options import ConvertOptions, MeasureOptions
+from eaglectl.api.sources import OpenedSource, opened, selected_tokens_of
 from eaglectl.conversion.plan import DEFAULT_LAYOUT, ConversionPlan, ConversionRequest
 from eaglectl.conversion.planning import OtherFiles, make_plan
 from eaglectl.conversion.readings import draft_vocabulary
@@ -60,12 +62,10 @@ from eaglectl.judge.outputs import (
     unserved,
     value_errors,
 )
-from eaglectl.api.options import ConvertOptions, MeasureOptions
-from eaglectl.api.sources import OpenedSource, opened, selected_tokens_of
 from eaglectl.options import StrPath, path_text, with_keywords
 from eaglectl.progress import LOADING, OnProgress, notify, report_step
 from eaglectl.results import Conversion, OutputServing
-from eaglectl.target import (
+from eaglectl.target.choice import (
     TargetChoice,
     asking_for,
     choose_target,

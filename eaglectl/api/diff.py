@@ -7,7 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.comparison.comparison import (
+from eaglectl.api.options import DiffOptions
+from eaglectl.api.sources import pickles_copied
+from eaglectl.comparison import (
     DRAFT_TOKENS,
     Comparison,
     Fact,
@@ -34,11 +36,9 @@ from eaglectl.formats.config_keys import Keys
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import check_answers, read_drafter
 from eaglectl.judge.judgement import GivenTarget, Subject, judge_drafter
-from eaglectl.api.options import DiffOptions
-from eaglectl.api.sources import pickles_copied
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress
-from eaglectl.target import (
+from eaglectl.target.choice import (
     NONE_NAMED,
     TargetChoice,
     choose_target,

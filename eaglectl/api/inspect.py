@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from msgspec.structs import replace
 
+from eaglectl.api.options import ConvertOptions, InspectOptions
+from eaglectl.api.sources import pickles_copied, run_all
 from eaglectl.base import Results
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.engine import Verdict
@@ -32,8 +34,6 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, unmended
 from eaglectl.judge.outputs import notes_of
 from eaglectl.judge.rule import rules
-from eaglectl.api.options import ConvertOptions, InspectOptions
-from eaglectl.api.sources import pickles_copied, run_all
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress
 from eaglectl.results import FailedSource, Inspection
@@ -48,7 +48,7 @@ from eaglectl.run.coverage import (
     script_of,
 )
 from eaglectl.shell import as_path
-from eaglectl.target import (
+from eaglectl.target.choice import (
     TargetChoice,
     choose_target,
     fitting_target,
@@ -144,8 +144,8 @@ def _following(
     subject, verdict = judgement.subject, [each for each in verdicts if each.engine == verdicts[0].engine][-1]
     if verdict.outcome.is_served or verdict.engine not in ENGINES:
         return Following()
-    from eaglectl.judge.outputs import Advice  # late: numpy
     from eaglectl.api.convert import is_measured
+    from eaglectl.judge.outputs import Advice  # late: numpy
 
     refusal, target = unmended(judgement.findings), subject.target.text
     advice = Advice(source, subject, refusal, is_measured(subject.drafter, target))
@@ -305,7 +305,7 @@ def _texts(prompts: str, target: str | None) -> Iterator[TokenText]:
         )
     every = choose_prompts(prompts).prompts
     require_torch("--prompts of inspect needs")
-    from eaglectl.reference.target import load_tokenizer
+    from eaglectl.reference.target_model import load_tokenizer
 
     place = Path(on_disk(target, has_weights=False))
     tokenizer: Any = load_tokenizer(place if is_folder(place) else place.parent)

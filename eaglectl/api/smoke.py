@@ -15,23 +15,6 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl import shell
-from eaglectl.conversion.plan import parse_reading
-from eaglectl.conversion.readings import LATE, TABLE_ROWS, draft_vocabulary, marked_tokens
-from eaglectl.drafter.drafter import Drafter
-from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D
-from eaglectl.engines.engine import NetworkReading, Verdict
-from eaglectl.engines.registry import ENGINES, installed_release, usual_release
-from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
-from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
-from eaglectl.files.files import is_folder
-from eaglectl.files.scratch import scratch_folder
-from eaglectl.files.source import FolderSource
-from eaglectl.files.target_files import read_target_config, text_part
-from eaglectl.formats.catalogue import layout_for
-from eaglectl.formats.commands import command
-from eaglectl.formats.format import Answers
-from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.rule import Policy
 from eaglectl.api.convert import convert, measured_questions
 from eaglectl.api.inspect import OUT, inspect, with_commands
 from eaglectl.api.options import (
@@ -48,6 +31,23 @@ from eaglectl.api.options import (
 )
 from eaglectl.api.sources import opened
 from eaglectl.api.validate import validate
+from eaglectl.conversion.plan import parse_reading
+from eaglectl.conversion.readings import LATE, TABLE_ROWS, draft_vocabulary, marked_tokens
+from eaglectl.drafter.drafter import Drafter
+from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D
+from eaglectl.engines.engine import NetworkReading, Verdict
+from eaglectl.engines.registry import ENGINES, installed_release, usual_release
+from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
+from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
+from eaglectl.files.files import is_folder
+from eaglectl.files.scratch import scratch_folder
+from eaglectl.files.source import FolderSource
+from eaglectl.files.text_part import text_part
+from eaglectl.formats.catalogue import layout_for
+from eaglectl.formats.commands import command
+from eaglectl.formats.format import Answers
+from eaglectl.formats.reader import read_drafter
+from eaglectl.judge.rule import Policy
 from eaglectl.options import StrPath, options_of, path_text, with_keywords
 from eaglectl.progress import LOADING, OnProgress, StagedWork, report_step
 from eaglectl.report.output_files import parse_new, write_new
@@ -87,13 +87,14 @@ from eaglectl.run.results import (
     with_variants,
 )
 from eaglectl.shell import as_path, without_secrets
-from eaglectl.target import (
+from eaglectl.target.choice import (
     check_timeout,
     open_target,
     runnable_target,
     target_names,
     weights_folder,
 )
+from eaglectl.target.files import read_target_config
 from eaglectl.text import listed
 from eaglectl.verdicts import GateEnding, MatchEnding
 

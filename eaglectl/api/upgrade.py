@@ -11,6 +11,21 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from eaglectl.api.convert import (
+    Prepared,
+    carry_out,
+    default_output,
+    plan_conversion,
+    prepared,
+    served_plan,
+    write_conversion,
+)
+from eaglectl.api.options import (
+    TOLERANCE,
+    CalibrateOptions,
+    ConvertOptions,
+    UpgradeOptions,
+)
 from eaglectl.conversion.plan import DEFAULT_LAYOUT, ConversionPlan, UpgradeRecipe
 from eaglectl.conversion.upgrade import (
     GateResults,
@@ -31,25 +46,9 @@ from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.files import is_folder, sha256
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource
-from eaglectl.files.target_files import until_end
 from eaglectl.files.writer import STATISTICS, check_apart, check_free
 from eaglectl.formats.commands import command
 from eaglectl.formats.reader import read_drafter
-from eaglectl.api.convert import (
-    Prepared,
-    carry_out,
-    default_output,
-    plan_conversion,
-    prepared,
-    served_plan,
-    write_conversion,
-)
-from eaglectl.api.options import (
-    TOLERANCE,
-    CalibrateOptions,
-    ConvertOptions,
-    UpgradeOptions,
-)
 from eaglectl.options import StrPath, path_text, with_keywords
 from eaglectl.progress import LOADING, OnProgress, TimedWork, notify, report_step
 from eaglectl.results import Conversion
@@ -71,7 +70,8 @@ from eaglectl.run.prompts import (
     prompt_digest,
 )
 from eaglectl.shell import as_path
-from eaglectl.target import NONE_NAMED, check_timeout, runnable_target, weights_folder
+from eaglectl.target.choice import NONE_NAMED, check_timeout, runnable_target, weights_folder
+from eaglectl.target.files import until_end
 from eaglectl.text import duration
 from eaglectl.verdicts import GateEnding
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from msgspec.structs import replace
 
+from eaglectl.api.options import ValidateOptions
+from eaglectl.api.sources import pickles_copied, run_all
 from eaglectl.base import Results
 from eaglectl.errors import EaglectlError, UsageError
 from eaglectl.files.checkpoint import (
@@ -44,11 +46,9 @@ from eaglectl.judge.rule import (
     Suppression,
     select_rules,
 )
-from eaglectl.api.options import ValidateOptions
-from eaglectl.api.sources import pickles_copied, run_all
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress, notify
-from eaglectl.target import choose_target, fitting_target, open_target, target_source
+from eaglectl.target.choice import choose_target, fitting_target, open_target, target_source
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
 if TYPE_CHECKING:
@@ -271,8 +271,8 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
     if not has_defects and not is_open and not any(sought in finding.fix for finding in reported):
         return reported, (), Following()
     # late: most checkpoints need no repair
-    from eaglectl.judge.outputs import Advice, smallest_changes
     from eaglectl.api.convert import is_measured
+    from eaglectl.judge.outputs import Advice, smallest_changes
 
     advice = Advice(path, subject, "", is_open and is_measured(subject.drafter, subject.target.text))
     findings = _with_possible_fixes(advice, reported)

@@ -44,8 +44,9 @@ from eaglectl.errors import RefusedError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, read_weight_file
 from eaglectl.files.files import is_folder, sha256
 from eaglectl.files.source import FolderSource
-from eaglectl.files.target_files import rotation_file, text_part
+from eaglectl.files.text_part import text_part
 from eaglectl.formats.format import Layout
+from eaglectl.target.files import rotation_file
 
 _WIDTHS = {8: "<u1", 16: "<u2", 32: "<u4", 64: "<u8"}
 _FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}

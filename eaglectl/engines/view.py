@@ -16,7 +16,7 @@ from eaglectl.engines.behaviour import Behaviour, CapturedLayers, Flag, Name, is
 from eaglectl.engines.data import cached, read
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.layout import INDEX
-from eaglectl.files.target_files import text_part
+from eaglectl.files.text_part import text_part
 from eaglectl.formats.catalogue import prefixes
 from eaglectl.formats.config_keys import CLASS_POSITIONS, POSITIONS, ROPE_TABLES
 from eaglectl.formats.format import ModelClass

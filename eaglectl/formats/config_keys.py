@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from eaglectl.drafter.drafter import Choice, Level, Note, question
 from eaglectl.errors import RefusedError, check
-from eaglectl.files.target_files import TEXT_PARTS
+from eaglectl.files.text_part import TEXT_PARTS
 from eaglectl.formats.format import Format
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from eaglectl.files.checkpoint import Checkpoint, history
 from eaglectl.files.files import sha256
 from eaglectl.files.layout import CONFIG, QUANTISATION, RECORD, VOCABULARY_PICKLES
 from eaglectl.files.source import split_name
-from eaglectl.files.target_files import text_part
+from eaglectl.files.text_part import text_part
 from eaglectl.formats.catalogue import by_name, detect, known_answers, known_formats, tensor_names
 from eaglectl.formats.config_keys import (
     LAYERS,

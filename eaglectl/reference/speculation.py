@@ -18,9 +18,9 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from eaglectl.files.target_files import until_end
 from eaglectl.reference.model import Cache, DraftModel, causal_mask
-from eaglectl.reference.target import TargetModel
+from eaglectl.reference.target_model import TargetModel
+from eaglectl.target.files import until_end
 
 PREFILL = 1024  # tokens of prompts in one forward pass of the target
 WASTE = 0.8  # the share of filled slots of a KV cache below which the others are taken out

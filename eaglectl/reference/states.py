@@ -20,7 +20,7 @@ from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.files import open_regular
 from eaglectl.reference.model import DraftModel, HasEmbedding, causal_mask
 from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder, pad_left
-from eaglectl.reference.target import TargetModel, package_versions
+from eaglectl.reference.target_model import TargetModel, package_versions
 
 
 class AuxStates(Struct, frozen=True):

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 
-from eaglectl.comparison.comparison import Comparison, Side, TensorPair, Written
+from eaglectl.comparison import Comparison, Side, TensorPair, Written
 from eaglectl.formats.catalogue import by_name
 from eaglectl.report.documents import Parts
 from eaglectl.report.section import (

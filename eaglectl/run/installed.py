@@ -24,13 +24,14 @@ from eaglectl.engines import vllm
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.source import FolderSource
-from eaglectl.files.target_files import check_files, code_needed, read_target_config, text_part
+from eaglectl.files.text_part import text_part
 from eaglectl.progress import report_step
 from eaglectl.run.job import EngineJob, EngineRun, LoadResult, read_context_length, stop_tokens, tokenise
 from eaglectl.run.measurement import LEAST_REPEATS, PromptResult, Speed, Timing, compare_timings
 from eaglectl.run.process import VLLM, EngineProcess, InstalledEngine
 from eaglectl.run.prompts import BATCH
 from eaglectl.shell import without_secrets
+from eaglectl.target.files import check_files, code_needed, read_target_config
 from eaglectl.text import listed
 
 if TYPE_CHECKING:

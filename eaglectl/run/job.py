@@ -26,21 +26,17 @@ from eaglectl.conversion.readings import FixReading, Move, moves
 from eaglectl.drafter.drafter import Drafter, Feature
 from eaglectl.engines.engine import NetworkReading
 from eaglectl.errors import RefusedError, UnreadableError, UsageError, check, error_text
-from eaglectl.files.target_files import (
-    read_end_tokens,
-    read_target_config,
-    read_tokenizer_config,
-    text_part,
-)
+from eaglectl.files.text_part import text_part
 from eaglectl.progress import OnProgress, TimedWork
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.process import require_torch
 from eaglectl.run.prompts import TOKEN_IDS, Prompt, batches_by_length
+from eaglectl.target.files import read_end_tokens, read_target_config, read_tokenizer_config
 
 if TYPE_CHECKING:
     from eaglectl.reference.model import DraftModel, Weights
     from eaglectl.reference.speculation import DecodingSettings, OnDraftStep
-    from eaglectl.reference.target import TargetModel
+    from eaglectl.reference.target_model import TargetModel
 
 
 class EngineJob(Struct, frozen=True):
@@ -169,7 +165,7 @@ def _tokenizer(job: EngineJob) -> Any:
 
 def tokenizer_of(target: Path, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a target; within `share_loaded_targets` it is loaded once."""
-    from eaglectl.reference.target import load_tokenizer
+    from eaglectl.reference.target_model import load_tokenizer
 
     key = "tokenizer", target, trust_remote_code
     return _shared(key, partial(load_tokenizer, target, trust_remote_code=trust_remote_code))
@@ -402,7 +398,7 @@ class Stage:
     """The target and the drafter, loaded once, with the prompts of a job as token ids."""
 
     def __init__(self, job: EngineJob) -> None:
-        from eaglectl.reference import target as targets
+        from eaglectl.reference import target_model as targets
 
         self.job = job
         self.boundaries = job.drafter.aux.boundaries or ()
@@ -528,7 +524,7 @@ def run_reference(job: EngineJob, reading: NetworkReading | None = None) -> Engi
     not fit, RefusedError for a drafter that drafts in parallel.
     """
     require_torch("the reference engine needs")
-    from eaglectl.reference.target import version_text
+    from eaglectl.reference.target_model import version_text
 
     if job.drafter.aux.boundaries is None:
         raise UsageError("the trained aux layers are not known; pass --aux-layers")

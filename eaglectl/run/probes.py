@@ -141,7 +141,7 @@ def probe_sensitivity(
 
     `screens`: what drafts worse beyond chance on a few of the texts is not run on the others.
     """
-    from eaglectl.reference.target import rope_of
+    from eaglectl.reference.target_model import rope_of
 
     stage, report = Stage(job), job.on_progress or (lambda progress: None)
     report(Progress("probing", 0, 1, "readings"))

@@ -257,7 +257,7 @@ def run_gate(
     All prompts are looked at together, or at first as many as the first of `looks`, and so on until the
     intervals tell; each look has its own level (`look_level`). `earlier` ones count with their prompts.
     """
-    from eaglectl.reference.target import version_text
+    from eaglectl.reference.target_model import version_text
 
     ends = looks or (len(before.prompts),)
     work = TimedWork(on_progress, "measuring", 2 * ends[0])

@@ -22,14 +22,14 @@ from msgspec.structs import replace
 from vllm import LLM, SamplingParams
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.conversion.rewriting import evaluate
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.files.checkpoint import open_source, read_checkpoint
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.api.convert import ConvertOptions
 from eaglectl.run.vllm.child import PROPOSERS, llm_arguments, speculative_config, start_engine
-from eaglectl.target import open_target
+from eaglectl.target.choice import open_target
 from tests.engine import pairs
 from tests.engine.agreement.forks import Death, forked
 from tests.engine.rounds import NEW_TOKENS, K, Rounds, difference, in_reference, prompts

@@ -15,7 +15,7 @@ from eaglectl.reference.speculation import (
     GeneratedSequence,
     SpeculativeDecoder,
 )
-from eaglectl.reference.target import load_target
+from eaglectl.reference.target_model import load_target
 
 K = 3
 NEW_TOKENS = int(os.environ.get("ENGINE_NEW_TOKENS", "24"))

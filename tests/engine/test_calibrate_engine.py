@@ -10,12 +10,12 @@ import torch
 from msgspec.structs import replace
 
 import eaglectl
-from eaglectl.conversion.upgrade import Statistics, read_statistics
 from eaglectl.api.convert import ConvertOptions
 from eaglectl.api.upgrade import UpgradeOptions
+from eaglectl.conversion.upgrade import Statistics, read_statistics
 from eaglectl.progress import Progress
 from eaglectl.reference.states import TransformersEngine
-from eaglectl.reference.target import load_target
+from eaglectl.reference.target_model import load_target
 from eaglectl.run.installed import start_vllm
 from eaglectl.run.job import EngineJob
 from tests.engine import pairs

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import eaglectl
-from eaglectl.errors import EaglectlError
 from eaglectl.api.convert import ConvertOptions
 from eaglectl.api.upgrade import UpgradeOptions
+from eaglectl.errors import EaglectlError
 from eaglectl.run.results import SmokeReport
 from tests.engine import pairs
 from tests.tiny import FAULTS, PROMPTS, TARGET, TINY, Fault, in_vllms_layout, short_prompts

@@ -11,11 +11,11 @@ import pytest
 from blake3 import blake3
 
 import eaglectl
+from eaglectl.api.sources import opened
 from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.files import writer
 from eaglectl.files.checkpoint import open_folder
 from eaglectl.files.source import PinnedSource
-from eaglectl.api.sources import opened
 from tests.builders import contents, drafter_folder, sharded_folder
 from tests.faults.processes import names
 

@@ -37,7 +37,6 @@ from eaglectl.files.layout import checkpoint_files
 from eaglectl.files.opcodes import PickleError, read_pickle
 from eaglectl.files.pickles import NAMES, TorchFile, UnfitTensorError, read_table, state_views
 from eaglectl.files.source import FolderSource, ListedDigests
-from eaglectl.files.target_files import check_kernels, read_tokenizer_config
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter, read_target
 from eaglectl.judge.rule import read_policy
@@ -47,6 +46,7 @@ from eaglectl.report.documents import render_page
 from eaglectl.run.job import read_context_length
 from eaglectl.run.prompts import choose_prompts
 from eaglectl.run.server import Server, open_server, parse_answer, parse_counters
+from eaglectl.target.files import check_kernels, read_tokenizer_config
 from tests.builders import (
     DRAFT,
     VOCAB,

@@ -37,7 +37,7 @@ class Drafts(NamedTuple):
 def written(target: Path, file: Path, count: int) -> tuple[list[list[int]], list[list[int]]]:
     """Prompts, and what the target writes after each on the CPU."""
     from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder
-    from eaglectl.reference.target import load_target, load_tokenizer
+    from eaglectl.reference.target_model import load_target, load_tokenizer
     from eaglectl.run.job import token_ids
     from eaglectl.run.prompts import read_prompts
 
@@ -56,7 +56,7 @@ def drafts(drafter: Path, target: Path, file: Path, count: int, dtype: str, devi
     import eaglectl
     from eaglectl.reference.model import load_drafter
     from eaglectl.reference.speculation import ForcedDrafter, run_target
-    from eaglectl.reference.target import load_target
+    from eaglectl.reference.target_model import load_target
 
     read = eaglectl.inspect(str(drafter), target=str(target)).drafter
     boundaries = read.aux.boundaries

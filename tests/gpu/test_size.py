@@ -73,7 +73,7 @@ def test_the_reference_at_an_8b_targets_width(device: str, figures: Callable[...
     import torch
 
     from eaglectl.reference.speculation import DecodingSettings, SpeculativeDecoder
-    from eaglectl.reference.target import TargetModel
+    from eaglectl.reference.target_model import TargetModel
 
     is_gpu = device == "cuda"
     sizes, dtype = (LARGE, torch.bfloat16) if is_gpu else (SMALL, torch.float32)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from eaglectl.api import validate as validating
 from eaglectl.errors import UnreadableError
 from eaglectl.files.files import read_small_file
 from eaglectl.judge.rules.release import scan_text
-from eaglectl.api import validate as validating
 from tests.builders import (
     STATED,
     call,

@@ -18,11 +18,11 @@ from eaglectl.files.budgets import MAX_CONFIG
 from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.files import decoded, open_regular, read_small_file
 from eaglectl.files.source import MAX_WHOLE_FILE, FolderSource, PinnedSource
-from eaglectl.files.target_files import MAX_READ_WHOLE, check_files
 from eaglectl.formats.reader import MAX_TENSORS
 from eaglectl.publish import upload as upload_files
 from eaglectl.publish.upload import freeze
 from eaglectl.run import prompts
+from eaglectl.target.files import MAX_READ_WHOLE, check_files
 from tests.builders import Outcome, call, drafter_folder, is_one_line, sharded_folder
 from tests.hub import client_hub
 from tests.tiny import TARGET, TINY

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import eaglectl
 from eaglectl.reference.model import load_drafter
 from eaglectl.reference.states import TransformersEngine
-from eaglectl.reference.target import load_target, load_tokenizer
+from eaglectl.reference.target_model import load_target, load_tokenizer
 from eaglectl.run.prompts import read_prompts
 from tests.tiny import TARGET, TINY
 

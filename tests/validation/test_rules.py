@@ -6,6 +6,7 @@ import weakref
 from importlib import import_module
 from pathlib import Path
 
+from eaglectl.api.validate import judge
 from eaglectl.drafter.drafter import Target
 from eaglectl.engines.registry import parse_engine
 from eaglectl.files.checkpoint import open_source
@@ -13,7 +14,6 @@ from eaglectl.files.source import FolderSource
 from eaglectl.judge import rules as rule_modules
 from eaglectl.judge.judgement import GivenTarget, Subject, changes_serving
 from eaglectl.judge.rule import Policy, Rule, rules
-from eaglectl.api.validate import judge
 from tests.builders import drafter_folder
 from tests.validation.judging import every_patch
 

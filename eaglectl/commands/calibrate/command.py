@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from eaglectl.commands.arguments import Json, RunTarget, Source, print_trust
 from eaglectl.api.options import CalibrateOptions
+from eaglectl.commands.arguments import Json, RunTarget, Source, print_trust
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 from eaglectl.verdicts import first_word
 
@@ -24,10 +24,10 @@ def calibrate_command(
     json_: Json = False,
 ) -> None:
     """Run the target on prompts and collect the statistics of its states that `convert --to 3.1` needs."""
-    from eaglectl.formats.commands import command
     from eaglectl.api.upgrade import calibrate
+    from eaglectl.formats.commands import command
     from eaglectl.shell import as_path
-    from eaglectl.target import runnable_target
+    from eaglectl.target.choice import runnable_target
 
     settings: OutputSettings = context.obj
     choice = runnable_target(source, target, options.answers, "calibrate")

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
+from eaglectl.api.options import ConvertOptions, UpgradeOptions
 from eaglectl.commands.arguments import Json, Source, print_result, print_trust
 from eaglectl.errors import UsageError
-from eaglectl.api.options import ConvertOptions, UpgradeOptions
 from eaglectl.terminal import OutputSettings, ProgressBar
 from eaglectl.text import listed
 from eaglectl.verdicts import GateEnding
@@ -36,8 +36,8 @@ def convert_command(
 
     Bytes move and nothing else: each tensor keeps its values unless a step is named.
     """
-    from eaglectl.commands.convert.report import conversion_outline
     from eaglectl.api.convert import convert
+    from eaglectl.commands.convert.report import conversion_outline
 
     settings: OutputSettings = context.obj
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:

@@ -2,8 +2,8 @@
 
 import typer
 
-from eaglectl.commands.arguments import Json, Page, RunTarget, Source, exit_by, page_file, print_result
 from eaglectl.api.options import DiagnoseOptions
+from eaglectl.commands.arguments import Json, Page, RunTarget, Source, exit_by, page_file, print_result
 from eaglectl.terminal import OutputSettings, ProgressBar
 
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from eaglectl.commands.arguments import Json, Page, exit_by, offered, page_file, print_result
 from eaglectl.api.options import DiffOptions
+from eaglectl.commands.arguments import Json, Page, exit_by, offered, page_file, print_result
 from eaglectl.terminal import OutputSettings, ProgressBar
 
 FORMS = "a checkpoint folder, a weight file beside its config.json, or a Hub repository: org/name[@revision]."

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eaglectl.api.options import InspectOptions, ValidateOptions
 from eaglectl.commands.arguments import Json, Page, offered, page_file, show, write_page
 from eaglectl.errors import EaglectlError, UnreadableError
 from eaglectl.files.source import FolderSource, shared_repositories
-from eaglectl.api.options import InspectOptions, ValidateOptions
 from eaglectl.shell import as_path, join
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault, say
 from eaglectl.text import listed

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from eaglectl.commands.arguments import Json, Page, Source, exit_by, offered, page_file, print_result
 from eaglectl.api.options import ReadyOptions
+from eaglectl.commands.arguments import Json, Page, Source, exit_by, offered, page_file, print_result
 from eaglectl.terminal import OutputSettings, ProgressBar
 
 Target = Annotated[

@@ -10,6 +10,20 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from eaglectl.api.convert import OpenQuestions, convert, default_output, measured_questions
+from eaglectl.api.diff import diff
+from eaglectl.api.inspect import inspect, inspect_files
+from eaglectl.api.options import (
+    INSTALLED,
+    ConvertOptions,
+    DiagnoseOptions,
+    DiffOptions,
+    InspectOptions,
+    ReadyOptions,
+    ValidateOptions,
+)
+from eaglectl.api.smoke import diagnose, published_beside, smoke_drafts
+from eaglectl.api.validate import validate
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.engines.engine import NetworkReading, Verdict
 from eaglectl.engines.registry import (
@@ -29,20 +43,6 @@ from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.judge.outputs import judge_plan, notes_of
 from eaglectl.judge.rule import Finding, Policy
-from eaglectl.api.diff import diff
-from eaglectl.api.convert import OpenQuestions, convert, default_output, measured_questions
-from eaglectl.api.inspect import inspect, inspect_files
-from eaglectl.api.options import (
-    INSTALLED,
-    ConvertOptions,
-    DiagnoseOptions,
-    DiffOptions,
-    InspectOptions,
-    ReadyOptions,
-    ValidateOptions,
-)
-from eaglectl.api.smoke import diagnose, published_beside, smoke_drafts
-from eaglectl.api.validate import validate
 from eaglectl.options import StrPath, options_of, path_text, with_keywords
 from eaglectl.progress import OnProgress, StagedWork, report_step
 from eaglectl.report.acceptance import MEASUREMENT, measured
@@ -68,7 +68,7 @@ from eaglectl.run.job import share_loaded_targets
 from eaglectl.run.process import has_torch
 from eaglectl.run.results import Gain, SmokeReport, gain
 from eaglectl.shell import as_path, without_secrets
-from eaglectl.target import named_target, weights_folder
+from eaglectl.target.choice import named_target, weights_folder
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from eaglectl.api.options import ADVANCED, SmokeOptions
 from eaglectl.commands.arguments import (
     Json,
     Page,
@@ -15,7 +16,6 @@ from eaglectl.commands.arguments import (
     print_trust,
 )
 from eaglectl.errors import check
-from eaglectl.api.options import ADVANCED, SmokeOptions
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 from eaglectl.text import listed
 from eaglectl.verdicts import first_word

@@ -13,6 +13,8 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 import eaglectl
+from eaglectl.api.options import ValidateOptions
+from eaglectl.api.validate import judge_source
 from eaglectl.drafter.drafter import GIVEN
 from eaglectl.engines.behaviour import ranges
 from eaglectl.engines.engine import Verdict
@@ -27,8 +29,6 @@ from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import GivenTarget, Report, Subject, judge_drafter
 from eaglectl.judge.outputs import notes_of
 from eaglectl.judge.rule import Finding, Severity
-from eaglectl.api.options import ValidateOptions
-from eaglectl.api.validate import judge_source
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress, report_step
 from eaglectl.publish.card import (
@@ -71,7 +71,7 @@ from eaglectl.report.section import (
     plain,
 )
 from eaglectl.report.wording import answer_line, size
-from eaglectl.target import NONE_NAMED, TargetChoice, named_choices, open_target
+from eaglectl.target.choice import NONE_NAMED, TargetChoice, named_choices, open_target
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, FileChange, FirstWord, UploadOutcome
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import replace
 
+from eaglectl.api.options import ValidateOptions
 from eaglectl.commands.arguments import (
     Json,
     Page,
@@ -19,7 +20,6 @@ from eaglectl.commands.arguments import (
     write_page,
 )
 from eaglectl.errors import EaglectlError, UnreadableError, UsageError
-from eaglectl.api.options import ValidateOptions
 from eaglectl.options import Option, Options
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, report_fault
 
@@ -87,8 +87,8 @@ def validate_command(
     page: Page = None,
 ) -> None:
     """Check checkpoints by rules, and by what each engine release does with them."""
-    from eaglectl.judge.judgement import overall_verdict, unopened_report
     from eaglectl.api.validate import check_options
+    from eaglectl.judge.judgement import overall_verdict, unopened_report
     from eaglectl.report import output_files as outputs
 
     shown, files = reporting.on_stdout(is_json=json_), outputs.parse_outputs(reporting.output)
@@ -128,9 +128,9 @@ def validate_command(
 def _validate_all(
     settings: OutputSettings, folders: Sequence[str], options: ValidateOptions
 ) -> "tuple[list[Report], bool]":
-    from eaglectl.judge.judgement import unopened_report
     from eaglectl.api.sources import run_all
     from eaglectl.api.validate import validate
+    from eaglectl.judge.judgement import unopened_report
 
     policy = options.read_policy()
     unopened = partial(unopened_report, fail_on=options.least_severity(policy), policy=policy.origin)

@@ -14,7 +14,7 @@ from eaglectl.drafter.drafter import DOUBLE_NORM, JOINED_NORMS, Feature, Rope, T
 from eaglectl.engines.behaviour import IDS, CapturedLayers, judged_unversioned
 from eaglectl.engines.registry import ENGINES, aux_readings
 from eaglectl.errors import EaglectlError
-from eaglectl.files.target_files import text_part
+from eaglectl.files.text_part import text_part
 from eaglectl.formats.config_keys import PARTIAL, SPELLINGS, Keys, at
 from eaglectl.formats.network import read_rope
 from eaglectl.formats.other_drafters import drafter_mark

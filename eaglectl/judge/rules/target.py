@@ -30,12 +30,13 @@ from eaglectl.files.budgets import TOKENIZER_ENTRIES
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.header import parse_json
 from eaglectl.files.source import Source
-from eaglectl.files.target_files import rotation_file, rotation_mark, text_part
+from eaglectl.files.text_part import text_part
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.other_drafters import drafter_mark
 from eaglectl.judge.judgement import EXACT, Subject
 from eaglectl.judge.rule import NO_TARGET, CannotLook, Match, make_rule, note_rule, rule
 from eaglectl.shell import quote
+from eaglectl.target.files import rotation_file, rotation_mark
 
 if TYPE_CHECKING:
     from eaglectl.judge.scanning import Floats

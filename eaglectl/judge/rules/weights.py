@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from eaglectl.conversion.readings import WORDS
 from eaglectl.drafter.tensors import LAYER, QUANTISED, Tensor, is_norm, is_quantised_part
 from eaglectl.files.layout import QUANTISATION
-from eaglectl.files.target_files import text_part
+from eaglectl.files.text_part import text_part
 from eaglectl.formats.commands import PLAIN
 from eaglectl.formats.names import WRAPPERS, canonical_name
 from eaglectl.judge.judgement import TABLES, Subject, key_place

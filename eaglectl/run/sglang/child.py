@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from eaglectl.files.target_files import until_end
 from eaglectl.run.process import ANSWER as ANSWER_FILE
 from eaglectl.run.process import (
     SGLANG,
@@ -27,6 +26,7 @@ from eaglectl.run.process import (
     report_phase,
     serve_requests,
 )
+from eaglectl.target.files import until_end
 
 HISTOGRAM = "spec_correct_drafts_histogram"
 # variables that name the file of the child's answer, for an error, and that of the report

@@ -6,9 +6,9 @@ import torch
 from safetensors.torch import load_file
 
 import eaglectl
+from eaglectl.api.convert import ConvertOptions
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.errors import EaglectlError, RefusedError
-from eaglectl.api.convert import ConvertOptions
 from tests.engine.agreement.bases import Base
 from tests.engine.agreement.cases import Case
 from tests.engine.rounds import Rounds, difference, in_reference, prompts

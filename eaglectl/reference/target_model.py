@@ -12,9 +12,9 @@ from torch import nn
 
 from eaglectl.drafter.drafter import Rope
 from eaglectl.errors import RefusedError, UnreadableError, error_text
-from eaglectl.files.target_files import check_files, check_kernels, code_needed
 from eaglectl.formats.network import target_rope
 from eaglectl.progress import LOADING, OnProgress, report_step
+from eaglectl.target.files import check_files, check_kernels, code_needed
 
 LAYER_LISTS = ("layers", "h", "blocks", "block")
 LOGITS = 1 << 24  # logits that are computed at once where only the most likely tokens are asked for

@@ -18,7 +18,7 @@ from eaglectl.files.front_matter import front_matter
 from eaglectl.files.header import parse_json
 from eaglectl.files.layout import CARD, CONFIG, RECORD, has_weights, is_foreign
 from eaglectl.files.source import SCHEME, FolderSource, Source, is_repo_name
-from eaglectl.files.target_files import text_part
+from eaglectl.files.text_part import text_part
 from eaglectl.formats.catalogue import FORMATS
 from eaglectl.formats.config_keys import at
 from eaglectl.formats.format import Answers

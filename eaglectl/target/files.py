@@ -17,6 +17,7 @@ from eaglectl.errors import UnreadableError
 from eaglectl.files.files import MIB, errors_about, open_regular, read_small_file
 from eaglectl.files.header import parse_json
 from eaglectl.files.source import Source
+from eaglectl.files.text_part import text_part, text_parts
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -24,9 +25,6 @@ MAX_CONFIG = 64 * MIB
 # endings of what a loader of targets opens, and bytes of those that it reads whole
 READ_BY_LOADERS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py", ".safetensors", ".bin")
 WEIGHTS, MAX_READ_WHOLE = (".safetensors", ".bin"), 256 * MIB
-# where multimodal targets keep their language model's config; in Omni ones it is inside another of these
-TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
-MAX_NESTING = 3
 # keys under which transformers takes a repository on the Hub whose compiled kernel it downloads and runs
 KERNEL_KEYS = ("attn_implementation", "experts_implementation")
 
@@ -42,19 +40,6 @@ def read_target_config(target: Path, name: str = CONFIG) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise UnreadableError(f"{path} is not a JSON object; take the target's own file")
     return value
-
-
-def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a target's config that describes its text model; the config where it has no such part."""
-    return _text_parts(config)[-1]
-
-
-def _text_parts(config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    parts = [config]
-    for _ in range(MAX_NESTING):
-        inner = (parts[-1].get(key) for key in TEXT_PARTS)
-        parts += [value for value in inner if isinstance(value, Mapping)][:1]
-    return parts
 
 
 def read_tokenizer_config(target: Path) -> Mapping[str, Any]:
@@ -91,7 +76,7 @@ def check_files(target: Path) -> None:
 
 def check_kernels(target: Path) -> None:
     """Raise UnreadableError for a target whose config.json names a kernel on the Hub to be run."""
-    for part in _text_parts(read_target_config(target)):
+    for part in text_parts(read_target_config(target)):
         for key in KERNEL_KEYS:
             if "/" in (name := str(part.get(key) or part.get(f"_{key}") or "")):
                 raise code_needed(target, f"its config.json names a kernel to download, {name}")
@@ -113,7 +98,7 @@ def rotation_mark(source: Source, config: Mapping[str, Any]) -> str:
     """What in a target's files states that its residual stream is rotated; "" where nothing does."""
     if _rotation(source)[0]:
         return f"{DESCRIPTION}, which ModelSlim writes: QuaRot"
-    if any(_rotates_embedding(part.get("quantization_config")) for part in _text_parts(config)):
+    if any(_rotates_embedding(part.get("quantization_config")) for part in text_parts(config)):
         return "quantization_config.transform_config in its config.json rotates the embedding: SpinQuant"
     return ""
 

@@ -1,1 +1,0 @@
-"""Comparing two drafters: what they mean, their tensors, and how their files are written."""

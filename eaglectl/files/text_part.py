@@ -1,0 +1,22 @@
+"""The part of a multimodal model's config that describes its language model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# where multimodal targets keep their language model's config; in Omni ones it is inside another of these
+TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+MAX_NESTING = 3
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a target's config that describes its text model; the config where it has no such part."""
+    return text_parts(config)[-1]
+
+
+def text_parts(config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the config and the nested parts that lead to its text model, the outermost first."""
+    parts = [config]
+    for _ in range(MAX_NESTING):
+        inner = (parts[-1].get(key) for key in TEXT_PARTS)
+        parts += [value for value in inner if isinstance(value, Mapping)][:1]
+    return parts
