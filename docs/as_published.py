@@ -13,12 +13,12 @@ sys.path.insert(0, str(PAGE.parents[2]))
 from msgspec import Struct
 
 import eaglectl
+from eaglectl.api.outputs import judge_plan
 from eaglectl.engines.behaviour import ranges
 from eaglectl.engines.registry import ENGINES, parse_engine
 from eaglectl.errors import RefusedError, UsageError
 from eaglectl.files.source import is_repo_name
 from eaglectl.formats.published import PublishedDrafter, published_file
-from eaglectl.judge.outputs import judge_plan
 from eaglectl.verdicts import ServedAs
 from tests.published import ALL, Published
 

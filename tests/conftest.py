@@ -16,8 +16,8 @@ from hypothesis import settings
 
 from eaglectl import cli, terminal
 from eaglectl.cli import app
+from eaglectl.files import output_files
 from eaglectl.options import CALLER
-from eaglectl.report import output_files
 from tests.gpu.results import FIGURES
 from tests.printed import commands_in, fault
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from eaglectl.conversion import rewriting
-from eaglectl.conversion.rewriting import Array, decode, encode, encoded, evaluate
+from eaglectl.conversion.rewriting import encoded, evaluate
+from eaglectl.drafter.floats import Array, decode, encode
 from eaglectl.drafter.tensors import Computed, Segment, Tensor
 from eaglectl.errors import RefusedError
 

@@ -9,8 +9,8 @@ import eaglectl
 from eaglectl import DiffOptions
 from eaglectl.cli import run
 from eaglectl.errors import UsageError
+from eaglectl.files.output_files import parse_page, write_report
 from eaglectl.report.documents import outline
-from eaglectl.report.output_files import parse_page, write_report
 from eaglectl.report.terminal import PAGE_WIDTH, as_text
 from eaglectl.text import printable
 from tests.cases import CASES, Case, file_digests

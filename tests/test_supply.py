@@ -126,7 +126,7 @@ ADDRESS = "https://git.example.org/me/eaglectl"
 PRINTS_ADDRESS = """
 import eaglectl
 from eaglectl.project import install_command
-from eaglectl.report.output_files import render
+from eaglectl.report.outputs import render
 report = eaglectl.validate("fixtures/tiny/eagle3", headers_only=True)
 print(install_command(), render("sarif", [report]), eaglectl.render_page(report))
 """

@@ -14,7 +14,7 @@ import pytest
 
 import eaglectl
 from eaglectl.api.convert import ConvertOptions
-from eaglectl.conversion.rewriting import decode
+from eaglectl.drafter.floats import decode
 from eaglectl.errors import RefusedError, UsageError
 from tests.builders import (
     HIDDEN,

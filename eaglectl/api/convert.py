@@ -17,6 +17,17 @@ from msgspec.structs import replace
 import eaglectl
 from eaglectl import shell
 from eaglectl.api.options import ConvertOptions, MeasureOptions
+from eaglectl.api.outputs import (
+    all_releases,
+    judge_output,
+    judge_plan,
+    judge_planned,
+    only,
+    plausibility_notes,
+    serving_layout,
+    unserved,
+    value_errors,
+)
 from eaglectl.api.sources import OpenedSource, opened, selected_tokens_of
 from eaglectl.conversion.plan import DEFAULT_LAYOUT, ConversionPlan, ConversionRequest
 from eaglectl.conversion.planning import OtherFiles, make_plan
@@ -51,17 +62,6 @@ from eaglectl.formats.commands import Complete, command, completing, whole_comma
 from eaglectl.formats.format import Answers, Origin
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Judgement, Subject, judge_drafter
-from eaglectl.judge.outputs import (
-    all_releases,
-    judge_output,
-    judge_plan,
-    judge_planned,
-    only,
-    plausibility_notes,
-    serving_layout,
-    unserved,
-    value_errors,
-)
 from eaglectl.options import StrPath, path_text, with_keywords
 from eaglectl.progress import LOADING, OnProgress, notify, report_step
 from eaglectl.results import Conversion, OutputServing

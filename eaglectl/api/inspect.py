@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from msgspec.structs import replace
 
 from eaglectl.api.options import ConvertOptions, InspectOptions
+from eaglectl.api.outputs import notes_of
 from eaglectl.api.sources import pickles_copied, run_all
 from eaglectl.base import Results
 from eaglectl.drafter.drafter import Drafter, Note
@@ -32,7 +33,6 @@ from eaglectl.formats.commands import Complete, command, completing
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, unmended
-from eaglectl.judge.outputs import notes_of
 from eaglectl.judge.rule import rules
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress
@@ -145,7 +145,7 @@ def _following(
     if verdict.outcome.is_served or verdict.engine not in ENGINES:
         return Following()
     from eaglectl.api.convert import is_measured
-    from eaglectl.judge.outputs import Advice  # late: numpy
+    from eaglectl.api.outputs import Advice  # late: numpy
 
     refusal, target = unmended(judgement.findings), subject.target.text
     advice = Advice(source, subject, refusal, is_measured(subject.drafter, target))
@@ -236,7 +236,7 @@ def cover_given(
     if prompts is None and counts is None:
         return None
     from eaglectl.conversion.readings import draft_vocabulary, read_counts
-    from eaglectl.report.output_files import parse_new, write_new
+    from eaglectl.files.output_files import parse_new, write_new
 
     vocabulary: Collection[int] = range(drafter.dims.vocab)
     if drafter.has_reduced_vocabulary:

@@ -32,7 +32,7 @@ from eaglectl.api.options import (
 from eaglectl.api.sources import opened
 from eaglectl.api.validate import validate
 from eaglectl.conversion.plan import parse_reading
-from eaglectl.conversion.readings import LATE, TABLE_ROWS, draft_vocabulary, marked_tokens
+from eaglectl.conversion.readings import draft_vocabulary
 from eaglectl.drafter.drafter import Drafter
 from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D
 from eaglectl.engines.engine import NetworkReading, Verdict
@@ -40,6 +40,7 @@ from eaglectl.engines.registry import ENGINES, installed_release, usual_release
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
 from eaglectl.files.files import is_folder
+from eaglectl.files.output_files import parse_new, write_new
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource
 from eaglectl.files.text_part import text_part
@@ -47,10 +48,10 @@ from eaglectl.formats.catalogue import layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
+from eaglectl.formats.tables import LATE, TABLE_ROWS, marked_tokens
 from eaglectl.judge.rule import Policy
 from eaglectl.options import StrPath, options_of, path_text, with_keywords
 from eaglectl.progress import LOADING, OnProgress, StagedWork, report_step
-from eaglectl.report.output_files import parse_new, write_new
 from eaglectl.run.answering import TRYING, search_layers
 from eaglectl.run.coverage import TokenText, counts_text
 from eaglectl.run.diagnosis import CAUSES, CONTRADICTION, Evidence, find_cause, open_reading

@@ -52,8 +52,8 @@ from eaglectl.target.choice import choose_target, fitting_target, open_target, t
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
 if TYPE_CHECKING:
+    from eaglectl.api.outputs import Advice
     from eaglectl.files.hub import HubSource
-    from eaglectl.judge.outputs import Advice
 
 
 @overload
@@ -272,7 +272,7 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
         return reported, (), Following()
     # late: most checkpoints need no repair
     from eaglectl.api.convert import is_measured
-    from eaglectl.judge.outputs import Advice, smallest_changes
+    from eaglectl.api.outputs import Advice, smallest_changes
 
     advice = Advice(path, subject, "", is_open and is_measured(subject.drafter, subject.target.text))
     findings = _with_possible_fixes(advice, reported)

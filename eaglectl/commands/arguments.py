@@ -12,8 +12,8 @@ from eaglectl.terminal import OutputSettings, emit, say
 from eaglectl.verdicts import FirstWord, first_word
 
 if TYPE_CHECKING:
+    from eaglectl.files.output_files import Outputs
     from eaglectl.judge.rule import Policy
-    from eaglectl.report.output_files import Outputs
     from eaglectl.report.section import Outline
 
 offered = offering("checkpoints")
@@ -82,7 +82,7 @@ def page_file(page: str | None, outputs: "Outputs" = ()) -> Path | None:
     """Return the file of --page, which is none of `outputs`. Raises UsageError."""
     if page is None:
         return None
-    from eaglectl.report.output_files import parse_page
+    from eaglectl.files.output_files import parse_page
 
     return parse_page(page, outputs)
 
@@ -90,7 +90,7 @@ def page_file(page: str | None, outputs: "Outputs" = ()) -> Path | None:
 def write_page(file: Path | None, *results: Any) -> None:
     """Write the page of results where one is asked for."""
     if file:
-        from eaglectl.report import output_files
+        from eaglectl.files import output_files
         from eaglectl.report.documents import render_page
 
         output_files.write_report("--page", file, render_page(*results), "page")

@@ -38,7 +38,7 @@ def _values(kind: str) -> Iterable[str]:
         case "layouts" | "semantics" | "readings":
             return _of_formats(kind)
         case "formats" | "outputs":
-            from eaglectl.report.output_files import FORMATS
+            from eaglectl.report.outputs import FORMATS
 
             return FORMATS if kind == "formats" else (f"{name}=" for name in FORMATS)
     return kind.split("|") if "|" in kind else ()

@@ -8,7 +8,6 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import permutations
 from pathlib import Path
@@ -22,31 +21,35 @@ from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.drafter.tensors import (
     BOTH_FIT,
     BOTH_WHOLE,
-    FROM_T2D,
+    HALF_DTYPES,
     SAMPLED_ROWS,
     Computed,
     DraftVocabulary,
-    Ids,
     Tensor,
     from_tokens,
     identity,
     is_norm,
     is_quantised_part,
-    is_rolled,
     moved_back,
-    numbers,
     offset_targets,
     read_vocabulary,
     recorded_meaning,
     repeated_offsets,
     row_copies,
-    table_repairs,
 )
 from eaglectl.errors import OpenFactError, OptionNeededError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint
 from eaglectl.files.files import MIB, read_small_file, sha256
 from eaglectl.formats.catalogue import by_name
 from eaglectl.formats.format import Answers
+from eaglectl.formats.tables import (
+    LATE,
+    TABLE_ROWS,
+    TABLE_TOKENS,
+    stored_numbers,
+    table_readings,
+    vocabulary_marks,
+)
 from eaglectl.text import listed
 
 TABLES = ("d2t", "t2d")
@@ -345,30 +348,20 @@ def _head_sizes(drafter: Drafter) -> Iterator[str]:
 NORM_WEIGHTS, HEAD_SIZE, LEAST_HEAD = "norm-weights", "head-size", 8
 # what is added where norms are stored so
 STEPS: Mapping[str, int] = {"less-one": 1, "plus-one": -1}
-# as --fix-reading names a 16-bit dtype -> as safetensors does
-WORDS: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16"}
 
 
 def _other_words(drafter: Drafter) -> Iterator[str]:
     stated = {tensor.dtype for tensor in drafter.tensors.values()}
-    yield from (name for name, dtype in WORDS.items() if stated & (set(WORDS.values()) - {dtype}))
+    yield from (name for name, dtype in HALF_DTYPES.items() if stated & (set(HALF_DTYPES.values()) - {dtype}))
 
 
 def _word_moves(drafter: Drafter, value: str) -> Iterator[Move]:
     for name, tensor in drafter.tensors.items():
-        if tensor.dtype in WORDS.values() and tensor.dtype != WORDS[value]:
-            yield Move(name, name, dtype=WORDS[value])
+        if tensor.dtype in HALF_DTYPES.values() and tensor.dtype != HALF_DTYPES[value]:
+            yield Move(name, name, dtype=HALF_DTYPES[value])
 
 
 # -------------------------------------------------------------------------------------------- moved tables
-
-# rows by which d2t may stand late; its numbers as stored, or the token ids that they give
-MOST_ROWS, TABLE_ROWS, TABLE_TOKENS = 8, "d2t-rows", "d2t-tokens"
-LATE: Mapping[str, int] = {
-    f"{count}-{side}": count * sign
-    for count in range(1, MOST_ROWS + 1)
-    for side, sign in (("late", 1), ("early", -1))
-}
 
 
 def table_shift(key: str, late: int) -> FixReading:
@@ -390,7 +383,7 @@ def with_table_moved(
     A row whose token fell off and is not known is left out of lm_head, with a warning. Raises RefusedError
     where the table is none when it is read so, OpenFactError where it is one in two ways.
     """
-    numbers, used = _stored_numbers(checkpoint, drafter.tensors["d2t"]), _marks(checkpoint, drafter)
+    numbers, used = stored_numbers(checkpoint, drafter.tensors["d2t"]), vocabulary_marks(checkpoint, drafter)
     vocab, answer, is_of_rows = drafter.dims.vocab, answers.semantics.get("d2t"), key == TABLE_ROWS
     stored = {"offset": numbers if is_of_rows else offset_targets(numbers), "absolute": numbers}
     late, tables = LATE[value], list[tuple[int | None, ...]]()
@@ -419,13 +412,6 @@ def with_table_moved(
     )
     notes = (Note("warning", "d2t", text),) if lost else ()
     return TransformedDrafter(smaller, notes), DraftVocabulary(tuple(known.values()), f"moved back ({value})")
-
-
-def _marks(checkpoint: Checkpoint, drafter: Drafter) -> Ids | None:
-    """The tokens that t2d marks; None without it."""
-    if (t2d := drafter.tensors.get("t2d")) is None:
-        return None
-    return tuple(token for token, mark in enumerate(_stored_numbers(checkpoint, t2d)) if mark)
 
 
 # the order of the report; where several readings win alike, the first is named
@@ -488,8 +474,8 @@ def draft_vocabulary(
             " restore d2t, or put speculative_token_map.pt beside the weights"
         )
     try:
-        offsets = None if d2t is None else _stored_numbers(checkpoint, d2t)
-        mask = None if t2d is None else _stored_numbers(checkpoint, t2d)
+        offsets = None if d2t is None else stored_numbers(checkpoint, d2t)
+        mask = None if t2d is None else stored_numbers(checkpoint, t2d)
         vocabulary = read_vocabulary(
             offsets,
             mask,
@@ -526,43 +512,6 @@ def _refuse_copied_rows(checkpoint: Checkpoint, drafter: Drafter, vocabulary: Dr
                 "lm_head.weight repeats its row wherever d2t repeats its offset: it was pruned by rows of"
                 " d2t, not of i + d2t (TorchSpec's pruning fault); export again from the unpruned checkpoint"
             )
-
-
-def table_readings(checkpoint: Checkpoint, drafter: Drafter) -> tuple[str, ...]:
-    """The readings of --fix-reading that repair d2t or t2d; both where nothing shows which of them is right.
-
-    None that t2d gives where lm_head's rows are not in its order.
-    """
-    d2t, t2d = drafter.tensors.get("d2t"), drafter.tensors.get("t2d")
-    if d2t is None or not drafter.has_reduced_vocabulary:
-        return ()
-    offsets, size, vocab = None, drafter.dims.draft_vocab, drafter.dims.vocab
-    try:
-        mask = None if t2d is None else _stored_numbers(checkpoint, t2d)
-    except RefusedError:
-        return ()
-    with suppress(RefusedError):  # rounded
-        offsets = _stored_numbers(checkpoint, d2t)
-    readings = () if mask is None else table_repairs(offsets, mask, size, vocab)
-    if FROM_T2D in readings and by_name(drafter.producer).has_unordered_rows:
-        readings = ()
-    if readings or offsets is None or len(offsets) != size:
-        return readings
-    rolled = [
-        table_shift(TABLE_ROWS, late).text
-        for late in LATE.values()
-        if is_rolled(offsets, late, _marks(checkpoint, drafter), vocab)
-    ]
-    return tuple(rolled) if len(rolled) == 1 else ()
-
-
-def marked_tokens(checkpoint: Checkpoint, drafter: Drafter) -> tuple[int, ...]:
-    """The tokens that t2d marks, where d2t is whole too and names others; else none."""
-    return (_marks(checkpoint, drafter) or ()) if len(table_readings(checkpoint, drafter)) > 1 else ()
-
-
-def _stored_numbers(checkpoint: Checkpoint, tensor: Tensor) -> Ids:
-    return numbers(tensor.name, tensor.dtype, checkpoint.read(tensor.stored[0]))
 
 
 class Counts(Struct, frozen=True):

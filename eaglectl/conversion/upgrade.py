@@ -21,8 +21,9 @@ from msgspec.structs import replace
 import eaglectl
 from eaglectl.base import Result
 from eaglectl.conversion.plan import TransformedDrafter, UpgradeRecipe
-from eaglectl.conversion.rewriting import Array, evaluate, rounded
+from eaglectl.conversion.rewriting import evaluate
 from eaglectl.drafter.drafter import Drafter, Feature, Note
+from eaglectl.drafter.floats import Array, rounded
 from eaglectl.drafter.tensors import Computed, Tensor
 from eaglectl.errors import OptionNeededError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import Checkpoint, read_weight_file

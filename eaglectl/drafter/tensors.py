@@ -270,6 +270,8 @@ def is_known(name: str) -> bool:
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight")
 HEADS = ("lm_head.weight", "output.weight")
 PLAIN = ("F64", "F32", "F16", "BF16")
+# as --fix-reading names a 16-bit dtype -> as safetensors does
+HALF_DTYPES: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16"}
 SAMPLED_ROWS = 64
 
 

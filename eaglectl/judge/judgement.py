@@ -294,7 +294,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
             weights = self.values
         except UnreadableError:
             return ""
-        from eaglectl.conversion.readings import table_readings
+        from eaglectl.formats.tables import table_readings
 
         texts = {0: "", 1: "{}, as that table is whole."}
         measure = (

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from eaglectl.conversion.rewriting import decode
+from eaglectl.drafter.floats import decode
 from eaglectl.drafter.tensors import evenly_spaced
 from eaglectl.errors import UnreadableError
 from eaglectl.files.checkpoint import Checkpoint

@@ -19,10 +19,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
-from eaglectl.conversion.readings import LATE, TABLE_ROWS, TABLE_TOKENS, readings, table_shift, with_sizes
+from eaglectl.conversion.readings import readings, table_shift, with_sizes
 from eaglectl.drafter.drafter import DOUBLE_NORM, HIDDEN_NORM, JOINED_NORMS, Drafter, Rope
 from eaglectl.drafter.tensors import FROM_T2D, moved_back
 from eaglectl.errors import RefusedError, UsageError
+from eaglectl.formats.tables import LATE, TABLE_ROWS, TABLE_TOKENS
 from eaglectl.progress import Progress
 from eaglectl.run.job import (
     Candidate,

@@ -18,7 +18,7 @@ import pytest
 import eaglectl
 from eaglectl.errors import UsageError
 from eaglectl.judge.rule import Rule, find_rule, rules
-from eaglectl.report.output_files import FORMATS
+from eaglectl.report.outputs import FORMATS
 from tests.builders import Outcome, call, contents, drafter_folder, refusal
 from tests.conftest import FIXTURES
 

@@ -16,7 +16,7 @@ import yaml
 
 from eaglectl.files.checkpoint import open_source
 from eaglectl.formats.other_drafters import why_other
-from eaglectl.report.output_files import FORMATS
+from eaglectl.report.outputs import FORMATS
 from tests.builders import STATED, call, drafter_folder
 from tests.cases import CASES, Case
 from tests.conftest import FIXTURES

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 
 import eaglectl
-from eaglectl.conversion.rewriting import decode, encode
 from eaglectl.drafter.drafter import Target
+from eaglectl.drafter.floats import decode, encode
 from eaglectl.errors import RefusedError
 from eaglectl.files.checkpoint import read_checkpoint
 from eaglectl.files.source import FolderSource

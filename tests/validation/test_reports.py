@@ -21,7 +21,7 @@ from eaglectl.judge.rule import Finding, Match, Rule, Severity, Suppression
 from eaglectl.report import findings
 from eaglectl.report.ci import fingerprints, github, junit, sarif
 from eaglectl.report.findings import Places, key_offset, reports_outline, validate_document
-from eaglectl.report.output_files import FORMATS, render
+from eaglectl.report.outputs import FORMATS, render
 from eaglectl.report.terminal import Console, print_outline
 from eaglectl.text import as_markdown
 from eaglectl.verdicts import ServedAs

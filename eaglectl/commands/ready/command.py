@@ -52,7 +52,7 @@ def ready_command(
 ) -> None:
     """Say whether a drafter can be served, converting where needed, with acceptance before and after."""
     from eaglectl.commands.ready.run import readiness_outline, ready
-    from eaglectl.report.output_files import parse_new, write_new
+    from eaglectl.files.output_files import parse_new, write_new
 
     settings: OutputSettings = context.obj
     file, card = page_file(page), parse_new("--markdown", markdown)

@@ -22,6 +22,7 @@ from eaglectl.api.options import (
     ReadyOptions,
     ValidateOptions,
 )
+from eaglectl.api.outputs import judge_plan, notes_of
 from eaglectl.api.smoke import diagnose, published_beside, smoke_drafts
 from eaglectl.api.validate import validate
 from eaglectl.drafter.drafter import Drafter
@@ -41,7 +42,6 @@ from eaglectl.files.scratch import scratch_folder
 from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
-from eaglectl.judge.outputs import judge_plan, notes_of
 from eaglectl.judge.rule import Finding, Policy
 from eaglectl.options import StrPath, options_of, path_text, with_keywords
 from eaglectl.progress import OnProgress, StagedWork, report_step

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 import eaglectl
 from eaglectl.api.options import ValidateOptions
+from eaglectl.api.outputs import notes_of
 from eaglectl.api.validate import judge_source
 from eaglectl.drafter.drafter import GIVEN
 from eaglectl.engines.behaviour import ranges
@@ -27,7 +28,6 @@ from eaglectl.files.source import is_repo_name
 from eaglectl.formats.commands import SOURCE, command, completing, whole_commands
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import GivenTarget, Report, Subject, judge_drafter
-from eaglectl.judge.outputs import notes_of
 from eaglectl.judge.rule import Finding, Severity
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress, report_step

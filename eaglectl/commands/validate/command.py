@@ -65,7 +65,7 @@ class ReportOptions(Options, frozen=True):
 
     def on_stdout(self, *, is_json: bool) -> str:
         """The format on stdout. Raises UsageError for two."""
-        from eaglectl.report.output_files import FORMATS
+        from eaglectl.report.outputs import FORMATS
 
         name = self.format or ("json" if is_json else "text")
         if name not in FORMATS:
@@ -89,7 +89,7 @@ def validate_command(
     """Check checkpoints by rules, and by what each engine release does with them."""
     from eaglectl.api.validate import check_options
     from eaglectl.judge.judgement import overall_verdict, unopened_report
-    from eaglectl.report import output_files as outputs
+    from eaglectl.report import outputs
 
     shown, files = reporting.on_stdout(is_json=json_), outputs.parse_outputs(reporting.output)
     file, folders = page_file(page, files), list(dict.fromkeys(map(_folder, sources)))

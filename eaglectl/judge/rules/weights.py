@@ -16,8 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from eaglectl.conversion.readings import WORDS
-from eaglectl.drafter.tensors import LAYER, QUANTISED, Tensor, is_norm, is_quantised_part
+from eaglectl.drafter.tensors import HALF_DTYPES, LAYER, QUANTISED, Tensor, is_norm, is_quantised_part
 from eaglectl.files.layout import QUANTISATION
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.commands import PLAIN
@@ -575,7 +574,7 @@ def misread_dtype(subject: Subject) -> Iterator[Match]:
     others = misread(subject)
     for stored, words in list(others.items())[:1]:
         dtype = subject.checkpoint.tensors[stored].dtype
-        reading, other = next(names for names in WORDS.items() if names[1] != dtype)
+        reading, other = next(names for names in HALF_DTYPES.items() if names[1] != dtype)
         named = f"{stored} and {len(others) - 1} others" if len(others) > 1 else stored
         text = f"{named}, stated as {dtype}, {'hold' if len(others) > 1 else 'holds'} {other}"
         yield Match(

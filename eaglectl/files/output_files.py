@@ -1,22 +1,15 @@
-"""The files that reports are written to: atomically, and over nothing but a report of the same kind.
-
-The report formats of `validate` are here too; the modules of each are loaded where it is written.
-"""
+"""The files that reports are written to: atomically, and over nothing but a report of the same kind."""
 
 import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from eaglectl.errors import EaglectlError, UnreadableError, UsageError, check
+from eaglectl.errors import UnreadableError, UsageError, check
 from eaglectl.files.layout import CONFIG, WEIGHT_SUFFIXES
 from eaglectl.files.scratch import write_file
 from eaglectl.text import is_url
-
-if TYPE_CHECKING:
-    from eaglectl.judge.judgement import Report
 
 # of --output: formats and files
 Outputs = Sequence[tuple[str, Path]]
@@ -77,10 +70,11 @@ def parse_page(file: str, outputs: Outputs = ()) -> Path:
     """Return the file of --page; it may replace nothing but a page. Raises UsageError."""
     if file.lower().endswith(".svg"):
         raise UsageError(f"--page {file}: a page is HTML; give a name that ends in .html")
-    return _parsed("--page", file, file, outputs, "page")
+    return parse_output("--page", file, file, outputs, "page")
 
 
-def _parsed(option: str, value: str, file: str, outputs: Outputs, kind: str) -> Path:
+def parse_output(option: str, value: str, file: str, outputs: Outputs, kind: str) -> Path:
+    """Return the path of an option's file, after checking what it would replace. Raises UsageError."""
     path = Path(file)
     check_file(f"{option} {value}", path, kind)
     others = "another --output" if option == "--output" else "--output"
@@ -95,7 +89,7 @@ def parse_new(option: str, file: str | None) -> Path | None:
         return None
     if os.path.lexists(file):
         raise UsageError(f"{option} {file}: {file} is there already; give another name")
-    return _parsed(option, file, file, (), "page")
+    return parse_output(option, file, file, (), "page")
 
 
 def write_new(option: str, path: Path, text: str) -> None:
@@ -111,65 +105,3 @@ def write_report(option: str, path: Path, text: str, kind: str = "report") -> No
         write_file(path, text)
     except OSError as error:
         raise UnreadableError(f"{option} was not written: {path}: {error.strerror}") from None
-
-
-# the formats that a function of the same name in formats.py writes
-WRITTEN = ("junit", "sarif", "github")
-FORMATS = ("text", "json", *WRITTEN, "markdown")
-
-
-def render(name: str, reports: "Sequence[Report]") -> str:
-    """Return the reports in one format; the modules of the others are not loaded."""
-    if name in WRITTEN:
-        from eaglectl.report import ci
-
-        text: str = getattr(ci, name)(reports)
-        return text
-    if name == "json":
-        from eaglectl.report.documents import render_json
-
-        return render_json(*reports)
-    from eaglectl.report.findings import reports_outline
-
-    if name == "text":
-        from eaglectl.report.terminal import as_text
-
-        return as_text(reports_outline(reports))
-    from eaglectl.report.markdown import markdown
-
-    return markdown(reports_outline(reports))
-
-
-def parse_outputs(texts: Sequence[str]) -> Outputs:
-    """Parse `FORMAT=FILE` of --output, and check the files before anything is judged. Raises UsageError."""
-    outputs: list[tuple[str, Path]] = []
-    for text in texts:
-        name, _, file = text.partition("=")
-        if name not in FORMATS or not file:
-            raise UsageError(f"--output {text}: FORMAT=FILE was expected, with one of {', '.join(FORMATS)}")
-        outputs.append((name, _parsed("--output", text, file, outputs, "report")))
-    return outputs
-
-
-def write_outputs(outputs: Outputs, reports: "Sequence[Report]") -> None:
-    """Write every report. Raises UnreadableError, after the last, for those that cannot be written."""
-    problems = []
-    for name, path in outputs:
-        try:
-            write_report("--output", path, render(name, reports) + "\n")
-        except EaglectlError as error:
-            problems.append(str(error))
-    if problems:
-        raise UnreadableError("; ".join(problems))
-
-
-def append_summary(reports: "Sequence[Report]") -> None:
-    """Append the Markdown report to $GITHUB_STEP_SUMMARY if GitHub sets it. Raises UnreadableError."""
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not path:
-        return
-    try:
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(render("markdown", reports) + "\n")
-    except OSError as error:
-        raise UnreadableError(f"$GITHUB_STEP_SUMMARY was not written: {path}: {error.strerror}") from None
