@@ -146,18 +146,18 @@ fuzz: $(FUZZ_VENV)/.ready
 	nice -n 5 $(FUZZ_BIN)/python -m tests.fuzz $(FUZZ_TIME) --seed $(or $(SEED),0) --jobs $(JOBS) $(addprefix --parser ,$(PARSER))
 
 # two at a time, the longest first; a part makes its environment itself, or make would take the others before it. The
-# same draw each time (EAGLECTL_RANDOM, SEED), so that a failure is of a change; of alike slow tests some, and a share of
-# the kills: `make test-slow` has all
+# same draw each time (EAGLECTL_RANDOM, SEED), so that a failure is of a change; some cases of each slow test and of each
+# that starts an engine, and a share of the kills: `make test-slow`, `make test-engine`, `make test-sglang` have all
 ci: ci-engine ci-slow ci-sglang test ci-fuzz
 
 ci-engine:
-	$(MAKE) test-engine
+	EAGLECTL_CASES=3 $(MAKE) test-engine
 
 ci-sglang:
-	$(MAKE) test-sglang
+	EAGLECTL_CASES=6 $(MAKE) test-sglang
 
 ci-slow:
-	EAGLECTL_CASES=12 EAGLECTL_KILLS=0.3 EAGLECTL_MINUTES=0.5 EAGLECTL_RANDOM=21 $(MAKE) test-slow
+	EAGLECTL_CASES=4 EAGLECTL_KILLS=0.3 EAGLECTL_MINUTES=0.5 EAGLECTL_RANDOM=21 $(MAKE) test-slow
 
 ci-fuzz:
 	$(MAKE) fuzz SECONDS=10 SEED=1

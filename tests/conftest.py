@@ -29,6 +29,8 @@ settings.register_profile("eaglectl", deadline=None)
 settings.load_profile("eaglectl")
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+# parts of paths of tests that start vLLM or SGLang, some twenty seconds each
+IN_ENGINE = {"engine", "test_vllm.py"}
 
 # the application is built anew at each call, which costs as much as an inspect; no test changes it
 make_app, typer.main.get_command = app.make_app, cache(typer.main.get_command)
@@ -47,14 +49,18 @@ def sampled(names: Iterable[Any], step: int) -> list[Any]:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Make the cases of a test marked `fast(n)` slow, but for n; leave out slow ones past EAGLECTL_CASES."""
+    """Make the cases of a test marked `fast(n)` slow, but for n.
+
+    Of slow tests, and of those in a real engine, at most EAGLECTL_CASES cases are run.
+    """
     marked = [
         item for item in items if item.get_closest_marker("fast") and not item.get_closest_marker("slow")
     ]
     for item in _beyond(marked, lambda item: item.get_closest_marker("fast").args[0]):
         item.add_marker(pytest.mark.slow)
     if most := int(os.environ.get("EAGLECTL_CASES", "0")):
-        left = set(_beyond([item for item in items if item.get_closest_marker("slow")], lambda item: most))
+        counted = [item for item in items if item.get_closest_marker("slow") or IN_ENGINE & {*item.path.parts}]
+        left = set(_beyond(counted, lambda item: most))
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
 
