@@ -181,12 +181,12 @@ class Comparison(Result, frozen=True):
     has_values: bool
     notes: tuple[str, ...] = ()
     served: tuple[Fact, ...] = ()
-    errors: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    errors: tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]] = ((), ())
 
     @property
     def verdict(self) -> DiffVerdict:
         """The outcome; SAME_HEADERS: nothing differs, and no tensor data was compared."""
-        a, b = ({fault.partition(" ")[0] for fault in faults} for faults in self.errors)
+        a, b = ({rule for rule, _ in faults} for faults in self.errors)
         is_same = self.meaning in (DiffVerdict.EQUAL, DiffVerdict.SAME_HEADERS)
         return DiffVerdict.DIFFERS if is_same and a != b else self.meaning
 

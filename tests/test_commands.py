@@ -2,7 +2,7 @@
 
 import pytest
 
-from eaglectl.formats.commands import command, completed
+from eaglectl.formats.commands import Complete, command
 from eaglectl.formats.format import Answers
 
 LAYERS, CONVENTION = "--aux-layers 2,4,5", "--aux-convention output"
@@ -35,11 +35,11 @@ def test_an_option_replaces_the_answer_that_it_contradicts(options: str, left: t
 def test_a_text_gets_the_source_the_target_and_the_answers() -> None:
     text = "run `eaglectl convert SOURCE --for vllm`, or `eaglectl smoke SOURCE --target TARGET`; see SOURCE"
     answers = Answers(aux_convention="output")
-    assert completed(text, "/a b/c", "/the target", answers) == (
+    assert Complete("/a b/c", "/the target", answers)(text) == (
         "run `eaglectl convert '/a b/c' --for vllm --target '/the target' --aux-convention output`, or"
         " `eaglectl smoke '/a b/c' --target '/the target' --aux-convention output`; see SOURCE"
     )
     # a target that is not known is asked for in words
-    assert completed("run `eaglectl smoke SOURCE --target TARGET --probe drift`, or more", "x") == (
+    assert Complete("x")("run `eaglectl smoke SOURCE --target TARGET --probe drift`, or more") == (
         "run `eaglectl smoke x --probe drift` with --target and the target's folder, or more"
     )

@@ -58,7 +58,7 @@ from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.files.writer import check_apart
 from eaglectl.formats.catalogue import by_name
-from eaglectl.formats.commands import Complete, command, completing, whole_commands
+from eaglectl.formats.commands import Complete, command, whole_commands
 from eaglectl.formats.format import Answers, Origin
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Judgement, Subject, judge_drafter
@@ -155,7 +155,7 @@ def prepared(
         target, options = given or choice.known(options.target_name), replace(options, target=choice.place)
         questions = measure_open_questions(files, target, options, on_progress)
         options = options.answered(questions.answers, questions.record)
-        complete = completing(source, choice.text, options.answers)
+        complete = Complete(source, choice.text, options.answers)
         with asking_for(choice), questions.explaining(), whole_commands(complete):
             yield Prepared(files, target, choice, options, complete, questions.measured, start)
 
@@ -345,11 +345,13 @@ def _check_output(judgement: Judgement, source: str, options: ConvertOptions) ->
     if not faults or options.force_unserved:
         return
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    complete = completing(source, options.target, options.answers)
-    fixes = [complete(each.fix) for each in judgement.findings if faults[0].startswith(f"{each.rule.id} ")]
-    repair = next((fix.rstrip(".") for fix in fixes if "`eaglectl convert" in fix), "")
-    advice = repair or f"`{command('validate', source, target=options.target)}` says how to mend it"
-    raise RefusedError(f"the output would be broken: {faults[0]}{more}; {advice}; {FORCE}")
+    (rule, text), complete = faults[0], Complete(source, options.target, options.answers)
+    advice = f"`{command('validate', source, target=options.target)}` says how to mend it"
+    for repair in (finding.repair for finding in judgement.findings if finding.rule.id == rule):
+        if repair.conversions:
+            advice = replace(repair, end="").completed(complete).text
+            break
+    raise RefusedError(f"the output would be broken: {rule} {text}{more}; {advice}; {FORCE}")
 
 
 def _is_start(options: ConvertOptions) -> bool:
@@ -433,7 +435,7 @@ def _beside_source(
     target, answers = judgement.subject.target, options.answers
     source = judge_drafter(Subject(files.original, target, same, answers, headers_only=True, read=read))
     before = {(verdict.engine, verdict.release): verdict.outcome for verdict in source.releases}
-    complete = completing(out, options.target)
+    complete = Complete(out, options.target)
     return tuple(
         replace(row, verdict=row.verdict.completed(complete), before=before[only(row.verdict).places[0]])
         for row in rows

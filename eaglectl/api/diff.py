@@ -103,7 +103,7 @@ def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProg
 
 def _as_stored(
     sides: tuple[Side, Side], answers: Answers
-) -> tuple[tuple[Fact, ...], tuple[tuple[str, ...], tuple[str, ...]]]:
+) -> tuple[tuple[Fact, ...], tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]]:
     requests = tuple(EngineRequest(name, engine.releases[-1:]) for name, engine in ENGINES.items())
     judgements = []
     for side in sides:

@@ -29,7 +29,7 @@ from eaglectl.files.checkpoint import Checkpoint, hub_name, on_disk, open_source
 from eaglectl.files.files import is_folder
 from eaglectl.files.layout import CONFIG, INDEX, STATE, STATE_CONFIG, config_name
 from eaglectl.files.source import FolderSource, is_repo_name
-from eaglectl.formats.commands import Complete, command, completing
+from eaglectl.formats.commands import Complete, command
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, unmended
@@ -95,7 +95,7 @@ def inspect_files(
     choice = fitting_target(choose_target(checkpoint.source, options.target), checkpoint, answers)
     target = GivenTarget(*choice.read(), choice.text)
     drafter = read_drafter(checkpoint, answers, target.known)
-    complete = completing(source, choice.text, answers)
+    complete = Complete(source, choice.text, answers)
     drafter = replace(drafter, notes=tuple(_notes(checkpoint, drafter, choice))).completed(complete)
     shown_requests = tuple(_shown_releases())
     with nullcontext() if headers_only else pickles_copied(opened) as copied:

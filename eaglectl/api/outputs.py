@@ -3,7 +3,6 @@
 The smallest change is that with which every requested engine release serves a checkpoint as it was trained.
 """
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from eaglectl import shell
 from eaglectl.conversion.plan import ConversionPlan, ConversionRequest, parse_reading
 from eaglectl.drafter.drafter import Drafter, Note
 from eaglectl.engines.behaviour import AppliedFact, ranges, unversioned
@@ -25,10 +23,18 @@ from eaglectl.errors import EaglectlError, OpenFactError, RefusedError, UsageErr
 from eaglectl.files.checkpoint import Checkpoint, read_checkpoint
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import FORMATS, by_name, default_format
-from eaglectl.formats.commands import command
+from eaglectl.formats.commands import SOURCE, Command, Fix, Step, command, read_fix
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
-from eaglectl.judge.judgement import Following, GivenTarget, Judgement, Subject, judge_drafter, serving_rules
+from eaglectl.judge.judgement import (
+    Change,
+    Following,
+    GivenTarget,
+    Judgement,
+    Subject,
+    judge_drafter,
+    serving_rules,
+)
 from eaglectl.judge.rule import CannotLook, Finding, Rule, find_rule
 from eaglectl.judge.rules.serving import NOT_CAPTURED, edits, spelled
 from eaglectl.judge.rules.weights import PLAUSIBLE
@@ -247,9 +253,6 @@ def serving_layout(
     return None
 
 
-# a whole conversion in a fix, and where the parts of a fix end
-OFFER = r"`eaglectl convert SOURCE([^`]*)`"
-PART = re.compile(r"; |, or (?=[a-z])")
 # what of a request these options of a conversion set, given once
 OPTIONS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "--for": lambda value: {"layout": value},
@@ -261,7 +264,6 @@ OPTIONS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
 Defects = Mapping[str, Sequence[AppliedFact]]
 MOST_QUESTIONS = 4
 ANSWERED = "convert it with an answer to what is open"
-FIX_READING = re.compile(r"`eaglectl convert [^`]*--fix-reading ([^` ]+)")
 
 
 class Advice(Struct, frozen=True):
@@ -277,7 +279,7 @@ class Advice(Struct, frozen=True):
     is_measured: bool = False
     plans: "dict[str, ConversionPlan | EaglectlError]" = field(default_factory=dict)
 
-    def steps(self, engine: Engine, releases: Iterable[str]) -> Iterator[str]:
+    def steps(self, engine: Engine, releases: Iterable[str]) -> Iterator[Step]:
         """The `convert` with which these releases serve the checkpoint, and the other engines too if any can.
 
         What keeps the conversion from it, or releases that do not serve its output, are a step too.
@@ -289,20 +291,21 @@ class Advice(Struct, frozen=True):
         plans = {name: self.plan(ConversionRequest(name)) for name in choices}
         lost = {name: _engines_lost(plan, names) for name, plan in plans.items()}
         chosen = next((name for name in choices if lost[name] == ()), engine.name)
-        target, answers = subject.target.text, subject.answers
-        line = f"`{command('convert', self.source, '--for', chosen, target=target, answers=answers)}`"
+        options = ("--for", chosen)
+        line = command("convert", self.source, *options, target=subject.target.text, answers=subject.answers)
+        conversion = Command("convert", options, line)
         match plans[chosen]:
             case RefusedError() as refusal:
-                yield f"no layout makes {engine.title} serve it: {refusal}"
+                yield Step((f"no layout makes {engine.title} serve it: {refusal}",))
             case UsageError() as question if not self.is_measured:
-                yield f"{ANSWERED}: {question}"
+                yield Step((f"{ANSWERED}: {question}",))
             case EaglectlError():
-                yield line
+                yield Step((conversion,))
             case plan:
                 others = [ENGINES[name].title for name in lost[chosen] or () if name != engine.name]
-                if others:
-                    line += f" (which {' and '.join(others)} then does not serve as trained)"
-                yield from _serving_steps(plan, engine, releases, line)
+                loss = f" (which {' and '.join(others)} then does not serve as trained)" if others else ""
+                step = Step((conversion, loss) if loss else (conversion,), lost=" and ".join(others))
+                yield from _serving_steps(plan, engine, releases, step)
 
     def following(self, verdict: Verdict, findings: Sequence[Finding]) -> Following:
         """What to run where a release does not serve the checkpoint, by its verdict."""
@@ -311,7 +314,8 @@ class Advice(Struct, frozen=True):
             return Following(why="; ".join(verdict.reasons))
         known = default_format().layout
         engines = () if known and verdict.engine in known.engines else (only(verdict),)
-        fixes = tuple(name for each in findings for name in FIX_READING.findall(each.fix))[:1]
+        offered = (conversion for finding in findings for conversion in finding.repair.conversions)
+        fixes = tuple(value for each in offered for value in each.values("--fix-reading"))[:1]
         options = (
             *(f"--fix-reading={name}" for name in fixes),
             *(f"--engine={each.engine}" for each in engines),
@@ -361,24 +365,24 @@ class Advice(Struct, frozen=True):
     def _command(self, options: Sequence[str], answers: Answers) -> str:
         return command("convert", self.source, *options, target=self.subject.target.text, answers=answers)
 
-    def possible(self, fix: str) -> str:
+    def possible(self, fix: Fix) -> Fix:
         """A fix, without conversions that are refused: why they are in their place."""
-        if self.is_open and "eaglectl convert" in fix:
-            return f"{ANSWERED}."
-        parts = {part: self._refusal(part) for part in PART.split(fix.rstrip("."))}
-        if not any(parts.values()):
+        if self.is_open and fix.conversions:
+            return Fix((Step((ANSWERED,)),), "settle", ".")
+        refusals = [self._refusal(step) for step in fix.steps]
+        if not any(refusals):
             return fix
-        kept = [part for part, refusal in parts.items() if not refusal]
-        return f"{'; '.join(dict.fromkeys([*kept, *filter(None, parts.values())]))}."
+        kept = [step for step, refusal in zip(fix.steps, refusals, strict=True) if not refusal]
+        steps = {step.text: step for step in (*kept, *(Step((text,)) for text in refusals if text))}
+        leads = ("", *["; "] * len(steps))
+        joined = (replace(step, lead=lead) for lead, step in zip(leads, steps.values(), strict=False))
+        return Fix(tuple(joined), fix.remedy, ".")
 
-    def _refusal(self, part: str) -> str:
-        offer = re.search(OFFER, part)
-        if offer is None or self.refusal:
-            return self.refusal if offer else ""
-        try:
-            words = shell.split(offer[1].strip()) if offer[1] else []
-        except ValueError:  # text of a file
-            return ""
+    def _refusal(self, step: Step) -> str:
+        conversion = next((offered for offered in step.commands if offered.verb == "convert"), None)
+        if conversion is None or self.refusal:
+            return self.refusal if conversion else ""
+        words = [word for word in conversion.options if word != SOURCE]
         given = list(zip(words[::2], words[1::2], strict=False))
         if not all(name in OPTIONS for name, _ in given):
             return ""
@@ -415,8 +419,9 @@ class Advice(Struct, frozen=True):
 
 def _mending(verdict: Verdict, findings: Sequence[Finding]) -> str:
     """What else mends what a release does, or what it is."""
-    fixes = (each.fix for each in findings if each.rule.id in verdict.rules and "convert" not in each.fix)
-    return next(fixes, "; ".join(verdict.reasons))
+    fixes = (finding.repair for finding in findings if finding.rule.id in verdict.rules)
+    others = (fix.text for fix in fixes if not fix.conversions and fix.remedy != "anew")
+    return next(others, "; ".join(verdict.reasons))
 
 
 def only(verdict: Verdict) -> EngineRequest:
@@ -436,12 +441,12 @@ def _engines_lost(plan: "ConversionPlan | EaglectlError", names: Iterable[str]) 
 
 
 def _serving_steps(
-    plan: "ConversionPlan", engine: Engine, releases: Iterable[str], line: str
-) -> Iterator[str]:
+    plan: "ConversionPlan", engine: Engine, releases: Iterable[str], step: Step
+) -> Iterator[Step]:
     verdicts = judge_plan(plan, every_release(engine.name))
     wrong = {each.release: each.reasons[0] for each in verdicts if each.outcome.is_known_wrong}
     if len(wrong) < len(verdicts) and not set(releases) <= set(wrong):
-        yield line
+        yield step
     if concerned := {release: wrong[release] for release in wrong if release in releases}:
         yield _later_release(engine, _oldest_fit_release(engine, wrong), concerned)
 
@@ -451,30 +456,31 @@ def _oldest_fit_release(engine: Engine, unfit: Collection[str]) -> str | None:
     return fit[-1] if fit else None
 
 
-def _later_release(engine: Engine, first: str | None, unserved: Mapping[str, str]) -> str:
+def _later_release(engine: Engine, first: str | None, unserved: Mapping[str, str]) -> Step:
     because = f"({ranges(unserved, engine.releases)} {', '.join(dict.fromkeys(unserved.values()))})"
     if first is None:
-        return f"no known release serves it whatever is written {because}"
-    return f"ask for {engine.name}>={first}, since nothing written makes earlier ones serve it {because}"
+        return Step((f"no known release serves it whatever is written {because}",))
+    text = f"ask for {engine.name}>={first}, since nothing written makes earlier ones serve it {because}"
+    return Step((text,))
 
 
-def smallest_changes(advice: Advice, rules: Collection[str]) -> tuple[str, ...]:
-    """A sentence for each engine that has a release which does not serve it; only facts of `rules` count."""
+def smallest_changes(advice: Advice, rules: Collection[str]) -> tuple[Change, ...]:
+    """The change for each engine that has a release which does not serve it; only facts of `rules` count."""
     subject = advice.subject
     try:
         facts = subject.applied_facts
     except CannotLook:
         return ()
-    changes: dict[str, list[str]] = {}
+    changes: dict[tuple[Step, ...], list[str]] = {}
     for name in dict.fromkeys(engine for engine, _ in facts):
         defects = {
             release: [fact for fact in _defects(holding) if fact.fact.rule in rules]
             for (engine, release), holding in facts.items()
             if engine == name
         }
-        if steps := list(_steps(ENGINES[name], subject.view(name), defects, advice)):
-            changes.setdefault("; ".join(steps), []).append(ENGINES[name].title)
-    return tuple(f"{' and '.join(titles)}: {steps}" for steps, titles in changes.items())
+        if steps := tuple(_steps(ENGINES[name], subject.view(name), defects, advice)):
+            changes.setdefault(steps, []).append(ENGINES[name].title)
+    return tuple(Change(" and ".join(titles), steps) for steps, titles in changes.items())
 
 
 def _defects(facts: Iterable[AppliedFact], remedy: str = "") -> list[AppliedFact]:
@@ -483,7 +489,7 @@ def _defects(facts: Iterable[AppliedFact], remedy: str = "") -> list[AppliedFact
     ]
 
 
-def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[str]:
+def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[Step]:
     unfit = [release for release in engine.releases if _defects(engine.applied(view, release), "upgrade")]
     first = _oldest_fit_release(engine, unfit)
     early = engine.releases[: engine.releases.index(first)] if first else engine.releases
@@ -502,7 +508,7 @@ def _steps(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iter
         yield _later_release(engine, first, hopeless)
 
 
-def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[str]:
+def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Iterator[Step]:
     facts = {fact.fact.id: fact.fact for applied_facts in defects.values() for fact in applied_facts}
     if not facts:
         return
@@ -510,8 +516,9 @@ def _change(engine: Engine, view: View, defects: Defects, advice: Advice) -> Ite
     written = {key: value for keys in changed for key, value in keys.items()}
     edited = replace(view, config={**view.config, **written}, flat={**view.flat, **written})
     if all(changed) and not any(_defects(engine.applied(edited, release)) for release in defects):
-        yield f"write {spelled(written)} into config.json"
+        yield Step((f"write {spelled(written)} into config.json",))
         return
-    yield from dict.fromkeys(fact.fix.rstrip(".") for fact in facts.values() if fact.remedy == "restore")
-    if any(fact.remedy != "restore" for fact in facts.values()):
+    lasting = [fact for fact in facts.values() if fact.remedy in ("restore", "anew")]
+    yield from (Step(read_fix(fix, "measure").parts) for fix in dict.fromkeys(fact.fix for fact in lasting))
+    if len(lasting) < len(facts):
         yield from advice.steps(engine, tuple(defects))

@@ -714,10 +714,15 @@ class Looks(Struct, frozen=True):
         """Commands that repair errors in the file, by name; each was run, or is offered as a choice."""
         errors = {finding.rule.name: finding for finding in evidence.serving_errors(of_target=False)}
         if set(errors) == {CONTRADICTION}:
+            offered = [
+                reading
+                for conversion in errors[CONTRADICTION].repair.conversions
+                for reading in conversion.values("--fix-reading")
+            ]
             return {
                 reading: self._command("convert", "--fix-reading", reading)
                 for reading in (FROM_T2D, FROM_D2T)
-                if reading in errors[CONTRADICTION].fix
+                if reading in offered
             }
         if not errors:
             return {}

@@ -23,9 +23,10 @@ from eaglectl.files.checkpoint import (
     why_no_checkpoint,
 )
 from eaglectl.files.source import FolderSource, Source
-from eaglectl.formats.commands import completing
+from eaglectl.formats.commands import Complete
 from eaglectl.formats.other_drafters import why_other
 from eaglectl.judge.judgement import (
+    Change,
     Following,
     GivenTarget,
     Judgement,
@@ -181,7 +182,7 @@ def judge(
     judgement = judge_drafter(subject, rules, policy)
     if isinstance(subject.read_error, UsageError):  # an answer that is none
         raise subject.read_error
-    complete = completing(path, subject.target.text, subject.answers)
+    complete = Complete(path, subject.target.text, subject.answers)
     reported, changes, following = _repairs(judgement, path)
     report = _report([finding.completed(complete) for finding in reported], judgement, policy, fail_on, path)
     if subject.read_error is not None and not any(each.severity == "error" for each in report.findings):
@@ -194,7 +195,7 @@ def judge(
         verdict=_check(judgement, report, is_open=bool(doubts or report.problem)),
         unchecked=tuple(replace(entry, reason=complete(entry.reason)) for entry in judgement.unchecked),
         releases=tuple(verdict.completed(complete) for verdict in judgement.releases),
-        smallest_changes=tuple(map(complete, changes)),
+        changes=tuple(change.completed(complete) for change in changes),
         doubts=doubts,
         questions=tuple(note.text for note in unsettled if note.level == "question"),
         seconds=time.perf_counter() - start,
@@ -257,18 +258,21 @@ def _is_asking(subject: Subject) -> bool:
     return subject.read_error is None and bool(subject.drafter.notes_at("question"))
 
 
-def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[str, ...], Following]:
+def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[Change, ...], Following]:
     """The findings, without conversions that are refused in their fixes, and the smallest changes.
 
     Also the conversions with the answers to what is open.
     """
     subject, reported = judgement.subject, judgement.findings
-    sought = "eaglectl convert" if any(finding.severity == "error" for finding in reported) else "--for"
+    has_errors = any(finding.severity == "error" for finding in reported)
+    offers = [each.repair for each in reported if each.repair.conversions]
+    # without an error only what engines lack is worth a plan
+    is_offered = any(has_errors or repair.remedy == "serve" for repair in offers)
     has_defects = False
     with suppress(CannotLook):
         has_defects = any(subject.applied_facts.values())
     is_open = _is_asking(subject)
-    if not has_defects and not is_open and not any(sought in finding.fix for finding in reported):
+    if not has_defects and not is_open and not is_offered:
         return reported, (), Following()
     # late: most checkpoints need no repair
     from eaglectl.api.convert import is_measured
@@ -286,7 +290,10 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
 
 
 def _with_possible_fixes(advice: "Advice", findings: Sequence[Finding]) -> list[Finding]:
-    return [replace(each, match=replace(each.match, fix=advice.possible(each.fix))) for each in findings]
+    return [
+        replace(finding, match=replace(finding.match, repair=advice.possible(finding.repair)))
+        for finding in findings
+    ]
 
 
 def _check(judgement: Judgement, report: Report, *, is_open: bool) -> CheckVerdict:

@@ -214,10 +214,11 @@ class Fact(Struct, frozen=True):
 
     `message` has places for a checkpoint's values; `summary`, `why` and `fix` are the rule's documentation.
     `remedy` is the smallest change that helps: config keys to write, "convert", "restore" (only the trainer
-    can) or "upgrade" (the engine). `reported_by` are rules that report the same defect whatever the engine.
-    Where a final fact holds, no other is reported. `misread`: the fact is that this is read otherwise than it
-    was trained, and no more. `run_in` has the releases in which the engine itself
-    showed the fact, each with the recorded case; in all others it was read in the sources.
+    can), "anew" (what it was made of is converted again) or "upgrade" (the engine). `reported_by` are rules
+    that report the same defect whatever the engine. Where a final fact holds, no other is reported.
+    `misread`: the fact is that this is read otherwise than it was trained, and no more. `run_in` has the
+    releases in which the engine itself showed the fact, each with the recorded case; in all others it was
+    read in the sources.
     """
 
     id: str

@@ -1,10 +1,13 @@
 """Commands of eaglectl as they are printed: whole, quoted for the shell, with what the user gave."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from eaglectl import shell
 from eaglectl.drafter.drafter import Choice
@@ -20,8 +23,11 @@ SOURCE, GIVEN_TARGET = "SOURCE", ("--target", "TARGET")
 WITH_TARGET = " with --target and the target's folder"
 # a name from a file that may stand in a command
 PLAIN = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
-# makes the commands in a text whole
-Complete = Callable[[str], str]
+# where a step of a fix ends and another one, or an alternative, begins
+BETWEEN = re.compile(r"(; |, or (?=[a-z]))")
+# what mends a defect: a conversion, one for an engine, one with an answer that only the user has, what a
+# command shows, or another conversion of what the drafter was made of; "": words tell it
+Remedy = Literal["", "convert", "serve", "settle", "measure", "anew"]
 
 
 def command(
@@ -51,34 +57,159 @@ def command(
     )
 
 
-def completing(source: str, target: str | None = None, answers: Answers | None = None) -> Complete:
-    """`completed` for all texts about one checkpoint."""
-    return partial(completed, source=source, target=target, answers=answers)
+class Command(Struct, frozen=True):
+    """A command of eaglectl: its verb and options, and the line that is printed.
 
-
-def completed(text: str, source: str, target: str | None = None, answers: Answers | None = None) -> str:
-    """The text with its commands on SOURCE made whole: the source, the target and the answers of this call.
-
-    A command between backticks that names no SOURCE stays as it is.
+    The line names SOURCE, and maybe TARGET, until it is made whole for one checkpoint. `lacks_target`: it
+    needs a target, and none is known. `output` redirects what it prints to a file.
     """
 
-    def whole(match: re.Match[str]) -> str:
-        try:
-            line, redirect, file = match[1].partition(" > ")
-            _, verb, *words = shell.split(line)
-        except ValueError:  # text of a file
-            return match[0]
-        if SOURCE not in words:
-            return match[0]
-        words.remove(SOURCE)
-        is_needed = GIVEN_TARGET in pairwise(words)
-        if is_needed:
-            place = words.index(GIVEN_TARGET[0])
-            del words[place : place + 2]
-        line = command(verb, source, *words, target=target, answers=answers)
-        return f"`{line}{redirect}{file}`{WITH_TARGET if is_needed and target is None else ''}"
+    verb: str
+    options: tuple[str, ...]
+    line: str
+    output: str = ""
+    lacks_target: bool = False
 
-    return COMMAND.sub(whole, text) if SOURCE in text else text
+    def values(self, option: str) -> list[str]:
+        """Return the values that an option has in it."""
+        return [value for name, value in pairwise(self.options) if name == option]
+
+    @property
+    def text(self) -> str:
+        """The command as sentences have it: between backticks, and that a target is to be given."""
+        return f"`{self.line}`{WITH_TARGET * self.lacks_target}"
+
+
+def read_command(line: str) -> Command | None:
+    """Return a command from its documentation; None for text of a file, which may look like one."""
+    whole, redirect, file = line.partition(" > ")
+    try:
+        _, verb, *options = shell.split(whole)
+    except ValueError:
+        return None
+    return Command(verb, tuple(options), line, redirect + file)
+
+
+class Complete(Struct, frozen=True):
+    """Makes commands on SOURCE whole: with the source, the target and the answers of a call."""
+
+    source: str
+    target: str | None = None
+    answers: Answers | None = None
+
+    def whole(self, offered: Command) -> Command:
+        """Return the command made whole; one that names no SOURCE as it is."""
+        if SOURCE not in offered.options:
+            return offered
+        options = [option for option in offered.options if option != SOURCE]
+        needs_target = GIVEN_TARGET in pairwise(options)
+        if needs_target:
+            place = options.index(GIVEN_TARGET[0])
+            del options[place : place + 2]
+        line = command(offered.verb, self.source, *options, target=self.target, answers=self.answers)
+        return Command(
+            offered.verb,
+            tuple(options),
+            line + offered.output,
+            offered.output,
+            needs_target and self.target is None,
+        )
+
+    def __call__(self, text: str) -> str:
+        """Return the text with its commands made whole."""
+        return COMMAND.sub(self._whole, text) if SOURCE in text else text
+
+    def _whole(self, match: re.Match[str]) -> str:
+        offered = read_command(match[1])
+        return match[0] if offered is None else self.whole(offered).text
+
+
+class Step(Struct, frozen=True):
+    """Words and commands of one step of a fix.
+
+    `lead` separates it from the step before. `lost` are the engines that do not serve its output as trained.
+    """
+
+    parts: tuple[str | Command, ...]
+    lead: str = ""
+    lost: str = ""
+
+    @property
+    def text(self) -> str:
+        """The step in words."""
+        return "".join(part if isinstance(part, str) else part.text for part in self.parts)
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """The commands in it."""
+        return tuple(part for part in self.parts if isinstance(part, Command))
+
+    def completed(self, complete: Complete) -> "Step":
+        """The step with whole commands."""
+        parts = [part if isinstance(part, str) else complete.whole(part) for part in self.parts]
+        return replace(self, parts=tuple(parts))
+
+
+class Fix(Struct, frozen=True):
+    """What to do about a defect, step by step; false without a step. `remedy` is what mends it."""
+
+    steps: tuple[Step, ...] = ()
+    remedy: Remedy = ""
+    end: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.steps)
+
+    @property
+    def text(self) -> str:
+        """The fix in words."""
+        return "".join(f"{step.lead}{step.text}" for step in self.steps) + self.end
+
+    @property
+    def parts(self) -> tuple[str | Command, ...]:
+        """Its words and commands as those of one step, without what ends it."""
+        return tuple(part for step in self.steps for part in (step.lead, *step.parts) if part)
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """The commands in it."""
+        return tuple(offered for step in self.steps for offered in step.commands)
+
+    @property
+    def conversions(self) -> tuple[Command, ...]:
+        """The conversions among its commands."""
+        return tuple(offered for offered in self.commands if offered.verb == "convert")
+
+    @property
+    def first(self) -> str:
+        """What to do first, in words, with its alternatives."""
+        steps = takewhile(lambda step: step.lead != "; ", self.steps)
+        return "".join(f"{step.lead}{step.text}" for step in steps)
+
+    def completed(self, complete: Complete) -> "Fix":
+        """The fix with whole commands."""
+        return replace(self, steps=tuple(step.completed(complete) for step in self.steps))
+
+
+def read_fix(text: str, remedy: Remedy = "") -> Fix:
+    """Return a fix from its documentation, in which commands stand between backticks.
+
+    Without a remedy its commands are words like others, which may be text of a file.
+    """
+    sentence = text.rstrip(".")
+    first, *rest = BETWEEN.split(sentence)
+    pairs = [("", first), *zip(rest[::2], rest[1::2], strict=True)] if text else []
+    steps = [Step(tuple(_parts(words)) if remedy else (words,), lead) for lead, words in pairs]
+    return Fix(tuple(steps), remedy, text[len(sentence) :])
+
+
+def _parts(words: str) -> Iterator[str | Command]:
+    start = 0
+    for match in COMMAND.finditer(words):
+        if offered := read_command(match[1]):
+            yield from filter(None, (words[start : match.start()], offered))
+            start = match.end()
+    yield from filter(None, (words[start:],))
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from eaglectl.files.files import sha256
 from eaglectl.files.layout import CONFIG
 from eaglectl.files.source import FolderSource, Source
 from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.commands import Command, Complete, Fix, Step, read_fix
 from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.rule import (
@@ -288,12 +289,12 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
         return first, second
 
     @cached_property
-    def vocabulary_repair(self) -> str:
-        """How one table repairs the other; "" where none does, or it cannot be known."""
+    def vocabulary_repair(self) -> Fix:
+        """How one table repairs the other; no step where none does, or it cannot be known."""
         try:
             weights = self.values
         except UnreadableError:
-            return ""
+            return Fix()
         from eaglectl.formats.tables import table_readings
 
         texts = {0: "", 1: "{}, as that table is whole."}
@@ -305,7 +306,7 @@ class Subject(Struct, frozen=True, eq=False, dict=True):
             f"run `eaglectl convert SOURCE --fix-reading {reading}`"
             for reading in table_readings(weights, self.drafter)
         ]
-        return texts.get(len(lines), measure).format(*lines)
+        return read_fix(texts.get(len(lines), measure).format(*lines), "convert")
 
     @cached_property
     def vocabulary_faults(self) -> tuple["Fault", ...]:
@@ -413,16 +414,19 @@ class Judgement(Struct, frozen=True):
     releases: tuple[Verdict, ...] = ()
 
     @property
-    def faults(self) -> tuple[str, ...]:
-        """The errors in tensors with which no engine accepts what is drafted, by the rules' families."""
+    def faults(self) -> tuple[tuple[str, str], ...]:
+        """The errors in tensors with which no engine accepts what is drafted, by the rules' families.
+
+        Ids of rules and messages.
+        """
         concerned = {rule.id for rule in self.rules if rule.family in OF_TENSORS}
-        return tuple(f"{rule} {text}" for rule, text in self.errors if rule in concerned)
+        return tuple((rule, text) for rule, text in self.errors if rule in concerned)
 
 
 def unmended(findings: Iterable[Finding]) -> str:
     """The first error in tensors that no conversion mends, so that none is written; "" without one."""
     errors = (each for each in findings if each.severity == "error" and each.rule.family in OF_TENSORS)
-    kept = (each for each in errors if "eaglectl convert" not in each.fix)
+    kept = (each for each in errors if not each.repair.conversions)
     return next((f"{each.rule.id} {each.match.message}" for each in kept), "")
 
 
@@ -563,13 +567,42 @@ class Following(Struct, frozen=True):
     why: str = ""
 
 
+class Change(Struct, frozen=True):
+    """The smallest change with which every release of some engines serves a checkpoint: its steps."""
+
+    engines: str
+    steps: tuple[Step, ...]
+
+    @property
+    def words(self) -> str:
+        """The steps in words."""
+        return "; ".join(step.text for step in self.steps)
+
+    @property
+    def text(self) -> str:
+        """The change in words, with the engines."""
+        return f"{self.engines}: {self.words}"
+
+    @property
+    def command(self) -> str:
+        """The command that is all of it; "" where it is more than one command."""
+        match self.steps:
+            case (Step(parts=(Command(line=line), *_)),):
+                return line
+        return ""
+
+    def completed(self, complete: Complete) -> "Change":
+        """The change with whole commands."""
+        return replace(self, steps=tuple(step.completed(complete) for step in self.steps))
+
+
 class Report(Result, frozen=True):
     """The result of validating one checkpoint.
 
     `unused` are suppressions that no finding needed, `expired` those past their last day, which have no
     effect. `fail_on` is the lowest severity that fails, None for none. `problem` states why the checkpoint
     could not be read, where no rule reports it. `releases` has a verdict for each requested engine release,
-    oldest first; `smallest_changes` are the changes with which all of them pass. `target` names the target
+    oldest first; `changes` are the smallest ones with which all of them pass. `target` names the target
     and states how it was found, `target_digest` is the SHA-256 of its config.json. `is_of_copy`: the weights
     are pickles, and their values were read from a temporary copy. `skipped` states why a folder is no
     drafter's, where such are to be skipped: no rule ran. `doubts` are what is open of how the drafter was
@@ -594,7 +627,7 @@ class Report(Result, frozen=True):
     fail_on: Severity | None = "error"
     problem: str = ""
     releases: tuple[Verdict, ...] = ()
-    smallest_changes: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
     expired: tuple[Suppression, ...] = ()
     target: str = ""
     target_digest: str = ""
@@ -610,6 +643,11 @@ class Report(Result, frozen=True):
 
     def __fspath__(self) -> str:
         return self.path
+
+    @property
+    def smallest_changes(self) -> tuple[str, ...]:
+        """The smallest changes in words."""
+        return tuple(change.text for change in self.changes)
 
     @property
     def unreported(self) -> tuple[str, ...]:

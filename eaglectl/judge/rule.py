@@ -24,7 +24,7 @@ from eaglectl.engines.registry import read_engine
 from eaglectl.errors import UnreadableError, UsageError
 from eaglectl.files.files import current_folder, read_small_file
 from eaglectl.files.layout import given_folders, is_foreign
-from eaglectl.formats.commands import Complete
+from eaglectl.formats.commands import Complete, Fix, Remedy, read_fix
 from eaglectl.formats.format import Answers
 from eaglectl.options import TARGET, StrPath, options_of
 
@@ -61,13 +61,16 @@ class Match(Struct, frozen=True):
     """One place where a rule does not hold: "config.json:KEY", "tensor:NAME", a file name, or "" for the
     checkpoint.
 
-    `fix` replaces the rule's own; `engines` are the releases that it concerns, as "vllm==0.32.0".
+    `fix` replaces the rule's own in words, `repair` with its commands; `engines` are the releases that it
+    concerns, as "vllm==0.32.0". `option`: the message names the options that take it away.
     """
 
     message: str
     where: str = ""
     fix: str = ""
     engines: tuple[str, ...] = ()
+    repair: Fix = Fix()
+    option: str = ""
 
 
 # takes the Subject; its module imports this one
@@ -78,7 +81,7 @@ class Rule(Struct, frozen=True):
     """One rule; `summary`, `why` and `fix` document it. `engines` is PEP 508 text, empty for all engines.
 
     `reported_by` are ids of rules that report the same defect for every engine: one of two such findings is
-    kept.
+    kept. `repair` is the fix with its commands, where those are to be run.
     """
 
     id: str
@@ -90,6 +93,7 @@ class Rule(Struct, frozen=True):
     check: Check
     engines: str = ""
     reported_by: tuple[str, ...] = ()
+    repair: Fix = Fix()
 
     @property
     def number(self) -> int:
@@ -102,9 +106,11 @@ class Rule(Struct, frozen=True):
         return FAMILIES[self.number // 100]
 
 
-def rule(id: str, name: str, severity: Severity) -> Callable[[Check], Rule]:
+def rule(id: str, name: str, severity: Severity, remedy: Remedy = "") -> Callable[[Check], Rule]:
     """Make a rule of a function that yields matches; its docstring is the rule's documentation."""
-    return lambda check: make_rule(id, name, severity, check, check.__doc__ or _documentation(check, name))
+    return lambda check: make_rule(
+        id, name, severity, check, check.__doc__ or _documentation(check, name), remedy
+    )
 
 
 def _documentation(check: Check, name: str) -> str:
@@ -123,7 +129,14 @@ def _docstrings(loader: Any, module: str) -> Mapping[str, str]:
 
 
 def note_rule(
-    id: str, name: str, severity: Severity, documentation: str, *, is_fault: bool = False, needs: str = ""
+    id: str,
+    name: str,
+    severity: Severity,
+    documentation: str,
+    remedy: Remedy = "",
+    *,
+    is_fault: bool = False,
+    needs: str = "",
 ) -> Rule:
     """Make a rule of what reading a checkpoint reports on the topic of the rule's name.
 
@@ -135,21 +148,26 @@ def note_rule(
         if needs and getattr(subject.target.known, needs) is None:
             raise CannotLook(NO_TARGET)
 
-    return make_rule(id, name, severity, check, documentation)
+    return make_rule(id, name, severity, check, documentation, remedy)
 
 
-def make_rule(id: str, name: str, severity: Severity, check: Check, documentation: str) -> Rule:
+def make_rule(
+    id: str, name: str, severity: Severity, check: Check, documentation: str, remedy: Remedy = ""
+) -> Rule:
     """Make a rule with its documentation.
 
     That is one sentence that states what must hold, a paragraph on why, and a last paragraph that begins with
-    `Fix:`. Raises TypeError where one of the three is missing.
+    `Fix:`. `remedy` states what mends it: only then are the commands in the documentation run. Raises
+    TypeError where one of the three is missing.
     """
     parts = [" ".join(part.split()) for part in documentation.split("\n\n")]
     if len(parts) < 3 or not parts[-1].startswith("Fix: "):
         raise TypeError(
             f"{id}: the docstring needs a sentence, a paragraph on why, and one that begins with Fix:"
         )
-    return Rule(id, name, severity, parts[0], " ".join(parts[1:-1]), parts[-1].removeprefix("Fix: "), check)
+    fix = parts[-1].removeprefix("Fix: ")
+    why = " ".join(parts[1:-1])
+    return Rule(id, name, severity, parts[0], why, fix, check, repair=read_fix(fix, remedy))
 
 
 class Finding(Struct, frozen=True):
@@ -170,14 +188,19 @@ class Finding(Struct, frozen=True):
 
     @property
     def fix(self) -> str:
-        """What to do about it: the match's own fix, else the rule's."""
-        return self.match.fix or self.rule.fix
+        """What to do about it, in words: the match's own fix, else the rule's."""
+        return self.repair.text
+
+    @property
+    def repair(self) -> Fix:
+        """The same, with the commands in it."""
+        own = self.match.repair or read_fix(self.match.fix)
+        return own or self.rule.repair or read_fix(self.rule.fix)
 
     def completed(self, complete: Complete) -> "Finding":
         """The finding with whole commands in its message and its fix."""
-        return replace(
-            self, match=replace(self.match, message=complete(self.match.message), fix=complete(self.fix))
-        )
+        message, repair = complete(self.match.message), self.repair.completed(complete)
+        return replace(self, match=replace(self.match, message=message, repair=repair))
 
 
 class Suppression(Struct, frozen=True, forbid_unknown_fields=True):

@@ -389,7 +389,7 @@ def diagnosis_outline(diagnosis: Diagnosis) -> Outline:
         Section("Notes", [Remarks([Remark(Words("note", "plain"), note) for note in notes])], is_more=True),
     ]
     # the fix is the next command
-    words = diagnosis.words.partition("; fix: ")[0] if following else diagnosis.words
+    words = diagnosis.finding if following else diagnosis.words
     cause, title = [words] if words else [], Words(text, "strong")
     head = first_line(diagnosis.verdict, verdict, ": " * bool(text), title)
     return Outline("diagnose", verdict, diagnosis.source, title, head, sections, cause=cause, next=following)

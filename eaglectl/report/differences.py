@@ -171,10 +171,10 @@ def _meaning(comparison: Comparison) -> str:
     unread = "" if comparison.has_values else "; values were not compared (--headers-only)"
     if comparison.verdict != comparison.meaning:
         return "; ".join(
-            f"the same drafter, and as stored no engine accepts a token of {letter}: {fault}"
+            f"the same drafter, and as stored no engine accepts a token of {letter}: {rule} {text}"
             for letter, own, others in zip("AB", comparison.errors, comparison.errors[::-1], strict=True)
-            for fault in own
-            if fault not in others
+            for rule, text in own
+            if (rule, text) not in others
         )
     match comparison.verdict:
         case DiffVerdict.EQUAL:

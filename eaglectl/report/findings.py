@@ -17,7 +17,6 @@ from eaglectl.engines.engine import Verdict
 from eaglectl.errors import EaglectlError
 from eaglectl.files.layout import INDEX, SINGLE
 from eaglectl.files.source import FolderSource
-from eaglectl.formats.commands import COMMAND, WITH_TARGET
 from eaglectl.judge.judgement import Report, Suppressed, Unchecked, overall_verdict
 from eaglectl.judge.rule import SEVERITIES, Finding, Match, Rule, Suppression
 from eaglectl.project import repository
@@ -56,8 +55,6 @@ COPIED = "the weights are pickles: they were copied to a temporary folder, and n
 MOST_FINDINGS = 20
 # the most findings without -v
 MOST_SHOWN = 3
-# the engines that lose by a repair (judge/outputs.py)
-LOST = re.compile(r"\(which (.+?) then does not serve as trained\)")
 USUAL_POLICY = "fails on error; policy: built in"
 # rules that find no drafter at all
 NO_DRAFTER = ("one-weight-source", "not-a-drafter")
@@ -104,15 +101,15 @@ def _part(report: Report, *, is_quiet: bool) -> Outline:
 
 def _ahead(report: Report) -> Iterator[Line]:
     """What the next command loses."""
-    lost = [found[1] for change in report.smallest_changes for found in LOST.finditer(change)]
-    yield from (f"after the next command {each} will not run it as trained" for each in lost[:1])
+    lost = [step.lost for change in report.changes for step in change.steps if step.lost]
+    yield from (f"after the next command {engines} will not run it as trained" for engines in lost[:1])
 
 
 def _next(report: Report) -> str:
-    fixes = (finding.fix for finding in report.findings if _is_worse(finding))
-    changes = "\n".join((*report.smallest_changes, *fixes))
-    whole = (found for found in COMMAND.finditer(changes) if not changes.startswith(WITH_TARGET, found.end()))
-    return next((found[1] for found in whole), "")
+    repairs = [finding.repair.steps for finding in report.findings if _is_worse(finding)]
+    steps = (step for steps in (*(change.steps for change in report.changes), *repairs) for step in steps)
+    commands = (offered.line for step in steps for offered in step.commands if not offered.lacks_target)
+    return next(commands, "")
 
 
 def _more(report: Report, first: Sequence[Finding]) -> Iterator[Section]:
@@ -205,12 +202,12 @@ def _repairs(findings: Iterable[Finding], command: str) -> list[str]:
 def _repair(finding: Finding, command: str) -> str:
     if "; pass --" in finding.match.message:
         return "one of the options that the finding names"
-    match [repair[1] for repair in COMMAND.finditer(finding.fix)]:
-        case [repair] if set(repair.split()) <= set(command.split()):
+    match finding.repair.commands:
+        case [offered] if set(offered.line.split()) <= set(command.split()):
             return "the next command"
-        case [repair]:
-            return f"`{repair}`"
-    return finding.fix.partition("; ")[0].rstrip(".")
+        case [offered]:
+            return f"`{offered.line}`"
+    return finding.repair.first
 
 
 def _is_worse(finding: Finding) -> bool:

@@ -15,6 +15,7 @@ from eaglectl.drafter.tensors import FROM_D2T, FROM_T2D
 from eaglectl.engines.engine import Verdict
 from eaglectl.errors import RefusedError
 from eaglectl.formats.catalogue import default_format, layout_for
+from eaglectl.formats.commands import Fix
 from eaglectl.judge.judgement import Report, changes_serving
 from eaglectl.judge.rule import Finding
 from eaglectl.run.answering import LayerSearch, MeasuredAnswer
@@ -143,11 +144,17 @@ class Evidence(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """What shows a cause: a sentence, the commands to run next, and a title with its figures."""
+    """What shows a cause: a sentence, the commands to run next, a title with its figures, and the fix."""
 
     words: str
     commands: tuple[str, ...] = ()
     title: str = ""
+    fix: Fix = Fix()
+
+    @property
+    def whole(self) -> str:
+        """The sentence with the fix."""
+        return f"{self.words}; fix: {self.fix.text}" if self.fix else self.words
 
 
 # what shows a cause, why the evidence has nothing on it, or None where the evidence rules it out
@@ -175,6 +182,7 @@ class Diagnosis(Result, frozen=True):
     """How the tree ended. `ruled_out` are titles of causes, `not_looked` titles with the reason.
 
     `measured`: what the files leave open, and how measuring answered it before anything else was looked at.
+    `finding` is `words` without the fix.
     """
 
     source: str
@@ -188,6 +196,7 @@ class Diagnosis(Result, frozen=True):
     not_looked: tuple[tuple[str, str], ...]
     evidence: Evidence
     measured: tuple[MeasuredAnswer, ...] = ()
+    finding: str = ""
 
     @property
     def verdict(self) -> CheckVerdict:
@@ -230,11 +239,12 @@ def find_cause(
         cause.id,
         cause.ending,
         shown.title or cause.title,
-        shown.words,
+        shown.whole,
         shown.commands,
         tuple(ruled_out),
         (*not_looked, *((title, "an earlier question had its answer") for title in rest)),
         evidence,
+        finding=shown.words,
     )
 
 
@@ -243,8 +253,8 @@ def _as_shown(findings: Sequence[Finding], *commands: str) -> Shown | None:
         return None
     first, more = findings[0], [finding.rule.name for finding in findings[1:]]
     rest = f" (and {len(more)} more: {listed(more)})" if more else ""
-    words = f"{first.rule.id} {first.rule.name}: {first.match.message}{rest}; fix: {first.fix}"
-    return Shown(words, commands)
+    words = f"{first.rule.id} {first.rule.name}: {first.match.message}{rest}"
+    return Shown(words, commands, fix=first.repair)
 
 
 def _of_rule(evidence: Evidence, name: str, *, when_low: bool) -> Outcome:
@@ -262,9 +272,10 @@ def _rotation(evidence: Evidence, _: object, name: str, *, when_low: bool) -> Ou
     shown = _of_rule(evidence, name, when_low=when_low)
     if not isinstance(shown, Shown):
         return shown
-    layout, fix = layout_for(evidence.engine_name or ""), shown.words.rpartition("; fix: ")[2]
+    layout = layout_for(evidence.engine_name or "")
     option = "" if layout == default_format().name else f" --for {layout}"
-    return replace(shown, commands=tuple(part + option for part in fix.split("`")[1::2]) or shown.commands)
+    commands = tuple(offered.line + option for offered in shown.fix.commands)
+    return replace(shown, commands=commands or shown.commands)
 
 
 def _unchecked_rules(evidence: Evidence, *, of_target: bool) -> str | None:
@@ -302,7 +313,7 @@ def _tables(evidence: Evidence, _: object) -> Outcome:
     both = evidence.known(FROM_T2D, FROM_D2T)
     words = f"{error.rule.id} {CONTRADICTION}: {error.match.message}"
     if not both:  # rows in another order than t2d's
-        return Shown(f"{words}; fix: {error.fix}")
+        return Shown(words, fix=error.repair)
     variants = evidence.reference.variants if evidence.reference else ()
     variant = next((variant for variant in variants if variant.name == MADE_OF_T2D), None)
     if variant is None:
@@ -386,8 +397,7 @@ def _engine_commands(evidence: Evidence, *more: str) -> tuple[str, ...]:
 
     Where reading says of none, the commands with the names `more`.
     """
-    changes = (change.partition(": ")[2] for change in evidence.validated.smallest_changes)
-    commands = tuple(change.strip("`") if change.count("`") == 2 else change for change in changes)
+    commands = tuple(change.command or change.words for change in evidence.validated.changes)
     return commands or evidence.known(*more)
 
 
@@ -574,7 +584,7 @@ def _other_revision(evidence: Evidence, _: object) -> Outcome:
     shown = _of_rule(evidence, "own-embedding", when_low=True)
     if isinstance(shown, Shown):
         advice = "; pass the revision that it was trained for, or train it on this one"
-        return replace(shown, words=shown.words.rpartition("; fix: ")[0] + advice)
+        return replace(shown, words=shown.words + advice, fix=Fix())
     return shown or "its embedding is the target's, which revisions may share"
 
 

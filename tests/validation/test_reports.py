@@ -16,7 +16,8 @@ from rich.console import Console as RichConsole
 
 import eaglectl
 from eaglectl.engines.engine import Verdict
-from eaglectl.judge.judgement import Report, Suppressed, Unchecked, unopened_report
+from eaglectl.formats.commands import Step, read_fix
+from eaglectl.judge.judgement import Change, Report, Suppressed, Unchecked, unopened_report
 from eaglectl.judge.rule import Finding, Match, Rule, Severity, Suppression
 from eaglectl.report import findings
 from eaglectl.report.ci import fingerprints, github, junit, sarif
@@ -80,7 +81,7 @@ def report(path: str = "drafter", **changes: Any) -> Report:
             Verdict("vllm", "0.24.0", ServedAs.AS_TRAINED),
             Verdict("sglang", "0.5.23", ServedAs.UNKNOWN, ("the target's type is not known",), ()),
         ),
-        smallest_changes=("run `eaglectl convert drafter`",),
+        changes=(Change("vLLM", read_fix("run `eaglectl convert drafter`", "convert").steps),),
         expired=(OLD,),
     )
     return replace(base, **changes)
@@ -107,7 +108,7 @@ def hostile() -> Report:
         policy=HOSTILE,
         problem=HOSTILE,
         releases=(Verdict("vllm", "0.22.0", ServedAs.DIFFERS, (HOSTILE,), ()),),
-        smallest_changes=(HOSTILE,),
+        changes=(Change("vLLM", (Step((HOSTILE,)),)),),
     )
 
 
@@ -402,7 +403,7 @@ def test_the_whole_screen_has_the_releases_what_was_not_looked_at_and_suppressio
         "  vLLM 0.22.0 - 0.22.1  differs     EGL1003: is never applied",
         "",
         "Smallest change  that makes all pass",
-        "  run `eaglectl convert drafter`",
+        "  vLLM: run `eaglectl convert drafter`",
         "",
         "Could not look",
         "  1 rule    d2t cannot be read (required) (EGL301)",

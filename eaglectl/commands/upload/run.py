@@ -25,7 +25,7 @@ from eaglectl.files.checkpoint import Checkpoint, open_local_folder, read_checkp
 from eaglectl.files.hub import is_offline
 from eaglectl.files.layout import CARD, RECORD, SIGNATURE, SUMS
 from eaglectl.files.source import is_repo_name
-from eaglectl.formats.commands import SOURCE, command, completing, whole_commands
+from eaglectl.formats.commands import SOURCE, Complete, command, whole_commands
 from eaglectl.formats.reader import read_drafter
 from eaglectl.judge.judgement import GivenTarget, Report, Subject, judge_drafter
 from eaglectl.judge.rule import Finding, Severity
@@ -109,7 +109,7 @@ def upload(
     """
     folder, options = os.fspath(folder), options or UploadOptions()
     to = Destination(destination) if isinstance(destination, str) else destination
-    with whole_commands(completing(folder, options.target, options.answers)):
+    with whole_commands(Complete(folder, options.target, options.answers)):
         return _upload(folder, to, options, on_plan, on_progress)
 
 

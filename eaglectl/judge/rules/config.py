@@ -82,7 +82,7 @@ def one_weight_source(subject: Subject) -> Iterator[Match]:
         yield Match(f"{SINGLE} is beside {INDEX}, which names other files ({names})", INDEX)
 
 
-@rule("EGL002", "unsafe-file", "error")
+@rule("EGL002", "unsafe-file", "error", "convert")
 def unsafe_file(subject: Subject) -> Iterator[Match]:
     """No file of the checkpoint is a pickle, is code, or is a link that leaves the folder.
 
@@ -107,7 +107,7 @@ def unsafe_file(subject: Subject) -> Iterator[Match]:
         yield _read_error(subject)
 
 
-@rule("EGL004", "shard-index", "error")
+@rule("EGL004", "shard-index", "error", "anew")
 def shard_index(subject: Subject) -> Iterator[Match]:
     """The index names exactly the tensors of its shards, each in the file that holds it.
 
@@ -213,7 +213,7 @@ def readable_json(subject: Subject) -> Iterator[Match]:
                 yield Match(str(error), name)
 
 
-@rule("EGL009", "distributed-checkpoint", "error")
+@rule("EGL009", "distributed-checkpoint", "error", "convert")
 def distributed_checkpoint(subject: Subject) -> Iterator[Match]:
     """The weights are in files that engines load, and not a distributed checkpoint of torch.
 
@@ -330,7 +330,7 @@ JSON_TYPES: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-@rule("EGL101", "drafter-architecture", "error")
+@rule("EGL101", "drafter-architecture", "error", "convert")
 def architecture(subject: Subject) -> Iterator[Match]:
     """The config names a class that engines serve as a drafter and that fits all of this drafter's tensors.
 
@@ -374,7 +374,7 @@ def null_fields(subject: Subject) -> Iterator[Match]:
         yield from subject.reported("null-fields")
 
 
-@rule("EGL111", "spellings-agree", "error")
+@rule("EGL111", "spellings-agree", "error", "convert")
 def spellings_agree(subject: Subject) -> Iterator[Match]:
     """Values that the config states twice agree.
 
@@ -484,7 +484,7 @@ def _layer_model_type(subject: Subject, layer: Mapping[str, Any]) -> Iterator[Ma
         )
 
 
-@rule("EGL119", "portable-architecture", "note")
+@rule("EGL119", "portable-architecture", "note", "convert")
 def portable_architecture(subject: Subject) -> Iterator[Match]:
     """The architecture has the name that most engines know.
 
@@ -556,7 +556,7 @@ def layer_count(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL107", "tied-head", "warning")
+@rule("EGL107", "tied-head", "warning", "convert")
 def tied_head(subject: Subject) -> Iterator[Match]:
     """tie_word_embeddings is false.
 
@@ -592,7 +592,7 @@ def bias_flag(subject: Subject) -> Iterator[Match]:
         yield Match("fc.bias has no place in any engine; it is silently dropped", "tensor:fc.bias")
 
 
-@rule("EGL110", "residual-unstated", "note")
+@rule("EGL110", "residual-unstated", "note", "convert")
 def residual_unstated(subject: Subject) -> Iterator[Match]:
     """norm_before_residual is stated.
 
@@ -661,7 +661,7 @@ def _class_defaults(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL116", "mask-token", "error")
+@rule("EGL116", "mask-token", "error", "settle")
 def mask_token(subject: Subject) -> Iterator[Match]:
     """A parallel drafter has mask_hidden in its weights, and its config names the mask token.
 
@@ -798,6 +798,7 @@ RULES = (
     Fix: run `eaglectl convert SOURCE`, which repairs what arithmetic can repair and refuses the rest; that
     must be trained again.
     """,
+        "convert",
     ),
     note_rule(
         "EGL122",
@@ -824,6 +825,7 @@ RULES = (
 
     Fix: run `eaglectl convert SOURCE` with the option of the answer that is true.
     """,
+        "settle",
         is_fault=True,
     ),
 )

@@ -33,7 +33,7 @@ def _reported(subject: Subject, *topics: str) -> Iterator[Match]:
             yield Match(note.text, f"config.json:{note.about}" if is_key else key_place(subject.config, IDS))
 
 
-@rule("EGL401", "aux-count", "error")
+@rule("EGL401", "aux-count", "error", "settle")
 def aux_count(subject: Subject) -> Iterator[Match]:
     """The config names as many aux layers as fc takes.
 
@@ -46,7 +46,7 @@ def aux_count(subject: Subject) -> Iterator[Match]:
         yield Match("; ".join(match.message for match in matches), matches[0].where)
 
 
-@rule("EGL402", "aux-range", "error")
+@rule("EGL402", "aux-range", "error", "settle")
 def aux_range(subject: Subject) -> Iterator[Match]:
     """Every aux layer is one of the target's.
 
@@ -60,7 +60,7 @@ def aux_range(subject: Subject) -> Iterator[Match]:
         yield from _reported(subject, "aux-range")
 
 
-@rule("EGL404", "aux-lists", "warning")
+@rule("EGL404", "aux-lists", "warning", "settle")
 def aux_lists(subject: Subject) -> Iterator[Match]:
     """The ids at the top of the config and those in eagle_config name the same layers.
 
@@ -73,7 +73,7 @@ def aux_lists(subject: Subject) -> Iterator[Match]:
         yield from _reported(subject, "aux-lists")
 
 
-@rule("EGL406", "aux-engines", "warning")
+@rule("EGL406", "aux-engines", "warning", "convert")
 def aux_engines(subject: Subject) -> Iterator[Match]:
     """Every engine captures the layers that were trained on.
 
@@ -113,7 +113,7 @@ def _serving_fix(wrong: Sequence[CapturedLayers], boundaries: Sequence[int]) -> 
     return f"write eagle3_layers_to_capture: {{{ids}}} into TensorRT-LLM's serving config"
 
 
-@rule("EGL408", "aux-count-unstated", "warning")
+@rule("EGL408", "aux-count-unstated", "warning", "convert")
 def aux_count_unstated(subject: Subject) -> Iterator[Match]:
     """A number of aux layers other than 3 is stated where engines read it.
 
@@ -137,7 +137,7 @@ def aux_count_unstated(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL409", "aux-ids-absent", "note")
+@rule("EGL409", "aux-ids-absent", "note", "settle")
 def aux_ids_absent(subject: Subject) -> Iterator[Match]:
     """The config names its aux layers.
 
@@ -190,7 +190,7 @@ READ_KEYS = {
 }
 
 
-@rule("EGL502", "norm-flag-missing", "error")
+@rule("EGL502", "norm-flag-missing", "error", "convert")
 def norm_flag_missing(subject: Subject) -> Iterator[Match]:
     """Every norm that has tensors is enabled.
 
@@ -210,7 +210,7 @@ def norm_flag_missing(subject: Subject) -> Iterator[Match]:
             yield Match(f"the file has {tensor} and config has no {keys.spelling(flag)}", f"tensor:{tensor}")
 
 
-@rule("EGL505", "norm-output-unknown", "warning")
+@rule("EGL505", "norm-output-unknown", "warning", "settle")
 def norm_output_unknown(subject: Subject) -> Iterator[Match]:
     """It is known whether the drafter feeds back its normed states (norm_output).
 
@@ -224,7 +224,7 @@ def norm_output_unknown(subject: Subject) -> Iterator[Match]:
         yield from subject.reported("norm-output-unknown", is_fault=True)
 
 
-@rule("EGL506", "norm-flag-place", "warning")
+@rule("EGL506", "norm-flag-place", "warning", "convert")
 def norm_flag_place(subject: Subject) -> Iterator[Match]:
     """The switches of the norms are where every engine reads them.
 
@@ -241,7 +241,7 @@ def norm_flag_place(subject: Subject) -> Iterator[Match]:
             yield Match(f"only {others[0]} enables {flag}; not every engine reads it there", place)
 
 
-@rule("EGL507", "double-norm", "note")
+@rule("EGL507", "double-norm", "note", "convert")
 def double_norm(subject: Subject) -> Iterator[Match]:
     """The hidden state was normed once in training, as engines norm it.
 
@@ -342,7 +342,7 @@ def rope_scaling(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL603", "max-positions", "warning")
+@rule("EGL603", "max-positions", "warning", "measure")
 def max_positions(subject: Subject) -> Iterator[Match]:
     """The drafter has as many positions as the target.
 
@@ -388,7 +388,7 @@ def mrope_sections(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL608", "rope-one-spelling", "note")
+@rule("EGL608", "rope-one-spelling", "note", "convert")
 def rope_one_spelling(subject: Subject) -> Iterator[Match]:
     """The rope base and scaling have the keys that older readers know too.
 
@@ -511,6 +511,7 @@ RULES = (
 
     Fix: run `eaglectl convert SOURCE`, which sorts the ids and reorders fc's columns with them.
     """,
+        "convert",
     ),
     make_rule(
         "EGL405",
@@ -527,6 +528,7 @@ RULES = (
     Fix: pass --target; if that does not decide it, run `eaglectl convert SOURCE --aux-convention boundary` or
     `eaglectl convert SOURCE --aux-convention output`.
     """,
+        "settle",
     ),
     note_rule(
         "EGL407",
@@ -552,6 +554,7 @@ RULES = (
 
     Fix: ask the trainer, then run `eaglectl convert SOURCE` with --aux-layers.
     """,
+        "settle",
     ),
     make_rule(
         "EGL411",
@@ -564,6 +567,7 @@ RULES = (
 
     Fix: run `eaglectl convert SOURCE`, which adds up the columns of fc that belong to one layer.
     """,
+        "convert",
     ),
     make_rule(
         "EGL412",
@@ -578,6 +582,7 @@ RULES = (
     Fix: run `eaglectl convert SOURCE --target TARGET`; pass --aux-convention boundary too if the drafter was
     trained on the layers that vLLM reads.
     """,
+        "settle",
     ),
     note_rule(
         "EGL501",
@@ -628,6 +633,7 @@ RULES = (
     Fix: run `eaglectl convert SOURCE --rope-style interleaved`, which reorders the rotary rows; if the
     weights are interleaved already, remove the key.
     """,
+        "convert",
     ),
     note_rule(
         "EGL607",

@@ -355,7 +355,7 @@ def card_facts(subject: Subject) -> Iterator[Match]:
         yield Match(f"{CARD} names no {' and no '.join(missing)} in its first lines", CARD)
 
 
-@rule("EGL903", "card-commands", "note")
+@rule("EGL903", "card-commands", "note", "measure")
 def card_commands(subject: Subject) -> Iterator[Match]:
     """The card has a command that serves the drafter.
 
@@ -367,7 +367,7 @@ def card_commands(subject: Subject) -> Iterator[Match]:
         yield Match(f"{CARD} has no launch command of vLLM or SGLang", CARD)
 
 
-@rule("EGL909", "card-speculation", "warning")
+@rule("EGL909", "card-speculation", "warning", "measure")
 def card_speculation(subject: Subject) -> Iterator[Match]:
     """The card's launch commands of vLLM and SGLang state the method, the drafter and the counts that serve
     this drafter.

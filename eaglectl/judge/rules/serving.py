@@ -8,6 +8,7 @@ from eaglectl.engines.behaviour import IDS, Fact, ranges
 from eaglectl.engines.engine import Engine
 from eaglectl.engines.registry import ENGINES
 from eaglectl.engines.view import View
+from eaglectl.formats.commands import read_fix
 from eaglectl.formats.config_keys import mask_token
 from eaglectl.judge.judgement import Subject
 from eaglectl.judge.rule import CannotLook, Check, Match, Rule
@@ -134,6 +135,7 @@ def _rule(engine: Engine, fact: Fact) -> Rule:
         _check(engine, fact),
         f"{engine.name}{fact.releases}",
         fact.reported_by,
+        read_fix(fact.fix, "anew" if fact.remedy == "anew" else "serve"),
     )
 
 

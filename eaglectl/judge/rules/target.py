@@ -32,6 +32,7 @@ from eaglectl.files.header import parse_json
 from eaglectl.files.source import Source
 from eaglectl.files.text_part import text_part
 from eaglectl.formats.catalogue import by_name
+from eaglectl.formats.commands import read_fix
 from eaglectl.formats.other_drafters import drafter_mark
 from eaglectl.judge.judgement import EXACT, Subject
 from eaglectl.judge.rule import NO_TARGET, CannotLook, Match, make_rule, note_rule, rule
@@ -120,7 +121,7 @@ def _undivided(heads: int, kv_heads: int, intermediate: int, count: int) -> list
     return [part for part, remainder in remainders.items() if remainder]
 
 
-@rule("EGL712", "changed-target", "note")
+@rule("EGL712", "changed-target", "note", "measure")
 def changed_target(subject: Subject) -> Iterator[Match]:
     """The target is the model that the drafter was trained on, neither quantised nor adapted.
 
@@ -211,7 +212,7 @@ def own_embedding(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL710", "rotated-target", "error")
+@rule("EGL710", "rotated-target", "error", "convert")
 def rotated_target(subject: Subject) -> Iterator[Match]:
     """fc takes the target's states as they are, rotated or not.
 
@@ -239,11 +240,11 @@ def rotated_target(subject: Subject) -> Iterator[Match]:
             f"the target's {other} has rows of the same lengths and angles as {own}, and other ones: its"
             " residual stream is rotated (QuaRot, SpinQuant), and fc was trained on the unrotated one",
             f"tensor:{own}",
-            _repair(subject, "measure"),
+            repair=read_fix(_repair(subject, "measure"), "convert"),
         )
 
 
-@rule("EGL711", "marked-rotation", "warning")
+@rule("EGL711", "marked-rotation", "warning", "convert")
 def marked_rotation(subject: Subject) -> Iterator[Match]:
     """A drafter without an embedding of its own has a target that is not marked as rotated.
 
@@ -264,8 +265,11 @@ def marked_rotation(subject: Subject) -> Iterator[Match]:
         yield Match(
             f"{mark}; a drafter that was trained on the unrotated target accepts next to nothing with it",
             "",
-            "nothing, where it was trained on this target or vllm-ascend, which rotates it, serves it; else"
-            f" {fix}",
+            repair=read_fix(
+                "nothing, where it was trained on this target or vllm-ascend, which rotates it, serves it;"
+                f" else {fix}",
+                "convert",
+            ),
         )
 
 
@@ -411,7 +415,7 @@ TURN_TOKENS = r"</?\|?(think|tool_calls?|tool_response)\|?>"
 def _faults(subject: Subject, topic: str) -> Iterator[Match]:
     for fault in subject.vocabulary_faults:
         if fault.topic == topic:
-            yield Match(fault.text, f"tensor:{fault.tensor}", subject.vocabulary_repair)
+            yield Match(fault.text, f"tensor:{fault.tensor}", repair=subject.vocabulary_repair)
 
 
 @rule("EGL301", "draft-vocabulary-size", "error")
@@ -462,7 +466,7 @@ def d2t_order(subject: Subject) -> Iterator[Match]:
         yield from _faults(subject, "d2t-order")
 
 
-@rule("EGL306", "d2t-absolute", "error")
+@rule("EGL306", "d2t-absolute", "error", "convert")
 def d2t_absolute(subject: Subject) -> Iterator[Match]:
     """d2t holds offsets, not token ids.
 
@@ -504,7 +508,7 @@ def d2t_dtype(subject: Subject) -> Iterator[Match]:
         yield Match(
             f"d2t is {tensor.dtype}, which {capacity}, and the vocabulary has {vocab} tokens",
             "tensor:d2t",
-            subject.vocabulary_repair,
+            repair=subject.vocabulary_repair,
         )
 
 
@@ -533,7 +537,7 @@ def special_tokens(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL310", "d2t-missing", "error")
+@rule("EGL310", "d2t-missing", "error", "convert")
 def d2t_missing(subject: Subject) -> Iterator[Match]:
     """A reduced vocabulary has d2t in its weights.
 
@@ -554,7 +558,7 @@ def d2t_missing(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL311", "d2t-int64", "warning")
+@rule("EGL311", "d2t-int64", "warning", "convert")
 def d2t_int64(subject: Subject) -> Iterator[Match]:
     """d2t is int64.
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from eaglectl.drafter.tensors import HALF_DTYPES, LAYER, QUANTISED, Tensor, is_norm, is_quantised_part
 from eaglectl.files.layout import QUANTISATION
 from eaglectl.files.text_part import text_part
-from eaglectl.formats.commands import PLAIN
+from eaglectl.formats.commands import PLAIN, Fix, read_fix
 from eaglectl.formats.names import WRAPPERS, canonical_name
 from eaglectl.judge.judgement import TABLES, Subject, key_place
 from eaglectl.judge.rule import CannotLook, Match, make_rule, note_rule, rule
@@ -52,7 +52,7 @@ HALF = 65504.0  # the largest number of float16
 SQUARES = sqrt(3.4028234663852886e38)
 
 
-@rule("EGL202", "unknown-tensor", "error")
+@rule("EGL202", "unknown-tensor", "error", "convert")
 def unknown_tensor(subject: Subject) -> Iterator[Match]:
     """Every tensor in the weights belongs to an EAGLE-3 drafter.
 
@@ -64,11 +64,11 @@ def unknown_tensor(subject: Subject) -> Iterator[Match]:
     for match in subject.reported("unknown-tensor"):
         name = match.where.removeprefix("tensor:")
         fix = f"correct the name, or leave the tensor out: `eaglectl convert SOURCE --drop {name}`."
-        yield replace(match, fix=fix if PLAIN.fullmatch(name) else "")
+        yield replace(match, repair=read_fix(fix, "convert") if PLAIN.fullmatch(name) else Fix())
     for name, reason in subject.drafter.strays.items():
         if name.startswith("verifier_"):
-            fix = "run `eaglectl convert SOURCE`, which leaves it out"
-            yield Match(f"{name} is {reason}; vLLM stops at it", f"tensor:{name}", fix)
+            repair = read_fix("run `eaglectl convert SOURCE`, which leaves it out", "convert")
+            yield Match(f"{name} is {reason}; vLLM stops at it", f"tensor:{name}", repair=repair)
 
 
 @rule("EGL203", "tensor-shape", "error")
@@ -82,7 +82,7 @@ def tensor_shape(subject: Subject) -> Iterator[Match]:
     for match in subject.reported("tensor-shape"):
         if match.where == "tensor:d2t" and not subject.ended_on("tensor-shape"):
             message, repair = match.message.partition("; or pass ")[0], subject.vocabulary_repair
-            match = replace(match, message=message, fix=repair)
+            match = replace(match, message=message, repair=repair)
         yield match
 
 
@@ -102,7 +102,7 @@ def tensor_dtype(subject: Subject) -> Iterator[Match]:
             )
 
 
-@rule("EGL209", "engine-names", "note")
+@rule("EGL209", "engine-names", "note", "serve")
 def engine_names(subject: Subject) -> Iterator[Match]:
     """The tensors have names that every engine loads.
 
@@ -126,7 +126,7 @@ def engine_names(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL210", "mixed-dtypes", "note")
+@rule("EGL210", "mixed-dtypes", "note", "convert")
 def mixed_dtypes(subject: Subject) -> Iterator[Match]:
     """All weights that are not quantised have one dtype.
 
@@ -235,7 +235,7 @@ def constant_tensor(subject: Subject) -> Iterator[Match]:
             yield Match(f"{name} {list(shape)} is all {constant:g}", f"tensor:{name}")
 
 
-@rule("EGL207", "untrained", "warning")
+@rule("EGL207", "untrained", "warning", "anew")
 def untrained(subject: Subject) -> Iterator[Match]:
     """The weights are not as training initialises them.
 
@@ -340,7 +340,7 @@ def quantisation_method(subject: Subject) -> Iterator[Match]:
         yield Match(f"quant_algo is {algorithm!r}, which vLLM does not know", place)
 
 
-@rule("EGL804", "quantised-edges", "note")
+@rule("EGL804", "quantised-edges", "note", "measure")
 def quantised_edges(subject: Subject) -> Iterator[Match]:
     """fc and lm_head are not quantised.
 
@@ -539,7 +539,7 @@ def _repeated(stored: str, text: str) -> Match:
     return Match(f"{stored}: {text}{follows}", f"tensor:{stored}")
 
 
-@rule("EGL219", "fresh-matrix", "error")
+@rule("EGL219", "fresh-matrix", "error", "anew")
 def fresh_matrix(subject: Subject) -> Iterator[Match]:
     """Neither fc nor lm_head is as a framework first draws it, where the rest was trained.
 
@@ -559,7 +559,7 @@ def fresh_matrix(subject: Subject) -> Iterator[Match]:
             )
 
 
-@rule("EGL220", "misread-dtype", "error")
+@rule("EGL220", "misread-dtype", "error", "convert")
 def misread_dtype(subject: Subject) -> Iterator[Match]:
     """The numbers are of the dtype that the file states.
 
@@ -580,7 +580,10 @@ def misread_dtype(subject: Subject) -> Iterator[Match]:
         yield Match(
             f"{text}: read as {dtype}, {words}",
             f"tensor:{stored}",
-            f"run `eaglectl convert SOURCE --fix-reading dtype={reading}`, which keeps the bytes.",
+            repair=read_fix(
+                f"run `eaglectl convert SOURCE --fix-reading dtype={reading}`, which keeps the bytes.",
+                "convert",
+            ),
         )
 
 
@@ -605,7 +608,7 @@ def _norm_means(subject: Subject) -> Mapping[str, float]:
     return {name: norm.mean for name, norm in _norms(subject).items() if norm.mean is not None}
 
 
-@rule("EGL509", "norms-near-zero", "error")
+@rule("EGL509", "norms-near-zero", "error", "convert")
 def norms_near_zero(subject: Subject) -> Iterator[Match]:
     """The weights of the norms are factors, not distances from one.
 
@@ -623,7 +626,7 @@ def norms_near_zero(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL510", "norms-near-two", "warning")
+@rule("EGL510", "norms-near-two", "warning", "measure")
 def norms_near_two(subject: Subject) -> Iterator[Match]:
     """The weights of the norms have no one added to them.
 
@@ -679,7 +682,7 @@ def norm_epsilon(subject: Subject) -> Iterator[Match]:
         )
 
 
-@rule("EGL713", "target-head-size", "warning")
+@rule("EGL713", "target-head-size", "warning", "measure")
 def target_head_size(subject: Subject) -> Iterator[Match]:
     """Weights that fit the target's heads are read as the target's heads.
 
