@@ -59,7 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in _beyond(marked, lambda item: item.get_closest_marker("fast").args[0]):
         item.add_marker(pytest.mark.slow)
     if most := int(os.environ.get("EAGLECTL_CASES", "0")):
-        counted = [item for item in items if item.get_closest_marker("slow") or IN_ENGINE & {*item.path.parts}]
+        counted = [
+            item for item in items if item.get_closest_marker("slow") or IN_ENGINE & {*item.path.parts}
+        ]
         left = set(_beyond(counted, lambda item: most))
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]

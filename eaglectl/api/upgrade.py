@@ -319,20 +319,21 @@ def _collect(
     work: TimedWork,
 ) -> Statistics:
     """Sizes, then matrices. Raises UsageError for short texts, RefusedError for infinite states."""
-    from eaglectl.reference.states import collect_moments, collect_sizes
+    from eaglectl.reference.states import RememberedStates, collect_moments, collect_sizes
 
     if not batches:
         raise UsageError(
             f"prompts and answers of fewer than {MIN_TOKENS} tokens show no fed-back states; give longer"
             " prompts, or more --answer-tokens"
         )
-    sizes = collect_sizes(engine, model, batches, work.add)
+    target = RememberedStates(engine)
+    sizes = collect_sizes(target, model, batches, work.add)
     if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
         raise RefusedError(
             "the states of drafter and target are not finite; see `eaglectl validate SOURCE` for NaN or"
             " infinite weights"
         )
-    moments = collect_moments(engine, model, sizes.rms, batches, work.add)
+    moments = collect_moments(target, model, sizes.rms, batches, work.add)
     digests = tuple(map(prompt_digest, job.prompts))
     return Statistics(
         digests={
