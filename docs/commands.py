@@ -20,7 +20,7 @@ stdout; progress, warnings and errors go to stderr. The text of every command be
 `eaglectl --show-completion bash` (or zsh, fish) prints the script that completes options, rules, engines with
 their releases, and answers; its first line says where it goes.
 
-| exit code | meaning | a pipeline |
+| exit code | meaning | what a pipeline should do |
 |---|---|---|
 """
 

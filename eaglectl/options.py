@@ -85,18 +85,18 @@ class Option(Struct, frozen=True):
 HIDDEN = Option("")
 # options of several commands
 TARGET = Option(
-    "The target model: its folder, config.json or Hub repository. Only the config is read. Left out, the one"
-    " that the checkpoint names, if it is here.",
+    "The target model: a folder, config.json or Hub repository. Only its config is read. Default: the"
+    " target that the checkpoint names, if it is on this machine.",
     value="MODEL",
     complete="checkpoints",
 )
 NO_ENGINES = Option(
-    "Judge by the rules alone. Left out, and without --engine, the engines of eaglectl.toml are judged for,"
-    " else the newest known vLLM and SGLang, and every engine installed here.",
+    "Check the rules only, and no engine. By default, the engines in eaglectl.toml are checked; without any"
+    " there, the newest known vLLM and SGLang and every installed engine.",
     "--no-engines",
 )
 # a group of --help
-ANSWERS = "Answers to questions"
+ANSWERS = "Answers to open questions"
 
 
 class Field(Struct, frozen=True):

@@ -215,7 +215,7 @@ def test_what_is_no_record_and_a_record_beside_keywords_are_refused() -> None:
 def test_a_destination_beside_its_own_options_names_the_record() -> None:
     with pytest.raises(eaglectl.UsageError, match="beside tag; write all into one Destination"):
         eaglectl.upload(TINY, "org/drafter", tag="v1")
-    assert "has_engines=False: Judge by the rules alone" in eaglectl.validate.__doc__
+    assert "has_engines=False: Check the rules only" in eaglectl.validate.__doc__
 
 
 def test_help_describes_each_option() -> None:

@@ -26,19 +26,22 @@ MOST_NUMBER = 1024  # of requests at a time
 NUMBERS = f"different whole numbers from 1 to {MOST_NUMBER} in rising order, like 1,4,16,"
 # groups of --help
 ADVANCED = "Advanced"
-RUN = "The run of the target"
+RUN = "Running the target"
 UPGRADE = "EAGLE-3 as 3.1 (with --to 3.1)"
 
 PROMPTS = Option(
-    "Prompts like production's, as for `smoke`; built-in ones otherwise.", value="FILE", complete="files"
+    "Prompts that resemble production traffic, in the format of `smoke --prompts`. Default: built-in"
+    " prompts.",
+    value="FILE",
+    complete="files",
 )
-SAMPLE = Option("Take this many of the prompts, drawn by --seed.")
-SEED = Option("The seed of --sample.")
-IGNORE_EOS = Option("Let answers go on past the end of a sequence.")
+SAMPLE = Option("Use only N of the prompts, sampled with --seed.")
+SEED = Option("The random seed for --sample.")
+IGNORE_EOS = Option("Continue to generate after the end-of-sequence token.")
 DEVICES = ("auto", "cuda", "cpu")
-TOP_UP = Option("Beside --prompts, take built-in ones as far as a refit and the gate need more.", "--top-up")
-TRUST = Option("Let the target's own code run (auto_map in its files). Never done unasked.")
-K = Option("Draft tokens in a round.", "-k, --num-speculative-tokens", group=ADVANCED)
+TOP_UP = Option("Add built-in prompts if --prompts has too few for the refit and the gate.", "--top-up")
+TRUST = Option("Allow the target's own code to run (auto_map in its files). Off by default.")
+K = Option("Number of draft tokens per round.", "-k, --num-speculative-tokens", group=ADVANCED)
 
 
 def _read_arguments(texts: Sequence[str]) -> Mapping[str, Any]:
@@ -53,16 +56,15 @@ def is_server(text: str) -> bool:
 
 
 ENGINE_ARGUMENTS = Option(
-    "An argument of the engine itself, with its value in JSON, like quantization=fp8. May be given several"
-    " times.",
+    "An argument to pass to the engine, with a JSON value, like quantization=fp8. Can be repeated.",
     "--engine-arg",
     value="KEY=VALUE",
     group=ADVANCED,
     read=_read_arguments,
 )
-TENSOR_PARALLEL = Option("GPUs that vLLM or SGLang spreads the target over.", group=ADVANCED)
+TENSOR_PARALLEL = Option("Number of GPUs for tensor parallelism in vLLM or SGLang.", group=ADVANCED)
 MEASURE = Option(
-    "Measure on the target, where its weights are here, what the file leaves open.",
+    "Answer open questions by measuring on the target, if its weights are on this machine.",
     "--measure/--no-measure",
 )
 
@@ -90,14 +92,14 @@ def read_numbers(text: str) -> tuple[int, ...]:
 
 
 SPEED = Option(
-    "Tokens a second too, with and without the drafter, of so many requests at a time: 1,4,16. Of vLLM on a"
-    " GPU with CUDA graphs, or of a running server.",
+    "Also measure tokens per second with and without the drafter, at these concurrencies: 1,4,16. Needs"
+    " vLLM on a GPU with CUDA graphs, or a running server.",
     value="1,4,16",
     read=read_numbers,
 )
-COVERAGE = "What the draft vocabulary holds"
+COVERAGE = "Coverage of the draft vocabulary"
 WRITE_COUNTS = Option(
-    "Write how often each token came in the answers, for `convert --draft-vocab` or a trainer.",
+    "Write the count of each token in the answers, for `convert --draft-vocab` or a trainer.",
     value="FILE",
     complete="files",
 )
@@ -111,8 +113,8 @@ class InspectOptions(Options, frozen=True):
     prompts: Annotated[
         str | None,
         Option(
-            "Texts like the target's answers, in a file as for `smoke`: what share of their tokens the draft"
-            " vocabulary holds, by the target's tokenizer.",
+            "Texts that resemble the target's answers, in the format of `smoke --prompts`: report what"
+            " share of their tokens is in the draft vocabulary. Uses the target's tokenizer.",
             value="FILE",
             group=COVERAGE,
             complete="files",
@@ -121,7 +123,7 @@ class InspectOptions(Options, frozen=True):
     token_counts: Annotated[
         str | None,
         Option(
-            "The same of counted tokens: JSON, or lines of an id and a count.",
+            "Token counts to compute the same share from: JSON, or lines with an id and a count.",
             value="FILE",
             group=COVERAGE,
             complete="files",
@@ -129,7 +131,7 @@ class InspectOptions(Options, frozen=True):
     ] = None
     write_token_counts: Annotated[
         str | None,
-        replace(WRITE_COUNTS, help="Write how often each token came in --prompts.", group=COVERAGE),
+        replace(WRITE_COUNTS, help="Write the count of each token in --prompts.", group=COVERAGE),
     ] = None
     answers: Answers = field(default_factory=Answers)
 
@@ -142,7 +144,7 @@ class DiffOptions(Options, frozen=True):
 
     target: Annotated[str | None, TARGET] = None
     headers_only: Annotated[
-        bool, Option("Read no tensor data, and download none; values are then not compared.")
+        bool, Option("Do not read or download tensor data; values are then not compared.")
     ] = False
     answers: Answers = field(default_factory=Answers)
 
@@ -158,15 +160,20 @@ class ValidateOptions(Options, frozen=True):
     engines: Annotated[tuple[EngineRequest, ...], replace(ENGINE, read=read_engine)] = ()
     select: Annotated[
         tuple[str, ...],
-        Option("Only these rules: EGL201, a name, EGL2.", value="RULE", group="Rules", complete="rules"),
+        Option(
+            "Check only these rules: an id (EGL201), a name or a family (EGL2).",
+            value="RULE",
+            group="Rules",
+            complete="rules",
+        ),
     ] = ()
     ignore: Annotated[
-        tuple[str, ...], Option("Not these rules.", value="RULE", group="Rules", complete="rules")
+        tuple[str, ...], Option("Skip these rules.", value="RULE", group="Rules", complete="rules")
     ] = ()
     fail_on: Annotated[
         Severity | Literal["never"] | None,
         Option(
-            "The least severity that fails: error (the default), warning, note or never.",
+            "The lowest severity that fails: error (default), warning, note or never.",
             value="error|warning|note|never",
             group="Rules",
             choices=("error", "warning", "note", "never"),
@@ -175,8 +182,8 @@ class ValidateOptions(Options, frozen=True):
     policy: Annotated[
         Policy | str | None,
         Option(
-            "What to ask for beyond the rules; by default the nearest eaglectl.toml, or pyproject.toml with"
-            " [tool.eaglectl], from here upwards, and none in a checkpoint or a download.",
+            "Requirements beyond the rules. Default: the nearest eaglectl.toml, or pyproject.toml with"
+            " [tool.eaglectl], in this folder or a parent; never one in a checkpoint or a download.",
             value="FILE",
             group="Rules",
             complete="files",
@@ -187,8 +194,8 @@ class ValidateOptions(Options, frozen=True):
     skip_others: Annotated[
         bool,
         Option(
-            "Skip folders without a mark of a drafter, as hooks and globs name them: a target, another"
-            " tool's config.json. What has a mark and cannot be read is not skipped."
+            "Skip folders that are no drafters, such as a target or another tool's config.json; for hooks"
+            " and globs. A drafter that cannot be read is not skipped."
         ),
     ] = False
     has_engines: Annotated[bool, NO_ENGINES] = True
@@ -219,8 +226,8 @@ class MeasureOptions(Options, frozen=True):
     prompts: Annotated[
         str | None,
         Option(
-            "Prompts like production's: to measure what the file leaves open; --to 3.1, for calibration and"
-            " the gate.",
+            "Prompts that resemble production traffic, to answer open questions; with --to 3.1, also for"
+            " calibration and the gate.",
             value="FILE",
             group=RUN,
             complete="files",
@@ -229,7 +236,7 @@ class MeasureOptions(Options, frozen=True):
     sample: Annotated[int | None, replace(SAMPLE, group=RUN)] = None
     seed: Annotated[int, replace(SEED, group=RUN)] = 0
     device: Annotated[
-        str, Option("Of what runs the target: auto, cuda or cpu.", group=RUN, choices=DEVICES)
+        str, Option("The device that runs the target: auto, cuda or cpu.", group=RUN, choices=DEVICES)
     ] = "auto"
     max_tokens: int = 64
     ignore_eos: Annotated[bool, replace(IGNORE_EOS, group=RUN)] = False
@@ -245,8 +252,8 @@ class ConvertOptions(ConversionRequest, frozen=True):
     force_unserved: Annotated[
         bool,
         Option(
-            "Write what no release of the engines asked for runs as trained; eaglectl.json and the card say"
-            " so.",
+            "Write the output even if no release of the requested engines runs it as trained; eaglectl.json"
+            " and the card record this.",
             group=WRITING,
         ),
     ] = False
@@ -254,29 +261,28 @@ class ConvertOptions(ConversionRequest, frozen=True):
     target: Annotated[
         str | None,
         Option(
-            "The target model: its folder, config.json or Hub repository. Its config is read; it is run where"
-            " the file leaves something open and by --to 3.1, and --materialize-lm-head copies its head. Left"
-            " out, the one that the checkpoint names, if it is here.",
+            "The target model: a folder, config.json or Hub repository. Its config is read. It is run to"
+            " answer open questions and by --to 3.1, and --materialize-lm-head copies its lm_head. Default:"
+            " the target that the checkpoint names, if it is on this machine.",
             value="MODEL",
             complete="checkpoints",
         ),
     ] = None
     target_name: Annotated[
         str | None,
-        Option("What published files call the target, like org/name.", value="ORG/NAME", group=WRITING),
+        Option("The name of the target in published files, like org/name.", value="ORG/NAME", group=WRITING),
     ] = None
     target_rotation: Annotated[
         str | None,
         Option(
-            "Follow a target whose residual stream is rotated (QuaRot, SpinQuant): the matrix's file, or"
-            " measure."
+            "Adapt the drafter to a target whose residual stream is rotated (QuaRot, SpinQuant): the file"
+            " of the rotation matrix, or `measure`."
         ),
     ] = None
     trained_target: Annotated[
         str | None,
         Option(
-            "With --target-rotation: the target of training, where the drafter takes its embedding or"
-            " lm_head.",
+            "With --target-rotation: the target of training, if the drafter uses its embedding or lm_head.",
             complete="checkpoints",
         ),
     ] = None
@@ -286,14 +292,14 @@ class ConvertOptions(ConversionRequest, frozen=True):
     link: Annotated[
         bool,
         Option(
-            "Hard-link weight files that do not change: an edit of one in OUT changes the source too.",
+            "Hard-link unchanged weight files. Editing one in OUT also changes the source.",
             group=WRITING,
         ),
     ] = False
     max_shard_size: Annotated[
         int | None,
         Option(
-            "Split the weights into files of at most this, like 2GB.",
+            "Split the weights into files of at most this size, like 2GB.",
             value="SIZE",
             group=WRITING,
             read=_read_size,
@@ -315,7 +321,7 @@ class UpgradeOptions(MeasureOptions, frozen=True):
     fc_norm: Annotated[
         str,
         Option(
-            "--to 3.1: refit (scales, and fc fitted again), calibrated (scales), off.",
+            "With --to 3.1: refit (calibrated scales, and fc fitted again), calibrated (scales only) or off.",
             value="refit|calibrated|off",
             group=UPGRADE,
             choices=FC_NORM_MODES,
@@ -324,7 +330,7 @@ class UpgradeOptions(MeasureOptions, frozen=True):
     is_norm_output: Annotated[
         bool,
         Option(
-            "--to 3.1: feed the state after the norm back.",
+            "With --to 3.1: feed back the hidden state after the norm.",
             "--norm-output/--no-norm-output",
             group=UPGRADE,
         ),
@@ -332,7 +338,7 @@ class UpgradeOptions(MeasureOptions, frozen=True):
     statistics: Annotated[
         Path | None,
         Option(
-            "--to 3.1: statistics from `eaglectl calibrate`.",
+            "With --to 3.1: the folder of statistics from `eaglectl calibrate`.",
             "--calibration",
             value="DIR",
             group=UPGRADE,
@@ -340,16 +346,20 @@ class UpgradeOptions(MeasureOptions, frozen=True):
         ),
     ] = None
     tolerance: Annotated[
-        float, Option("--to 3.1: the least ratio of acceptance that the gate lets pass.", group=UPGRADE)
+        float, Option("With --to 3.1: the lowest ratio of acceptance that passes the gate.", group=UPGRADE)
     ] = TOLERANCE
     has_gate: Annotated[
         bool,
-        Option("--to 3.1: measure acceptance before anything is written.", "--gate/--no-gate", group=UPGRADE),
+        Option("With --to 3.1: measure acceptance before writing.", "--gate/--no-gate", group=UPGRADE),
     ] = True
     tops_up: Annotated[bool, replace(TOP_UP, group=UPGRADE)] = False
     is_start: Annotated[
         bool,
-        Option("--to 3.1: a start for a trainer, marked as untrained.", "--init-only", group=UPGRADE),
+        Option(
+            "With --to 3.1: write a starting point for training, marked as untrained.",
+            "--init-only",
+            group=UPGRADE,
+        ),
     ] = False
 
     @property
@@ -362,10 +372,13 @@ class RunOptions(Options, frozen=True):
     """How a target is run, and what is known of the drafter that is run with it."""
 
     sample: Annotated[int | None, replace(SAMPLE, group=ADVANCED)] = None
-    seed: Annotated[int, Option("For --sample, and for tokens at a temperature.", group=ADVANCED)] = 0
-    device: Annotated[str, Option("auto, cuda or cpu.", group=ADVANCED, choices=DEVICES)] = "auto"
+    seed: Annotated[int, Option("The random seed for --sample and for sampled tokens.", group=ADVANCED)] = 0
+    device: Annotated[str, Option("The device: auto, cuda or cpu.", group=ADVANCED, choices=DEVICES)] = "auto"
     timeout: Annotated[
-        float, Option("Seconds for the engine's run, or each request to a server.", group=ADVANCED)
+        float,
+        Option(
+            "Time limit in seconds for the engine's run, or for each request to a server.", group=ADVANCED
+        ),
     ] = 600.0
     trust_remote_code: Annotated[bool, replace(TRUST, group=ADVANCED)] = False
     answers: Answers = field(default_factory=Answers)
@@ -379,8 +392,8 @@ class RunOptions(Options, frozen=True):
 class DraftOptions(RunOptions, frozen=True):
     """How a drafter is run with its target."""
 
-    max_tokens: Annotated[int, Option("New tokens for each prompt.")] = 64
-    temperature: Annotated[float, Option("0 is greedy.", group=ADVANCED)] = 0.0
+    max_tokens: Annotated[int, Option("Number of new tokens per prompt.")] = 64
+    temperature: Annotated[float, Option("Sampling temperature; 0 is greedy.", group=ADVANCED)] = 0.0
 
 
 class CalibrateOptions(RunOptions, frozen=True):
@@ -389,22 +402,26 @@ class CalibrateOptions(RunOptions, frozen=True):
     prompts: Annotated[str | None, PROMPTS] = None
     seed: Annotated[int, replace(SEED, group=ADVANCED)] = 0
     answer_tokens: Annotated[
-        int, Option("Tokens of the target's own answer to each prompt that count too.", least=1)
+        int, Option("Number of tokens of the target's answer to each prompt to include.", least=1)
     ] = 64
     tops_up: Annotated[bool, replace(TOP_UP, group=ADVANCED)] = False
     ignore_eos: Annotated[bool, replace(IGNORE_EOS, group=ADVANCED)] = False
     run_in: Annotated[
         str,
         Option(
-            "What runs the target: transformers, or the installed vLLM (vllm).",
+            "Where to run the target: transformers, or the installed vLLM (vllm).",
             choices=("transformers", "vllm"),
         ),
     ] = "transformers"
     tensor_parallel_size: Annotated[
-        int, Option("GPUs that vLLM spreads the target over.", group=ADVANCED)
+        int, Option("Number of GPUs for tensor parallelism in vLLM.", group=ADVANCED)
     ] = 1
     timeout: Annotated[
-        float, Option("Seconds for vLLM to load the target, and for each batch after that.", group=ADVANCED)
+        float,
+        Option(
+            "Time limit in seconds for vLLM to load the target, and for each batch after that.",
+            group=ADVANCED,
+        ),
     ] = 1800.0
     engine_arguments: Annotated[Mapping[str, Any], ENGINE_ARGUMENTS] = field(default_factory=dict)
     force: Annotated[bool, Option("Replace an existing folder at OUT.")] = False
@@ -432,8 +449,8 @@ class SmokeOptions(DraftOptions, frozen=True):
     run_in: Annotated[
         str,
         Option(
-            "What runs it: auto (vLLM where it is installed, else the reference), vllm, sglang, reference, or"
-            " the URL of a running server, to which requests go directly, without proxies.",
+            "Where to run the drafter: auto (vLLM if installed, otherwise the reference), vllm, sglang,"
+            " reference, or the URL of a running server. Requests to a server do not use proxies.",
             value="RUNNER",
             complete="runners",
         ),
@@ -444,7 +461,7 @@ class SmokeOptions(DraftOptions, frozen=True):
         str | None,
         Option(
             "A file of prompts: plain lines, or JSON lines with messages (OpenAI's chat format), prompt or"
-            " prompt_token_ids; built-in ones otherwise.",
+            " prompt_token_ids. Default: built-in prompts.",
             value="FILE",
             complete="files",
         ),
@@ -453,7 +470,8 @@ class SmokeOptions(DraftOptions, frozen=True):
     lossless: Annotated[
         bool,
         Option(
-            "Decode without the drafter too, and compare the answers; without it vLLM and SGLang start once.",
+            "Also decode without the drafter and compare the answers. With --no-lossless, vLLM and SGLang"
+            " start only once.",
             "--lossless/--no-lossless",
             group=ADVANCED,
         ),
@@ -461,43 +479,46 @@ class SmokeOptions(DraftOptions, frozen=True):
     against: Annotated[
         str | None,
         Option(
-            "An older drafter on the same prompts; fail where SOURCE is worse on a set. Of a server: whether"
-            " it drafts as that one.",
+            "An older drafter to run on the same prompts; fail if SOURCE is worse on any prompt set. With a"
+            " server: check whether it drafts like that drafter.",
             value="DRAFTER",
-            group="What must hold",
+            group="Pass criteria",
             complete="checkpoints",
         ),
     ] = None
     compare_files: Annotated[
         bool | None,
         Option(
-            "Of a server: run the files on the target here too, and fail where it does not draft as they do."
-            " Left out, where the target is small.",
+            "With a server: also run the files with the target on this machine, and fail if the server"
+            " drafts differently. Default: only for a small target.",
             "--compare-files/--no-compare-files",
-            group="What must hold",
+            group="Pass criteria",
         ),
     ] = None
     max_regression: Annotated[
         float | None,
         Option(
-            "--against: the least that the lower bound of the ratio may be on each set; 0.97.",
-            group="What must hold",
+            "With --against: the lowest accepted lower bound of the ratio on each prompt set. Default: 0.97.",
+            group="Pass criteria",
         ),
     ] = None
-    min_acceptance_length: Annotated[float | None, Option("Fail below this.", group="What must hold")] = None
+    min_acceptance_length: Annotated[
+        float | None, Option("Fail if the acceptance length is lower.", group="Pass criteria")
+    ] = None
     min_position_0: Annotated[
         float | None,
-        Option("Fail where the first draft token is accepted less often.", group="What must hold"),
+        Option("Fail if the acceptance rate of the first draft token is lower.", group="Pass criteria"),
     ] = None
     timeout: Annotated[
         float,
-        Option("Seconds after which an engine is stopped, or each request to a server.", group=ADVANCED),
+        Option("Time limit in seconds for an engine, or for each request to a server.", group=ADVANCED),
     ] = 600.0
     write_token_counts: Annotated[str | None, replace(WRITE_COUNTS, group=ADVANCED)] = None
     probe: Annotated[
         str | None,
         Option(
-            "sensitivity: doubtful settings the other way; drift: other prompts, to depth 7.",
+            "sensitivity: also run with doubtful settings changed; drift: also run other prompts, to depth"
+            " 7.",
             value="sensitivity|drift",
             choices=("sensitivity", "drift"),
         ),
@@ -522,8 +543,8 @@ class DiagnoseOptions(DraftOptions, frozen=True):
     engine: Annotated[
         EngineRequest | None,
         Option(
-            "The engine where acceptance is low: vllm, sglang==0.5.23. It is run where that release is"
-            " installed here.",
+            "The engine in which acceptance is low: vllm, sglang==0.5.23. It is run if that release is"
+            " installed.",
             value="ENGINE",
             complete="engines",
             read=parse_engine,
@@ -532,17 +553,19 @@ class DiagnoseOptions(DraftOptions, frozen=True):
     run_in: Annotated[
         str | None,
         Option(
-            "What runs it beside the reference: vllm, sglang, or the URL of a running server; reference alone"
-            " runs no engine. Left out, the engine of --engine.",
+            "What to run in addition to the reference: vllm, sglang, or the URL of a running server;"
+            " reference runs no engine. Default: the engine of --engine.",
             value="RUNNER",
             complete="runners",
         ),
     ] = None
     prompts: Annotated[str | None, PROMPTS] = None
     k: Annotated[int, K] = 3
-    temperature: Annotated[float, Option("Production's, to see what sampling costs.")] = 0.0
+    temperature: Annotated[
+        float, Option("The sampling temperature of production, to measure its effect on acceptance.")
+    ] = 0.0
     expected: Annotated[
-        float | None, Option("The acceptance length that training reported; lower is low.")
+        float | None, Option("The acceptance length that training reported; a lower one counts as low.")
     ] = None
     measure: Annotated[bool, MEASURE] = True
 
@@ -559,16 +582,16 @@ class ReadyOptions(DraftOptions, frozen=True):
         tuple[EngineRequest, ...],
         replace(
             ENGINE,
-            help="An engine that shall serve it: vllm, sglang==0.5.23, llama.cpp; without a release the one"
-            " installed here, else the newest. Left out: those installed here, and the newest vLLM and"
-            " SGLang. May be given several times.",
+            help="An engine to serve the drafter: vllm, sglang==0.5.23, llama.cpp. Without a release, the"
+            " installed one, otherwise the newest. Default: the installed engines, and the newest vLLM and"
+            " SGLang. Can be repeated.",
         ),
     ] = ()
     run_in: Annotated[
         tuple[str, ...],
         Option(
-            "What runs it: vllm, sglang, reference, or the URL of a running server. Left out, each engine"
-            " that is installed here, and the reference for the others. May be given several times.",
+            "Where to run the drafter: vllm, sglang, reference, or the URL of a running server. Default:"
+            " each installed engine, and the reference for the others. Can be repeated.",
             value="RUNNER",
             complete="runners",
         ),
@@ -577,7 +600,8 @@ class ReadyOptions(DraftOptions, frozen=True):
     prompts: Annotated[
         str | None,
         Option(
-            "A file of prompts or a named set, as for `smoke`; else built-in ones.",
+            "A file of prompts, in the format of `smoke --prompts`, or a named prompt set. Default:"
+            " built-in prompts.",
             value="FILE",
             complete="files",
         ),

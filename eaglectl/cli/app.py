@@ -40,7 +40,7 @@ VALUES = {int: "N", float: "X"}
 FIRST, MORE = ("Arguments", "Options"), "More options"
 HELP_ALL = "--help-all"
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-COMMON = "Of every command: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
+COMMON = "Common options: -q/--quiet, -v/--verbose, --no-color, --offline (see eaglectl --help)."
 # files of defaults
 FILES = ("eaglectl.toml", "pyproject.toml")
 # commands that read a drafter; `validate` and `upload` take the engines with the rest of the policy
@@ -298,19 +298,19 @@ def common(
     context: typer.Context,
     quiet: Annotated[
         bool,
-        typer.Option("-q", "--quiet", help="Print results and errors only; of validate, only what fails."),
+        typer.Option("-q", "--quiet", help="Print only results and errors; `validate` prints only failures."),
     ] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print more.")] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colours; NO_COLOR does the same.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print more details.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="Disable colors, like NO_COLOR.")] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Never use the network; HF_HUB_OFFLINE=1 does the same.")
+        bool, typer.Option("--offline", help="Do not use the network, like HF_HUB_OFFLINE=1.")
     ] = False,
     version: Annotated[
         bool,
         typer.Option("-V", "--version", help="Print the version.", is_eager=True, callback=_print_version),
     ] = False,
     show_completion: Annotated[
-        bool, typer.Option("--show-completion", help="Print the script that completes in bash, zsh or fish.")
+        bool, typer.Option("--show-completion", help="Print the completion script for bash, zsh or fish.")
     ] = False,
     help_: Annotated[
         bool,

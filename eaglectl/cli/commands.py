@@ -20,32 +20,32 @@ class Command(Struct, frozen=True):
     common: tuple[str, ...] = ()
 
 
-# exit code, what it means, and what a pipeline does
+# exit code, its meaning, and what a pipeline should do
 EXITS = (
-    ("0", "done, and nothing found", "goes on"),
+    ("0", "done, no findings", "continue"),
     (
         "1",
-        "findings: a rule failed, drafters differ, a gate or smoke test did not pass (of `inspect` 0); or"
-        " files that no command takes, whose message says why",
-        "stops",
+        "findings: a rule failed, drafters differ, or a gate or smoke test did not pass (`inspect` reports"
+        " findings and exits 0); or the files are refused, and the message gives the reason",
+        "stop",
     ),
     (
         "2",
-        "the call is wrong, or a question has to be answered first; the message names the option",
-        "is mended: no other drafter or release helps",
+        "the call is wrong, or a question needs an answer; the message names the option",
+        "fix the call; another drafter or release does not help",
     ),
     (
         "3",
         "it could not look: an unreadable file or repository, a missing engine, too few measurements",
-        "tries again, or stops; where the message says `update eaglectl` (`kind` is `outdated` in JSON), this"
-        " eaglectl does not know the engine's release",
+        "retry or stop; if the message says `update eaglectl` (`kind` is `outdated` in JSON), this eaglectl"
+        " does not know the engine's release",
     ),
-    ("70", "an error in eaglectl itself", "reports it"),
-    ("130", "interrupted", "tries again"),
+    ("70", "an error in eaglectl itself", "report it"),
+    ("130", "interrupted", "retry"),
 )
 EXIT_LINE = (
-    "Exit codes: 0 fine, 1 findings (`inspect` only tells them: 0) or refused files, 2 the call is wrong or a"
-    " question open, 3 could not look (or `update eaglectl`, in its words), 70 a fault of eaglectl."
+    "Exit codes: 0 fine, 1 findings (`inspect` reports them and exits 0) or refused files, 2 wrong call or"
+    " open question, 3 could not look (or update eaglectl, if the message says so), 70 error in eaglectl."
 )
 
 
@@ -55,7 +55,7 @@ def _flags(text: str) -> tuple[str, ...]:
 
 COMMANDS: Mapping[str, Command] = {
     "ready": Command(
-        "Say if it can be served: before, converted, and how to start.",
+        "Check if a drafter can be served, and how to start the engine.",
         (
             "my-drafter --target my-target",
             "my-drafter --target my-target --engine vllm -o served",
@@ -99,7 +99,7 @@ COMMANDS: Mapping[str, Command] = {
         ),
     ),
     "validate": Command(
-        "Check drafters by rules and by engine release.",
+        "Check drafters against rules and engine releases.",
         (
             "my-drafter --engine 'vllm>=0.22'",
             "my-drafter --target my-target --output sarif=eaglectl.sarif",

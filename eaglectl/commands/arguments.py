@@ -21,7 +21,7 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A checkpoint folder, a weight file beside its config.json, or a Hub repository:"
+        help="A checkpoint folder, a weight file next to its config.json, or a Hub repository:"
         " org/name[@revision].",
         autocompletion=offered,
     ),
@@ -31,18 +31,18 @@ RunTarget = Annotated[
     typer.Option(
         "--target",
         metavar="MODEL",
-        help="The target model's folder; it is run. Left out, the one that the checkpoint names, if it is"
-        " here.",
+        help="The folder of the target model, which is run. Default: the target that the checkpoint names,"
+        " if it is on this machine.",
         autocompletion=offered,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
 Page = Annotated[
     str | None,
     typer.Option(
         "--page",
         metavar="FILE.html",
-        help="Write what the terminal shows as one self-contained HTML file too.",
+        help="Also write the result as one self-contained HTML file.",
     ),
 ]
 

@@ -199,12 +199,15 @@ class Pruning(Options, frozen=True):
     """A draft vocabulary reduced to `size` tokens by the counts in a file; token ids in `kept` stay."""
 
     size: Annotated[
-        int, Option("Keep only this many draft tokens, by --token-counts.", "--draft-vocab", group=REWRITING)
+        int,
+        Option(
+            "Keep only the N most frequent draft tokens in --token-counts.", "--draft-vocab", group=REWRITING
+        ),
     ]
     counts: Annotated[
         Path,
         Option(
-            "How often each target token was seen: JSON, or lines of an id and a count.",
+            "Count of each target token: JSON, or lines with an id and a count.",
             "--token-counts",
             value="FILE",
             group=REWRITING,
@@ -248,8 +251,8 @@ class ConversionRequest(Options, frozen=True):
     layout: Annotated[
         str | None,
         Option(
-            "The layout: vllm (the default, which the most engines accept), sglang, llama.cpp, speculators,"
-            " eagle, or a trainer's. An engine's is refused where none of its releases runs the output as"
+            "The layout: vllm (default; most engines accept it), sglang, llama.cpp, speculators, eagle, or"
+            " a trainer's. An engine's layout is refused if no release of that engine runs the output as"
             " trained.",
             "--for",
             value="LAYOUT",
@@ -259,7 +262,7 @@ class ConversionRequest(Options, frozen=True):
     version: Annotated[
         str | None,
         Option(
-            "EAGLE version: 3 or 3.1. Left out, the version stays.",
+            "EAGLE version: 3 or 3.1. Default: the version of the source.",
             "--to",
             value="3|3.1",
             choices=("3", "3.1"),
@@ -269,13 +272,15 @@ class ConversionRequest(Options, frozen=True):
     drop: Annotated[
         tuple[str, ...],
         Option(
-            "A tensor without a place in a drafter that may be left behind.", value="TENSOR", group=ANSWERS
+            "A tensor that is not part of an EAGLE-3 drafter and may be dropped.",
+            value="TENSOR",
+            group=ANSWERS,
         ),
     ] = ()
     dtype: Annotated[
         str | None,
         Option(
-            "Cast float tensors: bfloat16, float16 or float32. Never done unasked.",
+            "Cast float tensors to bfloat16, float16 or float32. By default, dtypes do not change.",
             value="bfloat16|float16|float32",
             group=WRITING,
             read=_read_dtype,
@@ -286,7 +291,7 @@ class ConversionRequest(Options, frozen=True):
     rope_style: Annotated[
         str | None,
         Option(
-            "interleaved: reorder an MLA drafter's rotary rows that are paired by halves.",
+            "interleaved: reorder the rotary rows of an MLA drafter that pairs them by halves.",
             value="interleaved",
             group=REWRITING,
         ),
@@ -294,7 +299,7 @@ class ConversionRequest(Options, frozen=True):
     has_query_lora: Annotated[
         bool,
         Option(
-            "Write an MLA drafter's q_proj as q_a_proj and q_b_proj; nearly exact.",
+            "Factor an MLA drafter's q_proj into q_a_proj and q_b_proj; nearly exact.",
             "--mla-query-lora",
             group=REWRITING,
         ),
@@ -303,8 +308,8 @@ class ConversionRequest(Options, frozen=True):
     has_target_head: Annotated[
         bool,
         Option(
-            "Give a drafter without an lm_head, or with some rows of the target's, the target's (--target"
-            " with weights).",
+            "Copy the target's lm_head to a drafter that has none or only some of its rows. Needs --target"
+            " with weights.",
             "--materialize-lm-head",
             group=REWRITING,
         ),
@@ -312,7 +317,8 @@ class ConversionRequest(Options, frozen=True):
     fixes: Annotated[
         tuple[tuple[str, str], ...],
         Option(
-            "Repair tensors stored other than named, as `smoke --probe sensitivity` prints: KEY=VALUE.",
+            "Repair tensors that are stored differently than named. `smoke --probe sensitivity` prints the"
+            " KEY=VALUE.",
             "--fix-reading",
             value="KEY=VALUE",
             group=REWRITING,

@@ -110,7 +110,7 @@ def parse_engine(text: str) -> EngineRequest:
 
 
 ENGINE = Option(
-    "An engine: vllm, 'vllm>=0.22', sglang==0.5.23. May be given several times.",
+    "An engine or release: vllm, 'vllm>=0.22', sglang==0.5.23. Can be repeated.",
     "--engine",
     value="ENGINE",
     complete="engines",

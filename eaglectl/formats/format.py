@@ -66,7 +66,7 @@ class Answers(Options, frozen=True):
     aux_layers: Annotated[
         tuple[int, ...] | None,
         Option(
-            "The trained aux layers as boundaries (or by --aux-convention), like 2,16,29.",
+            "The aux layers of training, as boundaries (or as --aux-convention says), like 2,16,29.",
             value="2,16,29",
             group=ANSWERS,
             read=_read_layers,
@@ -75,7 +75,7 @@ class Answers(Options, frozen=True):
     aux_convention: Annotated[
         Convention | None,
         Option(
-            "What the file's layer ids mean: boundary or output.",
+            "The meaning of the file's layer ids: boundary or output.",
             value="boundary|output",
             group=ANSWERS,
             choices=("boundary", "output"),
@@ -84,7 +84,7 @@ class Answers(Options, frozen=True):
     semantics: Annotated[
         Mapping[str, str],
         Option(
-            "A fact about the trainer that the file cannot state, like specforge=pre-879.",
+            "A fact about training that the files do not record, like specforge=pre-879.",
             "--source-semantics",
             value="KEY=VALUE",
             group=ANSWERS,
@@ -96,7 +96,7 @@ class Answers(Options, frozen=True):
     assume: Annotated[
         bool,
         Option(
-            "Write the trainer's usual value where nothing settles a question; it stays marked as open.",
+            "Answer open questions with the trainer's defaults; the output marks them as open.",
             "--assume-defaults",
         ),
     ] = False

@@ -14,7 +14,7 @@ from eaglectl.options import NO_ENGINES, TARGET, Option, Options
 
 LICENCE = re.compile(r"[a-z][a-z0-9.+-]{0,60}")
 # groups of --help
-COMMIT, ON_CARD, REQUIRED = "The commit", "The card", "What must be there"
+COMMIT, ON_CARD, REQUIRED = "The commit", "The card", "Requirements"
 
 
 class Destination(Options, frozen=True):
@@ -25,22 +25,24 @@ class Destination(Options, frozen=True):
     """
 
     repo: str
-    revision: Annotated[str, Option("The branch.", value="BRANCH", group=COMMIT)] = "main"
+    revision: Annotated[str, Option("The branch to commit to.", value="BRANCH", group=COMMIT)] = "main"
     is_pull: Annotated[
         bool | None,
         Option(
-            "A pull request (the default, but to a new repository), or a commit on the branch.",
+            "Open a pull request (default for an existing repository), or commit to the branch directly.",
             "--pr/--direct",
             group=COMMIT,
         ),
     ] = None
     is_private: Annotated[
         bool | None,
-        Option("What a new repository is; private by default.", "--private/--public", group=COMMIT),
+        Option("Visibility of a new repository; private by default.", "--private/--public", group=COMMIT),
     ] = None
     tag: Annotated[
         str | None,
-        Option("Tag the commit once it is verified; a tag is never moved.", value="TAG", group=COMMIT),
+        Option(
+            "Tag the commit after it is verified. An existing tag is never moved.", value="TAG", group=COMMIT
+        ),
     ] = None
 
     def check(self) -> None:
@@ -63,16 +65,20 @@ class CardAnswers(Options, frozen=True):
 
     licence: Annotated[
         str | None,
-        Option("The licence on the card, like apache-2.0.", "--license", value="ID", group=ON_CARD),
+        Option("The license on the card, like apache-2.0.", "--license", value="ID", group=ON_CARD),
     ] = None
     base_model: Annotated[
         str | None,
-        Option("The target on the Hub that the drafter was trained for.", value="ORG/NAME", group=ON_CARD),
+        Option(
+            "The Hub repository of the target that the drafter was trained for.",
+            value="ORG/NAME",
+            group=ON_CARD,
+        ),
     ] = None
     training: Annotated[
         str | None,
         Option(
-            "How it was trained, for the card: JSON of schemas/training.schema.json.",
+            "Training details for the card: JSON that matches schemas/training.schema.json.",
             value="FILE",
             group=ON_CARD,
             complete="files",
@@ -95,16 +101,16 @@ class UploadOptions(Options, frozen=True):
 
     policy: Annotated[
         Policy | str | None,
-        Option("The release policy; by default the nearest eaglectl.toml.", value="FILE", complete="files"),
+        Option("The release policy. Default: the nearest eaglectl.toml.", value="FILE", complete="files"),
     ] = None
-    dry_run: Annotated[bool, Option("Print the plan and send nothing; needs no token.")] = False
+    dry_run: Annotated[bool, Option("Print the plan and upload nothing. Needs no token.")] = False
     target: Annotated[str | None, TARGET] = None
     engines: Annotated[tuple[EngineRequest, ...], ENGINE] = ()
     has_engines: Annotated[bool, NO_ENGINES] = True
     message: Annotated[
         str | None,
         Option(
-            "The commit's message; its first line is the title.",
+            "The commit message; the first line is the title.",
             "--message, -m",
             value="TEXT",
             group=COMMIT,
@@ -113,7 +119,7 @@ class UploadOptions(Options, frozen=True):
     smoke: Annotated[
         str | None,
         Option(
-            "What `eaglectl smoke --json` measured, for the card.",
+            "The output of `eaglectl smoke --json`, for the card.",
             value="FILE",
             group=ON_CARD,
             complete="files",
@@ -131,17 +137,19 @@ class VerifyOptions(Options, frozen=True):
 
     needs_record: Annotated[
         bool,
-        Option("A download without the list in eaglectl.json differs.", "--require-record", group=REQUIRED),
+        Option("Fail if the download has no file list in eaglectl.json.", "--require-record", group=REQUIRED),
     ] = False
     policy: Annotated[
         Policy | str | None,
         Option(
-            "Its [verify] says what must be there; by default the nearest eaglectl.toml outside of DIR.",
+            "A file whose [verify] section lists requirements. Default: the nearest eaglectl.toml outside"
+            " DIR.",
             value="FILE",
             group=REQUIRED,
             complete="files",
         ),
     ] = None
     against: Annotated[
-        str | None, Option("Compare DIR with what the Hub lists: org/name[@revision].", value="REPO")
+        str | None,
+        Option("Compare DIR with the files of this Hub repository: org/name[@revision].", value="REPO"),
     ] = None

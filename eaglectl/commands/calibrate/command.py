@@ -9,9 +9,7 @@ from eaglectl.commands.arguments import Json, RunTarget, Source, print_trust
 from eaglectl.terminal import OutputSettings, ProgressBar, emit, say
 from eaglectl.verdicts import first_word
 
-Out = Annotated[
-    str, typer.Option("-o", "--out", metavar="DIR", help="The folder to write the statistics to.")
-]
+Out = Annotated[str, typer.Option("-o", "--out", metavar="DIR", help="The folder for the statistics.")]
 
 
 def calibrate_command(
@@ -23,7 +21,7 @@ def calibrate_command(
     options: CalibrateOptions,
     json_: Json = False,
 ) -> None:
-    """Run the target on prompts and collect the statistics of its states that `convert --to 3.1` needs."""
+    """Run the target on prompts and collect the hidden-state statistics that `convert --to 3.1` needs."""
     from eaglectl.api.upgrade import calibrate
     from eaglectl.formats.commands import command
     from eaglectl.shell import as_path

@@ -18,7 +18,7 @@ Out = Annotated[
         "-o",
         "--out",
         metavar="DIR",
-        help="The folder to write; NAME-eagleVERSION in the current folder by default.",
+        help="The folder to write. Default: NAME-eagleVERSION in the current folder.",
     ),
 ]
 
@@ -32,9 +32,9 @@ def convert_command(
     upgrading: UpgradeOptions,
     json_: Json = False,
 ) -> None:
-    """Rewrite a drafter in another layout.
+    """Convert a drafter to another layout.
 
-    Bytes move and nothing else: each tensor keeps its values unless a step is named.
+    Tensors keep their values, except where the plan names a step that changes them.
     """
     from eaglectl.api.convert import convert
     from eaglectl.commands.convert.report import conversion_outline

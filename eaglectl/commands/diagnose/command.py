@@ -16,7 +16,7 @@ def diagnose_command(
     json_: Json = False,
     page: Page = None,
 ) -> None:
-    """Find why a drafter's acceptance is low: the file, the engine, the pair, the prompts or the training."""
+    """Find why acceptance is low: the file, the engine, the target, the prompts or the training."""
     from eaglectl.api.smoke import diagnose
 
     settings: OutputSettings = context.obj

@@ -8,19 +8,23 @@ from eaglectl.api.options import DiffOptions
 from eaglectl.commands.arguments import Json, Page, exit_by, offered, page_file, print_result
 from eaglectl.terminal import OutputSettings, ProgressBar
 
-FORMS = "a checkpoint folder, a weight file beside its config.json, or a Hub repository: org/name[@revision]."
+FORMS = (
+    "a checkpoint folder, a weight file next to its config.json, or a Hub repository: org/name[@revision]."
+)
 A = Annotated[str, typer.Argument(metavar="A", help=f"One drafter: {FORMS}", autocompletion=offered)]
-B = Annotated[str, typer.Argument(metavar="B", help="The other, in the same forms.", autocompletion=offered)]
+B = Annotated[
+    str, typer.Argument(metavar="B", help="The other drafter, in the same forms.", autocompletion=offered)
+]
 
 
 def diff_command(
     context: typer.Context, a: A, b: B, options: DiffOptions, json_: Json = False, page: Page = None
 ) -> None:
-    """Compare two drafters: what they mean, then their tensors; how they are spelled does not count.
+    """Compare two drafters: their networks, then their tensors. Layout and spelling do not count.
 
-    Exits with 1 where they differ in meaning or in a tensor, with 0 where they are the same drafter,
-    written alike or not, and with 3 where that cannot be told. --aux-layers, --aux-convention and
-    --source-semantics answer for the side whose files leave the question open.
+    Exit code 0: the same drafter, in the same layout or in two. 1: the networks or a tensor differ. 3: it
+    could not be determined. --aux-layers, --aux-convention and --source-semantics apply to the drafter whose
+    files leave the question open.
     """
     from eaglectl.api.diff import diff
     from eaglectl.report.differences import comparison_outline

@@ -14,13 +14,13 @@ def engines_command(
         str | None,
         typer.Argument(
             metavar="[ENGINE]",
-            help="One engine: vllm, tensorrt-llm.",
+            help="Show only this engine: vllm, tensorrt-llm.",
             autocompletion=offering("every engine"),
         ),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Which engine release serves which kind of drafter from which layout."""
+    """Show which engine releases serve which kinds of drafters, and from which layouts."""
     from eaglectl.commands.engines.report import chosen_engines, engines_document, engines_outline
 
     chosen = chosen_engines(name)

@@ -23,8 +23,8 @@ Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="Checkpoint folders, weight files beside their config.json,"
-        " or Hub repositories: org/name[@revision].",
+        help="Checkpoint folders, weight files next to their config.json, or Hub repositories:"
+        " org/name[@revision].",
         autocompletion=offered,
     ),
 ]
@@ -33,10 +33,10 @@ Sources = Annotated[
 def inspect_command(
     context: typer.Context, sources: Sources, options: InspectOptions, json_: Json = False, page: Page = None
 ) -> None:
-    """Show what checkpoints are, what they were trained on, and which engines run them as trained.
+    """Show what each checkpoint is, the layers it was trained on, and the engines that run it as trained.
 
-    Reads headers only; -v lists the tensors. Of several SOURCEs, one that fails does not stop the rest; the
-    exit code is the worst of all.
+    Reads headers only; -v lists the tensors. If one of several SOURCEs fails, the others still run; the exit
+    code is the worst of all.
     """
     from eaglectl.api.inspect import inspect
 

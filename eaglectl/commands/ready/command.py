@@ -13,8 +13,8 @@ Target = Annotated[
     typer.Option(
         "--target",
         metavar="MODEL",
-        help="The target model: its folder, config.json or Hub repository; it is run where its weights"
-        " are here. Left out, the one that the checkpoint names, if it is here.",
+        help="The target model: a folder, config.json or Hub repository. It is run if its weights are on"
+        " this machine. Default: the target that the checkpoint names, if it is on this machine.",
         autocompletion=offered,
     ),
 ]
@@ -24,7 +24,7 @@ Out = Annotated[
         "-o",
         "--out",
         metavar="DIR",
-        help="Where the conversion is kept; left out, it is only measured.",
+        help="The folder to keep the conversion in. By default, it is only measured.",
     ),
 ]
 
@@ -34,7 +34,7 @@ MarkdownFile = Annotated[
     typer.Option(
         "--markdown",
         metavar="FILE.md",
-        help="Write the result as a new Markdown file too, for a card or a pull request.",
+        help="Also write the result as a new Markdown file, for a card or a pull request.",
     ),
 ]
 
@@ -50,7 +50,7 @@ def ready_command(
     page: Page = None,
     markdown: MarkdownFile = None,
 ) -> None:
-    """Say whether a drafter can be served, converting where needed, with acceptance before and after."""
+    """Check if a drafter can be served, convert it if needed, and measure acceptance before and after."""
     from eaglectl.commands.ready.run import readiness_outline, ready
     from eaglectl.files.output_files import parse_new, write_new
 

@@ -14,13 +14,13 @@ def rules_command(
         str | None,
         typer.Argument(
             metavar="[RULE]",
-            help="A rule's id or name, to explain it: EGL201, missing-tensor.",
+            help="Explain this rule, by id or name: EGL201, missing-tensor.",
             autocompletion=offering("rules"),
         ),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """List the rules of `validate`, or say what one asks, why, what to do, and how to let a finding pass."""
+    """List the rules of `validate`, or explain one: requirement, reason, fix, and how to suppress it."""
     from eaglectl.commands.rules.report import rule_outline, rules_document, rules_outline
     from eaglectl.judge.rule import find_rule, rules
 

@@ -24,7 +24,7 @@ LoadOnly = Annotated[
     bool,
     typer.Option(
         "--load-only",
-        help="Only load the drafter in vLLM and list what the file does not fill.",
+        help="Only load the drafter in vLLM, and list the parameters that the file does not fill.",
         rich_help_panel=ADVANCED,
     ),
 ]
@@ -40,7 +40,7 @@ def smoke_command(
     json_: Json = False,
     page: Page = None,
 ) -> None:
-    """Run a drafter against its target and measure how many draft tokens it accepts."""
+    """Run a drafter with its target and measure how many draft tokens are accepted."""
     from eaglectl.api.smoke import smoke
 
     settings: OutputSettings = context.obj

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
 Folder = Annotated[
     str,
-    typer.Argument(
-        metavar="DIR", help="The checkpoint's folder; it is not written to.", autocompletion=offered
-    ),
+    typer.Argument(metavar="DIR", help="The checkpoint folder; it is not changed.", autocompletion=offered),
 ]
-Repository = Annotated[str, typer.Argument(metavar="REPO", help="org/name on the Hub.")]
+Repository = Annotated[str, typer.Argument(metavar="REPO", help="The Hub repository: org/name.")]
 
 
 class AskOptions(Options, frozen=True):
@@ -31,7 +29,7 @@ class AskOptions(Options, frozen=True):
 
     yes: Annotated[
         bool,
-        Option("Publish without a question, which is only asked on a terminal.", "--yes, -y", group=COMMIT),
+        Option("Do not ask for confirmation, which is only done on a terminal.", "--yes, -y", group=COMMIT),
     ] = False
 
 
@@ -44,9 +42,9 @@ def upload_command(
     asking: AskOptions,
     json_: Json = False,
 ) -> None:
-    """Publish a drafter: hash its files, judge those bytes, show the plan, commit them, verify what landed.
+    """Publish a drafter: hash and validate its files, show the plan, commit them, and verify the commit.
 
-    The token is the Hub client's own. With -v the card is shown too.
+    Uses the token of the Hub client. With -v, also shows the card.
     """
     from eaglectl.commands.upload.run import card_outline, upload, upload_outline, upload_plan_outline
 

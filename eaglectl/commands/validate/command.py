@@ -31,9 +31,9 @@ Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="Checkpoint folders, files in them (weights, config.json, the index of the shards), or Hub"
-        " repositories: org/name[@revision]. Of those, headers and rows are read by ranges; rules that need"
-        " all the weights download them into the Hub client's cache, and with --headers-only none are.",
+        help="Checkpoint folders, files in them (weights, config.json, the shard index), or Hub"
+        " repositories: org/name[@revision]. From the Hub, headers and rows are read by range requests;"
+        " rules that need all weights download them to the Hub client's cache, except with --headers-only.",
         autocompletion=offered,
     ),
 ]
@@ -47,7 +47,7 @@ class ReportOptions(Options, frozen=True):
     format: Annotated[
         str | None,
         Option(
-            "On stdout: text (the default), json, junit, sarif, github, markdown.",
+            "The format on stdout: text (default), json, junit, sarif, github or markdown.",
             value="FORMAT",
             group=REPORTS,
             complete="formats",
@@ -56,7 +56,7 @@ class ReportOptions(Options, frozen=True):
     output: Annotated[
         tuple[str, ...],
         Option(
-            "Write a report to a file too. May be given several times.",
+            "Also write a report to a file. Can be repeated.",
             value="FORMAT=FILE",
             group=REPORTS,
             complete="outputs",
@@ -86,7 +86,7 @@ def validate_command(
     json_: Json = False,
     page: Page = None,
 ) -> None:
-    """Check checkpoints by rules, and by what each engine release does with them."""
+    """Check checkpoints against the rules, and against each engine release."""
     from eaglectl.api.validate import check_options
     from eaglectl.judge.judgement import overall_verdict, unopened_report
     from eaglectl.report import outputs

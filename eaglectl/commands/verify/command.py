@@ -13,8 +13,8 @@ Folder = Annotated[
     str,
     typer.Argument(
         metavar="DIR",
-        help="A checkpoint that was downloaded or converted, or a Hub repository (org/name[@revision]),"
-        " whose weights are not downloaded.",
+        help="A downloaded or converted checkpoint, or a Hub repository (org/name[@revision]), whose"
+        " weights are not downloaded.",
         autocompletion=offered,
     ),
 ]
@@ -25,7 +25,7 @@ def verify_command(
 ) -> None:
     """Compare a drafter with its eaglectl.json and SHA256SUMS, file by file.
 
-    What `convert` wrote is compared tensor by tensor.
+    The output of `convert` is compared tensor by tensor.
     """
     from eaglectl.commands.verify.run import verify
 
