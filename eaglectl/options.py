@@ -173,12 +173,12 @@ class Field(Struct, frozen=True):
 
     def _read(self, value: Any) -> Any:
         read = self.option.read
-        if read is None or not isinstance(value, str | list | tuple):
+        if read is None or not isinstance(value, str | list | tuple | None):
             return value
         if self.is_mapping:
             return read(msgspec.convert([value] if isinstance(value, str) else value, list[str]))
-        if isinstance(value, str):
-            return read(value)
+        if isinstance(value, str | None):
+            return value if value is None and self.is_list else read(value)
         items = (read(item) if isinstance(item, str) else item for item in value)
         return tuple(dict.fromkeys(items) if self.is_list else items)
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 import eaglectl
 from eaglectl.api.convert import OpenQuestions, measured_questions
+from eaglectl.target.choice import as_target
 from tests.builders import Stored, integers, read_safetensors, write_safetensors
 from tests.pairs import MLA, SECOND, TINY, Trained
 
@@ -61,7 +62,7 @@ class OpenFact:
     def measured(self, source: Path, prompts: Path) -> OpenQuestions:
         """What measuring makes of the file that was written."""
         options = eaglectl.MeasureOptions(prompts, device="cpu", max_tokens=self.trained.tokens)
-        return measured_questions(str(source), str(self.trained.target), eaglectl.Answers(), options)
+        return measured_questions(str(source), as_target(self.trained.target), eaglectl.Answers(), options)
 
     def write(self, folder: Path) -> Path:
         """The checkpoint as the producer writes it, without eaglectl's record."""

@@ -34,6 +34,7 @@ from eaglectl.run.measurement import Estimate, PromptResult, measure  # noqa: E4
 from eaglectl.run.probes import Fall  # noqa: E402
 from eaglectl.run.prompts import MORE_PROMPTS  # noqa: E402
 from eaglectl.run.results import MAX_REGRESSION, Published, PublishedLength  # noqa: E402
+from eaglectl.target.choice import as_target  # noqa: E402
 from tests.builders import VLLM, call, changed  # noqa: E402
 from tests.diagnoses import ENGINE, FAST, LAYERS, RUN, TOKENS, diagnose, prompts_file, reference, scaled  # noqa: E402
 from tests.pairs import write_prompts  # noqa: E402
@@ -428,7 +429,7 @@ def test_a_switch_that_few_prompts_do_not_show_ends_in_the_command_that_does(
 def test_the_command_for_more_prompts_takes_those_that_are_there(
     options: dict[str, Any], needed: int, words: str
 ) -> None:
-    looks = Looks("D", "T", eaglectl.DiagnoseOptions(**options), None)
+    looks = Looks("D", as_target("T"), eaglectl.DiagnoseOptions(**options), None)
     command = looks._with_more_prompts(needed, 24).replace(str(MORE_PROMPTS), "MORE")
     assert command == f"eaglectl {words} --target T"
 

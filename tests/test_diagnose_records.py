@@ -16,6 +16,7 @@ import eaglectl
 from eaglectl.api.options import DiagnoseOptions
 from eaglectl.api.smoke import Looks
 from eaglectl.run.diagnosis import CAUSES, find_cause
+from eaglectl.target.choice import as_target
 from tests.builders import call
 from tests.engine.agreement import judging, records
 from tests.engine.agreement.bases import BASES
@@ -85,7 +86,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ending_of(drafter: Path, target: Path, engine: str) -> tuple[str, str]:
     """The cause and the next commands for a drafter that is alive in the reference."""
-    evidence = Looks(str(drafter), str(target), DiagnoseOptions(engine=engine), None).start()
+    evidence = Looks(str(drafter), as_target(target), DiagnoseOptions(engine=engine), None).start()
     causes = [cause for cause in CAUSES if cause.phase in ("reading", "engine")]
     last = CAUSES[-1]  # what remains
     alive = replace(evidence, reference=smoke_report())

@@ -21,6 +21,7 @@ from eaglectl.api.smoke import Looks  # noqa: E402
 from eaglectl.drafter.tensors import FROM_T2D  # noqa: E402
 from eaglectl.run.diagnosis import CAUSES, Diagnosis, find_cause  # noqa: E402
 from eaglectl.run.measurement import measure  # noqa: E402
+from eaglectl.target.choice import as_target  # noqa: E402
 from tests.builders import call, drafter_folder, read_safetensors  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
 from tests.diagnoses import ENGINE, READ, diagnose, prompts_file, scaled  # noqa: E402
@@ -175,7 +176,7 @@ def test_a_fault_that_a_rule_sees_is_repaired_or_no_repair_is_printed(
 
 
 def test_a_conversion_that_changes_nothing_is_not_printed(good: Path) -> None:
-    evidence = Looks(str(good), str(TARGET), eaglectl.DiagnoseOptions(engine="vllm"), None).start()
+    evidence = Looks(str(good), as_target(TARGET), eaglectl.DiagnoseOptions(engine="vllm"), None).start()
     assert "convert" not in evidence.commands
 
 
@@ -241,7 +242,7 @@ def test_what_an_engine_did_is_repaired_by_the_conversion(
     report = trainers_own.evidence.reference
     assert report is not None
     read = Looks(
-        str(TINY / "eagle3"), str(TARGET), eaglectl.DiagnoseOptions(engine="vllm==0.33.0"), None
+        str(TINY / "eagle3"), as_target(TARGET), eaglectl.DiagnoseOptions(engine="vllm==0.33.0"), None
     ).start()
     run = change(replace(report.run, engine="vllm", version="0.33.0"))
     engine = replace(report, run=run, measured=measure(run.results))

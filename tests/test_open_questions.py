@@ -19,6 +19,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.run.answering import MeasuredAnswer, _judged
 from eaglectl.run.measurement import PromptResult
 from eaglectl.run.probes import Drafts
+from eaglectl.target.choice import as_target
 from tests.builders import Outcome, call, changed, read_safetensors, write_safetensors
 from tests.conftest import FIXTURES
 from tests.open_facts import OPEN_FACTS, TINY_31, UNTRAINED, OpenFact
@@ -160,7 +161,7 @@ def test_a_tie_is_asked_with_the_number_of_prompts_that_would_tell(tmp_path: Pat
 def test_a_tie_of_the_built_in_prompts_is_run_again_with_more_of_them(tmp_path: Path) -> None:
     source, stages = BASE.write(tmp_path / "source"), []
     options = MeasureOptions(device="cpu", max_tokens=BASE.trained.tokens)
-    target = str(BASE.trained.target)
+    target = as_target(BASE.trained.target)
     found = measured_questions(
         str(source), target, Answers(), options, lambda step: stages.append(step.stage)
     )

@@ -10,6 +10,7 @@ import pytest
 
 import eaglectl
 from eaglectl.api.smoke import Looks
+from eaglectl.target.choice import as_target
 from tests.builders import ABSENT, Outcome, call, changed, drafter_folder
 from tests.cases import STATED, Case
 from tests.conftest import FIXTURES
@@ -124,7 +125,8 @@ def test_no_conversion_is_printed_that_would_measure_a_target_with_more_tokens()
 
 def test_a_diagnosis_of_more_prompts_is_of_the_same_engine() -> None:
     options = eaglectl.DiagnoseOptions(engine="vllm==0.33.0")
-    looks = Looks(str(FIXTURES / "tiny/eagle3"), str(FIXTURES / "tiny/target"), options, None)
+    target = as_target(FIXTURES / "tiny/target")
+    looks = Looks(str(FIXTURES / "tiny/eagle3"), target, options, None)
     line = looks._with_more_prompts(9, 5)
     assert "--engine vllm==0.33.0" in line and fault(line, ("diagnose",)) == ""
 

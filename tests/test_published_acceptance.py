@@ -16,7 +16,7 @@ from eaglectl.formats.published import published_file
 from eaglectl.run.prompts import prompt_sets
 from eaglectl.run.results import Published, published_lengths
 from eaglectl.run.results import published_for as published_by_names
-from eaglectl.target.choice import target_names
+from eaglectl.target.choice import as_target, target_names
 from schemas.files import published_schema
 from tests.builders import drafter_folder, target_of
 from tests.conftest import FIXTURES
@@ -136,22 +136,25 @@ def target(folder: Path, **config: object) -> str:
 
 
 def test_a_target_is_known_by_its_config_before_its_folder(tmp_path: Path) -> None:
-    names = target_names(target(tmp_path, _name_or_path="Qwen/Qwen3-8B"))
+    names = target_names(as_target(target(tmp_path, _name_or_path="Qwen/Qwen3-8B")))
     assert names == {"Qwen/Qwen3-8B": "_name_or_path in its config.json", "mine": "its folder's name"}
 
 
 def test_the_card_of_the_drafter_names_its_target(tmp_path: Path) -> None:
     drafter = drafter_folder(tmp_path, card="---\nbase_model: Qwen/Qwen3-8B\n---\n")
-    names = target_names(target(tmp_path), open_folder(str(drafter)))
+    names = target_names(as_target(target(tmp_path)), open_folder(str(drafter)))
     assert names["Qwen/Qwen3-8B"] == "base_model in README.md of the drafter"
 
 
 def test_figures_of_the_same_run_stand_beside_a_folder_of_the_target(tmp_path: Path) -> None:
     place = target(tmp_path, _name_or_path="Qwen/Qwen3-8B")
-    found = published_beside(place, place, SmokeOptions(prompts="mt-bench", max_tokens=256))
+    given = as_target(place)
+    found = published_beside(place, given, SmokeOptions(prompts="mt-bench", max_tokens=256))
     assert [(length.length, length.figure.drafter) for length in found.alike] == [
         (2.26, "RedHatAI/Qwen3-8B-speculator.eagle3")
     ]
-    sample = published_beside(place, place, SmokeOptions(prompts="mt-bench", max_tokens=256, sample=8))
+    sample = published_beside(
+        place, as_target(place), SmokeOptions(prompts="mt-bench", max_tokens=256, sample=8)
+    )
     assert sample.alike == ()
     assert sample.lines[0].startswith("measured otherwise: ")

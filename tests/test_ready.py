@@ -24,6 +24,7 @@ from eaglectl.commands.ready.run import last_line  # noqa: E402
 from eaglectl.engines import registry  # noqa: E402
 from eaglectl.results import ServedFiles  # noqa: E402
 from eaglectl.run.results import SmokeReport  # noqa: E402
+from eaglectl.target.choice import as_target  # noqa: E402
 from eaglectl.verdicts import ServedAs  # noqa: E402
 from tests.builders import SGLANG, VLLM, Outcome, call, changed, drafter_folder, refusal  # noqa: E402
 from tests.conftest import FIXTURES  # noqa: E402
@@ -116,7 +117,7 @@ def judged(
     state = eaglectl.EngineReadiness("sglang", SGLANG, files, output if converted else None, "serve")
     result = eaglectl.Readiness("a", eaglectl.inspect(TINY / "eagle3"), (state,))
     options = eaglectl.ReadyOptions(sample=32)
-    work = readying._Work("a b", "target", None, (), options, OpenQuestions(options.answers), None)
+    work = readying._Work("a b", as_target("target"), (), options, OpenQuestions(options.answers), None)
     return work.judged(result)
 
 

@@ -65,15 +65,7 @@ from eaglectl.judge.judgement import Judgement, Subject, judge_drafter
 from eaglectl.options import StrPath, path_text, with_keywords
 from eaglectl.progress import LOADING, OnProgress, notify, report_step
 from eaglectl.results import Conversion, OutputServing
-from eaglectl.target.choice import (
-    TargetChoice,
-    asking_for,
-    choose_target,
-    fitting_target,
-    open_target,
-    special_tokens,
-    weights_folder,
-)
+from eaglectl.target.choice import TargetChoice, asking_for, choose_target, special_tokens
 from eaglectl.verdicts import ServedAs
 
 if TYPE_CHECKING:
@@ -90,15 +82,14 @@ OnPlan = Callable[[ConversionPlan], None]
 
 
 class Prepared(Struct, frozen=True):
-    """A source that is opened for a conversion, its target, and the options with what was measured.
+    """A source that is opened for a conversion, its target, and the options with that and what was measured.
 
-    `choice` is where the target is from, `complete` makes the commands in a text whole. `start` is when it
-    began, by the clock of time.perf_counter.
+    `complete` makes the commands in a text whole. `start` is when it began, by the clock of
+    time.perf_counter.
     """
 
     files: OpenedSource
     target: Target
-    choice: TargetChoice
     options: ConvertOptions
     complete: Complete
     measured: "tuple[MeasuredAnswer, ...]"
@@ -135,29 +126,28 @@ def prepared(
 
     `needs_target`: the target's weights. Without these, a dry run needs no more than the headers of pickles.
     """
-    start, original, named = time.perf_counter(), open_folder(source), None
-    if options.target is not None:
-        place = on_disk(options.target) if needs_target else options.target
-        named, options = TargetChoice(options.target, place), replace(options, target=place)
+    start, original = time.perf_counter(), open_folder(source)
+    options = replace(options, target=options.target.on_disk()) if needs_target else options
     check_options(original, out, options)
-    given = named and named.known(options.target_name)
+    options.target.known(options.target_name)
     is_looked_at = options.dry_run and options.version != "3.1"
     with opened(original, path_text(out), is_looked_at=is_looked_at) as files:
-        choice = named
-        if choice is None:  # what the checkpoint names; its config may be fetched where it is needed
-            choice = choose_target(
-                files.original,
-                None,
-                needs_weights=needs_target,
-                may_fetch=read_drafter(files.checkpoint, options.answers, Target()).aux.boundaries is None,
-            )
-            choice = fitting_target(choice, files.checkpoint, options.answers)
-        target, options = given or choice.known(options.target_name), replace(options, target=choice.place)
+        choice = choose_target(
+            files.original,
+            options.target,
+            options.answers,
+            lambda: files.checkpoint,
+            needs_weights=needs_target,
+            # the config of the one that the checkpoint names, where it is needed
+            may_fetch=options.target.place is None
+            and read_drafter(files.checkpoint, options.answers, Target()).aux.boundaries is None,
+        )
+        target, options = choice.known(options.target_name), replace(options, target=choice)
         questions = measure_open_questions(files, target, options, on_progress)
         options = options.answered(questions.answers, questions.record)
         complete = Complete(source, choice.text, options.answers)
         with asking_for(choice), questions.explaining(), whole_commands(complete):
-            yield Prepared(files, target, choice, options, complete, questions.measured, start)
+            yield Prepared(files, target, options, complete, questions.measured, start)
 
 
 @with_keywords
@@ -222,7 +212,7 @@ def check_options(original: FolderSource, out: StrPath | None, options: ConvertO
             " takes the head from --trained-target",
         ),
     )
-    inputs = [original.root, *map(Path, filter(None, (options.target, options.trained_target)))]
+    inputs = [original.root, *map(Path, filter(None, (options.target.place, options.trained_target)))]
     if options.pruning:
         inputs.append(options.pruning.counts)
     if out is not None:
@@ -237,7 +227,7 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
         request = replace(request, pruning=replace(request.pruning, kept=special_tokens(options.target)))
     others = OtherFiles(selected_tokens_of(files.original, drafter))
     if options.target_rotation is not None:
-        if options.target is None:
+        if options.target.place is None:
             raise UsageError("--target-rotation needs the rotated target; pass --target with its weights")
         layout = by_name(options.layout or DEFAULT_LAYOUT).layout
         trained = options.trained_target and read_checkpoint(open_folder(options.trained_target))
@@ -245,22 +235,20 @@ def plan_conversion(files: OpenedSource, target: Target, options: ConvertOptions
             options.target_rotation,
             files.checkpoint,
             drafter,
-            read_checkpoint(open_folder(options.target)),
+            read_checkpoint(open_folder(options.target.place)),
             trained or None,
             is_shared=layout is not None and any(ENGINES[name].shares_embedding for name in layout.engines),
         )
         others = replace(others, rotation=rotation)
     if options.has_target_head:
-        if options.target is None:
+        if options.target.place is None:
             raise UsageError(
                 "--materialize-lm-head copies the target's lm_head; pass --target with the target's weights"
             )
-        others = replace(
-            others,
-            head=find_target_matrix(read_checkpoint(open_folder(options.target)), MATERIALIZE, is_head=True),
-        )
+        head = read_checkpoint(open_folder(options.target.place))
+        others = replace(others, head=find_target_matrix(head, MATERIALIZE, is_head=True))
     plan = make_plan(files.checkpoint, drafter, request, options.answers, others)
-    numbers = plausibility_notes(files.checkpoint, plan.drafter, _target_config(options))
+    numbers = plausibility_notes(files.checkpoint, plan.drafter, options.target.config)
     notes = (*plan.notes, *numbers, *_engine_warnings(plan, options.engines))
     if options.link and not files.pickles:
         notes += link_notes(plan, files.checkpoint, options.max_shard_size)
@@ -282,12 +270,12 @@ def write_conversion(
     serving: list[OutputServing] = []
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(_value_errors, files, plan, options)
-        config = _target_config(options)
 
         def check_written(folder: Path) -> None:
             # the tokens that counts choose may well be the first ones
             skipped = (IDENTITY,) if options.pruning else ()
-            judgement = judge_output(folder, plan, reading.result(), config, options.engines, skipped)
+            errors, config = reading.result(), options.target.config
+            judgement = judge_output(folder, plan, errors, config, options.engines, skipped)
             serving.extend(_checked_serving(files, plan, judgement, out, options))
 
         how = WriteOptions(
@@ -304,16 +292,12 @@ def write_conversion(
     return tuple(serving)
 
 
-def _target_config(options: ConvertOptions) -> Mapping[str, Any] | None:
-    return TargetChoice(options.target, options.target).read()[-1]
-
-
 def _planned_serving(
     files: OpenedSource, plan: ConversionPlan, out: Path, options: ConvertOptions
 ) -> tuple[OutputServing, ...]:
     """What the engines asked for would do with the output. Raises RefusedError for what is not written."""
-    config, errors = _target_config(options), _value_errors(files, plan, options)
-    judgement = judge_planned(plan, all_releases(options.engines), config, errors)
+    errors = _value_errors(files, plan, options)
+    judgement = judge_planned(plan, all_releases(options.engines), options.target.config, errors)
     rows = _checked_serving(files, plan, judgement, out, options)
     return tuple(replace(row, serving="", command="") for row in rows if row.is_named)
 
@@ -322,12 +306,10 @@ def _value_errors(
     files: OpenedSource, plan: ConversionPlan, options: ConvertOptions
 ) -> tuple[tuple[str, str], ...] | None:
     """The errors in the numbers that a plan copies; None with `force_unserved`, which looks at none."""
-    # rows are looked at beside the target's where its weights are here: none are fetched for that
-    weights = weights_folder(options.target)
-    rows = None if weights is None else FolderSource(weights)
     if options.force_unserved:
         return None
-    return value_errors(files.checkpoint, plan, rows, is_planned=options.dry_run)
+    # rows are looked at beside the target's where its weights are here: none are fetched for that
+    return value_errors(files.checkpoint, plan, options.target.weights, is_planned=options.dry_run)
 
 
 def _checked_serving(
@@ -345,8 +327,8 @@ def _check_output(judgement: Judgement, source: str, options: ConvertOptions) ->
     if not faults or options.force_unserved:
         return
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    (rule, text), complete = faults[0], Complete(source, options.target, options.answers)
-    advice = f"`{command('validate', source, target=options.target)}` says how to mend it"
+    (rule, text), complete = faults[0], Complete(source, options.target.place, options.answers)
+    advice = f"`{command('validate', source, target=options.target.place)}` says how to mend it"
     for repair in (finding.repair for finding in judgement.findings if finding.rule.id == rule):
         if repair.conversions:
             advice = replace(repair, end="").completed(complete).text
@@ -364,8 +346,7 @@ def served_plan(files: OpenedSource, target: Target, options: ConvertOptions) ->
 
     Raises RefusedError for those without `force_unserved`, with an engine that would.
     """
-    plan = plan_conversion(files, target, options)
-    config = _target_config(options)
+    plan, config = plan_conversion(files, target, options), options.target.config
     missing = () if _is_start(options) else unserved(plan, options.engines, options.layout, config)
     if not missing:
         return plan
@@ -407,7 +388,7 @@ def output_serving(
     """
     if _is_start(options):
         return ()
-    commands = output_commands(plan.drafter, str(out), options.target)
+    commands = output_commands(plan.drafter, str(out), options.target.place)
     judged = {(verdict.engine, verdict.release): verdict for verdict in judgement.releases}
     places = requested_places(options.engines)
     named, rows = {engine for engine, _ in places}, []
@@ -435,7 +416,7 @@ def _beside_source(
     target, answers = judgement.subject.target, options.answers
     source = judge_drafter(Subject(files.original, target, same, answers, headers_only=True, read=read))
     before = {(verdict.engine, verdict.release): verdict.outcome for verdict in source.releases}
-    complete = Complete(out, options.target)
+    complete = Complete(out, options.target.place)
     return tuple(
         replace(row, verdict=row.verdict.completed(complete), before=before[only(row.verdict).places[0]])
         for row in rows
@@ -539,30 +520,25 @@ def measure_open_questions(
 
 def measured_questions(
     source: str,
-    target: str | None,
+    target: TargetChoice,
     answers: Answers,
     options: MeasureOptions | None,
     on_progress: OnProgress | None = None,
 ) -> OpenQuestions:
     """The same for a source that is not opened; `options` None: nothing is measured.
 
-    `target` None: the one that the checkpoint names. A drafter that cannot be read is left to who reads it
-    next.
+    Without a target it is the one that the checkpoint names. A drafter that cannot be read is left to who
+    reads it next.
     """
     if options is None:
         return OpenQuestions(answers)
     try:
         with opened(open_folder(on_disk(source))) as files:
-            if target is None:
-                target = fitting_target(
-                    choose_target(files.original, None, needs_weights=True), files.checkpoint, answers
-                ).place
-            return measure_open_questions(
-                files,
-                open_target(target),
-                ConvertOptions(target=target, answers=answers, measure=options),
-                on_progress,
+            target = choose_target(
+                files.original, target, answers, lambda: files.checkpoint, needs_weights=True
             )
+            measuring = ConvertOptions(target=target, answers=answers, measure=options)
+            return measure_open_questions(files, target.known(), measuring, on_progress)
     except RefusedError:
         return OpenQuestions(answers)
 
@@ -599,19 +575,19 @@ def _joined(notes: Sequence[Note]) -> tuple[Note, ...]:
     )
 
 
-def is_measured(drafter: Drafter, target: str | None) -> bool:
+def is_measured(drafter: Drafter, target: TargetChoice) -> bool:
     """Whether a conversion with this target measures what the drafter leaves open."""
     # a token that its own embedding has no row for ends the run
     is_narrower = (
         "embed_tokens.weight" in drafter.tensors and (drafter.target.vocab or 0) > drafter.dims.vocab
     )
     with suppress(EaglectlError):
-        if target is not None and not is_narrower and weights_folder(target) is not None:
+        if not is_narrower and target.weights is not None:
             return bool(measurable_target(drafter, drafter.notes_at("question"), target))
     return False
 
 
-def measurable_target(drafter: Drafter, notes: tuple[Note, ...], target: str | None) -> Path:
+def measurable_target(drafter: Drafter, notes: tuple[Note, ...], target: TargetChoice) -> Path:
     """The target's folder. Raises UnreadableError with why measuring cannot answer."""
     from eaglectl.run.answering import is_measurable
     from eaglectl.run.process import require_torch
@@ -632,10 +608,10 @@ def measurable_target(drafter: Drafter, notes: tuple[Note, ...], target: str | N
         ),
         error=UnreadableError,
     )
-    if (folder := weights_folder(target)) is None:
+    if target.weights is None:
         raise UnreadableError("--target with the target's weights would measure it")
     require_torch("measuring it runs the target and needs")
-    return folder
+    return target.weights.root
 
 
 class _Pair(Struct, frozen=True):

@@ -42,8 +42,6 @@ from eaglectl.target.choice import (
     NONE_NAMED,
     TargetChoice,
     choose_target,
-    fitting_target,
-    open_target,
     with_places_looked_at,
 )
 from eaglectl.verdicts import FactState
@@ -79,9 +77,9 @@ def diff(
 def _compare(text_a: str, text_b: str, options: DiffOptions, on_progress: OnProgress | None) -> Comparison:
     answers = options.answers
     check_answers(answers)
-    given = None if options.target is None else open_target(options.target)
-    written_a, choice_a = _open("A", text_a, given, options)
-    written_b, choice_b = _open("B", text_b, given, options)
+    options.target.known()
+    written_a, choice_a = _open("A", text_a, options)
+    written_b, choice_b = _open("B", text_b, options)
     compared = compare_headers(written_a, written_b, answers)
     a, b, notes = compared.a, compared.b, (*_target_notes(choice_a, choice_b), *compared.notes)
     served, errors = _as_stored((a, b), answers)
@@ -127,14 +125,13 @@ def _as_stored(
     return tuple(served), (a.faults, b.faults)
 
 
-def _open(name: str, text: str, given: Target | None, options: DiffOptions) -> tuple[Side, TargetChoice]:
+def _open(name: str, text: str, options: DiffOptions) -> tuple[Side, TargetChoice]:
     choice, answers = TargetChoice(), options.answers
     try:
         with errors_of_side(name, text):
             checkpoint = read_checkpoint(open_source(text), headers_only=options.headers_only)
-            if given is None:
-                choice = fitting_target(choose_target(checkpoint.source, None), checkpoint, answers)
-            return read_side(text, checkpoint, given or choice.known(), answers), choice
+            choice = choose_target(checkpoint.source, options.target, answers, lambda: checkpoint)
+            return read_side(text, checkpoint, choice.known(), answers), choice
     except UsageError as error:
         raise UsageError(with_places_looked_at(str(error), choice), error.topic, error.where) from None
 

@@ -25,7 +25,7 @@ from eaglectl.engines.registry import (
     requested_places,
 )
 from eaglectl.errors import EaglectlError, UsageError, check
-from eaglectl.files.checkpoint import Checkpoint, hub_name, on_disk, open_source, read_checkpoint
+from eaglectl.files.checkpoint import Checkpoint, hub_name, open_source, read_checkpoint
 from eaglectl.files.files import is_folder
 from eaglectl.files.layout import CONFIG, INDEX, STATE, STATE_CONFIG, config_name
 from eaglectl.files.source import FolderSource, is_repo_name
@@ -51,8 +51,6 @@ from eaglectl.shell import as_path
 from eaglectl.target.choice import (
     TargetChoice,
     choose_target,
-    fitting_target,
-    weights_folder,
     with_places_looked_at,
 )
 from eaglectl.verdicts import ServedAs
@@ -92,8 +90,8 @@ def inspect_files(
     """`inspect`, which reads all numbers too where it is not `headers_only`."""
     requests, answers, opened = options.engines, options.answers, open_source(source)
     checkpoint = read_checkpoint(opened, headers_only=headers_only)
-    choice = fitting_target(choose_target(checkpoint.source, options.target), checkpoint, answers)
-    target = GivenTarget(*choice.read(), choice.text)
+    choice = choose_target(checkpoint.source, options.target, answers, lambda: checkpoint)
+    target = GivenTarget(choice.known(), choice.source, choice.config, choice)
     drafter = read_drafter(checkpoint, answers, target.known)
     complete = Complete(source, choice.text, answers)
     drafter = replace(drafter, notes=tuple(_notes(checkpoint, drafter, choice))).completed(complete)
@@ -133,7 +131,7 @@ def inspect_files(
         target.words,
         target.digest,
         tuple(finding.completed(complete) for finding in judgement.findings),
-        cover_given(checkpoint, drafter, options, source, choice.place),
+        cover_given(checkpoint, drafter, options, source, choice),
     )
 
 
@@ -147,8 +145,8 @@ def _following(
     from eaglectl.api.convert import is_measured
     from eaglectl.api.outputs import Advice  # late: numpy
 
-    refusal, target = unmended(judgement.findings), subject.target.text
-    advice = Advice(source, subject, refusal, is_measured(subject.drafter, target))
+    refusal, is_run = unmended(judgement.findings), is_measured(subject.drafter, subject.target.choice)
+    advice = Advice(source, subject, refusal, is_run)
     following = advice.following(verdict, judgement.findings)
     return replace(following, why=complete(following.why))
 
@@ -221,7 +219,7 @@ OUT = ("--write-token-counts", COUNTS)
 
 
 def cover_given(
-    checkpoint: Checkpoint, drafter: Drafter, options: InspectOptions, source: str, target: str | None
+    checkpoint: Checkpoint, drafter: Drafter, options: InspectOptions, source: str, target: TargetChoice
 ) -> Coverage | None:
     """Coverage of the texts or counts that the options name; None where they name none.
 
@@ -253,7 +251,7 @@ def cover_given(
             write_new("--write-token-counts", path, counts_text(texts))
         else:
             words = ["--prompts", as_path(str(prompts)), *OUT]
-            counting = command("inspect", source, *words, target=options.target, answers=options.answers)
+            counting = command("inspect", source, *words, target=options.target.text, answers=options.answers)
     coverage = replace(coverage, wider=pruned_from(checkpoint.record))
     return with_commands(coverage, source, options.target, options.answers, counting, counts or out or COUNTS)
 
@@ -261,7 +259,7 @@ def cover_given(
 def with_commands(
     coverage: Coverage,
     source: str,
-    target: str | None,
+    target: TargetChoice,
     answers: Answers,
     counting: str | None,
     counts: str = COUNTS,
@@ -273,17 +271,17 @@ def with_commands(
     words = ["--draft-vocab", str(coverage.size), "--token-counts", as_path(counts)]
     if is_of_target := _fits_target(source, target, answers):
         words = ["--materialize-lm-head", *words]
-        commands.append(command("convert", source, *words, target=target, answers=answers))
+        commands.append(command("convert", source, *words, target=target.text, answers=answers))
     elif coverage.wider:  # on the Hub, or beside the source
         name, beside = coverage.wider[0], Path(source).resolve().parent / coverage.wider[0]
         if is_repo_name(name) or is_folder(beside):
             place = name if is_repo_name(name) else str(beside)
-            commands.append(command("convert", place, *words, target=target))
+            commands.append(command("convert", place, *words, target=target.text))
     return replace(coverage, commands=tuple(commands), is_of_target=is_of_target)
 
 
-def _fits_target(source: str, target: str | None, answers: Answers) -> bool:
-    if target is None or weights_folder(target) is None:
+def _fits_target(source: str, target: TargetChoice, answers: Answers) -> bool:
+    if target.weights is None:
         return False
     from eaglectl.api.convert import convert  # late: it inspects
 
@@ -294,12 +292,12 @@ def _fits_target(source: str, target: str | None, answers: Answers) -> bool:
     return False
 
 
-def _texts(prompts: str, target: str | None) -> Iterator[TokenText]:
+def _texts(prompts: str, target: TargetChoice) -> Iterator[TokenText]:
     """The prompts as tokens: texts and the contents of messages by themselves, without a chat template."""
     from eaglectl.run.process import require_torch
     from eaglectl.run.prompts import choose_prompts
 
-    if target is None:
+    if target.place is None:
         raise UsageError(
             "--prompts: their tokens are those of the target's tokenizer; pass --target with its folder"
         )
@@ -307,7 +305,7 @@ def _texts(prompts: str, target: str | None) -> Iterator[TokenText]:
     require_torch("--prompts of inspect needs")
     from eaglectl.reference.target_model import load_tokenizer
 
-    place = Path(on_disk(target, has_weights=False))
+    place = Path(str(target.on_disk(has_weights=False).place))
     tokenizer: Any = load_tokenizer(place if is_folder(place) else place.parent)
     for prompt in every:
         contents = [message.get("content") for message in prompt.messages]

@@ -14,7 +14,8 @@ from eaglectl.engines.registry import ENGINE, EngineRequest, default_requests, p
 from eaglectl.errors import OutdatedError, check
 from eaglectl.formats.format import Answers
 from eaglectl.judge.rule import Policy, Severity, read_policy
-from eaglectl.options import NO_ENGINES, NUMBER, TARGET, Option, Options
+from eaglectl.options import NO_ENGINES, NUMBER, Option, Options
+from eaglectl.target.choice import TARGET, TargetChoice
 
 PassedTo = TypeVar("PassedTo", bound=Options)
 SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([KMGT]?)B?"
@@ -108,7 +109,7 @@ WRITE_COUNTS = Option(
 class InspectOptions(Options, frozen=True):
     """Options of `inspect`."""
 
-    target: Annotated[str | None, TARGET] = None
+    target: Annotated[TargetChoice, TARGET] = field(default_factory=TargetChoice)
     engines: Annotated[tuple[EngineRequest, ...], ENGINE] = ()
     prompts: Annotated[
         str | None,
@@ -142,7 +143,7 @@ class DiffOptions(Options, frozen=True):
     The answers go to the side whose files leave the question open.
     """
 
-    target: Annotated[str | None, TARGET] = None
+    target: Annotated[TargetChoice, TARGET] = field(default_factory=TargetChoice)
     headers_only: Annotated[
         bool, Option("Do not read or download tensor data; values are then not compared.")
     ] = False
@@ -156,7 +157,7 @@ class ValidateOptions(Options, frozen=True):
     a file.
     """
 
-    target: Annotated[str | None, TARGET] = None
+    target: Annotated[TargetChoice, TARGET] = field(default_factory=TargetChoice)
     engines: Annotated[tuple[EngineRequest, ...], replace(ENGINE, read=read_engine)] = ()
     select: Annotated[
         tuple[str, ...],
@@ -259,15 +260,14 @@ class ConvertOptions(ConversionRequest, frozen=True):
     ] = False
 
     target: Annotated[
-        str | None,
-        Option(
-            "The target model: a folder, config.json or Hub repository. Its config is read. It is run to"
+        TargetChoice,
+        replace(
+            TARGET,
+            help="The target model: a folder, config.json or Hub repository. Its config is read. It is run to"
             " answer open questions and by --to 3.1, and --materialize-lm-head copies its lm_head. Default:"
             " the target that the checkpoint names, if it is on this machine.",
-            value="MODEL",
-            complete="checkpoints",
         ),
-    ] = None
+    ] = field(default_factory=TargetChoice)
     target_name: Annotated[
         str | None,
         Option("The name of the target in published files, like org/name.", value="ORG/NAME", group=WRITING),

@@ -292,7 +292,9 @@ class Advice(Struct, frozen=True):
         lost = {name: _engines_lost(plan, names) for name, plan in plans.items()}
         chosen = next((name for name in choices if lost[name] == ()), engine.name)
         options = ("--for", chosen)
-        line = command("convert", self.source, *options, target=subject.target.text, answers=subject.answers)
+        line = command(
+            "convert", self.source, *options, target=subject.target.choice.text, answers=subject.answers
+        )
         conversion = Command("convert", options, line)
         match plans[chosen]:
             case RefusedError() as refusal:
@@ -363,7 +365,9 @@ class Advice(Struct, frozen=True):
                 yield self._command(options, answers), "; ".join([words, *filter(None, meanings)])
 
     def _command(self, options: Sequence[str], answers: Answers) -> str:
-        return command("convert", self.source, *options, target=self.subject.target.text, answers=answers)
+        return command(
+            "convert", self.source, *options, target=self.subject.target.choice.text, answers=answers
+        )
 
     def possible(self, fix: Fix) -> Fix:
         """A fix, without conversions that are refused: why they are in their place."""

@@ -39,7 +39,6 @@ from eaglectl.engines.engine import NetworkReading, Verdict
 from eaglectl.engines.registry import ENGINES, installed_release, usual_release
 from eaglectl.errors import EaglectlError, RefusedError, UnreadableError, UsageError, check
 from eaglectl.files.checkpoint import on_disk, open_folder, read_checkpoint
-from eaglectl.files.files import is_folder
 from eaglectl.files.output_files import parse_new, write_new
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource
@@ -50,7 +49,7 @@ from eaglectl.formats.format import Answers
 from eaglectl.formats.reader import read_drafter
 from eaglectl.formats.tables import LATE, TABLE_ROWS, marked_tokens
 from eaglectl.judge.rule import Policy
-from eaglectl.options import StrPath, options_of, path_text, with_keywords
+from eaglectl.options import StrPath, options_of, with_keywords
 from eaglectl.progress import LOADING, OnProgress, StagedWork, report_step
 from eaglectl.run.answering import TRYING, search_layers
 from eaglectl.run.coverage import TokenText, counts_text
@@ -88,14 +87,7 @@ from eaglectl.run.results import (
     with_variants,
 )
 from eaglectl.shell import as_path, without_secrets
-from eaglectl.target.choice import (
-    check_timeout,
-    open_target,
-    runnable_target,
-    target_names,
-    weights_folder,
-)
-from eaglectl.target.files import read_target_config
+from eaglectl.target.choice import TargetChoice, as_target, check_timeout, runnable_target, target_names
 from eaglectl.text import listed
 from eaglectl.verdicts import GateEnding, MatchEnding
 
@@ -117,7 +109,7 @@ RUNNERS: Mapping[str, Callable[[EngineJob], EngineRun]] = {
 @share_loaded_targets()
 def smoke(
     source: StrPath,
-    target: StrPath | None = None,
+    target: StrPath | TargetChoice | None = None,
     options: SmokeOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
@@ -129,7 +121,7 @@ def smoke(
     UnreadableError where the engine, the device or an input is missing, RefusedError and UsageError as
     `convert` does.
     """
-    source, target, options = os.fspath(source), path_text(target), options or SmokeOptions()
+    source, target, options = os.fspath(source), as_target(target), options or SmokeOptions()
     report = smoke_drafts(source, target, options, on_progress)
     wrong = []
     if report.run.engine == "reference":
@@ -144,7 +136,7 @@ def smoke(
     names = [f"{ENGINES[verdict.engine].title} {verdict.release}" for verdict in wrong]
     reasons = {"; ".join(verdict.reasons) for verdict in wrong}
     why = f" ({reasons.pop()})" if len(reasons) == 1 else ""
-    repair = command("validate", source, target=target, answers=options.answers)
+    repair = command("validate", source, target=target.text, answers=options.answers)
     note = (
         f"measured as if the file were read as trained; {listed(names)}"
         f" {'does' if len(names) == 1 else 'do'} not read it so{why}: `{repair}`"
@@ -154,7 +146,7 @@ def smoke(
 
 def smoke_drafts(
     source: str,
-    target: str | None,
+    target: TargetChoice,
     options: SmokeOptions,
     on_progress: OnProgress | None,
     *,
@@ -171,13 +163,9 @@ def smoke_drafts(
     report_step(on_progress, LOADING)
     chosen = choose_prompts(options.prompts, options.sample, options.seed)
     choice = runnable_target(source, target, options.answers, "smoke")
-    given, source, folder = source, on_disk(source), Path(on_disk(str(choice.place)))
-    if not is_folder(folder):
-        raise UnreadableError(
-            f"--target {target}: smoke runs the target, so it must be a folder with its weights"
-        )
-    engine = _choose_engine(options.run_in)
-    runs = _Runs(engine, folder, chosen.prompts, options, on_progress, not is_brief, reading)
+    given, source, engine = source, on_disk(source), _choose_engine(options.run_in)
+    local, prompts = choice.on_disk("smoke"), chosen.prompts
+    runs = _Runs(engine, local, prompts, options, on_progress, not is_brief, reading)
     report = runs.report(source)
     if counts is not None:
         write_new(COUNTS, counts, counts_text(TokenText("", result.tokens) for result in report.run.results))
@@ -185,7 +173,7 @@ def smoke_drafts(
     report = replace(
         report,
         choice=chosen,
-        published=published_beside(given, str(choice.place), options, report.k),
+        published=published_beside(given, choice, options, report.k),
         diagnose_command=_with_prompts("diagnose", diagnosis, given, target, options),
         notes=(*([f"target: {choice.how}"] if choice.how else []), *report.notes),
     )
@@ -200,7 +188,7 @@ def smoke_drafts(
     return _with_coverage(report, given, target, options)
 
 
-def _with_match(report: SmokeReport, runs: "_Runs", given: str, target: str | None) -> SmokeReport:
+def _with_match(report: SmokeReport, runs: "_Runs", given: str, target: TargetChoice) -> SmokeReport:
     """The report of a server with whether it drafts as the files do, and those of --against.
 
     Where nobody asks, files are run if that is a small part of what the server does. Without an answer the
@@ -219,13 +207,13 @@ def _with_match(report: SmokeReport, runs: "_Runs", given: str, target: str | No
     return _unanswered(report, options, f"{NOT_COMPARED} was not looked at: {gap}")
 
 
-def _why_not_compared(runs: "_Runs", given: str, target: str | None) -> str:
+def _why_not_compared(runs: "_Runs", given: str, target: TargetChoice) -> str:
     """Why the files of a drafter are not run beside a server where nobody asks; "" where they are."""
-    options, folder = runs.options, weights_folder(str(runs.target))
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors")) if folder else 0
+    options, weights = runs.options, runs.target.weights
+    size = sum(path.stat().st_size for path in weights.root.glob("*.safetensors")) if weights else 0
     reasons = (
         (options.temperature > 0, "it is seen in greedy answers alone (--temperature 0); without it", ALONE),
-        (folder is None, "the target's weights are not here; without them", ALONE),
+        (weights is None, "the target's weights are not here; without them", ALONE),
         (not has_torch(), "torch is not installed here; without it", ALONE),
         (size > SMALL_TARGET, "the target is large; to run it here too", "--compare-files"),
     )
@@ -252,7 +240,7 @@ def _matched(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
     require_torch("comparing a server with files needs")
     runs = replace(runs, options=options)
     files = [runs.report(on_disk(place)) for place in filter(None, (source, options.against))]
-    tokenizer = tokenizer_of(runs.target)
+    tokenizer = tokenizer_of(runs.target.folder)
     texts = [tokenizer.decode(result.tokens, skip_special_tokens=True) for result in files[0].run.results]
     match = match_server(report.run.results, [(run.source, run.run.results) for run in files], texts)
     report = replace(report, match=match)
@@ -276,7 +264,7 @@ def _compared(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
     for look, end in enumerate(LOOKS if is_built_in else LOOKS[:1], 1):
         if look > 1:
             report_step(runs.on_progress, f"{len(runs.prompts)} prompts leave a tie, running {end}")
-            further = built_in_prompts(read_context_length(runs.target) or inf, runs.prompts)
+            further = built_in_prompts(read_context_length(runs.target.folder) or inf, runs.prompts)
             prompts = (*runs.prompts, *further)[:end]
             runs = replace(runs, prompts=prompts, compares_plain=False)
             whole = runs.report(source)
@@ -305,17 +293,17 @@ def _with_prompts(
     name: str,
     words: Sequence[str],
     source: str,
-    target: str | None,
+    target: TargetChoice,
     options: SmokeOptions,
     more: Sequence[str] = (),
 ) -> str:
     if options.prompts is not None:
         words = (*words, "--prompts", as_path(str(options.prompts)))
-    return command(name, source, *words, *more, target=target, answers=options.answers)
+    return command(name, source, *words, *more, target=target.text, answers=options.answers)
 
 
 def _with_coverage(
-    report: SmokeReport, source: str, target: str | None, options: SmokeOptions
+    report: SmokeReport, source: str, target: TargetChoice, options: SmokeOptions
 ) -> SmokeReport:
     # of a dead drafter the table itself may be wrong
     is_dead = report.measured.length.value <= DEAD_LENGTH
@@ -332,8 +320,8 @@ def _with_coverage(
     return replace(report, coverage=coverage, notes=(*report.notes, note))
 
 
-def _probed(report: SmokeReport, runs: "_Runs", source: str, given: str, target: str | None) -> SmokeReport:
-    repair = partial(repair_command, given, target, runs.options.answers)
+def _probed(report: SmokeReport, runs: "_Runs", source: str, given: str, target: TargetChoice) -> SmokeReport:
+    repair = partial(repair_command, given, target.text, runs.options.answers)
     with runs.job(source) as job:
         if runs.options.probe == "drift":
             return replace(report, drift_conditions=probe_drift(job))
@@ -360,25 +348,29 @@ def _timed(report: SmokeReport, runs: "_Runs", source: str) -> SmokeReport:
 
 @with_keywords
 def load_only(
-    source: StrPath, target: StrPath | None = None, *, timeout: float = 600.0, trust_remote_code: bool = False
+    source: StrPath,
+    target: StrPath | TargetChoice | None = None,
+    *,
+    timeout: float = 600.0,
+    trust_remote_code: bool = False,
 ) -> eaglectl.LoadResult:
     """What vLLM's drafter class and loader make of `source`; the target's weights are not read."""
     check_timeout(timeout)
-    source, target = os.fspath(source), path_text(target)
-    choice = runnable_target(source, target, Answers(), "loading the drafter", needs_weights=False)
-    source, target = on_disk(source), on_disk(str(choice.place), has_weights=False)
-    drafter = _stored_drafter(open_folder(source), Path(target), Answers())
-    job = EngineJob(
-        Path(source), drafter, Path(target), (), timeout=timeout, trust_remote_code=trust_remote_code
-    )
+    source, target = os.fspath(source), as_target(target)
+    target = runnable_target(source, target, Answers(), "loading the drafter", needs_weights=False)
+    source, target = on_disk(source), target.on_disk(has_weights=False)
+    drafter, folder = _stored_drafter(open_folder(source), target, Answers()), target.folder
+    job = EngineJob(Path(source), drafter, folder, (), timeout=timeout, trust_remote_code=trust_remote_code)
     return replace(load(job), trust_remote_code=trust_remote_code)
 
 
 def _check(options: SmokeOptions) -> None:
-    if options.trust_remote_code and is_server(options.run_in) and options.probe is None:
-        raise UsageError(
-            "--trust-remote-code: a server loads the target itself; give the option to the server"
+    check(
+        (
+            options.trust_remote_code and is_server(options.run_in) and options.probe is None,
+            "--trust-remote-code: a server loads the target itself; give the option to the server",
         )
+    )
     check_timeout(options.timeout)
     check_engine_arguments(options.engine_arguments, options.tensor_parallel_size)
     engine, least = _choose_engine(options.run_in), options.max_regression
@@ -449,13 +441,13 @@ def _check_server(options: SmokeOptions, engine: str) -> None:
 
 
 class _Runs(Struct, frozen=True):
-    """What drafters are run on: an engine or a server's URL, the folder of a target, prompts and options.
+    """What drafters are run on: an engine or a server's URL, a target on disk, prompts and options.
 
     `compares_plain`: the target decodes without them too, where the options ask for that.
     """
 
     engine: str
-    target: Path
+    target: TargetChoice
     prompts: tuple[Prompt, ...]
     options: SmokeOptions
     on_progress: OnProgress | None = None
@@ -463,10 +455,13 @@ class _Runs(Struct, frozen=True):
     reading: NetworkReading | None = None
 
     def report(self, source: str) -> SmokeReport:
-        if Path(source).resolve() == self.target.resolve():
-            raise RefusedError(
-                f"{source} is the target itself; every token would be accepted, and nothing measured"
-            )
+        check(
+            (
+                Path(source).resolve() == self.target.folder.resolve(),
+                f"{source} is the target itself; every token would be accepted, and nothing measured",
+            ),
+            error=RefusedError,
+        )
         options, files = self.options, open_folder(source)
         with self.job(source) as job:
             job = replace(job, compares_plain=self.compares_plain and options.lossless)
@@ -486,7 +481,7 @@ class _Runs(Struct, frozen=True):
         options = self.options
         job = partial(
             EngineJob,
-            target=self.target,
+            target=self.target.folder,
             prompts=self.prompts,
             k=options.k,
             max_tokens=options.max_tokens,
@@ -516,7 +511,7 @@ class _Runs(Struct, frozen=True):
 
 
 def _canonical(
-    source: str, folder: Path, target: Path, options: SmokeOptions
+    source: str, folder: Path, target: TargetChoice, options: SmokeOptions
 ) -> tuple[Drafter, tuple[int, ...] | None, tuple[int, ...]]:
     """Write the drafter to `folder` with canonical names; the drafter, and the tokens that it drafts.
 
@@ -525,11 +520,11 @@ def _canonical(
     answers, marked = options.answers, tuple[int, ...]()
     if options.probe == "sensitivity":
         with opened(open_folder(source), None, is_looked_at=True) as files:
-            read = read_drafter(files.checkpoint, answers, open_target(str(target)))
+            read = read_drafter(files.checkpoint, answers, target.known())
             marked = marked_tokens(files.checkpoint, read)
     fixes = (("t2d", "from-d2t"),) if marked else ()  # the probe tries both, and engines read d2t
     rewrite = ConvertOptions(
-        target=str(target), answers=answers, link=True, measure=None, force_unserved=True, fixes=fixes
+        target=target, answers=answers, link=True, measure=None, force_unserved=True, fixes=fixes
     )
     plan = convert(source, folder, rewrite).plan
     if not plan.drafter.has_reduced_vocabulary:
@@ -554,12 +549,11 @@ def repair_command(source: str, target: str | None, answers: Answers, variant: V
     return command("convert", source, *variant.option.split(" "), target=target, answers=answers)
 
 
-def _stored_drafter(stored: FolderSource, target: Path, answers: Answers) -> Drafter:
+def _stored_drafter(stored: FolderSource, target: TargetChoice, answers: Answers) -> Drafter:
     """The drafter as its files state it. Raises RefusedError for what hangs or aborts an engine."""
-    drafter = read_drafter(read_checkpoint(stored), answers, open_target(str(target)))
+    drafter = read_drafter(read_checkpoint(stored), answers, target.known())
     fatal = [note.text for note in drafter.notes_at("problem") if note.about in ("aux layers", "target")]
-    if fatal:
-        raise RefusedError("; ".join(fatal))
+    check((fatal, "; ".join(fatal)), error=RefusedError)
     return drafter
 
 
@@ -571,7 +565,9 @@ def _choose_engine(engine: str) -> str:
     return engine
 
 
-def published_beside(source: str, target: str | None, options: RunOptions, k: int | None = None) -> Published:
+def published_beside(
+    source: str, target: TargetChoice, options: RunOptions, k: int | None = None
+) -> Published:
     """What others reached with drafters of the target; with no known target, nothing.
 
     `k`: the length of the chain that ran, where that is not the one that was asked for.
@@ -579,8 +575,6 @@ def published_beside(source: str, target: str | None, options: RunOptions, k: in
     # a file here goes before a set of its name
     is_set = options.prompts is not None and not os.path.lexists(options.prompts)
     is_whole = is_set and options.sample is None and not getattr(options, "ignore_eos", False)
-    if target is None:
-        return Published()
     try:
         names = target_names(target, open_folder(os.fspath(source)))
     except EaglectlError:  # what cannot be read is reported by who runs it
@@ -607,7 +601,7 @@ REPAIRS: Mapping[str, Mapping[str, Any]] = {
 @share_loaded_targets()
 def diagnose(
     source: StrPath,
-    target: StrPath | None = None,
+    target: StrPath | TargetChoice | None = None,
     options: DiagnoseOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
@@ -618,25 +612,27 @@ def diagnose(
     The cheapest looks come first, and the first cause that is shown ends the diagnosis. Raises UsageError for
     options that make no sense, UnreadableError where the target or the prompts are not there.
     """
-    source, target, options = os.fspath(source), path_text(target), options or DiagnoseOptions()
+    source, options = os.fspath(source), options or DiagnoseOptions()
     _check_diagnosis(options)
-    place = str(runnable_target(source, target, options.answers, "diagnose").place)
+    target = as_target(runnable_target(source, as_target(target), options.answers, "diagnose").place)
     on_progress = StagedWork(on_progress, "diagnose", STAGES)
-    questions = measured_questions(source, place, options.answers, options.measuring, on_progress)
-    looks = Looks(source, place, replace(options, answers=questions.answers), on_progress)
+    questions = measured_questions(source, target, options.answers, options.measuring, on_progress)
+    looks = Looks(source, target, replace(options, answers=questions.answers), on_progress)
     steps = {"reference": looks.reference, "engine": looks.engine, "measured": looks.prompts}
     diagnosis = find_cause(
-        CAUSES, looks.start(), lambda phase, evidence: steps[phase](evidence), source, place
+        CAUSES, looks.start(), lambda phase, evidence: steps[phase](evidence), source, str(target.text)
     )
     return replace(diagnosis, measured=questions.measured)
 
 
 def _check_diagnosis(options: DiagnoseOptions) -> None:
-    if options.expected is not None and not 1 < options.expected <= options.k + 1:
-        raise UsageError(
-            f"--expected {options.expected:g}: an acceptance length above 1 and up to {options.k + 1} (k + 1)"
-            " was expected"
+    check(
+        (
+            options.expected is not None and not 1 < options.expected <= options.k + 1,
+            f"--expected {options.expected or 0:g}: an acceptance length above 1 and up to {options.k + 1}"
+            " (k + 1) was expected",
         )
+    )
     choose_prompts(options.prompts, options.sample, options.seed)
     runner, name = options.run_in, options.engine and options.engine.engine
     engine = options.engine and options.engine.text
@@ -662,7 +658,7 @@ class Looks(Struct, frozen=True):
     """What each phase adds to the evidence."""
 
     source: str
-    target: str
+    target: TargetChoice
     options: DiagnoseOptions
     on_progress: OnProgress | None
 
@@ -756,7 +752,7 @@ class Looks(Struct, frozen=True):
         best = report.probed.best if report.probed else None
         if best is None or best.is_of_layers:
             prompts = report.choice.prompts if report.choice else ()
-            options, target = self._smoke_options("reference"), Path(on_disk(self.target))
+            options, target = self._smoke_options("reference"), self.target.on_disk()
             runs = _Runs("reference", target, prompts, options, self.on_progress)
             try:
                 with runs.job(on_disk(self.source)) as job:
@@ -765,7 +761,7 @@ class Looks(Struct, frozen=True):
                 evidence = evidence.without("layers", error)
         found = evidence.layers.found if evidence.layers else None
         repairs = {
-            name: repair_command(self.source, self.target, self.options.answers, variant)
+            name: repair_command(self.source, self.target.text, self.options.answers, variant)
             for name, variant in (("repair", best), ("layers", found))
             if variant is not None
         }
@@ -811,7 +807,7 @@ class Looks(Struct, frozen=True):
     def prompts(self, evidence: Evidence) -> Evidence:
         """Other temperatures and the chat template, where those can be the cause."""
         drafter = inspect(self.source, target=self.target, answers=self.options.answers).drafter
-        chats, config = self._as_chats(), read_target_config(Path(on_disk(self.target, has_weights=False)))
+        chats, config = self._as_chats(), self.target.config or {}
         temperature = self.options.temperature
         evidence = replace(
             evidence,
@@ -838,7 +834,7 @@ class Looks(Struct, frozen=True):
         return self.options.passed_to(SmokeOptions, run_in=engine, temperature=0.0, trust_remote_code=trust)
 
     def _command(self, verb: str, *words: str) -> str:
-        return command(verb, self.source, *words, target=self.target, answers=self.options.answers)
+        return command(verb, self.source, *words, target=self.target.text, answers=self.options.answers)
 
     def _commands(self) -> dict[str, str]:
         options, prompts = self.options, list[str]()
@@ -861,6 +857,6 @@ class Looks(Struct, frozen=True):
         options = self.options
         prompts = choose_prompts(options.prompts, options.sample, options.seed).prompts
         is_plain = all(prompt.text and not prompt.is_chat for prompt in prompts)
-        if not is_plain or not has_chat_template(Path(on_disk(self.target, has_weights=False))):
+        if not is_plain or not has_chat_template(self.target.on_disk(has_weights=False).folder):
             return ()
         return [{"prompt": prompt.text, "set": prompt.set, "chat": True} for prompt in prompts]

@@ -42,8 +42,8 @@ from eaglectl.conversion.upgrade import (
     write_statistics,
 )
 from eaglectl.drafter.drafter import Drafter
-from eaglectl.errors import RefusedError, UnreadableError, UsageError, check
-from eaglectl.files.files import is_folder, sha256
+from eaglectl.errors import RefusedError, UsageError, check
+from eaglectl.files.files import sha256
 from eaglectl.files.scratch import scratch_folder
 from eaglectl.files.source import FolderSource
 from eaglectl.files.writer import STATISTICS, check_apart, check_free
@@ -70,7 +70,7 @@ from eaglectl.run.prompts import (
     prompt_digest,
 )
 from eaglectl.shell import as_path
-from eaglectl.target.choice import NONE_NAMED, check_timeout, runnable_target, weights_folder
+from eaglectl.target.choice import NONE_NAMED, TargetChoice, as_target, check_timeout, runnable_target
 from eaglectl.target.files import until_end
 from eaglectl.text import duration
 from eaglectl.verdicts import GateEnding
@@ -98,7 +98,7 @@ TOP_UP_ALONE = (
 @with_keywords
 def calibrate(
     source: StrPath,
-    target: StrPath | None = None,
+    target: StrPath | TargetChoice | None = None,
     out: StrPath | None = None,
     options: CalibrateOptions | None = None,
     *,
@@ -113,14 +113,14 @@ def calibrate(
     """
     source, options = os.fspath(source), options or CalibrateOptions()
     _check(options)
-    target = str(runnable_target(source, path_text(target), options.answers, "calibrate").place)
+    target = runnable_target(source, as_target(target), options.answers, "calibrate")
     if out is not None:
-        for given in filter(None, (source, target, options.prompts)):
+        for given in filter(None, (source, target.place, options.prompts)):
             check_apart(Path(out), Path(given))
         check_free(Path(out), force=options.force, kind=STATISTICS)
     conversion = ConvertOptions(target=target, answers=options.answers, measure=options.measuring)
     with prepared(source, None, conversion, on_progress, needs_target=True) as ready:
-        prompts, spare = _chosen_prompts(options, Path(target))
+        prompts, spare = _chosen_prompts(options, ready.options.target)
         # a third of the built-in ones is the gate's
         spare = split_prompts(spare)[0]
         statistics = collect_statistics(ready, prompts, options, on_progress, spare=spare)
@@ -150,18 +150,19 @@ def collect_statistics(
     `following` prompts of a gate come next, which the forecast counts. Raises as `calibrate` does.
     """
     require_torch("calibrating runs the target and needs")
-    files, folder, answers = ready.files, Path(str(ready.options.target)), ready.options.answers
-    if not is_folder(folder):
-        raise UnreadableError(
-            f"--target {folder}: calibrating runs the target, so it must be a folder with its weights"
-        )
+    files, answers = ready.files, ready.options.answers
+    folder = ready.options.target.on_disk("calibrating").folder
     drafter = read_drafter(files.checkpoint, answers, ready.target)
-    if drafter.aux.boundaries is None:
-        raise UsageError("the trained aux layers are not known; pass --aux-layers")
-    if drafter.quantisation is not None:
-        raise RefusedError("a quantised drafter is not run here; calibrate with the unquantised one")
+    check((drafter.aux.boundaries is None, "the trained aux layers are not known; pass --aux-layers"))
+    check(
+        (
+            drafter.quantisation is not None,
+            "a quantised drafter is not run here; calibrate with the unquantised one",
+        ),
+        error=RefusedError,
+    )
     check_changeable(drafter)
-    wanted = ConvertOptions(target=str(folder), answers=answers, link=True, force_unserved=True)
+    wanted = ConvertOptions(target=ready.options.target, answers=answers, link=True, force_unserved=True)
     with scratch_folder() as scratch:
         carry_out(files, served_plan(files, ready.target, wanted), wanted, scratch / "drafter")
         job = EngineJob(
@@ -276,14 +277,15 @@ def _forecast(
 
 
 def _chosen_prompts(
-    options: UpgradeOptions | CalibrateOptions, target: Path | None
+    options: UpgradeOptions | CalibrateOptions, target: TargetChoice
 ) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
     """The prompts that were given, and the built-in ones to take as needed: without any, or if asked."""
     is_built_in = options.prompts is None and options.sample is None
     given = () if is_built_in else choose_prompts(options.prompts, options.sample, options.seed).prompts
     if not (is_built_in or options.tops_up):
         return given, ()
-    return given, built_in_prompts((target and read_context_length(target)) or math.inf, given)
+    folder = target.weights and target.weights.root
+    return given, built_in_prompts((folder and read_context_length(folder)) or math.inf, given)
 
 
 def split_prompts(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
@@ -321,11 +323,13 @@ def _collect(
     """Sizes, then matrices. Raises UsageError for short texts, RefusedError for infinite states."""
     from eaglectl.reference.states import RememberedStates, collect_moments, collect_sizes
 
-    if not batches:
-        raise UsageError(
+    check(
+        (
+            not batches,
             f"prompts and answers of fewer than {MIN_TOKENS} tokens show no fed-back states; give longer"
-            " prompts, or more --answer-tokens"
+            " prompts, or more --answer-tokens",
         )
+    )
     target = RememberedStates(engine)
     sizes = collect_sizes(target, model, batches, work.add)
     if not all(map(math.isfinite, (*sizes.rms, sizes.sigma))):
@@ -529,7 +533,7 @@ def _kept(
     results = GateResults(_subject(options, ready.options), gate.looks * gate.has_looks, gate.measured)
     statistics = replace(statistics, gate=results)
     write_statistics(statistics, folder, force=False)
-    _, spare = _chosen_prompts(UpgradeOptions(), weights_folder(ready.options.target))
+    _, spare = _chosen_prompts(UpgradeOptions(), ready.options.target)
     again = replace(options, tops_up=options.prompts is not None)
     if len(GatePrompts(spare).left_by(statistics, results.of).given) < FEWEST_PROMPTS:
         if options.prompts == LARGE_SET:
@@ -548,8 +552,8 @@ def _statistics_for(
     on_progress: OnProgress | None,
 ) -> tuple[Statistics | None, GatePrompts]:
     """The statistics, if they are given or can be collected, and the prompts left for the gate."""
-    folder = weights_folder(ready.options.target)
-    given, spare = _chosen_prompts(options, folder)
+    weights = ready.options.target.weights
+    given, spare = _chosen_prompts(options, ready.options.target)
     # the gate's share first: the others are left where calibration takes few
     to_calibrate, to_gate = split_prompts(spare)
     prompts = GatePrompts(given, (*to_gate, *to_calibrate))
@@ -557,12 +561,11 @@ def _statistics_for(
         return _given_statistics(ready, drafter, options.statistics, recipe), prompts
     # of a drafter that does not run, the plan states what is wrong
     is_runnable = not (drafter.quantisation or drafter.notes_at("problem") or drafter.notes_at("question"))
-    if not is_runnable or not needs_statistics(drafter, recipe.fc_norm, recipe.is_norm_output):
-        return None, prompts
-    if folder is None and recipe.is_start:
+    is_needed = needs_statistics(drafter, recipe.fc_norm, recipe.is_norm_output)
+    if not (is_runnable and is_needed) or (weights is None and recipe.is_start):
         return None, prompts
     check_upgrade(drafter, recipe)
-    if folder is None:
+    if weights is None:
         raise _target_needed(ready, options, out)
     calibrated, left = split_prompts(given)
     if options.is_measured and not spare and len(left) < FEWEST_PROMPTS:
@@ -583,13 +586,12 @@ def _statistics_for(
 
 
 def _given_statistics(ready: Prepared, drafter: Drafter, place: Path, recipe: UpgradeRecipe) -> Statistics:
-    statistics, folder = read_statistics(place), weights_folder(ready.options.target)
-    is_scaled = needs_statistics(drafter, "off", recipe.is_norm_output)
+    statistics, is_scaled = read_statistics(place), needs_statistics(drafter, "off", recipe.is_norm_output)
     check_statistics(
         statistics,
         ready.files.checkpoint,
         drafter,
-        None if folder is None else FolderSource(folder),
+        ready.options.target.weights,
         is_of_states=recipe.fc_norm == "calibrated" and not is_scaled,
     )
     return statistics
@@ -598,7 +600,7 @@ def _given_statistics(ready: Prepared, drafter: Drafter, place: Path, recipe: Up
 def _target_needed(ready: Prepared, options: UpgradeOptions, out: Path | None) -> UsageError:
     """What lacks and the command to run next: the call that was made, with --target."""
     line = _again(options, ready, {"-o": out}, "PATH")
-    why = ready.choice.missing or f"{ready.choice.text} has none here"
+    why = ready.options.target.missing or f"{ready.options.target.text} has none here"
     if why == NONE_NAMED:
         why = "the drafter's files name no target"
     return UsageError(
@@ -623,7 +625,7 @@ def _again(
         "--seed": options.seed or None,
         "--device": None if options.device == usual.device else options.device,
         **changed,
-        "--target": target or ready.choice.text,
+        "--target": target or conversion.target.text,
     }
     flags = {
         "--no-norm-output": not options.is_norm_output,
@@ -643,7 +645,7 @@ def _again(
 
 def _check_gate(ready: Prepared, drafter: Drafter, prompts: tuple[Prompt, ...], place: Path) -> None:
     against = ("--run-in", "vllm", "--against", as_path(ready.files.original_path))
-    line = command("smoke", str(place), *against, target=ready.choice.text)
+    line = command("smoke", str(place), *against, target=ready.options.target.text)
     check(
         (
             drafter.quantisation is not None,
@@ -651,7 +653,7 @@ def _check_gate(ready: Prepared, drafter: Drafter, prompts: tuple[Prompt, ...], 
             f" hold the output to its source with `{line}`",
         ),
         (
-            weights_folder(ready.options.target) is None,
+            ready.options.target.weights is None,
             "the gate runs both drafters on their target; pass --target with its weights, or --no-gate to"
             " write without looking",
         ),
@@ -722,7 +724,7 @@ def _gate(
             job = EngineJob(
                 scratch / name,
                 written.drafter,
-                Path(str(weights_folder(conversion.target))),
+                conversion.target.folder,
                 prompts.every[: prompts.looks[-1]] if prompts.looks else prompts.given,
                 max_tokens=options.max_tokens,
                 device=options.device,

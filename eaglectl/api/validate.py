@@ -13,16 +13,15 @@ from msgspec.structs import replace
 from eaglectl.api.options import ValidateOptions
 from eaglectl.api.sources import pickles_copied, run_all
 from eaglectl.base import Results
-from eaglectl.errors import EaglectlError, UsageError
+from eaglectl.errors import UsageError
 from eaglectl.files.checkpoint import (
     check_cached,
     open_source,
     read_checkpoint,
-    read_config,
     uncompared_weights,
     why_no_checkpoint,
 )
-from eaglectl.files.source import FolderSource, Source
+from eaglectl.files.source import FolderSource
 from eaglectl.formats.commands import Complete
 from eaglectl.formats.other_drafters import why_other
 from eaglectl.judge.judgement import (
@@ -49,7 +48,7 @@ from eaglectl.judge.rule import (
 )
 from eaglectl.options import StrPath, with_keywords
 from eaglectl.progress import OnProgress, notify
-from eaglectl.target.choice import choose_target, fitting_target, open_target, target_source
+from eaglectl.target.choice import choose_target
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
 if TYPE_CHECKING:
@@ -126,11 +125,15 @@ def judge_source(
         return unopened_report(path, why, fail_on, policy.origin)
     if not options.headers_only:
         check_cached(opened)
-    rules = select_rules(policy, options.select, options.ignore)
+    rules, read = (
+        select_rules(policy, options.select, options.ignore),
+        partial(read_checkpoint, opened, headers_only=options.headers_only),
+    )
+    choice = choose_target(opened, options.target, options.answers, read)
     with nullcontext() if options.headers_only else pickles_copied(opened) as copied:
         subject = Subject(
             opened,
-            _given_target(opened, options),
+            GivenTarget(choice.known(), choice.source, choice.config, choice),
             options.requests(policy),
             options.answers,
             policy,
@@ -147,27 +150,8 @@ def check_options(options: ValidateOptions) -> None:
     """Raise what is wrong with options for any checkpoint: unknown rules or releases, or a missing target."""
     policy = options.read_policy()
     options.requests(policy)
-    open_target(options.target)
+    options.target.known()
     select_rules(policy, options.select, options.ignore)
-
-
-def _given_target(source: Source, options: ValidateOptions) -> GivenTarget:
-    """The target that was given, or that the checkpoint names and that fits it.
-
-    Without its config where that cannot be read.
-    """
-    choice = choose_target(source, options.target)
-    if options.target is None and choice.place is not None:
-        with suppress(EaglectlError):  # what cannot be read is for the rules to report
-            choice = fitting_target(
-                choice, read_checkpoint(source, headers_only=options.headers_only), options.answers
-            )
-    if choice.place is None:
-        return GivenTarget(choice.known())
-    files, config = target_source(choice.place), None
-    with suppress(EaglectlError):
-        config = read_config(files, is_target=True)
-    return GivenTarget(choice.known(), files, config, choice.text)
 
 
 def judge(
@@ -182,7 +166,7 @@ def judge(
     judgement = judge_drafter(subject, rules, policy)
     if isinstance(subject.read_error, UsageError):  # an answer that is none
         raise subject.read_error
-    complete = Complete(path, subject.target.text, subject.answers)
+    complete = Complete(path, subject.target.choice.text, subject.answers)
     reported, changes, following = _repairs(judgement, path)
     report = _report([finding.completed(complete) for finding in reported], judgement, policy, fail_on, path)
     if subject.read_error is not None and not any(each.severity == "error" for each in report.findings):
@@ -278,7 +262,7 @@ def _repairs(judgement: Judgement, path: str) -> tuple[Sequence[Finding], tuple[
     from eaglectl.api.convert import is_measured
     from eaglectl.api.outputs import Advice, smallest_changes
 
-    advice = Advice(path, subject, "", is_open and is_measured(subject.drafter, subject.target.text))
+    advice = Advice(path, subject, "", is_open and is_measured(subject.drafter, subject.target.choice))
     findings = _with_possible_fixes(advice, reported)
     if refusal := unmended(findings):
         advice = replace(advice, refusal=refusal)

@@ -48,6 +48,7 @@ from eaglectl.judge.rule import (
 )
 from eaglectl.judge.samples import Sample, Summary, read_vectors, sample_matrices
 from eaglectl.progress import OnProgress
+from eaglectl.target.choice import TargetChoice
 from eaglectl.text import printable
 from eaglectl.verdicts import CheckVerdict, ServedAs
 
@@ -79,18 +80,18 @@ NESTED_KEYS = ("transformer_layer_config", "eagle_config", "eagle_architecture_c
 
 class GivenTarget(Struct, frozen=True, dict=True):
     """The target: its dimensions as far as they are known, its config, and its files where they were
-    given. `text` is what --target names it by.
+    given. `choice` is the one that the command takes.
     """
 
     known: Target
     source: Source | None = None
     config: Mapping[str, Any] | None = None
-    text: str | None = None
+    choice: TargetChoice = TargetChoice()
 
     @property
     def words(self) -> str:
         """Which one it is: as it was given, or how it was found; "" where there is none."""
-        return self.known.origin or (printable(f"{self.text}, {GIVEN}") if self.text else "")
+        return self.known.origin or (printable(f"{self.choice.text}, {GIVEN}") if self.choice.text else "")
 
     @property
     def given_config(self) -> Mapping[str, Any]:
@@ -102,9 +103,7 @@ class GivenTarget(Struct, frozen=True, dict=True):
     @property
     def digest(self) -> str:
         """The SHA-256 of its config.json; "" where that was not read."""
-        if self.source is None or self.config is None:
-            return ""
-        return sha256(self.source.read(CONFIG)).hexdigest()
+        return sha256(self.source.read(CONFIG)).hexdigest() if self.source and self.config else ""
 
     @cached_property
     def checkpoint(self) -> Checkpoint:

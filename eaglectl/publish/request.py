@@ -10,7 +10,8 @@ from eaglectl.errors import UsageError
 from eaglectl.files.source import is_repo_name
 from eaglectl.formats.format import Answers
 from eaglectl.judge.rule import Policy
-from eaglectl.options import NO_ENGINES, TARGET, Option, Options
+from eaglectl.options import NO_ENGINES, Option, Options
+from eaglectl.target.choice import TARGET, TargetChoice
 
 LICENCE = re.compile(r"[a-z][a-z0-9.+-]{0,60}")
 # groups of --help
@@ -104,7 +105,7 @@ class UploadOptions(Options, frozen=True):
         Option("The release policy. Default: the nearest eaglectl.toml.", value="FILE", complete="files"),
     ] = None
     dry_run: Annotated[bool, Option("Print the plan and upload nothing. Needs no token.")] = False
-    target: Annotated[str | None, TARGET] = None
+    target: Annotated[TargetChoice, TARGET] = field(default_factory=TargetChoice)
     engines: Annotated[tuple[EngineRequest, ...], ENGINE] = ()
     has_engines: Annotated[bool, NO_ENGINES] = True
     message: Annotated[

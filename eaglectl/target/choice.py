@@ -2,18 +2,26 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.drafter.drafter import Target
-from eaglectl.errors import EaglectlError, UnreadableError, UsageError
-from eaglectl.files.checkpoint import Checkpoint, open_folder, open_source, read_checkpoint, read_config
-from eaglectl.files.files import MIB
+from eaglectl.errors import EaglectlError, UnreadableError, UsageError, check
+from eaglectl.files.checkpoint import (
+    Checkpoint,
+    on_disk,
+    open_folder,
+    open_source,
+    read_checkpoint,
+    read_config,
+)
+from eaglectl.files.files import MIB, is_folder
 from eaglectl.files.front_matter import front_matter
 from eaglectl.files.header import parse_json
 from eaglectl.files.layout import CARD, CONFIG, RECORD, has_weights, is_foreign
@@ -24,6 +32,7 @@ from eaglectl.formats.config_keys import at
 from eaglectl.formats.format import Answers
 from eaglectl.formats.other_drafters import drafter_mark
 from eaglectl.formats.reader import read_drafter, read_target
+from eaglectl.options import TARGET as ANY_TARGET
 from eaglectl.options import StrPath, path_text, with_keywords
 
 # config keys that name the target
@@ -41,8 +50,21 @@ ADAPTED = (
 )
 
 
-class TargetChoice(Struct, frozen=True):
-    """The target that a command takes.
+class TargetFolder(FolderSource, frozen=True, dict=True):
+    """The folder of a target, whose config.json is read once."""
+
+    @cached_property
+    def config(self) -> bytes:
+        """The bytes of its config.json."""
+        return super().read(CONFIG)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Bytes [start, stop) of a file."""
+        return self.config[start:stop] if name == CONFIG else super().read(name, start, stop)
+
+
+class TargetChoice(Struct, frozen=True, dict=True):
+    """The target that a command takes: none was given where it has no `place`. Its files are read once.
 
     `text` is what --target would be given, `place` what is opened: the same, or a folder of the Hub client's
     cache. `how` states where a target that was not given comes from; `missing` why there is none.
@@ -53,33 +75,107 @@ class TargetChoice(Struct, frozen=True):
     how: str = ""
     missing: str = ""
 
-    def known(self, name: str | None = None) -> Target:
-        """What the target's config.json states, with how it was found."""
-        return self.read(name)[0]
+    @cached_property
+    def source(self) -> Source | None:
+        """Its files; from the Hub, only their list is read. Raises as `open_source` does."""
+        place = self.place
+        # Path raises on names that are too long
+        if place is not None and place.endswith(".json") and os.path.isfile(place):  # noqa: PTH113
+            path = Path(place)
+            check((path.name != CONFIG, f"--target {place}: give the target's folder, or its config.json"))
+            place = str(path.parent)
+        source = None if place is None else open_source(place, is_config_enough=True)
+        return TargetFolder(source.root, source.only) if isinstance(source, FolderSource) else source
 
-    def read(self, name: str | None = None) -> tuple[Target, Source | None, Mapping[str, Any] | None]:
-        """What the target's config.json states, with how it was found, its files and the config itself."""
-        if self.place is None or self.text is None:
-            return Target(name, origin=self.how), None, None
-        source = target_source(self.place)
-        config = read_config(source, is_target=True)
-        return replace(known_target(self.text, source, config, name), origin=self.how), source, config
+    @cached_property
+    def config(self) -> Mapping[str, Any] | None:
+        """Its config.json. Raises UnreadableError."""
+        return None if self.source is None else read_config(self.source, is_target=True)
+
+    @cached_property
+    def weights(self) -> FolderSource | None:
+        """Its files, if its weights are here or in the Hub client's cache; nothing is downloaded."""
+        if self.place is None or os.path.isdir(self.place):  # noqa: PTH112
+            is_whole = isinstance(self.source, FolderSource) and _has_weights(self.source)
+            return cast("FolderSource", self.source) if is_whole else None
+        place = _place(self.place, needs_weights=True)
+        return None if place is None else TargetFolder(Path(place))
+
+    def known(self, name: str | None = None) -> Target:
+        """What its config.json states, with how it was found. Raises UnreadableError."""
+        if self.source is None or self.config is None:
+            return Target(name, origin=self.how)
+        target, label = read_target(self.config, name), self.source.label
+        check(
+            (
+                target.depth is None,
+                f"--target {self.text}: its config.json has no num_hidden_layers and no num_layers",
+            ),
+            error=UnreadableError,
+        )
+        changes = (*target.changes, *([ADAPTED] if "adapter_config.json" in self.source.names() else []))
+        # a folder's label is its name; a repository's, and that of its snapshot in the cache, is org/name
+        repo = label if "/" in label else None
+        return replace(target, repo=repo, changes=changes, origin=self.how)
+
+    @property
+    def here(self) -> "TargetChoice":
+        """The same in the folder of its weights; none is given where these are not here."""
+        root = None if self.weights is None else self.weights.root
+        return self if root == self.folder else as_target(root)
+
+    @property
+    def folder(self) -> Path:
+        """Where it is on this machine."""
+        return Path(str(self.place))
+
+    def on_disk(self, verb: str = "", *, has_weights: bool = True) -> "TargetChoice":
+        """The same on this machine: a Hub repository is downloaded into the Hub client's cache.
+
+        Raises UnreadableError where `verb` runs it and it is no folder.
+        """
+        place = self.place and on_disk(self.place, has_weights=has_weights)
+        check(
+            (
+                verb and not is_folder(Path(str(place))),
+                f"--target {self.text}: {verb} runs the target, so it must be a folder with its weights",
+            ),
+            error=UnreadableError,
+        )
+        return self if place == self.place else replace(self, place=place)
+
+
+def as_target(target: "StrPath | TargetChoice | None") -> TargetChoice:
+    """The target that a user gave a command or a function; it has no place for None."""
+    text = target if isinstance(target, TargetChoice) else path_text(target)
+    return text if isinstance(text, TargetChoice) else TargetChoice(text, text)
+
+
+# of the commands that read no more of it than its config
+TARGET = replace(ANY_TARGET, read=as_target)
 
 
 def choose_target(
-    source: Source, given: str | None, *, needs_weights: bool = False, may_fetch: bool = False
+    source: Source,
+    given: TargetChoice,
+    answers: Answers,
+    read: Callable[[], Checkpoint],
+    *,
+    needs_weights: bool = False,
+    may_fetch: bool = False,
 ) -> TargetChoice:
-    """The target that was given, else the first one that the checkpoint names and that is here.
+    """The target that was given, else the first that the checkpoint names and that is here, if it fits.
 
     A folder with a config.json, or a repository in the Hub client's cache; `needs_weights`: with its
     weights. `may_fetch`: a repository's config.json may come from the Hub. Weights are never downloaded.
+    `read` returns the headers of the checkpoint.
     """
-    if given is not None:
-        return TargetChoice(given, given)
+    if given.place is not None:
+        return given
     missing = []
     for choice in named_choices(source, needs_weights=needs_weights, may_fetch=may_fetch):
         if choice.place is not None:
-            return choice
+            return _fitting(choice, answers, read)
         missing.append(choice.missing)
     return TargetChoice(missing="; ".join(missing) or NONE_NAMED)
 
@@ -115,17 +211,14 @@ def named_choices(
             yield TargetChoice(text, place, f"{text}{found}, which {where} names; --target takes another")
 
 
-def fitting_target(choice: TargetChoice, checkpoint: Checkpoint, answers: Answers) -> TargetChoice:
+def _fitting(choice: TargetChoice, answers: Answers, read: Callable[[], Checkpoint]) -> TargetChoice:
     """The choice, without a target that the checkpoint names and that does not fit it."""
-    if choice.place is None or not choice.how:
-        return choice
     try:
-        notes = read_drafter(checkpoint, answers, choice.known()).notes
+        notes = read_drafter(read(), answers, choice.known()).notes
     except EaglectlError:
         return choice  # what is wrong is reported by who reads it next
-    reasons = [note.text for note in notes if note.topic.startswith("target-")]
-    if drafter_mark(read_config(target_source(choice.place), is_target=True)):
-        reasons = ["it is a drafter itself"]
+    unfitting = [note.text for note in notes if note.topic.startswith("target-")]
+    reasons = ["it is a drafter itself"] if drafter_mark(choice.config) else unfitting
     named = choice.how.partition("; ")[0]
     unfit = TargetChoice(how=f"not taken: {named}; {'; '.join(reasons)}", missing=f"{named} does not fit it")
     return unfit if reasons else choice
@@ -149,14 +242,14 @@ def named_targets(source: Source) -> Mapping[str, str]:
     return names
 
 
-def target_names(place: str, drafter: Source | None = None) -> dict[str, str]:
+def target_names(target: TargetChoice, drafter: Source | None = None) -> dict[str, str]:
     """The names that a target may have among others' figures, each with where it is from, surest first.
 
     Its repository, _name_or_path of its config.json, what the drafter's files name, and its folder's name.
     """
-    source = target_source(place)
-    origin = read_config(source, is_target=True).get("_name_or_path")
-    stated = {str(origin): f"_name_or_path in its {CONFIG}"}
+    if (source := target.source) is None:
+        return {}
+    stated = {str((target.config or {}).get("_name_or_path")): f"_name_or_path in its {CONFIG}"}
     for name, where in named_targets(drafter).items() if drafter is not None else ():
         stated.setdefault(name, f"{where} of the drafter")
     names = {name: where for name, where in stated.items() if is_repo_name(name)}
@@ -209,14 +302,6 @@ def _place(text: str, *, needs_weights: bool = False) -> str | None:
     return place
 
 
-def weights_folder(target: str | None) -> Path | None:
-    """The folder of a target with its weights, here or in the Hub client's cache; nothing is downloaded."""
-    if target is None:
-        return None
-    place = target if os.path.isdir(target) else _place(target, needs_weights=True)  # noqa: PTH112
-    return Path(place) if place is not None and _has_weights(FolderSource(Path(place))) else None
-
-
 def _has_weights(source: FolderSource) -> bool:
     try:
         return has_weights(source)
@@ -225,40 +310,36 @@ def _has_weights(source: FolderSource) -> bool:
 
 
 def _fetch_error(text: str) -> str:
-    from eaglectl.files.hub import is_offline, open_hub
+    from eaglectl.files.hub import is_offline
 
     if is_offline():
         return "this call is offline"
     try:
-        source = open_hub(f"{SCHEME}{text}", is_config_enough=True)
-        known_target(text, source, read_config(source, is_target=True))
+        TargetChoice(text, f"{SCHEME}{text}").known()
     except EaglectlError as error:
         return str(error)
     return ""
 
 
 def runnable_target(
-    source: str, given: str | None, answers: Answers, verb: str, *, needs_weights: bool = True
+    source: str, given: TargetChoice, answers: Answers, verb: str, *, needs_weights: bool = True
 ) -> TargetChoice:
     """The target that a command runs: the one given, else the one that the checkpoint names.
 
     Raises UsageError where there is none.
     """
-    if given is not None:
-        return TargetChoice(given, given)
-    choice = named_target(source, answers, needs_weights=needs_weights)
-    if choice.place is None:
-        raise UsageError(f"{verb} runs the target; pass --target with its folder ({choice.missing})")
+    is_given = given.place is not None
+    choice = given if is_given else named_target(source, answers, needs_weights=needs_weights)
+    check((not choice.place, f"{verb} runs the target; pass --target with its folder ({choice.missing})"))
     return choice
 
 
 def named_target(source: str, answers: Answers, *, needs_weights: bool = False) -> TargetChoice:
     """The target that a checkpoint names, where it is here and fits it."""
     original = open_folder(source)
-    choice = choose_target(original, None, needs_weights=needs_weights)
-    with suppress(UnreadableError):  # pickles are read when they are converted
-        choice = fitting_target(choice, read_checkpoint(original), answers)
-    return choice
+    return choose_target(
+        original, TargetChoice(), answers, lambda: read_checkpoint(original), needs_weights=needs_weights
+    )
 
 
 def with_places_looked_at(text: str, choice: TargetChoice) -> str:
@@ -277,47 +358,25 @@ def asking_for(choice: TargetChoice) -> Iterator[None]:
 
 
 @with_keywords
-def open_target(target: StrPath | None, name: str | None = None) -> Target:
+def open_target(target: StrPath | TargetChoice | None, name: str | None = None) -> Target:
     """What the config.json of a target states: of a folder, a config.json, or a Hub repository.
 
     `name` is what published files call it; a repository's own where none is given and the drafter names none.
     """
-    return TargetChoice(path_text(target), path_text(target)).known(name)
+    return as_target(target).known(name)
 
 
-def known_target(text: str, source: Source, config: Mapping[str, Any], name: str | None = None) -> Target:
-    """What the config of a target's files states. Raises UnreadableError."""
-    target = read_target(config, name)
-    if target.depth is None:
-        raise UnreadableError(f"--target {text}: its config.json has no num_hidden_layers and no num_layers")
-    changes = (*target.changes, *([ADAPTED] if "adapter_config.json" in source.names() else []))
-    # a folder's label is its name; a repository's, and that of its snapshot in the cache, is org/name
-    return replace(target, repo=source.label if "/" in source.label else None, changes=changes)
-
-
-def special_tokens(text: str | None) -> tuple[int, ...] | None:
+def special_tokens(target: TargetChoice) -> tuple[int, ...] | None:
     """The target's bos and eos token ids in config.json and generation_config.json; None without a target."""
-    if text is None:
+    source, config, stated = target.source, target.config, None
+    if source is None or config is None:
         return None
-    source = target_source(text)
-    config, stated = read_config(source, is_target=True), None
     if GENERATION in source.names():
         stated = parse_json(f"{source.place}/{GENERATION}", source.read(GENERATION))
     places = [place for place in (config, text_part(config), stated) if isinstance(place, Mapping)]
     values = [place.get(key) for place in places for key in ("bos_token_id", "eos_token_id")]
     ids = [token for value in values for token in (value if isinstance(value, list) else [value])]
     return tuple(sorted({token for token in ids if type(token) is int}))
-
-
-def target_source(text: str) -> Source:
-    """The files of the target named by `text`; from the Hub, only their list is read."""
-    # Path raises on names that are too long
-    if text.endswith(".json") and os.path.isfile(text):  # noqa: PTH113
-        path = Path(text)
-        if path.name != "config.json":
-            raise UsageError(f"--target {text}: give the target's folder, or its config.json")
-        return FolderSource(path.parent)
-    return open_source(text, is_config_enough=True)
 
 
 def check_timeout(seconds: float) -> None:

@@ -25,12 +25,12 @@ def calibrate_command(
     from eaglectl.api.upgrade import calibrate
     from eaglectl.formats.commands import command
     from eaglectl.shell import as_path
-    from eaglectl.target.choice import runnable_target
+    from eaglectl.target.choice import as_target, runnable_target
 
     settings: OutputSettings = context.obj
-    choice = runnable_target(source, target, options.answers, "calibrate")
+    choice = runnable_target(source, as_target(target), options.answers, "calibrate")
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
-        statistics = calibrate(source, choice.place, out, options, on_progress=bar)
+        statistics = calibrate(source, choice, out, options, on_progress=bar)
     if options.prompts is None and not settings.quiet:
         settings.warn("calibrated on the built-in prompts; prompts like those in production are better")
     if json_:

@@ -43,7 +43,7 @@ from eaglectl.formats.catalogue import default_format, layout_for
 from eaglectl.formats.commands import command
 from eaglectl.formats.format import Answers
 from eaglectl.judge.rule import Finding, Policy
-from eaglectl.options import StrPath, options_of, path_text, with_keywords
+from eaglectl.options import StrPath, options_of, with_keywords
 from eaglectl.progress import OnProgress, StagedWork, report_step
 from eaglectl.report.acceptance import MEASUREMENT, measured
 from eaglectl.report.documents import Parts
@@ -68,7 +68,7 @@ from eaglectl.run.job import share_loaded_targets
 from eaglectl.run.process import has_torch
 from eaglectl.run.results import Gain, SmokeReport, gain
 from eaglectl.shell import as_path, without_secrets
-from eaglectl.target.choice import named_target, weights_folder
+from eaglectl.target.choice import TargetChoice, as_target, named_target
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, DiffVerdict, ServedAs
 
@@ -98,7 +98,7 @@ Attempt = tuple[SmokeReport | None, str]
 @share_loaded_targets()
 def ready(
     source: StrPath,
-    target: StrPath | None = None,
+    target: StrPath | TargetChoice | None = None,
     out: StrPath | None = None,
     options: ReadyOptions | None = None,
     *,
@@ -111,13 +111,12 @@ def ready(
     written; None: in a temporary folder, which is removed. Raises UsageError for what only the user knows,
     UnreadableError for input that cannot be read; a drafter that nothing serves is a result.
     """
-    source, target, options = os.fspath(source), path_text(target), options or ReadyOptions()
+    source, target, options = os.fspath(source), as_target(target), options or ReadyOptions()
     start = time.perf_counter()
     requests = _requests(options)
     report_step(on_progress, "reading the files")
-    if target is None:
-        target = named_target(source, options.answers).place
-    weights = weights_folder(target)
+    if target.place is None:
+        target = as_target(named_target(source, options.answers).place)
     questions = measured_questions(source, target, options.answers, options.measuring, on_progress)
     options = replace(options, answers=questions.answers)
     with questions.explaining():
@@ -125,7 +124,7 @@ def ready(
         inspection = inspect_files(source, asked, on_progress, headers_only=False)
     judged = _judged(inspection, options)
     on_progress = StagedWork(on_progress, "ready", [("measuring", 1.0)] * _reference_runs(judged, options))
-    work = _Work(source, target, weights, requests, options, questions, on_progress)
+    work = _Work(source, target, requests, options, questions, on_progress)
     states = (
         *(work.stored(verdict, inspection.drafter) for verdict in judged),
         *map(work.server, options.servers),
@@ -240,8 +239,7 @@ class _Work(Struct, frozen=True):
     """
 
     source: str
-    target: str | None
-    weights: Path | None
+    target: TargetChoice
     requests: tuple[EngineRequest, ...]
     options: ReadyOptions
     questions: OpenQuestions
@@ -251,7 +249,8 @@ class _Work(Struct, frozen=True):
 
     def stored(self, verdict: Verdict, drafter: Drafter) -> EngineReadiness:
         place, revision = hub_name(self.source) or (self.source, None)
-        commands = output_commands(drafter, place, self.target, tokens=self.options.k, revision=revision)
+        tokens = self.options.k
+        commands = output_commands(drafter, place, self.target.text, tokens=tokens, revision=revision)
         files = self._measured(self.source, verdict)
         if files.report is not None and files.report.run.differences:
             # what the engine's own run shows counts, whatever was known of it
@@ -333,7 +332,7 @@ class _Work(Struct, frozen=True):
         return replace(
             state,
             converted=self._measured(str(place), verdict) if is_served else files,
-            command=output_commands(inspected.drafter, shown, self.target, tokens=self.options.k)[
+            command=output_commands(inspected.drafter, shown, self.target.text, tokens=self.options.k)[
                 state.engine
             ],
         )
@@ -394,19 +393,18 @@ class _Work(Struct, frozen=True):
             )
         else:
             return ""
-        look = command(
-            "diagnose", self.source, *self._given_again(), target=self.target, answers=self.options.answers
-        )
+        words, target = self._given_again(), self.target.text
+        look = command("diagnose", self.source, *words, target=target, answers=self.options.answers)
         return f"{weak}: look for the cause with {look}"
 
     def _with_diagnosis(self, result: Readiness, failed: SmokeReport) -> Readiness:
         result = replace(result, verdict=CheckVerdict.FAIL, reason="; ".join(failed.failures))
-        if self.weights is None or not has_torch():
+        if self.target.weights is None or not has_torch():
             return result
         # the engines are ready's own, and what sampling costs is not asked here
         asked = self.options.passed_to(DiagnoseOptions, run_in=None, temperature=0.0, measure=True)
         return replace(
-            result, diagnosis=diagnose(self.source, str(self.weights), asked, on_progress=self.on_progress)
+            result, diagnosis=diagnose(self.source, self.target.here, asked, on_progress=self.on_progress)
         )
 
     def _is_better(self, result: Readiness) -> bool:
@@ -441,7 +439,8 @@ class _Work(Struct, frozen=True):
         if asked.layout not in (None, default_format().name):
             words += ["--for", str(asked.layout)]
         words += [word for request in asked.engines for word in ("--engine", request.text)]
-        return command("convert", self.source, *words, target=self.target, answers=self.options.answers)
+        target, answers = self.target.text, self.options.answers
+        return command("convert", self.source, *words, target=target, answers=answers)
 
     def _measured(self, place: str, verdict: Verdict) -> ServedFiles:
         """A run of the files at `place`, in the engine where it is installed, else in the reference.
@@ -460,14 +459,14 @@ class _Work(Struct, frozen=True):
         return ServedFiles(outcome, verdict.reasons, report, gap, reading if report else None)
 
     def _run(self, place: str, engine: str, reading: NetworkReading | None = None) -> Attempt:
-        if self.weights is None:
+        if self.target.weights is None:
             return None, "the target's weights are not here"
         if engine == REFERENCE and not has_torch():
             return None, "no torch"
         key = place, engine, reading and reading.key
         if key not in self.runs:
             answers = self.options.answers if place == self.source else Answers()
-            asked, target = self.options.smoke_options(engine, answers), str(self.weights)
+            asked, target = self.options.smoke_options(engine, answers), self.target.here
             try:
                 report = smoke_drafts(
                     on_disk(place), target, asked, self.on_progress, is_brief=True, reading=reading

@@ -50,7 +50,8 @@ def upload_command(
 
     settings: OutputSettings = context.obj
     options = replace(
-        options, policy=policy_of(options.policy, [folder, *filter(None, [options.target])], is_told=True)
+        options,
+        policy=policy_of(options.policy, [folder, *filter(None, [options.target.place])], is_told=True),
     )
     has_question = not (options.dry_run or asking.yes or json_)
     # without a question what became of the plan comes before it

@@ -71,7 +71,7 @@ from eaglectl.report.section import (
     plain,
 )
 from eaglectl.report.wording import answer_line, size
-from eaglectl.target.choice import NONE_NAMED, TargetChoice, named_choices, open_target
+from eaglectl.target.choice import NONE_NAMED, TargetChoice, as_target, named_choices
 from eaglectl.text import listed
 from eaglectl.verdicts import CheckVerdict, FileChange, FirstWord, UploadOutcome
 
@@ -109,7 +109,7 @@ def upload(
     """
     folder, options = os.fspath(folder), options or UploadOptions()
     to = Destination(destination) if isinstance(destination, str) else destination
-    with whole_commands(Complete(folder, options.target, options.answers)):
+    with whole_commands(Complete(folder, options.target.text, options.answers)):
         return _upload(folder, to, options, on_plan, on_progress)
 
 
@@ -174,18 +174,18 @@ def _rules(options: UploadOptions) -> ValidateOptions:
 
 def release_target(
     source: FrozenSource, folder: str, options: ValidateOptions, base_model: str | None = None
-) -> tuple[str, str | None, str]:
+) -> tuple[str, TargetChoice, str]:
     """The target that was given, or the first of those that the files name; only config.json files are read.
 
-    In words for the plan, as --target would take it (None where there is none), and, for the card, what was
-    not compared ("" where nothing is left open). `base_model` is the one that the card will name.
+    In words for the plan, as a value, and, for the card, what was not compared ("" where nothing is left
+    open). `base_model` is the one that the card will name.
 
     Raises RefusedError for a named target that does not fit the drafter.
     """
-    if options.target is not None:
-        return f"{options.target}, {GIVEN}", options.target, ""
+    if options.target.place is not None:
+        return f"{options.target.text}, {GIVEN}", options.target, ""
     others = {base_model: "--base-model"} if base_model else None
-    how, place, gap = list[str](), None, ""
+    how, target, gap = list[str](), TargetChoice(), ""
     for choice in named_choices(source, may_fetch=True, others=others):
         if choice.place is None:
             how.append(choice.missing)
@@ -193,29 +193,23 @@ def release_target(
             gap = NOT_COMPARED if is_repo_name(str(choice.text)) else gap
             continue
         named = choice.how.partition("; ")[0]
-        if errors := _errors(judge_source(source, folder, _narrow(options, RULES, choice.place))):
+        given = as_target(choice.place)
+        if errors := _errors(judge_source(source, folder, replace(_narrow(options, RULES), target=given))):
             raise RefusedError(
                 f"{folder} must not be published: {_error_text(errors)}. The target is {named}: name the one"
                 " that it was trained on there, or give it by --target",
                 where=errors[0].match.where,
             )
-        if place is None:
+        if target.place is None:
             how.insert(0, named)
-            place = choice.place
-    return "; ".join(how) or NONE_NAMED, place, gap if place else NOT_COMPARED
+            target = given
+    return "; ".join(how) or NONE_NAMED, target, gap if target.place else NOT_COMPARED
 
 
-def _narrow(rules: ValidateOptions, select: tuple[str, ...], target: str | None = None) -> ValidateOptions:
+def _narrow(rules: ValidateOptions, select: tuple[str, ...]) -> ValidateOptions:
     """A few rules alone, of which none is required to look."""
     policy = replace(rules.read_policy(), required=frozenset())
-    return replace(
-        rules,
-        target=target or rules.target,
-        select=select,
-        policy=policy,
-        headers_only=True,
-        has_engines=False,
-    )
+    return replace(rules, select=select, policy=policy, headers_only=True, has_engines=False)
 
 
 def _errors(report: Report) -> list[Finding]:
@@ -282,14 +276,13 @@ def _measured(
 
 
 def _card_facts(
-    repo: str, frozen: FrozenSource, checkpoint: Checkpoint, target: str | None, options: UploadOptions
+    repo: str, frozen: FrozenSource, checkpoint: Checkpoint, target: TargetChoice, options: UploadOptions
 ) -> CardFacts:
     """What the card states; of each engine the releases that serve the drafter as it was trained."""
-    drafter = read_drafter(checkpoint, options.answers, open_target(target))
-    known, target_files, config = TargetChoice(target, target).read()
+    drafter = read_drafter(checkpoint, options.answers, target.known())
     subject = Subject(
         frozen,
-        GivenTarget(known, target_files, config, target),
+        GivenTarget(target.known(), target.source, target.config, target),
         tuple(EngineRequest(name, engine.releases) for name, engine in ENGINES.items()),
         options.answers,
         headers_only=True,

@@ -103,7 +103,7 @@ def validate_command(
             outputs.append_summary(reports)
 
     try:
-        judged = [*sources, *filter(None, [options.target])]
+        judged = [*sources, *filter(None, [options.target.place])]
         options = replace(options, policy=policy_of(options.policy, judged))
         check_options(options)
     except UnreadableError as error:  # of any checkpoint: no rule ran
