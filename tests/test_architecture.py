@@ -50,9 +50,9 @@ HOMES = {
     "typer": ("cli/", "commands/"),
     "vllm": ("run/vllm/",),
     "sglang": ("run/sglang/",),
-    "jsonschema": ("run/server.py", "judge/rules/config.py"),
-    "httpx2": ("run/server.py",),
-    "anyio": ("run/server.py",),
+    "jsonschema": ("run/http.py", "judge/rules/config.py"),
+    "httpx2": ("run/http.py",),
+    "anyio": ("run/http.py",),
     "huggingface_hub": ("files/hub.py", "files/hub_client.py", "files/hub_requests.py", "publish/"),
     "transformers": ("reference/",),
 }

@@ -1,248 +1,35 @@
 """A running server as an engine: vLLM, SGLang or llama.cpp, whichever answers; and its tokens a second.
 
-The URL alone decides where a request goes. Proxies and netrc of the environment are not read: they would send
-the URL's password to another host. Only what says which certificates to trust is (SSL_CERT_FILE,
-SSL_CERT_DIR). Redirects are not followed. The transport is used without httpx's client, whose log shows whole
-URLs.
-
-Answers in JSON are read strictly and held to answers.schema.json before anything uses them. vLLM and
-llama.cpp are measured by their counters in /metrics before and after each prompt, SGLang by the counts of
-rounds in each answer. Prometheus' text format is read strictly for the four counters that are used.
+vLLM and llama.cpp are measured by their counters in /metrics, SGLang by the counts of rounds in each answer.
 """
 
-import base64
 import json
-import re
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
-from importlib import resources
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
-import httpx2
-import msgspec
-from anyio.from_thread import start_blocking_portal
-from jsonschema import Draft202012Validator
-from jsonschema.validators import extend
 from msgspec import Struct
 from msgspec.structs import replace
 
 from eaglectl.errors import RefusedError, UnreadableError, check
 from eaglectl.files.files import is_folder
-from eaglectl.files.header import parse_json
 from eaglectl.progress import Progress, report_step
+from eaglectl.run.counters import (
+    LLAMACPP,
+    VLLM,
+    Counted,
+    Send,
+    count_positions,
+    count_requests,
+    read_counters,
+)
+from eaglectl.run.http import MAX_STEPS, Completion, Server, get, open_server
 from eaglectl.run.job import EngineJob, EngineRun, chat_messages, check_token_ids, has_chat_template
 from eaglectl.run.measurement import Batch, PromptResult, Speed, compare_timings, time_repeats
 from eaglectl.run.prompts import GENERATION_PROMPT, Prompt
-from eaglectl.text import escaped, masked
-
-# no page of a server that was read for this is larger than some hundred kilobytes
-MAX_BODY = 8 << 20
-# seconds for a page, which no model has to run for
-PAGE_TIMEOUT = 30.0
-# characters of a server's text that a message repeats
-MAX_TEXT = 300
-SHOWN_BYTES = 4 * MAX_TEXT
-BREAKS = re.compile(r"(?:\\[nrt]|\s)+")
-CHECK = "check the URL of --run-in, and the server's log"
-
-
-class Server(Struct, frozen=True):
-    """A server: its URL without name and password, which are in `headers`, and seconds for a completion.
-
-    `label` is the URL as messages show it, `secrets` are texts that none may show.
-    """
-
-    url: httpx2.URL
-    headers: Mapping[str, str]
-    context: ssl.SSLContext
-    timeout: float
-    label: str
-    secrets: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.label
-
-    def read(self, path: str, body: bytes | None = None, *, may_lack: bool = False) -> bytes:
-        """The bytes at `path`, by POST where there is a body. Raises UnreadableError.
-
-        With `may_lack`, none where the server says that it has nothing there (4xx).
-        """
-        seconds = self.timeout if body is not None else min(self.timeout, PAGE_TIMEOUT)
-        try:
-            # a loop of its own, as the caller may run in one; an interrupt here cancels what runs there
-            with start_blocking_portal() as portal:
-                status, answer = portal.call(_fetch, self, path, body, seconds)
-            if status == 200:
-                return answer
-            if may_lack and 400 <= status < 500:
-                return b""
-            text = self.shown(answer.decode("utf-8", "replace")).strip()
-            fault = f"answered {status}{f' ({text})' if text else ''}; {CHECK}"
-        except TimeoutError:
-            fault = (
-                f"did not finish its answer within {seconds:g} s; see whether it hangs, or raise --timeout"
-            )
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            fault = f"cannot be reached ({self.shown(str(error))}); start the server, or {CHECK}"
-        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, ValueError) as error:
-            # ValueError: what the HTTP parser itself trips over
-            fault = f"broke its answer off, or it is not HTTP ({type(error).__name__}); {CHECK}"
-        raise UnreadableError(f"{self}{path} {fault}")
-
-    def shown(self, text: str) -> str:
-        """A text of the server as messages and reports may show it: short, and without secrets."""
-        for secret in self.secrets:
-            text = text.replace(secret, "***")
-        # a line break in a URL would end it
-        text = BREAKS.sub(" ", masked(escaped(text)))
-        return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
-
-
-def open_server(url: str, timeout: float) -> Server:
-    """The server at `url`, which may hold a name and a password, or a query for every request.
-
-    `timeout` is in seconds, for each request. Raises UsageError.
-    """
-    try:
-        parsed = httpx2.URL(url)
-    except httpx2.InvalidURL:
-        parsed = httpx2.URL()
-    is_url = parsed.scheme in ("http", "https") and parsed.host
-    check(
-        (
-            # not repeated: what cannot be parsed cannot be masked
-            not is_url or (parsed.port or 1) not in range(1, 1 << 16),
-            "--run-in: this is no URL of a server; write it as http://HOST:PORT",
-        ),
-        (
-            b"@" in parsed.raw_path,  # a password with a bare / or ? ends the host before it
-            "--run-in: the URL has an @ after its host; write / ? # @ in a name or a password as %2F %3F %23"
-            " %40",
-        ),
-    )
-    headers = {"Accept": "application/json, text/plain", "Accept-Encoding": "identity"}
-    # shorter values of a query are no secrets, and would be masked in words
-    secrets = [value for _, value in parsed.params.multi_items() if len(value) >= 8]
-    if parsed.userinfo:
-        pair, userinfo = f"{parsed.username}:{parsed.password}", parsed.userinfo.decode("ascii", "replace")
-        token = base64.b64encode(pair.encode()).decode()
-        headers["Authorization"] = f"Basic {token}"
-        secrets += [token, pair, userinfo, parsed.password, userinfo.partition(":")[2]]
-    bare = parsed.copy_with(username=None, password=None, fragment=None)
-    host = bare.netloc.decode("ascii", "replace")
-    return Server(
-        url=bare,
-        headers=headers,
-        # no redirect leaves http, and a context that trusts nobody takes no time
-        context=httpx2.create_ssl_context()
-        if bare.scheme == "https"
-        else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-        timeout=timeout,
-        label=f"{bare.scheme}://{'***@' if parsed.userinfo else ''}{host}{bare.path.rstrip('/')}",
-        secrets=tuple(secret for secret in dict.fromkeys(secrets) if secret),
-    )
-
-
-async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) -> tuple[int, bytes]:
-    """The answer at `path`. Raises TimeoutError after `seconds`, and UnreadableError for a redirect."""
-    # the path goes after the server's own, its query before the server's own
-    (base, _, own), (page, _, query) = server.url.raw_path.partition(b"?"), path.encode().partition(b"?")
-    both = b"&".join(filter(None, (query, own)))
-    url = server.url.copy_with(raw_path=base.rstrip(b"/") + page + (b"?" + both if both else b""))
-    method, headers = "GET", dict(server.headers)
-    if body is not None:
-        method, headers["Content-Type"] = "POST", "application/json"
-    with anyio.fail_after(seconds):
-        async with httpx2.AsyncHTTPTransport(verify=server.context) as transport:
-            request = httpx2.Request(method, url, headers=headers, content=body)
-            response = await transport.handle_async_request(request)
-            try:
-                if response.status_code in (301, 302, 303, 307, 308):
-                    place = server.shown(response.headers.get("location", "nowhere"))
-                    raise UnreadableError(
-                        f"{server}{path} redirects ({response.status_code}) to {place}, to which nothing is"
-                        " sent; if that is yours, give the URL where it answers to --run-in"
-                    )
-                return response.status_code, await _body(f"{server}{path}", response)
-            finally:
-                await response.aclose()
-
-
-async def _body(place: str, response: httpx2.Response) -> bytes:
-    """The body, whole for 200 and its beginning otherwise."""
-    if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-        raise UnreadableError(f"{place} sends its answer compressed, although it was asked not to; {CHECK}")
-    body, is_success = bytearray(), response.status_code == 200
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > MAX_BODY and is_success:
-            raise UnreadableError(f"{place} sends more than {MAX_BODY >> 20} MiB; {CHECK}")
-        if len(body) > SHOWN_BYTES and not is_success:
-            break
-    return bytes(body) if is_success else bytes(body[:SHOWN_BYTES])
-
-
-# draft tokens in a round; no EAGLE drafter makes as many. A server may finish the last round of an answer
-MAX_STEPS = 64
-# 20.0 is an integer to JSON Schema, and no count here
-CHECKER = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-# the number of new tokens, and the answer
-Completion = tuple[int, Mapping[str, Any]]
-Strict: Any = extend(Draft202012Validator, type_checker=CHECKER)  # type: ignore[no-untyped-call]
-
-
-def get(
-    server: Server, path: str, kind: str, body: bytes | None = None, *, may_lack: bool = False
-) -> Mapping[str, Any]:
-    """The JSON object at `path`, an answer of `kind` (a definition of the schema). Raises UnreadableError.
-
-    With `may_lack`, empty where the server has none there.
-    """
-    raw = server.read(path, body, may_lack=may_lack)
-    return parse_answer(server, path, kind, raw) if raw or not may_lack else {}
-
-
-def parse_answer(server: Server, path: str, kind: str, raw: bytes) -> Mapping[str, Any]:
-    """The answer of `kind` that `raw` is. Raises UnreadableError, which names the first fault."""
-    place, advice = f"{server}{path}", _schema()["$defs"][kind]["title"]
-    try:
-        value: Mapping[str, Any] = parse_json(place, raw)
-    except UnreadableError as error:
-        raise UnreadableError(f"{server.shown(str(error))}; {advice}") from None
-    try:
-        invalid = next(iter(Strict({**_schema(), "$ref": f"#/$defs/{kind}"}).iter_errors(value)), None)
-        fault = invalid and _fault(server, invalid)
-    except RecursionError:
-        fault = "is nested too deeply"
-    if fault:
-        raise UnreadableError(f"{place} {fault}; {advice}")
-    return value
-
-
-def _fault(server: Server, error: Any) -> str:
-    names, value = [str(name) for name in error.absolute_path], error.instance
-    if error.validator == "required":
-        missing = next(name for name in error.validator_value if name not in value)
-        return f"has no {'.'.join([*names, missing])}"
-    if isinstance(value, dict | list):
-        shown = "an object" if isinstance(value, dict) else f"a list of {len(value)}"
-    else:
-        text = json.dumps(value)
-        shown = server.shown(text if len(text) <= 40 else f"{text[:40]}...")
-    what = f"has {'.'.join(names)} = {shown}" if names else f"answered with {shown}"
-    return f"{what}, where {error.schema['description']} was expected"
-
-
-@cache
-def _schema() -> Mapping[str, Any]:
-    return msgspec.json.decode(
-        resources.files(__package__).joinpath("answers.schema.json").read_bytes(), type=dict[str, Any]
-    )
 
 
 def complete(server: Server, model: str, prompt: Prompt, job: EngineJob, engine: "_Engine") -> Completion:
@@ -285,176 +72,6 @@ def _other_drafter(folder: Path, drafter: str, shown: str) -> tuple[str, ...]:
     if not drafter or not is_folder(Path(drafter)) or Path(drafter).resolve() == folder.resolve():
         return ()
     return (f"the server drafts with {shown}, and the drafter under test is {folder}",)
-
-
-class CounterNames(Struct, frozen=True):
-    """How a server calls the counters of drafts, of drafts accepted by position, of tokens, of requests.
-
-    `is_rounded`: it prints large counts with six digits, which are then no counts.
-    """
-
-    title: str
-    drafts: str
-    accepted: str
-    generated: str
-    running: str
-    is_rounded: bool = False
-
-
-VLLM = CounterNames(
-    "vLLM",
-    "vllm:spec_decode_num_drafts_total",
-    "vllm:spec_decode_num_accepted_tokens_per_pos_total",
-    "vllm:generation_tokens_total",
-    "vllm:num_requests_running",
-)
-# tools/server/server-task.cpp, llama-cpp-python 0.3.36
-LLAMACPP = CounterNames(
-    "llama.cpp",
-    "llamacpp:spec_decode_num_drafts_total",
-    "llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
-    "llamacpp:tokens_predicted_total",
-    "llamacpp:requests_processing",
-    is_rounded=True,
-)
-# name{labels} value [timestamp]; quotes in the value of a label are escaped
-SAMPLE = re.compile(
-    r'([a-z_:]++)(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*+")*+)\})?[ \t]++(\S++)(?:[ \t]++-?[0-9]{1,20})?[ \t\r]*+'
-)
-POSITION = re.compile(r'(?:^|,)\s*position="([0-9]{1,4})"')
-# the server prints counters as floats
-COUNT = re.compile(r"[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+?[0-9]{1,2})?", re.IGNORECASE)
-MOST = 2.0**53
-
-Counters = Mapping[str, int]
-Send = Callable[[], Sequence[Completion]]
-
-
-class Counted(Struct, frozen=True):
-    """Requests that were sent together: their answers, the seconds, the drafts, and those with each position
-    accepted.
-    """
-
-    answers: Sequence[Completion]
-    seconds: float
-    drafts: int
-    accepted: tuple[int, ...]
-
-    @property
-    def tokens(self) -> int:
-        """The new tokens."""
-        return sum(count for count, _ in self.answers)
-
-
-def _read_counters(server: Server, names: CounterNames) -> Counters:
-    return parse_counters(server, server.read("/metrics"), names)
-
-
-def parse_counters(server: Server, raw: bytes, names: CounterNames = VLLM) -> Counters:
-    """Values of a server's counters, summed over labels; those with a position are named "metric[position]".
-
-    Raises UnreadableError for a sample that cannot be read, or positions with gaps.
-    """
-
-    def fault(text: str) -> UnreadableError:
-        return UnreadableError(
-            f"{server}/metrics {text}; {names.title}'s /metrics was expected: check the URL of --run-in"
-        )
-
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise fault(f"is not UTF-8 text (byte {error.start})") from None
-    # how a sample of the four begins, whatever follows
-    counted = names.drafts, names.accepted, names.generated, names.running
-    begins = tuple(f"{name}{end}" for name in counted for end in "{ \t")
-    counters: dict[str, int] = {}
-    labelled: set[str] = set()
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.startswith(begins):
-            continue
-        sample = _sample(server, names, line)
-        # the format has each sample once, and a sum would count it twice
-        if sample is None or sample[0] in labelled:
-            raise fault(
-                f"has a line {number} that is no counter, or that repeats one: {server.shown(line[:80])}"
-            )
-        labelled.add(sample[0])
-        counters[sample[1]] = counters.get(sample[1], 0) + sample[2]
-    positions = _count_positions(counters, names)
-    if positions > MAX_STEPS or {f"{names.accepted}[{n}]" for n in range(positions)} - counters.keys():
-        raise fault(f"counts by positions that are not 0, 1, 2 ... up to {MAX_STEPS - 1}")
-    return counters
-
-
-def _sample(server: Server, names: CounterNames, line: str) -> tuple[str, str, int] | None:
-    match = SAMPLE.fullmatch(line)
-    if match is None:
-        return None
-    key, labels, text = match[1], match[2] or "", match[3]
-    if names.is_rounded and "e" in text.lower():
-        raise UnreadableError(
-            f"{server}/metrics has {key} {server.shown(text)}: {names.title} rounds large counts;"
-            " restart the server"
-        )
-    if key == names.accepted:
-        position = POSITION.search(labels)
-        key += f"[{int(position[1])}]" if position else ""
-    value = float(text) if COUNT.fullmatch(text) and key != names.accepted else -1.0
-    return (f"{match[1]}{labels}", key, int(value)) if (0 <= value <= MOST and value.is_integer()) else None
-
-
-def _count_positions(counters: Counters, names: CounterNames) -> int:
-    return sum(key.startswith(f"{names.accepted}[") for key in counters)
-
-
-def count_requests(server: Server, names: CounterNames, send: Send, most: int) -> Counted:
-    """What `send` sent, and the growth of the counters over it, with at most `most` drafts.
-
-    Raises UnreadableError for counters that contradict themselves, RefusedError for other traffic.
-    """
-    before = _read_counters(server, names)
-    if before.get(names.running, 0) > 0:
-        raise RefusedError(
-            f"{server} is serving other requests, whose drafts would be counted as ours; run against a"
-            " server without traffic"
-        )
-    begin = time.perf_counter()
-    answers = send()
-    seconds = time.perf_counter() - begin
-    after = _read_after(server, names, before.get(names.generated, 0), sum(count for count, _ in answers))
-    positions = _count_positions(after, names)
-    keys = [names.drafts, *(f"{names.accepted}[{position}]" for position in range(positions))]
-    growth = [after.get(key, 0) - before.get(key, 0) for key in keys]
-    is_possible = all(0 <= count <= bound for count, bound in zip(growth, [most, *growth], strict=False))
-    # llama.cpp counts no position before its first draft
-    if not is_possible or _count_positions(before, names) not in (0, positions):
-        raise UnreadableError(
-            f"{server}/metrics contradicts itself: our requests grew {names.drafts} by {growth[0]} and"
-            f" {names.accepted} by {growth[1:]}, of which none may exceed the one before, or {most};"
-            " see the server's log, and run against one without traffic"
-        )
-    return Counted(answers, seconds, growth[0], tuple(growth[1:]))
-
-
-def _read_after(server: Server, names: CounterNames, generated: int, tokens: int) -> Counters:
-    deadline = time.monotonic() + 5.0  # until a finished request shows in its counters
-    while True:
-        after = _read_counters(server, names)
-        grown = after.get(names.generated, 0) - generated
-        if grown == tokens:
-            return after
-        if grown > tokens:
-            raise RefusedError(
-                f"{server} generated {grown} tokens while ours were {tokens}; other traffic shows in its"
-                " counters: run against a server of your own"
-            )
-        if time.monotonic() > deadline:
-            raise UnreadableError(
-                f"{server}/metrics shows {grown} of the {tokens} tokens that the server sent; its counters"
-                " stand still: see the server's log"
-            )
-        time.sleep(0.05)
 
 
 START = "start it with --model-draft DRAFTER.gguf --spec-type draft-eagle3 --metrics"
@@ -554,7 +171,7 @@ def _llamacpp(server: Server, model: str, props: Mapping[str, Any]) -> _Engine:
         raise UnreadableError(
             f"{server} is a llama-server without /metrics, which counts the drafts; {START}"
         )
-    if LLAMACPP.drafts not in _read_counters(server, LLAMACPP):
+    if LLAMACPP.drafts not in read_counters(server, LLAMACPP):
         raise UnreadableError(
             f"{server}/metrics has no {LLAMACPP.drafts}; llama.cpp of llama-cpp-python 0.3.36 counts drafts:"
             " run that or a later one"
@@ -631,7 +248,7 @@ def _count_rounds(server: Server, steps: int, send: Send, most: int) -> Counted:
 
 
 def _vllm(server: Server, model: str) -> _Engine:
-    counters = _read_counters(server, VLLM)
+    counters = read_counters(server, VLLM)
     check(
         (
             VLLM.drafts not in counters,
@@ -639,7 +256,7 @@ def _vllm(server: Server, model: str) -> _Engine:
             " vLLM, SGLang nor llama.cpp: start it with --speculative-config",
         ),
         (
-            _count_positions(counters, VLLM) == 0,
+            count_positions(counters, VLLM) == 0,
             f"{server}/metrics does not count by position ({VLLM.accepted}); a newer vLLM does",
         ),
         error=UnreadableError,

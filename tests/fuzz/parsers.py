@@ -43,9 +43,10 @@ from eaglectl.judge.rule import read_policy
 from eaglectl.judge.rules.release import scan_file
 from eaglectl.publish.card import CardFacts, make_card, read_smoke
 from eaglectl.report.documents import render_page
+from eaglectl.run.counters import parse_counters
+from eaglectl.run.http import Server, open_server, parse_answer
 from eaglectl.run.job import read_context_length
 from eaglectl.run.prompts import choose_prompts
-from eaglectl.run.server import Server, open_server, parse_answer, parse_counters
 from eaglectl.target.files import check_kernels, read_tokenizer_config
 from tests.builders import (
     DRAFT,

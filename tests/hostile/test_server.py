@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglectl.errors import UnreadableError
-from eaglectl.run.server import get, open_server, parse_counters
+from eaglectl.run.counters import parse_counters
+from eaglectl.run.http import get, open_server
 from eaglectl.text import masked
 from tests import servers
 from tests.builders import Outcome, call, is_one_line
