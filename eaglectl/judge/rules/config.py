@@ -86,9 +86,9 @@ def one_weight_source(subject: Subject) -> Iterator[Match]:
 def unsafe_file(subject: Subject) -> Iterator[Match]:
     """No file of the checkpoint is a pickle, is code, or is a link that leaves the folder.
 
-    Loading a pickle runs the code in it; the Hub scans for pickles and marks the repository, and engines
-    that read only safetensors find no weights. Code has no use beside weights, and a link that leaves the
-    folder is broken for everyone else.
+    Loading a pickle runs the code in it; the Hub scans for pickles and marks the repository, and engines that
+    read only safetensors find no weights. Weights need no code beside them, and a link that leaves the folder
+    is broken for everyone else.
 
     Fix: run `eaglectl convert SOURCE` and publish its output; remove pickles and code, replace links with
     files.
@@ -215,7 +215,7 @@ def readable_json(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL009", "distributed-checkpoint", "error", "convert")
 def distributed_checkpoint(subject: Subject) -> Iterator[Match]:
-    """The weights are in files that engines load, and not a distributed checkpoint of torch.
+    """The weights are in files that engines load, not in a torch distributed checkpoint.
 
     A trainer that shards by rank writes `.distcp` files and a pickled table of them; no engine reads those
     as a drafter's weights.
@@ -355,7 +355,7 @@ def architecture(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL104", "null-fields", "error")
 def null_fields(subject: Subject) -> Iterator[Match]:
-    """No key that needs a value of a type is null.
+    """No key that requires a typed value is null.
 
     transformers 5 checks the types of these fields and stops; vLLM multiplies by target_hidden_size and
     stops where it is null. An absent key means its default.
@@ -382,8 +382,8 @@ def spellings_agree(subject: Subject) -> Iterator[Match]:
     dtype, the top level and eagle_config or transformer_layer_config): where these differ, they serve
     different drafters.
 
-    Fix: keep the value that was trained, and remove or correct the other. Where tensors show it,
-    `eaglectl convert SOURCE` does.
+    Fix: keep the value that was trained, and remove or correct the other. If the tensors show which is right,
+    `eaglectl convert SOURCE` does this.
     """
     config, inner = subject.config, subject.config.get("transformer_layer_config")
     layer: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {}
@@ -508,7 +508,7 @@ def portable_architecture(subject: Subject) -> Iterator[Match]:
 def allowed_architecture(subject: Subject) -> Iterator[Match]:
     """The architecture is one that the policy allows.
 
-    Reports nothing without `architectures` in the policy's [allow].
+    Without `architectures` in the policy's [allow], this rule reports nothing.
 
     Fix: convert to a layout of an allowed class, or add the class to the policy.
     """
@@ -543,7 +543,7 @@ def layer_count(subject: Subject) -> Iterator[Match]:
     """num_hidden_layers is the number of layers in the weights.
 
     Engines build as many layers as the config states: layers that the weights lack run on uninitialised
-    memory, and further ones are dropped or stop the load. The key is often copied from the target.
+    memory, and extra layers are dropped or stop the load. The key is often copied from the target.
 
     Fix: write the number of layers that the weights have.
     """
@@ -667,8 +667,8 @@ def mask_token(subject: Subject) -> Iterator[Match]:
 
     vLLM does not start a parallel drafter that lacks either.
 
-    Fix: restore mask_hidden from the trainer; name the token by `eaglectl convert SOURCE` with
-    --source-semantics mask_token_id= and its id.
+    Fix: restore mask_hidden from the trainer; state the token with `eaglectl convert SOURCE` and
+    --source-semantics mask_token_id= with its id.
     """
     yield from subject.reported("mask-token", is_fault=True)
     if subject.drafter.kind == "peagle" and "mask_hidden" not in subject.drafter.tensors:
@@ -677,7 +677,7 @@ def mask_token(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL121", "config-schema", "warning")
 def config_schema(subject: Subject) -> Iterator[Match]:
-    """Every value in config.json has the type that its key has in its producer's files.
+    """Every value in config.json has the type that the producer writes for its key.
 
     Other releases of loaders, and transformers since 5, check types that today's engine ignores, and stop.
 
@@ -758,7 +758,7 @@ RULES = (
         """Every weight file has a valid header whose tensors follow each other without gaps and end where the
     file ends.
 
-    A download or copy that was cut short, or a full disk, leaves such a file; so does an attacker.
+    An interrupted download or copy, a full disk or an attacker produces such a file.
 
     Fix: download or export the file again, and compare its size and SHA-256 with the source's.
     """,
@@ -772,18 +772,18 @@ RULES = (
     A target, an adapter, or the head of another method (EAGLE-1, Medusa, MTP, DFlash) does not run in an
     EAGLE-3 class, or runs as a drafter whose drafts are never accepted.
 
-    Fix: give the folder of the drafter.
+    Fix: pass the folder of the drafter.
     """,
     ),
     note_rule(
         "EGL106",
         "head-dim",
         "error",
-        """head_dim, as stated or as hidden_size/num_attention_heads, is the head size of the weights.
+        """head_dim (by default hidden_size/num_attention_heads) is the head size of the weights.
 
     Engines size the attention by it, and stop at the first attention weight that does not fit.
 
-    Fix: write head_dim as the weights have it.
+    Fix: set head_dim to the head size of the weights.
     """,
     ),
     note_rule(
@@ -795,8 +795,8 @@ RULES = (
     Some trainers compute what no engine computes; such a head loads, and its drafts are worse than in
     training.
 
-    Fix: run `eaglectl convert SOURCE`, which repairs what arithmetic can repair and refuses the rest; that
-    must be trained again.
+    Fix: run `eaglectl convert SOURCE`, which repairs what arithmetic can repair; train the drafter again if
+    it is refused.
     """,
         "convert",
     ),
@@ -804,7 +804,7 @@ RULES = (
         "EGL122",
         "unread-key",
         "warning",
-        """No key that is not read looks as if it changed what the drafter computes.
+        """No ignored config key looks as if it changes what the drafter computes.
 
     Trainers name layer ids, norms, rope settings and vocabulary maps each in their own way. Engines ignore
     unknown keys: if one means what its name suggests, the drafter runs differently than it was trained.
@@ -818,12 +818,12 @@ RULES = (
         "EGL123",
         "record-edited",
         "warning",
-        """What eaglectl.json records of an open fact is what config.json says.
+        """eaglectl.json and config.json agree on the facts that the source left open.
 
-    A conversion records how facts were settled that its source left open. Where the config was edited since,
-    the record does not vouch for it, and nothing else does.
+    A conversion records how it settled the facts that its source left open. If the config was edited later,
+    the record no longer supports it, and nothing else does.
 
-    Fix: run `eaglectl convert SOURCE` with the option of the answer that is true.
+    Fix: run `eaglectl convert SOURCE` with the option that gives the correct answer.
     """,
         "settle",
         is_fault=True,

@@ -48,7 +48,7 @@ def aux_count(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL402", "aux-range", "error", "settle")
 def aux_range(subject: Subject) -> Iterator[Match]:
-    """Every aux layer is one of the target's.
+    """Every aux layer exists in the target.
 
     A layer beyond the last one is never reached: engines pass fewer states to fc, which stops them or is
     padded silently.
@@ -141,8 +141,8 @@ def aux_count_unstated(subject: Subject) -> Iterator[Match]:
 def aux_ids_absent(subject: Subject) -> Iterator[Match]:
     """The config names its aux layers.
 
-    Without ids every engine takes its own default layers. This producer trains on the same unless its recipe
-    was changed, which the file would not show. A policy may forbid it.
+    Without ids, every engine uses its own default layers. This producer trains on the same layers unless its
+    recipe was changed, which the file does not show. A policy can forbid missing ids.
 
     Fix: run `eaglectl convert SOURCE --target TARGET`, or with --aux-layers and the layers that were trained
     on.
@@ -215,7 +215,8 @@ def norm_output_unknown(subject: Subject) -> Iterator[Match]:
     """It is known whether the drafter feeds back its normed states (norm_output).
 
     Before SpecForge's pull request 879 (September 2026) the switch meant something else: true trained plain
-    EAGLE-3. Served as stated, such a head gets states that it was not trained on from the second draft on.
+    EAGLE-3. Served as stated, such a drafter gets states that it was not trained on from the second draft
+    token on.
 
     Fix: find out when it was trained, then run `eaglectl convert SOURCE` with --source-semantics
     specforge=pre-879 or specforge=post-879, or norm_output=true or norm_output=false.
@@ -246,9 +247,9 @@ def double_norm(subject: Subject) -> Iterator[Match]:
     """The hidden state was normed once in training, as engines norm it.
 
     ModelOpt since 0.41.0 (its pull request 689) norms it twice, by input_layernorm and by hidden_norm. No
-    engine does, so that the weights of input_layernorm are missing in what its attention reads. `convert`
-    writes the product of both as one norm: the direction of each state is then exact, and its size differs
-    by a factor near one, which the note states.
+    engine does, so the input of the attention lacks the weights of input_layernorm. `convert` writes the
+    product of both as one norm: the direction of each state is then exact, and its size differs by a factor
+    near one, which the note states.
 
     Fix: run `eaglectl convert SOURCE`.
     """
@@ -263,12 +264,12 @@ def double_norm(subject: Subject) -> Iterator[Match]:
 def one_switch(subject: Subject) -> Iterator[Match]:
     """The two switches of EAGLE-3.1 are on together, or both off.
 
-    One without the other is a network of its own: states normed before fc with an un-normed state fed back,
-    or the reverse. vLLM since 0.22, SGLang and TensorRT-LLM compute each switch as stated; llama.cpp stops at
-    fc_norm and ignores norm_output. speculators trains norm_output with norm_before_fc by default, which is
-    whole; SpecForge, TorchSpec and NeMo Automodel train one switch only where a recipe says so.
+    One without the other is a different network: states normed before fc with an un-normed state fed back, or
+    the reverse. vLLM since 0.22, SGLang and TensorRT-LLM compute each switch as stated; llama.cpp stops at
+    fc_norm and ignores norm_output. speculators trains norm_output with norm_before_fc by default, which is a
+    complete pair; SpecForge, TorchSpec and NeMo Automodel train one switch only where a recipe says so.
 
-    Fix: compare with the trainer's recipe; nothing, if it trained one switch alone.
+    Fix: compare with the trainer's recipe; if it trained only one switch, do nothing.
     """
     norms = subject.drafter.norms
     if norms.norm_output is None or norms.norm_before_fc or subject.drafter.kind == "peagle":
@@ -305,7 +306,7 @@ def rope_base(subject: Subject) -> Iterator[Match]:
     """The rope base is the target's.
 
     A drafter may have a base of its own (SafeAILab's have 10000 for every target), and must be served with
-    it. Where the target's was trained, a tool has lost it; and some runtimes keep one rotary table for both
+    it. If the target's base was trained, a tool has lost it; and some runtimes keep one rotary table for both
     models.
 
     Fix: ask the trainer which base was trained; never copy the target's into a drafter that has another.
@@ -325,8 +326,8 @@ def rope_base(subject: Subject) -> Iterator[Match]:
 def rope_scaling(subject: Subject) -> Iterator[Match]:
     """The rope scaling is the target's.
 
-    A drafter trained on short texts may have none, and must be served without one; a conversion that drops
-    it costs acceptance, the more the longer the text.
+    A drafter trained on short texts may have none, and must be served without one; a conversion that drops it
+    reduces acceptance, more so on long texts.
 
     Fix: ask the trainer which scaling was trained; restore it if a conversion has dropped it.
     """
@@ -346,8 +347,8 @@ def rope_scaling(subject: Subject) -> Iterator[Match]:
 def max_positions(subject: Subject) -> Iterator[Match]:
     """The drafter has as many positions as the target.
 
-    vLLM before 0.27.0 sizes the drafter's rotary table by its own max_position_embeddings and reads beyond
-    its end for longer texts; where nothing stops, acceptance falls beyond the trained length.
+    vLLM before 0.27.0 sizes the drafter's rotary table by its own max_position_embeddings and reads past its
+    end for longer texts; if nothing stops, acceptance falls beyond the trained length.
 
     Fix: set max_position_embeddings to the target's, and measure acceptance on long prompts with `eaglectl
     smoke SOURCE --target TARGET`.
@@ -390,7 +391,7 @@ def mrope_sections(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL608", "rope-one-spelling", "note", "convert")
 def rope_one_spelling(subject: Subject) -> Iterator[Match]:
-    """The rope base and scaling have the keys that older readers know too.
+    """The rope base and scaling are also under the keys that older readers know.
 
     transformers 5 keeps them in rope_parameters alone; readers of the older keys find none and take 10000.
 
@@ -451,9 +452,9 @@ def rope_original_length(subject: Subject) -> Iterator[Match]:
 def partial_rotary(subject: Subject) -> Iterator[Match]:
     """The config does not enable rotation of only a part of each head.
 
-    Such a key is copied from a target's config. Trainers of EAGLE-3 drafters rotate the whole head and
-    ignore it; vLLM reads it and rotates a part, so that every position but the first is encoded
-    differently. speculators since 0.7.0 can train it (pull 733), so of its files it is asked.
+    Such a key is copied from a target's config. Trainers of EAGLE-3 drafters rotate the whole head and ignore
+    it; vLLM reads it and rotates a part, so that every position but the first is encoded differently.
+    speculators since 0.7.0 can train it (pull 733), so eaglectl asks for its files.
 
     Fix: remove the key.
     """
@@ -518,7 +519,7 @@ RULES = (
         "aux-convention",
         "warning",
         lambda subject: _reported(subject, "aux-convention"),
-        """It is known whether the ids are boundaries or outputs of layers.
+        """It is known whether the layer ids are boundaries or layer outputs.
 
     Trainers count outputs of layers, vLLM counts boundaries, which are one higher. With the wrong
     convention every aux state is one layer off: in one report acceptance at the first position fell from 45 %
@@ -549,8 +550,8 @@ RULES = (
         lambda subject: _reported(subject, "aux-ids-doubted"),
         """The layers are stated where a producer's recipes change them.
 
-    Engines take the default layers where there are no ids. A published head of such a producer, without
-    ids, had an acceptance of 1 % with them (vllm#50170).
+    Without ids, engines use the default layers. A published drafter of such a producer, without ids, had an
+    acceptance rate of 1 % with them (vllm#50170).
 
     Fix: ask the trainer, then run `eaglectl convert SOURCE` with --aux-layers.
     """,
@@ -576,8 +577,8 @@ RULES = (
         lambda subject: _reported(subject, "aux-copied"),
         """Ids at the top level are boundaries, as vLLM reads them.
 
-    Ids [1, n//2-1, n-4] are the default layers as a trainer counts them, outputs of layers. At the top level,
-    where no trainer of such ids writes them, they were copied, and vLLM captures other layers.
+    Ids [1, n//2-1, n-4] are the default layers, counted as layer outputs. No trainer that counts this way
+    writes ids at the top level, so they were copied there, and vLLM captures other layers.
 
     Fix: run `eaglectl convert SOURCE --target TARGET`; pass --aux-convention boundary too if the drafter was
     trained on the layers that vLLM reads.

@@ -246,7 +246,7 @@ CHUNK_SIZE = 1 << 22
 
 @rule("EGL109", "local-path", "warning")
 def local_path(subject: Subject) -> Iterator[Match]:
-    """The config and the weights' metadata contain no path of one machine.
+    """The config and the weights' metadata contain no local path.
 
     A path reveals who made the checkpoint and where, and does not exist elsewhere: a checkpoint whose
     verifier is a path cannot be served as published.
@@ -269,11 +269,11 @@ def local_path(subject: Subject) -> Iterator[Match]:
 def secret(subject: Subject) -> Iterator[Match]:
     """No file holds a key or a token.
 
-    Everyone who downloads the checkpoint can use it. Whole files are searched by 16 patterns of secrets
+    Everyone who downloads the checkpoint can use it. Files are searched completely for 16 patterns of secrets
     (Hugging Face, GitHub, GitLab, AWS, Google, Azure, OpenAI, Anthropic, Slack, npm, PyPI, W&B, private keys,
-    bearer tokens, passwords in URLs), as UTF-8 and UTF-16 text; of weights the headers.
+    bearer tokens, passwords in URLs), as UTF-8 and UTF-16 text; in weight files, only the headers.
 
-    Fix: revoke the key where it was issued, and remove it from the file and from the repository's history.
+    Fix: revoke the key at its issuer, and remove it from the file and from the repository's history.
     """
     errors, leaks, read = list[EaglectlError](), list[Match](), tuple[str, ...]()
     if subject.read_error is None:
@@ -306,10 +306,10 @@ def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 
 @rule("EGL901", "record-agrees", "warning")
 def record_agrees(subject: Subject) -> Iterator[Match]:
-    """eaglectl.json, where it exists, describes the files beside it.
+    """If eaglectl.json exists, it describes the files next to it.
 
-    The record states what was converted from what, and how; after an edit by hand, or with files of another
-    export, it is wrong. Config and weights are compared with the digests that it states.
+    The record states the source, the output and the steps of the conversion; after a manual edit, or with
+    files of another export, it is wrong. Config and weights are compared with its digests.
 
     Fix: convert the source again.
     """
@@ -372,8 +372,8 @@ def card_speculation(subject: Subject) -> Iterator[Match]:
     """The card's launch commands of vLLM and SGLang state the method, the drafter and the counts that serve
     this drafter.
 
-    SGLang's EAGLE runs an EAGLE-3 drafter on one state in place of three: nothing is accepted, and no engine
-    reports it. Whoever copies the command has that.
+    SGLang's method EAGLE runs an EAGLE-3 drafter on one state instead of three: no draft token is accepted,
+    and no engine reports it. Everyone who copies the command is affected.
 
     Fix: copy the launch commands that `eaglectl inspect SOURCE` prints into README.md.
     """
@@ -384,9 +384,9 @@ def card_speculation(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL904", "checksums", "error")
 def checksums(subject: Subject) -> Iterator[Match]:
-    """SHA256SUMS, where it exists, agrees with the files.
+    """If SHA256SUMS exists, it agrees with the files.
 
-    A user who checks the download finds it broken, and it may be.
+    A user who verifies the download gets an error, and the files may be corrupt.
 
     Fix: download the files again; if they are right, write the list again with `sha256sum * > SHA256SUMS`.
     """
@@ -642,7 +642,7 @@ RULES = (
         lambda subject: _allowed(subject, "licences", "license"),
         """The licence is one that the policy allows.
 
-    Reports nothing without `licences` in the policy's [allow].
+    Without `licences` in the policy's [allow], this rule reports nothing.
 
     Fix: name the licence in README.md, or add it to the policy after reviewing it.
     """,
@@ -654,7 +654,7 @@ RULES = (
         lambda subject: _allowed(subject, "base-models", "base_model"),
         """The base model is one that the policy allows.
 
-    Reports nothing without `base-models` in the policy's [allow].
+    Without `base-models` in the policy's [allow], this rule reports nothing.
 
     Fix: name the base model in README.md, or add it to the policy.
     """,

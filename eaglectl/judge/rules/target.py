@@ -48,7 +48,7 @@ TENSOR_PARALLEL_SIZES = (2, 4, 8, 16)
 
 @rule("EGL703", "target-tokenizer", "warning")
 def target_tokenizer(subject: Subject) -> Iterator[Match]:
-    """A tokenizer beside the drafter gives every token the target's id.
+    """A tokenizer next to the drafter gives every token the same id as the target's.
 
     Engines use only the target's tokenizer; a tokenizer that differs shows that the drafter was trained on
     other token ids.
@@ -81,7 +81,7 @@ def target_is_drafter(subject: Subject) -> Iterator[Match]:
 
     With a drafter as the target, comparing the two has no meaning.
 
-    Fix: give the model that verifies the drafts as --target.
+    Fix: pass the model that verifies the drafts as --target.
     """
     if mark := drafter_mark(subject.target.given_config):
         yield Match(f"the target that was given is a drafter (its config has {mark})")
@@ -125,9 +125,9 @@ def _undivided(heads: int, kv_heads: int, intermediate: int, count: int) -> list
 def changed_target(subject: Subject) -> Iterator[Match]:
     """The target is the model that the drafter was trained on, neither quantised nor adapted.
 
-    A drafter reads the target's states, and follows what it says. Quantisation and LoRA adapters change
-    both: 8 bits hardly, 4 bits by a seventh to a fifth of the accepted tokens (docs/evidence.md); what is
-    known of it stands in the message.
+    A drafter reads the target's hidden states and predicts its output. Quantisation and LoRA adapters change
+    both: 8 bits cost almost nothing, 4 bits cost a seventh to a fifth of the accepted tokens
+    (docs/evidence.md). The finding says what is known about this target.
 
     Fix: nothing, if `eaglectl smoke SOURCE --target TARGET` measures the acceptance that training reported.
     """
@@ -161,11 +161,10 @@ STEPS: Mapping[str, float] = {"BF16": 2.0**-8, "F16": 2.0**-10, "F32": 2.0**-23}
 
 @rule("EGL208", "repeated-rows", "error")
 def repeated_rows(subject: Subject) -> Iterator[Match]:
-    """lm_head does not repeat its row wherever d2t repeats its offset.
+    """lm_head does not repeat a row wherever d2t repeats an offset.
 
-    It does where the head was pruned to the draft vocabulary by the offsets themselves instead of i +
-    d2t[i], as by TorchSpec's --prune-vocab. Its rows then belong to other tokens, and almost no draft is
-    accepted.
+    It does if the head was pruned to the draft vocabulary with the offsets instead of i + d2t[i], as
+    TorchSpec's --prune-vocab does. Its rows then belong to other tokens, and almost no draft is accepted.
 
     Fix: export again from the checkpoint that was not pruned, with a corrected tool.
     """
@@ -214,12 +213,13 @@ def own_embedding(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL710", "rotated-target", "error", "convert")
 def rotated_target(subject: Subject) -> Iterator[Match]:
-    """fc takes the target's states as they are, rotated or not.
+    """fc fits the target's states, rotated or not.
 
-    QuaRot and SpinQuant rotate a target's residual stream before they quantise it. The target computes the
-    same, and a drafter that was trained on the unrotated states accepts next to nothing: 1.07 tokens a round,
-    and 3.09 once fc is rotated too (vllm-ascend 7038). It shows where the drafter has the embedding of its
-    training: the target's rows have the same lengths and angles, and other values.
+    QuaRot and SpinQuant rotate a target's residual stream before they quantise it. The target's output does
+    not change, but a drafter that was trained on the unrotated states gets almost no draft token accepted:
+    acceptance length 1.07, and 3.09 after fc is rotated too (vllm-ascend 7038). The rotation is visible if
+    the drafter has the embedding it was trained with: the target's rows have the same lengths and angles, but
+    other values.
 
     Fix: run `eaglectl convert SOURCE --target-rotation measure --target TARGET`, with --for sglang where
     SGLang serves it.
@@ -248,10 +248,10 @@ def rotated_target(subject: Subject) -> Iterator[Match]:
 def marked_rotation(subject: Subject) -> Iterator[Match]:
     """A drafter without an embedding of its own has a target that is not marked as rotated.
 
-    ModelSlim (quant_model_description.json) and llm-compressor (transform_config) state that they rotated
-    the residual stream. Whether the drafter was trained on the rotated states its files do not show.
+    ModelSlim (quant_model_description.json) and llm-compressor (transform_config) state that they rotated the
+    residual stream. The drafter's files do not show whether it was trained on the rotated states.
 
-    Fix: nothing, where it was trained on this target; else run `eaglectl convert SOURCE` with
+    Fix: nothing, if it was trained on this target; otherwise run `eaglectl convert SOURCE` with
     --target-rotation, which docs/serve.md explains.
     """
     target = subject.target
@@ -307,11 +307,11 @@ def _repair(subject: Subject, how: str) -> str:
 def head_rows(subject: Subject) -> Iterator[Match]:
     """Rows of lm_head belong to the tokens that d2t gives them.
 
-    Where lm_head was initialised with the target's rows, they are still similar. If row i is similar to the
-    target's row of another token than i + d2t[i], the head was pruned by another list, or d2t was made
-    anew, and drafts mean other tokens than they state.
+    If lm_head was initialised with the target's rows, its rows are still similar to them. If row i is similar
+    to the target's row of a token other than i + d2t[i], the head was pruned with another list or d2t was
+    rebuilt, and draft tokens map to the wrong target tokens.
 
-    Fix: restore lm_head and d2t of one training run.
+    Fix: restore lm_head and d2t from one training run.
     """
     name, dims = _head(subject), subject.drafter.dims
     if name is None or dims.hidden != dims.target_hidden:
@@ -420,12 +420,12 @@ def _faults(subject: Subject, topic: str) -> Iterator[Match]:
 
 @rule("EGL301", "draft-vocabulary-size", "error")
 def draft_vocabulary_size(subject: Subject) -> Iterator[Match]:
-    """lm_head, d2t and t2d have one size of draft vocabulary, at most the target's.
+    """lm_head, d2t and t2d have the same draft vocabulary size, at most the target's.
 
     Trainers count the tokens in their data; where there are fewer than requested, they save tables of two
     sizes, and the rows of lm_head belong to other tokens than d2t states.
 
-    Fix: restore lm_head, d2t and t2d of one training run.
+    Fix: restore lm_head, d2t and t2d from one training run.
     """
     dims, vocab = subject.drafter.dims, subject.target_vocab
     if dims.draft_vocab > vocab:
@@ -460,7 +460,7 @@ def d2t_order(subject: Subject) -> Iterator[Match]:
     Engines need no order, but t2d stores none: a tool that rebuilds d2t from t2d, as many do, gets another
     map. NeMo Automodel orders its rows by frequency.
 
-    Fix: nothing, if the trainer orders its rows so; else restore d2t from the trainer.
+    Fix: nothing, if the trainer orders its rows this way; otherwise restore d2t from the trainer.
     """
     if not by_name(subject.drafter.producer).has_unordered_rows:
         yield from _faults(subject, "d2t-order")
@@ -562,8 +562,8 @@ def d2t_missing(subject: Subject) -> Iterator[Match]:
 def d2t_int64(subject: Subject) -> Iterator[Match]:
     """d2t is int64.
 
-    vLLM copies any number into its int64 table; SGLang keeps the dtype, and looks tokens up by what it gives
-    (run with float32: vLLM 0.32.0, SGLang 0.5.23).
+    vLLM copies any number into its int64 table; SGLang keeps the dtype, and looks up tokens with it (run with
+    float32: vLLM 0.32.0, SGLang 0.5.23).
 
     Fix: run `eaglectl convert SOURCE`, which writes int64.
     """
@@ -632,8 +632,8 @@ RULES = (
         """d2t and t2d name the same tokens.
 
     They are made together. Where they differ, one of them is from another run, and the file does not show
-    which; a map that was rebuilt for a fine-tuning pairs rows of lm_head with tokens that they were not
-    trained for.
+    which; a map that was rebuilt for fine-tuning pairs rows of lm_head with tokens that they were not trained
+    for.
 
     Fix: restore both from the run that trained lm_head.
     """,

@@ -90,7 +90,7 @@ def tensor_shape(subject: Subject) -> Iterator[Match]:
 def tensor_dtype(subject: Subject) -> Iterator[Match]:
     """Weights are floating-point numbers of 16 bits or more, or have the scales of a quantiser.
 
-    Engines copy integers and numbers of 8 bits into their weights unscaled where the scales are missing.
+    If the scales are missing, engines copy integers and 8-bit numbers into their weights unscaled.
 
     Fix: restore the tensor, or its scales, from the trainer.
     """
@@ -133,7 +133,7 @@ def mixed_dtypes(subject: Subject) -> Iterator[Match]:
     Engines cast them to the target's dtype, so nothing breaks; a float32 tensor among bfloat16 ones is
     twice as large for no benefit, and the engine rounds it.
 
-    Fix: run `eaglectl convert SOURCE` with --dtype, if all weights are meant to be of one dtype.
+    Fix: run `eaglectl convert SOURCE` with --dtype, if all weights should have one dtype.
     """
     counts = _dtype_counts(subject)
     if len(counts) > 1:
@@ -147,10 +147,10 @@ def mixed_dtypes(subject: Subject) -> Iterator[Match]:
 def config_dtype(subject: Subject) -> Iterator[Match]:
     """The config states the dtype of the weights.
 
-    Where it states another, or none, some loaders cast to a dtype of their own: bfloat16 weights cast to
-    float16 overflow, and a drafter with half of its drafts accepted has none accepted.
+    If it states another dtype, or none, some loaders cast to a default of their own: bfloat16 weights that
+    are cast to float16 overflow, and acceptance falls from half of the draft tokens to none.
 
-    Fix: write torch_dtype (or dtype) as the weights have it.
+    Fix: set torch_dtype (or dtype) to the dtype of the weights.
     """
     counts, flat = _dtype_counts(subject), subject.flat
     key = "dtype" if flat.get("dtype") is not None else "torch_dtype"
@@ -166,9 +166,9 @@ def config_dtype(subject: Subject) -> Iterator[Match]:
 def allowed_dtype(subject: Subject) -> Iterator[Match]:
     """The weights have dtypes that the policy allows.
 
-    Reports nothing without `dtypes` in the policy's [allow].
+    Without `dtypes` in the policy's [allow], this rule reports nothing.
 
-    Fix: convert it with --dtype and a dtype that is allowed, or add the dtype to the policy.
+    Fix: convert it with --dtype and an allowed dtype, or add the dtype to the policy.
     """
     tensors = subject.drafter.tensors.items() if "dtypes" in subject.policy.allowed else ()
     weights = [tensor for name, tensor in tensors if name not in TABLES and not is_quantised_part(name)]
@@ -237,11 +237,12 @@ def constant_tensor(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL207", "untrained", "warning", "anew")
 def untrained(subject: Subject) -> Iterator[Match]:
-    """The weights are not as training initialises them.
+    """The weights do not look randomly initialised.
 
-    A matrix looks untrained where it is distributed as frameworks initialise it: normal with the config's
-    initializer_range, or uniform as in torch, with the singular values of noise. Loaders that miss a name
-    keep such numbers with at most a warning, and save them. Of fc and lm_head alone EGL219 speaks.
+    A matrix looks untrained if it has the distribution of a framework's initialisation: normal with the
+    config's initializer_range, or uniform as in torch, with the singular values of noise. Loaders that miss a
+    name keep such numbers with at most a warning, and save them. EGL219 reports fc or lm_head if only that
+    matrix is untrained.
 
     Fix: compare the tensors with the trainer's checkpoint; convert that again, with names that match.
     """
@@ -377,9 +378,9 @@ def quantisation_unresolved(subject: Subject) -> Iterator[Match]:
 def allowed_quantisation(subject: Subject) -> Iterator[Match]:
     """The drafter is quantised by a method that the policy allows.
 
-    Reports nothing without `quantisation` in the policy's [allow]; an empty list allows no method.
+    Without `quantisation` in the policy's [allow], this rule reports nothing; an empty list allows no method.
 
-    Fix: quantise the drafter anew, or add the method to the policy.
+    Fix: quantise the drafter with an allowed method, or add the method to the policy.
     """
     config = subject.drafter.quantisation or {}
     method = str(config.get("quant_method") or _algorithm(config) or "unnamed")
@@ -470,12 +471,11 @@ def _plausible(subject: Subject) -> Iterator[tuple[str, str, Sample]]:
 
 @rule("EGL216", "outlier", "warning")
 def outlier(subject: Subject) -> Iterator[Match]:
-    """No number is a thousand times as large as those around it.
+    """No weight is a thousand times larger than the weights around it.
 
-    In trained matrices the largest number is up to 40 times the root mean square. One far above it comes
-    from a flipped bit or a broken copy, and each state that it multiplies is that number and nothing
-    else: one of 30,000 in fc left 1.02 tokens a round of 2.58 (the tiny pair, as in the figures of the
-    rules below).
+    In trained matrices the largest number is up to 40 times the root mean square. One far above it comes from
+    a flipped bit or a broken copy, and dominates every state that it multiplies: one value of 30,000 in fc
+    reduced the acceptance length from 2.58 to 1.02 (on the tiny pair, like the figures of the rules below).
 
     Fix: restore the tensor from the trainer's checkpoint.
     """
@@ -491,14 +491,13 @@ def outlier(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL217", "unread-block", "warning")
 def unread_block(subject: Subject) -> Iterator[Match]:
-    """Every state that fc takes, and both halves of the first layer's input, have weights that read them.
+    """fc reads every aux state, and the first layer reads both halves of its input.
 
-    The blocks of a trained fc and of a first layer have an RMS of 0.1 to 1.7 times that of the whole. A
-    block of zeros reads nothing: the drafter drafts without that layer of the target, and no engine
-    reports it (1.88 tokens a round of 2.58; 1.31 without the embedding).
+    In a trained fc or first layer, each block has an RMS of 0.1 to 1.7 times that of the whole. A block of
+    zeros reads nothing: the drafter ignores that layer of the target, and no engine reports it (acceptance
+    length 1.88 instead of 2.58; 1.31 without the embedding).
 
-    Fix: restore the tensor from the trainer's checkpoint; a state that was left out on purpose needs
-    nothing.
+    Fix: restore the tensor from the trainer's checkpoint; if a state was left out on purpose, do nothing.
     """
     states = [f"boundary {boundary}" for boundary in subject.drafter.aux.boundaries or ()]
     states = states or [f"aux state {place + 1}" for place in range(subject.drafter.dims.aux)]
@@ -512,13 +511,14 @@ def unread_block(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL218", "repeated-row", "warning")
 def repeated_row(subject: Subject) -> Iterator[Match]:
-    """The rows of a matrix differ, and are not zeros.
+    """The rows of a matrix differ from each other, and none is all zeros.
 
-    Trained matrices have no two equal rows. Draft tokens of equal rows of lm_head have one score, so that
-    at most one of them is ever drafted; those of rows of zeros are drafted only where all others are
-    below zero. Half a head of zeros left 2.24 tokens a round of 2.58, every row twice 1.58.
+    Trained matrices have no two equal rows. Draft tokens with equal rows of lm_head have the same logit, so
+    at most one of them is ever drafted; tokens with rows of zeros are drafted only if all other logits are
+    negative. With half of the rows zero the acceptance length was 2.24 instead of 2.58, with every row twice
+    1.58.
 
-    Fix: restore the tensor from the trainer's checkpoint; a head that was padded needs no padding.
+    Fix: restore the tensor from the trainer's checkpoint; remove the padding of a padded head.
     """
     share, counted = RANGES["rows"].above or 0, {} if subject.headers_only else subject.scan
     for stored, summary in counted.items():
@@ -541,12 +541,11 @@ def _repeated(stored: str, text: str) -> Match:
 
 @rule("EGL219", "fresh-matrix", "error", "anew")
 def fresh_matrix(subject: Subject) -> Iterator[Match]:
-    """Neither fc nor lm_head is as a framework first draws it, where the rest was trained.
+    """Neither fc nor lm_head is randomly initialised while the rest is trained.
 
-    Its numbers are then noise: 1.00 tokens a round for lm_head, 1.11 for fc, of 2.58 as trained. Loaders
-    that miss a name leave such a matrix with at most a warning, and save it. A matrix counts as drawn
-    where its spread is that of the config's initializer_range, or of torch, and its singular values are
-    those of noise.
+    Such a matrix is noise: acceptance length 1.00 for lm_head and 1.11 for fc, instead of 2.58. Loaders that
+    miss a name leave such a matrix with at most a warning, and save it. A matrix counts as untrained if its
+    spread is that of the config's initializer_range, or of torch, and its singular values are those of noise.
 
     Fix: restore the tensor from the trainer's checkpoint; convert that again, with names that match.
     """
@@ -561,12 +560,12 @@ def fresh_matrix(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL220", "misread-dtype", "error", "convert")
 def misread_dtype(subject: Subject) -> Iterator[Match]:
-    """The numbers are of the dtype that the file states.
+    """The weights have the dtype that the file states.
 
-    bfloat16 and float16 are both two bytes. Words of one that are declared as the other give other
-    numbers: bfloat16 read as float16 lie between 1/16 and 4 without any near zero, float16 read as
-    bfloat16 are below a millionth. A trained matrix has 6 % of its numbers or more below a tenth of their
-    root mean square. Measured: 1.01 and 1.00 tokens a round of 2.58.
+    bfloat16 and float16 are both two bytes. Data of one that is declared as the other gives wrong numbers:
+    bfloat16 read as float16 lies between 1/16 and 4 with nothing near zero, float16 read as bfloat16 is below
+    a millionth. In a trained matrix at least 6 % of the numbers are below a tenth of their root mean square.
+    Measured acceptance length: 1.01 and 1.00 instead of 2.58.
 
     Fix: run `eaglectl convert SOURCE --fix-reading dtype=bfloat16`, or dtype=float16, which keeps the
     bytes.
@@ -610,10 +609,10 @@ def _norm_means(subject: Subject) -> Mapping[str, float]:
 
 @rule("EGL509", "norms-near-zero", "error", "convert")
 def norms_near_zero(subject: Subject) -> Iterator[Match]:
-    """The weights of the norms are factors, not distances from one.
+    """Norm weights are stored as factors, not as offsets from one.
 
-    Gemma stores w and computes 1 + w. Engines multiply by the number that an EAGLE-3 drafter has: a
-    drafter stored so gets states near zero: 1.07 tokens a round of 2.58. In trained drafters the highest
+    Gemma stores w and computes 1 + w. Engines multiply by the stored number of an EAGLE-3 drafter, so such a
+    drafter gets states near zero: acceptance length 1.07 instead of 2.58. In trained drafters the highest
     mean of a layer's norms is 0.9 or more.
 
     Fix: run `eaglectl convert SOURCE --fix-reading norm-weights=less-one`, which adds one to each.
@@ -628,11 +627,10 @@ def norms_near_zero(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL510", "norms-near-two", "warning", "measure")
 def norms_near_two(subject: Subject) -> Iterator[Match]:
-    """The weights of the norms have no one added to them.
+    """No 1 was added to the norm weights on export.
 
-    Where one is added on export to weights that have it already, every state is about twice as large as
-    in training: 1.31 tokens a round of 2.58. In trained drafters the lowest mean of all norms is 1.2 or
-    less.
+    If 1 is added to weights that already include it, every state is about twice as large as in training:
+    acceptance length 1.31 instead of 2.58. In trained drafters the lowest mean of all norms is 1.2 or less.
 
     Fix: run `eaglectl diagnose SOURCE --target TARGET`, which measures whether norms less one draft
     better; if they do, `eaglectl convert SOURCE --fix-reading norm-weights=plus-one`.
@@ -647,11 +645,11 @@ def norms_near_two(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL511", "norm-of-ones", "warning")
 def norm_of_ones(subject: Subject) -> Iterator[Match]:
-    """A norm is trained where the others are.
+    """If the other norms are trained, each norm is.
 
-    Training in one precision changes all norms or none. One that is exactly ones among others that are
-    not was missing where the file was made, and a loader filled it (the last norm: 2.44 tokens a round of
-    2.58).
+    Training in one precision changes all norms or none. If one is exactly ones and the others are not, it was
+    missing when the file was written, and a loader filled it (for the final norm, acceptance length 2.44
+    instead of 2.58).
 
     Fix: restore the tensor from the trainer's checkpoint.
     """
@@ -664,13 +662,13 @@ def norm_of_ones(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL124", "norm-epsilon", "warning")
 def norm_epsilon(subject: Subject) -> Iterator[Match]:
-    """rms_norm_eps is small beside the squares of the states.
+    """rms_norm_eps is small compared with the squares of the states.
 
     Trained drafters have 1e-6 or 1e-5. A larger one makes norms of small states too small: with 1e-2 an
-    embedding with an RMS of 0.05 is less than half of what the layer was trained on (2.30 tokens a round
-    of 2.58).
+    embedding with an RMS of 0.05 is less than half of what the layer was trained on (acceptance length 2.30
+    instead of 2.58).
 
-    Fix: write rms_norm_eps as it was trained, which is mostly the target's.
+    Fix: set rms_norm_eps to the trained value, which is usually the target's.
     """
     epsilon = subject.flat.get("rms_norm_eps")
     if isinstance(epsilon, int | float) and epsilon > (RANGES["epsilon"].above or 0):
@@ -684,11 +682,11 @@ def norm_epsilon(subject: Subject) -> Iterator[Match]:
 
 @rule("EGL713", "target-head-size", "warning", "measure")
 def target_head_size(subject: Subject) -> Iterator[Match]:
-    """Weights that fit the target's heads are read as the target's heads.
+    """Weights that fit the target's head size are read with that head size.
 
     The rows of q_proj and k_proj do not show where a head ends: 32 rows are two heads of 16 or one of 32.
-    Trainers copy the target's heads. Read as heads of other size, the same bytes lose most drafts: 1.28
-    tokens a round of 2.58.
+    Trainers copy the target's head size. Read with another head size, most draft tokens are rejected:
+    acceptance length 1.28 instead of 2.58.
 
     Fix: run `eaglectl diagnose SOURCE --target TARGET`, which measures both readings.
     """
