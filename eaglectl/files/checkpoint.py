@@ -79,7 +79,7 @@ class Checkpoint(Struct, frozen=True):
     unread: str = ""
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Bytes [start, stop) of one tensor's data."""
+        """Return bytes [start, stop) of one tensor's data. Raises UnreadableError."""
         tensor = self.tensors[name]
         if name in self.scattered:
             raise UnreadableError(
@@ -94,7 +94,7 @@ class Checkpoint(Struct, frozen=True):
 
     @contextmanager
     def opened(self) -> "Iterator[Checkpoint]":
-        """The checkpoint for many reads: each file on this machine is opened once."""
+        """Yield the checkpoint for many reads: each file on this machine is opened once."""
         source = self.source
         if type(source) is not FolderSource:
             yield self
@@ -109,7 +109,7 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def earlier(self) -> Mapping[str, Any] | None:
-        """The record that the next one continues: evidence, or one by which this is an untrained start."""
+        """The record that the next one continues: valid evidence, or the record of an untrained start."""
         record = self.sidecars.get(RECORD, {})
         return record if record and (not self.claim or is_untrained(record)) else None
 
@@ -133,7 +133,10 @@ def _naming(source: Source) -> Iterator[None]:
 
 
 def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint:
-    """Config and headers of `source`.
+    """Read the config and headers of `source`.
+
+    Tensor data is read only to compare it with eaglectl.json, if that exists, and never with `headers_only`.
+    Raises UnreadableError (see each message).
 
     Tensor data is read only to compare it with eaglectl.json, where that is there, and not with
     `headers_only`. Raises UnreadableError (see each message).
@@ -147,8 +150,8 @@ def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint
             tensors, metadata, scattered, nested = read_pickled_table(source)
         else:
             files, tensors, metadata = _read_weights(source)
-        there = source.names()
-        sidecars = {name: _read_object(source, name) for name in (QUANTISATION, RECORD) if name in there}
+        names = source.names()
+        sidecars = {name: _read_object(source, name) for name in (QUANTISATION, RECORD) if name in names}
         claim = unread = ""
         if RECORD in sidecars:
             from eaglectl.files.records import compare_record  # late: it loads what hashes
@@ -156,7 +159,7 @@ def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint
             ends = dict.fromkeys(files, 0)
             for tensor in tensors.values():
                 ends[tensor.file] = min(ends[tensor.file] or tensor.start, tensor.start)
-            beside = [config_name(there) or CONFIG, *sidecars.keys() & {QUANTISATION}]
+            beside = [config_name(names) or CONFIG, *sidecars.keys() & {QUANTISATION}]
             opened = cast("FolderSource | HubSource", source)
             claim, unread = compare_record(opened, beside, ends, headers_only=headers_only)
         return Checkpoint(
@@ -167,7 +170,7 @@ def read_checkpoint(source: Source, *, headers_only: bool = False) -> Checkpoint
             files,
             sidecars,
             scattered,
-            there,
+            names,
             nested,
             claim,
             unread,
@@ -200,7 +203,7 @@ def _read_weights(
 
 
 def read_weight_file(path: Path) -> Checkpoint:
-    """The tensors of one safetensors file that belongs to no checkpoint. Raises UnreadableError."""
+    """Read the header of one safetensors file that belongs to no checkpoint. Raises UnreadableError."""
     source = FolderSource(path.parent, path.name)
     with _naming(source):
         header = _read_header(source, path.name, FIRST_READ)
@@ -210,9 +213,10 @@ def read_weight_file(path: Path) -> Checkpoint:
 
 
 def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]:
-    """config.json of `source`, which must be an object.
+    """Read config.json of `source`, which must be an object.
 
-    One of a target (`is_target`) may have more keys, and NaN and Infinity, as Python's own JSON has them.
+    The config of a target (`is_target`) may have more keys, and NaN and Infinity, as Python's own JSON writes
+    them. Raises RefusedError for a checkpoint of another kind, and UnreadableError.
     """
     names = source.names()
     file = config_name(names)
@@ -224,15 +228,15 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
             f"{source.place} is a LoRA adapter (it has adapter_config.json and no config.json), not a whole"
             f" model; {remedy}"
         )
-        found = [name for name in MISTRAL if name in names and not is_target]
+        files = [name for name in MISTRAL if name in names and not is_target]
         mistral = (
-            f"{source.place} is in Mistral's own layout ({' and '.join(found)}, no config.json), in which a"
+            f"{source.place} is in Mistral's own layout ({' and '.join(files)}, no config.json), in which a"
             " drafter is EAGLE-1 (eagle_linear), which vLLM and SGLang serve; eaglectl reads EAGLE-3 and"
             " EAGLE-3.1 drafters only"
         )
         check(
             ("adapter_config.json" in names, adapter, "not-a-drafter", "adapter_config.json"),
-            (found, mistral, "not-a-drafter", " ".join(found[:1])),
+            (files, mistral, "not-a-drafter", " ".join(files[:1])),
             error=RefusedError,
         )
         raise UnreadableError(_no_config(source, is_target=is_target), JSON, CONFIG)
@@ -252,10 +256,10 @@ def read_config(source: Source, *, is_target: bool = False) -> Mapping[str, Any]
 
 
 def why_no_checkpoint(source: Source) -> str:
-    """Why a folder is no checkpoint at all: it has neither a config nor weights; "" where it may be one."""
+    """Return why a folder is no checkpoint (it has neither a config nor weights); "" if it may be one."""
     names = source.names()
-    is_one = any(name.endswith((CONFIG, *MISTRAL, *WEIGHT_SUFFIXES, ".distcp")) for name in names)
-    return "" if is_one else _no_config(source, is_target=False)
+    is_possible = any(name.endswith((CONFIG, *MISTRAL, *WEIGHT_SUFFIXES, ".distcp")) for name in names)
+    return "" if is_possible else _no_config(source, is_target=False)
 
 
 def _no_config(source: Source, *, is_target: bool) -> str:
@@ -365,7 +369,7 @@ def _count_keys(value: Any) -> int:
 
 
 def history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The record and the earlier records that it holds, newest first."""
+    """Yield the record and the earlier records in it, newest first."""
     for _ in range(MAX_DEPTH):
         yield record
         earlier = record.get("previous")
@@ -447,7 +451,7 @@ def check_cached(source: "FolderSource | HubSource", *, has_weights: bool = True
 
 
 def uncompared_weights(source: Source) -> tuple[str, ...]:
-    """A sentence that names the weights of which headers alone were read, so that no digest covers them."""
+    """Return a sentence that names the weights without a checked digest, as only their headers were read."""
     if isinstance(source, FolderSource):
         names = source.uncompared(name for name in source.names() if name.endswith(WEIGHT_SUFFIXES))
     else:
@@ -459,7 +463,7 @@ def uncompared_weights(source: Source) -> tuple[str, ...]:
 
 
 def on_disk(text: str, *, has_weights: bool = True) -> str:
-    """`text` where it names local files, else the local folder of the Hub repository that it names.
+    """Return `text` if it names local files, else the local folder of the Hub repository that it names.
 
     Files of the Hub client's cache are compared as by `check_cached`. Raises as `open_folder` does.
     """
@@ -472,7 +476,7 @@ def on_disk(text: str, *, has_weights: bool = True) -> str:
 
 
 def hub_name(text: str) -> tuple[str, str | None] | None:
-    """Repository and revision that `text` names; None where a local file has that name, or it is none."""
+    """Return the repository and revision that `text` names; None for a local file or another name."""
     return split_name(text) if is_hub_name(text) and not _mode(text) else None
 
 
@@ -487,7 +491,7 @@ def _mode(text: str) -> int:
 
 
 def open_local_folder(text: str) -> FolderSource:
-    """The folder of a checkpoint on this machine. Raises UnreadableError where there is none."""
+    """Open the folder of a checkpoint on this machine. Raises UnreadableError if there is none."""
     check(
         (
             not text or not is_folder(Path(text)),

@@ -34,7 +34,7 @@ KINDS = (
 
 
 def sha256(data: bytes = b"") -> "_Hash":
-    """The SHA-256 of `data`, which more can be added to; hashlib loads OpenSSL, longer than headers take."""
+    """Start a SHA-256 of `data`, to which more can be added; late, as hashlib loads OpenSSL."""
     import hashlib
 
     return hashlib.sha256(data)
@@ -51,7 +51,7 @@ class Stamp(Struct, frozen=True):
 
     @classmethod
     def of(cls, status: os.stat_result) -> "Stamp":
-        """The stamp of a file's status."""
+        """Return the stamp of a file's status."""
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     def is_same_content(self, other: "Stamp") -> bool:
@@ -71,7 +71,7 @@ def errors_about(
 
 
 def current_folder() -> Path:
-    """The current folder. Raises UnreadableError where it was removed, or its parents may not be read."""
+    """Return the current folder. Raises UnreadableError if it was removed, or its parents may not be read."""
     with errors_about("the current folder", advice="; change to another folder"):
         return Path.cwd()
 
@@ -82,7 +82,7 @@ def is_folder(path: Path) -> bool:
 
 
 def open_regular(path: Path, what: str = "", error: type[EaglectlError] = UnreadableError) -> BufferedReader:
-    """A regular file, open for reading; `what` begins the message, like "--prompts".
+    """Open a regular file for reading; `what` begins the message, like "--prompts".
 
     Raises `error` for another kind of file, or one that cannot be opened.
     """
@@ -103,7 +103,7 @@ def open_regular(path: Path, what: str = "", error: type[EaglectlError] = Unread
 def read_small_file(
     path: Path, limit: int, what: str = "", error: type[EaglectlError] = UnreadableError
 ) -> bytes:
-    """The bytes of a regular file of at most `limit` bytes. Raises as `open_regular` does."""
+    """Read a regular file of at most `limit` bytes. Raises as `open_regular` does."""
     with open_regular(path, what, error) as file, errors_about(f"{what} {path}".strip(), error):
         parts = list(pieces(file, limit + 1))
     if sum(map(len, parts)) > limit:
@@ -112,7 +112,7 @@ def read_small_file(
 
 
 def pieces(file: BinaryIO, count: int) -> Iterator[bytes]:
-    """Up to `count` bytes of an open file, in pieces: one read takes as much memory as it asks for."""
+    """Yield up to `count` bytes of an open file, in pieces that bound the memory of one read."""
     while count and (piece := file.read(min(count, MIB))):
         count -= len(piece)
         yield piece
@@ -126,9 +126,9 @@ def decoded(
     *,
     place: int = 0,
 ) -> str:
-    """The UTF-8 text of such a file, or of its bytes from `place` on, its lines ended by "\n".
+    """Decode the UTF-8 bytes of a file, or its bytes from `place` on; lines end with a newline.
 
-    Without a byte order mark. Raises `error` where it is no UTF-8.
+    A byte order mark is removed. Raises `error` if the bytes are not UTF-8.
     """
     try:
         text = raw.decode("utf-8" if place else "utf-8-sig")

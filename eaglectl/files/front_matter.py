@@ -7,8 +7,9 @@ MATTER = r"(?sm)\A(---[ \t]*\r?\n)(.*?)(^---[ \t]*(?:\r?\n|\Z))"
 
 
 def front_matter(card: str) -> dict[str, list[str]]:
-    """The top keys of a card's YAML front matter with their texts: `key: text`, `key: [text]`, or a list
-    below.
+    """Return the top-level keys of a card's YAML front matter, each with its texts.
+
+    These forms are read: `key: text`, `key: [text]`, and a list below the key.
     """
     block = re.match(MATTER, card)
     facts: dict[str, list[str]] = {}

@@ -79,7 +79,7 @@ class Header(Struct, frozen=True):
 
 
 def header_length(file: str, first8: bytes, file_size: int) -> int:
-    """Bytes of JSON that follow the first 8; raises UnreadableError if the file cannot be safetensors."""
+    """Return the bytes of JSON after the first 8. Raises UnreadableError for another kind of file."""
     length = int.from_bytes(first8, "little")
     pointer = f"{file} is a Git LFS pointer ({file_size} bytes), not the weights; run {PULL}"
     short = f"{file} has {file_size} bytes; a safetensors file has at least 8"
@@ -107,7 +107,7 @@ def parse_json(
     has_constants: bool = False,
     most: int = MAX_ENTRIES,
 ) -> Any:
-    """Strict JSON: no duplicate keys, numbers beyond floats, lone surrogates or bytes that are not UTF-8.
+    """Parse strict JSON: no duplicate keys, infinite numbers, lone surrogates or bytes that are not UTF-8.
 
     `what` names the file in messages, `topic` and `where` go into errors. -0 is read as a float, as the
     safetensors library reads it. NaN and Infinity are refused, or read as texts with `has_constants`. Raises
@@ -195,7 +195,7 @@ def _integer(text: str) -> int | float:
 
 
 def header_json(metadata: Mapping[str, str], entries: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
-    """A header's JSON, padded to 8 bytes, for the name, dtype, shape and size in bytes of each tensor."""
+    """Return a header's JSON, padded to 8 bytes, for the name, dtype, shape and byte size of each tensor."""
     table: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
     position = 0
     for name, dtype, shape, nbytes in entries:

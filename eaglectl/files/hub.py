@@ -74,7 +74,7 @@ LOGGERS = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2")
 
 @contextmanager
 def hub_calls(*, is_repeatable: bool = True) -> Iterator[Any]:
-    """The client's session, under the policy of retries until the block ends.
+    """Yield the client's session, with the policy of retries until the block ends.
 
     `is_repeatable` False: a POST is sent once, as it may have taken effect although it failed. Meanwhile the
     client and its transport log nothing, as they log what a server sends back, and there are no progress bars
@@ -104,7 +104,9 @@ def hub_calls(*, is_repeatable: bool = True) -> Iterator[Any]:
 
 
 def failure_in(error: BaseException, how: str) -> TransferError:
-    """The failure behind an exception of the client, its transport or Xet; `how` where that is not known."""
+    """Return the failure behind an exception of the client, its transport or Xet; `how` describes an unknown
+    one.
+    """
     from eaglectl.files.hub_client import failed_response
 
     for cause in (error, error.__cause__):
@@ -131,7 +133,7 @@ class _Revision(Struct):
 
 
 def _digests(files: Sequence[_ListedFile]) -> ListedDigests:
-    """The digests that a Hub lists; the git id of a file in LFS is that of its pointer, and none of it."""
+    """Return the digests that a Hub lists; the git id of a file in LFS is of its pointer and is left out."""
     digests = ListedDigests({}, {})
     for file in files:
         if isinstance(file.lfs, dict):
@@ -167,7 +169,7 @@ def _read(
 
 
 def _repeated(act: Callable[[], Any]) -> Any:
-    """What `act` returns; it is called again, by the policy, where the body of an answer breaks off."""
+    """Return the result of `act`, called again by the policy if the body of an answer breaks off."""
     retries = Retries(is_repeatable=True)
     while True:
         try:
@@ -223,23 +225,25 @@ class HubSource:
         return repository / "snapshots" / self.commit
 
     def names(self) -> tuple[str, ...]:
-        """Files at the top of the repository, and those of a torch distributed checkpoint in its `model/`."""
+        """Return the files at the top of the repository, and those of a torch distributed checkpoint in
+        `model/`.
+        """
         return tuple(sorted(self.sizes))
 
     def size(self, name: str) -> int:
-        """Bytes of a file, as the Hub lists them."""
+        """Return the bytes of a file, as the Hub lists them. Raises UnreadableError for an unlisted file."""
         if name not in self.sizes:
             raise UnreadableError(f"{self.label} has no file {name} at {self.commit[:12]}")
         return self.sizes[name]
 
     def path(self, name: str) -> Path | None:
-        """The file in the Hub client's cache, if it is there."""
+        """Return the file's path in the Hub client's cache; None if it is not cached."""
         self.size(name)
         path = self._snapshot / name
         return path if os.path.isfile(path) else None  # noqa: PTH113 (odd names are False, no error)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Bytes [start, stop) of a file: from the cache, from memory, or by one request."""
+        """Return bytes [start, stop) of a file: from the cache, from memory, or by one request."""
         size = self.size(name)
         if stop is None:
             check_whole(self.label, name, size - start)
@@ -308,10 +312,9 @@ class HubSource:
         return tuple(sorted(parts | files))
 
     def downloaded(self, without: Collection[str] = ()) -> FolderSource:
-        """The checkpoint's files but those in `without`, downloaded into the Hub client's cache if needed.
+        """Download the checkpoint's files, except those in `without`, into the Hub client's cache if needed.
 
-        Each is compared with its listed digest, those that were in the cache before too. Raises
-        UnreadableError.
+        Each file is compared with its listed digest, also if it was cached before. Raises UnreadableError.
         """
         for name in {CONFIG, INDEX} & set(self.sizes):
             check_whole(self.label, name, self.sizes[name])
@@ -381,7 +384,7 @@ def open_hub(text: str, *, is_config_enough: bool = False) -> HubSource | Folder
 
 
 def _list(text: str) -> HubSource:
-    """The repository at the commit of its revision, by one request."""
+    """List the repository at the commit of its revision, by one request."""
     repo, revision = split_name(text)
     headers, endpoint = _headers(repo), load_client().constants.ENDPOINT.rstrip("/")
     request = HubRequest(text, repo, revision or "main", endpoint, has_token="authorization" in headers)
@@ -401,7 +404,7 @@ def _read_list(request: HubRequest, url: str, headers: Mapping[str, str]) -> byt
 
 
 def read_listing(request: HubRequest, headers: Mapping[str, str], body: bytes) -> HubSource:
-    """The repository in the Hub's list of files. Raises UnreadableError."""
+    """Read the Hub's list of a repository's files. Raises UnreadableError."""
     try:
         revision = msgspec.json.decode(body, type=_Revision)
     except NO_ANSWER:
@@ -422,8 +425,8 @@ def open_cached(text: str, *, is_config_enough: bool = True) -> FolderSource:
 
     `is_config_enough` False: its weights have to be there. Raises UnreadableError.
     """
-    repo, given = split_name(text)
-    revision = given or "main"
+    repo, named = split_name(text)
+    revision = named or "main"
     lack, what = "", f"{repo} at {revision}"
     options = {"revision": revision, "local_files_only": True, "allow_patterns": ["config.json"]}
     try:
@@ -444,8 +447,8 @@ def open_cached(text: str, *, is_config_enough: bool = True) -> FolderSource:
 
 def is_offline() -> bool:
     """Whether the network must not be used: by HF_HUB_OFFLINE or --offline."""
-    stated = os.environ.get("HF_HUB_OFFLINE", "").upper()
-    return bool(load_client().constants.HF_HUB_OFFLINE) or stated in ("1", "TRUE", "YES", "ON")
+    setting = os.environ.get("HF_HUB_OFFLINE", "").upper()
+    return bool(load_client().constants.HF_HUB_OFFLINE) or setting in ("1", "TRUE", "YES", "ON")
 
 
 def _headers(repo: str) -> dict[str, str]:

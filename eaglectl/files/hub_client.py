@@ -36,7 +36,7 @@ XET_TOKENS = re.compile(r"/xet-(read|write)-token/")
 
 @cache
 def install_client() -> None:
-    """Have huggingface_hub make its sessions under the policy, from now on in this process."""
+    """Make huggingface_hub create its sessions with this retry policy, from now on in this process."""
     options = {"event_hooks": {"request": [hf_request_event_hook]}, "follow_redirects": True, "timeout": None}
     huggingface_hub.set_client_factory(partial(_RetryingClient, **options))
 
@@ -54,7 +54,7 @@ class _RetryingClient(TRANSPORT.Client):  # type: ignore[misc]
         return request
 
     def send(self, request: Any, **options: Any) -> Any:
-        """The response. Raises TransferError."""
+        """Send a request and return its response. Raises TransferError."""
         if not CALLS:
             return super().send(request, **options)
         retries = Retries(is_repeatable=request.method in REPEATABLE or all(CALLS))
@@ -90,7 +90,7 @@ class _Body(TRANSPORT.SyncByteStream):  # type: ignore[misc]
 
 
 def _failure(error: Exception, url: str, *, is_body: bool = False) -> TransferError:
-    """The failure that an exception of the transport is; its text is not repeated."""
+    """Return the failure that an exception of the transport stands for, without its text."""
     kind = type(error).__name__
     how, attempts = f"broke the answer off ({kind})", "attempts"
     for cause, unanswered in UNANSWERED.items():
@@ -101,7 +101,7 @@ def _failure(error: Exception, url: str, *, is_body: bool = False) -> TransferEr
 
 
 def failed_response(response: Any) -> TransferError:
-    """The failure that a response is, with the wait that it asks for: Retry-After, or a limit's reset."""
+    """Return the failure of a response, with the wait that Retry-After or a rate limit asks for."""
     status, url, headers = int(response.status_code), str(response.url), response.headers
     code = XET_CODE if XET_TOKENS.search(url) else str(headers.get("x-error-code", ""))
     after, reset = headers.get("retry-after", "").strip(), RESET.search(headers.get("ratelimit", ""))

@@ -39,7 +39,7 @@ class RetryPolicy(Struct, frozen=True):
     deadline: float = 60.0
 
     def backoff(self, failures: int) -> float:
-        """Seconds to wait after so many failures, where the server does not ask for a wait."""
+        """Return the seconds to wait after so many failures, if the server asks for no wait."""
         return min(self.first_wait * 2.0 ** (failures - 1), self.longest_wait) * (
             1 - self.jitter * random.random()
         )
@@ -107,7 +107,7 @@ CALLS: list[bool] = []
 
 
 def load_client() -> Any:
-    """The Hub's client, which is imported when the first repository is opened."""
+    """Return the Hub's client, imported when the first repository is opened."""
     for name, value in SETTINGS.items():  # Xet reads them later than the client, which may be loaded already
         os.environ.setdefault(name, value)
     import huggingface_hub
@@ -129,7 +129,7 @@ class HubRequest(Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """The Hub's address, without a name and password that HF_ENDPOINT may hold."""
+        """The Hub's address, without the name and password in HF_ENDPOINT."""
         parts = urlsplit(self.endpoint)
         return f"{parts.hostname or parts.path}{f':{parts.port}' if parts.port else ''}"
 
@@ -140,7 +140,7 @@ class HubRequest(Struct, frozen=True):
 
     @property
     def not_here(self) -> str:
-        """How a message on the repository of a SOURCE begins that may have been meant as a path."""
+        """The start of a message on a repository, if its SOURCE may have been meant as a path."""
         return "" if self.text.startswith("hf://") else f"{self.text}: no such file or folder here, and "
 
     @property
@@ -154,7 +154,7 @@ class NoAnswerError(UnreadableError):
 
 
 def unreachable(request: HubRequest, how: str) -> NoAnswerError:
-    """The error for a request without a response, or with a broken one."""
+    """Return the error for a request without a response, or with a broken one."""
     head = ("" if request.file else request.not_here) or f"{request.subject}: "
     return NoAnswerError(
         f"{head}the Hub at {request.host} {how}; check the network and HF_ENDPOINT, or use --offline to read"
@@ -163,14 +163,14 @@ def unreachable(request: HubRequest, how: str) -> NoAnswerError:
 
 
 def failed(request: HubRequest, failure: TransferError, after: str = "") -> UnreadableError:
-    """The error for a request that failed; `after` follows what went wrong."""
+    """Return the error for a request that failed; `after` is added to its cause."""
     if failure.status or failure.code:
         return refusal(request, failure.status, failure.code, failure.wait)
     return unreachable(request, f"{failure.how}{after}")
 
 
 def refusal(request: HubRequest, status: int, code: str = "", wait: float = 0.0) -> UnreadableError:
-    """The error for a response of `status` and the Hub's error `code`; `wait`: seconds to wait."""
+    """Return the error for a response of `status` and the Hub's error `code`; `wait`: seconds to wait."""
     repo, subject, host = request.repo, request.subject, request.host
     access, sight = f"then {LOGIN} with that account", f"and, if it is private, {LOGIN}"
     relief = f"{LOGIN}, which raises the limit, or wait"

@@ -44,9 +44,9 @@ NOT_WEIGHTS = r"(optimizer|scheduler|scaler|rng_state|training_args|training_sta
 
 
 def config_name(names: Collection[str]) -> str | None:
-    """The file that is the config; None where there is none.
+    """Return the name of the config file; None if there is none.
 
-    Beside a trainer's state, which no engine loads, it is the json that was given to the trainer.
+    Beside a trainer's state, which no engine loads, it is the JSON that was given to the trainer.
     """
     if CONFIG not in names and STATE in names and STATE_CONFIG in names:
         return STATE_CONFIG
@@ -54,7 +54,7 @@ def config_name(names: Collection[str]) -> str | None:
 
 
 def pickle_files(source: Source) -> tuple[str, ...]:
-    """The pickles that hold the weights of `source`; empty where a safetensors file holds them."""
+    """Return the pickles that hold the weights of `source`; empty if a safetensors file holds them."""
     if source.only is not None:
         return (source.only,) if source.only.endswith(PICKLES) else ()
     names = source.names()
@@ -79,7 +79,7 @@ def is_openvino_weights(name: str, names: Collection[str]) -> bool:
 
 
 def export_words(names: Collection[str]) -> str:
-    """Which of these files another tool made of a checkpoint, and what to give; "" where none is."""
+    """Return which file another tool exported, and what to give instead; "" if there is none."""
     for name in names:
         if kind := EXPORTS.get(PurePosixPath(name).suffix):
             return (
@@ -95,22 +95,22 @@ def are_shards(names: Iterable[str]) -> bool:
 
 
 def folders_with_config(root: Path) -> tuple[str, ...]:
-    """The folders below `root` with a config.json beside weights, the newest steps first; links are left out.
+    """Return the folders below `root` with a config.json and weights, newest steps first; links are skipped.
 
-    Trainers keep their exports in such: NeMo in epoch_N_step_M/model/consolidated, others in step_N.
+    Trainers export to such folders: NeMo to epoch_N_step_M/model/consolidated, others to step_N.
     """
-    found: list[str] = []
+    checkpoints: list[str] = []
     level = [root]
     for _ in range(MAX_LEVELS):
         entries = [entry for parent in level for entry in _entries(parent)]
         level = sorted(entry for entry in entries if entry.is_dir() and not entry.is_symlink())[:MAX_FOLDERS]
-        found += [folder.relative_to(root).as_posix() for folder in level if is_checkpoint(folder)]
+        checkpoints += [folder.relative_to(root).as_posix() for folder in level if is_checkpoint(folder)]
 
     def natural(name: str) -> list[tuple[int, str]]:
         # numbers in names are sorted by their values
         return [(int(part[:18]), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
-    return tuple(sorted(found, key=natural, reverse=True))
+    return tuple(sorted(checkpoints, key=natural, reverse=True))
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -138,7 +138,7 @@ def is_foreign(folder: Path, given: Collection[Path] = ()) -> bool:
 
 
 def given_folders(texts: Iterable[str | os.PathLike[str]]) -> frozenset[Path]:
-    """The folders that texts name, without links; of a file of a checkpoint the one in which it lies."""
+    """Return the folders that texts name, resolved; a file of a checkpoint counts as its folder."""
     paths = [Path(os.path.realpath(text)) for text in texts]
     # a name that no file can have is none, where Path.is_file raises
     files = {path for path in paths if os.path.lexists(path) and path.is_file()}
@@ -149,13 +149,13 @@ def given_folders(texts: Iterable[str | os.PathLike[str]]) -> frozenset[Path]:
 
 
 def checkpoint_files(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """The files that make up a checkpoint: its weights in one form, and the small files beside them."""
+    """Return the files of a checkpoint: its weights in one form, and the small files beside them."""
     pickles, shards = pickle_files(source), _shards(source)
     return tuple(name for name in source.names() if _is_wanted(name, sizes, pickles, shards))
 
 
 def readable_files(source: Source, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """The same; every file where the weights' index cannot be read, which is for others to report."""
+    """Return the files of a checkpoint, or every file if the weights' index cannot be read."""
     try:
         return checkpoint_files(source, sizes)
     except UnreadableError:

@@ -83,10 +83,10 @@ Value: TypeAlias = (
 
 
 def read_pickle(data: bytes, names: Collection[tuple[str, str]], *, has_references: bool = False) -> Value:
-    """The value of the pickle that `data` begins with, which may name what is in `names`.
+    """Read the pickle at the start of `data` into an inert value; it may name only what is in `names`.
 
-    It may hold itself, and be of any depth. Raises ForeignNameError for any other name, and PickleError where
-    the pickle is broken or passes a limit.
+    The value may hold itself, and be of any depth. Raises ForeignNameError for any other name, and
+    PickleError for a broken pickle or one over a limit.
     """
     refuse(len(data) > MAX_BYTES, f"it has {len(data)} bytes, and at most {MAX_BYTES} are read")
     machine = _Machine(names, has_references)
@@ -108,13 +108,13 @@ def read_pickle(data: bytes, names: Collection[tuple[str, str]], *, has_referenc
 
 
 def kind(value: Value) -> str:
-    """What Python calls a value of this kind."""
+    """Return what Python calls a value of this kind."""
     named = value.named if isinstance(value, Object) else value
     return named.name if isinstance(named, Named) else type(value).__name__
 
 
 def shortened(name: str) -> str:
-    """A name for a message, with its middle left out where it is long."""
+    """Shorten a long name for a message, by its middle."""
     return name if len(name) <= 120 else f"{name[:80]} … {name[-30:]}"
 
 
@@ -170,8 +170,8 @@ class _Machine:
         for key, value in zip(items[::2], items[1::2], strict=True):
             _check_key(key)
             if key in target:
-                shown = ascii(key)[:80] if isinstance(key, str | bytes | int) else "a key"
-                raise PickleError(f"a dict has {shown} twice")
+                text = ascii(key)[:80] if isinstance(key, str | bytes | int) else "a key"
+                raise PickleError(f"a dict has {text} twice")
             target[key] = value
 
     def remember(self, number: int) -> None:

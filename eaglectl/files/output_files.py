@@ -53,7 +53,7 @@ def check_file(option: str, path: Path, kind: str) -> None:
 
 
 def _model_above(path: Path) -> Path | None:
-    """The folder of a checkpoint, or of a target, that the file would be in; None where it is in none."""
+    """Return the folder of a checkpoint or target that would contain the file; None if there is none."""
     for folder in path.resolve().parents:
         if (folder / CONFIG).is_file() and any(p.name.endswith(WEIGHT_SUFFIXES) for p in folder.iterdir()):
             return folder

@@ -192,10 +192,10 @@ class _View(Struct, frozen=True):
 
 
 def state_views(value: Value) -> tuple[_View, ...]:
-    """The tensors of a state dict, or of one inside a trainer's state; empty where there are none.
+    """Return the tensors of a state dict, or of one inside a trainer's state; empty if there are none.
 
-    Raises UnfitTensorError for a tensor that safetensors cannot hold, and PickleError; whether the bytes are
-    in the file is for `TorchFile.check`.
+    The bytes are checked by `TorchFile.check`. Raises UnfitTensorError for a tensor that safetensors cannot
+    hold, and PickleError.
     """
     for _ in range(NESTING):
         if not isinstance(value, dict):
@@ -215,7 +215,7 @@ def is_tensor(value: Value) -> TypeGuard[Object]:
 
 
 def tensor_view(name: str, value: Object) -> _View:
-    """Where the data of a tensor lies.
+    """Return where the data of a tensor lies.
 
     Raises UnfitTensorError, or PickleError for arguments that torch does not write.
     """
@@ -312,12 +312,14 @@ class TorchFile:
         self.value = read_pickle(self._content(pickles[0]), NAMES, has_references=True)
 
     def place(self, storage: str, size: int) -> tuple[int, int]:
-        """The bytes of a storage in the whole file. Raises PickleError where it keeps fewer."""
+        """Return the byte range of a storage in the whole file. Raises PickleError if the file has fewer
+        bytes.
+        """
         record, first, last = f"{self.root}data/{storage}", 0, -1
         if record in self.records:
             first, last = self._place(record, is_exact=self.has_places)
-        kept = f"{last - first} bytes" if last >= first else "nothing"
-        refuse(last - first < size, f"storage {storage[:80]} has {size} bytes, and the file {kept}")
+        available = f"{last - first} bytes" if last >= first else "nothing"
+        refuse(last - first < size, f"storage {storage[:80]} has {size} bytes, and the file {available}")
         return self.start + first, self.start + first + size
 
     def check(self, views: Iterable[_View]) -> None:
@@ -344,7 +346,7 @@ class TorchFile:
         return self.read(self.start + first, self.start + last)
 
     def _place(self, name: str, *, is_exact: bool = True) -> tuple[int, int]:
-        """The bytes of a record, or bytes of it as many as it has, where nothing is read there."""
+        """Return the byte range of a record; one of the same length if nothing is read from it."""
         info = self.records[name]
         refuse(
             info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size,
@@ -383,7 +385,7 @@ class _DistributedTensor(Struct, frozen=True):
 
 
 def read_table(source: Source, table: str) -> tuple[_DistributedTensor, ...]:
-    """The model's tensors; those of optimizers and schedulers are left out.
+    """Read the model's tensors from the table; those of optimizers and schedulers are left out.
 
     Raises UnreadableError where the file is no such table, or does not fit the files beside it: every chunk
     is in a file of `source`, and the tensors together are no larger than those files.
@@ -461,14 +463,14 @@ def _chunk(
     refuse(fields.get("transform_descriptors"), f"{path} is compressed or encrypted; save it plain")
     refuse("/" in path or file not in source.names(), f"{path} is not beside it; copy the whole checkpoint")
     refuse(
-        start + length > (there := source.size(file)),
-        f"bytes {start} to {start + length} of {file} were expected, which has {there}; it is truncated",
+        start + length > (available := source.size(file)),
+        f"bytes {start} to {start + length} of {file} were expected, which has {available}; it is truncated",
     )
     return _Chunk(file, start, start + length, offsets, sizes)
 
 
 def _places(value: Value) -> Mapping[tuple[str, tuple[int, ...]], Value]:
-    """The storage records by tensor and offsets; those without offsets are no tensors."""
+    """Return the storage records by tensor and offsets; those without offsets are no tensors."""
     places: dict[tuple[str, tuple[int, ...]], Value] = {}
     for key, place in _fields(value).items():
         index = _fields(key, "MetadataIndex")
@@ -481,11 +483,11 @@ def _places(value: Value) -> Mapping[tuple[str, tuple[int, ...]], Value]:
 
 
 def _fields(value: Value, name: str = "") -> Mapping[Any, Value]:
-    """The entries of a dict, or of the state of an object of this name."""
+    """Return the entries of a dict, or of the state of an object of this name."""
     match value:
         case dict() if not name:
             return value
-        case Object(named=Named(name=found), state=dict() as entries) if found == name:
+        case Object(named=Named(name=object_name), state=dict() as entries) if object_name == name:
             return entries
     raise PickleError(f"a {kind(value)} stands where {name or 'a dict'} belongs")
 
@@ -493,10 +495,10 @@ def _fields(value: Value, name: str = "") -> Mapping[Any, Value]:
 def read_pickled_table(
     source: Source,
 ) -> tuple[Mapping[str, StoredTensor], Mapping[str, str], frozenset[str], str]:
-    """The tensors of pickled weights, by the table of each file; from the Hub by a few ranges.
+    """Read the tensors of pickled weights from the table of each file; from the Hub, by a few ranges.
 
-    Beside them marks of the producer in the names, the tensors whose bytes cannot be read at one place, and a
-    file whose tensors are inside of an item. Raises RefusedError where two tensors have one name, and
+    Returns the tensors, the producer's marks in their names, the tensors without one byte range, and the file
+    whose tensors are inside another item. Raises RefusedError for two tensors of one name, and
     UnreadableError as `unpickle` does.
     """
     files = pickle_files(source)
@@ -546,11 +548,11 @@ def _stored(source: Source, files: Sequence[str]) -> tuple[dict[str, StoredTenso
 
 
 def training_progress(source: Source) -> str:
-    """How far the training had come whose state this is: "step 12, epoch 0"; "" where it says nothing."""
+    """Return how far a training state had come ("step 12, epoch 0"); "" if the state does not say it."""
     with _named(STATE):
         value = _load(source, STATE, has_places=False).value
-    stated = value if isinstance(value, dict) else {}
-    counts = ((word, stated.get(key)) for word, key in (("step", "global_step"), ("epoch", "epoch")))
+    state = value if isinstance(value, dict) else {}
+    counts = ((word, state.get(key)) for word, key in (("step", "global_step"), ("epoch", "epoch")))
     return ", ".join(f"{word} {count}" for word, count in counts if type(count) is int)
 
 
@@ -587,7 +589,8 @@ def unpickle(source: Source, folder: Path) -> FolderSource:
 
 
 def selected_tokens(source: Source) -> tuple[int, ...] | None:
-    """Target token of each draft token, from a trainer's small pickle (NeMo, SpecForge); None without one.
+    """Return the target token of each draft token from a trainer's pickle (NeMo, SpecForge); None without
+    one.
 
     The order is the file's: NeMo lists tokens by falling frequency, and lm_head rows follow that order.
     """
@@ -635,7 +638,7 @@ def _torch() -> Any:
 
 
 def read_tensors(source: Source, file: str) -> dict[str, "torch.Tensor"]:
-    """The tensors of a file that torch.save wrote, by name. Raises UnreadableError."""
+    """Read the tensors of a file that torch.save wrote, by name. Raises UnreadableError."""
     saved, views = _views(source, file)
     return {view.name: _tensor(source, file, saved, view) for view in views}
 
@@ -697,7 +700,7 @@ def _load(source: Source, name: str, *, has_places: bool = True) -> TorchFile:
 
 
 def _assemble(source: Source, entry: _DistributedTensor) -> "torch.Tensor":
-    """A tensor of its pieces, each of which torch.save wrote into its own bytes of a file."""
+    """Assemble a tensor from its pieces; torch.save wrote each into its own bytes of a file."""
     torch = _torch()
     whole = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
     is_filled = torch.zeros(entry.shape, dtype=torch.bool)

@@ -71,7 +71,7 @@ class CheckedFile(Struct, frozen=True):
 
 
 def read_record(data: bytes) -> Mapping[str, StatedFile]:
-    """The files that eaglectl.json lists; empty where it lists none. Raises UnreadableError."""
+    """Return the files that eaglectl.json lists; empty if it lists none. Raises UnreadableError."""
     try:
         record = convert(parse_json(RECORD, data), _Record)
         files = (record.published or record.output).files or {}
@@ -94,7 +94,7 @@ def compare_file(
     list_name: str,
     stated: StatedFile,
 ) -> CheckedFile:
-    """A file and what one list states of it; `hashed` has its SHA-256. Raises UnreadableError."""
+    """Compare a file with what one list states of it; `hashed` has its SHA-256. Raises UnreadableError."""
     size, how = source.size(name), ""
     path = source.path(name) if isinstance(source, FolderSource) else None
     by: tuple[DigestKind, ...] = ()
@@ -104,8 +104,8 @@ def compare_file(
         kind, digest = hashed[name][0], hashed[name][1]()
         by = ("lfs-sha256" if stated.is_lfs else kind,)
         if digest != stated.sha256:
-            there = " and ".join(f"{each[:12]}..." for each in stated.sha256.split())
-            how = f"has SHA-256 {digest[:12]}... and {list_name} says {there}"
+            digests = " and ".join(f"{part[:12]}..." for part in stated.sha256.split())
+            how = f"has SHA-256 {digest[:12]}... and {list_name} says {digests}"
     elif path and stated.git_id:
         by = ("git-id",)
         with open_regular(path) as file:
@@ -129,7 +129,7 @@ def compare_file(
 def start_sha256(
     source: "FolderSource | HubSource", threads: Digests, name: str
 ) -> tuple[DigestKind, Callable[[], str]]:
-    """The SHA-256 of a file, which is made meanwhile."""
+    """Start the SHA-256 of a file; return its kind and a function that waits for it."""
     if not isinstance(source, FolderSource):
         if digest := source.listed.sha256.get(name):
             return "lfs-sha256", lambda: digest
@@ -149,11 +149,11 @@ def _compare_tensors(
             length = header_length(name, file.read(8), size)
             ranges = tensor_ranges(parse_header(name, file.read(length), size).tensors, name)
             ranges[HEADER_KEY] = (0, 8 + length)
-            there = threads.of_ranges(name, file.fileno(), ranges, stated.digest).result()
+            actual = threads.of_ranges(name, file.fileno(), ranges, stated.digest).result()
     except UnreadableError as error:
         return CheckedFile(name, FileState.DIFFERS, how=f"has no header that can be read: {error}")
     digests = {**(stated.tensors or {}), HEADER_KEY: stated.header}
-    keys = {key for key in {*digests, *there} if digests.get(key) != there.get(key)}
+    keys = {key for key in {*digests, *actual} if digests.get(key) != actual.get(key)}
     tensors = tuple(sorted(keys - {HEADER_KEY}))
     how = f"has another header than {list_name} says: its metadata, or dtypes, shapes and order of tensors"
     if tensors:
@@ -174,21 +174,21 @@ def compare_record(
     *,
     headers_only: bool = False,
 ) -> tuple[str, str]:
-    """Why eaglectl.json is no evidence of the files, "" where they are as it states.
+    """Compare the files with eaglectl.json.
 
-    And the part of the weights that alone was compared, "" where their bytes were. `beside` are files beside
-    the weights, `weights` the ends of their headers. With `headers_only`, of weights whose SHA-256 the Hub
-    does not list, the size and the header are compared alone. Raises UnreadableError for a file that cannot
-    be read.
+    Returns why it is no evidence of them, "" if they match; and the only part of the weights that was
+    compared ("headers" or "sizes"), "" if all bytes were. `beside` are files beside the weights, `weights`
+    the ends of their headers. With `headers_only`, only sizes and headers are compared of weights without a
+    SHA-256 on the Hub. Raises UnreadableError for a file that cannot be read.
     """
     raw, unread = source.read(RECORD), ""
     try:
-        stated = read_record(raw)
+        listed_files = read_record(raw)
     except UnreadableError:
         return "is not as eaglectl writes it", ""
     digests = {} if isinstance(source, FolderSource) else source.listed.sha256
     for name in (*beside, *weights):
-        file = stated.get(name, StatedFile())
+        file = listed_files.get(name, StatedFile())
         if headers_only and name in weights and not (file.sha256 and name in digests):
             algorithm = {"blake3": blake3}.get(file.digest, sha256)
             header = file.header and algorithm(source.read(name, 0, weights[name])).hexdigest()
@@ -197,7 +197,7 @@ def compare_record(
             unread = "headers" if header and unread != "sizes" else "sizes"
         else:
             state = _state(source, name, file, sha256(raw).hexdigest())
-        if name not in stated or state == FileState.NOT_LOOKED:
+        if name not in listed_files or state == FileState.NOT_LOOKED:
             return f"states no digest of {name}", ""
         if state == FileState.DIFFERS:
             return f"is of another {name}", ""

@@ -71,7 +71,7 @@ def stopped_by_signals() -> Iterator[None]:
 
 
 def register_removal(remove: Callable[[], None]) -> None:
-    """Have `remove` called at the end of the process, unless it is unregistered before."""
+    """Register `remove` to be called at the end of the process, unless it is unregistered before."""
     _removals[remove] = os.getpid()
 
 
@@ -98,10 +98,10 @@ def run_removals() -> bool:
 def scratch(
     parent: Path, stem: str, name: str = NAME, settle: Callable[[Path], None] | None = None
 ) -> Iterator[Path]:
-    """An empty folder `name` in a new locked `.STEM.XXXXXXXX.partial` of `parent`, for the block.
+    """Yield an empty folder `name` in a new locked `.STEM.XXXXXXXX.partial` of `parent`.
 
-    What killed runs left there under `stem` is removed before. `settle` is called with each of these folders
-    before it is removed, for what was moved aside. Raises OSError.
+    What killed runs left under `stem` is removed first. `settle` is called with each such folder before its
+    removal, for what was moved aside. Raises OSError.
     """
     with stopped_by_signals():
         sweep(parent, stem, settle)
@@ -144,7 +144,9 @@ def _lock(folder: Path, lock: ExitStack, flags: int = 0) -> None:
 
 
 def _mark(folder: Path) -> Path:
-    """The mark of a folder: in a copy of both it has another name. Raises OSError without such a folder."""
+    """Return the mark of a folder: in a copy of both it has another name. Raises OSError without such a
+    folder.
+    """
     status = folder.lstat()
     return folder / f".{status.st_dev}-{status.st_ino}.mark"
 
@@ -179,9 +181,10 @@ def sweep(parent: Path, stem: str, settle: Callable[[Path], None] | None = None)
 
 @contextmanager
 def scratch_folder(near: Path | None = None) -> Iterator[Path]:
-    """An empty folder in `near` or the system's temporary folder, removed at the end; SIGTERM ends it too.
+    """Yield an empty folder in `near` or the system's temporary folder; it is removed at the end or by
+    SIGTERM.
 
-    Raises UnreadableError where it cannot be made.
+    Raises UnreadableError if it cannot be made.
     """
     import tempfile  # late: it loads random
 

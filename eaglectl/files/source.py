@@ -49,7 +49,7 @@ def is_repo_name(text: str) -> bool:
 
 
 def split_name(text: str) -> tuple[str, str | None]:
-    """Repository and revision of a name."""
+    """Return the repository and revision of a name."""
     repo, _, revision = text.removeprefix(SCHEME).partition("@")
     return repo, (unquote(revision) if text.startswith(SCHEME) else revision) or None
 
@@ -60,7 +60,7 @@ SHARED: list[dict[str, tuple[threading.Lock, list[Any]]]] = []
 
 @contextmanager
 def shared_repositories() -> Iterator[None]:
-    """Until the block ends, list each repository once, at the commit of the first time, for all threads."""
+    """List each repository once, at the commit of the first time, for all threads until the block ends."""
     SHARED.append({})
     try:
         yield
@@ -80,7 +80,7 @@ class ListedDigests(Struct, frozen=True):
     git_ids: dict[str, str]
 
     def of(self, name: str) -> str | None:
-        """The digest of a file, if one is listed."""
+        """Return the digest of a file; None if none is listed."""
         return self.sha256.get(name) or self.git_ids.get(name)
 
 
@@ -102,7 +102,7 @@ def has_digest(listed: str, size: int, blocks: Iterable[bytes]) -> bool:
 
 
 def blocks_of(descriptor: int) -> Iterator[bytes]:
-    """The bytes of an open file from its start, whose position stays where it is. Raises OSError."""
+    """Yield the bytes of an open file from its start; its position does not move. Raises OSError."""
     start = 0
     while block := os.pread(descriptor, BLOCK, start):
         yield block
@@ -118,7 +118,7 @@ COMPARED: dict[Path, Stamp] = {}
 
 
 def hub_cache() -> Path:
-    """The folder in which the Hub's client keeps repositories, as it finds it, without links."""
+    """Return the folder where the Hub's client keeps repositories, resolved."""
     if client := sys.modules.get("huggingface_hub.constants"):
         return Path(os.path.realpath(client.HF_HUB_CACHE))
     home = os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/huggingface"
@@ -142,7 +142,7 @@ def is_blob(root: Path, path: Path) -> bool:
 
 
 def etag_of(path: Path) -> str | None:
-    """The digest that a snapshot's file is named by; None where its name is none, or it is no such file."""
+    """Return the digest in the name of a file of the cache; None for any other file."""
     try:
         link = path.readlink()
     except OSError:  # no link, as nearly always
@@ -192,22 +192,22 @@ class Source(Protocol):
 
     @property
     def only(self) -> str | None:
-        """The weight file, where the user named a file and not a folder."""
+        """The weight file, if the user named a file and not a folder."""
 
     def names(self) -> tuple[str, ...]:
-        """Paths of the files, relative, sorted."""
+        """Return the relative paths of the files, sorted."""
 
     def size(self, name: str) -> int:
-        """Bytes of a file. Raises UnreadableError where there is none."""
+        """Return the bytes of a file. Raises UnreadableError if there is none."""
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Bytes [start, stop) of a file; without `stop`, to its end.
+        """Return bytes [start, stop) of a file; without `stop`, to its end.
 
-        Raises UnreadableError where the file is shorter, or is large and was to be read whole.
+        Raises UnreadableError if the file is shorter, or is too large to be read whole.
         """
 
     def path(self, name: str) -> Path | None:
-        """The file on this machine, if it is there."""
+        """Return the file's path on this machine; None if it is not there."""
 
 
 class FolderSource(Struct, frozen=True):
@@ -225,7 +225,7 @@ class FolderSource(Struct, frozen=True):
     def label(self) -> str:
         """The folder's own name; the repository's (org/name) for a snapshot in the Hub client's cache.
 
-        One that was copied elsewhere names itself, and is no repository.
+        A snapshot that was copied elsewhere has the last part of that name, as it is no repository.
         """
         root = self.root.resolve()
         if not is_snapshot(root):
@@ -244,7 +244,9 @@ class FolderSource(Struct, frozen=True):
         return self.shown or str(self.root)
 
     def names(self) -> tuple[str, ...]:
-        """Files in the folder, and in `model/` where that is a torch distributed checkpoint (TorchSpec)."""
+        """Return the files in the folder, and in `model/` if that is a torch distributed checkpoint
+        (TorchSpec).
+        """
         model = self.root / "model"
         with errors_about(self.root), os.scandir(self.root) as entries:
             # an entry itself raises an error for a link that leads to itself
@@ -258,7 +260,7 @@ class FolderSource(Struct, frozen=True):
             return tuple(sorted(names))
 
     def path(self, name: str) -> Path:
-        """The path of a regular file; its name and symbolic links must stay in the folder.
+        """Return the path of a regular file; its name and symbolic links must stay in the folder.
 
         Raises UnreadableError, for a pipe or a device too: opening one may block for ever.
         """
@@ -294,9 +296,9 @@ class FolderSource(Struct, frozen=True):
         return path
 
     def open_file(self, name: str) -> BufferedReader:
-        """A regular file, open for reading: what is opened is looked at, and not what has its name later.
+        """Open a regular file for reading; the checks are of the opened file, not of its path.
 
-        A small one of the Hub client's cache is compared with its digest there. Raises UnreadableError.
+        A small file of the Hub client's cache is compared with its digest there. Raises UnreadableError.
         """
         with errors_about(f"{name} in {self.place}"):
             file = os.fdopen(os.open(self.path(name), FLAGS), "rb")
@@ -336,7 +338,7 @@ class FolderSource(Struct, frozen=True):
             )
 
     def uncompared(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of the files that are in the Hub client's cache and were not compared with a digest."""
+        """Return those of the files that the Hub client cached and no digest was compared with."""
         if not self.is_cached:
             return ()
         return tuple(sorted(name for name in names if not is_compared(self.root / name)))
@@ -347,12 +349,12 @@ class FolderSource(Struct, frozen=True):
         )
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Return the bytes of a file. Raises UnreadableError."""
         with errors_about(f"{name} in {self.place}"):
             return self.path(name).stat().st_size
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Bytes [start, stop) of a file."""
+        """Return bytes [start, stop) of a file. Raises UnreadableError."""
         with self.open_file(name) as file:
             return read_open(self.place, name, file.fileno(), start, stop)
 
@@ -365,7 +367,7 @@ def check_whole(label: str, name: str, size: int) -> None:
 
 
 def read_open(place: str, name: str, descriptor: int, start: int, stop: int | None) -> bytes:
-    """Bytes [start, stop) of an open file, or those from `start` to its end; `place` is its folder.
+    """Return bytes [start, stop) of an open file, without `stop` to its end; `place` is its folder.
 
     Raises UnreadableError.
     """
@@ -410,7 +412,7 @@ class PinnedSource(FolderSource, frozen=True, eq=False):
                 os.close(self.files.popitem()[1].descriptor)
 
     def pinned(self, name: str) -> _PinnedFile:
-        """The open file. Raises UnreadableError where it cannot be opened, or is no regular file."""
+        """Return the open file. Raises UnreadableError if it cannot be opened, or is no regular file."""
         if name not in self.files:
             with self.open_file(name) as file:
                 descriptor = os.dup(file.fileno())
@@ -418,11 +420,11 @@ class PinnedSource(FolderSource, frozen=True, eq=False):
         return self.files[name]
 
     def size(self, name: str) -> int:
-        """Bytes of a file when it was opened."""
+        """Return the bytes of a file when it was opened."""
         return self.pinned(name).stamp.size
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Bytes [start, stop) of a file."""
+        """Return bytes [start, stop) of a file."""
         return read_open(self.place, name, self.pinned(name).descriptor, start, stop)
 
     def restamp(self) -> None:
@@ -453,7 +455,7 @@ class PinnedSource(FolderSource, frozen=True, eq=False):
 
 
 def changed(source: FolderSource, name: str) -> UnreadableError:
-    """The error for a file that is not as it was when it was first read."""
+    """Return the error for a file that changed since it was first read."""
     return UnreadableError(
         f"{source.root / name} changed while it was read; nothing was written. Run the command again when"
         " nothing writes to the folder"

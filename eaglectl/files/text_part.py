@@ -9,7 +9,7 @@ MAX_NESTING = 3
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a target's config that describes its text model; the config where it has no such part."""
+    """Return the part of a target's config that describes its text model, else the whole config."""
     return text_parts(config)[-1]
 
 

@@ -81,7 +81,7 @@ class FolderKind(Struct, frozen=True):
     files: frozenset[str]
 
     def obstacle(self, path: Path) -> str | None:
-        """What keeps --force from replacing `path`; None for a folder of this kind, or an empty one."""
+        """Return what keeps --force from replacing `path`; None for such a folder, or an empty one."""
         if path.is_symlink() or not path.is_dir():
             return "it is no folder"
         if not (entries := sorted(path.iterdir())):
@@ -92,9 +92,11 @@ class FolderKind(Struct, frozen=True):
             record = None
         if not isinstance(record, dict) or record.get("schema") != self.schema:
             return f"{_names(entries)} there, without {self.record} as eaglectl writes it"
-        known = self.files.union(_listed_files(record))
+        listed_files = self.files.union(_listed_files(record))
         others = [
-            entry for entry in entries if entry.name not in known or entry.is_symlink() or not entry.is_file()
+            entry
+            for entry in entries
+            if entry.name not in listed_files or entry.is_symlink() or not entry.is_file()
         ]
         return f"{_names(others)} there, not listed in {self.record}" if others else None
 
@@ -198,7 +200,7 @@ class Folder:
             raise
 
     def link(self, name: str, path: Path) -> bool:
-        """A hard link to `path` under `name`; False where the file system does not allow one."""
+        """Make a hard link to `path` under `name`; False if the file system does not allow one."""
         try:
             os.link(path, self.work / name)
         except OSError:
@@ -268,14 +270,14 @@ class Folder:
 def check_apart(out: Path, source: Path) -> None:
     """Raise UsageError where writing `out` could touch `source`."""
     try:
-        there, here = out.resolve(), source.resolve()
+        output, input_path = out.resolve(), source.resolve()
     except ValueError:  # a null byte
         raise UsageError(f"{out} or {source} is no path; give another") from None
     except (OSError, RuntimeError):
         raise UsageError(f"{out}: a symbolic link on the way leads to itself; give another -o") from None
     check(
         (
-            _is_in(there, here) or _is_in(here, there),
+            _is_in(output, input_path) or _is_in(input_path, output),
             f"{out} and the input {source} lie in one another; eaglectl never writes over its input: give"
             f" another -o",
         )
@@ -359,14 +361,14 @@ HEADER_KEY = "__metadata__"
 
 
 def hashed(parts: Iterable[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
-    """The same parts, which a digest takes as they pass."""
+    """Yield the same parts, and add each to the digest."""
     for part in parts:
         digest.update(part)
         yield part
 
 
 def tensor_ranges(tensors: Iterable[StoredTensor], file: str) -> dict[str, Range]:
-    """Where the tensors of a safetensors file lie in it, and what is before them."""
+    """Return where the tensors of a safetensors file lie in it, and the range before them."""
     ranges = {tensor.name: (tensor.start, tensor.stop) for tensor in tensors if tensor.file == file}
     return {HEADER_KEY: (0, min((start for start, _ in ranges.values()), default=0)), **ranges}
 
@@ -427,6 +429,6 @@ class RangeDigests(Struct, frozen=True):
     futures: Mapping[str, Future[str]]
 
     def result(self) -> dict[str, str]:
-        """The digest of each range. Raises UnreadableError for a file that is shorter, or fails to read."""
+        """Return the digest of each range. Raises UnreadableError if the file cannot be read to its end."""
         with errors_about(self.name):
             return {key: future.result() for key, future in self.futures.items()}
