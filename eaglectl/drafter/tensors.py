@@ -116,7 +116,7 @@ class Tensor(Struct, frozen=True):
                 return tuple(dict.fromkeys(segment.stored for segment in segments))
 
     def with_rows(self, rows: Sequence[int]) -> "Tensor":
-        """The tensor of these rows of the first axis, in this order; no value changes."""
+        """Return the tensor of these rows of the first axis, in this order; no value changes."""
         shape, picked = (len(rows), *self.shape[1:]), list(rows)
         if not isinstance(self.origin, tuple):
             return replace(
@@ -133,7 +133,7 @@ class Tensor(Struct, frozen=True):
         )
 
     def with_blocks(self, order: Sequence[int]) -> "Tensor":
-        """The tensor with its columns, taken as len(order) equal blocks, in this order; no value changes.
+        """Return the tensor with its columns, as len(order) equal blocks, in this order; no value changes.
 
         A vector has one row.
         """
@@ -154,15 +154,15 @@ class Tensor(Struct, frozen=True):
 
 
 def cut(origin: tuple[Segment, ...], start: int, stop: int) -> tuple[Segment, ...]:
-    """Bytes [start, stop) of the segments one after the other."""
-    found, place = [], 0
+    """Return bytes [start, stop) of the concatenated segments, as segments."""
+    pieces, position = [], 0
     for segment in origin:
-        first = segment.start + max(start - place, 0)
-        last = min(segment.stop, segment.start + stop - place)
+        first = segment.start + max(start - position, 0)
+        last = min(segment.stop, segment.start + stop - position)
         if first < last:
-            found.append(Segment(segment.stored, first, last))
-        place += segment.stop - segment.start
-    return tuple(found)
+            pieces.append(Segment(segment.stored, first, last))
+        position += segment.stop - segment.start
+    return tuple(pieces)
 
 
 def _joined(origin: tuple[Segment, ...], size: int, rows: Sequence[int]) -> tuple[Segment, ...]:
@@ -212,7 +212,7 @@ class Dimensions(Struct, frozen=True):
         return "MQA" if self.kv_heads == 1 else "GQA"
 
     def named(self, layer: int | None) -> Mapping[str, int]:
-        """The names that shape expressions use, for a tensor of `layer`."""
+        """Return the values of the names in shape expressions, for a tensor of `layer`."""
         mla, query = bool(self.kv_lora_rank), self.qk_nope_head_dim + self.qk_rope_head_dim
         return {
             "hidden": self.hidden,
@@ -235,14 +235,14 @@ class Dimensions(Struct, frozen=True):
 
 
 def shape_expression(name: str) -> str | None:
-    """The shape of a canonical tensor as dimension names ("hidden aux*target_hidden"), else None."""
+    """Return the shape of a canonical tensor in dimension names ("hidden aux*target_hidden"), else None."""
     if layer := LAYER.fullmatch(name):
         return LAYER_SHAPES.get(layer[2])
     return MODEL_SHAPES.get("fc_norm.N.weight" if NORM.fullmatch(name) else name)
 
 
 def expected_shape(name: str, dims: Dimensions) -> tuple[int, ...] | None:
-    """The shape that `dims` give a canonical tensor; None where its name fixes none."""
+    """Return the shape of a canonical tensor under `dims`; None if its name fixes none."""
     expression, layer = shape_expression(name), LAYER.fullmatch(name)
     if expression is None:
         return None
@@ -276,7 +276,7 @@ SAMPLED_ROWS = 64
 
 
 def matrix(tensors: Mapping[str, StoredTensor], endings: Sequence[str]) -> str | None:
-    """The first matrix of plain numbers whose name has one of `endings`; vision towers have none of these."""
+    """Return the first unquantised matrix whose name has one of `endings`; vision towers have none."""
     for ending in endings:
         names = sorted((name for name in tensors if name == ending or name.endswith(f".{ending}")), key=len)
         for name in names:
@@ -286,13 +286,13 @@ def matrix(tensors: Mapping[str, StoredTensor], endings: Sequence[str]) -> str |
 
 
 def evenly_spaced(count: int, most: int = SAMPLED_ROWS) -> list[int]:
-    """Up to `most` row numbers, evenly from the first to the last."""
+    """Return up to `most` row numbers, evenly from the first to the last."""
     most = min(count, most)
     return sorted({(count - 1) * i // max(most - 1, 1) for i in range(most)})
 
 
 def embedding_digest(target: Checkpoint) -> str | None:
-    """SHA-256 of sampled rows of a target's embedding; None where it has none of plain numbers."""
+    """Return the SHA-256 of sampled rows of a target's embedding; None without an unquantised one."""
     if (name := matrix(target.tensors, EMBEDDINGS)) is None:
         return None
     size, digest = target.tensors[name].row_bytes, sha256()
@@ -335,22 +335,22 @@ class DraftVocabulary(Struct, frozen=True):
         return tuple(map(sub, self.targets, count()))
 
     def mask(self, vocab: int) -> bytes:
-        """t2d: [vocab] bool, true for target tokens that have a draft token."""
+        """Return t2d: [vocab] bool, true for target tokens that have a draft token."""
         return bytes(map(set(self.targets).__contains__, range(vocab)))
 
 
 def as_int64(numbers: Ids) -> bytes:
-    """Whole numbers as engines and safetensors hold d2t: little-endian, 8 bytes each."""
+    """Return whole numbers as engines and safetensors store d2t: little-endian, 8 bytes each."""
     return pack(f"<{len(numbers)}q", *numbers)
 
 
 def offsets_record(offsets: Ids) -> dict[str, str]:
-    """What eaglectl.json states of a d2t that eaglectl wrote, and by which it is read again."""
+    """Return the entry of eaglectl.json on a d2t that eaglectl wrote; `recorded_meaning` reads it."""
     return {"meaning": "offset", "sha256": sha256(as_int64(offsets)).hexdigest()}
 
 
 def recorded_meaning(record: Mapping[str, Any], d2t: Ids | None) -> str | None:
-    """What d2t holds as eaglectl.json states it; None where it speaks of no d2t, or of another."""
+    """Return the meaning of d2t ("offset") in eaglectl.json; None if it has no entry on this d2t."""
     is_known = d2t is not None and "d2t" in record and record["d2t"] == offsets_record(d2t)
     return "offset" if is_known else None
 
@@ -364,10 +364,10 @@ class Fault(Struct, frozen=True):
 
 
 def numbers(name: str, dtype: str, raw: bytes) -> Ids:
-    """Raw little-endian data of an integer or boolean tensor; of floats too, where none was rounded.
+    """Return the whole numbers in raw little-endian data of an integer or boolean tensor.
 
-    That is where all of t2d are 0 or 1, and all of a d2t of 32 or 64 bits whole and within int64. Raises
-    RefusedError for others.
+    Floats are accepted if none was rounded: a t2d of 0 and 1, or a d2t of 32 or 64 bits with whole values
+    within int64. Raises RefusedError for others.
     """
     values = _floats(dtype, raw) if dtype in (*_OTHERS, "BF16") else ()
     is_whole = dtype in ("F32", "F64") and all(value % 1 == 0 and abs(value) <= _LIMIT for value in values)
@@ -387,7 +387,7 @@ def numbers(name: str, dtype: str, raw: bytes) -> Ids:
 
 @lru_cache(maxsize=4)  # the checkpoints of one training have the same tables
 def as_engines_read(name: str, dtype: str, raw: bytes) -> Ids:
-    """Little-endian data as engines copy it into their int64 parameter: fractions are cut off.
+    """Return the int64 numbers that engines make of little-endian data: fractions are cut off.
 
     Raises RefusedError.
     """
@@ -413,12 +413,12 @@ def _marked(t2d: Ids | None) -> Ids | None:
 
 
 def identity(size: int) -> DraftVocabulary:
-    """The map of a full vocabulary."""
+    """Return the map of a full vocabulary."""
     return DraftVocabulary(tuple(range(size)), "full vocabulary")
 
 
 def from_tokens(tokens: Sequence[int], draft_vocab: int, vocab: int) -> DraftVocabulary:
-    """The map of a trainer's list of target tokens, one for each lm_head row in order."""
+    """Return the map of a trainer's list of target tokens, one for each lm_head row. Raises RefusedError."""
     targets = tuple(tokens)
     check(
         (
@@ -434,10 +434,10 @@ def from_tokens(tokens: Sequence[int], draft_vocab: int, vocab: int) -> DraftVoc
 def read_vocabulary(
     d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int, answer: str | None = None
 ) -> DraftVocabulary:
-    """The draft vocabulary from whichever of d2t [draft_vocab] and t2d [vocab] is there.
+    """Return the draft vocabulary given by d2t [draft_vocab], t2d [vocab], or both.
 
-    Raises RefusedError where they are out of range, repeat a token or contradict each other; OpenFactError
-    where d2t may be offsets or absolute ids and `answer` ("offset", "absolute") does not say.
+    Raises RefusedError if they are out of range, repeat a token or contradict each other; OpenFactError if
+    d2t may be offsets or absolute ids and `answer` ("offset", "absolute") does not say.
     """
     used = _marked(t2d)
     if used is not None and len(used) != draft_vocab:
@@ -472,46 +472,46 @@ def read_vocabulary(
 
 
 def offset_targets(d2t: Ids) -> Ids:
-    """The target token of each draft token as engines take it from d2t: i + d2t[i]."""
+    """Return the target token of each draft token as engines compute it from d2t: i + d2t[i]."""
     return tuple(map(add, count(), d2t))
 
 
 @lru_cache(maxsize=2)
 def faults(d2t: Ids | None, t2d: Ids | None, draft_vocab: int, vocab: int) -> tuple[Fault, ...]:
-    """The faults of d2t [draft_vocab], read as offsets as engines do, and of t2d [vocab]."""
-    used, found = _marked(t2d), list[Fault]()
+    """Return the faults of d2t [draft_vocab], read as offsets as engines do, and of t2d [vocab]."""
+    used, problems = _marked(t2d), list[Fault]()
     if used is not None and len(used) != draft_vocab:
-        found.append(Fault("draft-vocabulary-size", _miscounted(len(used), draft_vocab), "t2d"))
+        problems.append(Fault("draft-vocabulary-size", _miscounted(len(used), draft_vocab), "t2d"))
         used = None
     if d2t is None:
-        return tuple(found)
+        return tuple(problems)
     readings = _readings(d2t, used, vocab)
     targets = readings.get("offset") or offset_targets(d2t)
     if draft_vocab < vocab and not any(d2t) and ("offset" not in readings or used is None):
         text = f"d2t is zeros: only the first {draft_vocab} of {vocab} tokens can be proposed"
-        found.append(Fault("d2t-identity", text + ("" if used is None else ", and t2d marks others")))
+        problems.append(Fault("d2t-identity", text + ("" if used is None else ", and t2d marks others")))
     elif "offset" in readings:
         falls = islice(compress(count(), map(gt, targets, targets[1:])), 1)
         words = "d2t's targets do not ascend: draft token {} is {}, the next is {}"
-        found += [Fault("d2t-order", words.format(i, targets[i], targets[i + 1])) for i in falls]
+        problems += [Fault("d2t-order", words.format(i, targets[i], targets[i + 1])) for i in falls]
     elif "absolute" in readings:
         text = (
             f"d2t holds token ids ({d2t[0]} to {d2t[-1]}); engines add the draft token's own number to each,"
             f" and reach {max(targets)}"
         )
-        found.append(Fault("d2t-absolute", text))
+        problems.append(Fault("d2t-absolute", text))
     else:
         for fault in _misfits(targets, used, vocab):
             text = f"d2t, read as offsets, {fault.text}; it does not fit as token ids either"
-            found.append(Fault(fault.topic, text))
-    return tuple(found)
+            problems.append(Fault(fault.topic, text))
+    return tuple(problems)
 
 
 def table_repairs(d2t: Ids | None, t2d: Ids, draft_vocab: int, vocab: int) -> tuple[str, ...]:
-    """The readings that repair tables which do not fit each other: what is whole gives the other.
+    """Return the readings that repair one of two contradicting tables from the other.
 
-    Both readings where both tables are whole, so that nothing in the file shows which is right. `d2t` is None
-    where its numbers are lost.
+    If both tables are intact, nothing in the file shows which is right, and both readings are returned. `d2t`
+    is None if its numbers are lost.
     """
     used = _marked(t2d)
     is_marked = used is not None and len(t2d) == vocab and len(used) == draft_vocab
@@ -527,11 +527,11 @@ def table_repairs(d2t: Ids | None, t2d: Ids, draft_vocab: int, vocab: int) -> tu
 def moved_back(
     numbers: Ids, late: int, *, are_offsets: bool, used: Ids | None, vocab: int
 ) -> tuple[int | None, ...] | None:
-    """The target token of each row of a table whose `numbers` stand `late` rows later than they belong.
+    """Return the target token of each row of a table whose `numbers` stand `late` rows too late.
 
-    The numbers are offsets or token ids, and `used` the tokens that t2d marks. None for the token of a row
-    whose number fell off the table's end, where neither what came in at the other end, t2d nor the order of
-    the others tells it; None for all where these numbers are no table.
+    The numbers are offsets or token ids; `used` are the tokens that t2d marks. The number of a row at the end
+    fell off the table: its token is None unless t2d, the other rows' order or the numbers at the other end
+    determine it. Returns None if these numbers are no table.
     """
     size, lost = len(numbers), abs(late)
     rolled = tuple(numbers[(row + late) % size] + row * are_offsets for row in range(size))
@@ -540,21 +540,21 @@ def moved_back(
         return None
     # what came in at an end may be a filling: zeros, or the last number again
     came_in, last = (numbers[:late], numbers[late]) if late > 0 else (numbers[late:], numbers[late - 1])
-    is_told = {0, -1, last}.isdisjoint(came_in) if used is None else set(rolled) == set(used)
+    is_determined = {0, -1, last}.isdisjoint(came_in) if used is None else set(rolled) == set(used)
     is_in_order = is_ascending(rolled) or not is_ascending(sure)
-    if is_told and is_in_order and _is_valid(rolled, vocab):
+    if is_determined and is_in_order and _is_valid(rolled, vocab):
         return rolled
     ends = _fallen_off(sure, late, used, vocab)
     return (*sure, *ends) if late > 0 else (*ends, *sure)
 
 
 def _fallen_off(sure: Ids, late: int, used: Ids | None, vocab: int) -> Sequence[int | None]:
-    """The tokens of the rows behind `sure`, before them where `late` is negative; None where it is open."""
+    """Return the tokens of the rows after `sure` (before, if `late` is negative); None for an unknown one."""
     low, high = (sure[-1], vocab) if late > 0 else (-1, sure[0])
     free, is_sorted = set(range(vocab) if used is None else used) - set(sure), is_ascending(sure)
     fitting = sorted(token for token in free if not is_sorted or low < token < high)
-    is_known = len(fitting) == abs(late) and (is_sorted or len(fitting) == 1)
-    return fitting if is_known else [None] * abs(late)
+    is_determined = len(fitting) == abs(late) and (is_sorted or len(fitting) == 1)
+    return fitting if is_determined else [None] * abs(late)
 
 
 def is_rolled(numbers: Ids, late: int, used: Ids | None, vocab: int) -> bool:
@@ -596,19 +596,19 @@ def _miscounted(marked: int, draft_vocab: int) -> str:
 
 
 def _misfits(targets: Ids, used: Ids | None, vocab: int) -> list[Fault]:
-    """Why `targets` are no draft vocabulary, each text to follow "d2t, read as offsets,"."""
+    """Return why `targets` are no draft vocabulary; each text follows "d2t, read as offsets,"."""
     inside = [target for target in targets if 0 <= target < vocab]
-    found = []
+    problems = []
     if outside := len(targets) - len(inside):
         span = f"reaches from {min(targets)} to {max(targets)} in a vocabulary of {vocab}"
-        found.append(Fault("d2t-range", f"{span} ({outside} tokens are outside)"))
+        problems.append(Fault("d2t-range", f"{span} ({outside} tokens are outside)"))
     if repeated := len(inside) - len(set(inside)):
-        found.append(
+        problems.append(
             Fault("d2t-unique", f"repeats a target token ({repeated} of {len(targets)} are another's too)")
         )
-    if not found and used is not None and (others := len(set(targets).difference(used))):
-        found.append(Fault("d2t-t2d", f"does not give the tokens that t2d marks ({others} are others)"))
-    return found
+    if not problems and used is not None and (others := len(set(targets).difference(used))):
+        problems.append(Fault("d2t-t2d", f"does not give the tokens that t2d marks ({others} are others)"))
+    return problems
 
 
 def row_copies(rows: list[tuple[bytes, bytes]]) -> bool:
@@ -616,11 +616,11 @@ def row_copies(rows: list[tuple[bytes, bytes]]) -> bool:
 
     This is the fault of TorchSpec's pruning (tools/convert_to_hf.py).
     """
-    return bool(rows) and all(one == other and any(one) for one, other in rows)
+    return bool(rows) and all(row == other and any(row) for row, other in rows)
 
 
 def repeated_offsets(offsets: Ids, most: int) -> list[int]:
-    """Up to `most` places i, spread over the table, where d2t[i] == d2t[i+1]."""
+    """Return up to `most` places i, spread over the table, where d2t[i] == d2t[i+1]."""
     places = list(compress(count(), map(eq, offsets, offsets[1:])))
     return places[:: max(1, len(places) // most)][:most]
 

@@ -40,8 +40,8 @@ def is_within(specifier: str, release: str) -> bool:
 
 @cache
 def _bounds(specifier: str) -> list[tuple[Callable[[Order, Order], bool], Order]]:
-    found = re.findall(r"([<>=!~]+)([^,]+)", specifier)
-    return [(COMPARISONS[comparison], release_order(bound)) for comparison, bound in found]
+    pairs = re.findall(r"([<>=!~]+)([^,]+)", specifier)
+    return [(COMPARISONS[comparison], release_order(bound)) for comparison, bound in pairs]
 
 
 def is_since(first: str, release: str) -> bool:
@@ -51,7 +51,7 @@ def is_since(first: str, release: str) -> bool:
 
 @cache
 def release_order(release: str) -> Order:
-    """What releases are compared by, zeros at the end left out.
+    """Return the key that releases are compared by, without zeros at the end.
 
     Raises ValueError for one with letters but .post1.
     """
@@ -63,7 +63,7 @@ def release_order(release: str) -> Order:
 
 
 def ranges(releases: Iterable[str], known: Sequence[str]) -> str:
-    """Releases in few words, consecutive ones of `known` as ranges: "0.22.0 - 0.33.0"."""
+    """Return releases in few words, with consecutive ones of `known` as ranges: "0.22.0 - 0.33.0"."""
     position = {release: index for index, release in enumerate(known)}
     runs: list[list[str]] = []
     for release in sorted(set(releases), key=position.__getitem__):
@@ -154,7 +154,7 @@ class Behaviour(Struct, frozen=True):
         return tuple(name for name, runner in self.runners.items() if runner.drafts_in_parallel)
 
     def runners_for(self, model_type: str | None, *, is_parallel: bool = False) -> tuple[str, ...]:
-        """The runners that the release may take for a target's model_type, None where it is not known."""
+        """Return the runners that the release may use for a target's model_type (None: unknown)."""
         if is_parallel and self.parallel_runners:
             return self.parallel_runners
         if model_type:
@@ -163,25 +163,25 @@ class Behaviour(Struct, frozen=True):
 
 
 def unversioned() -> Mapping[str, Any]:
-    """What is known of engines whose releases are not followed."""
+    """Return the data on engines whose releases are not followed."""
     return read("unversioned.json")
 
 
 def judged_unversioned() -> Mapping[str, str]:
-    """The titles, by name, of those whose layers are known well enough to be judged."""
-    return {name: known["title"] for name, known in unversioned()["engines"].items() if "behaviour" in known}
+    """Return the titles, by name, of the unversioned engines whose layers can be judged."""
+    return {name: data["title"] for name, data in unversioned()["engines"].items() if "behaviour" in data}
 
 
 def unversioned_behaviour(engine: str) -> Behaviour:
-    """What an engine does whose releases are not followed."""
+    """Return the behaviour of an engine whose releases are not followed."""
     return convert(unversioned()["engines"][engine]["behaviour"], Behaviour)
 
 
 @cached
 def stated(engine: str, release: str) -> Mapping[str, Any]:
-    """All that the entries of a release state, merged."""
+    """Return all that the entries of a release state, merged."""
     ranges = enumerate(entry["range"] for entry in load(engine)["behaviour"])
-    return _merged(engine, tuple(number for number, each in ranges if is_within(each, release)))
+    return _merged(engine, tuple(number for number, specifier in ranges if is_within(specifier, release)))
 
 
 @cached
@@ -193,11 +193,11 @@ def _merged(engine: str, entries: tuple[int, ...]) -> Mapping[str, Any]:
 
 
 def merge(before: Any, change: Any) -> Any:
-    """One JSON value with the changes of another (RFC 7396)."""
+    """Apply the changes of one JSON value to another (RFC 7396)."""
     if not isinstance(change, Mapping):
         return change
-    kept = before if isinstance(before, Mapping) else {}
-    merged = {**kept, **{key: merge(kept.get(key), value) for key, value in change.items()}}
+    original = before if isinstance(before, Mapping) else {}
+    merged = {**original, **{key: merge(original.get(key), value) for key, value in change.items()}}
     return {key: value for key, value in merged.items() if value is not None}
 
 
@@ -280,7 +280,7 @@ class CapturedLayers(Struct, frozen=True):
         return self.default.words if self.default else f"ids {list(self.ids or ())}"
 
     def same_as(self, trained: AuxLayers) -> bool | None:
-        """Whether this runner captures what was trained on; None where that cannot be known."""
+        """Return whether this runner captures the layers of training; None if that cannot be known."""
         if trained.boundaries is not None and self.boundaries is not None:
             # in fc's order, or sorted by an engine that does not keep it, which facts report
             return self.boundaries in (trained.boundaries, trained.listed)
@@ -293,7 +293,7 @@ class CapturedLayers(Struct, frozen=True):
 
 
 def value_at(config: Mapping[str, Any], path: str) -> Any:
-    """The value at a path like eagle_config.fc_norm; None where it is absent."""
+    """Return the value at a path like eagle_config.fc_norm; None if it is absent."""
     value: Any = config
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -301,16 +301,16 @@ def value_at(config: Mapping[str, Any], path: str) -> Any:
 
 
 def ids_at(config: Mapping[str, Any], path: str) -> tuple[int, ...] | None:
-    """A non-empty list of whole numbers in a config.
+    """Return a non-empty list of whole numbers in a config; None for anything else.
 
-    None otherwise (engines read an empty list as absent).
+    Engines read an empty list as absent.
     """
     value = value_at(config, path)
     return tuple(value) if isinstance(value, list) and value and all(type(i) is int for i in value) else None
 
 
 def capture(runner: Runner, config: Mapping[str, Any], target: Target) -> CapturedLayers:
-    """The layers that `runner` captures for a drafter with this config."""
+    """Return the layers that `runner` captures for a drafter with this config."""
     for path in runner.id_places:
         if ids := ids_at(config, path):
             return _explicit(runner, path, ids, target)
@@ -336,9 +336,9 @@ def _explicit(runner: Runner, path: str, ids: tuple[int, ...], target: Target) -
 
 
 def adds_one(runner: Runner, ids: Sequence[int], target: Target) -> bool | None:
-    """Whether `runner` takes ids as outputs of layers.
+    """Return whether `runner` reads ids as outputs of layers.
 
-    None where the target's model_type decides and is not known.
+    None if that depends on the target's model_type, and it is unknown.
     """
     holds: Mapping[AddsOne, bool] = {
         "never": False,

@@ -13,19 +13,19 @@ FORGETTING: list[Callable[[], None]] = []
 
 
 def cached(function: Function) -> Function:
-    """The function, which works each result out once for as long as the same data files are in use."""
-    kept = cache(function)
-    FORGETTING.append(kept.cache_clear)
-    return cast(Function, kept)
+    """Cache the results of a function for as long as the same data files are in use."""
+    cached_function = cache(function)
+    FORGETTING.append(cached_function.cache_clear)
+    return cast(Function, cached_function)
 
 
 def load(engine: str) -> Mapping[str, Any]:
-    """The releases and facts of an engine."""
+    """Return the releases and facts of an engine."""
     return read(f"{engine}_releases.json")
 
 
 @cached
 def read(name: str) -> Mapping[str, Any]:
-    """A data file."""
+    """Read a data file."""
     value: Mapping[str, Any] = json.loads((FOLDER / name).read_text(encoding="utf-8"))
     return value

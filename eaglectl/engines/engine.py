@@ -46,18 +46,18 @@ class NetworkReading(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """How a run of it is called."""
+        """The words for a run of this network."""
         if self.switches or self.theta is not None:
             return f"read as {self.engine} reads it"
         return f"at the layers that {self.engine} captures"
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What makes it another network, whichever engine reads so."""
+        """The values that make it another network, whichever engine reads so."""
         return self.boundaries, tuple(sorted(self.switches.items())), self.theta
 
     def of(self, drafter: Drafter) -> Drafter:
-        """The drafter as the engine reads it; its layers are those of `boundaries`."""
+        """Return the drafter as the engine reads it; its layers are those of `boundaries`."""
         rope = drafter.rope if self.theta is None else replace(drafter.rope, theta=self.theta)
         return replace(drafter, norms=replace(drafter.norms, **self.switches), rope=rope)
 
@@ -65,9 +65,9 @@ class NetworkReading(Struct, frozen=True):
 def network_reading(
     engine: str, view: View, captured: Mapping[str, CapturedLayers], differing: Sequence[AppliedFact]
 ) -> NetworkReading | None:
-    """The reading that makes up all facts that differ; None where one of them is anything else.
+    """Return the reading that accounts for all differing facts; None if one is no matter of reading.
 
-    `captured` are the layers by the runners that the release may take, which have to agree.
+    `captured` are the layers by the runners that the release may use; they have to agree.
     """
     values = {applied.fact.misread: _value(applied.fact.misread, view, captured) for applied in differing}
     if None in values.values():
@@ -123,11 +123,11 @@ class Verdict(Struct, frozen=True):
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Why it is not served as it shall be; none where it is."""
+        """Why it is not served as trained; empty if it is."""
         return () if self.outcome.is_served else self.reasons
 
     def completed(self, complete: Callable[[str], str]) -> "Verdict":
-        """The verdict with whole commands in its reasons."""
+        """Return the verdict with whole commands in its reasons."""
         return replace(self, reasons=tuple(map(complete, self.reasons)))
 
 
@@ -146,17 +146,21 @@ class RuleResults(Struct, frozen=True):
     reporting: Collection[str] = ()
 
     def faults(self, facts: Sequence[AppliedFact]) -> list[tuple[ServedAs, str, str]]:
-        """What is known to go wrong, the worst first: by facts, then by errors that no fact reports.
+        """Return the known faults, the worst first: by facts, then by errors that no fact reports.
 
         A fact's rule is its own, or another that reports the same defect.
         """
         faults = []
-        for fact, text in ((each.fact, each.text) for each in facts if each.fact.outcome.is_known_wrong):
+        for fact, text in (
+            (applied.fact, applied.text) for applied in facts if applied.fact.outcome.is_known_wrong
+        ):
             reporting = (rule for rule in (fact.rule, *fact.reported_by) if rule in self.reporting)
             faults.append((fact.outcome, next(reporting, fact.rule), text))
         faults.sort(key=lambda fault: fault[0] != ServedAs.FAILS)
-        own = {rule for _, rule, _ in faults}
-        return faults + [(ServedAs.DIFFERS, rule, text) for rule, text in self.errors if rule not in own]
+        fact_rules = {rule for _, rule, _ in faults}
+        return faults + [
+            (ServedAs.DIFFERS, rule, text) for rule, text in self.errors if rule not in fact_rules
+        ]
 
 
 NO_RESULTS = RuleResults()
@@ -165,25 +169,24 @@ NO_RESULTS = RuleResults()
 def publication(
     drafter: str, engine: str, releases: Sequence[str], reads_alike: Callable[[str], bool]
 ) -> tuple[tuple[str, ...], str]:
-    """The figures that are published of a drafter, in words, and why they tell nothing of a release.
+    """Return the published figures of a drafter, in words, and why they say nothing about a release.
 
-    `engine` is its title, `releases` those that are known, `reads_alike` whether one of them reads the file
-    as the release in question does, and as the drafter is settled. Each that a figure can be of (the one that
-    its source states, else all since it was made) must do so, or the figure tells nothing. Its authors'
-    figures are before those of others.
+    `engine` is its title, `releases` the known ones. `reads_alike` says whether a release reads the file as
+    the release in question does. Figures count only if every release that they may be of reads alike: the one
+    that their source names, else all since. The authors' figures come first.
     """
     figures = next(entry.figures for entry in published_file().drafters if entry.name == drafter)
     measured = [figure for figure in figures if figure.is_by_authors]
-    own = [figure for figure in measured if figure.engine_name == engine]
-    if not own:
+    by_authors = [figure for figure in measured if figure.engine_name == engine]
+    if not by_authors:
         engines = dict.fromkeys(filter(None, (figure.engine_name for figure in measured)))
         return (), f"its authors measured it in {' and '.join(engines)}, not in {engine}"
-    run = _run_by_authors(own[0], releases)
+    run = _run_by_authors(by_authors[0], releases)
     other = next((release for release in run if not reads_alike(release)), None)
     if other or not run:
         why = f"{other} reads it otherwise" if other else "what that release reads is not known"
-        return (), f"its authors measured it ({own[0].origin}), and {why}"
-    return (*(figure.words for figure in own), *_origins(drafter, own, figures)), ""
+        return (), f"its authors measured it ({by_authors[0].origin}), and {why}"
+    return (*(figure.words for figure in by_authors), *_origins(drafter, by_authors, figures)), ""
 
 
 def _run_by_authors(figure: Figure, releases: Sequence[str]) -> list[str]:
@@ -192,8 +195,8 @@ def _run_by_authors(figure: Figure, releases: Sequence[str]) -> list[str]:
     return [release for release in releases if is_since(figure.since or "0", release)]
 
 
-def _origins(drafter: str, own: Sequence[Figure], figures: Sequence[Figure]) -> Iterator[str]:
-    origins = "; ".join(dict.fromkeys(figure.origin for figure in own))
+def _origins(drafter: str, by_authors: Sequence[Figure], figures: Sequence[Figure]) -> Iterator[str]:
+    origins = "; ".join(dict.fromkeys(figure.origin for figure in by_authors))
     yield f"measured by the authors of {drafter} ({origins})"
     for figure in (figure for figure in figures if not figure.is_by_authors):
         yield f"others, {figure.changed or 'as stored'}: {figure.words} ({figure.origin})"
@@ -237,46 +240,46 @@ class Engine(Struct, frozen=True, eq=False):
 
     @cached
     def facts_of(self, release: str) -> tuple[Fact, ...]:
-        """The facts that hold in a release."""
+        """Return the facts that hold in a release."""
         return tuple(fact for fact in self.facts if is_within(fact.releases, release))
 
     @cached
     def behaviour(self, release: str) -> Behaviour:
-        """What a release does."""
+        """Return the behaviour of a release."""
         return convert(stated(self.name, release), Behaviour)
 
     def runners_run(self, release: str) -> tuple[str, ...]:
-        """The runners of a release that ran recorded cases; none where the release was only read."""
+        """Return the runners of a release that ran recorded cases; none if the release was only read."""
         run = stated(self.name, release)["run_in"].get(release, ())
         return tuple(name for name in self.behaviour(release).runners if name in run)
 
     def evidence(self, release: str) -> Mapping[EvidenceKind, int]:
-        """How many facts of a release were run, and how many read only."""
+        """Return how many facts of a release were run, and how many only read."""
         is_run = [release in fact.run_in for fact in self.facts_of(release)]
         return {"run": is_run.count(True), "read": is_run.count(False)}
 
     def ids_evidence(self, release: str) -> EvidenceKind:
-        """How it is known which layers a release captures.
+        """Return whether the captured layers of a release are known from a run or from reading.
 
-        "run" where its functions that resolve ids were run, as they were where recorded cases ran.
+        "run" if its functions that resolve ids were run, or recorded cases.
         """
         resolved = self.data.get("ids_run_in")
         is_resolved = resolved is not None and is_within(resolved, release)
         return "run" if is_resolved or self.runners_run(release) else "read"
 
     def readings(self, view: View, release: str) -> Mapping[str, CapturedLayers]:
-        """The layers that `release` captures for a checkpoint, by the runners that it may take."""
-        known, target = self.behaviour(release), view.drafter.target
+        """Return the layers that `release` captures for a checkpoint, by the runners that it may use."""
+        behaviour, target = self.behaviour(release), view.drafter.target
         seen, is_parallel = as_seen(self.name, release, target), view.drafter.kind == "peagle"
-        names = known.runners_for(target.model_type, is_parallel=is_parallel)
-        return {name: capture(known.runners[name], view.flat, seen) for name in names}
+        names = behaviour.runners_for(target.model_type, is_parallel=is_parallel)
+        return {name: capture(behaviour.runners[name], view.flat, seen) for name in names}
 
     def case(self, view: View, release: str) -> Case:
-        """A checkpoint in `release`."""
+        """Return the case of a checkpoint in `release`."""
         return Case(view, self.name, release, self.behaviour(release), self.readings(view, release))
 
     def applied(self, view: View, release: str) -> tuple[AppliedFact, ...]:
-        """The facts that hold for a checkpoint in `release`."""
+        """Return the facts that hold for a checkpoint in `release`."""
         case = self.case(view, release)
         holding = [
             fact
@@ -294,9 +297,9 @@ class Engine(Struct, frozen=True, eq=False):
         results: RuleResults = NO_RESULTS,
         applied: Sequence[AppliedFact] | None = None,
     ) -> Verdict:
-        """What `release` does with a checkpoint as stored; `applied` are its facts, where they are known."""
-        known = self.applied(view, release) if applied is None else applied
-        facts = [each for each in known if results.rules is None or each.fact.rule in results.rules]
+        """Judge what `release` does with a stored checkpoint; `applied` are its facts, if known already."""
+        all_facts = self.applied(view, release) if applied is None else applied
+        facts = [entry for entry in all_facts if results.rules is None or entry.fact.rule in results.rules]
         if faults := results.faults(facts):
             texts = tuple(dict.fromkeys(text for *_, text in faults))
             rules = tuple(dict.fromkeys(rule for _, rule, _ in faults if rule))
@@ -312,7 +315,7 @@ class Engine(Struct, frozen=True, eq=False):
         return Verdict(self.name, release, ServedAs.AS_TRAINED, reasons, unread=results.unread)
 
     def _doubtful(self, view: View, release: str, texts: tuple[str, ...], results: RuleResults) -> Verdict:
-        """The verdict where something is open (`texts`), which what its authors published may settle."""
+        """Return the verdict for open questions (`texts`); published figures may settle them."""
         unknown = Verdict(self.name, release, ServedAs.UNKNOWN, texts)
         published, unsettled = view.drafter.publication, view.drafter.unsettled
         if published is None or results.gaps or any(note.level != "note" for note in unsettled):
@@ -331,14 +334,14 @@ class Engine(Struct, frozen=True, eq=False):
         # None where the captured layers are not known to be the settled ones
         key = (self.name, release)
         if key not in view.open_facts:
-            facts = frozenset(each.fact.id for each in self.applied(view, release))
+            facts = frozenset(applied.fact.id for applied in self.applied(view, release))
             view.open_facts[key] = facts if self.case(view, release).sameness == {True} else None
         return view.open_facts[key]
 
     def runner_remarks(self, view: View, release: str) -> tuple[str, ...]:
-        """For which runners a verdict of serving as trained holds, where the release has several.
+        """Return the runners that a verdict "as trained" holds for, then those it does not hold for.
 
-        Then for which it does not.
+        Empty for a release with one runner.
         """
         runners, taken = self.behaviour(release).runners, self.readings(view, release)
         if len(runners) == 1:

@@ -42,10 +42,10 @@ def _rope_type(view: View) -> str:
 
 
 def _other_shapes(view: View) -> tuple[str, ...]:
-    stated = [f"{key} {stated}, and the tensors have {size}" for key, stated, size in dimensions(view)]
+    value = [f"{key} {value}, and the tensors have {size}" for key, value, size in dimensions(view)]
     if (assumed := assumed_head_dim(view)) != view.drafter.dims.head_dim:
-        stated.append(f"head_dim {assumed:g}, and the tensors have {view.drafter.dims.head_dim}")
-    return tuple(stated)
+        value.append(f"head_dim {assumed:g}, and the tensors have {view.drafter.dims.head_dim}")
+    return tuple(value)
 
 
 def _unmapped(view: View) -> tuple[str, ...]:

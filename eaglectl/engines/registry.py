@@ -70,7 +70,7 @@ ENGINES: Mapping[str, Engine] = {
 
 
 def usual_release(engine: str) -> EngineRequest:
-    """The release of an engine that is installed here, else the newest known."""
+    """Return the release of an engine that is installed here, else the newest known."""
     installed, releases = installed_release(ENGINES[engine]), ENGINES[engine].releases
     if installed is not None and installed not in releases:
         return EngineRequest(engine, (), unknown=installed, text=engine)
@@ -78,10 +78,10 @@ def usual_release(engine: str) -> EngineRequest:
 
 
 def parse_engine(text: str) -> EngineRequest:
-    """The engine and releases that `text` names; a bare name is the installed release, else the newest known.
+    """Return the engine and releases that `text` names; a bare name is the installed or else the newest one.
 
-    A local or post release is its release. Raises UsageError with the nearest names, and UnreadableError for
-    releases that no data is of.
+    A local or post release counts as its base release. Raises UsageError with the nearest names, and
+    UnreadableError for releases without data.
     """
     if text in ENGINES:  # packaging takes as long to load as all of eaglectl
         return usual_release(text)
@@ -102,8 +102,8 @@ def parse_engine(text: str) -> EngineRequest:
         return usual_release(name)
     # of one exact version, the release that it is of
     exact, releases = re.fullmatch(r"===?([^,*]+)", str(specifier)), ENGINES[name].releases
-    own = known_release(ENGINES[name], exact[1]) if exact else ""
-    if matching := tuple(release for release in releases if release == own or release in specifier):
+    base_release = known_release(ENGINES[name], exact[1]) if exact else ""
+    if matching := tuple(release for release in releases if release == base_release or release in specifier):
         return EngineRequest(name, matching, text=text)
     span = f"{name} is known from {' to '.join(dict.fromkeys((releases[0], releases[-1])))}"
     raise OutdatedError(f"--engine {text}: no known release fits; {span}; {UPDATE.format(name)}")
@@ -119,7 +119,7 @@ ENGINE = Option(
 
 
 def read_engine(text: str) -> EngineRequest:
-    """What `parse_engine` returns; the request of releases that no data is of states that."""
+    """Parse an engine as `parse_engine` does; a release without data gives an outdated request."""
     try:
         return parse_engine(text)
     except OutdatedError as error:
@@ -127,7 +127,7 @@ def read_engine(text: str) -> EngineRequest:
 
 
 def requested_places(requests: Iterable[EngineRequest]) -> tuple[tuple[str, str], ...]:
-    """Each engine and release that requests name, once: as the engines were named first, the newest last."""
+    """Return each requested engine and release once: engines in the order named, newest releases last."""
     places = dict.fromkeys(place for request in requests for place in request.places)
     names = [*dict.fromkeys(engine for engine, _ in places)]
 
@@ -139,25 +139,25 @@ def requested_places(requests: Iterable[EngineRequest]) -> tuple[tuple[str, str]
 
 
 def known_release(engine: Engine, version: str) -> str:
-    """The release that a version is of: itself where it is known, else without its local part or `.postN`."""
+    """Return the release of a version: itself if known, else without its local part or `.postN`."""
     public = version.partition("+")[0]
     base = re.sub(r"\.post\d+$", "", public)
     return base if public not in engine.releases and base in engine.releases else public
 
 
 def every_release(engine: str) -> EngineRequest:
-    """An engine with all its known releases."""
+    """Return a request for all known releases of an engine."""
     return EngineRequest(engine, ENGINES[engine].releases)
 
 
 def default_requests() -> tuple[EngineRequest, ...]:
-    """The release of each engine that is installed here, and the newest known of the default engines."""
+    """Return requests for the installed release of each engine, and the newest of the default ones."""
     requests = []
     for name, engine in ENGINES.items():
         newest, installed = engine.releases[-1] if engine.is_default else None, installed_release(engine)
         if installed is not None and installed != newest:
-            known = (installed,) if installed in engine.releases else ()
-            requests.append(EngineRequest(name, known, INSTALLED, "" if known else installed))
+            releases = (installed,) if installed in engine.releases else ()
+            requests.append(EngineRequest(name, releases, INSTALLED, "" if releases else installed))
         if newest is not None:
             why = f"{NEWEST}, {INSTALLED}" if newest == installed else NEWEST
             requests.append(EngineRequest(name, (newest,), why))
@@ -165,7 +165,7 @@ def default_requests() -> tuple[EngineRequest, ...]:
 
 
 def installed_release(engine: Engine) -> str | None:
-    """The release of an engine in this environment; None where there is none. The engine is not imported."""
+    """Return the release of an engine in this environment, without importing it; None if absent."""
     if find_spec(engine.package) is None:
         return None
     from importlib.metadata import PackageNotFoundError, version  # late: it takes long to load
@@ -182,18 +182,18 @@ def _spelling(text: str) -> str:
     names = (*ENGINES, *sorted(unversioned()["engines"]))
     written = re.match(r"[A-Za-z._-]*", text.strip())
     near = get_close_matches(written[0].strip("-_").lower() if written else "", names, 3, 0.5)
-    known = f"near it: {', '.join(near)}" if near else f"engines are {', '.join(names)}"
-    return f'{known}; releases are written as vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}'
+    advice = f"near it: {', '.join(near)}" if near else f"engines are {', '.join(names)}"
+    return f'{advice}; releases are written as vllm, "vllm>=0.22" or sglang=={sglang.RELEASE}'
 
 
 def aux_readings(config: Mapping[str, Any], target: Target) -> Mapping[str, CapturedLayers]:
-    """The layers that each runner of the newest releases captures, by the runner's label."""
+    """Return the layers that each runner of the newest releases captures, by the runner's label."""
     newest = [(engine, engine.releases[-1]) for engine in ENGINES.values()]
-    known = [(engine.behaviour(last), as_seen(engine.name, last, target)) for engine, last in newest]
-    known += [(unversioned_behaviour(name), target) for name in judged_unversioned()]
+    behaviours = [(engine.behaviour(last), as_seen(engine.name, last, target)) for engine, last in newest]
+    behaviours += [(unversioned_behaviour(name), target) for name in judged_unversioned()]
     return {
         runner.label: capture(runner, config, seen)
-        for behaviour, seen in known
+        for behaviour, seen in behaviours
         for runner in reversed([*behaviour.runners.values()])
     }
 
@@ -207,7 +207,7 @@ def view_for(
     target: Mapping[str, Any] | None = None,
     files: Checkpoint | None = None,
 ) -> View:
-    """A checkpoint as `engine` reads it.
+    """Return a checkpoint as `engine` reads it.
 
     `flat` is the config with its producer's nesting undone, `target` the target's.
     """
@@ -221,10 +221,10 @@ def launch_commands(
     revision: str | None = None,
     target_text: str | None = None,
 ) -> Mapping[str, str]:
-    """The command that serves the drafter, for each engine.
+    """Return the command that serves the drafter, for each engine.
 
     `path` may be a Hub repository, and `revision` then one of its. `target_text` is the target as the user
-    gave it, else it is the one that the drafter names, and TARGET where none is known.
+    gave it; without it, the drafter's own is used, or TARGET if that is unknown.
     """
     name, target_revision = _served_target(target_text or drafter.target.name or "")
     target = name if _can_be_given(name) else "TARGET"
@@ -281,12 +281,14 @@ def _layers_option(engine: str, drafter: Drafter) -> str:
 def unfollowed_verdict(
     engine: str, drafter: Drafter, flat: Mapping[str, Any], results: RuleResults = NO_RESULTS
 ) -> Verdict:
-    """What an engine whose releases are not followed does; none is known to serve a drafter as trained."""
+    """Judge a drafter for an engine without followed releases; none is known to serve as trained."""
     reasons, option = [text for _, text in results.errors], _layers_option(engine, drafter)
     if engine in judged_unversioned() and not option:
         runners = unversioned_behaviour(engine).runners.values()
         layers = [capture(runner, flat, drafter.target) for runner in runners]
-        reasons += [f"captures {each.words}" for each in layers if each.same_as(drafter.aux) is False]
+        reasons += [
+            f"captures {captured.words}" for captured in layers if captured.same_as(drafter.aux) is False
+        ]
     if reasons:
         rules = tuple(rule for rule, _ in results.errors if rule)
         return Verdict(engine, "", ServedAs.DIFFERS, tuple(dict.fromkeys(reasons)), rules)
@@ -304,17 +306,17 @@ def _served_target(text: str) -> tuple[str, str | None]:
 def as_served(
     commands: Mapping[str, str], verdicts: Sequence[Verdict], *, is_sound: bool = True
 ) -> Mapping[str, str]:
-    """The commands of engines whose newest release among the verdicts runs the drafter as trained.
+    """Return the commands of engines whose newest judged release runs the drafter as trained.
 
-    Those without a verdict are kept where the files have no error (`is_sound`): their aux layers are an
-    option of serving, whatever the file states.
+    Engines without a verdict are kept if the files have no error (`is_sound`), as their aux layers are an
+    option of serving.
     """
     is_served = {verdict.engine: verdict.outcome.is_served for verdict in verdicts}
     return {engine: text for engine, text in commands.items() if is_served.get(engine, is_sound)}
 
 
 def llama_server(drafter: str, tokens: int = 3, target: str = "TARGET.gguf") -> str:
-    """The command that serves a drafter's GGUF file, and counts its drafts; `target` is the target's."""
+    """Return the command that serves a drafter's GGUF file with draft metrics; `target` is the target's."""
     return (
         f"llama-server --model {shell.quote(target)} --model-draft {shell.quote(drafter)}"
         f" --spec-type draft-eagle3 --spec-draft-n-max {tokens} --metrics"
@@ -328,9 +330,9 @@ def output_commands(
     tokens: int = 3,
     revision: str | None = None,
 ) -> Mapping[str, str]:
-    """The command that serves a folder or a Hub repository, for each engine of ENGINES.
+    """Return the command that serves a folder or a Hub repository, for each engine of ENGINES.
 
-    llama.cpp serves a GGUF file, which its own converter makes first.
+    For llama.cpp, it first converts the folder to a GGUF file.
     """
     file, model = f"{folder}.gguf", _served_target(target or "")[0]
     is_folder = _can_be_given(model) and not hub_name(target or "")

@@ -158,9 +158,9 @@ RELEASE = ENGINE.releases[-1]
 
 
 def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...]:
-    """The ids with which SGLang captures `boundaries`.
+    """Return the ids with which SGLang captures `boundaries`.
 
-    Raises RefusedError where there are none, UsageError where the target decides and is not known.
+    Raises RefusedError if there are none, UsageError if they depend on an unknown target.
     """
     runner, seen = ENGINE.behaviour(RELEASE).runners[RUNNER], as_seen("sglang", RELEASE, target)
     for ids in (tuple(boundary - 1 for boundary in boundaries), tuple(boundaries)):
@@ -183,9 +183,9 @@ def sglang_ids(boundaries: Sequence[int], target: Target) -> tuple[int, ...]:
 
 
 def ids_in(place: IdsPlace, boundaries: Sequence[int], target: Target) -> tuple[int, ...]:
-    """The ids that state `boundaries` in a place of the config.
+    """Return the ids that state `boundaries` in a place of the config.
 
-    Raises RefusedError where there are none, UsageError where the target decides and is not known.
+    Raises RefusedError if there are none, UsageError if they depend on an unknown target.
     """
     match place.meaning:
         case "sglang":

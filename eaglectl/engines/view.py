@@ -69,13 +69,13 @@ class TargetReading(Struct, frozen=True):
 
 
 def targets_data(engine: str) -> Mapping[str, Any]:
-    """What is known of an engine's targets; its `notes` are on serving them in parallel."""
+    """Return the data on an engine's targets; its `notes` are on serving them in parallel."""
     return read(f"{engine}_targets.json")
 
 
 @cached
 def target_classes(engine: str) -> Mapping[str, Sequence[TargetClass]]:
-    """The rows of each architecture, oldest first. Raises ValueError where a name is a pattern."""
+    """Return the rows of each architecture, oldest first. Raises ValueError for a pattern as name."""
     rows = {
         name: [{**row, "architecture": name, "captures": CAPTURES[row["captures"]]} for row in listed]
         for name, listed in targets_data(engine)["architectures"].items()
@@ -84,37 +84,37 @@ def target_classes(engine: str) -> Mapping[str, Sequence[TargetClass]]:
 
 
 def target_class(engine: str, release: str, architecture: str) -> TargetClass | None:
-    """What a release does with an architecture; None where no release has it, or this one was not read."""
-    stated = targets_data(engine)
-    if release not in stated["read"]:
+    """Return what a release does with an architecture; None without a row, or for an unread release."""
+    data = targets_data(engine)
+    if release not in data["read"]:
         return None
     rows = target_classes(engine).get(architecture, ())
     if fitting := [row for row in rows if is_since(row.since, release)]:
         return fitting[-1]
     if rows:
         return TargetClass(architecture, "absent", release, "not in the registry")
-    if architecture in stated["refused_in"].get(release, ()):
+    if architecture in data["refused_in"].get(release, ()):
         return TargetClass(architecture, "lacks", release, "not registered; run")
     return None
 
 
 def architectures_of(target: Target) -> tuple[str, ...]:
-    """The classes that a target may be of: as its config names them, else those of its model type.
+    """Return the possible classes of a target: as its config names them, else those of its model type.
 
-    A wrapper is of its own model type, known or not: its language model does not say what it hands on.
+    A wrapper's model type counts, also if unknown: its language model does not say what it hands on.
     """
     return target.architectures or architectures(target.outer_type or target.model_type or "")
 
 
 def architectures(model_type: str) -> tuple[str, ...]:
-    """The generating classes of a model type, as transformers or the model's own config.json names them."""
-    stated = read("model_types.json")
-    remote = stated["remote"].get(model_type, {}).get("architectures", ())
-    return tuple(dict.fromkeys((*remote, *stated["architectures"].get(model_type, ()))))
+    """Return the generating classes of a model type, by transformers or the model's own config.json."""
+    data = read("model_types.json")
+    remote = data["remote"].get(model_type, {}).get("architectures", ())
+    return tuple(dict.fromkeys((*remote, *data["architectures"].get(model_type, ()))))
 
 
 def read_captures(engine: str, release: str, target: Target) -> TargetReading | None:
-    """Whether a release captures a target's hidden states; None where nothing names the target's kind."""
+    """Return whether a release captures a target's hidden states; None for an unknown kind of target."""
     names, kind = architectures_of(target), target.outer_type or target.model_type
     if not (names or kind):
         return None
@@ -145,7 +145,7 @@ def _unlisted(other: Mapping[str, Any], target: Target, named: str) -> TargetRea
 
 
 def as_seen(engine: str, release: str, target: Target) -> Target:
-    """The target, without its kind where the release was never seen with such a one."""
+    """Return the target, without its kind if no such target was ever seen with the release."""
     reading = read_captures(engine, release, target)
     if reading is None or reading.captures != "unknown":
         return target
@@ -153,9 +153,9 @@ def as_seen(engine: str, release: str, target: Target) -> Target:
 
 
 def _reading(engine: str, release: str, row: TargetClass, target: Target) -> TargetReading:
-    source, stated = f"{row.source} ({row.since})", targets_data(engine)
+    source, data = f"{row.source} ({row.since})", targets_data(engine)
     if row.captures == "lacks":
-        text = stated["unread" if row.state else "lacking"]["text"]
+        text = data["unread" if row.state else "lacking"]["text"]
         return TargetReading("lacks", row.architecture, text, source)
     if row.captures == "absent":
         other = _unregistered(engine, release)
@@ -166,14 +166,14 @@ def _reading(engine: str, release: str, row: TargetClass, target: Target) -> Tar
     # a wrapper captures what the language model of its text_config does; without an outer type the model type
     # is the wrapper's own
     kinds = architectures(target.model_type or "") if target.outer_type else ()
-    inner = [each for name in kinds if (each := target_class(engine, release, name))]
-    found = {each.captures for each in inner}
-    if found == {"captures"}:
+    inner = [inner_class for name in kinds if (inner_class := target_class(engine, release, name))]
+    inner_captures = {inner_class.captures for inner_class in inner}
+    if inner_captures == {"captures"}:
         return TargetReading("captures", row.architecture, source=source)
     inner_type = target.model_type if target.outer_type else "that is not stated"
     named = f"{row.architecture} with a language model of type {inner_type}"
-    if found == {"lacks"}:
-        return TargetReading("lacks", named, stated["lacking"]["text"], inner[0].source)
+    if inner_captures == {"lacks"}:
+        return TargetReading("lacks", named, data["lacking"]["text"], inner[0].source)
     return TargetReading("unknown", named, NEVER_SEEN)
 
 
@@ -213,10 +213,10 @@ class View(Struct, frozen=True, dict=True):
 
     @cached_property
     def prefixed_names(self) -> tuple[tuple[str, str, str], ...]:
-        """Each stored name that has a prefix or a wrapper in its middle, with both."""
+        """Each stored name with a prefix or an inner wrapper, and both."""
         prefixes_of = ((name, stored_prefix(name, prefixes())) for name in self.names)
-        found = ((name, prefix, inner_wrapper(name.removeprefix(prefix))) for name, prefix in prefixes_of)
-        return tuple((name, prefix, inner) for name, prefix, inner in found if prefix or inner)
+        parts = ((name, prefix, inner_wrapper(name.removeprefix(prefix))) for name, prefix in prefixes_of)
+        return tuple((name, prefix, inner) for name, prefix, inner in parts if prefix or inner)
 
     @property
     def runtime_parts(self) -> tuple[str, ...]:
@@ -254,13 +254,13 @@ class View(Struct, frozen=True, dict=True):
         return self.number(POSITIONS) or CLASS_POSITIONS[self.model_class], kind, factor or 1, original
 
     def number(self, key: str) -> int | None:
-        """A whole number at the top level of the config that the model class gets."""
+        """Return a whole number at the top level of the config that the model class gets."""
         value = self.flat.get(key)
         return value if isinstance(value, int) else None
 
 
 def dimensions(view: View) -> Iterator[tuple[str, int, int]]:
-    """Dimensions in which config and tensors differ: (key, stated, measured)."""
+    """Yield the dimensions in which config and tensors differ: (key, stated, measured)."""
     dims = view.drafter.dims
     measured = {"hidden_size": dims.hidden, "intermediate_size": dims.intermediate}
     measured |= {} if dims.attention == "MLA" else {"num_key_value_heads": dims.kv_heads}
@@ -272,15 +272,15 @@ def dimensions(view: View) -> Iterator[tuple[str, int, int]]:
 
 
 def assumed_head_dim(view: View) -> float:
-    """head_dim as vLLM takes it: stated, or hidden_size/num_attention_heads."""
-    stated = view.number("head_dim")
-    return stated if stated is not None else view.drafter.dims.hidden / (view.drafter.dims.heads or 1)
+    """Return head_dim as vLLM takes it: stated, or hidden_size/num_attention_heads."""
+    head_dim = view.number("head_dim")
+    return head_dim if head_dim is not None else view.drafter.dims.hidden / (view.drafter.dims.heads or 1)
 
 
 def stated_theta(view: View) -> object:
-    """The rope base that the config states, in either spelling; 10000 where it states none."""
-    stated = (value_at(view.flat, path) for path in ("rope_theta", "rope_parameters.rope_theta"))
-    return next((theta for theta in stated if theta is not None), 10000.0)
+    """Return the rope base that the config states, in either spelling; 10000 if it states none."""
+    bases = (value_at(view.flat, path) for path in ("rope_theta", "rope_parameters.rope_theta"))
+    return next((theta for theta in bases if theta is not None), 10000.0)
 
 
 class Case(Struct, frozen=True, dict=True):
@@ -293,7 +293,7 @@ class Case(Struct, frozen=True, dict=True):
     captured: Mapping[str, CapturedLayers]
 
     def flag(self, name: str) -> bool:
-        """A switch as the release reads it; false where it knows no such switch."""
+        """Return a switch as the release reads it; false if the release has no such switch."""
         flag, view = self.behaviour.flags.get(name, Flag()), self.view
         if flag.any:
             return any(value_at(view.flat, path) for path in flag.any)
@@ -324,16 +324,16 @@ class Case(Struct, frozen=True, dict=True):
 
     @cached_property
     def misloaded(self) -> str:
-        """What the loader makes of files that are not what it takes for weights; "" of those that are."""
-        known, files = self.behaviour, self.view.files
-        if not known.weight_patterns or files is None or INDEX in files.names:
+        """How the loader misreads files that are no weights for it; "" if it does not."""
+        behaviour, files = self.behaviour, self.view.files
+        if not behaviour.weight_patterns or files is None or INDEX in files.names:
             return ""
         at_top = [name for name in files.names if "/" not in name]
-        fitting = (fnmatch.filter(at_top, pattern) for pattern in known.weight_patterns)
+        fitting = (fnmatch.filter(at_top, pattern) for pattern in behaviour.weight_patterns)
         first = next(filter(None, fitting), [])
-        opened = [name for name in first if not name.endswith(known.skipped_weights)]
+        opened = [name for name in first if not name.endswith(behaviour.skipped_weights)]
         if not opened:
-            patterns, place = ", ".join(known.weight_patterns), listed(files.weight_files)
+            patterns, place = ", ".join(behaviour.weight_patterns), listed(files.weight_files)
             return f"opens {patterns}, and the weights are in {place}"
         if files.nested:
             return f"takes the items of {files.nested} for tensors, and they are inside of one"
@@ -362,32 +362,32 @@ Condition = Callable[[Case], bool]
 
 
 def has(feature: Feature) -> Condition:
-    """Holds for drafters with a feature."""
+    """Return a condition that holds for drafters with a feature."""
     return lambda case: feature in case.view.features
 
 
 def when(holds: Callable[[View], object]) -> Condition:
-    """Holds for checkpoints of which `holds` is true, whatever the release."""
+    """Return a condition that holds for checkpoints with `holds` true, whatever the release."""
     return lambda case: bool(holds(case.view))
 
 
 def misread(flag: str) -> Condition:
-    """Holds where the release reads another value of a norm switch than was trained with."""
+    """Return a condition that holds if the release reads a norm switch differently than trained."""
     return lambda case: getattr(case.view.drafter.norms, flag) not in (None, case.flag(flag))
 
 
 def unread(flag: str) -> Condition:
-    """Holds where a norm switch is on, and the release does not read that."""
+    """Return a condition that holds if a norm switch is on and the release does not read it."""
     return lambda case: bool(getattr(case.view.drafter.norms, flag)) and not case.flag(flag)
 
 
 def target_is(*captures: Captures) -> Condition:
-    """Holds where the kind of the target is known, and the release does this with it."""
+    """Return a condition that holds if the release treats the target's known kind in this way."""
     return lambda case: case.target_reading is not None and case.target_reading.captures in captures
 
 
 def captured_by_one(case: Case) -> CapturedLayers:
-    """The layers that a release with one runner captures."""
+    """Return the layers that a release with one runner captures."""
     (captured,) = case.captured.values()
     return captured
 
@@ -405,17 +405,17 @@ def tied_head(view: View) -> bool:
 
 
 def is_short(positions: Callable[[Case], float]) -> Condition:
-    """Holds where the positions that a release gives the drafter are fewer than the target's."""
+    """Return a condition that holds if the drafter gets fewer positions than the target's."""
     return lambda case: positions(case) < (_target_positions(case.view) or 0)
 
 
 def _target_positions(view: View) -> int | None:
-    stated = text_part(view.target).get(POSITIONS)
-    return stated if isinstance(stated, int) else None
+    positions = text_part(view.target).get(POSITIONS)
+    return positions if isinstance(positions, int) else None
 
 
 def trained_part(view: View) -> float:
-    """The part of each head that was rotated in training; 1 while that is asked."""
+    """Return the part of each head that was rotated in training; 1 while that is an open question."""
     is_asked = any(note.topic == "partial-rotary" for note in view.drafter.notes_at("question"))
     return 1 if is_asked else view.drafter.rope.rotated_part
 
@@ -462,7 +462,7 @@ COMMON: Mapping[str, Condition] = {
 
 
 def common_words(case: Case) -> Mapping[str, Any]:
-    """The words of messages that several engines have, those on what a release does with the target too."""
+    """Return the words of messages that several engines have, also on how a release treats the target."""
     view, reading = case.view, case.target_reading
     words = {
         "architecture": view.architecture,

@@ -53,12 +53,12 @@ SPECULATORS_KEYS = (
 
 
 def _unknown_architecture(case: Case) -> bool:
-    known = load("vllm")["architectures"].get(case.view.architecture)
-    return not case.view.is_speculators and (known is None or not is_within(known, case.release))
+    releases = load("vllm")["architectures"].get(case.view.architecture)
+    return not case.view.is_speculators and (releases is None or not is_within(releases, case.release))
 
 
 def class_of(architecture: str) -> ModelClass:
-    """The kind of attention that an architecture is for."""
+    """Return the kind of attention that an architecture is for."""
     if "Deepseek" in architecture:
         return "mla"
     return "qwen3" if "Qwen3For" in architecture else "llama"
@@ -153,7 +153,7 @@ def _of_peagle(is_used: Callable[[View], object]) -> Condition:
 
 
 def _table_length(case: Case) -> float:
-    """The positions of the rotary table that a release builds (layers/rotary_embedding, 0.11.0 to 0.26.0)."""
+    """Return the positions of the rotary table of a release (layers/rotary_embedding, 0.11.0 to 0.26.0)."""
     positions, kind, factor, original = case.view.reach
     # MLA classes make yarn of every scaling (deepseek_v2.py 0.24.0:494)
     if original and (kind == "yarn" or (kind != "default" and case.view.model_class == "mla")):
@@ -273,8 +273,8 @@ def _words(case: Case) -> Mapping[str, Any]:
     defaults = dict.fromkeys(layers.default.words for layers in captured if layers.default)
     return {
         **common_words(case),
-        "above": ", ".join(f"{key}: {stated}" for key, stated, size in different if stated > size),
-        "below": ", ".join(f"{key}: {stated}" for key, stated, size in different if stated < size),
+        "above": ", ".join(f"{key}: {value}" for key, value, size in different if value > size),
+        "below": ", ".join(f"{key}: {value}" for key, value, size in different if value < size),
         "default": " or ".join(defaults),
         "read": " or ".join(f"{layers.words}, {layers.engine.removeprefix('vLLM, ')}" for layers in captured),
         "runtime": ", ".join(view.runtime_parts),
@@ -294,7 +294,7 @@ def _words(case: Case) -> Mapping[str, Any]:
 
 
 def flat_as_read(config: Mapping[str, Any], flat: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The flattened config without the keys that vLLM's speculators reader drops (algos.py, 0.25.0 on)."""
+    """Return the flat config without the keys that vLLM's speculators reader drops (algos.py, 0.25.0 on)."""
     layer = config.get("transformer_layer_config")
     if "speculators_model_type" not in config or not isinstance(layer, Mapping):
         return flat

@@ -33,24 +33,24 @@ Remedy = Literal["", "convert", "serve", "settle", "measure", "anew"]
 def command(
     verb: str, source: str, *options: str, target: str | None = None, answers: Answers | None = None
 ) -> str:
-    """The command line that runs `verb` on a source, with the target and the answers that were given.
+    """Return the command line that runs `verb` on a source, with its target and answers.
 
     An answer that `options` contradict is left out.
     """
-    given = ["--target", shell.as_path(target)] if target is not None else []
+    target_words = ["--target", shell.as_path(target)] if target is not None else []
     answers = answers or Answers()
     answered = {Choice(name, value).key for name, value in pairwise(options)}
     if "--aux-layers" in answered:
         answered.add("--aux-convention")
-    kept = [choice for choice in answers.choices if choice.key not in answered]
-    words = [word for choice in kept for word in (choice.option, choice.value)]
+    choices = [choice for choice in answers.choices if choice.key not in answered]
+    words = [word for choice in choices for word in (choice.option, choice.value)]
     return shell.join(
         [
             "eaglectl",
             verb,
             shell.as_path(source),
             *options,
-            *given,
+            *target_words,
             *words,
             *(["--assume-defaults"] * answers.assume),
         ]
@@ -214,7 +214,7 @@ def _parts(words: str) -> Iterator[str | Command]:
 
 @contextmanager
 def whole_commands(complete: Complete) -> Iterator[None]:
-    """Errors that are raised have whole commands in their text."""
+    """Complete the commands in the texts of errors raised in the block."""
     try:
         yield
     except EaglectlError as error:

@@ -125,7 +125,7 @@ TYPES: Mapping[type, tuple[str, Callable[[Any], bool]]] = {
 
 
 def at(config: Mapping[str, Any], place: str) -> Any:
-    """The value at "key" or "object.key"; None where there is none, or a null."""
+    """Return the value at "key" or "object.key"; None if it is absent or null."""
     value: Any = config
     for key in place.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -152,18 +152,18 @@ class Keys(Struct, frozen=True):
         *,
         names_option: bool = False,
     ) -> None:
-        """Leave a note where its condition is true."""
+        """Add a note if its condition is true."""
         if is_there:
             self.notes.append(Note(level, about, text, topic, names_option=names_option))
 
     def spelling(self, key: str) -> str:
-        """A canonical key as this config has it."""
+        """Return the spelling of a canonical key in this config."""
         return next(iter(self.statements(key)), key)
 
     def statements(self, key: str) -> dict[str, Any]:
-        """The values of a canonical key by place, the one that is read first.
+        """Return the values of a canonical key by place, the one that is read first.
 
-        Another value in an object where nothing reads it counts beside one that is read.
+        A different value in an object that nothing reads is included too.
         """
         places = SPELLINGS.get(key, (key,))
         values = {place: value for place in places if (value := at(self.config, place)) is not None}
@@ -175,7 +175,7 @@ class Keys(Struct, frozen=True):
         return values
 
     def contradiction(self, key: str) -> tuple[str, str]:
-        """What the first two places say that state other values of a canonical key, and the second place."""
+        """Return how two places contradict each other on a canonical key, and the second; or "" twice."""
         values = self.statements(key)
         first = next(iter(values), "")
         if not (other := next((place for place in values if values[place] != values[first]), "")):
@@ -195,9 +195,9 @@ class Keys(Struct, frozen=True):
         return bool(contradiction)
 
     def value(self, key: str) -> Any:
-        """The value of a canonical key under any of its spellings; None when absent.
+        """Return the value of a canonical key under any of its spellings; None when absent.
 
-        Raises RefusedError where two places state other values.
+        Raises RefusedError if two places contradict each other.
         """
         contradiction, place = self.contradiction(key)
         check(
@@ -207,7 +207,7 @@ class Keys(Struct, frozen=True):
         return next(iter(self.statements(key).values()), None)
 
     def get(self, key: str, kind: type[T]) -> T | None:
-        """The same of one of TYPES. Raises RefusedError for a value of another type too."""
+        """Return the value of a canonical key, of one of TYPES; None when absent. Raises RefusedError."""
         value: T | None = self.value(key)
         expected, is_right = TYPES[kind]
         check(
@@ -222,9 +222,9 @@ class Keys(Struct, frozen=True):
         return value
 
     def rest(self, taken: Iterable[str]) -> dict[str, Any]:
-        """All keys that are not at a place of the taken ones, and such parts of objects; no nulls.
+        """Return all keys and parts of objects at no place of the `taken` keys; nulls are left out.
 
-        The places are those of every spelling, and of contrary statements.
+        The places are those of every spelling, and of contradicting values.
         """
         places = {place for key in taken for place in (*SPELLINGS.get(key, (key,)), *self.statements(key))}
         left: dict[str, Any] = {}
@@ -238,7 +238,7 @@ class Keys(Struct, frozen=True):
         return left
 
     def unread(self, taken: Iterable[str], format: Format) -> dict[str, Any]:
-        """The values by place that no reader takes and that may be the drafter's.
+        """Return the values by place that no reader takes and that may be the drafter's.
 
         An object whose own name looks like layer ids or a map is one value.
         """
@@ -257,7 +257,7 @@ class Keys(Struct, frozen=True):
 
 
 def mask_token(config: Mapping[str, Any]) -> Any:
-    """The mask token of a parallel drafter, under any key that vLLM reads; None without."""
+    """Return the mask token of a parallel drafter, under any key that vLLM reads; None without one."""
     return next((value for key in MASK_KEYS if (value := at(config, key)) is not None), None)
 
 
@@ -275,7 +275,7 @@ def are_ids(place: str, value: Any) -> bool:
 
 
 def ids_question(place: str, value: Any) -> Note:
-    """The question that layer ids under an unknown key are."""
+    """Return the question on layer ids under an unknown key."""
     why = "which looks like layer ids and is not read"
     if isinstance(value, list) and any(type(item) is int and item < 0 for item in value):
         why = (
@@ -286,16 +286,18 @@ def ids_question(place: str, value: Any) -> Note:
 
 
 def unread_questions(unread: Mapping[str, Any], format: Format) -> list[Note]:
-    """A question on each unread key whose name looks like a norm switch, a rope setting or a vocabulary map.
+    """Return a question on each unread key named like a norm switch, a rope setting or a vocabulary map.
 
-    The keys of a copied target are not judged, but for vocabulary maps.
+    Of the keys of a copied target, only vocabulary maps are judged.
     """
     notes = []
     meanings = MEANINGS[:1] if format.copies_target else MEANINGS
     for place, value in unread.items():
         name = _name(place)
         meaning = next((meaning for pattern, meaning in meanings if pattern.search(name)), "")
-        neutral = [each for each in NEUTRAL.get(name, ()) if (type(value) is bool) == (type(each) is bool)]
+        neutral = [
+            default for default in NEUTRAL.get(name, ()) if (type(value) is bool) == (type(default) is bool)
+        ]
         if meaning and name not in HARMLESS and value not in (None, "", [], {}, *neutral):
             why = f"config has {place}: {_short(value)}, which is not read and may be {meaning}"
             meaning = "if it changes nothing that the drafter computes"
@@ -360,8 +362,8 @@ ROPE: dict[str, dict[str, Any]] = {
 
 
 def _maybe(kind: dict[str, Any]) -> dict[str, Any]:
-    given = kind["type"] if isinstance(kind["type"], list) else [kind["type"]]
-    return {**kind, "type": [*given, "null"]}
+    types = kind["type"] if isinstance(kind["type"], list) else [kind["type"]]
+    return {**kind, "type": [*types, "null"]}
 
 
 # key: kind, meaning. Sizes count elements; positions and vocabularies count tokens
@@ -497,7 +499,7 @@ TRAINER_KEYS = (
 
 
 def common_keys(*names: str) -> dict[str, Any]:
-    """The schemas of several keys of the common table."""
+    """Return the schemas of several keys of the common table."""
     return {name: {**KEYS[name][0], "description": KEYS[name][1]} for name in names}
 
 
@@ -522,7 +524,7 @@ def is_within(kind: Mapping[str, Any], value: float) -> bool:
 
 
 def number_notes(config: Mapping[str, Any]) -> Iterator[Note]:
-    """A problem for each number of a config that cannot be what its key means."""
+    """Yield a problem for each number of a config that cannot be what its key means."""
     for place, text in _unfit(config):
         is_rope = place.startswith(ROPE_TABLES) or place in ("rope_theta", *PARTIAL)
         yield Note("problem", place.partition(".")[0], text, "rope-values" if is_rope else "value-types")
@@ -546,7 +548,7 @@ def _unfit(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _fits(kind: Mapping[str, Any], value: Any) -> bool:
     if isinstance(value, list) and "items" in kind:
-        return all(_fits(kind["items"], each) for each in value)
+        return all(_fits(kind["items"], item) for item in value)
     if not _is_number(value):
         return True
     return is_within(kind, value) and (
@@ -558,7 +560,7 @@ def _unfit_rope(place: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str
     for key, kind in ROPE.items():
         value, item = table.get(key), kind.get("items", kind)
         values = value if isinstance(value, list) and "items" in kind else [value]
-        if value is not None and not all(_is_number(each) and is_within(item, each) for each in values):
+        if value is not None and not all(_is_number(number) and is_within(item, number) for number in values):
             expected = f"{_expected(item)}{' for each' if 'items' in kind else ''}"
             yield place, f"config.json: {place}.{key} is {value!r}; {expected} was expected"
             return

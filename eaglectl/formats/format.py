@@ -102,7 +102,7 @@ class Answers(Options, frozen=True):
     ] = False
 
     def choosing(self, choice: Choice, origin: Origin | None = None) -> "Answers":
-        """These answers and `choice`, whose layers are boundaries; `origin` where it was not the user's.
+        """Return these answers with `choice`, whose layers are boundaries; `origin` if it was not the user's.
 
         Raises ValueError for a free choice.
         """
@@ -154,7 +154,7 @@ class CheckpointSummary(Struct, frozen=True):
         return str(names[0]) if isinstance(names, list) and names else ""
 
     def nested(self, key: str) -> Mapping[str, Any]:
-        """An object of the config, empty where there is none."""
+        """Return an object of the config; empty if there is none."""
         value = self.config.get(key)
         return value if isinstance(value, Mapping) else {}
 
@@ -301,7 +301,7 @@ class Format(Struct, frozen=True):
     layout: Layout | None = None
 
     def ids_at(self, key: str) -> IdsPlace | None:
-        """The declared place of layer ids with this key, which its layout may write for other engines."""
+        """Return the declared place of layer ids with this key, also one that only its layout writes."""
         places = (*self.ids, *(self.layout.extra_ids if self.layout else ()))
         return next((place for place in places if place.key == key), None)
 
@@ -332,7 +332,7 @@ class RopeAnswer(Struct, frozen=True):
 
     @staticmethod
     def of(answers: Answers) -> "RopeAnswer":
-        """The answer in these answers. Raises ValueError where it has none of these forms."""
+        """Return the rope's part of these answers. Raises ValueError if it has none of these forms."""
         first, comma, second = answers.semantics.get("rope", "").partition(",")
         if not comma and first in ("", "stored", "target", *SCALINGS):
             return RopeAnswer(first if first in ("stored", "target") else None, first or None)
@@ -347,17 +347,17 @@ class RopeAnswer(Struct, frozen=True):
 def rope_question(
     answers: Answers, about: str, why: str, topic: str, values: Mapping[str, str], usual: str = ""
 ) -> Note:
-    """A question on one half of the rope, whose answers are `values`, with what each means.
+    """Return a question on one half of the rope; `values` are its answers, each with its meaning.
 
-    An answer that was given to the other half is said with each of them.
+    If the other half is answered, that answer is repeated in each choice.
     """
     answer, form = RopeAnswer.of(answers), "{}"
     if about == "rope_theta" and answer.scaling in SCALINGS:
         form = f"{{}},{answer.scaling}"
     elif about == "rope_scaling" and answer.base is not None:
         form = f"{answer.base},{{}}"
-    if given := answers.semantics.get("rope"):
-        why += f", which rope={given} does not answer"
+    if other_half := answers.semantics.get("rope"):
+        why += f", which rope={other_half} does not answer"
     choices = [
         Choice("--source-semantics", f"rope={form.format(value)}", meaning, is_usual=value == usual)
         for value, meaning in values.items()
@@ -368,10 +368,10 @@ def rope_question(
 def rope_doubt(
     summary: CheckpointSummary, answers: Answers, who: str, *, is_exempt: bool = False, is_known: bool = False
 ) -> Iterable[Note]:
-    """The question about a trainer that rotates with base 10000 whatever its config states.
+    """Yield the question on a trainer that rotates with base 10000, whatever its config states.
 
-    Nothing where `is_exempt`, and a note where it is answered; a warning where the file `is_known` to be that
-    trainer's, as what it states is wrong then.
+    Nothing if `is_exempt`; a note if it is answered; a warning if the file `is_known` to be that trainer's,
+    as its stated base is then wrong.
     """
     theta = summary.config.get("rope_theta", summary.nested("rope_parameters").get("rope_theta"))
     if is_exempt or theta in (None, 10000):
@@ -391,7 +391,7 @@ def rope_doubt(
 
 
 def untrained_scaling(answers: Answers, about: str) -> Note:
-    """The question about a rope scaling that a trainer writes and does not use; a note if it is answered."""
+    """Return the question on a rope scaling that a trainer writes and does not use; a note if answered."""
     answer = RopeAnswer.of(answers)
     if answer.scaling is None:
         return rope_question(

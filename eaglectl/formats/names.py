@@ -80,7 +80,7 @@ class Names(Struct, frozen=True):
 
     @property
     def layers(self) -> set[int]:
-        """The numbers of the layers that tensors are of."""
+        """The numbers of the layers that have tensors."""
         return {int(layer[1]) for name in self.tensors if (layer := LAYER.fullmatch(name))}
 
 
@@ -116,27 +116,27 @@ def read_names(
 
 
 def stored_prefix(stored: str, own: Collection[str] = ()) -> str:
-    """The prefixes of a stored name, which may be none: one of `own` (producers' own), then wrappers."""
+    """Return the prefixes of a stored name, "" if none: one of `own` (producers' own), then wrappers."""
     rest = stored.removeprefix(next((prefix for prefix in own if stored.startswith(prefix)), ""))
     return stored.removesuffix(re.sub(WRAPPED, "", rest, count=1))
 
 
 def inner_wrapper(stored: str) -> str:
-    """A wrapper in the middle of a stored name, "" where there is none."""
+    """Return a wrapper in the middle of a stored name; "" if there is none."""
     return next((wrapper for wrapper in INNER_WRAPPERS if f".{wrapper}" in stored), "")
 
 
 def canonical_name(stored: str, aliases: Mapping[str, str] | None = None, prefix: str = "") -> str:
-    """The canonical spelling of a stored name; an unknown name is returned without its prefix."""
+    """Return the canonical spelling of a stored name; an unknown name is returned without its prefix."""
     name = stored.removeprefix(stored_prefix(stored, (prefix,)))
     for wrapper in INNER_WRAPPERS:
         name = name.replace(f".{wrapper}", ".")
     if name.startswith("midlayer."):
         rest = name.removeprefix("midlayer.")
         name = f"layers.{rest}" if LAYER.fullmatch(f"layers.{rest}") else f"layers.0.{rest}"
-    for own, canonical in (aliases or {}).items():
-        if name.startswith(f"{own}."):
-            return canonical + name.removeprefix(own)
+    for alias, canonical in (aliases or {}).items():
+        if name.startswith(f"{alias}."):
+            return canonical + name.removeprefix(alias)
     return name
 
 
@@ -149,9 +149,9 @@ def _split_fused(name: str) -> tuple[str, ...]:
 
 
 def read_tensors(keys: Keys, names: Names, dims: Dimensions, *, is_quantised: bool) -> Mapping[str, Tensor]:
-    """Canonical tensors with their bytes' places; fused ones split by rows, halves of kv_b_proj paired.
+    """Return the canonical tensors with their bytes' places; fused ones are split, kv_b_proj's halves joined.
 
-    Raises RefusedError where one cannot be of this drafter.
+    Raises RefusedError for a tensor that cannot belong to this drafter.
     """
     tensors = {
         name: Tensor(name, stored.dtype, stored.shape, (Segment(stored.name, 0, stored.nbytes),))
@@ -292,9 +292,9 @@ def _check_shapes(keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, *
 def read_head(
     keys: Keys, tensors: Mapping[str, Tensor], dims: Dimensions, unknown: Sequence[str]
 ) -> Mapping[str, Tensor]:
-    """The tensors with a head, which is the embedding where the drafter ties them.
+    """Return the tensors with an lm_head, which is a copy of the embedding if the drafter ties them.
 
-    Raises RefusedError where a reduced vocabulary has no head.
+    Raises RefusedError if a reduced vocabulary has no head.
     """
     key = "tie_word_embeddings"
     is_tied = keys.get(key, bool)
@@ -309,9 +309,9 @@ def read_head(
         )
         return tensors
     if dims.draft_vocab != dims.vocab:
-        found = f" (is it {listed(unknown)}, misspelt?)" if unknown else ""
+        hint = f" (is it {listed(unknown)}, misspelt?)" if unknown else ""
         raise RefusedError(
-            f"lm_head.weight is missing{found} and the draft vocabulary has {dims.draft_vocab} of"
+            f"lm_head.weight is missing{hint} and the draft vocabulary has {dims.draft_vocab} of"
             f" {dims.vocab} tokens; engines would truncate the target's head: restore it from the trainer",
             "missing-tensor",
             "tensor:lm_head.weight",
@@ -333,7 +333,7 @@ def read_head(
 def note_names(
     keys: Keys, names: Names, tensors: Mapping[str, Tensor], dims: Dimensions, *, has_token_list: bool
 ) -> None:
-    """Leave the problems of what is missing and of what has no place."""
+    """Note the problems of missing tensors and of tensors without a place."""
     for name in sorted(_required(dims, tensors) - set(tensors)):
         packed = {name.removesuffix("weight") + "weight_packed", name.removesuffix("weight") + "qweight"}
         keys.note(
@@ -428,9 +428,9 @@ ATTENTION = "layers.0.self_attn."
 
 
 def read_dimensions(keys: Keys, names: Names, target: Target) -> Dimensions:
-    """All dimensions of a drafter.
+    """Read all dimensions of a drafter.
 
-    Raises RefusedError where neither shapes nor config give one, or where they contradict each other.
+    Raises RefusedError if neither shapes nor config give one, or if they contradict each other.
     """
     shapes = _plain_shapes(names)
     if empty := next((name for name, shape in shapes.items() if 0 in shape), None):
@@ -500,9 +500,9 @@ def _size(shapes: Shapes, *places: tuple[str, int]) -> int | None:
     return None
 
 
-def _stated_or_measured(keys: Keys, key: str, measured: int | None, *, always: bool = False) -> int:
-    stated = keys.get(key, int)
-    value = stated if measured is None else measured
+def _stated_or_measured(keys: Keys, key: str, from_tensors: int | None, *, always: bool = False) -> int:
+    from_config = keys.get(key, int)
+    value = from_config if from_tensors is None else from_tensors
     if value is None:
         raise RefusedError(
             f"config.json has no {key}, and no tensor gives it; add it to config.json",
@@ -510,13 +510,13 @@ def _stated_or_measured(keys: Keys, key: str, measured: int | None, *, always: b
             "config.json",
         )
     keys.note(
-        stated not in (None, value),
+        from_config not in (None, value),
         "warning",
         key,
-        f"config says {key}: {stated}, and the tensors say {value}; the tensors are believed",
+        f"config says {key}: {from_config}, and the tensors say {value}; the tensors are believed",
         ("layer-count" if key == "num_hidden_layers" else "config-dimensions"),
     )
-    keys.note(stated is None and always, "note", key, f"config has no {key}; the tensors say {value}")
+    keys.note(from_config is None and always, "note", key, f"config has no {key}; the tensors say {value}")
     return value
 
 
@@ -537,20 +537,20 @@ def _read_draft_vocab(keys: Keys, shapes: Shapes, vocab: int) -> int:
     key, rows = "draft_vocab_size", _size(shapes, ("lm_head.weight", 0), ("d2t", 0))
     evidence = f"lm_head and d2t have {rows} rows"
     if rows is None or not keys.disbelieved(key, evidence):
-        stated = keys.get(key, int)
-        rows = rows or stated or vocab
+        from_config = keys.get(key, int)
+        rows = rows or from_config or vocab
         keys.note(
-            stated not in (None, rows),
+            from_config not in (None, rows),
             "warning",
             key,
-            f"config says {key}: {stated}, and {evidence}; the tensors are believed",
+            f"config says {key}: {from_config}, and {evidence}; the tensors are believed",
             "config-dimensions",
         )
     return rows
 
 
 def _read_intermediate(keys: Keys, shapes: Shapes) -> int:
-    """The width of the MLP; Llama 4's text model states that of its dense layers under a key of its own."""
+    """Return the width of the MLP; Llama 4's text model has another key for its dense layers."""
     mlp, own_key = "layers.0.mlp.", "intermediate_size_mlp"
     width = _size(
         shapes, (f"{mlp}gate_proj.weight", 0), (f"{mlp}up_proj.weight", 0), (f"{mlp}down_proj.weight", 1)
@@ -562,12 +562,12 @@ def _read_intermediate(keys: Keys, shapes: Shapes) -> int:
 
 
 def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[int, int]:
-    """The number of aux layers and their width.
+    """Return the number of aux layers and their width.
 
     Shapes: fc [hidden, aux*width], fc_norm.i [width], input_norm [aux*width].
     """
-    own = _size(shapes, ("fc_norm.0.weight", 0))
-    stated = _read_width(keys, own, target)
+    norm_width = _size(shapes, ("fc_norm.0.weight", 0))
+    config_width = _read_width(keys, norm_width, target)
     switch = "use_aux_hidden_state"
     if "fc.weight" not in shapes or not keys.disbelieved(switch, "the file has fc.weight"):
         keys.note(
@@ -586,7 +586,12 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[
             "missing-tensor",
             "tensor:fc.weight",
         )
-    width = own or stated or (None if _is_own_width(keys, total, hidden, target) else target.hidden) or hidden
+    width = (
+        norm_width
+        or config_width
+        or (None if _is_own_width(keys, total, hidden, target) else target.hidden)
+        or hidden
+    )
     needed = f"its second axis must be a multiple of the target's width {width}"
     if norms:
         needed = f"{norms} aux layers of width {width} (by fc_norm) need [{hidden}, {norms * width}]"
@@ -599,7 +604,7 @@ def _read_aux(keys: Keys, shapes: Shapes, hidden: int, target: Target) -> tuple[
         ),
         error=OptionNeededError,
     )
-    _compare_count(keys, (hidden, total), width, is_width_known=bool(norms or stated or target.hidden))
+    _compare_count(keys, (hidden, total), width, is_width_known=bool(norms or config_width or target.hidden))
     return total // width, width
 
 
@@ -614,13 +619,13 @@ def _is_own_width(keys: Keys, total: int, hidden: int, target: Target) -> bool:
     return total % hidden == 0 and (is_other or (total == 3 * hidden and counts == {3}))
 
 
-def _read_width(keys: Keys, own: int | None, target: Target) -> int | None:
-    """The target's width as the config states it; where two places state others, that of fc_norm or --target.
+def _read_width(keys: Keys, norm_width: int | None, target: Target) -> int | None:
+    """Return the target's width by the config; if two places contradict each other, by fc_norm or --target.
 
-    `own` is that of fc_norm. Raises RefusedError where there is neither.
+    `norm_width` is that of fc_norm. Raises RefusedError if neither is known.
     """
-    key, believed = "target_hidden_size", own or target.hidden
-    evidence = f"fc_norm.0 is {own} wide" if own else f"the target is {believed} wide"
+    key, believed = "target_hidden_size", norm_width or target.hidden
+    evidence = f"fc_norm.0 is {norm_width} wide" if norm_width else f"the target is {believed} wide"
     contradiction, _ = keys.contradiction(key)
     check(
         (
@@ -633,15 +638,15 @@ def _read_width(keys: Keys, own: int | None, target: Target) -> int | None:
     )
     if believed and keys.disbelieved(key, evidence):
         return believed
-    stated = keys.get(key, int)
+    from_config = keys.get(key, int)
     keys.note(
-        own and stated not in (None, own),
+        norm_width and from_config not in (None, norm_width),
         "warning",
         key,
-        f"config says {key}: {stated}, and {evidence}; the tensor is believed",
+        f"config says {key}: {from_config}, and {evidence}; the tensor is believed",
         "config-dimensions",
     )
-    return stated
+    return from_config
 
 
 def _compare_count(keys: Keys, fc: tuple[int, int], width: int, *, is_width_known: bool) -> None:
@@ -649,15 +654,15 @@ def _compare_count(keys: Keys, fc: tuple[int, int], width: int, *, is_width_know
     evidence = f"fc.weight [{hidden}, {total}] takes {total // width} of width {width}"
     if is_width_known and keys.disbelieved(key, evidence):
         return
-    if (stated := keys.get(key, int)) in (None, total // width):
+    if (from_config := keys.get(key, int)) in (None, total // width):
         return
-    text = f"config says {key}: {stated}, and {evidence}"
-    if is_width_known or not stated or total % stated:
+    text = f"config says {key}: {from_config}, and {evidence}"
+    if is_width_known or not from_config or total % from_config:
         return keys.note(True, "warning", key, f"{text}; the tensor is believed", "aux-count")
     keys.notes.append(
         question(
             key,
-            f"{text}, or {stated} of {total // stated}, as the target's width is not stated",
+            f"{text}, or {from_config} of {total // from_config}, as the target's width is not stated",
             "aux-count",
             [Choice("--target", is_free=True)],
         )
@@ -683,14 +688,14 @@ def _read_heads(keys: Keys, shapes: Shapes, hidden: int) -> dict[str, int]:
         ),
         error=RefusedError,
     )
-    stated = f"config says head_dim: {dim_stated}"
+    about = f"config says head_dim: {dim_stated}"
     if not dim_stated:
-        stated = f"config has no head_dim (engines take hidden_size/num_attention_heads = {hidden / heads:g})"
+        about = f"config has no head_dim (engines take hidden_size/num_attention_heads = {hidden / heads:g})"
     keys.note(
         (dim_stated or hidden / heads) != head_dim,
         "warning",
         "head_dim",
-        f"{stated}, and the tensors say {head_dim}; the tensors are believed",
+        f"{about}, and the tensors say {head_dim}; the tensors are believed",
         "head-dim",
     )
     keys.note(
@@ -704,16 +709,16 @@ def _read_heads(keys: Keys, shapes: Shapes, hidden: int) -> dict[str, int]:
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
 
 
-def _head_dim(shapes: Shapes, heads: int, kv_heads: int, stated: int | None) -> int:
+def _head_dim(shapes: Shapes, heads: int, kv_heads: int, config_dim: int | None) -> int:
     query = _size(shapes, (f"{ATTENTION}q_proj.weight", 0), (f"{ATTENTION}o_proj.weight", 1))
     fused = _size(shapes, (f"{ATTENTION}qkv_proj.weight", 0))
     head_dim = _size(shapes, (f"{ATTENTION}q_norm.weight", 0))
     if head_dim is None and query:
         head_dim = _whole("q_proj", query, heads, "num_attention_heads")
-    if stated and query and query != heads * stated and head_dim != stated:
+    if config_dim and query and query != heads * config_dim and head_dim != config_dim:
         raise RefusedError(
-            f"config says {heads} heads of head_dim {stated} = {heads * stated}, and q_proj has {query} rows;"
-            " correct num_attention_heads or head_dim",
+            f"config says {heads} heads of head_dim {config_dim} = {heads * config_dim}, and q_proj has"
+            f" {query} rows; correct num_attention_heads or head_dim",
             "head-dim",
             "config.json:head_dim",
         )
@@ -721,7 +726,7 @@ def _head_dim(shapes: Shapes, heads: int, kv_heads: int, stated: int | None) -> 
         head_dim = _whole(
             "qkv_proj", fused, heads + 2 * kv_heads, "num_attention_heads + 2 num_key_value_heads"
         )
-    head_dim = head_dim or stated or 0
+    head_dim = head_dim or config_dim or 0
     check(
         (
             not head_dim,
@@ -755,14 +760,14 @@ def _read_mla(keys: Keys, shapes: Shapes) -> dict[str, int]:
     )
     rank = size(("q_a_layernorm.weight", 0), ("q_a_proj.weight", 0), ("q_b_proj.weight", 1))
     if rank is None and size(("q_proj.weight", 0)):
-        rank, stated = 0, keys.get("q_lora_rank", int)
-        said = "q_lora_rank: null" if stated is None else f"config says q_lora_rank: {stated}"
+        rank, from_config = 0, keys.get("q_lora_rank", int)
+        about = "q_lora_rank: null" if from_config is None else f"config says q_lora_rank: {from_config}"
         keys.note(
             True,
             "problem",
             f"{ATTENTION}q_a_proj.weight",
-            f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({said}), which neither vLLM nor SGLang"
-            " can load; pass --mla-query-lora to write q_proj as the two",
+            f"an MLA drafter with q_proj and no q_a_proj and q_b_proj ({about}), which neither vLLM nor"
+            " SGLang can load; pass --mla-query-lora to write q_proj as the two",
             "missing-tensor",
             names_option=True,
         )

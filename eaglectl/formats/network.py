@@ -65,24 +65,24 @@ COMMON_PLACES: Mapping[str, str] = {
 
 
 def ids_places(format: Format) -> tuple[str, ...]:
-    """The places of layer ids that are read in a producer's files, its own first."""
-    own = (place.key for place in format.ids if place.key not in COMMON_PLACES)
-    return tuple(dict.fromkeys((*own, *COMMON_PLACES)))
+    """Return the places of layer ids that are read in a producer's files, the producer's own first."""
+    producer_places = (place.key for place in format.ids if place.key not in COMMON_PLACES)
+    return tuple(dict.fromkeys((*producer_places, *COMMON_PLACES)))
 
 
 def read_aux_layers(
     keys: Keys, format: Format, count: int, target: Target, answers: Answers, unread: Mapping[str, object]
 ) -> AuxLayers:
-    """The aux layers of a drafter whose fc takes `count` states.
+    """Read the aux layers of a drafter whose fc takes `count` states.
 
-    `unread` are values that look like layer ids, under keys that nobody knows. Raises UsageError where
-    --aux-layers does not fit.
+    `unread` are values that look like layer ids, under unknown keys. Raises UsageError if --aux-layers does
+    not fit.
     """
     lists = {place: ids for place in ids_places(format) if (ids := _read_ids(keys, place))}
     if answers.aux_layers is not None:
         return _from_user(answers, count, target)
-    known = [[j + shift for j in ids] for ids in lists.values() for shift in (-1, 0, 1)]
-    unknown = {key: value for key, value in unread.items() if value not in known}
+    shifted = [[j + shift for j in ids] for ids in lists.values() for shift in (-1, 0, 1)]
+    unknown = {key: value for key, value in unread.items() if value not in shifted}
     keys.notes.extend([ids_question(key, value) for key, value in unknown.items()])
     if lists:
         return _boundaries(keys, format, count, target, _meaning(keys, format, lists, target, answers))
@@ -92,10 +92,10 @@ def read_aux_layers(
 
 
 def _read_ids(keys: Keys, place: str) -> Ids:
-    stated = at(keys.config, place)
-    if isinstance(stated, list) and len(stated) > MOST_IDS:
+    from_config = at(keys.config, place)
+    if isinstance(from_config, list) and len(from_config) > MOST_IDS:
         raise RefusedError(
-            f"config.json: {place} lists {len(stated):,} layers; a drafter takes {MOST_IDS} at most",
+            f"config.json: {place} lists {len(from_config):,} layers; a drafter takes {MOST_IDS} at most",
             "value-types",
             f"config.json:{place}",
         )
@@ -141,13 +141,13 @@ def _boundaries(keys: Keys, format: Format, count: int, target: Target, meaning:
 
 
 def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
-    given = answers.aux_layers or ()
+    ids = answers.aux_layers or ()
     convention: Convention = answers.aux_convention or "boundary"
-    boundaries = to_boundaries(given, convention)
+    boundaries = to_boundaries(ids, convention)
     check(
         (
-            len(given) != count or sorted(set(boundaries)) != list(boundaries),
-            f"--aux-layers {','.join(map(str, given))}: fc takes {count} states, so {count} ascending layers"
+            len(ids) != count or sorted(set(boundaries)) != list(boundaries),
+            f"--aux-layers {','.join(map(str, ids))}: fc takes {count} states, so {count} ascending layers"
             " are needed",
         )
     )
@@ -156,7 +156,7 @@ def _from_user(answers: Answers, count: int, target: Target) -> AuxLayers:
             f"--aux-layers: boundary {boundaries[-1]} is past the target's {target.depth} layers"
         )
     return AuxLayers(
-        count, boundaries, _is_default(boundaries, target), "given by --aux-layers", given, convention
+        count, boundaries, _is_default(boundaries, target), "given by --aux-layers", ids, convention
     )
 
 
@@ -270,7 +270,7 @@ def _is_plausible(format: Format, key: str, ids: Ids, depth: int | None) -> bool
 
 
 def _declared(format: Format, key: str) -> Convention | None:
-    """What the producer's declaration makes of ids at this place.
+    """Return the convention that the producer declares for ids at this place.
 
     None at the top level where the producer writes none: others put them there, for an engine.
     """
@@ -352,12 +352,12 @@ def read_norms(
     tensors: Mapping[str, Tensor],
     dims: Dimensions,
 ) -> Norms:
-    """The four switches; norm_output is None where it must be asked."""
+    """Read the four norm switches; norm_output is None if the user must answer it."""
     norms, joint = len(list(filter(NORM.fullmatch, tensors))), int("input_norm.weight" in tensors)
     fc_norm = _read_tensor_flag(
-        keys, answers, "fc_norm", f"{dims.aux} fc_norm.N.weight", found=norms, needed=dims.aux
+        keys, answers, "fc_norm", f"{dims.aux} fc_norm.N.weight", count=norms, needed=dims.aux
     )
-    before_fc = _read_tensor_flag(keys, answers, "norm_before_fc", "input_norm.weight", found=joint, needed=1)
+    before_fc = _read_tensor_flag(keys, answers, "norm_before_fc", "input_norm.weight", count=joint, needed=1)
     keys.note(
         fc_norm and before_fc,
         "warning",
@@ -377,7 +377,7 @@ def read_norms(
 
 
 def norms_by_record(keys: Keys, norms: Norms, producer: str, twice: object) -> Norms:
-    """The switches with the hidden_twice of eaglectl.json, where the files leave it open."""
+    """Return the switches, with hidden_twice from eaglectl.json if the files leave it open."""
     if norms.hidden_twice is not None or not isinstance(twice, bool):
         return norms
     keys.notes[:] = [note for note in keys.notes if note.topic != DOUBLE_NORM]
@@ -390,15 +390,15 @@ def _read_norm_output(
     keys: Keys, format: Format, summary: CheckpointSummary, answers: Answers, *, has_fc_norm: bool
 ) -> bool | None:
     key = "norm_output"
-    stated = _read_flag(keys, key, answers)
+    from_config = _read_flag(keys, key, answers)
     if (answer := answers.semantics.get(key)) is not None:
         return answer == "true"
     if any(keys.contradiction(key)):  # it is asked
         return None
     if format.norm_output:
-        return format.norm_output(summary, stated, answers)
-    if stated is not None or not has_fc_norm:
-        return bool(stated)
+        return format.norm_output(summary, from_config, answers)
+    if from_config is not None or not has_fc_norm:
+        return bool(from_config)
     choices = (
         Choice("--source-semantics", "norm_output=true", "EAGLE-3.1"),
         Choice("--source-semantics", "norm_output=false", "EAGLE-3 with fc_norm"),
@@ -411,22 +411,22 @@ def _read_norm_output(
 
 def _read_residual(keys: Keys, format: Format, answers: Answers) -> bool:
     key, usual = "norm_before_residual", format.residual_default
-    stated = _read_flag(keys, key, answers, usual)
+    from_config = _read_flag(keys, key, answers, usual)
     if (answer := answers.semantics.get(key)) is not None:
         return answer == "true"
     keys.note(
-        stated is None and usual,
+        from_config is None and usual,
         "note",
         key,
         f"config has no {key}; in {format.title}'s files that means true",
     )
-    return usual if stated is None else stated
+    return usual if from_config is None else from_config
 
 
 def _read_flag(keys: Keys, key: str, answers: Answers, usual: bool | None = None) -> bool | None:
-    """A switch that no tensor decides; None and a question where two places state it otherwise.
+    """Read a switch that no tensor decides; None, and a question, if two places contradict each other.
 
-    `usual` is the producer's value where nothing is set; None: it has none.
+    `usual` is the producer's value if nothing is set; None: it has none.
     """
     contradiction, _ = keys.contradiction(key)
     if not contradiction:
@@ -441,22 +441,22 @@ def _read_flag(keys: Keys, key: str, answers: Answers, usual: bool | None = None
 
 
 def _read_tensor_flag(
-    keys: Keys, answers: Answers, flag: str, tensor: str, *, found: int, needed: int
+    keys: Keys, answers: Answers, flag: str, tensor: str, *, count: int, needed: int
 ) -> bool:
     name, where = keys.spelling(flag), f"config.json:{keys.spelling(flag)}"
     check(
         (
-            found and found != needed,
-            f"the file has {found} of {needed} {flag} tensors; engines would fill the others with ones",
+            count and count != needed,
+            f"the file has {count} of {needed} {flag} tensors; engines would fill the others with ones",
             "norm-tensor-missing",
             where,
         ),
         error=RefusedError,
     )
     answer = answers.semantics.get(flag)
-    check((answer and found, f"--source-semantics {flag}={answer}: the file has {tensor}, which was trained"))
+    check((answer and count, f"--source-semantics {flag}={answer}: the file has {tensor}, which was trained"))
     contradiction, _ = keys.contradiction(flag)
-    if contradiction and found:
+    if contradiction and count:
         return keys.disbelieved(flag, f"the file has {tensor}")
     if contradiction and not answer:
         choice = Choice(
@@ -469,10 +469,10 @@ def _read_tensor_flag(
         )
     if contradiction or answer:
         return False
-    stated = keys.get(flag, bool)
+    from_config = keys.get(flag, bool)
     check(
         (
-            stated and not found,
+            from_config and not count,
             f"config says {name}: true and the file has no {tensor}; engines would use ones in silence:"
             " restore the tensor from the trainer",
             "norm-tensor-missing",
@@ -481,14 +481,16 @@ def _read_tensor_flag(
         error=RefusedError,
     )
     keys.note(
-        found and stated is False,
+        count and from_config is False,
         "problem",
         flag,
         f"config says {name}: false and the file has {tensor}; one of them is wrong",
         "norm-flag-missing",
     )
-    keys.note(found and stated is None, "note", flag, f"config has no {name}; the file's tensors say true")
-    return bool(found)
+    keys.note(
+        count and from_config is None, "note", flag, f"config has no {name}; the file's tensors say true"
+    )
+    return bool(count)
 
 
 def _absent_eps(keys: Keys, format: Format, answers: Answers) -> float:
@@ -511,10 +513,10 @@ def _absent_eps(keys: Keys, format: Format, answers: Answers) -> float:
 def read_settings(
     keys: Keys, format: Format, answers: Answers, tensors: Mapping[str, Tensor], rope: Rope
 ) -> Mapping[str, Any]:
-    """The values that every layout states.
+    """Read the values that every layout states.
 
-    Absent ones are what the trainer's code means by that. Positions that no scaling implies are None: they
-    are left out.
+    An absent one is what the trainer's code means by its absence. Positions that no scaling implies are None
+    and are left out.
     """
     settings: dict[str, Any] = {
         "rms_norm_eps": keys.get("rms_norm_eps", float),
@@ -544,21 +546,21 @@ def read_settings(
 
 
 def read_quantisation(keys: Keys, checkpoint: Checkpoint) -> Mapping[str, Any] | None:
-    """The quantisation config when the file really holds quantised weights, else None."""
+    """Return the quantisation config if the file really holds quantised weights, else None."""
     key = "quantization_config"
-    stated = keys.get(key, dict) or checkpoint.sidecars.get(QUANTISATION)
-    inner = (stated or {}).get("quantization")
-    table = inner if isinstance(inner, Mapping) else stated or {}
+    from_config = keys.get(key, dict) or checkpoint.sidecars.get(QUANTISATION)
+    inner = (from_config or {}).get("quantization")
+    table = inner if isinstance(inner, Mapping) else from_config or {}
     # ModelOpt's null, which vLLM 0.33 and SGLang 0.5.23 read as no quantisation
     if "quant_algo" in table and table["quant_algo"] is None and not table.get("quant_method"):
-        stated = None
+        from_config = None
     # numbers of 8 bits are a quantiser's where the config has one, with their scales or without
     has_parts = any(
-        is_quantised_part(name) or (stated and tensor.dtype.startswith("F8"))
+        is_quantised_part(name) or (from_config and tensor.dtype.startswith("F8"))
         for name, tensor in checkpoint.tensors.items()
     )
-    if has_parts == (stated is not None):
-        return stated
+    if has_parts == (from_config is not None):
+        return from_config
     text = (
         "config has a quantization_config and the file has no quantised weight; engines would look for"
         " scales that are not there; convert leaves it out"
@@ -576,7 +578,7 @@ PART = "partial_rotary_factor"
 
 
 def rope_keys(keys: Keys) -> tuple[str, ...]:
-    """The config keys that the rope is read from."""
+    """Return the config keys that the rope is read from."""
     # SGLang reads the part that rotates at the top alone, where a copy stands of that in the object
     part = at(keys.config, PART)
     is_copied = part not in (None, 1) and any(
@@ -593,10 +595,9 @@ def read_rope(
     is_mla: bool,
     has_mla_factors: bool = True,
 ) -> Rope:
-    """The rope of a config, as the answers say it; an absent base is 10000 in every loader, not the target's.
+    """Read the rope of a config with the user's answers; every loader takes an absent base as 10000.
 
-    Raises RefusedError for values that are none, and UsageError where the target's rope is asked for and not
-    known.
+    Raises RefusedError for impossible values, and UsageError if the target's rope is chosen and unknown.
     """
     answers = answers or Answers()
     answer, theta = RopeAnswer.of(answers), keys.get("rope_theta", float)
@@ -636,7 +637,7 @@ def read_rope(
 
 
 def partial_rotary(config: Mapping[str, Any], answers: Answers) -> Iterator[Note]:
-    """The question whether a part of each head was rotated in training, as an object of the config states.
+    """Yield a question if the config states that a part of each head is rotated.
 
     speculators since pull 733 (0.7.0) keeps the key with --no-draft-mrope-full-head-hack and trains so
     (rotary_partial.py); its older releases and all other trainers of EAGLE-3 rotate whole heads.
@@ -661,16 +662,23 @@ def partial_rotary(config: Mapping[str, Any], answers: Answers) -> Iterator[Note
 def _answered(
     rope: Rope, answer: RopeAnswer, scalings: Mapping[str, Mapping[str, Any]], target: Target
 ) -> Rope:
-    own = target.rope
-    if own is None and "target" in (answer.base, answer.scaling):
-        found = "pass --target, whose config states its rope"
+    target_rotary = target.rope
+    if target_rotary is None and "target" in (answer.base, answer.scaling):
+        advice = "pass --target, whose config states its rope"
         if target.hidden is not None:
-            found = "the target's config states no rope base, or several; pass rope=N with its base"
-        raise UsageError(f"--source-semantics rope=target: {found}")
+            advice = "the target's config states no rope base, or several; pass rope=N with its base"
+        raise UsageError(f"--source-semantics rope=target: {advice}")
     if answer.base not in (None, "stored"):
-        rope = replace(rope, theta=own.theta if own and answer.base == "target" else float(answer.base))
-    given = {"plain": None, "target": own.scaling if own else None, **scalings}
-    return replace(rope, scaling=given.get(answer.scaling or "", rope.scaling))
+        rope = replace(
+            rope,
+            theta=target_rotary.theta if target_rotary and answer.base == "target" else float(answer.base),
+        )
+    scalings_by_answer = {
+        "plain": None,
+        "target": target_rotary.scaling if target_rotary else None,
+        **scalings,
+    }
+    return replace(rope, scaling=scalings_by_answer.get(answer.scaling or "", rope.scaling))
 
 
 def _ask(
@@ -699,7 +707,7 @@ def _ask(
 
 
 def target_rope(config: Mapping[str, Any]) -> Rope | None:
-    """The rope that a target's config states of its text model; None where it states no base of one kind."""
+    """Return the rope of a target's text model; None if its config states no base, or several."""
     keys = Keys(config)
     if all(at(config, place) is None for place in ("rope_theta", "rope_parameters.rope_theta")):
         return None
@@ -727,8 +735,8 @@ def _is_interleaved(keys: Keys, answer: str | None) -> bool:
 
     The problem of dimensions that are paired by halves is noted.
     """
-    stated = keys.get("rope_interleave", bool)
-    is_interleaved = stated is not False if answer is None else answer == "true"
+    from_config = keys.get("rope_interleave", bool)
+    is_interleaved = from_config is not False if answer is None else answer == "true"
     who, others = "the rotary dimensions are paired by halves, as said", ""
     if answer is None:
         who = "config says rope_interleave: false"

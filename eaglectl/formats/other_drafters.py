@@ -402,13 +402,13 @@ _RAW = "(?i)" + "|".join((*_KEYS, *_IDS, "eagle", "midlayer", "hidden_norm", r'"
 
 
 def drafter_mark(config: Mapping[str, Any] | None) -> str:
-    """What in a config shows that it is a drafter's; "" where nothing does."""
-    stated = config or {}
+    """Return the part of a config that marks it as a drafter's; "" if there is none."""
+    keys = config or {}
     return next(
         iter(
             (
-                *[key for key in _KEYS if stated.get(key) is not None],
-                *[f"the architecture {name}" for name in _architectures(stated) if "Eagle" in name],
+                *[key for key in _KEYS if keys.get(key) is not None],
+                *[f"the architecture {name}" for name in _architectures(keys) if "Eagle" in name],
             )
         ),
         "",
@@ -416,9 +416,9 @@ def drafter_mark(config: Mapping[str, Any] | None) -> str:
 
 
 def why_other(source: Source) -> str:
-    """Why a folder is no EAGLE-3 drafter's; "" where it may be one.
+    """Return why a folder is no EAGLE-3 drafter's; "" if it may be one.
 
-    A broken file with a mark of a drafter may be one. Raises UnreadableError where nothing can be read.
+    A broken file with a mark of a drafter may be one. Raises UnreadableError if nothing can be read.
     """
     files = source.names()
     if CONFIG not in files and INDEX not in files:

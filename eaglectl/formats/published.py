@@ -69,7 +69,7 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def k(self) -> int | None:
-        """The tokens of a chain; None for a tree, or where the source does not say."""
+        """The draft tokens of a chain; None for a tree, or if the source does not say."""
         return self.steps if self.topk == 1 else None
 
     @property
@@ -83,7 +83,7 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def engine_name(self) -> str | None:
-        """The engine in which it was measured, by its title; None where the source does not say."""
+        """The title of the engine it was measured in; None if the source does not say."""
         return self.engine or published_file().sources[self.source].engine
 
     @property
@@ -121,7 +121,7 @@ class PublishedDrafter(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def offers(self) -> list[tuple[Choice, Origin]]:
-        """The answers, and who says them."""
+        """The answers, each with its origin."""
         by = Origin("known", self.source)
         if not self.source:
             by = Origin("published", f"{self.name}: {self.figures[0].origin}")
@@ -148,23 +148,23 @@ class PublishedFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def published_file() -> PublishedFile:
-    """The sources by name, and every figure."""
+    """Return the sources by name, and every figure."""
     return msgspec.json.decode(DATA.read_bytes(), type=PublishedFile)
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """SHA-256 of a config, independent of its order and spacing."""
+    """Return the SHA-256 of a config, independent of its order and spacing."""
     return sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def published_drafter(
     label: str, config: Mapping[str, Any], target: str | None = None
 ) -> PublishedDrafter | None:
-    """The published drafter that a checkpoint is, for a target that it is published for; None for none.
+    """Return the published drafter that a checkpoint is, if published for this target; else None.
 
-    `label` is the name of its source: a repository's has a slash, and is the drafter's where all that is
-    public of the config stands in this one. A folder has no name, so that only the digest of a whole config
-    tells: a copy with another name, or with one other key, is not what its authors measured.
+    `label` is the name of its source. A repository's has a slash; it matches if all published keys have the
+    same values in this config. A folder has no name, so it matches by the digest of the whole config alone: a
+    copy with another key is not what its authors measured.
     """
     for drafter in published_file().drafters:
         is_named, is_trained = label == drafter.name, bool(drafter.source)
@@ -181,5 +181,5 @@ def published_drafter(
 
 
 def last_part(name: str) -> str:
-    """What names of one model have in common, whoever publishes it: the last part, without case."""
+    """Return the last part of a model's name, case-folded: the same for all who publish that model."""
     return PurePosixPath(name).name.casefold()

@@ -135,9 +135,9 @@ class _Stored(Struct, frozen=True):
 
 
 def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Drafter:
-    """The canonical drafter of `checkpoint`, with all that settles what its files leave open.
+    """Read the canonical drafter of `checkpoint`, with the answers to what its files leave open.
 
-    Raises RefusedError where it is none, or contradicts itself.
+    Raises RefusedError if it is no drafter, or contradicts itself.
     """
     check_answers(answers)
     refuse_other_families(checkpoint.source.place, checkpoint.config, checkpoint.tensors)
@@ -255,7 +255,7 @@ def _check_objects(config: Mapping[str, Any]) -> None:
 
 
 def read_target(config: Mapping[str, Any], name: str | None) -> Target:
-    """What a target's config.json says of it (the language model's part, for multimodal ones)."""
+    """Read a target from its config.json (from the text model's part of a multimodal one)."""
     inner = text_part(config)
 
     def number(*keys: str) -> int | None:
@@ -284,24 +284,24 @@ def read_target(config: Mapping[str, Any], name: str | None) -> Target:
 
 
 def model_class_of(tensors: Mapping[str, Tensor], dims: Dimensions) -> ModelClass:
-    """The engine class that a drafter needs: MLA, q/k norms (Qwen3), or plain Llama."""
+    """Return the engine class that a drafter needs: MLA, q/k norms (Qwen3), or plain Llama."""
     if dims.attention == "MLA":
         return "mla"
     return "qwen3" if any(name.endswith("q_norm.weight") for name in tensors) else "llama"
 
 
 def known_semantics() -> Mapping[str, tuple[str, ...]]:
-    """The keys of --source-semantics with their values; none where they are no closed set."""
+    """Return the keys of --source-semantics with their values; no values for an open set."""
     return {**SEMANTICS, **known_answers()}
 
 
 def check_answers(answers: Answers) -> None:
     """Raise UsageError where an answer is to no question that is ever asked."""
-    known = known_semantics()
+    semantics = known_semantics()
     for key, value in answers.semantics.items():
-        if value in known.get(key, ()) or _is_free_answer(key, value, answers):
+        if value in semantics.get(key, ()) or _is_free_answer(key, value, answers):
             continue
-        listed = "; ".join(f"{name}={'|'.join(values) or FREE[name]}" for name, values in known.items())
+        listed = "; ".join(f"{name}={'|'.join(values) or FREE[name]}" for name, values in semantics.items())
         raise UsageError(f"--source-semantics {key}={value} is not known; these are: {listed}")
 
 
@@ -357,24 +357,24 @@ def _read_mask_token(keys: Keys, tensors: Mapping[str, Tensor], answers: Answers
     return {}
 
 
-def _read_depth(keys: Keys, aux: int, given: int | None) -> int | None:
+def _read_depth(keys: Keys, aux: int, target_depth: int | None) -> int | None:
     places = [place for key in TARGET_DEPTH for place in (key, f"eagle_config.{key}")]
     # a key of that name may count the layers that are captured instead
-    stated = {
+    depths = {
         place: value
         for place in places
         if type(value := at(keys.config, place)) is int and value > max(aux, 4)
     }
-    place, depth = next(iter(stated.items()), ("", None))
-    about, is_contradiction = place.rpartition(".")[2], len(set(stated.values())) > 1
+    place, depth = next(iter(depths.items()), ("", None))
+    about, is_contradiction = place.rpartition(".")[2], len(set(depths.values())) > 1
     text = (
-        f"config says that the target has {depth} layers ({about}), and the target has {given}; check that"
-        " the drafter belongs to this target"
+        f"config says that the target has {depth} layers ({about}), and the target has {target_depth}; check"
+        " that the drafter belongs to this target"
     )
     if is_contradiction:
-        listed = ", ".join(f"{place}: {value}" for place, value in stated.items())
+        listed = ", ".join(f"{place}: {value}" for place, value in depths.items())
         text = f"config states the target's depth as {listed}; none is believed, pass --target"
-    is_other = None not in (depth, given) and depth != given
+    is_other = None not in (depth, target_depth) and depth != target_depth
     keys.note(is_contradiction or is_other, "warning", about, text, "target-depth")
     return None if is_contradiction else depth
 
@@ -384,7 +384,7 @@ def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Target
     named = verifier if isinstance(verifier, str) else None
     is_path = named is not None and named.startswith((".", "/", "~"))
     name = target.name or (target.repo or named if is_path else named or target.repo)
-    stated, copied = keys.config.get("target_model_type"), keys.config.get("num_hidden_layers")
+    model_type, copied = keys.config.get("target_model_type"), keys.config.get("num_hidden_layers")
     stated_depth = _read_depth(keys, aux, target.depth)  # which leaves notes in any case
     depth = target.depth or stated_depth
     # a drafter has no more than four layers
@@ -393,16 +393,16 @@ def _read_target(keys: Keys, format: Format, target: Target, aux: int) -> Target
     return replace(
         target,
         name=name,
-        model_type=(target.model_type or (stated if isinstance(stated, str) else None)),
+        model_type=(target.model_type or (model_type if isinstance(model_type, str) else None)),
         depth=depth,
     )
 
 
 def _quantised_changes(*places: Mapping[str, Any]) -> tuple[str, ...]:
-    stated = next((value for place in places if (value := place.get("quantization_config"))), None)
-    if not isinstance(stated, Mapping):
+    quantisation = next((value for place in places if (value := place.get("quantization_config"))), None)
+    if not isinstance(quantisation, Mapping):
         return ()
-    parts = (stated.get(key) for key in ("quant_method", "quant_algo", "format"))
+    parts = (quantisation.get(key) for key in ("quant_method", "quant_algo", "format"))
     words = " ".join(part for part in parts if isinstance(part, str))
     return (
         f"the target is quantised ({words or 'of no name'}): a drafter of the unquantised model is served"
@@ -438,17 +438,17 @@ class _Record(Struct, frozen=True):
 
 
 def settled_drafter(read: Read, given: Answers, checkpoint: Checkpoint) -> Drafter:
-    """The drafter, read with the user's answers and with all else that settles what they leave open.
+    """Return the drafter, read with the user's answers and with all else that settles open facts.
 
-    `read` reads the checkpoint with given answers. Raises UsageError for an answer that is about the source
-    of a conversion and not about its output.
+    `read` reads the checkpoint with given answers. Raises UsageError for an answer about the source of a
+    conversion instead of its output.
     """
     record = _read_record(checkpoint)
     answers = _without_source_convention(read, given, record)
     drafter = read(answers)
     label = split_name(checkpoint.source.label)[0]
     published = published_drafter(label, checkpoint.config, drafter.target.repo)
-    asked: dict[str, Note] = {}
+    questions: dict[str, Note] = {}
     recorded, tried = set[str](), set[str]()
     while step := next(
         (
@@ -460,16 +460,16 @@ def settled_drafter(read: Read, given: Answers, checkpoint: Checkpoint) -> Draft
         None,
     ):
         note, choice, origin = step
-        asked.setdefault(choice.key, note)
+        questions.setdefault(choice.key, note)
         tried.add(str(choice))
         if origin is None:
             recorded.add(choice.key)
         answers = answers.choosing(choice, origin)
         drafter = read(answers)
-    asked = _answered_questions(read, given) | asked
+    questions = _answered_questions(read, given) | questions
     carried = _held(_carried(drafter, given, record), drafter, record)
     new = [
-        _settlement(drafter, choice, answers, asked.get(choice.key), read)
+        _settlement(drafter, choice, answers, questions.get(choice.key), read)
         for choice in answers.choices
         if choice.key not in recorded
     ]
@@ -484,7 +484,7 @@ def settled_drafter(read: Read, given: Answers, checkpoint: Checkpoint) -> Draft
 
 
 def _held(entries: Iterable[Settlement], drafter: Drafter, record: _Record) -> Sequence[Settlement]:
-    """The entries without those of a claim, but for what it doubts or contradicts."""
+    """Return the entries, without those of an unproven record unless it assumes or contradicts a fact."""
     return [
         entry
         for entry in entries
@@ -545,7 +545,7 @@ def _edited_facts(drafter: Drafter, settled: Sequence[Settlement], record: _Reco
 
 
 def fact_record(drafter: Drafter) -> dict[str, Any]:
-    """What eaglectl.json states of facts that a file may leave open, and how each of them was settled."""
+    """Return the entry of eaglectl.json on facts that a file may leave open, and how each was settled."""
     entries = [replace(entry, fact=_fact(drafter, entry.about)) for entry in drafter.settled]
     return {
         "boundaries": _fact(drafter, AUX),
@@ -558,13 +558,13 @@ def fact_record(drafter: Drafter) -> dict[str, Any]:
 
 
 def _read_record(checkpoint: Checkpoint) -> _Record:
-    stated = checkpoint.sidecars.get(RECORD, {})
+    sidecar = checkpoint.sidecars.get(RECORD, {})
     fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(_Record):
         with suppress(KeyError, msgspec.ValidationError):  # absent, or written by others
-            fields[field.name] = msgspec.convert(stated[field.name], field.type)
+            fields[field.name] = msgspec.convert(sidecar[field.name], field.type)
     is_edited = False
-    match stated:
+    match sidecar:
         case {"output": {"files": {"config.json": {"sha256": str(digest)}}}}:
             is_edited = sha256(checkpoint.source.read(CONFIG)).hexdigest() != digest
     return _Record(
@@ -608,7 +608,11 @@ def _recorded_layers(
 ) -> Choice | None:
     # in files of another layout the ids must mean them; lists that disagree were edited
     ids, depth = drafter.aux.ids, drafter.target.depth
-    meanings = [each for each in get_args(Convention) if list(to_boundaries(ids or (), each)) == boundaries]
+    meanings = [
+        convention
+        for convention in get_args(Convention)
+        if list(to_boundaries(ids or (), convention)) == boundaries
+    ]
     is_edited = ids is not None and note.topic == "aux-lists"
     if is_edited or not (is_of_layout or meanings) or (depth is not None and max(boundaries) > depth):
         return None
@@ -625,7 +629,7 @@ def _is_rope_settled(drafter: Drafter, record: _Record) -> bool:
 
 
 def _fact(drafter: Drafter, about: str) -> Any:
-    """What reading makes of an open fact, in JSON's types; None for facts that are no value of a drafter."""
+    """Return the value that was read for an open fact, in JSON's types; None if the drafter holds none."""
     boundaries, rope, norms = drafter.aux.boundaries, drafter.rope, drafter.norms
     facts = {
         AUX: None if boundaries is None else list(boundaries),
@@ -637,11 +641,11 @@ def _fact(drafter: Drafter, about: str) -> Any:
 
 
 def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Settlement]:
-    """The recorded settlements that the user's answers do not replace; one that they repeat is confirmed."""
+    """Yield the recorded settlements that the user's answers do not replace; a repeated one is confirmed."""
     choices, rope = {choice.key: choice for choice in given.choices}, RopeAnswer.of(given)
     halves = {ROPE[0]: rope.base, ROPE[1]: rope.scaling}
     for entry in record.settled:
-        own = {choice.key for choice in entry.choices}
+        keys = {choice.key for choice in entry.choices}
         holds = entry.fact == _fact(drafter, entry.about)
         choice, half = choices.get(entry.answer.key), halves.get(entry.about, "none")
         is_of_source = entry.about == HIDDEN_NORM or (half == "stored" and holds)
@@ -649,12 +653,12 @@ def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Sett
             yield replace(entry, by="given", evidence="", choices=())
         elif choice and half is None:
             yield entry  # the other half of the rope was answered
-        elif choice and entry.by == "assumed" and (choice.key not in own or is_of_source):
+        elif choice and entry.by == "assumed" and (choice.key not in keys or is_of_source):
             raise UsageError(
                 f"{choice}: eaglectl wrote this file with {entry.answer}, as an assumption; pass"
                 f" {options(entry.choices)}, or convert the source again with {choice}"
             )
-        elif not (own | {entry.answer.key, entry.about}) & set(choices):
+        elif not (keys | {entry.answer.key, entry.about}) & set(choices):
             yield entry
 
 
@@ -679,7 +683,7 @@ def _settlement(
 
 
 def _output_choices(note: Note, drafter: Drafter, answers: Answers, read: Read) -> Iterator[Choice]:
-    """The choices of a question in words that hold for the output too, which does not state what it was."""
+    """Yield the choices of a question, as answers that hold for the converted output too."""
     for choice in (choice for choice in note.choices if not choice.is_free):
         try:
             other = read(answers.choosing(choice))
@@ -717,13 +721,13 @@ def _settled_note(entry: Settlement, prefix: str) -> Note:
 
 
 def _question_of_edit(drafter: Drafter, about: str, recorded: Any, how: str) -> Note:
-    found = _fact(drafter, about)
+    current = _fact(drafter, about)
     of_file = [Choice(SEMANTICS_OPTION, "rope=stored", "what config.json says")]
     if about not in ROPE:
-        of_file = list(_restated(about, found, "what config.json says"))
+        of_file = list(_restated(about, current, "what config.json says"))
     return question(
         about,
-        f"config.json says {json.dumps(found)} and eaglectl.json records {json.dumps(recorded)}"
+        f"config.json says {json.dumps(current)} and eaglectl.json records {json.dumps(recorded)}"
         f"{f' ({how})' if how else ''}: one was edited after the conversion",
         "record-edited",
         (*of_file, *_restated(about, recorded, "what eaglectl.json records")),
@@ -741,7 +745,7 @@ def _restated(about: str, fact: Any, meaning: str) -> Iterator[Choice]:
 
 
 def _how(drafter: Drafter, new: Sequence[Settlement], record: _Record) -> str:
-    """What the knowledge of the aux layers rests on: never on what eaglectl itself wrote."""
+    """Return where the aux layers are known from: never from what eaglectl itself wrote."""
     settled = [entry for entry in new if entry.about == AUX]
     if words := [_words(entry) for entry in settled if entry.by != "given"]:
         return words[0]
@@ -751,7 +755,7 @@ def _how(drafter: Drafter, new: Sequence[Settlement], record: _Record) -> str:
 
 
 def producer_doubts(format: Format, summary: CheckpointSummary, answers: Answers) -> Iterator[Note]:
-    """The producer's doubts; a warning that no answer has settled names the producer."""
+    """Yield the producer's doubts; a warning that no answer settled has the producer's name."""
     unanswered = set(format.doubts(summary, Answers()))
     for note in format.doubts(summary, answers):
         stays = note.level == "warning" and note in unanswered
@@ -761,23 +765,23 @@ def producer_doubts(format: Format, summary: CheckpointSummary, answers: Answers
 def recorded_doubts(
     record: Mapping[str, Any], summary: CheckpointSummary, answers: Answers
 ) -> Iterator[Note]:
-    """The doubts that eaglectl.json names, of the producers whose files the drafter was converted from.
+    """Yield the doubts that eaglectl.json names, of the producers of the converted sources.
 
-    Where the files show the doubt, they say what it is now; where they cannot, the record's text stays.
+    If the files still show a doubt, its text is theirs; otherwise it is the record's.
     """
     entries = record.get("doubts")
     for entry in entries if isinstance(entries, list) else ():
         match entry:
             case {"producer": str(name), "topic": str(topic)} if name in known_formats():
-                shown = _shown(name, topic, summary, answers)
+                doubts = _shown(name, topic, summary, answers)
                 text = entry.get("text")
-                if isinstance(text, str) and text and not shown:
+                if isinstance(text, str) and text and not doubts:
                     yield Note("warning", RECORD, text, topic, name, is_open="open" in entry)
-                yield from shown
+                yield from doubts
 
 
 def doubt_entries(doubts: Iterable[Note], summary: CheckpointSummary) -> list[dict[str, Any]]:
-    """Doubts as eaglectl.json has them beside these files: with a text where the files do not show them."""
+    """Return the entries of eaglectl.json for doubts; with a text if the files do not show the doubt."""
     entries = []
     for note in doubts:
         text = (

@@ -19,9 +19,9 @@ LATE: Mapping[str, int] = {
 
 
 def table_readings(checkpoint: Checkpoint, drafter: Drafter) -> tuple[str, ...]:
-    """The readings of --fix-reading that repair d2t or t2d; both where nothing shows which of them is right.
+    """Return the readings of --fix-reading that repair d2t or t2d; both if either may be right.
 
-    None that t2d gives where lm_head's rows are not in its order.
+    Readings by t2d are left out if lm_head's rows are not in its order.
     """
     d2t, t2d = drafter.tensors.get("d2t"), drafter.tensors.get("t2d")
     if d2t is None or not drafter.has_reduced_vocabulary:
@@ -47,7 +47,7 @@ def table_readings(checkpoint: Checkpoint, drafter: Drafter) -> tuple[str, ...]:
 
 
 def marked_tokens(checkpoint: Checkpoint, drafter: Drafter) -> tuple[int, ...]:
-    """The tokens that t2d marks, where d2t is whole too and names others; else none."""
+    """Return the tokens that t2d marks, if d2t is intact too and names others; else none."""
     if len(table_readings(checkpoint, drafter)) < 2:
         return ()
     return vocabulary_marks(checkpoint, drafter) or ()
@@ -59,7 +59,7 @@ def stored_numbers(checkpoint: Checkpoint, tensor: Tensor) -> Ids:
 
 
 def vocabulary_marks(checkpoint: Checkpoint, drafter: Drafter) -> Ids | None:
-    """The tokens that t2d marks; None without it."""
+    """Return the tokens that t2d marks; None without it."""
     if (t2d := drafter.tensors.get("t2d")) is None:
         return None
     return tuple(token for token, mark in enumerate(stored_numbers(checkpoint, t2d)) if mark)

@@ -12,7 +12,7 @@ TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "
 
 
 def written_name(canonical: str, layout: Layout) -> str:
-    """A canonical tensor's name in `layout`."""
+    """Return a canonical tensor's name in `layout`."""
     name = canonical
     if layer := LAYER.fullmatch(canonical):
         index, rest = int(layer[1]), layer[2]
@@ -29,7 +29,7 @@ def write_config(
     ids: Mapping[str, Sequence[int]],
     dtypes: Sequence[str],
 ) -> dict[str, Any]:
-    """config.json of `drafter` in the layout of `format`; `ids` are layer ids by place, as they mean there.
+    """Build config.json of `drafter` in the layout of `format`; `ids` are layer ids by place.
 
     `dtypes` are those of the norms' weights; the first that transformers has a name for is stated.
     """
@@ -114,7 +114,7 @@ def _decoder(drafter: Drafter) -> dict[str, Any]:
 
 
 def _flags(drafter: Drafter, layout: Layout) -> dict[str, Any]:
-    """The switches that are on, or all; beside fc_norm, a file without norm_output leaves that open."""
+    """Return the switches that are on, or all; beside fc_norm, norm_output is always stated."""
     norms = drafter.norms
     flags = {
         "norm_before_residual": norms.norm_before_residual,

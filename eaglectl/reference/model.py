@@ -90,9 +90,9 @@ class Slots(NamedTuple):
     positions: torch.Tensor
 
 
-def _pick(values: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+def _pick(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """values[batch, kept] of [batch, slots, ...]."""
-    return values[torch.arange(len(values), device=values.device)[:, None], kept]
+    return values[torch.arange(len(values), device=values.device)[:, None], index]
 
 
 class Cache(Struct):
@@ -117,7 +117,7 @@ class Cache(Struct):
 
 
 def causal_mask(valid: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
-    """Which slots [batch, queries, slots] the queries at slots [..., queries, 1] attend to.
+    """Return which slots [batch, queries, slots] the queries at slots [..., queries, 1] attend to.
 
     `valid` [batch, slots] is not padding. A query attends to itself too, since softmax over no slot is NaN.
     """
@@ -167,25 +167,25 @@ class DraftModel:
         return None if d2t is None else d2t + torch.arange(len(d2t), device=d2t.device)
 
     def new_caches(self) -> list[Cache]:
-        """An empty KV cache for each layer."""
+        """Return an empty KV cache for each layer."""
         return [Cache() for _ in range(self.dims.layers)]
 
     def embeddings(self, tokens: torch.Tensor, target: HasEmbedding) -> torch.Tensor:
-        """The input embeddings [batch, time, hidden] of `tokens`; of the target where the drafter has none.
+        """Return the input embeddings [batch, time, hidden] of `tokens`, of the drafter or else the target.
 
-        Raises RefusedError for a token that the drafter's own has no row for.
+        Raises RefusedError for a token without a row in the drafter's own embedding.
         """
-        own = self.weights.get("embed_tokens.weight")
-        rows = target.embedding if own is None else own
-        if own is not None and (last := int(tokens.max())) >= len(own):
+        draft_rows = self.weights.get("embed_tokens.weight")
+        rows = target.embedding if draft_rows is None else draft_rows
+        if draft_rows is not None and (last := int(tokens.max())) >= len(draft_rows):
             raise RefusedError(
-                f"the target's token {last} is past the {len(own)} rows of the drafter's embedding; it"
+                f"the target's token {last} is past the {len(draft_rows)} rows of the drafter's embedding; it"
                 " belongs to another target"
             )
         return rows[tokens.to(rows.device)].to(self.device, self.dtype)
 
     def combine_hidden_states(self, aux: torch.Tensor) -> torch.Tensor:
-        """The first g [..., hidden] from aux hidden states [..., aux*target_hidden]."""
+        """Compute the first g [..., hidden] from aux hidden states [..., aux*target_hidden]."""
         if "input_norm.weight" in self.weights:
             aux = self._norm(aux, "input_norm")
         if self.norms.fc_norm:
@@ -202,7 +202,7 @@ class DraftModel:
         mask: torch.Tensor,
         kept: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The residual stream after the last layer, [batch, time, hidden].
+        """Compute the residual stream after the last layer, [batch, time, hidden].
 
         `embeddings` and `state` (g) are [batch, time, hidden], `positions` [batch, time]; `mask` [batch,
         time, slots] is true where a query attends to a cache slot, the new ones included. With `kept`
@@ -237,15 +237,15 @@ class DraftModel:
         return state
 
     def feedback(self, state: torch.Tensor) -> torch.Tensor:
-        """The state that the next draft step takes as g."""
+        """Return the state that the next draft step takes as g."""
         return self._norm(state, "norm") if self.norms.norm_output else state
 
     def logits(self, state: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
-        """Logits over the draft vocabulary; `head` is the drafter's lm_head or the target's."""
+        """Compute logits over the draft vocabulary; `head` is the drafter's lm_head or the target's."""
         return linear(self._norm(state, "norm"), head)
 
     def tokens(self, state: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
-        """Target token ids [batch, time] of the most likely draft tokens."""
+        """Return target token ids [batch, time] of the most likely draft tokens."""
         choice, ids = self.logits(state, head).argmax(-1), self.draft_id_to_target_id
         return choice if ids is None else ids[choice]
 
@@ -305,7 +305,7 @@ class DraftModel:
 
 
 def load_drafter(folder: Path, drafter: Drafter, *, dtype: str, device: str) -> DraftModel:
-    """The reference model of `drafter`, from safetensors files in `folder` with canonical tensor names.
+    """Load the reference model of `drafter` from safetensors files in `folder`, with canonical names.
 
     Raises RefusedError for a quantised drafter, and for an activation other than SiLU.
     """

@@ -57,7 +57,7 @@ class GeneratedSequence(Struct, frozen=True):
 
     @property
     def accepted(self) -> tuple[int, ...]:
-        """How many drafts had each position accepted."""
+        """The number of drafts whose token at each position was accepted."""
         return tuple(sum(length > position for length in self.rounds) for position in range(self.k))
 
 
@@ -105,10 +105,10 @@ class SpeculativeDecoder:
         valid, lengths = verified.valid, verified.positions[:, -1] + 1
         texts, rounds = following[:, None].tolist(), [list[int]() for _ in prompts]
         rows = list(range(len(prompts)))  # the prompts whose sequences are in the batch
-        while kept := self._unfinished(texts, rows, on_round):
-            rows = [rows[place] for place in kept]
-            if len(kept) < len(following):
-                index = torch.tensor(kept, device=following.device)
+        while unfinished := self._unfinished(texts, rows, on_round):
+            rows = [rows[place] for place in unfinished]
+            if len(unfinished) < len(following):
+                index = torch.tensor(unfinished, device=following.device)
                 following, lengths, valid = following[index], lengths[index], valid[index]
                 verified = DraftInput(*(values[index] for values in verified))
                 self.target.cache.batch_select_indices(index)
@@ -132,14 +132,16 @@ class SpeculativeDecoder:
         self, texts: Sequence[Sequence[int]], rows: Sequence[int], on_round: OnRound | None
     ) -> list[int]:
         most, stop = self.settings.max_tokens, self.settings.stop
-        kept = [place for place, row in enumerate(rows) if len(texts[row]) < most]
-        kept = [place for place in kept if stop.isdisjoint(texts[rows[place]])]
-        if on_round and kept:
-            on_round(len(texts) - len(kept) + sum(len(texts[rows[place]]) for place in kept) / most)
-        return kept
+        unfinished = [place for place, row in enumerate(rows) if len(texts[row]) < most]
+        unfinished = [place for place in unfinished if stop.isdisjoint(texts[rows[place]])]
+        if on_round and unfinished:
+            on_round(
+                len(texts) - len(unfinished) + sum(len(texts[rows[place]]) for place in unfinished) / most
+            )
+        return unfinished
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, DraftInput]:
-        """The target's first token after each prompt [batch], and what the drafter begins with."""
+        """Return the target's first token after each prompt [batch], and the drafter's first input."""
         tokens, positions, valid = pad_left(prompts, self.target.embedding.device)
         self.target.reset()
         parts, width = [], max(1, PREFILL // len(prompts))
@@ -157,8 +159,10 @@ class SpeculativeDecoder:
     def _round(
         self, last: torch.Tensor, drafted: torch.Tensor, lengths: torch.Tensor, valid: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, DraftInput]:
-        """The number of tokens that are accepted of `drafted` [batch, k] after `last` [batch], the target's
-        own token after them, and what the target verified.
+        """Verify `drafted` [batch, k] after `last` [batch].
+
+        Returns the number of accepted tokens [batch], the target's next token [batch], and the verified
+        tokens.
         """
         steps = torch.arange(drafted.shape[1] + 1, device=last.device)[None]
         tokens, positions = torch.cat((last[:, None], drafted), 1), lengths[:, None] + steps
@@ -170,7 +174,7 @@ class SpeculativeDecoder:
         return accepted, following, DraftInput(aux, new, positions, steps <= accepted[:, None])
 
     def _verify(self, logits: torch.Tensor, drafted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The number of draft tokens accepted, and the target's own token after them; both [batch].
+        """Return the number of draft tokens accepted, and the target's token after them; both [batch].
 
         `logits` is [batch, k+1, vocab], `drafted` [batch, k].
         """
@@ -202,7 +206,7 @@ class DraftSession:
         self.valid: torch.Tensor | None = None
 
     def keep_sequences(self, rows: torch.Tensor) -> None:
-        """Leave the caches these sequences of the batch alone."""
+        """Keep only these sequences of the batch in the caches."""
         self.valid = None if self.valid is None else self.valid[rows]
         for cache in self.caches:
             cache.keep(rows)
@@ -212,20 +216,20 @@ class DraftSession:
         model, tokens, positions, valid = self.drafter, verified.tokens, verified.positions, verified.valid
         state = model.combine_hidden_states(verified.states)
         count = torch.arange(1, valid.shape[1] + 1, device=valid.device)
-        kept: torch.Tensor | None = (valid.long() * count).argmax(1, keepdim=True)
+        last_slots: torch.Tensor | None = (valid.long() * count).argmax(1, keepdim=True)
         valid = valid if self.valid is None else torch.cat((self.valid, valid), 1)
         self.valid, drafted = valid, list[torch.Tensor]()
         for depth in range(self.k):
             total = valid.shape[1]
             queries = torch.arange(total - tokens.shape[1], total, device=valid.device)[:, None]
             embeddings, mask = model.embeddings(tokens, self.target), causal_mask(valid, queries)
-            stream = model.forward(embeddings, state, positions, self.caches, mask, kept)
+            stream = model.forward(embeddings, state, positions, self.caches, mask, last_slots)
             tokens, state = model.tokens(stream, self.head), model.feedback(stream)
             drafted.append(tokens)
             if self.on_draft_step:
                 self.on_draft_step(depth, state, valid)
-            positions = (positions if kept is None else positions.gather(1, kept)) + 1
-            valid, kept = torch.cat((valid, torch.ones_like(tokens).bool()), 1), None
+            positions = (positions if last_slots is None else positions.gather(1, last_slots)) + 1
+            valid, last_slots = torch.cat((valid, torch.ones_like(tokens).bool()), 1), None
         # slots of draft tokens were made from fed-back states; those of the verified tokens replace them
         for cache in self.caches:
             cache.crop(self.valid.shape[1])
@@ -233,9 +237,10 @@ class DraftSession:
 
 
 def filled_slots(valid: torch.Tensor) -> torch.Tensor | None:
-    """The slots [batch, filled] of a KV cache to keep, those of each sequence last and in their order.
+    """Return the slots [batch, filled] of a KV cache to keep: those of each sequence, last and in order.
 
-    `valid` [batch, slots] is true where a slot holds a token of the sequence. None where few would be freed.
+    `valid` [batch, slots] is true if a slot holds a token of the sequence. Returns None if few would be
+    freed.
     """
     filled = int(valid.sum(1).max())
     if filled > WASTE * valid.shape[1]:
@@ -246,7 +251,7 @@ def filled_slots(valid: torch.Tensor) -> torch.Tensor | None:
 def pad_left(
     prompts: Sequence[Sequence[int]], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Tokens, positions, and `valid` (not padding), each [batch, longest]."""
+    """Return tokens, positions, and `valid` (not padding), each [batch, longest]."""
     longest = max(map(len, prompts))
     tokens = torch.tensor([[0] * (longest - len(ids)) + list(ids) for ids in prompts], device=device)
     pads = torch.tensor([longest - len(ids) for ids in prompts], device=device)
@@ -277,7 +282,7 @@ class ForcedBatch(Struct, frozen=True):
         return int(is_late.sum())
 
     def with_starts_below(self, position: int) -> "ForcedBatch":
-        """The batch with a start at every slot of a text before this position, in prompt and answer."""
+        """Return the batch with a start at every slot of a text before this position, prompt and answer."""
         time = self.tokens.shape[1]
         pads = time - self.valid.sum(1, keepdim=True)
         starts = pads + torch.arange(max(1, min(position, time - 2)), device=pads.device)
@@ -288,7 +293,7 @@ class ForcedBatch(Struct, frozen=True):
 def run_target(
     target: TargetModel, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], k: int
 ) -> ForcedBatch:
-    """One forward pass over prompts and answers; drafts begin where greedy decoding could begin them.
+    """Run one forward pass over prompts and answers; drafts begin where greedy decoding could begin them.
 
     The first draft of an answer is of its second token. Drafts whose `k` tokens go past the answer are left
     out, unless an answer is too short for any other.
@@ -314,7 +319,7 @@ class ForcedDrafter:
         self.head = drafter.weights.get("lm_head.weight", target.head).to(drafter.device, drafter.dtype)
 
     def first_matches(self, batch: ForcedBatch, every: int = 1) -> torch.Tensor:
-        """Whether the first draft token at each slot is the target's choice, [batch, time - 1].
+        """Return whether the first draft token at each slot is the target's choice, [batch, time - 1].
 
         With `every` n, at each n-th slot alone.
         """
@@ -322,26 +327,28 @@ class ForcedDrafter:
         return (drafted == choices) & valid
 
     def first_drafts(self, batch: ForcedBatch, every: int = 1) -> tuple[torch.Tensor, ...]:
-        """The first draft token at each slot, the target's choice, and `valid`: each [batch, time - 1]."""
+        """Return the first draft token, the target's choice, and `valid`, at each slot [batch, time - 1]."""
         slots = torch.arange(0, batch.tokens.shape[1] - 1, every, device=batch.tokens.device)
-        kept = None if every == 1 else slots.expand(len(batch.tokens), -1)
-        drafted = self.drafter.tokens(self._first_step(batch, kept)[0], self.head)
+        index = None if every == 1 else slots.expand(len(batch.tokens), -1)
+        drafted = self.drafter.tokens(self._first_step(batch, index)[0], self.head)
         return drafted, batch.choices[:, 1 + slots], batch.valid[:, slots]
 
-    def _first_step(self, batch: ForcedBatch, kept: torch.Tensor | None) -> tuple[torch.Tensor, list[Cache]]:
+    def _first_step(self, batch: ForcedBatch, index: torch.Tensor | None) -> tuple[torch.Tensor, list[Cache]]:
         aux = torch.cat([batch.states[boundary] for boundary in self.boundaries], -1)[:, :-1]
         state = self.drafter.combine_hidden_states(aux.to(self.drafter.device, self.drafter.dtype))
         valid, caches = batch.valid[:, :-1], self.drafter.new_caches()
         mask = causal_mask(valid, torch.arange(valid.shape[1], device=valid.device)[:, None])
         embeddings = self.drafter.embeddings(batch.tokens[:, 1:], self.target)
-        return self.drafter.forward(embeddings, state, batch.positions[:, :-1], caches, mask, kept), caches
+        return self.drafter.forward(embeddings, state, batch.positions[:, :-1], caches, mask, index), caches
 
     def matches(self, batch: ForcedBatch) -> torch.Tensor:
-        """How many leading tokens of each draft are those of the text, [batch, starts]; 0 for filling."""
+        """Count the leading tokens of each draft that match the text, [batch, starts]; 0 for filling."""
         stream, caches = self._first_step(batch, batch.starts)
         starts, last = batch.starts, batch.tokens.shape[1] - 1
         mask = causal_mask(batch.valid[:, :-1], starts[..., None])
-        own = torch.eye(starts.shape[1], dtype=torch.bool, device=mask.device).expand(len(stream), -1, -1)
+        new_slots = torch.eye(starts.shape[1], dtype=torch.bool, device=mask.device).expand(
+            len(stream), -1, -1
+        )
         positions = batch.positions.gather(1, starts)
         alive, count = batch.is_start.clone(), torch.zeros_like(starts)
         for step in range(self.k):
@@ -350,7 +357,7 @@ class ForcedDrafter:
             alive &= (self.drafter.tokens(stream, self.head) == truth) & (place <= last)
             count += alive
             if step < self.k - 1:
-                mask = torch.cat((mask, own), -1)
+                mask = torch.cat((mask, new_slots), -1)
                 embeddings, state = self.drafter.embeddings(truth, self.target), self.drafter.feedback(stream)
                 stream = self.drafter.forward(embeddings, state, positions + step + 1, caches, mask)
         return count

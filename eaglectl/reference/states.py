@@ -106,7 +106,7 @@ class TransformersEngine:
         return [list(sequence.tokens) for sequence in decoder.run(batch)]
 
     def states(self, batch: Sequence[Sequence[int]]) -> AuxStates:
-        """Aux hidden states of all tokens of these sequences, from one forward pass."""
+        """Return the aux hidden states of all tokens of these sequences, from one forward pass."""
         tokens, positions, valid = pad_left(batch, self.target.embedding.device)
         states = self.target.states(tokens, positions, valid)
         aux = torch.cat([states[boundary] for boundary in self.target.boundaries], -1)
@@ -114,7 +114,7 @@ class TransformersEngine:
 
 
 def join_states(batch: Sequence[Sequence[int]], aux: Sequence[torch.Tensor]) -> AuxStates:
-    """The states of a batch from those of each sequence, [time, aux*target_hidden]; zeros at padding."""
+    """Join the states of each sequence, [time, aux*target_hidden], into a batch; zeros at padding."""
     tokens, positions, valid = pad_left(batch, aux[0].device)
     together = aux[0].new_zeros(*tokens.shape, aux[0].shape[-1])
     for row, states in enumerate(aux):
@@ -126,10 +126,9 @@ FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F
 
 
 def load_embedding(target: Checkpoint, vocab: int, hidden: int) -> torch.Tensor:
-    """The input embedding [rows, hidden] of a target that is not loaded here, found by its name.
+    """Read the input embedding [rows, hidden] of a target that is not loaded, found by its name.
 
-    Targets may pad it to more rows than `vocab`. Raises UnreadableError where no tensor has that name and
-    shape.
+    Targets may pad it to more rows than `vocab`. Raises UnreadableError if no tensor has that name and shape.
     """
     name = matrix(target.tensors, EMBEDDINGS)
     shape = (0, 0) if name is None else target.tensors[name].shape
@@ -145,9 +144,9 @@ def load_embedding(target: Checkpoint, vocab: int, hidden: int) -> torch.Tensor:
 
 
 def load_states(path: Path, tokens: Sequence[int], layers: int, width: int) -> torch.Tensor:
-    """Hidden states of one sequence, written by vLLM's connector: [time, layers, width].
+    """Load hidden states of one sequence, written by vLLM's connector: [time, layers, width].
 
-    Raises UnreadableError where the file cannot be read, or is not of these tokens.
+    Raises UnreadableError if the file cannot be read, or is not of these tokens.
     """
     try:
         open_regular(path).close()
@@ -207,7 +206,7 @@ class Moments(Struct, frozen=True):
 def collect_sizes(
     target: HasStates, drafter: DraftModel, batches: Sequence[Batch], on_sequence: Callable[[], None]
 ) -> Sizes:
-    """The medians over all sequences of `batches`; `on_sequence` is called after each sequence."""
+    """Collect the medians over all sequences of `batches`; `on_sequence` is called after each sequence."""
     sizes, by_set = [], dict[str, list[torch.Tensor]]()
     for batch in batches:
         states = target.states(batch.texts)
@@ -235,9 +234,9 @@ def collect_moments(
     batches: Sequence[Batch],
     on_sequence: Callable[[], None],
 ) -> Moments:
-    """The matrices of the refit over all tokens, token 0 included; `scales` are the medians `Sizes.rms`.
+    """Collect the matrices of the refit over all tokens, also token 0; `scales` are the medians `Sizes.rms`.
 
-    Where only the direction of f matters (norm_before_residual), f is scaled to fit best. `on_sequence` is
+    If only the direction of f matters (norm_before_residual), f is scaled to fit best. `on_sequence` is
     called after each sequence.
     """
     dims, device = drafter.dims, drafter.device
@@ -256,7 +255,7 @@ def collect_moments(
 
 
 def normed_chunks(aux: torch.Tensor, drafter: DraftModel) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Chunks of aux states [tokens, aux*target_hidden], as given and with each layer's state normed."""
+    """Yield chunks of aux states [tokens, aux*target_hidden], plain and with each layer's state normed."""
     for plain in aux.split(CHUNK):
         rms = _rms(plain, drafter.dims.aux, drafter.eps)
         yield plain, (plain.unflatten(-1, (drafter.dims.aux, -1)) / rms[..., None]).flatten(-2)
@@ -300,10 +299,10 @@ def mirror_upper(gram: torch.Tensor) -> torch.Tensor:
 def solve_ridge(
     gram: torch.Tensor, cross: torch.Tensor, prior: torch.Tensor, strength: float
 ) -> tuple[torch.Tensor, float]:
-    """argmin over W of sum q |W n - f|^2 + lam |W - prior|^2, and lam = `strength` * mean(diagonal of gram).
+    """Minimise sum q |W n - f|^2 + lam |W - prior|^2 over W; return W, and lam.
 
-    `gram` is overwritten, and LAPACK gets column-major views: at the width of an 8B target each copy saved is
-    1.2 GB. Raises torch.linalg.LinAlgError where it is singular.
+    lam is `strength` * mean(diagonal of gram). `gram` is overwritten, and LAPACK gets column-major views: at
+    the width of an 8B target each copy saved is 1.2 GB. Raises torch.linalg.LinAlgError if it is singular.
     """
     lam = strength * float(gram.diagonal().mean())
     right = torch.addmm(cross, prior, gram, alpha=-1)
@@ -328,7 +327,7 @@ def _fed_back_rms(target: HasStates, drafter: DraftModel, states: AuxStates) -> 
     """
     tokens, positions, valid = states.tokens, states.positions, states.valid
     count = tokens.shape[1] - 2
-    own = torch.eye(count, dtype=torch.bool, device=valid.device).expand(len(tokens), -1, -1)
+    new_slots = torch.eye(count, dtype=torch.bool, device=valid.device).expand(len(tokens), -1, -1)
     mask = causal_mask(valid[:, :count], torch.arange(count, device=valid.device)[:, None])
     state = drafter.combine_hidden_states(states.aux[:, :count].to(drafter.device, drafter.dtype))
     caches, sizes = drafter.new_caches(), []
@@ -336,5 +335,5 @@ def _fed_back_rms(target: HasStates, drafter: DraftModel, states: AuxStates) -> 
         embeddings = drafter.embeddings(tokens[:, step + 1 : step + 1 + count], target)
         stream = drafter.forward(embeddings, state, positions[:, :count] + step, caches, mask)
         sizes.append(stream.float().pow(2).mean(-1).sqrt())
-        state, mask = drafter.feedback(stream), torch.cat((mask, own), -1)
+        state, mask = drafter.feedback(stream), torch.cat((mask, new_slots), -1)
     return torch.stack(sizes)

@@ -82,7 +82,7 @@ class TargetModel:
         self.cache = DynamicCache()
 
     def keep_slots(self, slots: torch.Tensor) -> None:
-        """Leave the KV cache these slots [batch, kept] of each sequence alone, in this order."""
+        """Keep only these slots [batch, kept] of each sequence in the KV cache, in this order."""
         for layer in self.cache.layers:
             if layer.get_seq_length():
                 index = slots[:, None, :, None].to(layer.keys.device)
@@ -98,23 +98,23 @@ class TargetModel:
         for the cache slots that hold tokens of the sequence, the new ones included; padding and rejected
         draft tokens are not. Raises UnreadableError where it fails.
         """
-        kept = slice(None) if last is None else slice(-last, None)
+        span = slice(None) if last is None else slice(-last, None)
         # transformers 5.24 renamed it; models with code of their own keep the old name
         name = "cache" if "cache" in signature(self.model.forward).parameters else "past_key_values"
-        logits, states, _ = self._run(tokens, positions, valid, kept, use_cache=True, **{name: self.cache})
+        logits, states, _ = self._run(tokens, positions, valid, span, use_cache=True, **{name: self.cache})
         # a head that is no module of its own was not cut
-        return logits[:, kept], torch.cat([states[boundary] for boundary in self.boundaries], -1)
+        return logits[:, span], torch.cat([states[boundary] for boundary in self.boundaries], -1)
 
     def states(
         self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor
     ) -> dict[int, torch.Tensor]:
-        """States [batch, time, hidden] by boundary of whole texts, without KV cache and logits."""
+        """Compute states [batch, time, hidden] by boundary of whole texts, without KV cache and logits."""
         return self.states_and_choices(tokens, positions, valid, with_choices=False)[0]
 
     def states_and_choices(
         self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor, *, with_choices: bool = True
     ) -> tuple[dict[int, torch.Tensor], torch.Tensor]:
-        """States as `states` returns them, and the most likely token after each position [batch, time].
+        """Compute states as `states` does, and the most likely token after each position [batch, time].
 
         What a model does to its logits after the lm_head (a scale, a cap) keeps their order.
         """
@@ -131,7 +131,7 @@ class TargetModel:
         }, torch.cat(choices)
 
     def _choices(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The most likely token [batch, time] by the lm_head's `inputs` [batch, time, hidden]."""
+        """Return the most likely token [batch, time] by the lm_head's `inputs` [batch, time, hidden]."""
         head = self.model.get_output_embeddings()
         rows = inputs.flatten(0, 1).split(max(1, LOGITS // len(self.head)))
         return torch.cat([head(part[None])[0].argmax(-1) for part in rows]).view(inputs.shape[:2])
@@ -141,15 +141,18 @@ class TargetModel:
         tokens: torch.Tensor,
         positions: torch.Tensor,
         valid: torch.Tensor,
-        kept: slice,
+        span: slice,
         **caching: Any,
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor], torch.Tensor | None]:
-        """Logits, of the positions `kept`; the recorded states by boundary; and the whole lm_head's input."""
-        head, given = self.model.get_output_embeddings(), list[torch.Tensor]()
+        """Run the model; return logits, recorded states by boundary, and the whole lm_head's input.
+
+        The logits are of the positions `span` alone.
+        """
+        head, head_inputs = self.model.get_output_embeddings(), list[torch.Tensor]()
 
         def cut(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            given.extend(arguments[:1])
-            return (arguments[0][:, kept], *arguments[1:]) if arguments else None
+            head_inputs.extend(arguments[:1])
+            return (arguments[0][:, span], *arguments[1:]) if arguments else None
 
         # for this pass alone: the model may be run by others, with logits at every position
         hook = head.register_forward_pre_hook(cut) if isinstance(head, nn.Module) else None
@@ -166,7 +169,7 @@ class TargetModel:
                 hook.remove()
         states = {boundary: self.recorded[boundary].to(tokens.device) for boundary in self.boundaries}
         self.recorded.clear()
-        return output.logits, states, given[0] if given else None
+        return output.logits, states, head_inputs[0] if head_inputs else None
 
 
 def load_target(
@@ -178,10 +181,10 @@ def load_target(
     trust_remote_code: bool = False,
     on_progress: OnProgress | None = None,
 ) -> TargetModel:
-    """The target at `path` in `dtype` on `device` ("cpu", "cuda", or "auto" for all GPUs).
+    """Load the target at `path` in `dtype` on `device` ("cpu", "cuda", or "auto" for all GPUs).
 
-    `trust_remote_code` runs Python files in its folder. `on_progress` is told that it loads. Raises
-    UnreadableError where transformers cannot load it, or not without them.
+    `trust_remote_code` runs Python files in its folder. `on_progress` is called when loading starts. Raises
+    UnreadableError if transformers cannot load it, or not without those files.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -209,7 +212,7 @@ def load_target(
 
 
 def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
-    """The tokenizer in the target's folder. Raises UnreadableError, as `load_target` does."""
+    """Load the tokenizer in the target's folder. Raises UnreadableError, as `load_target` does."""
     from transformers import AutoTokenizer
 
     check_files(path)
@@ -243,7 +246,7 @@ def _loading(path: Path, failure: str) -> Iterator[None]:
 
 
 def choose_device(device: str) -> tuple[str, str]:
-    """Device and dtype for --device "auto", "cuda" or "cpu": bfloat16 on GPUs, float32 on CPUs.
+    """Return device and dtype for --device "auto", "cuda" or "cpu": bfloat16 on GPUs, float32 on CPUs.
 
     The device is "auto" for a target that is spread over several GPUs. Raises UnreadableError without a GPU
     for "cuda".
@@ -259,27 +262,27 @@ def choose_device(device: str) -> tuple[str, str]:
 
 
 def rope_of(target: TargetModel) -> Rope | None:
-    """The rope of the target's text model; None where its config states none of one kind."""
+    """Return the rope of the target's text model; None if its config states no base, or several."""
     config = target.model.config
     return target_rope(getattr(config, "get_text_config", lambda: config)().to_dict())
 
 
 def version_text() -> str:
-    """Versions of torch and transformers in one line."""
+    """Return the versions of torch and transformers in one line."""
     return ", ".join(f"{name} {version}" for name, version in package_versions().items())
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of torch and transformers, by package."""
+    """Return the versions of torch and transformers, by package."""
     import transformers
 
     return {"torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def decoder_parts(model: Any) -> tuple[nn.ModuleList, nn.Module]:
-    """The decoder layers and the final norm of a transformers model.
+    """Return the decoder layers and the final norm of a transformers model.
 
-    Raises UnreadableError where no module has both.
+    Raises UnreadableError if no module has both.
     """
     depth = getattr(model.config, "get_text_config", lambda: model.config)().num_hidden_layers
     for module in model.modules():

@@ -30,7 +30,7 @@ KERNEL_KEYS = ("attn_implementation", "experts_implementation")
 
 
 def read_target_config(target: Path, name: str = CONFIG) -> Mapping[str, Any]:
-    """The object in a target's config.json, or another of its files. Raises UnreadableError."""
+    """Read the object in a target's config.json, or another of its files. Raises UnreadableError."""
     path = target / name
     try:
         value = json.loads(read_small_file(path, MAX_CONFIG))
@@ -43,18 +43,18 @@ def read_target_config(target: Path, name: str = CONFIG) -> Mapping[str, Any]:
 
 
 def read_tokenizer_config(target: Path) -> Mapping[str, Any]:
-    """The object in a target's tokenizer_config.json; empty without that file. Raises UnreadableError."""
+    """Read a target's tokenizer_config.json; empty without that file. Raises UnreadableError."""
     return read_target_config(target, TOKENIZER_CONFIG) if (target / TOKENIZER_CONFIG).exists() else {}
 
 
 def read_end_tokens(target: Path) -> frozenset[int]:
-    """eos_token_id of a target's generation_config.json, or of its config.json where it has no such file.
+    """Read eos_token_id of a target's generation_config.json, or without that of its config.json.
 
     Raises UnreadableError.
     """
-    there = (target / GENERATION_CONFIG).exists()
-    config = read_target_config(target, GENERATION_CONFIG if there else CONFIG)
-    value = (config if there else text_part(config)).get("eos_token_id")
+    has_file = (target / GENERATION_CONFIG).exists()
+    config = read_target_config(target, GENERATION_CONFIG if has_file else CONFIG)
+    value = (config if has_file else text_part(config)).get("eos_token_id")
     return frozenset(token for token in (value if isinstance(value, list) else [value]) if type(token) is int)
 
 
@@ -83,7 +83,7 @@ def check_kernels(target: Path) -> None:
 
 
 def code_needed(target: Path, reason: str = "") -> UnreadableError:
-    """The error for a target that cannot be loaded without running code of its own."""
+    """Return the error for a target that cannot be loaded without running its own code."""
     reason = reason or "transformers and vLLM load it by Python files of its own (auto_map)"
     return UnreadableError(
         f"the target {target} needs code of its own, which is not run: {reason}; read that code, and"
@@ -95,7 +95,7 @@ DESCRIPTION = "quant_model_description.json"
 
 
 def rotation_mark(source: Source, config: Mapping[str, Any]) -> str:
-    """What in a target's files states that its residual stream is rotated; "" where nothing does."""
+    """Return how a target's files state that its residual stream is rotated; "" if they do not."""
     if _rotation(source)[0]:
         return f"{DESCRIPTION}, which ModelSlim writes: QuaRot"
     if any(_rotates_embedding(part.get("quantization_config")) for part in text_parts(config)):
@@ -104,7 +104,7 @@ def rotation_mark(source: Source, config: Mapping[str, Any]) -> str:
 
 
 def rotation_file(source: Source) -> str | None:
-    """The file of a ModelSlim target that holds its rotation, from its folder; None where it has none."""
+    """Return the file in its folder with a ModelSlim target's rotation; None if there is none."""
     return _rotation(source)[1]
 
 
@@ -126,8 +126,8 @@ def _rotates_embedding(quantisation: object) -> bool:
     entries: list[Any] = []
     match quantisation:
         case {"transform_config": {"config_groups": Mapping() as groups}}:
-            stated = [group.get("apply") for group in groups.values() if isinstance(group, Mapping)]
-            entries = [entry for apply in stated if isinstance(apply, list) for entry in apply]
+            transforms = [group.get("apply") for group in groups.values() if isinstance(group, Mapping)]
+            entries = [entry for apply in transforms if isinstance(apply, list) for entry in apply]
     for entry in entries:
         match entry:
             case {"location": "weight_output", "targets": list(targets)} if "embed" in str(targets):
@@ -136,7 +136,7 @@ def _rotates_embedding(quantisation: object) -> bool:
 
 
 def until_end(tokens: Sequence[int], stop: frozenset[int]) -> list[int]:
-    """The tokens up to the first that ends an answer, with that one."""
+    """Return the tokens up to and including the first that ends an answer."""
     return list(
         tokens[: next((index + 1 for index, token in enumerate(tokens) if token in stop), len(tokens))]
     )

@@ -47,10 +47,10 @@ def _scaling(summary: CheckpointSummary) -> Mapping[str, object]:
 
 
 def _trained_rope(summary: CheckpointSummary) -> Mapping[str, str]:
-    """The base of drafters of its published trainer, which passes none to its rotary embedding.
+    """Return the rope answer for drafters of its published trainer, whose rotary embedding gets no base.
 
-    llama_eagle3.py has done so in every commit from 917de3a (October 2025) to 67394ce (August 2026), but for
-    mrope. The trainer has needed transformers 5 since e138f05, and has had CosyVoice3's class from the
+    llama_eagle3.py has done so in every commit from 917de3a (October 2025) to 67394ce (August 2026), except
+    for mrope. The trainer has needed transformers 5 since e138f05, and has had CosyVoice3's class from the
     beginning; drafters that AngelSlim published before are of neither kind.
     """
     is_of_trainer = summary.architecture == _COSYVOICE or str(

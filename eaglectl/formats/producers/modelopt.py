@@ -52,12 +52,12 @@ _EXPRESSES = ALWAYS | {
 def _mark(summary: CheckpointSummary) -> str | None:
     if summary.architecture not in _CLASSES:
         return None  # written by another from a file of ModelOpt's, whose keys were kept
-    found = [
+    marks = [
         key
         for key in (_OWN_MARKS if "embed_tokens.weight" in summary.names else _MARKS)
         if key in summary.nested("eagle_config")
     ]
-    return f"eagle_config has {found[0]}" if found else None
+    return f"eagle_config has {marks[0]}" if marks else None
 
 
 def _hf(summary: CheckpointSummary) -> str | None:
@@ -73,10 +73,10 @@ def _megatron(summary: CheckpointSummary) -> str | None:
 
 
 def _version(summary: CheckpointSummary) -> tuple[int, ...] | None:
-    for stated in (summary.nested("quantization_config"), summary.quantisation):
-        match stated.get("producer"):
-            case {"name": "modelopt", "version": str(text)} if found := re.match(_RELEASE, text):
-                return tuple(map(int, found.groups()))
+    for quantisation in (summary.nested("quantization_config"), summary.quantisation):
+        match quantisation.get("producer"):
+            case {"name": "modelopt", "version": str(text)} if release := re.match(_RELEASE, text):
+                return tuple(map(int, release.groups()))
     return None
 
 

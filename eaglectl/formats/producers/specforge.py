@@ -54,17 +54,17 @@ def _recognise(summary: CheckpointSummary) -> str | None:
     return None
 
 
-def _norm_output(summary: CheckpointSummary, stated: bool | None, answers: Answers) -> bool | None:
+def _norm_output(summary: CheckpointSummary, from_config: bool | None, answers: Answers) -> bool | None:
     era = answers.semantics.get("specforge")
-    if stated is None and not summary.has("fc_norm.", "aux_norm_"):
+    if from_config is None and not summary.has("fc_norm.", "aux_norm_"):
         return False
     if era == "pre-879":
         return False
-    return stated if era == "post-879" else None
+    return from_config if era == "post-879" else None
 
 
 def _bases(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
-    """Where sources of a time rotated with base 10000; the transformers that they pinned tells it."""
+    """Yield the doubts on sources that rotated with base 10000; the transformers release dates them."""
     version = str(summary.config.get("transformers_version"))
     if version.startswith(("4.54.", "4.55.")):
         yield from rope_doubt(summary, answers, _BEFORE_270)
@@ -80,9 +80,9 @@ def _bases(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
 
 def _doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
     yield from _bases(summary, answers)
-    stated = summary.config.get("norm_output")
+    from_config = summary.config.get("norm_output")
     era = answers.semantics.get("specforge")
-    if era == "pre-879" and stated is False:
+    if era == "pre-879" and from_config is False:
         yield Note(
             "problem",
             "norm_output",
@@ -93,12 +93,12 @@ def _doubts(summary: CheckpointSummary, answers: Answers) -> Iterable[Note]:
     elif (
         era is None
         and "norm_output" not in answers.semantics
-        and (stated is not None or summary.has("fc_norm.", "aux_norm_"))
+        and (from_config is not None or summary.has("fc_norm.", "aux_norm_"))
     ):
-        found = "no norm_output" if stated is None else f"norm_output: {str(stated).lower()}"
+        about = "no norm_output" if from_config is None else f"norm_output: {str(from_config).lower()}"
         yield question(
             "norm_output",
-            f"{found} in a SpecForge file means different networks before and after its pull request 879"
+            f"{about} in a SpecForge file means different networks before and after its pull request 879"
             " (September 2026)",
             "norm-output-unknown",
             ERAS,

@@ -74,7 +74,7 @@ def _recognise(summary: CheckpointSummary, kind: str) -> str | None:
 
 
 def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config with transformer_layer_config lifted to the top; the top wins, as in vLLM's reader."""
+    """Return the config with transformer_layer_config lifted to the top; the top wins, as in vLLM."""
     layer = config.get("transformer_layer_config")
     if not isinstance(layer, Mapping):
         return config
@@ -88,7 +88,7 @@ def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def nest(
     drafter: Drafter, decoder: dict[str, Any], rest: dict[str, Any], carried: dict[str, Any]
 ) -> dict[str, Any]:
-    """The config with the decoder's keys in transformer_layer_config, and a speculators_config."""
+    """Return the config with the decoder's keys in transformer_layer_config, and a speculators_config."""
     layer = decoder | {key: carried.pop(key) for key in _LAYER_KEYS if key in carried}
     if drafter.dims.aux != 3:
         layer["num_aux_hidden_states"] = (
