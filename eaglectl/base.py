@@ -18,22 +18,22 @@ class Result(Struct, frozen=True):
     """What a public function returns."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document that the command prints with --json: dicts, lists, texts and numbers."""
+        """Return the JSON document that the command prints with --json: dicts, lists, texts and numbers."""
         document: dict[str, Any] = json.loads(self.to_json())
         return document
 
     def to_json(self) -> str:
-        """The text of that document, in ASCII; its schema is in schemas/."""
+        """Return that JSON document as text, in ASCII; its schema is in schemas/."""
         return eaglectl.render_json(self)
 
     def __repr__(self) -> str:
-        """The class, the verdict and the source: `print` shows the rest."""
+        """Return the class, the verdict and the source; `print` shows the rest."""
         values = {name: getattr(self, name, None) for name in ("verdict", "source")}
         words = ", ".join(f"{name}={str(value)!r}" for name, value in values.items() if value is not None)
         return f"{type(self).__name__}({words})"
 
     def __str__(self) -> str:
-        """What the terminal shows of it; the values of a result that the terminal does not show."""
+        """Return the text that the terminal shows; `repr` for results without one."""
         try:
             return eaglectl.render_text(self)
         except TypeError:
@@ -56,7 +56,7 @@ class Results(tuple[T, ...]):
 
 
 def frame(*results: Any) -> str | None:
-    """The verdict and the page of results, for a notebook; None for those that have no page."""
+    """Return the verdict and the page of results, for a notebook; None if they have no page."""
     try:
         page, text = eaglectl.render_page(*results), eaglectl.render_text(*results)
     except TypeError:

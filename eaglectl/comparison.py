@@ -202,7 +202,7 @@ class Comparison(Result, frozen=True):
 
 
 def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
-    """Every fact but the draft vocabulary, which is tensor data."""
+    """Yield every fact but the draft vocabulary, which is tensor data."""
     values_b, is_mla = _values(b.drafter), "MLA" in (a.drafter.dims.attention, b.drafter.dims.attention)
     judged = {"norm_output": _norm_output(a, b), "boundaries": _boundaries(a, b)}
     if judged["norm_output"]:
@@ -212,12 +212,12 @@ def compare_facts(a: Side, b: Side) -> Iterator[Fact]:
         is_of_both = name not in OF_SOME or (value, other) != (None, None)
         if is_of_both and (is_mla or name not in OF_MLA):
             state = FactState.EQUAL if value == other else FactState.DIFFERS
-            stated = judged.get(name) or _open(name, a, b, is_same=value == other)
-            yield Fact(name, value, other, *(stated or (state, "")))
+            outcome = judged.get(name) or _open(name, a, b, is_same=value == other)
+            yield Fact(name, value, other, *(outcome or (state, "")))
 
 
 def _open(name: str, a: Side, b: Side, *, is_same: bool) -> tuple[FactState, str] | None:
-    """What is known of a fact that a side leaves open; None where no side does."""
+    """Return the state of a fact that a side leaves open; None if no side does."""
     if not (why := "; ".join(questions(a, b, (name,)))):
         return None
     if is_same and a.drafter.producer == b.drafter.producer:
@@ -254,29 +254,29 @@ def _values(drafter: Drafter) -> dict[str, Any]:
 
 
 def _scaling(rope: Rope) -> Mapping[str, Any] | None:
-    stated = {
+    settings = {
         key: value
         for key, value in (rope.scaling or {}).items()
         if value is not None and key != "partial_rotary_factor"
     }
-    if stated.get("rope_type", "default") == "default" and len(stated) <= 1:
+    if settings.get("rope_type", "default") == "default" and len(settings) <= 1:
         return None
-    return {**YARN, **stated} if stated.get("rope_type") == "yarn" else stated
+    return {**YARN, **settings} if settings.get("rope_type") == "yarn" else settings
 
 
 def _norm_output(a: Side, b: Side) -> tuple[FactState, str] | None:
     values = a.drafter.norms.norm_output, b.drafter.norms.norm_output
     if None not in values:
         return None
-    stated = [Keys(side.flat).value("norm_output") for side in (a, b)]
-    is_alike = values[0] is values[1] and stated[0] == stated[1]
+    switches = [Keys(side.flat).value("norm_output") for side in (a, b)]
+    is_alike = values[0] is values[1] and switches[0] == switches[1]
     if is_alike and a.drafter.producer == b.drafter.producer:
         return FactState.EQUAL, WRITTEN_ALIKE.format("was trained")
     return FactState.UNKNOWN, "; ".join(questions(a, b, ("norm_output",)))
 
 
 def questions(a: Side, b: Side, subjects: Collection[str]) -> Iterator[str]:
-    """The open questions on `subjects`, each once, with the sides that have it."""
+    """Yield the open questions on `subjects`, each once, with the sides that have it."""
     sides: dict[str, list[str]] = {}
     for name, side in (("A", a), ("B", b)):
         for note in side.drafter.notes_at("question"):
@@ -294,8 +294,8 @@ def _boundaries(a: Side, b: Side) -> tuple[FactState, str] | None:
     is_one_default = aux_a.is_default == aux_b.is_default and aux_a.boundaries is aux_b.boundaries
     if a.drafter.producer == b.drafter.producer and is_one_default and aux_a.ids == aux_b.ids:
         return FactState.EQUAL, WRITTEN_ALIKE.format("its ids mean")
-    known = aux_a.boundaries or aux_b.boundaries
-    if known and (aux_a.is_default or aux_b.is_default) and not TRAINING_DEFAULT.may_be(known):
+    boundaries = aux_a.boundaries or aux_b.boundaries
+    if boundaries and (aux_a.is_default or aux_b.is_default) and not TRAINING_DEFAULT.may_be(boundaries):
         return FactState.DIFFERS, "in every way of reading them"
     return FactState.UNKNOWN, "; ".join(
         [*questions(a, b, ("aux layers",)), *[DEPTH] * (aux_a.is_default or aux_b.is_default)]
@@ -329,7 +329,7 @@ class VocabularyReading(Struct, frozen=True):
 
 
 def read_tokens(side: Side, answer: str | None) -> VocabularyReading:
-    """The draft vocabulary; `answer` ("offset", "absolute") decides a d2t that fits as both.
+    """Read the draft vocabulary; `answer` ("offset", "absolute") decides a d2t that fits as both.
 
     Raises UnreadableError.
     """
@@ -373,7 +373,7 @@ def _from_maps(
 
 
 def compare_tokens(a: VocabularyReading, b: VocabularyReading, sizes: tuple[int, int]) -> Fact:
-    """Whether both propose the same tokens; `sizes` are the numbers of draft tokens."""
+    """Compare the tokens that both propose; `sizes` are the numbers of draft tokens."""
     if a.tokens is None or b.tokens is None:
         why = "; ".join(
             f"{name}: {reading.how}" for name, reading in (("A", a), ("B", b)) if reading.tokens is None
@@ -401,7 +401,7 @@ def _unknown_state(a: VocabularyReading, b: VocabularyReading) -> FactState:
 
 
 def head_rows(a: VocabularyReading, b: VocabularyReading) -> list[int] | None:
-    """The row of B's lm_head for each of A's where both have the same tokens in two orders; else None."""
+    """Return the row of B's lm_head for each of A's, if both have the same tokens in two orders."""
     if a.tokens is None or b.tokens is None or a.tokens == b.tokens or set(a.tokens) != set(b.tokens):
         return None
     rows = {token: row for row, token in enumerate(b.tokens)}
@@ -409,7 +409,7 @@ def head_rows(a: VocabularyReading, b: VocabularyReading) -> list[int] | None:
 
 
 def token_remarks(a: VocabularyReading, b: VocabularyReading) -> Iterator[Written]:
-    """How the same tokens are written differently."""
+    """Yield how the same tokens are written differently."""
     if a.tokens is not None and b.tokens is not None and set(a.tokens) == set(b.tokens):
         words = [reading.how.removesuffix(", as t2d confirms") for reading in (a, b)]
         if a.tokens != b.tokens:
@@ -419,7 +419,7 @@ def token_remarks(a: VocabularyReading, b: VocabularyReading) -> Iterator[Writte
 
 
 def tensors_of(side: Side) -> dict[str, Tensor]:
-    """Canonical tensors, and unknown tensors under their own names."""
+    """Return canonical tensors, and unknown tensors under their own names."""
     tensors = {name: tensor for name, tensor in side.drafter.tensors.items() if name not in MAPS}
     for name in side.drafter.unknown:
         stored = side.checkpoint.tensors[name]
@@ -428,7 +428,7 @@ def tensors_of(side: Side) -> dict[str, Tensor]:
 
 
 def compare_spelling(a: Side, b: Side) -> Spelling:
-    """Every difference in how the files are written, but for the draft vocabulary's."""
+    """Return every difference in how the files are written, but for the draft vocabulary's."""
     words_a, words_b = _words(a), _words(b)
     remarks = [
         Written(about, text, words_b[about]) for about, text in words_a.items() if text != words_b[about]
@@ -470,7 +470,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def in_one_order(a: Side, b: Side) -> tuple[Side, Side, tuple[str, ...]]:
-    """Both sides with fc's blocks by ascending boundary, where their orders differ; and notes."""
+    """Return both sides with fc's blocks by ascending boundary, if their orders differ; and notes."""
     if a.drafter.aux.order == b.drafter.aux.order:
         return a, b, ()
     try:
@@ -481,7 +481,7 @@ def in_one_order(a: Side, b: Side) -> tuple[Side, Side, tuple[str, ...]]:
 
 
 def pair_headers(a: Side, b: Side) -> Iterator[TensorPair]:
-    """Every pair by its headers, "not-compared" where they do not differ."""
+    """Yield every pair by its headers, "not-compared" if they do not differ."""
     tensors_a, tensors_b = tensors_of(a), tensors_of(b)
     for name in dict.fromkeys((*tensors_a, *tensors_b)):
         side_a, side_b = (
@@ -499,7 +499,7 @@ def pair_headers(a: Side, b: Side) -> Iterator[TensorPair]:
 def compare_data(
     a: Side, b: Side, rows: Sequence[int] | None, on_progress: OnProgress | None = None
 ) -> Iterator[TensorPair]:
-    """Every pair with its data compared; `on_progress` is called with bytes of A. Raises UnreadableError.
+    """Yield every pair with its data compared; `on_progress` gets bytes of A. Raises UnreadableError.
 
     `rows` (`head_rows`): those of B's lm_head in the order of A's tokens.
     """
@@ -520,7 +520,7 @@ def compare_data(
 
 @contextmanager
 def _readable(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
-    """The checkpoint with its files on this machine, each opened once; those of the Hub are downloaded.
+    """Yield the checkpoint with its files on this machine, opened once; those of the Hub are downloaded.
 
     Raises UnreadableError, also for files in the Hub client's cache that are not what was downloaded.
     """
@@ -557,7 +557,7 @@ def _parts(tensor: Tensor, checkpoint: Checkpoint, size: int) -> Iterator[bytes]
 
 
 def _with_data(pair: TensorPair, a: Blocks | None, b: Blocks | None) -> TensorPair:
-    """The pair with its data compared.
+    """Compare the data of a pair.
 
     A bias of zeros adds nothing: vLLM requires one beside q, k and v biases, and convert writes it.
     """
@@ -578,7 +578,7 @@ def _with_data(pair: TensorPair, a: Blocks | None, b: Blocks | None) -> TensorPa
 
 
 def _distance(pair: TensorPair, a: Blocks, b: Blocks) -> Numbers | None:
-    """How far two tensors of one shape are apart; None for dtypes that cannot be compared (packed ones)."""
+    """Return how far two tensors of one shape are apart; None for incomparable dtypes (packed ones)."""
     assert pair.a is not None and pair.b is not None
     dtypes, count = (pair.a.dtype, pair.b.dtype), prod(pair.a.shape)
     widths = [DTYPE_BITS[dtype] // 8 for dtype in dtypes]

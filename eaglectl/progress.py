@@ -62,7 +62,7 @@ class ByteCounter:
 
 
 def rest_of(elapsed: float, done: float, rest: float) -> float | None:
-    """Seconds that the `rest` takes where `done` took `elapsed`; None before there is a pace to go by."""
+    """Return the seconds for `rest` at the pace of `done` in `elapsed`; None before there is a pace."""
     if elapsed < FIRST_SECONDS or done < FIRST_SHARE * (done + rest):
         return None
     return elapsed * rest / done
@@ -163,13 +163,13 @@ def notebook_progress() -> Iterator[OnProgress | None]:
 
     empty = {"text/plain": "", "text/html": ""}
     line: Any = import_module("IPython.display").display(empty, raw=True, display_id=True)
-    stage, shown = "", 0.0
+    stage, shown_at = "", 0.0
 
     def on_progress(progress: Progress) -> None:
-        nonlocal stage, shown
-        if progress.stage == stage and time.monotonic() - shown < PAUSE:
+        nonlocal stage, shown_at
+        if progress.stage == stage and time.monotonic() - shown_at < PAUSE:
             return
-        stage, shown = progress.stage, time.monotonic()
+        stage, shown_at = progress.stage, time.monotonic()
         value = "" if progress.total is None else f' value="{progress.done}" max="{progress.total}"'
         text = f"{printable(stage)}{progress.counted}"
         bar = f"<progress{value}></progress> {escape(text)}"

@@ -8,7 +8,7 @@ DISTRIBUTION = "eagle-drafter-tools"
 
 @cache
 def repository() -> str:
-    """The address of the project, as the installed distribution names it; "" without one."""
+    """Return the project's address, as the installed distribution names it; "" without one."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
@@ -20,5 +20,5 @@ def repository() -> str:
 
 
 def install_command() -> str:
-    """The command that installs eaglectl from its repository; "" where no address is known."""
+    """Return the command that installs eaglectl from its repository; "" without an address."""
     return f"pip install 'git+{repository()}'" if repository() else ""

@@ -21,12 +21,12 @@ ACTIVE = frozenset("'`!#@=:")
 
 
 def join(arguments: Iterable[str]) -> str:
-    """The command of these arguments."""
+    """Join arguments into a command line."""
     return " ".join(map(quote, arguments))
 
 
 def quote(argument: str) -> str:
-    """An argument for a shell; secrets in it are masked, and what no argument holds (NUL) is shown escaped.
+    """Quote an argument for a shell; secrets in it are masked, and NUL is shown escaped.
 
     A name of a file is left as it is, whatever it looks like: `a?token=b` is no URL.
     """
@@ -41,17 +41,17 @@ def quote(argument: str) -> str:
 
 
 def option(name: str, value: str) -> str:
-    """An option with its value: argparse takes a value that begins with a dash for another option."""
+    """Return an option with its value: argparse takes a value that begins with a dash for another option."""
     return f"{name}{'=' if value.startswith('-') else ' '}{quote(value)}"
 
 
 def as_path(text: str) -> str:
-    """A path that no parser takes for an option."""
+    """Return a path that no parser takes for an option."""
     return f"./{text}" if text.startswith("-") else text
 
 
 def without_secrets(argument: str) -> str:
-    """An argument or a label without name, password and secret values of the URL that it is, and tokens."""
+    """Return an argument or a label without tokens, and without name, password and secrets of a URL."""
     if not re.match(URL, argument):
         return without_tokens(re.sub(URL, masked_url, argument))
     return masked(re.sub(r"[\x00-\x20\x7f]", lambda letter: f"%{ord(letter[0]):02X}", argument))
@@ -66,7 +66,7 @@ def can_type(argument: str) -> bool:
 
 
 def split(line: str) -> list[str]:
-    """The arguments of a command as `join` writes it. Raises ValueError for any other text."""
+    """Split a command into arguments, as `join` writes it. Raises ValueError for any other text."""
     if not re.fullmatch(LINE, line):
         raise ValueError("this is no command as eaglectl writes it")
     return [_unquoted(word) for word in re.findall(WORD, line)]

@@ -109,7 +109,7 @@ def without_tokens(text: str) -> str:
 
 
 def masked_url(url: re.Match[str]) -> str:
-    """A URL without name and password, whose / and ? may have been left unquoted."""
+    """Return a URL without name and password; their / and ? may be unquoted."""
     scheme, authority, rest = url.groups()
     if "@" in authority:
         return f"{scheme}***@{authority.rpartition('@')[2]}{rest}"
@@ -119,7 +119,7 @@ def masked_url(url: re.Match[str]) -> str:
 
 
 def _forged(command: re.Match[str]) -> str:
-    """A command as it is, or without its backticks where a shell would make something else of its words."""
+    """Return a command as it is, or without backticks if a shell would read its words differently."""
     return command[0] if re.fullmatch(WHOLE, command[1]) else rf"\x60{command[1]}\x60"
 
 
@@ -148,9 +148,9 @@ def inert(line: str) -> str:
 
 def as_markdown(text: str) -> str:
     """Return text that Markdown shows literally, in a table cell too: no HTML, no link, no mention."""
-    shown = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    shown = re.sub(r"([\\`*_{}\[\]|~$])", r"\\\1", shown)
-    return re.sub(r"([@#]|:/|www)(?=[\w/.])", r"\1&#8203;", shown)
+    escaped_text = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped_text = re.sub(r"([\\`*_{}\[\]|~$])", r"\\\1", escaped_text)
+    return re.sub(r"([@#]|:/|www)(?=[\w/.])", r"\1&#8203;", escaped_text)
 
 
 def listed(names: Iterable[str], separator: str = ", ", most: int = MOST) -> str:

@@ -198,5 +198,5 @@ FIRST_WORDS: Mapping[str, FirstWord] = {
 
 
 def first_word(verdict: str) -> FirstWord:
-    """The word that the text of a command with this verdict begins with."""
+    """Return the first word of a command's text for this verdict."""
     return FIRST_WORDS.get(verdict, FirstWord.DONE)

@@ -123,7 +123,7 @@ def _command(arguments: list[str]) -> str:
 
 
 def _current(arguments: list[str]) -> list[str]:
-    """The arguments as they are spelled now: `help COMMAND` is `COMMAND --help`, what runs is `--run-in`."""
+    """Return the arguments in their present spelling: `COMMAND --help` for `help COMMAND`, `--run-in`."""
     if arguments[:1] == ["help"]:
         return [*arguments[1:2], "--help"]
     current = [re.sub(r"^--engine(?==|$)", "--run-in", text) for text in arguments]

@@ -117,18 +117,18 @@ class GroupedCommand(TyperCommand):
     context_class = _Context
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What the line of usage has after the command: typer's has arguments in braces."""
-        arguments = (each for each in self.get_params(ctx) if isinstance(each, TyperArgument))
+        """Return the words after the command in its line of usage: typer's has arguments in braces."""
+        arguments = (parameter for parameter in self.get_params(ctx) if isinstance(parameter, TyperArgument))
         return ["[OPTIONS]", *(str(argument.metavar) for argument in arguments)]
 
     def sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
-        """By the title of each group: parameters with what they take, and their help.
+        """Return the parameters of each group, by its title: what they take, and their help.
 
         The first are the arguments and the common options.
         """
         common = COMMANDS[self.name or ""].common
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], MORE: []}
-        for parameter in sorted(self.get_params(ctx), key=lambda each: _place(each, common)):
+        for parameter in sorted(self.get_params(ctx), key=lambda option: _place(option, common)):
             record = parameter.get_help_record(ctx)
             if record is None or HELP_ALL in parameter.opts:
                 continue
@@ -170,12 +170,12 @@ class GroupedCommand(TyperCommand):
         values, rest, order = self.make_parser(ctx).parse_args(args=list(args))
         _check_engine(ctx, order)
         parameters = self.get_params(ctx)
-        names = GIVEN.union(one.name for one in parameters if isinstance(one, TyperArgument))
+        names = GIVEN.union(option.name for option in parameters if isinstance(option, TyperArgument))
         is_verbose = getattr(ctx.obj, "verbose", False)
         ctx.default_map = command_defaults(
             self.name or "", [*map(values.get, names)], values.get("policy"), is_verbose=is_verbose
         )
-        for parameter in sorted(parameters, key=lambda one: not one.is_eager):
+        for parameter in sorted(parameters, key=lambda option: not option.is_eager):
             value, source = parameter.consume_value(ctx, values)
             if isinstance(value, bool) or (value in (None, (), []) and parameter.required):
                 parameter.handle_parse_result(ctx, values, rest)  # it acts, or it is missing
@@ -183,7 +183,7 @@ class GroupedCommand(TyperCommand):
                 ctx.set_parameter_source(parameter.name, source)
                 ctx.params[parameter.name] = () if value is None and parameter.multiple else value
         if rest and not ctx.resilient_parsing:
-            has_target = any("--target" in one.opts for one in parameters)
+            has_target = any("--target" in option.opts for option in parameters)
             hint = "; the target model is given by --target" if has_target else ""
             ctx.fail(f"Got unexpected extra argument(s) ({' '.join(map(printable, rest))}){hint}")
         ctx.args = rest
@@ -192,7 +192,7 @@ class GroupedCommand(TyperCommand):
 
 def _check_engine(ctx: Any, order: Sequence[Any]) -> None:
     # of other options the last one counts, as everywhere
-    if len([one for one in order if "--engine" in one.opts and not one.multiple]) > 1:
+    if len([option for option in order if "--engine" in option.opts and not option.multiple]) > 1:
         ctx.fail(f"--engine is given more than once, and {ctx.command.name} takes one")
 
 
@@ -201,18 +201,18 @@ def _place(parameter: Any, common: Sequence[str]) -> int:
 
 
 def examples(path: str, name: str) -> list[str]:
-    """Whole command lines of a command, which stands at `path`, like `eaglectl inspect`."""
+    """Return whole command lines of a command at `path`, like `eaglectl inspect`."""
     return [f"{path} {options}".rstrip() for options in COMMANDS[name].examples]
 
 
 def command_defaults(
     command: str, arguments: Sequence[Any], policy: str | None = None, *, is_verbose: bool = False
 ) -> Mapping[str, Any]:
-    """Values of a command's parameters that the command line may leave out, from the file `policy` if given.
+    """Return the defaults of a command's parameters, from the file `policy` if given, else the nearest one.
 
-    A target and `assume` are named on stderr, as they decide what is judged and taken for trained; the
-    others where `is_verbose`. What lies in one of the command's `arguments` says nothing. Raises UsageError
-    for a file that is not as it should be.
+    A target and `assume` are named on stderr, as they decide what is judged and taken for trained; the others
+    if `is_verbose`. A file inside one of the command's `arguments` does not count. Raises UsageError for a
+    file that is not as it should be.
     """
     here = current_folder()
     places = (folder / name for folder in (here, *here.parents) for name in FILES)
@@ -220,7 +220,11 @@ def command_defaults(
         return {}
     from eaglectl.judge.rule import find_policy, ignored_file
 
-    judged = [text for one in arguments for text in ([one] if isinstance(one, str) else one or ())]
+    judged = [
+        text
+        for argument in arguments
+        for text in ([argument] if isinstance(argument, str) else argument or ())
+    ]
     file = find_policy(policy, judged=judged)
     values = {} if file is None else _parameters(file, command, is_verbose=is_verbose)
     if policy is None and (ignored := ignored_file(judged)):
@@ -239,21 +243,21 @@ def _parameters(file: "Policy", command: str, *, is_verbose: bool) -> dict[str, 
         "engines": list(file.engines) if command in WITH_ENGINES else (),
     }
     values = {name: value for name, value in values.items() if value}
-    shown = [
+    words = [
         OPTIONS[name] if text is True else f"{OPTIONS[name]} {text}"
         for name, value in values.items()
         if is_verbose or name in ALWAYS_SHOWN
         for text in (value if isinstance(value, list) else [value])
     ]
-    if shown:
-        say(f"{file.origin} gives {' '.join(shown)}, where the command line says nothing else", sys.stderr)
+    if words:
+        say(f"{file.origin} gives {' '.join(words)}, where the command line says nothing else", sys.stderr)
     return values
 
 
 def make_app(name: str | None) -> typer.Typer:
-    """The application with the command `name` alone. None: with all; another name: with their summaries.
+    """Build the application with the command `name` alone; with all commands (None), or their summaries.
 
-    A command's module and its options are loaded for that command only.
+    An unknown name gives the summaries. A command's module and its options are loaded for that command only.
     """
     app = typer.Typer(
         name="eaglectl",
@@ -269,12 +273,16 @@ def make_app(name: str | None) -> typer.Typer:
     if name is None:
         get_completion_inspect_parameters()  # registers how typer answers each shell
     app.callback()(common)
-    for each, command in COMMANDS.items():
-        if name != each and name in COMMANDS:
+    for command_name, command in COMMANDS.items():
+        if name != command_name and name in COMMANDS:
             continue
-        module = import_module(f"eaglectl.commands.{each}.command") if name in (each, None) else None
-        app.command(each, cls=GroupedCommand, short_help=command.summary, epilog=COMMON)(
-            _command(getattr(module, f"{each}_command", lambda: None))
+        module = (
+            import_module(f"eaglectl.commands.{command_name}.command")
+            if name in (command_name, None)
+            else None
+        )
+        app.command(command_name, cls=GroupedCommand, short_help=command.summary, epilog=COMMON)(
+            _command(getattr(module, f"{command_name}_command", lambda: None))
         )
     return app
 
@@ -339,23 +347,23 @@ HelpAll = Annotated[
 
 
 def _command(function: Callable[..., None]) -> Callable[..., None]:
-    """The function for typer, with each parameter that is an options record replaced by its options.
+    """Return the function for typer, with each options record among its parameters replaced by its options.
 
     `diff_command(context, options: DiffOptions)` is given `--target`, `--headers-only` and the others.
     """
     records: dict[str, type[Options]] = {}
     options: dict[str, Field] = {}
-    shown: dict[str, inspect.Parameter] = {}
+    signature: dict[str, inspect.Parameter] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kind = parameter.annotation
         if not (isinstance(kind, type) and issubclass(kind, Options)):
-            shown[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            signature[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             continue
         records[name] = kind
         for inner, option in options_of(kind).items():
             options.setdefault(inner, option)
-            shown.setdefault(inner, _parameter(option))
-    shown[HELP_ALL] = inspect.Parameter(
+            signature.setdefault(inner, _parameter(option))
+    signature[HELP_ALL] = inspect.Parameter(
         "is_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll
     )
 
@@ -363,16 +371,18 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
     def run(context: typer.Context, *, is_all: bool, **values: Any) -> None:
         others = {name: value for name, value in values.items() if name not in options}
         sources = {name: context.get_parameter_source(name) for name in options}
-        given = {
+        given_values = {
             name: options[name].of_text(values[name])
             for name, source in sources.items()
             if source is not None and source.name != "DEFAULT"
         }
         function(
-            context, **others, **{name: made(record, others | given) for name, record in records.items()}
+            context,
+            **others,
+            **{name: made(record, others | given_values) for name, record in records.items()},
         )
 
-    run.__signature__ = inspect.Signature(list(shown.values()))  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(list(signature.values()))  # type: ignore[attr-defined]
     return run
 
 

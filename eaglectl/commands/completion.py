@@ -14,9 +14,9 @@ from eaglectl.terminal import emit
 
 
 def offering(kind: str) -> Callable[[str], list[str]]:
-    """What typer asks for the values of a kind, or of a text like "on|off".
+    """Return the function that lists, for typer, the values of a kind, or of a text like "on|off".
 
-    It leaves out what begins otherwise than was typed. Files and folders are the shell's own to offer.
+    It leaves out what begins otherwise than was typed. Files and folders are offered by the shell itself.
     """
 
     def complete(_: str) -> list[str]:
@@ -126,8 +126,8 @@ SCRIPTS: Mapping[str, str] = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 def show_completion(word: str) -> None:
     """Print the script of the shell `word`, by default the one of $SHELL. Raises UsageError for another."""
-    shell, known = word or Path(os.environ.get("SHELL", "")).name, ", ".join(SCRIPTS)
+    shell, shells = word or Path(os.environ.get("SHELL", "")).name, ", ".join(SCRIPTS)
     if shell not in SCRIPTS:
-        given = f"--show-completion {word}" if word else "--show-completion, and SHELL names none"
-        raise UsageError(f"{given}: a shell of {known} was expected: `eaglectl --show-completion bash`")
+        option = f"--show-completion {word}" if word else "--show-completion, and SHELL names none"
+        raise UsageError(f"{option}: a shell of {shells} was expected: `eaglectl --show-completion bash`")
     emit(SCRIPTS[shell].rstrip("\n"))

@@ -131,7 +131,7 @@ class TransformedDrafter(Struct, frozen=True):
     record: Mapping[str, Any] = field(default_factory=dict)
 
     def then(self, after: "TransformedDrafter") -> "TransformedDrafter":
-        """The drafter after one more transformation, with the notes and entries of both."""
+        """Return the drafter after one more transformation, with the notes and entries of both."""
         return replace(after, notes=(*self.notes, *after.notes), record={**self.record, **after.record})
 
 
@@ -158,7 +158,7 @@ class ConversionPlan(Struct, frozen=True):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What eaglectl.json states of the drafter, by which files that leave it open are read."""
+        """The entries of eaglectl.json that settle what the drafter's files leave open."""
         summary = CheckpointSummary(
             by_name(self.layout).flat(self.config), tuple(step.name for step in self.steps), self.metadata
         )
@@ -170,7 +170,7 @@ class ConversionPlan(Struct, frozen=True):
         }
 
     def completed(self, complete: Callable[[str], str]) -> "ConversionPlan":
-        """The plan with whole commands in its notes, for who ran it; what is written says SOURCE."""
+        """Return the plan with whole commands in its notes, for the user; what is written says SOURCE."""
         return replace(
             self,
             notes=tuple(note.completed(complete) for note in self.notes),
@@ -190,7 +190,7 @@ WRITING = "Writing"
 
 
 def parse_reading(text: str) -> tuple[str, str]:
-    """KEY and VALUE of one --fix-reading; `exchanged` where only KEY is given."""
+    """Return KEY and VALUE of one --fix-reading; VALUE is `exchanged` if only KEY is given."""
     key, _, value = text.partition("=")
     return key, value or "exchanged"
 

@@ -103,9 +103,9 @@ def make_plan(
     answers: Answers,
     others: OtherFiles | None = None,
 ) -> ConversionPlan:
-    """The plan that fulfils `request`.
+    """Plan the conversion that `request` asks for.
 
-    Raises UsageError for what must be asked, RefusedError for what cannot be done.
+    Raises UsageError for missing answers or options, RefusedError for what cannot be done.
     """
     name, others = request.layout or DEFAULT_LAYOUT, others or OtherFiles()
     if name not in writable() or (layout := by_name(name).layout) is None:
@@ -118,10 +118,10 @@ def make_plan(
     else:
         vocabulary = draft_vocabulary(checkpoint, changed.drafter, answers, others.selected)
     changed = replace(changed, notes=(*changed.notes, *_repair_notes(drafter, vocabulary)))
-    if others.head and (own := changed.drafter.tensors[HEAD].stored):
+    if others.head and (stored_head := changed.drafter.tensors[HEAD].stored):
         whole, vocabulary = with_whole_head(checkpoint, changed.drafter, vocabulary, others.head)
         changed = replace(changed, drafter=whole)
-        reasons |= dict.fromkeys((*own, *TABLES), "of the target's head, now whole")
+        reasons |= dict.fromkeys((*stored_head, *TABLES), "of the target's head, now whole")
     if request.pruning:
         fewer, vocabulary = pruned(changed.drafter, vocabulary, request.pruning)
         changed = changed.then(fewer)
@@ -137,7 +137,7 @@ def _planned(
     request: ConversionRequest,
     reasons: Mapping[str, str],
 ) -> ConversionPlan:
-    """The plan of a drafter that is as it will be; its output is not read back yet."""
+    """Return the plan for a transformed drafter; its output is not read back yet."""
     assert format.layout is not None
     layout = format.layout
     drafter, record = changed.drafter, {**request.record, **changed.record}
@@ -196,7 +196,7 @@ def _transformed(
     request: ConversionRequest,
     others: OtherFiles,
 ) -> tuple[TransformedDrafter, dict[str, str]]:
-    """The drafter after every transformation but pruning, and why tensors are left behind, by stored name."""
+    """Return the drafter after all transformations but pruning, and why each tensor is left behind."""
     drafter = without_solved_problems(drafter, request)
     _check_settled(drafter)
     changed = with_one_norm(checkpoint, drafter, layout)
@@ -210,9 +210,9 @@ def _transformed(
         for name, tensor in drafter.tensors.items()
         if bias_feature(name) in missing and not any(any(checkpoint.read(stored)) for stored in tensor.stored)
     }
-    kept = {name: tensor for name, tensor in drafter.tensors.items() if name not in zeros}
-    drafter = replace(drafter, tensors=kept)
-    if others.head and HEAD not in kept:
+    tensors = {name: tensor for name, tensor in drafter.tensors.items() if name not in zeros}
+    drafter = replace(drafter, tensors=tensors)
+    if others.head and HEAD not in tensors:
         drafter = with_head(drafter, others.head)
     changed = changed.then(replace(attention, drafter=drafter))
     changed = changed.then(
@@ -273,13 +273,13 @@ def _layout_notes(
     drafter: Drafter, format: Format, layout: Layout, request: ConversionRequest
 ) -> Iterator[Note]:
     base, is_sectioned = drafter.rope.theta, "mrope_section" in (drafter.rope.scaling or {})
-    own = 10000.0 if layout.scalings is not None and not is_sectioned else base
-    if own != base:
+    trained_base = 10000.0 if layout.scalings is not None and not is_sectioned else base
+    if trained_base != base:
         yield Note(
             "warning",
             "rope_theta",
-            f"{format.title}'s own code rotates with base {own:g} whatever is stated, and this drafter has"
-            f" {base:g}: engines rotate as written, and training would go on with another",
+            f"{format.title}'s own code rotates with base {trained_base:g} whatever is stated, and this"
+            f" drafter has {base:g}: engines rotate as written, and training would go on with another",
         )
     if layout.needs_embedding and "embed_tokens.weight" not in drafter.tensors:
         yield Note("warning" if request.recipe else "note", "embed_tokens", layout.needs_embedding)
@@ -348,7 +348,7 @@ def _missing_features(drafter: Drafter, layout: Layout) -> frozenset[Feature]:
 
 
 def _read_back(plan: ConversionPlan, source: Source) -> tuple[Checkpoint, Drafter]:
-    """The output as it will be read. Raises RefusedError where that is another drafter, or a question.
+    """Read the planned output back. Raises RefusedError if it is another drafter, or leaves a question.
 
     Without eaglectl.json, a fact that the layout leaves open is not a difference.
     """
@@ -399,7 +399,7 @@ def _differences(before: Drafter, after: Drafter) -> Iterator[str]:
 
 
 def without_solved_problems(drafter: Drafter, request: ConversionRequest) -> Drafter:
-    """The drafter without the tensors of --drop, and without the notes on what the request takes out.
+    """Return the drafter without the tensors of --drop, and without the notes that the request solves.
 
     Raises UsageError for tensors that are neither unknown nor optional.
     """
@@ -437,7 +437,7 @@ def _is_solved(note: Note, drafter: Drafter, request: ConversionRequest) -> bool
 def _tensors_left_behind(
     checkpoint: Checkpoint, drafter: Drafter, steps: Sequence[Step], reasons: Mapping[str, str]
 ) -> Iterator[LeftBehind]:
-    """The stored tensors no step uses. Raises RefusedError for one without a reason to leave it."""
+    """Yield the stored tensors no step uses. Raises RefusedError for one without a reason to leave it."""
     used = {name for step in steps for name in step.stored}
     for name in checkpoint.tensors:
         if name in used:
@@ -453,7 +453,7 @@ def _tensors_left_behind(
 
 
 def _side_files(checkpoint: Checkpoint) -> tuple[tuple[str, ...], tuple[LeftBehind, ...]]:
-    """The files beside the weights that are copied, and those that are left behind.
+    """Return the files beside the weights to copy, and those to leave behind.
 
     Raises UnreadableError for one to copy that is larger than any of its kind.
     """
@@ -557,8 +557,8 @@ def _vocabulary_steps(
         if tensor and tensor.dtype == dtype and checkpoint.read(tensor.stored[0]) == data:
             yield Step(written, dtype, tensor.shape, len(data), tensor.origin, tensor.stored, True)
         else:
-            shape, made = (len(data) * 8 // DTYPE_BITS[dtype],), GeneratedBytes(data, vocabulary.how)
-            yield Step(written, dtype, shape, len(data), made, tensor.stored if tensor else ())
+            shape, generated = (len(data) * 8 // DTYPE_BITS[dtype],), GeneratedBytes(data, vocabulary.how)
+            yield Step(written, dtype, shape, len(data), generated, tensor.stored if tensor else ())
 
 
 def _output_biases(drafter: Drafter, layout: Layout, dtype: str | None) -> Iterator[Step]:

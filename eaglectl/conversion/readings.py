@@ -87,22 +87,22 @@ class Move(Struct, frozen=True):
 
 
 def readings(drafter: Drafter) -> Iterator[FixReading]:
-    """Every reading that this drafter's tensors allow and the probe tries.
+    """Yield every reading that this drafter's tensors allow and the probe tries.
 
-    Not those of tables: t2d changes no draft, and d2t is tried where t2d says otherwise (run/probes.py). Nor
-    that of a dtype, which the numbers show.
+    Readings of tables are left out: t2d changes no draft, and d2t is tried if t2d contradicts it
+    (run/probes.py). So is that of a dtype, which the numbers show.
     """
     for key, declared in READINGS.items():
         for value in () if key in (*TABLES, *SHIFTS, "dtype") else declared.values(drafter):
             items = value.split(",")
-            shown = value if len(items) <= MOST_ROTATED_HEADS else f"{','.join(items[:3])},..."
-            yield FixReading(key, value, declared.title.format(value=shown))
+            text = value if len(items) <= MOST_ROTATED_HEADS else f"{','.join(items[:3])},..."
+            yield FixReading(key, value, declared.title.format(value=text))
 
 
 def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
-    """What turns the tensors of a reading into those that their names state.
+    """Return the moves from the tensors of a reading to those that their names state.
 
-    Raises UsageError for a reading that is not known, or that this drafter's tensors do not allow.
+    Raises UsageError for an unknown reading, or one that this drafter's tensors do not allow.
     """
     if key not in READINGS:
         raise UsageError(f"--fix-reading {key}: one of {', '.join(READINGS)} was expected")
@@ -117,7 +117,7 @@ def moves(drafter: Drafter, key: str, value: str) -> tuple[Move, ...]:
 
 
 def with_sizes(drafter: Drafter, key: str, value: str) -> Drafter:
-    """The drafter with the sizes that a reading gives it; all but one give it none."""
+    """Return the drafter with the sizes that a reading gives it; only one kind of reading changes them."""
     if key != HEAD_SIZE:
         return drafter
     dims, size = drafter.dims, int(value)
@@ -126,19 +126,20 @@ def with_sizes(drafter: Drafter, key: str, value: str) -> Drafter:
 
 
 def with_readings_fixed(drafter: Drafter, fixes: Sequence[tuple[str, str]]) -> TransformedDrafter:
-    """The drafter with its tensors moved as each of `fixes` names it, one after the other.
+    """Return the drafter with its tensors moved as `fixes` name, one after the other.
 
-    Bytes move and nothing is computed, but for norms. Raises UsageError as `moves` does, RefusedError for
+    Bytes move and nothing is computed, except for norms. Raises UsageError as `moves` does, RefusedError for
     quantised tensors.
     """
     notes = []
     for key, value in fixes:
-        asked = moves(drafter, key, value)
-        drafter = with_sizes(with_moves(drafter, asked), key, value)
+        key_moves = moves(drafter, key, value)
+        drafter = with_sizes(with_moves(drafter, key_moves), key, value)
         change = READINGS[key].change.format(value=value.replace("-", " "))
-        kept = "one is added to or taken off each number" if key == NORM_WEIGHTS else "no value changes"
+        effect = "one is added to or taken off each number" if key == NORM_WEIGHTS else "no value changes"
         text = (
-            f"{', '.join(move.name for move in asked) or 'heads'} {change} as asked by --fix-reading; {kept}"
+            f"{', '.join(move.name for move in key_moves) or 'heads'} {change} as asked by --fix-reading;"
+            f" {effect}"
         )
         notes.append(Note("note", "reading", f"{key}={value}: {text}"))
     return TransformedDrafter(
@@ -147,9 +148,9 @@ def with_readings_fixed(drafter: Drafter, fixes: Sequence[tuple[str, str]]) -> T
 
 
 def unquantised_weight(drafter: Drafter, module: str) -> Tensor:
-    """The weight of a module.
+    """Return the weight of a module.
 
-    Raises RefusedError where a quantiser has put tensors beside it or in its place.
+    Raises RefusedError if a quantiser has put tensors beside it or in its place.
     """
     if any(name.rpartition(".")[0] == module and is_quantised_part(name) for name in drafter.tensors):
         raise RefusedError(
@@ -160,7 +161,7 @@ def unquantised_weight(drafter: Drafter, module: str) -> Tensor:
 
 
 def with_moves(drafter: Drafter, moves: Iterable[Move]) -> Drafter:
-    """The drafter with tensors moved; each is made of those that it had before."""
+    """Return the drafter with tensors moved; each move reads the tensors from before all moves."""
     moved: dict[str, Tensor] = {}
     for move in moves:
         module, _, part = move.source.rpartition(".")
@@ -199,7 +200,7 @@ def _order(value: str) -> tuple[int, ...]:
 
 
 def query_weights(drafter: Drafter) -> list[str]:
-    """The module of each layer whose rows are the query's heads."""
+    """Return the module of each layer whose rows are the query's heads."""
     name = "q_b_proj" if drafter.dims.q_lora_rank else "q_proj"
     return [f"layers.{layer}.self_attn.{name}" for layer in range(drafter.dims.layers)]
 
@@ -208,8 +209,14 @@ def _exchange(first: str, second: str) -> _Declared:
     """Two modules exchanged in every layer that has both; the first layer's are of one shape."""
 
     def values(drafter: Drafter) -> list[str]:
-        one, other = (drafter.tensors.get(f"layers.0.{module}.weight") for module in (first, second))
-        return ["exchanged"] if one and other and one.shape == other.shape else []
+        first_weight, second_weight = (
+            drafter.tensors.get(f"layers.0.{module}.weight") for module in (first, second)
+        )
+        return (
+            ["exchanged"]
+            if first_weight and second_weight and first_weight.shape == second_weight.shape
+            else []
+        )
 
     def make(drafter: Drafter, _: str) -> Iterator[Move]:
         for layer in range(drafter.dims.layers):
@@ -237,17 +244,17 @@ HALVES, PAIRS = "halves", "interleaved"
 
 
 def _pairings(drafter: Drafter) -> Iterator[str]:
-    """The pairing that the drafter's class does not rotate by, then its own made twice."""
-    own, other = (PAIRS, HALVES) if drafter.dims.qk_rope_head_dim else (HALVES, PAIRS)
+    """Yield the pairing that the drafter's class does not rotate by, then its own applied twice."""
+    class_pairing, other_pairing = (PAIRS, HALVES) if drafter.dims.qk_rope_head_dim else (HALVES, PAIRS)
     size = drafter.dims.qk_rope_head_dim or drafter.dims.head_dim
     if size > 2:
-        yield other
+        yield other_pairing
     if size > 4:  # of four rows, one order is its own inverse
-        yield f"{own}-twice"
+        yield f"{class_pairing}-twice"
 
 
 def rotary_moves(drafter: Drafter, value: str) -> Iterator[Move]:
-    """Rows of the rotated parts; rows stored as pairs come into halves, rows stored as halves into pairs."""
+    """Yield the moves of rotated rows, from pairs to halves or from halves to pairs."""
     dims = drafter.dims
     size, nope, latent = dims.qk_rope_head_dim or dims.head_dim, dims.qk_nope_head_dim, dims.kv_lora_rank
     places = [*range(0, size, 2), *range(1, size, 2)]
@@ -276,7 +283,7 @@ def rotary_moves(drafter: Drafter, value: str) -> Iterator[Move]:
 
 
 def _orders(drafter: Drafter) -> Iterator[str]:
-    """Every order of the aux states but the stored one; of many, the reverse and exchanged neighbours."""
+    """Yield every order of the aux states but the stored one; of many, the reverse and swapped neighbours."""
     stored = tuple(range(drafter.dims.aux))
     orders = list(permutations(stored)) if len(stored) <= MOST_ORDERED_STATES else [stored[::-1]]
     if len(stored) > MOST_ORDERED_STATES:
@@ -351,8 +358,8 @@ STEPS: Mapping[str, int] = {"less-one": 1, "plus-one": -1}
 
 
 def _other_words(drafter: Drafter) -> Iterator[str]:
-    stated = {tensor.dtype for tensor in drafter.tensors.values()}
-    yield from (name for name, dtype in HALF_DTYPES.items() if stated & (set(HALF_DTYPES.values()) - {dtype}))
+    dtypes = {tensor.dtype for tensor in drafter.tensors.values()}
+    yield from (name for name, dtype in HALF_DTYPES.items() if dtypes & (set(HALF_DTYPES.values()) - {dtype}))
 
 
 def _word_moves(drafter: Drafter, value: str) -> Iterator[Move]:
@@ -365,7 +372,7 @@ def _word_moves(drafter: Drafter, value: str) -> Iterator[Move]:
 
 
 def table_shift(key: str, late: int) -> FixReading:
-    """The reading of a d2t whose numbers, or tokens, stand so many rows late; early where negative."""
+    """Return the reading of a d2t whose numbers, or tokens, stand so many rows late (early if negative)."""
     value = next(value for value, rows in LATE.items() if rows == late)
     name, (count, side) = "d2t" if key == TABLE_ROWS else "d2t's tokens", value.split("-")
     return FixReading(key, value, f"{name} {count} row{'s' * (abs(late) > 1)} {side}")
@@ -378,10 +385,10 @@ def _late_values(drafter: Drafter) -> Iterable[str]:
 def with_table_moved(
     checkpoint: Checkpoint, drafter: Drafter, answers: Answers, key: str, value: str
 ) -> tuple[TransformedDrafter, DraftVocabulary]:
-    """The drafter and its draft vocabulary with d2t's numbers, or tokens, back in their rows.
+    """Return the drafter and its draft vocabulary with d2t's numbers, or tokens, back in their rows.
 
-    A row whose token fell off and is not known is left out of lm_head, with a warning. Raises RefusedError
-    where the table is none when it is read so, OpenFactError where it is one in two ways.
+    A row with a lost token is left out of lm_head, with a warning. Raises RefusedError if the result is no
+    table, OpenFactError if it is one in two ways.
     """
     numbers, used = stored_numbers(checkpoint, drafter.tensors["d2t"]), vocabulary_marks(checkpoint, drafter)
     vocab, answer, is_of_rows = drafter.dims.vocab, answers.semantics.get("d2t"), key == TABLE_ROWS
@@ -399,19 +406,21 @@ def with_table_moved(
             f"--fix-reading {key}={value}: read so, d2t is no table of {vocab} tokens, or lm_head is"
             " missing; restore it from the trainer"
         )
-    known = {row: token for row, token in enumerate(tables[0]) if token is not None}
-    lost = [str(row) for row in range(len(numbers)) if row not in known]
+    tokens_by_row = {row: token for row, token in enumerate(tables[0]) if token is not None}
+    lost = [str(row) for row in range(len(numbers)) if row not in tokens_by_row]
     text = (
         f"rows of lm_head left out, as their tokens fell off d2t and nothing in the file tells them:"
         f" {listed(lost)}; the drafter never drafts these tokens"
     )
     smaller = replace(
         drafter,
-        tensors={**drafter.tensors, head.name: head.with_rows([*known])},
-        dims=replace(drafter.dims, draft_vocab=len(known)),
+        tensors={**drafter.tensors, head.name: head.with_rows([*tokens_by_row])},
+        dims=replace(drafter.dims, draft_vocab=len(tokens_by_row)),
     )
     notes = (Note("warning", "d2t", text),) if lost else ()
-    return TransformedDrafter(smaller, notes), DraftVocabulary(tuple(known.values()), f"moved back ({value})")
+    return TransformedDrafter(smaller, notes), DraftVocabulary(
+        tuple(tokens_by_row.values()), f"moved back ({value})"
+    )
 
 
 # the order of the report; where several readings win alike, the first is named
@@ -456,10 +465,9 @@ FORMS = 'a JSON object {"id": count}, a JSON array with a count for every id, or
 def draft_vocabulary(
     checkpoint: Checkpoint, drafter: Drafter, answers: Answers, selected: Sequence[int] | None
 ) -> DraftVocabulary:
-    """The draft vocabulary; `selected` are the token ids of a trainer's side file, for files without d2t.
+    """Return the draft vocabulary; `selected` are the token ids of a trainer's side file, for a missing d2t.
 
-    Raises RefusedError for tables that are broken or contradict each other, OpenFactError where that is a
-    question: with the reading of --fix-reading that repairs them, if there is one.
+    Raises RefusedError for broken or contradicting tables, OpenFactError if a --fix-reading may repair them.
     """
     dims = drafter.dims
     d2t, t2d = (_own_table(drafter, name) for name in ("d2t", "t2d"))
@@ -523,14 +531,14 @@ class Counts(Struct, frozen=True):
     digest: str
 
     def share(self, tokens: Iterable[int]) -> float:
-        """The share of the counts that these tokens have."""
+        """Return the share of the counts that these tokens have."""
         return sum(self.by_token.get(token, 0) for token in tokens) / self.total
 
 
 def pruned(
     drafter: Drafter, vocabulary: DraftVocabulary, request: Pruning
 ) -> tuple[TransformedDrafter, DraftVocabulary]:
-    """The drafter with its most counted tokens, sorted by target id, and their vocabulary.
+    """Return the drafter with its most counted tokens, sorted by target id, and their vocabulary.
 
     Raises UsageError for a size that does not fit, RefusedError for a drafter without an lm_head.
     """
@@ -548,13 +556,13 @@ def pruned(
         )
     counts = read_counts(request.counts, drafter.dims.vocab)
     rows = {target: row for row, target in enumerate(vocabulary.targets)}
-    kept = [token for token in request.kept or () if token in rows]
-    if len(kept) > size:
+    special_tokens = [token for token in request.kept or () if token in rows]
+    if len(special_tokens) > size:
         raise UsageError(
-            f"--draft-vocab {size}: {len(kept)} special tokens stay whatever was counted; give at least"
-            f" {len(kept)}"
+            f"--draft-vocab {size}: {len(special_tokens)} special tokens stay whatever was counted; give at"
+            f" least {len(special_tokens)}"
         )
-    tokens = most_counted(counts.by_token, rows, size, kept)
+    tokens = most_counted(counts.by_token, rows, size, special_tokens)
     kept_rows = [rows[token] for token in tokens]
     record = {
         "draft_vocab": size,
@@ -564,7 +572,7 @@ def pruned(
         "counts": counts.name,
         "sha256": counts.digest,
         "tokens_counted": counts.total,
-        "always_kept": kept,
+        "always_kept": special_tokens,
     }
     smaller = replace(
         drafter,
@@ -617,15 +625,15 @@ def _notes(
 def most_counted(
     counts: Mapping[int, int], candidates: Iterable[int], size: int, kept: Sequence[int] = ()
 ) -> list[int]:
-    """`kept` and the candidates with the highest counts, `size` in all; of equal counts the lower id."""
+    """Return `kept` and the candidates with the highest counts, `size` in all; ties go to the lower id."""
     others = sorted(set(candidates) - set(kept), key=lambda token: (-counts.get(token, 0), token))
     return sorted([*kept, *others[: size - len(kept)]])
 
 
 def read_counts(path: Path, vocab: int) -> Counts:
-    """Counts by token id: a JSON object, a JSON array, or lines "id count".
+    """Read counts by token id: a JSON object, a JSON array, or lines "id count".
 
-    Raises UnreadableError for a file that cannot be read, UsageError with the place of what is wrong in it.
+    Raises UnreadableError for a file that cannot be read, UsageError with the place of an error in it.
     """
     where = f"--token-counts {path}"
     raw = read_small_file(path, MAX_COUNTS, "--token-counts")

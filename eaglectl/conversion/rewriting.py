@@ -54,7 +54,7 @@ BLOCK = 1 << 24  # numbers that are held as float64 at once, 128 MiB, where rows
 
 
 def evaluate(tensor: Tensor, checkpoint: Checkpoint, rows: tuple[int, int] | None = None) -> Array:
-    """A tensor's numbers as float64, from any origin, without rounding; of some, rows [start, stop).
+    """Compute a tensor's numbers as float64, from any origin, without rounding; all, or rows [start, stop).
 
     Raises RefusedError for dtypes that are not floats.
     """
@@ -62,8 +62,8 @@ def evaluate(tensor: Tensor, checkpoint: Checkpoint, rows: tuple[int, int] | Non
     match tensor.origin:
         case Computed(sources=sources, make=make, by_rows=by_rows):
             values = [evaluate(source, checkpoint, rows if by_rows else None) for source in sources]
-            made: Array = make(start, stop) if by_rows and not sources else make(*values)
-            return made
+            computed: Array = make(start, stop) if by_rows and not sources else make(*values)
+            return computed
         case Absorbed(w_kc, w_vc):
             raw = b"".join(join_absorbed(checkpoint, w_kc, w_vc))
         case segments:
@@ -74,7 +74,7 @@ def evaluate(tensor: Tensor, checkpoint: Checkpoint, rows: tuple[int, int] | Non
 
 
 def encoded(tensor: Tensor, checkpoint: Checkpoint) -> Iterator[bytes]:
-    """A computed tensor's bytes, in blocks of rows where its arithmetic goes by rows."""
+    """Yield a computed tensor's bytes, in blocks of rows if its arithmetic goes by rows."""
     count = step = tensor.shape[0]
     if _goes_by_rows(tensor):
         step = max(1, BLOCK // prod(tensor.shape[1:]))
@@ -92,7 +92,7 @@ def _goes_by_rows(tensor: Tensor) -> bool:
 
 
 def join_absorbed(checkpoint: Checkpoint, w_kc: str, w_vc: str) -> Iterator[bytes]:
-    """kv_b_proj [heads*(nope+value), rank] from w_kc [heads, nope, rank] and w_vc [heads, rank, value].
+    """Yield kv_b_proj [heads*(nope+value), rank] from w_kc [heads, nope, rank] and w_vc [heads, rank, value].
 
     Per head: the key rows as they are, then the value columns turned into rows.
     """
@@ -122,7 +122,7 @@ def _ones(tensor: Tensor, name: str, why: str = "its weights are in fc") -> Tens
 
 
 def with_one_norm(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> TransformedDrafter:
-    """The drafter with the product of both norms as hidden_norm, unless the layout's trainer norms twice.
+    """Return the drafter with both norms' product as hidden_norm, unless the layout's trainer norms twice.
 
     RMSNorm by w, then by v, is v * w * h over the RMS of w * h. One norm by v * w / c gives the same
     direction, and the two differ by one factor for each state, RMS(w * h) / (c * RMS(h)), which lies between
@@ -164,9 +164,9 @@ def with_one_norm(checkpoint: Checkpoint, drafter: Drafter, layout: Layout) -> T
 def rewritten_attention(
     checkpoint: Checkpoint, drafter: Drafter, request: ConversionRequest
 ) -> TransformedDrafter:
-    """The attention that engines run, rewritten as --rope-style and --mla-query-lora say.
+    """Return the attention that engines run, rewritten as --rope-style and --mla-query-lora say.
 
-    Raises RefusedError where that is another function, UsageError for an option that does not apply.
+    Raises RefusedError if that is another function, UsageError for an option that does not apply.
     """
     style, has_query_lora = request.rope_style, request.has_query_lora
     is_mla = drafter.dims.attention == "MLA"
@@ -201,7 +201,7 @@ def rewritten_attention(
 
 
 def with_mla_factors(drafter: Drafter) -> TransformedDrafter:
-    """Queries divided by the factors that engines multiply by and the trainer did not.
+    """Return the drafter with queries divided by the factors that only engines multiply by.
 
     It is exact: q_b_proj comes after its norm.
     """
@@ -223,13 +223,11 @@ def with_mla_factors(drafter: Drafter) -> TransformedDrafter:
 
 
 def with_query_lora(checkpoint: Checkpoint, drafter: Drafter, dtype: str | None = None) -> TransformedDrafter:
-    """The drafter with its q_proj as q_a_proj, a norm and q_b_proj; nearly exact.
+    """Return the drafter with its q_proj as q_a_proj, a norm and q_b_proj; nearly exact.
 
-    `dtype` is the one that is written.
-
-    A layer's input is normed and then weighted; q_a_proj undoes the weights, so that the norm between the two
-    always divides by the same size, but for eps. The state's half is made STATE_SHARE larger: an embedding,
-    which may be small enough for eps to matter, then hardly counts.
+    `dtype` is the one that is written. A layer's input is normed and then weighted; q_a_proj undoes the
+    weights, so that the norm between the two always divides by the same size, but for eps. The state's half
+    is made STATE_SHARE larger: an embedding, which may be small enough for eps to matter, then hardly counts.
     """
     dims = drafter.dims
     rank, eps, tensors = 2 * dims.hidden, float(drafter.settings["rms_norm_eps"]), dict(drafter.tensors)
@@ -295,10 +293,10 @@ def _query_factors(
 
 
 def in_ascending_order(drafter: Drafter) -> TransformedDrafter:
-    """The drafter with its blocks by ascending boundary: engines sort ids and drop repeated ones (C35).
+    """Return the drafter with blocks by ascending boundary: engines sort ids and drop repeated ones (C35).
 
-    Bytes move where every layer is named once. Where one is named twice its blocks are added, which is exact:
-    both take the same state. Raises RefusedError where they cannot be added.
+    Bytes move if every layer is named once. The blocks of a layer that is named twice are added, which is
+    exact: both take the same state. Raises RefusedError if they cannot be added.
     """
     groups, tensors, count = drafter.aux.order, dict(drafter.tensors), drafter.dims.aux
     if groups is None:
@@ -383,11 +381,11 @@ class TargetMatrix(Struct, frozen=True):
     read: Callable[[int, int], Array]
 
     def as_tensor(self, name: str, how: str) -> Tensor:
-        """The matrix as the drafter's own tensor."""
+        """Return the matrix as the drafter's own tensor."""
         return Tensor(name, self.dtype, self.shape, Computed(how, (), self.read, by_rows=True))
 
     def as_head(self, shape: tuple[int, int], option: str) -> Tensor:
-        """The matrix as the drafter's own head. Raises RefusedError where the shapes do not match."""
+        """Return the matrix as the drafter's own head. Raises RefusedError if the shapes do not match."""
         if self.shape != shape:
             raise RefusedError(
                 f"{option}: the target's {self.name} is {list(self.shape)}; this drafter needs {list(shape)}"
@@ -406,9 +404,9 @@ def _stored_matrix(checkpoint: Checkpoint, name: str) -> TargetMatrix:
 
 
 def find_target_matrix(target: Checkpoint, option: str, *, is_head: bool = False) -> TargetMatrix:
-    """The target's embedding, or its lm_head, which is the embedding where the two are tied.
+    """Return the target's embedding or lm_head; a tied lm_head is the embedding.
 
-    Raises RefusedError where it is not stored unquantised.
+    Raises RefusedError if it is not stored unquantised.
     """
     places = (target.config, text_part(target.config))
     is_tied = any(place.get("tie_word_embeddings") is True for place in places)
@@ -424,41 +422,43 @@ def find_target_matrix(target: Checkpoint, option: str, *, is_head: bool = False
 
 
 def with_head(drafter: Drafter, head: TargetMatrix, option: str = MATERIALIZE) -> Drafter:
-    """The drafter with the target's head as its own: the same function.
+    """Return the drafter with the target's head as its own: the same function.
 
-    Raises UsageError where it has one, RefusedError where the shapes do not match.
+    Raises UsageError if it has one, RefusedError if the shapes do not match.
     """
     if HEAD in drafter.tensors:
         raise UsageError(f"{option}: this drafter has an lm_head of its own; leave the option out")
-    made = head.as_head((drafter.dims.draft_vocab, drafter.dims.hidden), option)
+    tensor = head.as_head((drafter.dims.draft_vocab, drafter.dims.hidden), option)
     notes = tuple(note for note in drafter.notes if note.about != "lm_head")  # that it has none
-    return replace(drafter, tensors={**drafter.tensors, HEAD: made}, notes=notes)
+    return replace(drafter, tensors={**drafter.tensors, HEAD: tensor}, notes=notes)
 
 
 def with_whole_head(
     checkpoint: Checkpoint, drafter: Drafter, vocabulary: DraftVocabulary, head: TargetMatrix
 ) -> tuple[Drafter, DraftVocabulary]:
-    """The drafter with all rows of the target's head, of which it has some: the same function of these.
+    """Return the drafter with all rows of the target's head instead of some: the same function of these.
 
-    Such a head is one that was not trained (speculators 0.9.0 by default). Raises UsageError for another,
-    RefusedError where the shapes do not match.
+    Such a head was not trained (speculators 0.9.0 by default). Raises UsageError for a trained one,
+    RefusedError if the shapes do not match.
     """
-    own, dims = drafter.tensors[HEAD], drafter.dims
-    made = replace(head.as_head((dims.vocab, dims.hidden), MATERIALIZE), dtype=own.dtype)
+    stored, dims = drafter.tensors[HEAD], drafter.dims
+    whole_head = replace(head.as_head((dims.vocab, dims.hidden), MATERIALIZE), dtype=stored.dtype)
     rows = {target: row for row, target in enumerate(vocabulary.targets)}
     step = max(1, BLOCK // dims.hidden)
     for start in range(0, dims.vocab, step):
         stop = min(start + step, dims.vocab)
         tokens = [token for token in range(start, stop) if token in rows]
         theirs = head.read(start, stop)[[token - start for token in tokens]]
-        ours = evaluate(own.with_rows([rows[token] for token in tokens]), checkpoint)
-        if encode(theirs, own.dtype, HEAD) != encode(ours, own.dtype, HEAD):
+        ours = evaluate(stored.with_rows([rows[token] for token in tokens]), checkpoint)
+        if encode(theirs, stored.dtype, HEAD) != encode(ours, stored.dtype, HEAD):
             raise UsageError(
                 f"{MATERIALIZE}: this drafter has an lm_head of its own, which is not of rows of the target's"
                 f" {head.name}; leave the option out"
             )
     tensors = {name: tensor for name, tensor in drafter.tensors.items() if name not in TABLES}
-    whole = replace(drafter, tensors={**tensors, HEAD: made}, dims=replace(dims, draft_vocab=dims.vocab))
+    whole = replace(
+        drafter, tensors={**tensors, HEAD: whole_head}, dims=replace(dims, draft_vocab=dims.vocab)
+    )
     return whole, identity(dims.vocab)
 
 
@@ -504,19 +504,19 @@ def find_rotation(
     *,
     is_shared: bool,
 ) -> TargetRotation:
-    """The rotation that `text` names: a file, the folder of a ModelSlim target, or "measure".
+    """Return the rotation that `text` names: a file, the folder of a ModelSlim target, or "measure".
 
-    `trained` is the target of the training, where that is given. `is_shared`: the engine takes the rotated
-    target's embedding in any case. Raises UsageError for what only the user has, RefusedError where a matrix
-    is no rotation or not this one.
+    `trained` is the target of the training, if given. `is_shared`: the engine takes the rotated target's
+    embedding in any case. Raises UsageError for a missing option, RefusedError if a matrix is no rotation or
+    not this one.
     """
     _check_rotatable(drafter, is_shared=is_shared)
-    width, own = drafter.dims.target_hidden, drafter.tensors.get(EMBEDDING)
+    width, own_tensor = drafter.dims.target_hidden, drafter.tensors.get(EMBEDDING)
     # where the embedding is to be shared, the drafter's own has to be the one from before the rotation
-    if trained is not None and not (own and is_shared):
+    if trained is not None and not (own_tensor and is_shared):
         before: TargetMatrix | None = find_target_matrix(trained, TRAINED)
     else:
-        before = _own_embedding(checkpoint, own, width)
+        before = _own_embedding(checkpoint, own_tensor, width)
     after = find_target_matrix(rotated, ROTATE)
     for option, embedding in ((TRAINED, before), ("--target", after)):
         if embedding is not None and embedding.shape[1] != width:
@@ -530,7 +530,7 @@ def find_rotation(
         rotation = _read_rotation(Path(text), before, after)
     digests = {"embedding": "shared" if is_shared else "own", "target_embedding": embedding_digest(rotated)}
     rotation = replace(rotation, record={**rotation.record, **digests}, is_shared=is_shared)
-    if own is None and not is_shared:
+    if own_tensor is None and not is_shared:
         name, matrix = f"{after.name}, rotated back", rotation.matrix
         back = replace(after, name=name, read=lambda *rows: after.read(*rows) @ matrix.T)
         # without the rows that a target pads it with
@@ -545,10 +545,10 @@ def find_rotation(
     return replace(rotation, head=find_target_matrix(trained, TRAINED, is_head=True))
 
 
-def _own_embedding(checkpoint: Checkpoint, own: Tensor | None, width: int) -> TargetMatrix | None:
-    if own is None or own.shape[1:] != (width,) or own.dtype not in PLAIN:
+def _own_embedding(checkpoint: Checkpoint, tensor: Tensor | None, width: int) -> TargetMatrix | None:
+    if tensor is None or tensor.shape[1:] != (width,) or tensor.dtype not in PLAIN:
         return None
-    return _stored_matrix(checkpoint, own.stored[0]) if own.stored[0] in checkpoint.tensors else None
+    return _stored_matrix(checkpoint, tensor.stored[0]) if tensor.stored[0] in checkpoint.tensors else None
 
 
 def _check_rotatable(drafter: Drafter, *, is_shared: bool) -> None:
@@ -587,9 +587,9 @@ def _read_rotation(path: Path, before: TargetMatrix | None, after: TargetMatrix)
     file = read_weight_file(path)
     squares = [name for name, stored in file.tensors.items() if stored.shape == (size, size)]
     if MATRIX not in squares and len(squares) != 1:
-        found = ", ".join(f"{name} {list(stored.shape)}" for name, stored in list(file.tensors.items())[:4])
+        listing = ", ".join(f"{name} {list(stored.shape)}" for name, stored in list(file.tensors.items())[:4])
         raise RefusedError(
-            f"{ROTATE}: {path} has no one matrix [{size}, {size}], the aux states' width; it has {found}"
+            f"{ROTATE}: {path} has no one matrix [{size}, {size}], the aux states' width; it has {listing}"
         )
     name = MATRIX if MATRIX in squares else squares[0]
     raw = file.read(name)
@@ -612,7 +612,7 @@ def _read_rotation(path: Path, before: TargetMatrix | None, after: TargetMatrix)
 
 
 def _residual(matrix: Array, before: TargetMatrix, after: TargetMatrix) -> float:
-    """The share of the target's embedding that Q does not explain, on sampled rows."""
+    """Return the share of the target's embedding that Q does not explain, on sampled rows."""
     rows = evenly_spaced(min(before.shape[0], after.shape[0]))
     theirs = np.concatenate([after.read(row, row + 1) for row in rows])
     left = theirs - np.concatenate([before.read(row, row + 1) for row in rows]) @ matrix
@@ -659,7 +659,7 @@ def _measured_rotation(before: TargetMatrix | None, after: TargetMatrix) -> Targ
 
 
 def with_rotation(checkpoint: Checkpoint, drafter: Drafter, rotation: TargetRotation) -> TransformedDrafter:
-    """The drafter for the rotated target: the same function of its states."""
+    """Return the drafter for the rotated target: the same function of its states."""
     tensors, aux = dict(drafter.tensors), drafter.dims.aux
     names = (INPUT_NORM, *(f"fc_norm.{block}.weight" for block in range(aux)))
     norms = {name: tensors[name] for name in names if name in tensors}
@@ -717,5 +717,5 @@ def _with_shared_embedding(
         for name, tensor in tensors.items()
         if name.startswith("layers.0.") and (shape_expression(name) or "").endswith(" input")
     }
-    kept = {name: tensor for name, tensor in tensors.items() if name != EMBEDDING}
-    return {**kept, **projections, INNER: _ones(tensors[INNER], INNER, "its weights are behind it")}
+    others = {name: tensor for name, tensor in tensors.items() if name != EMBEDDING}
+    return {**others, **projections, INNER: _ones(tensors[INNER], INNER, "its weights are behind it")}

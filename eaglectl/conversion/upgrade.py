@@ -119,14 +119,14 @@ class Statistics(Result, frozen=True):
         return self.out
 
     def described(self) -> dict[str, Any]:
-        """All of it but the matrices, as eaglectl.json stores it."""
-        stated = msgspec.to_builtins(replace(self, matrices=None), enc_hook=str)
-        empty = set() if stated["measured"] else {"measured"}
-        return {key: value for key, value in stated.items() if key not in UNSTATED | empty}
+        """Return the statistics as eaglectl.json stores them, without the matrices."""
+        fields = msgspec.to_builtins(replace(self, matrices=None), enc_hook=str)
+        empty = set() if fields["measured"] else {"measured"}
+        return {key: value for key, value in fields.items() if key not in UNSTATED | empty}
 
 
 def drafter_digest(checkpoint: Checkpoint, drafter: Drafter) -> str:
-    """SHA-256 over the float tensors by canonical name: the same for every layout of one drafter."""
+    """Return the SHA-256 over the float tensors by canonical name: the same for every layout."""
     digest = hashlib.sha256()
     for name, tensor in sorted(drafter.tensors.items()):
         if name not in ("d2t", "t2d") and isinstance(tensor.origin, tuple):
@@ -138,7 +138,7 @@ def drafter_digest(checkpoint: Checkpoint, drafter: Drafter) -> str:
 
 
 def target_digest(source: Source) -> str:
-    """SHA-256 of a target's config, and of the size, first and last 64 KiB of each weight file."""
+    """Return the SHA-256 of a target's config, and of the size, first and last 64 KiB of each weight file."""
     digest = hashlib.sha256()
     for name in source.names():
         if name == "config.json" or name.endswith((".safetensors", ".bin")):
@@ -186,7 +186,7 @@ def _stored(matrices: Matrices) -> Iterator[bytes]:
 
 
 def read_statistics(folder: Path) -> Statistics:
-    """The statistics in a folder that `calibrate` wrote, every number checked.
+    """Read the statistics in a folder that `calibrate` wrote; every number is checked.
 
     Raises UnreadableError for anything else.
     """
@@ -212,19 +212,19 @@ def read_statistics(folder: Path) -> Statistics:
 
 
 def _matrices(folder: Path, document: Mapping[str, Any]) -> Matrices | None:
-    """The matrices beside the document, which has their digest.
+    """Read the matrices beside the document, which has their digest.
 
-    Raises UnreadableError where they differ or are truncated.
+    Raises UnreadableError if they differ or are truncated.
     """
-    stated, path = document.get("matrices"), folder / MATRICES
-    if not stated:
+    entry, path = document.get("matrices"), folder / MATRICES
+    if not entry:
         return None
     file = read_weight_file(path)
     with open_regular(path, "--calibration") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     are_floats = all(tensor.dtype == "F64" for tensor in file.tensors.values())
     check(
-        (digest != stated["sha256"], f"{MATRICES} is not the file that was written with {FILE}"),
+        (digest != entry["sha256"], f"{MATRICES} is not the file that was written with {FILE}"),
         (not are_floats, f"{MATRICES} is not float64"),
         error=UnreadableError,
     )
@@ -282,7 +282,7 @@ def check_statistics(
     `is_of_states`: only the scales of the target's states are used, which every drafter of these layers
     shares.
     """
-    made, has = statistics.is_direction, drafter.norms.norm_before_residual
+    was_direction, has = statistics.is_direction, drafter.norms.norm_before_residual
     eps, is_of_drafter = float(drafter.settings["rms_norm_eps"]), not is_of_states
     count, theirs, ours = len(statistics.boundaries), list(statistics.boundaries), drafter.aux.boundaries
     differences = (
@@ -291,8 +291,8 @@ def check_statistics(
             "was made with another drafter",
         ),
         (
-            is_of_drafter and made != has,
-            f"was made with norm_before_residual {str(made).lower()}, and this drafter says"
+            is_of_drafter and was_direction != has,
+            f"was made with norm_before_residual {str(was_direction).lower()}, and this drafter says"
             f" {str(has).lower()}",
         ),
         (
@@ -322,7 +322,7 @@ def check_statistics(
 def at_version(
     checkpoint: Checkpoint, drafter: Drafter, version: str | None, recipe: UpgradeRecipe
 ) -> TransformedDrafter:
-    """The drafter in this EAGLE version; unchanged where no version is given."""
+    """Return the drafter in this EAGLE version; unchanged without a version."""
     if version == "3.1" and drafter.version in ("3.1", "3.1-joint"):
         already = Note(
             "warning",
@@ -337,9 +337,9 @@ def at_version(
 
 
 def upgrade(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> TransformedDrafter:
-    """EAGLE-3.1 from EAGLE-3.
+    """Return the EAGLE-3.1 drafter of an EAGLE-3 one.
 
-    Raises RefusedError where that would break the drafter, UsageError for what is missing.
+    Raises RefusedError if that would break the drafter, UsageError for missing options.
     """
     check_upgrade(drafter, recipe)
     check(
@@ -398,7 +398,7 @@ def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecip
         )
         notes.append(Note("warning", "fc.weight", text))
     elif mode == "refit":
-        made, residual = _refit(evaluate(fc, checkpoint), np.repeat(scales, size), statistics)
+        refit_fc, residual = _refit(evaluate(fc, checkpoint), np.repeat(scales, size), statistics)
         if residual > LARGE_RESIDUAL:
             text = (
                 f"the refit leaves {residual:.0%} of what fc made unexplained; see what the gate says, or"
@@ -406,7 +406,7 @@ def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecip
             )
             notes.append(Note("warning", "fc.weight", text))
         tensors["fc.weight"] = replace(
-            fc, origin=Computed("ridge refit to the normed states", (fc,), lambda _: made)
+            fc, origin=Computed("ridge refit to the normed states", (fc,), lambda _: refit_fc)
         )
         record["refit"] = {"strength": STRENGTH, "relative_residual": residual}
     record |= {"fc_norm": mode, "scales": scales}
@@ -416,15 +416,15 @@ def _with_fc_norm(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecip
 
 
 def refit_tokens(drafter: Drafter) -> int:
-    """The fewest calibration tokens by which fc is fitted again."""
+    """Return the fewest calibration tokens that fc can be fitted again from."""
     return TOKENS_PER_INPUT * drafter.dims.aux * drafter.dims.target_hidden
 
 
 def _refit(prior: Array, columns: Array, statistics: Statistics) -> tuple[Array, float]:
-    """The refit fc [hidden, aux*target_hidden], and the share of the old one's output that is unexplained.
+    """Return the refit fc [hidden, aux*target_hidden], and the unexplained share of the old fc's output.
 
-    That is weighted as the fit, which is in units of each layer's scale (`columns`), so that the ridge does
-    not depend on a layer's scale.
+    The share is in units of each layer's scale (`columns`), like the fit, so that the ridge does not depend
+    on a layer's scale.
     """
     import torch
 
@@ -444,11 +444,11 @@ def _refit(prior: Array, columns: Array, statistics: Statistics) -> tuple[Array,
             "the calibration's matrix is singular; calibrate with more, and more different, prompts, or pass"
             " --fc-norm calibrated"
         ) from None
-    made = solved.cpu().numpy()
+    refit_fc = solved.cpu().numpy()
     # sum q |W n - f|^2, with gram's part taken from the equation just solved:
-    # made (gram + lam) = cross + lam start
-    left = float((made * (lam * (start - made) - matrices.cross)).sum()) / statistics.tokens + 1
-    return made / columns, sqrt(max(left, 0.0))
+    # refit_fc (gram + lam) = cross + lam start
+    left = float((refit_fc * (lam * (start - refit_fc) - matrices.cross)).sum()) / statistics.tokens + 1
+    return refit_fc / columns, sqrt(max(left, 0.0))
 
 
 def _with_norm_output(checkpoint: Checkpoint, drafter: Drafter, recipe: UpgradeRecipe) -> TransformedDrafter:
@@ -494,7 +494,7 @@ def _absorbed(
 def _rescaled(
     drafter: Drafter, weight: Array, rms: float, size: float
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The residual stream is scaled so that its first state has the norm's RMS."""
+    """Scale the residual stream so that its first state has the norm's RMS."""
     if drafter.norms.norm_before_residual:
         if float(np.ptp(weight)) > UNIFORM * rms:
             raise OptionNeededError(
@@ -514,7 +514,7 @@ def _rescaled(
 
 
 def downgrade(checkpoint: Checkpoint, drafter: Drafter) -> TransformedDrafter:
-    """EAGLE-3 from 3.1, where that is the same function. Raises RefusedError with the reason elsewhere."""
+    """Return the EAGLE-3 drafter of a 3.1 one, if it is the same function. Raises RefusedError otherwise."""
     norms, weight = drafter.norms, evaluate(drafter.tensors["norm.weight"], checkpoint)
     check(
         (
@@ -603,7 +603,7 @@ def check_changeable(drafter: Drafter) -> None:
 
 
 def state_warnings(statistics: Statistics) -> Iterator[Note]:
-    """Warnings on the target's states."""
+    """Yield warnings on the target's states."""
     if (spread := max(statistics.spread)) > LARGE_SPREAD:
         yield Note(
             "warning",
@@ -622,7 +622,7 @@ def state_warnings(statistics: Statistics) -> Iterator[Note]:
 
 
 def sigma_warnings(statistics: Statistics) -> tuple[Note, ...]:
-    """A warning where sets of prompts differ in sigma, of which the output has one."""
+    """Return a warning if sets of prompts differ in sigma; the output has one sigma."""
     sigmas = sorted(statistics.sigmas.items())
     far = [f"{name} {sigma:.4g}" for name, sigma in sigmas if abs(sigma / statistics.sigma - 1) > FAR_SIGMA]
     text = (

@@ -83,7 +83,7 @@ class Shard(Struct, frozen=True):
 
 
 def shards_of(plan: ConversionPlan, checkpoint: Checkpoint, limit: int | None) -> tuple[Shard, ...]:
-    """The weight files of the output: divided as the source, or into files of at most `limit` bytes."""
+    """Return the weight files of the output: divided as the source, or of at most `limit` bytes each."""
     groups: dict[Any, list[Step]] = {}
     number, size = 0, 0
     for step in plan.steps:
@@ -112,7 +112,7 @@ def shards_of(plan: ConversionPlan, checkpoint: Checkpoint, limit: int | None) -
 def _shard(
     plan: ConversionPlan, checkpoint: Checkpoint, name: str, steps: Sequence[Step], file: object
 ) -> Shard:
-    """The shard with these steps, which is a copy of the source's `file` where nothing in that changes.
+    """Return the shard with these steps: a copy of the source's `file` if nothing in it changes.
 
     Spaces at the end of its header put the largest moved tensor as far into a page as in the source: the
     system then copies whole pages, in half the time, and file systems that share blocks (XFS, Btrfs) share
@@ -134,7 +134,7 @@ def _shard(
 
 
 def _page_padding(start: int, steps: Sequence[Step], checkpoint: Checkpoint) -> int:
-    """How many bytes to leave before the tensors, which would begin at `start`; 0 where nothing is gained."""
+    """Return how many bytes to leave before the tensors, which would begin at `start`; 0 without a gain."""
     largest, padding = 0, 0
     for step in steps:
         if step.is_moved and step.nbytes > largest:
@@ -235,7 +235,7 @@ class _Output:
         return True
 
     def stated(self) -> dict[str, Mapping[str, Any]]:
-        weights = {name: _stated(size, made.result()) for name, (size, made) in self.weights.items()}
+        weights = {name: _stated(size, digests.result()) for name, (size, digests) in self.weights.items()}
         return dict(sorted({**self.files, **weights}.items()))
 
     def source_files(
@@ -245,7 +245,7 @@ class _Output:
         original: PinnedSource,
         originals: Sequence[str],
     ) -> dict[str, Mapping[str, Any]]:
-        """What eaglectl.json states of each weight file of the source; a pickle has one digest as a whole.
+        """Return the entry of eaglectl.json on each weight file of the source; a pickle has one digest.
 
         A tensor that was moved as a whole is not read again: its digest is the output's.
         """
@@ -258,13 +258,17 @@ class _Output:
             unmoved = {key: range for key, range in ranges.items() if key not in moved}
             descriptor = original.pinned(name).descriptor
             started[name] = ranges, self.digests.of_ranges(name, descriptor, unmoved, algorithm)
-        written = {key: value for _, made in self.weights.values() for key, value in made.result().items()}
+        written = {
+            key: value
+            for _, tensor_digests in self.weights.values()
+            for key, value in tensor_digests.result().items()
+        }
         for name, (ranges, digests) in started.items():
-            known, size = digests.result(), original.size(name)
-            known |= {key: written[moved[key]] for key in ranges if key in moved}
-            files[name] = _stated(size, known)
+            hashes, size = digests.result(), original.size(name)
+            hashes |= {key: written[moved[key]] for key in ranges if key in moved}
+            files[name] = _stated(size, hashes)
             if name not in checkpoint.weight_files:
-                files[name] = {"size": size, "sha256": known[HEADER_KEY]}
+                files[name] = {"size": size, "sha256": hashes[HEADER_KEY]}
         return files
 
 
@@ -274,7 +278,7 @@ def _stated(size: int, digests: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int | None) -> tuple[Note, ...]:
-    """A warning that names the weight files that `link` makes the same as the source's; none without any."""
+    """Return a warning with the output files that `link` makes the same as the source's; none without any."""
     shards = shards_of(plan, checkpoint, max_shard_size)
     linked = [f"{shard.name} (the source's {shard.copied})" for shard in shards if shard.copied]
     text = (
@@ -285,7 +289,7 @@ def link_notes(plan: ConversionPlan, checkpoint: Checkpoint, max_shard_size: int
 
 
 def provenance(plan: ConversionPlan, checkpoint: Checkpoint, files: Mapping[str, Any]) -> dict[str, Any]:
-    """eaglectl.json: the origin of the output, and `previous`, the source's own record.
+    """Build eaglectl.json: the origin of the output, and `previous`, the source's own record.
 
     Weight files have a BLAKE3 digest of their header and one of each tensor, pickles one of the file; a
     sha256 of null means that the file was linked and not read.
@@ -352,7 +356,7 @@ def _parts(shard: Shard, checkpoint: Checkpoint) -> Iterator[Bytes]:
 
 
 def _counted(parts: Iterable[Bytes], counter: ByteCounter) -> Iterator[Bytes]:
-    """The same bytes, large copies in pieces; a piece is counted when the next one is asked for."""
+    """Yield the same bytes, large copies in pieces; a piece is counted when the next one is read."""
     for part in parts:
         if isinstance(part, bytes):
             yield part
@@ -372,7 +376,7 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 
 def conversion_card(plan: ConversionPlan, record: Mapping[str, Any]) -> str:
-    """README.md for an output whose source has none; `record` is its eaglectl.json."""
+    """Build README.md for an output whose source has none; `record` is its eaglectl.json."""
     drafter = plan.drafter
     base, unserved = drafter.target.name, unserved_lines(record)
     aux, gate = drafter.aux.boundaries, gate_lines(record)
@@ -398,7 +402,7 @@ def conversion_card(plan: ConversionPlan, record: Mapping[str, Any]) -> str:
 
 
 def unserved_lines(record: Mapping[str, Any]) -> list[str]:
-    """That no release of the engines asked for runs the output (`--force-unserved`); empty where one does."""
+    """Return a quotation if no requested release serves the output (`--force-unserved`); else empty."""
     titles = [engine["engine"] for engine in record.get("unserved", ())]
     if not titles:
         return []
@@ -409,12 +413,12 @@ def unserved_lines(record: Mapping[str, Any]) -> list[str]:
 
 
 def format_title(name: str) -> str:
-    """A format's name for readers who know engines and trainers, and not eaglectl's table of formats."""
+    """Return a format's name for readers who know engines and trainers, but not eaglectl's formats."""
     return by_name(name).title.partition(",")[0]
 
 
 def settled_lines(drafter: Drafter) -> list[str]:
-    """What is open of the drafter, a quotation for each, and what was open and a measurement settled."""
+    """Return a quotation for each open fact of the drafter, and a line for each one that was measured."""
     texts = [f"> **Not settled:** {as_markdown(note.reason)}." for note in drafter.notes if note.is_open]
     for entry in drafter.settled:
         if entry.by == "measured":
@@ -424,26 +428,26 @@ def settled_lines(drafter: Drafter) -> list[str]:
 
 
 def upgrade_lines(record: Mapping[str, Any]) -> list[str]:
-    """How the drafter became EAGLE-3.1, and whether it is untrained; empty where no record states it."""
+    """Return how the drafter became EAGLE-3.1, and whether it is untrained; empty without such a record."""
     lines = [UNTRAINED, ""] if is_untrained(record) else []
-    for one in history(record):
-        if isinstance(upgrade := one.get("upgrade"), Mapping):
-            return [*lines, "## How it became EAGLE-3.1", "", *table(("", ""), _method(one, upgrade)), ""]
+    for entry in history(record):
+        if isinstance(upgrade := entry.get("upgrade"), Mapping):
+            return [*lines, "## How it became EAGLE-3.1", "", *table(("", ""), _method(entry, upgrade)), ""]
     return lines
 
 
 def gate_lines(record: Mapping[str, Any]) -> list[str]:
-    """What the gate measured; empty where there was none, or where the drafter has changed since."""
-    for one in history(record):
-        if isinstance(gate := one.get("gate"), Mapping):
-            return _gate(gate, is_earlier=one is not record)
-        if any(step in one for step in OTHER):
+    """Return the gate's measurements; empty if there were none, or the drafter has changed since."""
+    for entry in history(record):
+        if isinstance(gate := entry.get("gate"), Mapping):
+            return _gate(gate, is_earlier=entry is not record)
+        if any(step in entry for step in OTHER):
             return []
     return []
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
     return [
         *lines,

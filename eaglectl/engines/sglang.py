@@ -71,7 +71,7 @@ def _bias_key(view: View) -> str:
 
 
 def _context_length(case: Case) -> float:
-    """What SGLang takes for the drafter's context (get_context_length, hf_transformers/common.py 0.5.23)."""
+    """Return the drafter's context in SGLang (get_context_length, hf_transformers/common.py 0.5.23)."""
     positions, kind, factor, original = case.view.reach
     return positions * (1 if original or kind == "llama3" else factor)
 

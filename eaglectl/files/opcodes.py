@@ -114,7 +114,7 @@ def kind(value: Value) -> str:
 
 
 def shortened(name: str) -> str:
-    """Shorten a long name for a message, by its middle."""
+    """Return a name for a message; the middle of a long one is left out."""
     return name if len(name) <= 120 else f"{name[:80]} … {name[-30:]}"
 
 

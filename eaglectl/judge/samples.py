@@ -67,7 +67,7 @@ class Summary(Struct, frozen=True):
 
 
 def read_vectors(checkpoint: Checkpoint) -> Mapping[str, Summary]:
-    """A summary of each small vector of floating-point numbers, which norms and biases are.
+    """Summarise each small vector of floating-point numbers, as norms and biases are.
 
     Raises UnreadableError.
     """
@@ -79,7 +79,7 @@ def read_vectors(checkpoint: Checkpoint) -> Mapping[str, Summary]:
 
 
 def summarize(dtype: str, raw: bytes) -> Summary:
-    """The summary of a small tensor's data."""
+    """Summarise a small tensor's data."""
     letter = WORDS[FLOAT_FORMATS[dtype].width]
     words = unpack(f"<{len(raw) // calcsize(letter)}{letter}", raw)
     counts = Counter(words)
@@ -96,7 +96,7 @@ def summarize(dtype: str, raw: bytes) -> Summary:
 
 
 def as_numbers(dtype: str, raw: bytes) -> Sequence[float]:
-    """Raw little-endian data of a dtype in CODES as numbers."""
+    """Return raw little-endian data of a dtype in CODES as numbers."""
     if dtype == "BF16":  # half a float32
         words = unpack(f"<{len(raw) // 2}H", raw)
         raw = pack(f"<{len(words)}I", *(word << 16 for word in words))
@@ -152,9 +152,9 @@ class Sample(Struct, frozen=True):
 
 
 def sample_matrices(weights: Checkpoint, drafter: Drafter) -> Mapping[str, tuple[str, Sample]]:
-    """A sample of each matrix that training changes, with its stored name, by its canonical name.
+    """Sample each matrix that training changes; returns its stored name and sample, by canonical name.
 
-    None of small matrices, of constant ones and of those that are not finite. Raises UnreadableError.
+    Small, constant and non-finite matrices are left out. Raises UnreadableError.
     """
     samples = {}
     for name, tensor in drafter.tensors.items():

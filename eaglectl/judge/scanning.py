@@ -51,7 +51,7 @@ def scan(
     *,
     jobs: int = THREADS,
 ) -> Mapping[str, Summary]:
-    """A summary of every floating-point tensor, in one pass over each file, by `jobs` threads.
+    """Summarise every floating-point tensor, in one pass over each file, by `jobs` threads.
 
     Raises UnreadableError.
     """
@@ -143,7 +143,7 @@ def _summary(dtype: str, blocks: Sequence[_Block]) -> Summary:
 
 
 def read_rows(checkpoint: Checkpoint, name: str, rows: Sequence[int]) -> Floats:
-    """Some rows of a matrix, [rows, columns]."""
+    """Read some rows of a matrix, [rows, columns]."""
     width, dtype = checkpoint.tensors[name].row_bytes, checkpoint.tensors[name].dtype
     first, stop = min(rows), max(rows) + 1
     if (stop - first) * width <= SPAN_SIZE:
@@ -172,7 +172,7 @@ def is_noise(checkpoint: Checkpoint, name: str) -> bool:
 def drawn_matrices(
     checkpoint: Checkpoint, samples: Mapping[str, tuple[str, Sample]], initializer_range: Any
 ) -> Mapping[str, tuple[str, str]]:
-    """The matrices that are as a framework first draws them: their stored names, and how they are drawn."""
+    """Return matrices that still look randomly initialised: stored name and distribution, by name."""
     is_stated = isinstance(initializer_range, int | float) and initializer_range > 0
     deviation = float(initializer_range) if is_stated else 0.02
     drawn = dict[str, tuple[str, str]]()
@@ -186,8 +186,8 @@ def drawn_matrices(
     return drawn
 
 
-def _distribution(checkpoint: Checkpoint, name: str, stated: float) -> str:
-    """How numbers of a matrix, read in runs at equal distances, are drawn; "" where it is neither way."""
+def _distribution(checkpoint: Checkpoint, name: str, deviation: float) -> str:
+    """Return the distribution of a matrix, from runs of numbers at equal distances; "" if none fits."""
     tensor = checkpoint.tensors[name]
     width, columns = FLOAT_FORMATS[tensor.dtype].width, tensor.shape[-1]
     count = tensor.nbytes // width
@@ -205,7 +205,7 @@ def _distribution(checkpoint: Checkpoint, name: str, stated: float) -> str:
     kurtosis = float((squares * squares).mean()) / variance**2 if variance else 0.0
     error = 4 / len(values) ** 0.5  # four standard errors, in units of each statistic
     for of_fresh, expected, words in (
-        (3.0, stated, f"normal, deviation {stated:g}"),
+        (3.0, deviation, f"normal, deviation {deviation:g}"),
         (1.8, (3 * columns) ** -0.5, f"uniform within 1/sqrt({columns})"),
     ):
         if (
@@ -218,14 +218,14 @@ def _distribution(checkpoint: Checkpoint, name: str, stated: float) -> str:
 
 
 def as_floats(dtype: str, raw: bytes) -> Floats:
-    """Raw little-endian data of a dtype in FLOAT_FORMATS as numbers."""
+    """Return raw little-endian data of a dtype in FLOAT_FORMATS as numbers."""
     if dtype in _EIGHT_BITS:
         return _EIGHT_BITS[dtype][np.frombuffer(raw, np.uint8)]
     return decode(raw, dtype, dtype)
 
 
 def same_rows(left: Floats, right: Floats, step: float) -> list[bool]:
-    """Whether each row is the same in two matrices, up to a relative rounding of `step`."""
+    """Return whether each row is the same in two matrices, up to a relative rounding of `step`."""
     # subnormal numbers of float16 are rounded by an absolute step
     allowed = step * np.abs(right) + (2.0**-24 if step else 0.0)
     return [
@@ -235,9 +235,7 @@ def same_rows(left: Floats, right: Floats, step: float) -> list[bool]:
 
 
 def similarity(left: Floats, right: Floats) -> float:
-    """The mean cosine of the rows of two matrices after centering each: 1 for equal rows, about 0 for
-    unrelated ones.
-    """
+    """Return the mean cosine of the centered rows of two matrices: 1 if equal, about 0 if unrelated."""
     left, right = left - left.mean(axis=0), right - right.mean(axis=0)
     sizes = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     return float(
@@ -255,11 +253,11 @@ def is_rotated(left: Floats, right: Floats) -> bool:
     """Whether rows have the same lengths and angles in two matrices and are others: one is rotated."""
     sizes, others = np.linalg.norm(left, axis=1), np.linalg.norm(right, axis=1)
     # a padded vocabulary has rows of zeros; rows that are not finite are a fault of their own
-    kept = (sizes > 0) & (others > 0) & np.isfinite(sizes) & np.isfinite(others)
-    sizes, others = sizes[kept], others[kept]
+    usable = (sizes > 0) & (others > 0) & np.isfinite(sizes) & np.isfinite(others)
+    sizes, others = sizes[usable], others[usable]
     if len(sizes) < LEAST_ROWS or not bool((np.abs(sizes - others) <= SAME_LENGTHS * sizes).all()):
         return False
-    left, right = left[kept] / sizes[:, None], right[kept] / others[:, None]
+    left, right = left[usable] / sizes[:, None], right[usable] / others[:, None]
     angles = float(np.sqrt(np.square(left @ left.T - right @ right.T).mean()))
     return angles <= SAME_ANGLES and float((left * right).sum(axis=1).mean()) < OTHER_ROWS
 

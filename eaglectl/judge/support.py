@@ -69,7 +69,7 @@ class Service(Struct, frozen=True):
 
 
 def services() -> Iterator[Service]:
-    """Every engine, layout, version and attention for which the layout has a place."""
+    """Yield every engine, layout, version and attention for which the layout has a place."""
     for engine, format, version, attention in product(ENGINES.values(), FORMATS, NORMS, ATTENTION):
         if checkpoint := _written(format, engine.name, version, attention):
             verdicts = [engine.verdict(checkpoint, release) for release in engine.releases]
@@ -78,7 +78,7 @@ def services() -> Iterator[Service]:
 
 
 def ideal(version: str, attention: str) -> Drafter:
-    """A drafter of one layer on the default aux layers, with a reduced vocabulary and its own head."""
+    """Build a drafter of one layer on the default aux layers, with a reduced vocabulary and its own head."""
     family = ATTENTION[attention]
     dims, norms, target = MLA if family == "mla" else GQA, NORMS[version], TARGETS[family]
     boundaries = TRAINING_DEFAULT.at(target.depth or 0)

@@ -105,22 +105,21 @@ class CardFacts(Struct, frozen=True):
 
 
 def with_answers(facts: CardFacts, text: str, answers: CardAnswers) -> CardFacts:
-    """The facts with the user's answers, or with what the old card `text` states in its front matter.
+    """Add to the facts the user's answers, or what the old card `text` states in its front matter.
 
-    Raises UsageError where the answers and the card contradict each other, and for a bad file on the
-    training.
+    Raises UsageError if the answers and the card contradict each other, and for a bad file on the training.
     """
-    known = front_matter(text)
+    matter = front_matter(text)
     # comments below a key are read as more values of it
-    licences = known.get("license", [])[:1]
-    models = [name for name in known.get("base_model", []) if is_repo_name(name)]
-    for option, answer, stated in (
+    licences = matter.get("license", [])[:1]
+    models = [name for name in matter.get("base_model", []) if is_repo_name(name)]
+    for option, answer, in_card in (
         ("--license", answers.licence, licences),
         ("--base-model", answers.base_model, models),
     ):
-        if answer is not None and stated and answer not in stated:
+        if answer is not None and in_card and answer not in in_card:
             raise UsageError(
-                f"{option} {answer} and {CARD} ({', '.join(stated)}) differ; leave one of them out"
+                f"{option} {answer} and {CARD} ({', '.join(in_card)}) differ; leave one of them out"
             )
     drafter, only = facts.drafter, models[0] if len(models) == 1 else None
     if base_model := answers.base_model or facts.base_model or only:
@@ -146,7 +145,7 @@ def read_training(path: str | Path) -> Mapping[str, Any]:
 
 
 def make_card(text: str, facts: CardFacts) -> str:
-    """README.md with its block and front matter; `text` is the old README.md, empty where there is none.
+    """Build README.md with its block and front matter; `text` is the old README.md, empty without one.
 
     Raises RefusedError for marks that do not come in one pair.
     """
@@ -180,11 +179,11 @@ def _with_front_matter(text: str, facts: CardFacts, newline: str) -> str:
         text = f"---{newline}---{newline}{newline}{text}"
     match = re.match(MATTER, text)
     assert match is not None
-    inner, known = match[2], front_matter(text)
-    _check_stated(known, facts)
+    inner, matter = match[2], front_matter(text)
+    _check_stated(matter, facts)
     libraries = [library for library in ("vllm", "sglang") if library in facts.served]
     for key, value in _matter_values(facts, libraries).items():
-        if key not in known and value:
+        if key not in matter and value:
             inner += f"{key}: {value}{newline}" if isinstance(value, str) else _list(key, value, newline)
     import yaml  # type: ignore[import-untyped]  # late: of the Hub's client
 
@@ -213,15 +212,15 @@ def _matter_values(facts: CardFacts, libraries: Sequence[str]) -> dict[str, str 
     }
 
 
-def _check_stated(known: Mapping[str, Sequence[str]], facts: CardFacts) -> None:
+def _check_stated(matter: Mapping[str, Sequence[str]], facts: CardFacts) -> None:
     """Raise UsageError where the licence or the base model is stated nowhere."""
     missing = []
-    if not (known.get("license") or facts.licence):
+    if not (matter.get("license") or facts.licence):
         missing.append("a licence: pass --license ID, like apache-2.0 (unknown, if nobody has decided)")
     if not facts.base_model:
         missing.append("the target that it was trained for: pass --base-model ORG/NAME")
     if missing:
-        keys = " and ".join(key for key in ("license", "base_model") if key in known and not known[key])
+        keys = " and ".join(key for key in ("license", "base_model") if key in matter and not matter[key])
         about = f" {CARD} has {keys} without a value: write it there." if keys else ""
         raise UsageError(f"the card needs {', and '.join(missing)}; or state it in {CARD}.{about}")
 
@@ -349,7 +348,7 @@ def _dataset(dataset: Mapping[str, Any]) -> str:
 
 
 def measurement_lines(smoke: Mapping[str, Any]) -> list[str]:
-    """What a document of `smoke` measured; of another, raises what a lookup or a bad value raises."""
+    """Describe the measurement in a document of `smoke`; another document raises what its lookups raise."""
     engine, sampling, lossless = smoke["engine"], "", ""
     if (temperature := smoke.get("temperature")) is not None:
         sampling = f", temperature {temperature:g}" if temperature else ", greedy"
@@ -401,7 +400,7 @@ def _row(name: str, measured: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _download(facts: CardFacts) -> list[str]:
-    """How to check a download: by eaglectl where it can be got, else by the list of digests alone."""
+    """Return how to check a download: by eaglectl if it can be installed, else by the list of digests."""
     commands, about = ["(cd drafter && sha256sum -c SHA256SUMS)"], "compares every file with its SHA-256."
     if install := install_command():
         commands = [install, "eaglectl verify drafter"]
@@ -461,10 +460,10 @@ def make_record(
     validation: Mapping[str, Any],
     smoke: Mapping[str, Any] | None,
 ) -> bytes:
-    """eaglectl.json: the record of these files, or one of the drafter's origin, with the digests of `files`.
+    """Build eaglectl.json: the record of these files, or a new one of the drafter's origin, with digests.
 
-    `validation` is the outcome of `validate`, `smoke` a document of `eaglectl smoke --json`, or what an
-    earlier record keeps of one.
+    `validation` is the outcome of `validate`, `smoke` a document of `eaglectl smoke --json`, or an earlier
+    record's copy of one.
     """
     listed: dict[str, dict[str, Any]] = {
         file.name: {"size": file.size, "sha256": file.sha256}
@@ -515,7 +514,7 @@ def read_smoke(path: str | Path) -> Mapping[str, Any]:
 
 
 def kept_smoke(record: Mapping[str, Any], files: Sequence[UploadFile]) -> Mapping[str, Any] | None:
-    """The measurement in the record, if it is of these weights and this config. Raises UnreadableError."""
+    """Return the record's measurement if it is of these weights and this config. Raises UnreadableError."""
     match record:
         case {"published": {"smoke": Mapping() as smoke, "files": Mapping() as listed}}:
             digests = {

@@ -85,16 +85,16 @@ def _reason_left_out(name: str, allowed: Sequence[str]) -> str:
 
 def _read_file(source: FolderSource, name: str, path: Path, on_bytes: Callable[[int], None]) -> UploadFile:
     source.check_cached([name])
-    digest, kept = hashlib.sha256(), bytearray()
+    digest, content = hashlib.sha256(), bytearray()
     with source.open_file(name) as file, errors_about(f"{name} in {source.place}"):
         stamp = Stamp.of(os.fstat(file.fileno()))
         is_kept = stamp.size <= MAX_KEPT
         while block := file.read(BLOCK):
             digest.update(block)
             if is_kept:
-                kept += block
+                content += block
             on_bytes(len(block))
-    return UploadFile(name, stamp.size, digest.hexdigest(), bytes(kept) if is_kept else path, stamp)
+    return UploadFile(name, stamp.size, digest.hexdigest(), bytes(content) if is_kept else path, stamp)
 
 
 class FrozenSource(FolderSource, frozen=True, eq=False):
@@ -108,20 +108,20 @@ class FrozenSource(FolderSource, frozen=True, eq=False):
     hashed: Mapping[str, UploadFile] = {}
 
     def published(self, files: Sequence[UploadFile]) -> "FrozenSource":
-        """What a download of `files` will be: with those that eaglectl wrote, without those left out."""
+        """Return a download of `files` as it will be: with what eaglectl wrote, without what is left out."""
         by_name = {file.name: file for file in files}
         return replace(self, listing=tuple(sorted(by_name)), hashed=by_name)
 
     def names(self) -> tuple[str, ...]:
-        """The files that the folder had."""
+        """Return the files that the folder had."""
         return self.listing
 
     def size(self, name: str) -> int:
-        """Bytes of a file when it was hashed."""
+        """Return the bytes of a file when it was hashed."""
         return self.hashed[name].size if name in self.hashed else FolderSource.size(self, name)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Bytes [start, stop) of a file."""
+        """Return bytes [start, stop) of a file."""
         content = self.hashed[name].content if name in self.hashed else None
         if isinstance(content, bytes) and (stop is None or stop <= len(content)):
             return content[start:stop]
@@ -142,7 +142,7 @@ class FrozenSource(FolderSource, frozen=True, eq=False):
 def freeze(
     source: FolderSource, allowed: Sequence[str] = (), on_progress: OnProgress | None = None
 ) -> tuple[FrozenSource, tuple[UploadFile, ...], Mapping[str, str]]:
-    """The folder as it is, every file of it that may be sent, hashed, and the others with why.
+    """Hash every file of the folder that may be sent; return them, and why others are left out.
 
     `allowed` adds patterns of names. Raises RefusedError for a link that leaves the folder, UnreadableError
     for a file that cannot be read.
@@ -178,10 +178,10 @@ def check_leaks(
     message: str = "",
 ) -> None:
     """Raise RefusedError where what is sent, or the message, holds a secret or names a home folder."""
-    published, stated = frozen.published(files), "\n".join((*metadata, *metadata.values()))
-    texts = {"the metadata of the weights": stated, "--message": message}
+    published, metadata_text = frozen.published(files), "\n".join((*metadata, *metadata.values()))
+    texts = {"the metadata of the weights": metadata_text, "--message": message}
     leaks = {f"{name} holds {kind}" for name, text in texts.items() for kind, _ in scan_text(text, token)}
-    if home := first_home(stated.encode("utf-8", "replace")):
+    if home := first_home(metadata_text.encode("utf-8", "replace")):
         leaks.add(f"the metadata of the weights names {home}, somebody's home folder")
     paths = [key for key, value in metadata.items() if PATH.fullmatch(value)]
     leaks |= {f"the metadata of the weights says {key}: a path of one machine" for key in paths}
@@ -208,14 +208,14 @@ class RemoteFile(Struct, frozen=True):
     git_sha1: str
 
     def difference(self, file: UploadFile) -> str:
-        """How this differs from the file that is sent; "" where both are the same, byte for byte."""
-        there, here = self.sha256 or self.git_sha1, file.sha256
+        """Return how this differs from the file that is sent; "" if both are the same, byte for byte."""
+        theirs, ours = self.sha256 or self.git_sha1, file.sha256
         if self.sha256 is None and isinstance(file.content, bytes):  # as is what the Hub keeps outside of LFS
             content = b"blob %d\0" % file.size + file.content
-            here = hashlib.sha1(content, usedforsecurity=False).hexdigest()
-        if there == here:
+            ours = hashlib.sha1(content, usedforsecurity=False).hexdigest()
+        if theirs == ours:
             return ""
-        return f"{self.size} bytes, {there[:12]}..., are there, and {file.size}, {here[:12]}..., here"
+        return f"{self.size} bytes, {theirs[:12]}..., are there, and {file.size}, {ours[:12]}..., here"
 
 
 class RepositoryState(Struct, frozen=True):
@@ -250,7 +250,7 @@ class UploadPlan(Struct, frozen=True):
     is_target_seen: bool = True
 
     def change(self, file: UploadFile) -> FileChange:
-        """How the commit changes a file in the repository."""
+        """Return how the commit changes a file in the repository."""
         remote = self.state.files.get(file.name) if self.state else None
         if remote is None:
             return FileChange.NEW if self.is_seen else FileChange.UNKNOWN
@@ -258,7 +258,7 @@ class UploadPlan(Struct, frozen=True):
 
     @property
     def changed(self) -> tuple[UploadFile, ...]:
-        """The files that the commit holds."""
+        """Return the error for a file that changed since the files were hashed."""
         return tuple(file for file in self.files if self.change(file) != FileChange.UNCHANGED)
 
     @property
@@ -270,8 +270,8 @@ class UploadPlan(Struct, frozen=True):
     @property
     def extra(self) -> tuple[str, ...]:
         """Files that only the repository has; they stay."""
-        there = set(self.state.files) if self.state else set()
-        return tuple(sorted(there - {file.name for file in self.files} - {".gitattributes"}))
+        remote_names = set(self.state.files) if self.state else set()
+        return tuple(sorted(remote_names - {file.name for file in self.files} - {".gitattributes"}))
 
     @property
     def nbytes(self) -> int:
@@ -351,7 +351,7 @@ class Upload(Result, frozen=True):
 
 
 def call(function: Callable[[], Value], *, is_repeatable: bool = True) -> Value:
-    """The result of `function`, a call of the client, whose log is silenced.
+    """Return the result of `function`, a call of the client, with its log silenced.
 
     `is_repeatable`: each of its requests may be sent again. Raises TransferError.
     """
@@ -385,7 +385,7 @@ class Remote:
         )
 
     def state(self) -> RepositoryState | None:
-        """The repository now; None where it does not exist, or the token may not read it."""
+        """Return the repository's present state; None if it does not exist or the token may not read it."""
         try:
             info = call(partial(self.api.model_info, self.repo, revision=self.revision))
         except TransferError as error:
@@ -480,7 +480,9 @@ class Remote:
         send = partial(self.api.preupload_lfs_files, self.repo, revision=self.revision, create_pr=is_pull)
         call(partial(send, additions=operations, free_memory=False))
         # the client would leave them out of the commit without a word
-        if ignored := [one.path_in_repo for one in operations if getattr(one, "_should_ignore", False)]:
+        if ignored := [
+            operation.path_in_repo for operation in operations if getattr(operation, "_should_ignore", False)
+        ]:
             raise RefusedError(
                 f"{self.repo} ignores {listed(ignored)}: a commit would lack what was judged, and"
                 f" nothing was committed. Take those lines out of the repository's .gitignore"
@@ -509,7 +511,7 @@ class Remote:
             parent_commit=parent if len(parent) <= SHA1_DIGITS else None,
         )
         try:
-            made = call(partial(request, self.repo, operations), is_repeatable=False)
+            commit = call(partial(request, self.repo, operations), is_repeatable=False)
         except TransferError as error:
             status = error.status
             if status in (0, 408) or (status >= 500 and status != NO_CALL):
@@ -524,12 +526,12 @@ class Remote:
         except KeyboardInterrupt:
             report_step(on_progress, f"interrupted; {UNKNOWN}, look at {self._commits(is_pull=plan.is_pull)}")
             raise
-        if made.oid == parent:
+        if commit.oid == parent:
             raise RefusedError(
                 f"{self.repo}: the Hub says that its files are these already, and made no commit; what it"
-                f" listed before differs. Look at {made.commit_url}, then run the command again"
+                f" listed before differs. Look at {commit.commit_url}, then run the command again"
             )
-        return Commit(made.oid, str(made.commit_url), made.pr_revision, made.pr_url)
+        return Commit(commit.oid, str(commit.commit_url), commit.pr_revision, commit.pr_url)
 
     def _commits(self, *, is_pull: bool) -> str:
         return f"{self.request.page}/{'discussions' if is_pull else f'commits/{self.revision}'}"
@@ -577,7 +579,7 @@ class Remote:
         is_pull: bool = False,
         after: str = "; nothing was committed",
     ) -> EaglectlError:
-        """The error for what the Hub did not do."""
+        """Return the error for a request that the Hub did not carry out."""
         host, status = self.request.host, failure.status
         if status == NO_CALL and is_pull:
             return UsageError(

@@ -92,11 +92,11 @@ class TargetModel:
     def forward(
         self, tokens: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor, last: int | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits [batch, last, vocab] and aux states [batch, time, aux*hidden] of `tokens` [batch, time].
+        """Compute logits [batch, last, vocab] and aux states [batch, time, aux*hidden] for `tokens`.
 
-        `last` is the number of positions with logits, None for all. `valid` [batch, cached + time] is true
-        for the cache slots that hold tokens of the sequence, the new ones included; padding and rejected
-        draft tokens are not. Raises UnreadableError where it fails.
+        `tokens` and `positions` are [batch, time]. `last` is the number of positions with logits, None for
+        all. `valid` [batch, cached + time] is true for cache slots with tokens of the sequence, the new ones
+        included; padding and rejected draft tokens are not. Raises UnreadableError if it fails.
         """
         span = slice(None) if last is None else slice(-last, None)
         # transformers 5.24 renamed it; models with code of their own keep the old name

@@ -63,7 +63,7 @@ def _commands(report: Report) -> Iterator[str]:
 
 
 def _command(level: str, place: Place, title: str, message: str) -> str:
-    """A workflow command; line breaks in texts come from files, and stay escapes."""
+    """Return a workflow command; line breaks in texts come from files, and stay escapes."""
     named = {"file": place.path, "line": place.line, "col": place.column, "title": title}
     escaped = {
         name: printable(str(value)).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")

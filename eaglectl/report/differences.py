@@ -58,7 +58,7 @@ SPELLING = "no reason by itself to call it another drafter"
 
 
 def comparison_outline(comparison: Comparison, *, is_whole: bool = False) -> Outline:
-    """The verdict, facts and tensors that differ, and the spelling; `is_whole`: the terminal shows all."""
+    """Return the verdict, facts and tensors that differ, and the spelling; `is_whole`: all is shown."""
     lines: list[Line] = []
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         producer, nbytes = by_name(side.drafter.producer).title, size(side.checkpoint.nbytes)
@@ -172,8 +172,10 @@ def _meaning(comparison: Comparison) -> str:
     if comparison.verdict != comparison.meaning:
         return "; ".join(
             f"the same drafter, and as stored no engine accepts a token of {letter}: {rule} {text}"
-            for letter, own, others in zip("AB", comparison.errors, comparison.errors[::-1], strict=True)
-            for rule, text in own
+            for letter, side_faults, others in zip(
+                "AB", comparison.errors, comparison.errors[::-1], strict=True
+            )
+            for rule, text in side_faults
             if (rule, text) not in others
         )
     match comparison.verdict:
@@ -182,8 +184,8 @@ def _meaning(comparison: Comparison) -> str:
         case DiffVerdict.SAME_HEADERS:
             return f"nothing differs in config and headers{unread}"
         case DiffVerdict.COULD_NOT_LOOK:
-            asked = plural(states[FactState.UNKNOWN], "fact")
-            return f"nothing differs that is known, and {asked} must be asked for{unread}"
+            open_facts = plural(states[FactState.UNKNOWN], "fact")
+            return f"nothing differs that is known, and {open_facts} must be asked for{unread}"
     counts = (
         (states[FactState.DIFFERS], "fact"),
         (sum(pair.differs for pair in comparison.tensors), "tensor"),

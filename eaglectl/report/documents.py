@@ -147,7 +147,7 @@ def render_json(*results: Result) -> str:
 
 
 def _registered(results: Sequence[Any], column: int) -> tuple[str, Any]:
-    """The tag of the document of results, and what stands in a column of RESULTS. Raises TypeError."""
+    """Return the tag of the document of results, and a column's entry in RESULTS. Raises TypeError."""
     entries = {RESULTS.get(type(result).__name__, ("", "", "")) for result in results}
     entry = entries.pop() if len(entries) == 1 else ("", "", "")
     if not entry[column] or (len(results) > 1 and entry[0] not in SHARED):
@@ -163,8 +163,8 @@ def outline(results: Sequence[Any]) -> Outline:
     Raises TypeError for other values, and for results that cannot stand together.
     """
     tag, make = _registered(results, 2)
-    shown: Outline = make(results if tag in SHARED else results[0])
-    return shown
+    sections: Outline = make(results if tag in SHARED else results[0])
+    return sections
 
 
 def render_text(*results: Any) -> str:
@@ -174,9 +174,9 @@ def render_text(*results: Any) -> str:
     """
     from eaglectl.report.terminal import PAGE_WIDTH, print_outline, recorded  # late: rich
 
-    shown = outline(results)
+    sections = outline(results)
     columns = shutil.get_terminal_size((PAGE_WIDTH, 24)).columns
-    console = recorded(lambda console: print_outline(console, shown, is_whole=False), columns)
+    console = recorded(lambda console: print_outline(console, sections, is_whole=False), columns)
     return "\n".join(line.rstrip() for line in console.export_text().splitlines())
 
 
@@ -189,12 +189,12 @@ def render_page(*results: Any) -> str:
     """
     from eaglectl.report import terminal  # late: rich
 
-    shown = outline(results)
-    made_by = f"eaglectl {eaglectl.__version__} {shown.command}"
-    title = f"{made_by}: {shown.subject}" if shown.subject else made_by
+    sections = outline(results)
+    made_by = f"eaglectl {eaglectl.__version__} {sections.command}"
+    title = f"{made_by}: {sections.subject}" if sections.subject else made_by
 
     def paint(console: terminal.Console) -> None:
         console.print(title, style="dim", soft_wrap=True)
-        terminal.print_outline(console, shown)
+        terminal.print_outline(console, sections)
 
     return terminal.recorded(paint, terminal.PAGE_WIDTH).export_html(code_format=terminal.PAGE)

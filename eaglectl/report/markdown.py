@@ -45,14 +45,14 @@ def _lines(outline: Outline, level: int) -> Iterator[str]:
     yield from _block(Lines(outline.cause))
     if outline.next:
         yield from _block(Commands([("next", outline.next)]))
-    own = [section for section in outline.sections if section.only != "terminal"]
+    sections = [section for section in outline.sections if section.only != "terminal"]
     # of several, the overview stands first, and what is said of all of them last
-    for section in own[:1]:
+    for section in sections[:1]:
         yield from _section(section, level + 1)
     for part in outline.parts:
         yield ""
         yield from _lines(part, level + 1)
-    for section in own[1:]:
+    for section in sections[1:]:
         yield from _section(section, level + 1)
 
 
@@ -68,7 +68,7 @@ def _section(section: Section, level: int) -> Iterator[str]:
 
 
 def _block(block: Block) -> list[str]:
-    """The lines of a block after an empty one; none of one that is for the terminal."""
+    """Return the lines of a block after an empty one; none of a block for the terminal only."""
     lines: list[str] = []
     match block:
         case Pairs():
@@ -137,10 +137,10 @@ def _prose(text: str, *, is_cell: bool = False) -> str:
     parts = printable(text).split("`")
     if len(parts) % 2 == 0 or not all(parts[1::2]):
         return as_markdown(text)
-    shown = (
+    pieces = (
         _code(part, is_cell=is_cell) if place % 2 else as_markdown(part) for place, part in enumerate(parts)
     )
-    return "".join(shown)
+    return "".join(pieces)
 
 
 def _code(text: str, *, is_cell: bool = False) -> str:

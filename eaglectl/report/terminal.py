@@ -295,7 +295,7 @@ def filled_table(head: Sequence[str], rows: Iterable[Sequence[Content]], *, is_w
 
 
 def _styled(line: Line, *, is_bold: bool = False) -> Text:
-    """A line in the styles of its tones; `is_bold`: its verdicts in bold."""
+    """Return a line in the styles of its tones; `is_bold`: its verdicts in bold."""
     text = Text()
     for part in spans(line):
         if isinstance(part, str):

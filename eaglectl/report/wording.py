@@ -99,7 +99,8 @@ def release_table(verdicts: Iterable[Verdict]) -> Table:
             Words(": ".join(filter(None, [", ".join(group[0].rules), "; ".join(group[0].reasons)])), "quiet"),
         )
         for group in grouped(
-            ((each.engine, each.outcome, remarks(each)), each) for each in reversed([*verdicts])
+            ((verdict.engine, verdict.outcome, remarks(verdict)), verdict)
+            for verdict in reversed([*verdicts])
         ).values()
     ]
     return Table(("releases", "outcome", "why"), rows, is_whole=True)
@@ -186,11 +187,11 @@ def engine_ranges(releases: Sequence[str]) -> str:
     """Return engine releases, each as "vllm==0.32.0", as ranges: "vllm 0.22.0 - 0.24.0, sglang 0.5.23"."""
     named = grouped((engine, release) for engine, _, release in (text.partition("==") for text in releases))
     return ", ".join(
-        f"{engine} {ranges(list(filter(None, found)), _known(engine, found))}".strip()
-        for engine, found in named.items()
+        f"{engine} {ranges(list(filter(None, group)), _known(engine, group))}".strip()
+        for engine, group in named.items()
     )
 
 
 def _known(engine: str, named: Sequence[str]) -> Sequence[str]:
-    known = ENGINES[engine].releases if engine in ENGINES else ()
-    return [*known, *(release for release in named if release not in known)]
+    releases = ENGINES[engine].releases if engine in ENGINES else ()
+    return [*releases, *(release for release in named if release not in releases)]

@@ -58,10 +58,10 @@ MOST_WARNINGS = 2
 
 
 def conversion_outline(conversion: Conversion, *, is_quiet: bool = False) -> Outline:
-    """What was written or planned and what engines do with it, how to serve it, the gate, and the plan.
+    """Return the outcome of a conversion, how engines serve it, the gate, and the plan.
 
     The engines are those of --engine, by default the layout's own, or vLLM and SGLang. `is_quiet` leaves
-    warnings out, and how to serve it where the engines that it was written for do.
+    warnings out, and how to serve it if the engines that it was written for do.
     """
     is_short = is_quiet and not conversion.is_missed
     serving = [row for row in _chosen(conversion) if not (is_short and row.is_served)]
@@ -109,12 +109,12 @@ def _head(conversion: Conversion, serving: Sequence[OutputServing]) -> Line:
 
 
 def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: str) -> list[Line]:
-    kept = f"what was measured is kept in {conversion.kept}"
-    kept += (
+    measured = f"what was measured is kept in {conversion.kept}"
+    measured += (
         ", and the next command goes on from it" if conversion.resume else "; no built-in prompts are left"
     )
     lines: list[Line] = [
-        *([kept] if conversion.kept else []),
+        *([measured] if conversion.kept else []),
         *(answer.text for answer in conversion.measured),
         *(
             f"{engine_title(row.verdict.engine)}: {why_not_served(row, conversion.plan.notes)}"
@@ -127,7 +127,7 @@ def _causes(conversion: Conversion, serving: Sequence[OutputServing], command: s
 
 
 def _chosen(conversion: Conversion) -> list[OutputServing]:
-    """What the engines of --engine do, else the layout's own, else those that are judged by default."""
+    """Return the rows of the engines of --engine, else of the layout's own, else of the default engines."""
     if named := [row for row in conversion.serving if row.is_named]:
         return named
     names = {conversion.plan.layout} - {"vllm"}

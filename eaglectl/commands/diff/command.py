@@ -33,6 +33,6 @@ def diff_command(
     file = page_file(page)
     with ProgressBar(settings, is_on=not (settings.quiet or json_)) as bar:
         comparison = diff(a, b, options, on_progress=bar)
-    shown = comparison_outline(comparison, is_whole=settings.verbose)
-    print_result(settings, comparison, shown, is_json=json_, page=file)
+    outline = comparison_outline(comparison, is_whole=settings.verbose)
+    print_result(settings, comparison, outline, is_json=json_, page=file)
     exit_by(comparison.verdict)

@@ -28,7 +28,7 @@ SCOPE = (
 
 
 def gpu_runs(engine: str) -> list[dict[str, Any]]:
-    """How many commands of each recorded run of an engine passed, the newest last (written by tests/gpu)."""
+    """Count the passed commands of each recorded run of an engine, newest last (written by tests/gpu)."""
     runs = []
     for run in read("gpu_runs.json")["runs"]:
         results = [row["result"] for row in run["rows"] if row["engine"] == engine]
@@ -58,22 +58,22 @@ def _serving_lines(engine: str) -> Iterator[str]:
 
 def _not_followed(chosen: Collection[str]) -> list[dict[str, Any]]:
     return [
-        {"engine": name, "evidence": "run" if known["run_in"] else "read", "notes": known["notes"]}
-        for name, known in unversioned()["engines"].items()
+        {"engine": name, "evidence": "run" if data["run_in"] else "read", "notes": data["notes"]}
+        for name, data in unversioned()["engines"].items()
         if name in chosen
     ]
 
 
 def engines_outline(chosen: Sequence[str]) -> Outline:
-    """How many kinds of drafter are served, from which release each, and all that is known of the engines."""
+    """Return how many kinds of drafter are served, from which release, and all known facts of the engines."""
     engines = [engine for engine in ENGINES.values() if engine.name in chosen]
     served = grouped((service.engine, service) for service in services())
     sections = [Section("Releases", [_matrix(engines, served)], has_heading=False)]
     sections += [_followed(engine) for engine in engines]
     others = _not_followed(chosen)
     lines = [f"{row['engine']}: {note}" for row in others for note in row["notes"]]
-    if known := [row["engine"] for row in others if row["evidence"] == "read"]:
-        lines.append(f"read in their sources, not run: {', '.join(known)}")
+    if only_read := [row["engine"] for row in others if row["evidence"] == "read"]:
+        lines.append(f"read in their sources, not run: {', '.join(only_read)}")
     if lines:
         names = ", ".join(row["engine"] for row in others)
         sections.append(Section(names, [_quiet(lines)], "releases not followed", is_more=bool(engines)))

@@ -120,8 +120,8 @@ def ready(
     questions = measured_questions(source, target, options.answers, options.measuring, on_progress)
     options = replace(options, answers=questions.answers)
     with questions.explaining():
-        asked = InspectOptions(target=target, engines=requests, answers=options.answers)
-        inspection = inspect_files(source, asked, on_progress, headers_only=False)
+        inspecting = InspectOptions(target=target, engines=requests, answers=options.answers)
+        inspection = inspect_files(source, inspecting, on_progress, headers_only=False)
     judged = _judged(inspection, options)
     on_progress = StagedWork(on_progress, "ready", [("measuring", 1.0)] * _reference_runs(judged, options))
     work = _Work(source, target, requests, options, questions, on_progress)
@@ -148,20 +148,20 @@ def _needs_conversion(result: Readiness) -> bool:
 
 
 def _judged(inspection: Inspection, options: ReadyOptions) -> Sequence[Verdict]:
-    """Every release that was asked for; of engines that nobody named the installed one, else the newest."""
+    """Return every requested release; of engines that nobody named the installed one, else the newest."""
     if options.is_named:
         return inspection.requested
     engines = grouped((verdict.engine, verdict) for verdict in inspection.requested)
     return [
-        next((each for each in group if each.release == installed_release(ENGINES[engine])), group[-1])
+        next((member for member in group if member.release == installed_release(ENGINES[engine])), group[-1])
         for engine, group in engines.items()
     ]
 
 
 def _reference_runs(judged: Sequence[Verdict], options: ReadyOptions) -> int:
-    """How many runs of the reference are to come: one for each reading of the stored files, and the output's.
+    """Count the coming runs of the reference: one for each reading of the stored files, and the output's.
 
-    Engines that are installed here run by themselves, and say by themselves how long they take.
+    Installed engines run by themselves, and report how long they take.
     """
     others = [verdict for verdict in judged if _installed(verdict.engine, options) != verdict.release]
     differing = [verdict for verdict in others if verdict.outcome == ServedAs.DIFFERS]
@@ -179,17 +179,16 @@ def _installed(engine: str, options: ReadyOptions) -> str | None:
 
 
 def _requests(options: ReadyOptions) -> tuple[EngineRequest, ...]:
-    """The engines to judge for: those of --engine, else the default ones, and none for a server alone.
+    """Return the engines to judge for: those of --engine, else the default ones; none for a server alone.
 
-    Raises UnreadableError for one of which nothing is known but the layers that it captures, and for one that
-    shall run and is not here; UsageError for arguments of an engine that is not named, or that change what is
-    measured.
+    Raises UnreadableError for an engine that only captured layers are known of, and for one that shall run
+    and is not here; UsageError for arguments of an engine that is not named, or that change what is measured.
     """
     requests = options.engines
-    known = f"engines are {', '.join(ENGINES)}; of others {SETTLED_BY_A_RUN}"
+    advice = f"engines are {', '.join(ENGINES)}; of others {SETTLED_BY_A_RUN}"
     for request in requests:
         if request.engine not in ENGINES:
-            raise UnreadableError(f"--engine {request.engine}: read, not judged; {known}")
+            raise UnreadableError(f"--engine {request.engine}: read, not judged; {advice}")
     if not options.is_named:
         requests = default_requests()
     for name in options.runners:
@@ -228,7 +227,7 @@ def _request(state: EngineReadiness) -> EngineRequest:
 
 
 def _errors(findings: Sequence[Finding]) -> list[Finding]:
-    return [each for each in findings if each.severity == "error" and not each.match.engines]
+    return [finding for finding in findings if finding.severity == "error" and not finding.match.engines]
 
 
 class _Work(Struct, frozen=True):
@@ -268,13 +267,15 @@ class _Work(Struct, frozen=True):
 
     def _given_again(self) -> list[str]:
         options = [(options_of(ReadyOptions)[name], getattr(self.options, name)) for name in GIVEN_AGAIN]
-        given = [(option.flag, as_path(str(value))) for option, value in options if value != option.default]
-        return [word for words in given for word in words]
+        changed_options = [
+            (option.flag, as_path(str(value))) for option, value in options if value != option.default
+        ]
+        return [word for words in changed_options for word in words]
 
     def _written(self, place: Path) -> Conversion | None:
-        """The conversion; None where `place` holds one of the source, equal to it by meaning and tensors.
+        """Return the conversion; None if `place` holds one of the source, equal by meaning and tensors.
 
-        Raises UsageError where it holds anything else.
+        Raises UsageError if it holds anything else.
         """
         if not os.path.lexists(place):
             report_step(self.on_progress, "converting")
@@ -284,10 +285,10 @@ class _Work(Struct, frozen=True):
             except UsageError:
                 if not os.path.lexists(place):  # else it came meanwhile, and is looked at
                     raise
-        asked = DiffOptions(target=self.target, answers=self.options.answers)
+        comparing = DiffOptions(target=self.target, answers=self.options.answers)
         with suppress(EaglectlError):
             is_ours = os.path.lexists(place / RECORD)
-            if is_ours and diff(self.source, str(place), asked).meaning == DiffVerdict.EQUAL:
+            if is_ours and diff(self.source, str(place), comparing).meaning == DiffVerdict.EQUAL:
                 return None
         raise UsageError(f"{place} is there already, and is no conversion of {self.source}; give another -o")
 
@@ -300,7 +301,9 @@ class _Work(Struct, frozen=True):
                 conversion = self._written(place)
             except RefusedError as error:
                 return replace(result, reason=str(error))
-            shown = str(out or default_output(open_folder(self.source), result.inspection.drafter.version))
+            shown_path = str(
+                out or default_output(open_folder(self.source), result.inspection.drafter.version)
+            )
             served = [state for state in result.engines if state.engine in ENGINES]
             inspected = inspect(
                 str(place),
@@ -309,7 +312,7 @@ class _Work(Struct, frozen=True):
                     _request(state) for state in served if state.release in ENGINES[state.engine].releases
                 ],
             )
-            states = tuple(self._converted(state, inspected, place, shown) for state in result.engines)
+            states = tuple(self._converted(state, inspected, place, shown_path) for state in result.engines)
             report_step(self.on_progress, "validating")
             serving = tuple(_request(state) for state in states if state.is_serving)
             judging = ValidateOptions(target=self.target, engines=serving, policy=Policy())
@@ -317,22 +320,22 @@ class _Work(Struct, frozen=True):
                 result,
                 conversion=conversion,
                 out=out,
-                plan_command=self._convert_command(shown),
+                plan_command=self._convert_command(shown_path),
                 engines=states,
                 report=validate(str(place), judging) if serving else None,
             )
 
     def _converted(
-        self, state: EngineReadiness, inspected: Inspection, place: Path, shown: str
+        self, state: EngineReadiness, inspected: Inspection, place: Path, shown_path: str
     ) -> EngineReadiness:
-        verdicts = {(each.engine, each.release): each for each in inspected.requested}
+        verdicts = {(entry.engine, entry.release): entry for entry in inspected.requested}
         if (verdict := verdicts.get((state.engine, state.release))) is None:
             return state
         files, is_served = ServedFiles(verdict.outcome, verdict.reasons), verdict.outcome.is_served
         return replace(
             state,
             converted=self._measured(str(place), verdict) if is_served else files,
-            command=output_commands(inspected.drafter, shown, self.target.text, tokens=self.options.k)[
+            command=output_commands(inspected.drafter, shown_path, self.target.text, tokens=self.options.k)[
                 state.engine
             ],
         )
@@ -355,7 +358,7 @@ class _Work(Struct, frozen=True):
         )
 
     def _run_verdict(self, result: Readiness, states: Sequence[EngineReadiness]) -> Readiness:
-        """The verdict of the runs of what is served: the worst of them.
+        """Return the verdict of the runs of what is served: the worst of them.
 
         A run that could not be made is a gap; that nothing can run here is none.
         """
@@ -375,13 +378,13 @@ class _Work(Struct, frozen=True):
         return replace(result, verdict=CheckVerdict.PASS, reason="; ".join(dict.fromkeys(doubts)))
 
     def _weakness(self, report: SmokeReport, result: Readiness) -> str:
-        """What holds acceptance down: the draft vocabulary, or what the command finds that it ends in."""
+        """Return what holds acceptance down: the draft vocabulary, or what a diagnosis may find; else ""."""
         if (coverage := report.coverage) and coverage.holds_down:
             share = f"the draft vocabulary holds {coverage.share:.1%} of {coverage.of}"
             return f"{share}; {coverage.advice_with_commands}"
         (first, *later), length = report.measured.per_position, report.measured.length
         second = later[0].value / first.value if later and first.value else 1.0
-        others = [one.length for one in (result.published.alike if result.published else ())]
+        others = [figure.length for figure in (result.published.alike if result.published else ())]
         if others and length.high - 1 < FAR_BELOW * (min(others) - 1):
             reached = f"{min(others):.2f} to {max(others):.2f}"
             weak = f"{length.value:.2f} is far below the {reached} that others reach"
@@ -402,9 +405,10 @@ class _Work(Struct, frozen=True):
         if self.target.weights is None or not has_torch():
             return result
         # the engines are ready's own, and what sampling costs is not asked here
-        asked = self.options.passed_to(DiagnoseOptions, run_in=None, temperature=0.0, measure=True)
+        diagnosing = self.options.passed_to(DiagnoseOptions, run_in=None, temperature=0.0, measure=True)
         return replace(
-            result, diagnosis=diagnose(self.source, self.target.here, asked, on_progress=self.on_progress)
+            result,
+            diagnosis=diagnose(self.source, self.target.here, diagnosing, on_progress=self.on_progress),
         )
 
     def _is_better(self, result: Readiness) -> bool:
@@ -426,24 +430,24 @@ class _Work(Struct, frozen=True):
     def _conversion(self) -> ConvertOptions:
         layouts = {layout_for(request.engine) for request in self.requests}
         is_one = self.options.is_named and len(layouts) == 1
-        asked = ConvertOptions(
+        converting = ConvertOptions(
             layout=layouts.pop() if is_one else None,
             engines=self.requests if self.options.is_named else (),
             target=self.target,
             measure=None,
         )
-        return asked.answered(self.questions.answers, self.questions.record)
+        return converting.answered(self.questions.answers, self.questions.record)
 
     def _convert_command(self, place: str) -> str:
-        words, asked = ["-o", as_path(place)], self._conversion
-        if asked.layout not in (None, default_format().name):
-            words += ["--for", str(asked.layout)]
-        words += [word for request in asked.engines for word in ("--engine", request.text)]
+        words, converting = ["-o", as_path(place)], self._conversion
+        if converting.layout not in (None, default_format().name):
+            words += ["--for", str(converting.layout)]
+        words += [word for request in converting.engines for word in ("--engine", request.text)]
         target, answers = self.target.text, self.options.answers
         return command("convert", self.source, *words, target=target, answers=answers)
 
     def _measured(self, place: str, verdict: Verdict) -> ServedFiles:
-        """A run of the files at `place`, in the engine where it is installed, else in the reference.
+        """Run the files at `place`, in the engine if it is installed, else in the reference.
 
         The reference runs what files mean, and so stands for an engine that runs them as trained; of one that
         does not, it runs the network that the engine makes of them, where that is known.
@@ -466,10 +470,10 @@ class _Work(Struct, frozen=True):
         key = place, engine, reading and reading.key
         if key not in self.runs:
             answers = self.options.answers if place == self.source else Answers()
-            asked, target = self.options.smoke_options(engine, answers), self.target.here
+            smoking, target = self.options.smoke_options(engine, answers), self.target.here
             try:
                 report = smoke_drafts(
-                    on_disk(place), target, asked, self.on_progress, is_brief=True, reading=reading
+                    on_disk(place), target, smoking, self.on_progress, is_brief=True, reading=reading
                 )
                 self.runs[key] = report, ""
             except (RefusedError, UnreadableError) as error:
@@ -491,7 +495,7 @@ def _unserved(result: Readiness) -> Readiness:
 
 
 def _why_not(state: EngineReadiness) -> str:
-    """Why an engine does not serve the drafter."""
+    """Return why an engine does not serve the drafter."""
     failures = state.stored.report.failures if state.stored.report else ()
     return "; ".join(state.final.reasons or state.stored.reasons or failures) or state.stored.gap
 
@@ -517,7 +521,7 @@ WORDS = {
 
 
 def readiness_outline(result: Readiness) -> Outline:
-    """The verdict with both acceptance lengths, why, what to run next, the engines; then the drafter."""
+    """Return the verdict with both acceptance lengths, why, what to run next, the engines, the drafter."""
     word, lengths = Words(WORDS[result.verdict], TONES[result.verdict]), Words(_lengths(result), "strong")
     commands = _commands(result)
     command = next(
@@ -540,12 +544,14 @@ def _unserved_words(result: Readiness) -> list[Words]:
 
 
 def runs_of(state: EngineReadiness) -> list[SmokeReport]:
-    """The runs of the stored files and of the converted ones, of those that were made."""
+    """Return the runs of the stored and of the converted files that were made."""
     return [files.report for files in (state.stored, state.converted) if files and files.report]
 
 
 def _lengths(result: Readiness) -> str:
-    state = result.best or next((each for each in result.engines if runs_of(each)), None)
+    state = result.best or next(
+        (engine_state for engine_state in result.engines if runs_of(engine_state)), None
+    )
     if state is None:
         return "acceptance not measured"
     if not (runs := runs_of(state)):
@@ -622,13 +628,13 @@ def _cells(files: ServedFiles | None, suffix: str) -> tuple[Words, str]:
 
 
 def release_name(state: EngineReadiness | Verdict) -> str:
-    """The engine and its release in words."""
+    """Return the engine and its release in words."""
     title = ENGINES[state.engine].title if state.engine in ENGINES else state.engine
     return f"{title} {state.release}".strip()
 
 
 def _gaps(result: Readiness) -> Iterator[Words]:
-    """Why acceptance was not measured where an engine runs the files: each reason, with its engines."""
+    """Yield why acceptance was not measured although an engine runs the files: each reason, with engines."""
     gaps = [
         (files.gap.replace(f"{release_name(state)} ", "the engine ", 1), release_name(state))
         for state in result.engines
@@ -643,19 +649,19 @@ def _gaps(result: Readiness) -> Iterator[Words]:
 
 
 def engine_gain(state: EngineReadiness) -> Gain | None:
-    """What the conversion changes in an engine; None where it did not run both."""
+    """Return the gain of the conversion in an engine; None if the engine did not run both."""
     stored, converted = state.stored.report, state.converted and state.converted.report
     return gain(converted, stored) if converted and stored else None
 
 
 def last_line(result: Readiness) -> str:
-    """The line that says it all: the verdict with both lengths, why, and what writes and starts it."""
+    """Return the line that sums up: the verdict with both lengths, why, and what writes and starts it."""
     commands = [command for _, command in _commands(result)]
     if commands and commands[0] == result.plan_command:
         commands[:2] = [" && ".join(commands[:2])]
     start = [f"start it with: {'; or '.join(commands)}"] if commands else []
-    said = "; ".join([_lengths(result), *map(plain, _cause(result)), *start])
-    return plain(first_line(result.verdict, WORDS[result.verdict], *_unserved_words(result), ": ", said))
+    summary = "; ".join([_lengths(result), *map(plain, _cause(result)), *start])
+    return plain(first_line(result.verdict, WORDS[result.verdict], *_unserved_words(result), ": ", summary))
 
 
 PARTS: Parts = {

@@ -18,7 +18,7 @@ HEAD = ("rule", "severity", "name", "what it asks")
 
 
 def rules_outline(rules: Sequence[Rule]) -> Outline:
-    """Every rule by family: id, severity, name, sentence, and releases if it is about some only."""
+    """Return every rule by family: id, severity, name, sentence, and releases if it is about some only."""
     sections = [
         Section(family, [Table(HEAD, [_row(rule) for rule in members], is_bare=True)])
         for family, members in groupby(rules, key=lambda rule: rule.family)
@@ -41,7 +41,7 @@ def _row(rule: Rule) -> tuple[str | Words, ...]:
 
 
 def rule_outline(rule: Rule) -> Outline:
-    """One rule: what it asks, why, the fix, and how to suppress it."""
+    """Return a page on one rule: what it checks, why, the fix, and how to suppress it."""
     name, severity = Words(f"{rule.id} {rule.name}", "strong"), toned(rule.severity)
     url = rule_url(rule)
     address = f"  {url}" if is_url(url) else ""
@@ -64,7 +64,7 @@ def rule_outline(rule: Rule) -> Outline:
 
 
 def evidence(rule: Rule) -> str:
-    """How the fact of an engine behind a rule is known: where it was run, or that it was read."""
+    """Return how the engine fact behind a rule is known: where it was run, or that it was read."""
     facts = ((engine, fact) for engine in ENGINES.values() for fact in engine.facts if fact.rule == rule.id)
     for engine, fact in facts:
         concerned = {release for release in engine.releases if is_within(fact.releases, release)}

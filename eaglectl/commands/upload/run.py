@@ -175,12 +175,11 @@ def _rules(options: UploadOptions) -> ValidateOptions:
 def release_target(
     source: FrozenSource, folder: str, options: ValidateOptions, base_model: str | None = None
 ) -> tuple[str, TargetChoice, str]:
-    """The target that was given, or the first of those that the files name; only config.json files are read.
+    """Return the given target, or the first of those that the files name; only config.json files are read.
 
-    In words for the plan, as a value, and, for the card, what was not compared ("" where nothing is left
-    open). `base_model` is the one that the card will name.
-
-    Raises RefusedError for a named target that does not fit the drafter.
+    Returns its words for the plan, the target, and, for the card, what was not compared ("" if nothing is
+    open). `base_model` is the one that the card will name. Raises RefusedError for a named target that does
+    not fit the drafter.
     """
     if options.target.place is not None:
         return f"{options.target.text}, {GIVEN}", options.target, ""
@@ -193,8 +192,10 @@ def release_target(
             gap = NOT_COMPARED if is_repo_name(str(choice.text)) else gap
             continue
         named = choice.how.partition("; ")[0]
-        given = as_target(choice.place)
-        if errors := _errors(judge_source(source, folder, replace(_narrow(options, RULES), target=given))):
+        given_target = as_target(choice.place)
+        if errors := _errors(
+            judge_source(source, folder, replace(_narrow(options, RULES), target=given_target))
+        ):
             raise RefusedError(
                 f"{folder} must not be published: {_error_text(errors)}. The target is {named}: name the one"
                 " that it was trained on there, or give it by --target",
@@ -202,12 +203,12 @@ def release_target(
             )
         if target.place is None:
             how.insert(0, named)
-            target = given
+            target = given_target
     return "; ".join(how) or NONE_NAMED, target, gap if target.place else NOT_COMPARED
 
 
 def _narrow(rules: ValidateOptions, select: tuple[str, ...]) -> ValidateOptions:
-    """A few rules alone, of which none is required to look."""
+    """Return options for a few rules alone, none of which is required to look."""
     policy = replace(rules.read_policy(), required=frozenset())
     return replace(rules, select=select, policy=policy, headers_only=True, has_engines=False)
 
@@ -262,7 +263,7 @@ def _measured(
     files: Sequence[UploadFile],
     on_progress: OnProgress | None,
 ) -> Mapping[str, Any] | None:
-    """What was given as `smoke`, or the measurement that the record keeps, if it is of these files.
+    """Return `smoke` if given, else the measurement in the record, if it is of these files.
 
     Raises what `check_measured` raises for a `smoke` that is of other files.
     """
@@ -278,7 +279,7 @@ def _measured(
 def _card_facts(
     repo: str, frozen: FrozenSource, checkpoint: Checkpoint, target: TargetChoice, options: UploadOptions
 ) -> CardFacts:
-    """What the card states; of each engine the releases that serve the drafter as it was trained."""
+    """Return what the card states; for each engine, the releases that serve the drafter as trained."""
     drafter = read_drafter(checkpoint, options.answers, target.known())
     subject = Subject(
         frozen,
@@ -313,7 +314,7 @@ def _card_text(files: Iterable[UploadFile]) -> str:
 def _with_written_files(
     files: Sequence[UploadFile], checkpoint: Checkpoint, report: Report, facts: CardFacts
 ) -> tuple[UploadFile, ...]:
-    """The files with the card, the record and the checksums."""
+    """Return the files with the card, the record and the checksums."""
     by_name = {file.name: file for file in files}
 
     def add(name: str, data: bytes) -> None:
@@ -369,7 +370,7 @@ def _make_plan(
 
 
 def _with_repository(plan: UploadPlan, to: Destination, remote: Remote) -> UploadPlan:
-    """The plan with the state of its repository.
+    """Return the plan with the state of its repository.
 
     Raises UsageError and UnreadableError for a destination that does not fit it.
     """
@@ -395,7 +396,7 @@ CHANGE_TONES: Mapping[FileChange, Tone] = {FileChange.NEW: "good", FileChange.CH
 
 
 def upload_plan_outline(plan: UploadPlan) -> Outline:
-    """The destination, what changes in the drafter, and every file with its size and change."""
+    """Return the destination, what changes in the drafter, and every file with its size and change."""
     where = _destination_text(plan)
     files = [
         (
@@ -431,7 +432,7 @@ def upload_plan_outline(plan: UploadPlan) -> Outline:
 
 
 def card_outline(plan: UploadPlan) -> Outline:
-    """The card that is published, as it is written."""
+    """Return the published card, as it is written."""
     card = next(file.content for file in plan.files if file.name == CARD)
     text = (card if isinstance(card, bytes) else card.read_bytes()).decode()
     sections = [Section(CARD, [Lines(text.splitlines(), is_unbroken=True)])]
@@ -439,7 +440,7 @@ def card_outline(plan: UploadPlan) -> Outline:
 
 
 def upload_outline(done: Upload, plans: Sequence[UploadPlan] = ()) -> Outline:
-    """The outcome, the command that downloads what was published, and plans that were not shown before."""
+    """Return the outcome, the command that downloads the files, and plans that were not shown before."""
     plan, sent, oid = done.plan, done.sent, done.oid
     answers: dict[UploadOutcome, tuple[Tone, str | Words]] = {
         UploadOutcome.PLANNED: ("", "nothing was sent (--dry-run)"),

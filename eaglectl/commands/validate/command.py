@@ -64,7 +64,7 @@ class ReportOptions(Options, frozen=True):
     ] = ()
 
     def on_stdout(self, *, is_json: bool) -> str:
-        """The format on stdout. Raises UsageError for two."""
+        """Return the format on stdout. Raises UsageError for two."""
         from eaglectl.report.outputs import FORMATS
 
         name = self.format or ("json" if is_json else "text")
@@ -91,7 +91,7 @@ def validate_command(
     from eaglectl.judge.judgement import overall_verdict, unopened_report
     from eaglectl.report import outputs
 
-    shown, files = reporting.on_stdout(is_json=json_), outputs.parse_outputs(reporting.output)
+    stdout_format, files = reporting.on_stdout(is_json=json_), outputs.parse_outputs(reporting.output)
     file, folders = page_file(page, files), list(dict.fromkeys(map(_folder, sources)))
     if options.engines and not options.has_engines:
         raise UsageError("--engine and --no-engines contradict each other; leave one of them out")
@@ -99,7 +99,7 @@ def validate_command(
     def write(reports: "Sequence[Report]") -> None:
         write_page(file, *reports)
         outputs.write_outputs(files, reports)
-        if "github" in (shown, *(name for name, _ in files)):
+        if "github" in (stdout_format, *(name for name, _ in files)):
             outputs.append_summary(reports)
 
     try:
@@ -108,17 +108,17 @@ def validate_command(
         check_options(options)
     except UnreadableError as error:  # of any checkpoint: no rule ran
         reports = [unopened_report(folder, str(error)) for folder in folders]
-        if shown not in ("text", "json"):  # whose sentence and document are those of every error
-            emit(outputs.render(shown, reports), has_commands=shown == "github")
+        if stdout_format not in ("text", "json"):  # whose sentence and document are those of every error
+            emit(outputs.render(stdout_format, reports), has_commands=stdout_format == "github")
         write(reports)
         raise
     reports, has_crashed = _validate_all(context.obj, folders, options)
-    if shown == "text":
+    if stdout_format == "text":
         from eaglectl.report.findings import reports_outline
 
         show(context.obj, reports_outline(reports, is_quiet=context.obj.quiet))
     else:
-        emit(outputs.render(shown, reports), has_commands=shown == "github")
+        emit(outputs.render(stdout_format, reports), has_commands=stdout_format == "github")
     write(reports)
     if has_crashed:
         raise typer.Exit(EaglectlError.exit_code)

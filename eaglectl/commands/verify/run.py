@@ -129,15 +129,15 @@ def _check_files(
     total = sum(source.size(name) for name in listed_names if faults.get(name) == "")
     hashed_names = {name for entries in lists.values() for name, file in entries.items() if file.sha256}
     with Digests(ByteCounter(on_progress, "hashing", total).add) as threads:
-        there = [name for name in hashed_names if faults.get(name) == ""]
-        hashed = {name: start_sha256(source, threads, name) for name in there}
+        names = [name for name in hashed_names if faults.get(name) == ""]
+        hashed = {name: start_sha256(source, threads, name) for name in names}
         compare = partial(compare_file, source, threads, hashed)
         for name in {**listed_names, **dict.fromkeys(faults)}:
             yield from _check_file(name, faults.get(name), lists, compare)
 
 
 def _walk(root: Path) -> dict[str, str]:
-    """What is below a folder but folders, and "" for a file, else what it is; links are not followed."""
+    """Return the entries below a folder but folders: "" for a file, else its kind; links are not followed."""
 
     def refuse(error: OSError) -> None:
         where = error.filename or root
@@ -158,10 +158,10 @@ def _walk(root: Path) -> dict[str, str]:
 def _read_lists(
     source: FolderSource | HubSource, faults: Mapping[str, str], against: HubSource | None
 ) -> Lists:
-    """What lists files: SHA256SUMS, eaglectl.json, and the listing of `against`. Raises UnreadableError."""
+    """Read SHA256SUMS, eaglectl.json, and the listing of `against`. Raises UnreadableError."""
     readers = {SUMS: _read_sums, RECORD: read_record}
-    there = {name: read(source.read(name)) for name, read in readers.items() if faults.get(name) == ""}
-    lists = {name: entries for name, entries in there.items() if entries}
+    all_lists = {name: read(source.read(name)) for name, read in readers.items() if faults.get(name) == ""}
+    lists = {name: entries for name, entries in all_lists.items() if entries}
     if against is not None:
         sizes, listed = {**against.sizes, **against.below}, against.listed
         lists[f"{against.label}@{against.commit[:12]}"] = {
@@ -173,32 +173,36 @@ def _read_lists(
 
 
 def _read_sums(data: bytes) -> Mapping[str, StatedFile]:
-    stated, broken = read_sums(data.decode("utf-8", "replace"))
-    if broken or not stated:
+    digests_of, broken = read_sums(data.decode("utf-8", "replace"))
+    if broken or not digests_of:
         where = f"line {broken[0]} is no digest and name" if broken else "it is empty"
         raise UnreadableError(f"{SUMS} cannot be used: {where}; fetch it again")
-    return {name: StatedFile(sha256=" ".join(digests)) for name, digests in stated.items()}
+    return {name: StatedFile(sha256=" ".join(values)) for name, values in digests_of.items()}
 
 
 def _check_file(
     name: str, fault: str | None, lists: Lists, compare: Callable[[str, str, StatedFile], CheckedFile]
 ) -> Iterator[CheckedFile]:
     """Compare a file with each list; `fault` says why it is no file, None where nothing is there."""
-    stated = {each: entries[name] for each, entries in lists.items() if name in entries}
+    listed_as = {list_name: entries[name] for list_name, entries in lists.items() if name in entries}
     if fault is None:
-        yield CheckedFile(name, FileState.MISSING, tuple(stated), "is listed and is not there")
+        yield CheckedFile(name, FileState.MISSING, tuple(listed_as), "is listed and is not there")
     elif fault:
-        state = FileState.DIFFERS if stated else FileState.UNLISTED
-        yield CheckedFile(name, state, tuple(stated), fault)
-    elif stated:
-        results = [compare(name, each, file) for each, file in stated.items()]
+        state = FileState.DIFFERS if listed_as else FileState.UNLISTED
+        yield CheckedFile(name, state, tuple(listed_as), fault)
+    elif listed_as:
+        results = [compare(name, list_name, file) for list_name, file in listed_as.items()]
         worst = min(results, key=lambda result: WORST_FIRST.index(result.judgement))
         by = tuple(dict.fromkeys(kind for result in results for kind in result.by))
-        yield replace(worst, lists=tuple(stated), by=by)
-    silent = [each for each in lists if each not in stated and name not in AFTER.get(each, ())]
+        yield replace(worst, lists=tuple(listed_as), by=by)
+    silent = [
+        list_name
+        for list_name in lists
+        if list_name not in listed_as and name not in AFTER.get(list_name, ())
+    ]
     if silent and fault == "":
         how = f"is not in {' and not in '.join(silent)}: it was added, or the list is of other files"
-        yield CheckedFile(name, FileState.UNLISTED, tuple(stated), how)
+        yield CheckedFile(name, FileState.UNLISTED, tuple(listed_as), how)
 
 
 @with_keywords
@@ -274,7 +278,7 @@ PARTS: Parts = {
 
 
 def verification_outline(verification: Verification) -> Outline:
-    """The verdict, what the equal files were compared by, every file that differs, and what is proved."""
+    """Return the verdict, the kinds of comparison, every file that differs, and what is proved."""
     same = [file for file in verification.files if file.judgement == FileState.SAME]
     lead = f"{len(same)} files as {' and '.join(verification.lists)} say" if verification.lists else "no list"
     if rest := len(verification.files) - len(same):
