@@ -17,32 +17,100 @@ A source is a folder, a weight file, "org/name@revision" or an earlier result. O
 `dir(eaglectl)` has the classes of results and options, and __init__.pyi says where each is.
 """
 
-import re as _re
-from functools import cache as _cache
 from importlib import import_module as _import_module
-from pathlib import Path as _Path
 
 __version__ = "0.1.0"
-
-
-@_cache
-def _modules():
-    return {
-        name: module
-        for module, name in _re.findall(
-            r"^from (\S+) import (\w+) as",
-            _Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"),
-            _re.MULTILINE,
-        )
-    }
+# the public names, each with the module that has it, as in __init__.pyi; loaded where they are used
+_MODULES = {
+    "convert": "eaglectl.api.convert",
+    "diff": "eaglectl.api.diff",
+    "inspect": "eaglectl.api.inspect",
+    "CalibrateOptions": "eaglectl.api.options",
+    "ConvertOptions": "eaglectl.api.options",
+    "DiagnoseOptions": "eaglectl.api.options",
+    "DiffOptions": "eaglectl.api.options",
+    "InspectOptions": "eaglectl.api.options",
+    "MeasureOptions": "eaglectl.api.options",
+    "ReadyOptions": "eaglectl.api.options",
+    "SmokeOptions": "eaglectl.api.options",
+    "UpgradeOptions": "eaglectl.api.options",
+    "ValidateOptions": "eaglectl.api.options",
+    "diagnose": "eaglectl.api.smoke",
+    "load_only": "eaglectl.api.smoke",
+    "smoke": "eaglectl.api.smoke",
+    "calibrate": "eaglectl.api.upgrade",
+    "upgrade": "eaglectl.api.upgrade",
+    "check_options": "eaglectl.api.validate",
+    "validate": "eaglectl.api.validate",
+    "ready": "eaglectl.commands.ready.run",
+    "upload": "eaglectl.commands.upload.run",
+    "Verification": "eaglectl.commands.verify.run",
+    "verify": "eaglectl.commands.verify.run",
+    "Comparison": "eaglectl.comparison",
+    "ConversionPlan": "eaglectl.conversion.plan",
+    "Statistics": "eaglectl.conversion.upgrade",
+    "Drafter": "eaglectl.drafter.drafter",
+    "Target": "eaglectl.drafter.drafter",
+    "CapturedLayers": "eaglectl.engines.behaviour",
+    "NetworkReading": "eaglectl.engines.engine",
+    "Verdict": "eaglectl.engines.engine",
+    "EaglectlError": "eaglectl.errors",
+    "OutdatedError": "eaglectl.errors",
+    "RefusedError": "eaglectl.errors",
+    "UnreadableError": "eaglectl.errors",
+    "UsageError": "eaglectl.errors",
+    "Checkpoint": "eaglectl.files.checkpoint",
+    "Answers": "eaglectl.formats.format",
+    "Following": "eaglectl.judge.judgement",
+    "Report": "eaglectl.judge.judgement",
+    "Finding": "eaglectl.judge.rule",
+    "Policy": "eaglectl.judge.rule",
+    "read_policy": "eaglectl.judge.rule",
+    "CardAnswers": "eaglectl.publish.request",
+    "Destination": "eaglectl.publish.request",
+    "UploadOptions": "eaglectl.publish.request",
+    "VerifyOptions": "eaglectl.publish.request",
+    "Upload": "eaglectl.publish.upload",
+    "UploadPlan": "eaglectl.publish.upload",
+    "render_json": "eaglectl.report.documents",
+    "render_page": "eaglectl.report.documents",
+    "render_text": "eaglectl.report.documents",
+    "Conversion": "eaglectl.results",
+    "EngineReadiness": "eaglectl.results",
+    "FailedSource": "eaglectl.results",
+    "Inspection": "eaglectl.results",
+    "Readiness": "eaglectl.results",
+    "MeasuredAnswer": "eaglectl.run.answering",
+    "Coverage": "eaglectl.run.coverage",
+    "Diagnosis": "eaglectl.run.diagnosis",
+    "LoadResult": "eaglectl.run.job",
+    "Gate": "eaglectl.run.results",
+    "Published": "eaglectl.run.results",
+    "SmokeReport": "eaglectl.run.results",
+    "open_target": "eaglectl.target.choice",
+    "AnswerOutcome": "eaglectl.verdicts",
+    "CheckVerdict": "eaglectl.verdicts",
+    "DiagnosisEnding": "eaglectl.verdicts",
+    "DiffVerdict": "eaglectl.verdicts",
+    "FactState": "eaglectl.verdicts",
+    "FileChange": "eaglectl.verdicts",
+    "FileState": "eaglectl.verdicts",
+    "GateEnding": "eaglectl.verdicts",
+    "MatchEnding": "eaglectl.verdicts",
+    "ReadingOutcome": "eaglectl.verdicts",
+    "ServedAs": "eaglectl.verdicts",
+    "TensorState": "eaglectl.verdicts",
+    "UploadOutcome": "eaglectl.verdicts",
+    "VerifyVerdict": "eaglectl.verdicts",
+}
 
 
 def __getattr__(name):
     # no __all__: help() would print the documentation of every class
-    if name.startswith("_") or name not in _modules():
+    if name not in _MODULES:
         raise AttributeError(f"module 'eaglectl' has no attribute {name!r}")
-    return getattr(_import_module(_modules()[name]), name)
+    return getattr(_import_module(_MODULES[name]), name)
 
 
 def __dir__():
-    return [*_modules(), "__version__"]
+    return [*_MODULES, "__version__"]

@@ -1,4 +1,4 @@
-"""The public names of eaglectl, each with the module that has it: the one list of them."""
+"""The public names of eaglectl for type checkers, each with the module that has it, as in __init__.py."""
 
 from eaglectl.api.convert import convert as convert
 from eaglectl.api.diff import diff as diff

@@ -127,9 +127,9 @@ def test_a_command_is_its_folder_its_line_and_its_public_names(name: str, tmp_pa
     copy = shutil.copytree(ROOT, tmp_path / "eaglectl", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.rmtree(copy / "commands" / name)
     (copy / "cli/commands.py").write_text(without_line(copy / "cli/commands.py", name))
-    public = copy / "__init__.pyi"
-    lines = public.read_text().splitlines()
-    public.write_text("\n".join(line for line in lines if f".commands.{name}." not in line))
+    for public in (copy / "__init__.py", copy / "__init__.pyi"):
+        lines = public.read_text().splitlines()
+        public.write_text("\n".join(line for line in lines if f".commands.{name}." not in line))
     modules = {module for path in copy.rglob("*.py") for module in imported(path)}
     assert not {module for module in modules if module.startswith(f"eaglectl.commands.{name}")}
     other = "validate" if name == "inspect" else "inspect"
@@ -239,8 +239,9 @@ def test_eaglectl_shows_the_whole_api() -> None:
         for node in ast.parse((ROOT / "__init__.pyi").read_text()).body
         if isinstance(node, ast.ImportFrom)
     ]
-    names = {alias.name for node in imports for alias in node.names}
-    assert set(dir(eaglectl)) == {*names, "__version__"}
+    stated = {alias.name: node.module for node in imports for alias in node.names}
+    assert stated == eaglectl._MODULES  # type: ignore[attr-defined]
+    assert set(dir(eaglectl)) == {*stated, "__version__"}
 
 
 @pytest.mark.parametrize("name", [name for name in dir(eaglectl) if name != "__version__"])
