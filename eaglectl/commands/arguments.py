@@ -48,7 +48,7 @@ Page = Annotated[
 
 
 def policy_of(policy: "str | Policy | None", judged: Sequence[str], *, is_told: bool = False) -> "Policy":
-    """The policy of the file that --policy names, else of the nearest one, which is told where `is_told`."""
+    """Return the policy of --policy, else of the nearest file; `is_told`: a found file is named on stderr."""
     from eaglectl.judge import rule
 
     path = policy if isinstance(policy, str) else None

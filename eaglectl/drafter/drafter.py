@@ -48,7 +48,7 @@ class DefaultLayers(Struct, frozen=True):
         return f"the default {self}"
 
     def at(self, depth: int) -> tuple[int, ...]:
-        """The boundaries for a target of `depth` layers."""
+        """Return the boundaries for a target of `depth` layers."""
         return _boundaries(self.text, depth)
 
     def may_be(self, boundaries: Sequence[int]) -> bool:
@@ -57,13 +57,13 @@ class DefaultLayers(Struct, frozen=True):
         return any(self.at(depth) == tuple(boundaries) for depth in depths)
 
     def same_as(self, other: "DefaultLayers") -> bool | None:
-        """Whether two defaults are the same boundaries; None where the target's depth decides."""
+        """Return whether two defaults are the same boundaries; None if it depends on the target's depth."""
         return self == other or _same(self.text, other.text)
 
 
 @cache
-def _same(one: str, other: str) -> bool | None:
-    agreeing = {_boundaries(one, depth) == _boundaries(other, depth) for depth in DEPTHS}
+def _same(text: str, other_text: str) -> bool | None:
+    agreeing = {_boundaries(text, depth) == _boundaries(other_text, depth) for depth in DEPTHS}
     return agreeing.pop() if len(agreeing) == 1 else None
 
 
@@ -129,12 +129,12 @@ class AuxLayers(Struct, frozen=True):
 
 
 def to_boundaries(ids: Sequence[int], convention: Convention) -> tuple[int, ...]:
-    """Ids of "the output of layer j" are boundaries j+1; ids of boundaries are themselves."""
+    """Return ids as boundaries: the output of layer j is boundary j+1; ids of boundaries are themselves."""
     return tuple(ids) if convention == "boundary" else tuple(j + 1 for j in ids)
 
 
 def convention_by_pattern(ids: Sequence[int], depth: int | None) -> Convention | None:
-    """The convention that fits the numbers alone, for a target of `depth` layers; None where both may.
+    """Return the convention that fits the numbers alone, for a target of `depth` layers; None if both may.
 
     n itself cannot be an output id; each producer's default set is known in both spellings, and one recipe
     beside it (thoughtworks') as outputs, [2, n//2-1, n-4].
@@ -148,7 +148,7 @@ def convention_by_pattern(ids: Sequence[int], depth: int | None) -> Convention |
 
 
 def sorted_order(boundaries: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...] | None]:
-    """Sorted distinct boundaries, and for each the places it had; None for the places when nothing moves."""
+    """Return the sorted distinct boundaries, and the places that each had; None if nothing moves."""
     distinct = tuple(sorted(set(boundaries)))
     if distinct == tuple(boundaries):
         return distinct, None
@@ -199,7 +199,7 @@ BIASES = {"fc.bias": Feature.FC_BIAS, ".mlp.": Feature.MLP_BIAS, "o_proj": Featu
 
 
 def bias_feature(name: str) -> Feature | None:
-    """The feature that a bias tensor's canonical name is of; None for every other tensor."""
+    """Return the feature of a bias tensor, by its canonical name; None for every other tensor."""
     feature = next((feature for part, feature in BIASES.items() if part in name), Feature.ATTENTION_BIAS)
     return feature if name.endswith(".bias") else None
 
@@ -368,7 +368,7 @@ class Rope(Struct, frozen=True):
 
     @property
     def mla_factors(self) -> tuple[float, float]:
-        """What MLA classes multiply by: cos and sin, and the softmax scale; (1, 1) where there is no yarn.
+        """The factors of MLA classes: on cos and sin, and on the softmax scale; (1, 1) without yarn.
 
         Sources: vLLM deepseek_scaling_rope.py:52 and deepseek_v2.py:1129 (0.32.0), SGLang deepseek_v2.py,
         DeepSeek's own code.
@@ -407,7 +407,7 @@ def _number(scaling: Mapping[str, Any], key: str, absent: float) -> float:
 
 
 def yarn_scale(factor: float, share: float) -> float:
-    """What yarn multiplies cos and sin by, for a scaling by `factor` of which `share` counts."""
+    """Return the factor of yarn on cos and sin, for a scaling by `factor` of which `share` counts."""
     return 1.0 if factor <= 1 else 0.1 * share * log(factor) + 1.0
 
 
@@ -484,7 +484,7 @@ class Drafter(Struct, frozen=True):
         return self.dims.draft_vocab != self.dims.vocab
 
     def features(self) -> frozenset[Feature]:
-        """All that this drafter needs beyond plain EAGLE-3."""
+        """Return all that this drafter needs beyond plain EAGLE-3."""
         dims, norms, names = self.dims, self.norms, self.tensors
         present = {
             Feature.MLA: dims.attention == "MLA",
@@ -509,7 +509,7 @@ class Drafter(Struct, frozen=True):
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """How many tokens each layer attends to, its own included; 0 for all before it.
+        """The number of tokens that each layer attends to, its own included; 0 for all before it.
 
         Raises RefusedError where that is no number.
         """
@@ -530,7 +530,7 @@ class Drafter(Struct, frozen=True):
         return tuple(window if kinds[layer : layer + 1] == [SLIDING] else 0 for layer in layers)
 
     def completed(self, complete: Callable[[str], str]) -> "Drafter":
-        """The drafter with whole commands in its notes."""
+        """Return the drafter with whole commands in its notes."""
         return replace(self, notes=tuple(note.completed(complete) for note in self.notes))
 
     @property
@@ -544,7 +544,7 @@ class Drafter(Struct, frozen=True):
         return tuple(note for note in self.notes if note.producer)
 
     def notes_at(self, level: Level) -> tuple[Note, ...]:
-        """The notes of one level."""
+        """Return the notes of one level."""
         return tuple(note for note in self.notes if note.level == level)
 
 

@@ -141,7 +141,7 @@ def start_sha256(
 
 
 def _compare_tensors(
-    path: Path, threads: Digests, name: str, list_name: str, stated: StatedFile
+    path: Path, threads: Digests, name: str, list_name: str, listed_file: StatedFile
 ) -> CheckedFile:
     try:
         with open_regular(path) as file:
@@ -149,10 +149,10 @@ def _compare_tensors(
             length = header_length(name, file.read(8), size)
             ranges = tensor_ranges(parse_header(name, file.read(length), size).tensors, name)
             ranges[HEADER_KEY] = (0, 8 + length)
-            actual = threads.of_ranges(name, file.fileno(), ranges, stated.digest).result()
+            actual = threads.of_ranges(name, file.fileno(), ranges, listed_file.digest).result()
     except UnreadableError as error:
         return CheckedFile(name, FileState.DIFFERS, how=f"has no header that can be read: {error}")
-    digests = {**(stated.tensors or {}), HEADER_KEY: stated.header}
+    digests = {**(listed_file.tensors or {}), HEADER_KEY: listed_file.header}
     keys = {key for key in {*digests, *actual} if digests.get(key) != actual.get(key)}
     tensors = tuple(sorted(keys - {HEADER_KEY}))
     how = f"has another header than {list_name} says: its metadata, or dtypes, shapes and order of tensors"
@@ -204,14 +204,14 @@ def compare_record(
     return "", unread
 
 
-def _state(source: "FolderSource | HubSource", name: str, stated: StatedFile, record: str) -> FileState:
-    if not isinstance(source, FolderSource) and stated.tensors is not None:
+def _state(source: "FolderSource | HubSource", name: str, listed_file: StatedFile, record: str) -> FileState:
+    if not isinstance(source, FolderSource) and listed_file.tensors is not None:
         source = source.downloaded()
     path = source.path(name)
     key = None if path is None else (path.resolve(), Stamp.of(path.stat()), record)
     if key in COMPARED:
         return COMPARED[key]
     with Digests() as threads:
-        hashed = {name: start_sha256(source, threads, name)} if stated.sha256 else {}
-        state = compare_file(source, threads, hashed, name, RECORD, stated).judgement
+        hashed = {name: start_sha256(source, threads, name)} if listed_file.sha256 else {}
+        state = compare_file(source, threads, hashed, name, RECORD, listed_file).judgement
     return state if key is None else COMPARED.setdefault(key, state)

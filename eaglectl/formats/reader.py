@@ -181,7 +181,7 @@ def read_drafter(checkpoint: Checkpoint, answers: Answers, target: Target) -> Dr
 def _read(stored: _Stored, answers: Answers) -> Drafter:
     format, summary, names, dims = stored.format, stored.summary, stored.names, stored.dims
     keys, tensors, target = replace(stored.keys, notes=list(stored.keys.notes)), stored.tensors, stored.target
-    record, stated = stored.checkpoint.record, stored.checkpoint.sidecars.get(RECORD, {})
+    record, recorded_by = stored.checkpoint.record, stored.checkpoint.sidecars.get(RECORD, {})
     answers = replace(answers, semantics={**format.settles(summary), **answers.semantics})
     norms = read_norms(keys, format, summary, answers, tensors, dims)
     taken = _taken(stored)
@@ -193,7 +193,7 @@ def _read(stored: _Stored, answers: Answers) -> Drafter:
     )
     settings = read_settings(keys, format, answers, tensors, rope)
     # other producers' doubts show in a config whose producer's nesting is undone
-    recorded = recorded_doubts(stated, replace(summary, config=keys.config), answers)
+    recorded = recorded_doubts(recorded_by, replace(summary, config=keys.config), answers)
     keys.notes.extend([*number_notes(keys.config), *producer_doubts(format, summary, answers), *recorded])
     keys.notes.extend(partial_rotary(keys.config, answers))
     norms = norms_by_record(keys, norms, format.name, record.get("hidden_twice"))
@@ -275,7 +275,10 @@ def read_target(config: Mapping[str, Any], name: str | None) -> Target:
         number("vocab_size"),
         rope=target_rope(inner),
         architectures=tuple(
-            filter(lambda each: isinstance(each, str), classes if isinstance(classes, list) else ())
+            filter(
+                lambda architecture: isinstance(architecture, str),
+                classes if isinstance(classes, list) else (),
+            )
         ),
         outer_type=outer if isinstance(outer, str) and outer != kind else None,
         changes=quantised,
@@ -640,9 +643,9 @@ def _fact(drafter: Drafter, about: str) -> Any:
     return facts.get(about)
 
 
-def _carried(drafter: Drafter, given: Answers, record: _Record) -> Iterator[Settlement]:
+def _carried(drafter: Drafter, user_answers: Answers, record: _Record) -> Iterator[Settlement]:
     """Yield the recorded settlements that the user's answers do not replace; a repeated one is confirmed."""
-    choices, rope = {choice.key: choice for choice in given.choices}, RopeAnswer.of(given)
+    choices, rope = {choice.key: choice for choice in user_answers.choices}, RopeAnswer.of(user_answers)
     halves = {ROPE[0]: rope.base, ROPE[1]: rope.scaling}
     for entry in record.settled:
         keys = {choice.key for choice in entry.choices}

@@ -90,18 +90,18 @@ def search_layers(job: EngineJob, results: Sequence[PromptResult]) -> LayerSearc
         for indices, boundaries in ((choosing, range(depth + 1)), (judging, stated))
     )
     best, counts = best_layers(first, stage.drafter, stated, screens=True)
-    found, alike = None, list[Boundaries]()
+    better, alike = None, list[Boundaries]()
     if best != stated and counts[best] >= LEAST_FIRST * counts[stated]:
-        found, alike = _judged_layers(stage, second.stated, judging, best)
-    return LayerSearch(stated, len(counts), found, tuple(alike))
+        better, alike = _judged_layers(stage, second.stated, judging, best)
+    return LayerSearch(stated, len(counts), better, tuple(alike))
 
 
 def best_layers(
     first: FirstPass, model: "DraftModel", stated: Boundaries, *, screens: bool
 ) -> tuple[Boundaries, dict[Boundaries, int]]:
-    """The boundaries with the most right first draft tokens, and how many there are from each set tried.
+    """Return the boundaries with the most right first draft tokens, and the count of each set tried.
 
-    `screens`: -1 from those that draft clearly worse than the stated ones at a part of the positions.
+    `screens`: -1 for a set that drafts clearly worse than the stated one at a part of the positions.
     """
     depth, counts = first.stage.target.depth, dict[Boundaries, int]()
     least = NEAR * first.count_first(model, stated, COARSE) if screens else 0.0
@@ -121,7 +121,7 @@ def best_layers(
 
 
 def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], list[int]]:
-    """The texts that choose layers, every second one up to `most` tokens, and those that judge: the rest.
+    """Divide the texts into those that choose layers (every second one, up to `most` tokens) and judge them.
 
     LEAST_PROMPTS choose, however long they are.
     """
@@ -134,7 +134,7 @@ def halves(lengths: Sequence[int], most: int = MOST_TOKENS) -> tuple[list[int], 
 
 
 def starts(stated: Boundaries, depth: int) -> Iterator[Boundaries]:
-    """The stated boundaries, those that trainers take by default, and both one layer off."""
+    """Yield the stated boundaries, those that trainers take by default, and both one layer off."""
     default = TRAINING_DEFAULT.at(depth)
     for boundaries in (stated, default) if len(default) == len(stated) else (stated,):
         for step in (0, -1, 1):
@@ -157,7 +157,7 @@ def _is_possible(boundaries: Boundaries, depth: int) -> bool:
 
 
 def climb(score: Callable[[Boundaries], int], starts: Iterable[Boundaries], depth: int) -> Boundaries:
-    """The boundaries of the highest score that moves of one boundary at a time lead to."""
+    """Return the best-scored boundaries that moves of one boundary at a time lead to."""
     # the stated ones are first, and stay where others only equal them
     best = max((boundaries for boundaries in starts if _is_possible(boundaries, depth)), key=score)
     while True:
@@ -171,21 +171,21 @@ def climb(score: Callable[[Boundaries], int], starts: Iterable[Boundaries], dept
 def _judged_layers(
     stage: Stage, stated: Sequence[PromptResult], judging: Sequence[int], boundaries: Boundaries
 ) -> tuple[Variant | None, list[Boundaries]]:
-    """The boundaries as a reading, with the figures of draft-and-verify, and those that draft as well.
+    """Return the boundaries as a reading, with the figures of draft-and-verify, and those that draft as well.
 
-    None where they gain too little. Of sets that draft alike, the default of trainers is the reading.
+    The reading is None if they gain too little. Of sets that draft alike, the default of trainers is taken.
     """
 
     def run(others: Boundaries) -> list[PromptResult]:
         return stage.run(stage.drafter, _at(stage.texts, judging), others)
 
     def variant(outcome: ReadingOutcome) -> Variant:
-        text, measured = ",".join(map(str, boundaries)), measure(own)
+        text, measured = ",".join(map(str, boundaries)), measure(best_results)
         names = f"aux boundaries {text}", f"{LAYERS} {text}"
         return Variant(*names, measured, compared, outcome=outcome, is_verified=True)
 
-    own = run(boundaries)
-    compared = ratio(own, stated)
+    best_results = run(boundaries)
+    compared = ratio(best_results, stated)
     if compared.value < LEAST_GAIN:
         return None, []
     if compared.low <= 1:
@@ -198,11 +198,11 @@ def _judged_layers(
             others for others in _moved(boundaries, place, depth) if abs(others[place] - boundary) == 1
         )
     runs = {others: run(others) for others in near - {boundaries, stage.boundaries}}
-    alike = [others for others, results in sorted(runs.items()) if ratio(results, own).high >= 1]
+    alike = [others for others, results in sorted(runs.items()) if ratio(results, best_results).high >= 1]
     if default in alike and ratio(runs[default], stated).low > 1:
         alike[alike.index(default)] = boundaries
-        boundaries, own = default, runs[default]
-        compared = ratio(own, stated)
+        boundaries, best_results = default, runs[default]
+        compared = ratio(best_results, stated)
     return variant(ReadingOutcome.BETTER), alike
 
 
@@ -245,7 +245,7 @@ class MeasuredAnswer(Struct, frozen=True):
 
     @property
     def choice(self) -> Choice | None:
-        """The choice that the drafter was trained with; None where these prompts do not tell."""
+        """The choice that the drafter was trained with; None if these prompts do not show it."""
         return self.tried[0][0] if self.outcome == AnswerOutcome.MEASURED else None
 
     @property
@@ -298,10 +298,10 @@ class MeasuredAnswer(Struct, frozen=True):
 
 
 def measure_answers(stage: Stage, questions: Sequence[Note], read: Read) -> tuple[MeasuredAnswer, ...]:
-    """An answer to each question, by the drafts of all readings on the stage's prompts.
+    """Measure an answer to each question, from the drafts of all readings on the stage's prompts.
 
-    A question of which fewer than two choices fit the files is left out. Raises UnreadableError for too few
-    prompts, too many readings, and prompts past the drafter's positions.
+    A question with fewer than two fitting choices is left out. Raises UnreadableError for too few prompts,
+    too many readings, and prompts past the drafter's positions.
     """
     place = next((at for at, note in enumerate(questions) if is_of_layers(note)), None)
     least = LEAST_PROMPTS * (1 if place is None else 2)
@@ -341,12 +341,12 @@ def is_of_layers(note: Note) -> bool:
 
 
 def layers_choice(boundaries: Boundaries) -> Choice:
-    """The choice of these boundaries."""
+    """Return the choice of these boundaries."""
     return Choice(LAYERS, ",".join(map(str, boundaries)))
 
 
 def first_choices(note: Note, boundaries: Boundaries) -> list[Choice]:
-    """The whole choices of a question; `boundaries` are those that a search begins with where it has none."""
+    """Return the whole choices of a question; without any, the choice of `boundaries`."""
     plain = [Choice(choice.option, choice.value) for choice in note.whole_choices]
     return plain or [layers_choice(boundaries)]
 
@@ -406,7 +406,7 @@ class _Readings:
         return drafts
 
     def best_early(self, picks: Sequence[Options]) -> Options:
-        """The best reading; all are run again on early positions alone where it is weaker at later ones.
+        """Return the best reading; if it is weaker at later positions, by early positions alone.
 
         It was trained on shorter texts then, and past those another reading may draft better by chance.
         """
@@ -425,7 +425,7 @@ class _Readings:
         return max((pick for pick in picks if pick in self.drafts), key=lambda pick: self.drafts[pick].length)
 
     def with_best_layers(self, picks: Sequence[Options], place: int) -> Sequence[Options]:
-        """The readings with the layers that draft best with the best of the other answers; they are run.
+        """Run the readings with the layers that draft best with the best other answers; return them.
 
         The first draft token at every position of prompts and answers shows layers best: it is of their
         states alone.
@@ -441,16 +441,19 @@ class _Readings:
             if best == chosen:
                 break
             boundaries, load = self.fitting([best])[best]
-            found, counts = best_layers(first, load(), boundaries, screens=False)
-            self.ranked = [found, *sorted(counts.keys() - {found}, key=lambda other: -counts[other])]
-            picks = list(dict.fromkeys(_with(pick, place, layers_choice(found)) for pick in picks))
-            chosen = _with(best, place, layers_choice(found))
+            best_found, counts = best_layers(first, load(), boundaries, screens=False)
+            self.ranked = [
+                best_found,
+                *sorted(counts.keys() - {best_found}, key=lambda other: -counts[other]),
+            ]
+            picks = list(dict.fromkeys(_with(pick, place, layers_choice(best_found)) for pick in picks))
+            chosen = _with(best, place, layers_choice(best_found))
         return picks
 
     def layers_answer(self, note: Note, best: Options, place: int) -> MeasuredAnswer | None:
-        """The chosen layers against the others that come next, on the prompts that did not choose them.
+        """Compare the chosen layers with the next best, on the prompts that did not choose them.
 
-        None where the target allows no others.
+        Returns None if the target allows no others.
         """
         layers = [layers_choice(boundaries) for boundaries in self.ranked[: MOST_RIVALS + 1]]
         picks = [_with(best, place, choice) for choice in dict.fromkeys((*layers, *self.stated))]
@@ -469,18 +472,18 @@ def _with(pick: Options, place: int, choice: Choice) -> Options:
 
 
 def _judged(note: Note, drafts: Mapping[Choice, Drafts], k: int) -> MeasuredAnswer | None:
-    (_, own), *others = drafts.items()
+    (_, best_drafts), *others = drafts.items()
     if not others:
         return None
-    gains = [own.gains(other) for _, other in others]
+    gains = [best_drafts.gains(other) for _, other in others]
     # twice, since either could have come first
     p_values = holm([min(1.0, 2 * gain_p_value(gain)) for gain in gains])
-    ratios = [ratio(own.at_starts, other.at_starts) for _, other in others]
+    ratios = [ratio(best_drafts.at_starts, other.at_starts) for _, other in others]
     nearest = min(range(len(others)), key=lambda index: ratios[index].value)
     first, *rest = ((choice, measure(run.at_starts).length) for choice, run in drafts.items())
     rest.sort(key=lambda tried: -tried[1].value)
     is_beyond_chance = max(p_values) < ANSWER_LEVEL and min(estimate.low for estimate in ratios) > 1
-    outcome, needed, prompts = AnswerOutcome.TIE, None, len(own.matches)
+    outcome, needed, prompts = AnswerOutcome.TIE, None, len(best_drafts.matches)
     if first[1].low <= DEAD_LENGTH:
         outcome = AnswerOutcome.NOTHING_DRAFTED
     elif ratios[nearest].value >= LEAST_RATIO:

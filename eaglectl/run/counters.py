@@ -78,7 +78,7 @@ def read_counters(server: Server, names: CounterNames) -> Counters:
 
 
 def parse_counters(server: Server, raw: bytes, names: CounterNames = VLLM) -> Counters:
-    """Values of a server's counters, summed over labels; those with a position are named "metric[position]".
+    """Return a server's counters, summed over labels; those with a position are named "metric[position]".
 
     Raises UnreadableError for a sample that cannot be read, or positions with gaps.
     """
@@ -137,7 +137,7 @@ def count_positions(counters: Counters, names: CounterNames) -> int:
 
 
 def count_requests(server: Server, names: CounterNames, send: Send, most: int) -> Counted:
-    """What `send` sent, and the growth of the counters over it, with at most `most` drafts.
+    """Return what `send` sent, and the growth of the counters over it, with at most `most` drafts.
 
     Raises UnreadableError for counters that contradict themselves, RefusedError for other traffic.
     """

@@ -53,7 +53,7 @@ class Coverage(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """What makes the share larger."""
+        """How to make the share larger."""
         if self.is_of_target:
             return (
                 "train with a draft vocabulary counted on such answers, or take other rows of the target's"
@@ -72,7 +72,7 @@ class Coverage(Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """The share of the tokens that have a draft token."""
+        """The share of the tokens with a draft token."""
         return self.covered / self.tokens
 
     @property
@@ -96,14 +96,14 @@ class Coverage(Struct, frozen=True):
 
 
 def script_of(text: str) -> str:
-    """The script of most letters of a text, as Unicode names it ("Devanagari"); "" without letters."""
+    """Return the script of most letters of a text, as Unicode names it ("Devanagari"); "" without letters."""
     names = (unicodedata.name(character, "").partition(" ")[0] for character in text if character.isalpha())
     common = Counter(names).most_common(1)
     return common[0][0].capitalize() if common else ""
 
 
 def pruned_from(record: Mapping[str, Any]) -> tuple[str, int] | None:
-    """The name of the drafter that a pruned one was made of, and its draft tokens; None of others."""
+    """Return the name of the drafter that was pruned to this one, and its draft tokens; None of others."""
     for entry in history(record):
         match entry:
             case {"pruning": {"of": int(rows)}, "source": {"name": str(name)}}:
@@ -114,7 +114,7 @@ def pruned_from(record: Mapping[str, Any]) -> tuple[str, int] | None:
 def measure_coverage(
     texts: Sequence[TokenText], vocabulary: Collection[int], k: int, of: str = ANSWERS
 ) -> Coverage | None:
-    """Coverage of texts at `k` draft tokens a round, by set and by script; None without a drafted token.
+    """Measure the coverage of texts at `k` draft tokens a round, by set and script; None without a token.
 
     `vocabulary` are the target tokens that have a draft token.
     """
@@ -126,14 +126,14 @@ def measure_coverage(
         named: dict[str, list[Sequence[int]]] = {}
         for name, text in zip(names, texts, strict=True):
             named.setdefault(name, []).append(text.tokens)
-        found = {name: _coverage(several, vocabulary, k) for name, several in named.items() if name}
-        parts = {name: part for name, part in found.items() if part}
+        coverages = {name: _coverage(several, vocabulary, k) for name, several in named.items() if name}
+        parts = {name: part for name, part in coverages.items() if part}
         groups.append(parts if len(parts) > 1 else {})
     return replace(whole, sets=groups[0], scripts=groups[1], size=len(vocabulary))
 
 
 def coverage_of_counts(counts: Mapping[int, int], vocabulary: Collection[int], k: int) -> Coverage:
-    """Coverage of counted tokens; `most_length` is that of tokens in a random order."""
+    """Return the coverage of counted tokens; `most_length` is that of tokens in a random order."""
     tokens = sum(counts.values())
     covered = sum(count for token, count in counts.items() if token in vocabulary)
     length = sum((covered / tokens) ** depth for depth in range(k + 1))
@@ -141,7 +141,7 @@ def coverage_of_counts(counts: Mapping[int, int], vocabulary: Collection[int], k
 
 
 def counts_text(texts: Iterable[TokenText]) -> str:
-    """How often each token comes in texts, as `--token-counts` takes it: a line "id count" for each."""
+    """Return the count of each token in texts, as `--token-counts` takes it: a line "id count" for each."""
     counts = Counter(chain.from_iterable(text.tokens[1:] for text in texts))
     return "".join(f"{token} {count}\n" for token, count in sorted(counts.items()))
 
@@ -151,11 +151,11 @@ def _coverage(
 ) -> Coverage | None:
     tokens = covered = rounds = accepted = 0
     for text in texts:
-        known = [token in vocabulary for token in text[1:]]
-        tokens, covered = tokens + len(known), covered + sum(known)
+        is_covered = [token in vocabulary for token in text[1:]]
+        tokens, covered = tokens + len(is_covered), covered + sum(is_covered)
         start = 0
-        while start < len(known):
-            drafted = known[start : start + k]
+        while start < len(is_covered):
+            drafted = is_covered[start : start + k]
             right = drafted.index(False) if False in drafted else len(drafted)
             rounds, accepted, start = rounds + 1, accepted + right, start + right + 1
     return Coverage(tokens, covered, 1 + accepted / rounds, of=of) if tokens else None

@@ -55,9 +55,9 @@ class Server(Struct, frozen=True):
         return self.label
 
     def read(self, path: str, body: bytes | None = None, *, may_lack: bool = False) -> bytes:
-        """The bytes at `path`, by POST where there is a body. Raises UnreadableError.
+        """Read the bytes at `path`, by POST if there is a body. Raises UnreadableError.
 
-        With `may_lack`, none where the server says that it has nothing there (4xx).
+        With `may_lack`, empty if the server says that it has nothing there (4xx).
         """
         seconds = self.timeout if body is not None else min(self.timeout, PAGE_TIMEOUT)
         try:
@@ -82,7 +82,7 @@ class Server(Struct, frozen=True):
         raise UnreadableError(f"{self}{path} {fault}")
 
     def shown(self, text: str) -> str:
-        """A text of the server as messages and reports may show it: short, and without secrets."""
+        """Return a text of the server for messages and reports: short, and without secrets."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         # a line break in a URL would end it
@@ -91,7 +91,7 @@ class Server(Struct, frozen=True):
 
 
 def open_server(url: str, timeout: float) -> Server:
-    """The server at `url`, which may hold a name and a password, or a query for every request.
+    """Return the server at `url`, which may hold a name and a password, or a query for every request.
 
     `timeout` is in seconds, for each request. Raises UsageError.
     """
@@ -136,10 +136,13 @@ def open_server(url: str, timeout: float) -> Server:
 
 
 async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) -> tuple[int, bytes]:
-    """The answer at `path`. Raises TimeoutError after `seconds`, and UnreadableError for a redirect."""
+    """Fetch the answer at `path`. Raises TimeoutError after `seconds`, and UnreadableError for a redirect."""
     # the path goes after the server's own, its query before the server's own
-    (base, _, own), (page, _, query) = server.url.raw_path.partition(b"?"), path.encode().partition(b"?")
-    both = b"&".join(filter(None, (query, own)))
+    (base, _, server_query), (page, _, query) = (
+        server.url.raw_path.partition(b"?"),
+        path.encode().partition(b"?"),
+    )
+    both = b"&".join(filter(None, (query, server_query)))
     url = server.url.copy_with(raw_path=base.rstrip(b"/") + page + (b"?" + both if both else b""))
     method, headers = "GET", dict(server.headers)
     if body is not None:
@@ -161,7 +164,7 @@ async def _fetch(server: Server, path: str, body: bytes | None, seconds: float) 
 
 
 async def _body(place: str, response: httpx2.Response) -> bytes:
-    """The body, whole for 200 and its beginning otherwise."""
+    """Read the body, whole for 200 and its beginning otherwise."""
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UnreadableError(f"{place} sends its answer compressed, although it was asked not to; {CHECK}")
     body, is_success = bytearray(), response.status_code == 200
@@ -195,7 +198,7 @@ def get(
 
 
 def parse_answer(server: Server, path: str, kind: str, raw: bytes) -> Mapping[str, Any]:
-    """The answer of `kind` that `raw` is. Raises UnreadableError, which names the first fault."""
+    """Parse `raw` as an answer of `kind`. Raises UnreadableError, which names the first fault."""
     place, advice = f"{server}{path}", _schema()["$defs"][kind]["title"]
     try:
         value: Mapping[str, Any] = parse_json(place, raw)
@@ -217,11 +220,11 @@ def _fault(server: Server, error: Any) -> str:
         missing = next(name for name in error.validator_value if name not in value)
         return f"has no {'.'.join([*names, missing])}"
     if isinstance(value, dict | list):
-        shown = "an object" if isinstance(value, dict) else f"a list of {len(value)}"
+        value_text = "an object" if isinstance(value, dict) else f"a list of {len(value)}"
     else:
         text = json.dumps(value)
-        shown = server.shown(text if len(text) <= 40 else f"{text[:40]}...")
-    what = f"has {'.'.join(names)} = {shown}" if names else f"answered with {shown}"
+        value_text = server.shown(text if len(text) <= 40 else f"{text[:40]}...")
+    what = f"has {'.'.join(names)} = {value_text}" if names else f"answered with {value_text}"
     return f"{what}, where {error.schema['description']} was expected"
 
 

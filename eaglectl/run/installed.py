@@ -101,18 +101,18 @@ CALIBRATION = (
 
 
 def parse_engine_arguments(texts: Sequence[str], *, is_calibration: bool = False) -> dict[str, Any]:
-    """The arguments in texts "KEY=VALUE", with VALUE in JSON or a plain word. Raises UsageError."""
-    found: dict[str, Any] = {}
+    """Parse texts "KEY=VALUE", with VALUE in JSON or a plain word. Raises UsageError."""
+    arguments: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         name = key.strip().lstrip("-").replace("-", "_")
         check(
             (not equals, f"--engine-arg {text}: KEY=VALUE was expected"),
-            (name in found, f"--engine-arg {name} is given twice; give it once"),
+            (name in arguments, f"--engine-arg {name} is given twice; give it once"),
         )
-        found[name] = _value(name, value.strip())
-    check_engine_arguments(found, is_calibration=is_calibration)
-    return found
+        arguments[name] = _value(name, value.strip())
+    check_engine_arguments(arguments, is_calibration=is_calibration)
+    return arguments
 
 
 def check_engine_arguments(
@@ -139,7 +139,7 @@ def check_engine_arguments(
 
 
 def shown_arguments(arguments: Any, name: str = "") -> Any:
-    """The arguments as results keep them: without values whose names say that they are secrets."""
+    """Return the arguments as results keep them: values are masked if their names mark secrets."""
     match arguments:
         case Mapping():
             return {key: shown_arguments(value, str(key)) for key, value in arguments.items()}
@@ -156,9 +156,9 @@ def _value(name: str, text: str) -> Any:
     if TEXT.fullmatch(text) and text not in ("True", "False", "None", "nan", "NaN", "Infinity", "inf"):
         return text
     # names inside a text that is no JSON are not told apart
-    shown = "***" if text[:1] in ("{", "[") else shown_arguments(text, name)
+    masked_text = "***" if text[:1] in ("{", "[") else shown_arguments(text, name)
     raise UsageError(
-        f"--engine-arg {name}={shown}: the value is no JSON; write true, null, 0.9, a"
+        f"--engine-arg {name}={masked_text}: the value is no JSON; write true, null, 0.9, a"
         f" word, '\"text\"' or '{{\"key\": 1}}'"
     )
 
@@ -204,7 +204,7 @@ ROOT_CAUSE = re.compile(r"\b\w*(?:Error|Exception): .+")
 
 
 def receive_answer(process: EngineProcess, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a request that was sent. Raises what `fault` makes of an error."""
+    """Return the answer to a request that was sent. Raises what `fault` makes of an error."""
     answer = process.receive()
     if "error" in answer:
         raise fault(process.engine, answer, request, process.output())
@@ -214,7 +214,7 @@ def receive_answer(process: EngineProcess, request: Mapping[str, Any]) -> dict[s
 def fault(
     engine: InstalledEngine, answer: Mapping[str, Any], request: Mapping[str, Any], output: str = ""
 ) -> EaglectlError:
-    """The error to raise for a child's answer with "error".
+    """Return the error to raise for a child's answer with "error".
 
     `output` is what the engine's processes printed: UnreadableError for its set-up or the target, UsageError
     for the user's arguments, RefusedError for the drafter, EaglectlError (exit code 70) for our own code.
@@ -236,8 +236,8 @@ def fault(
             f" give the engine another share of it with --engine-arg {name}=0.5"
         )
     fields = answer.get("fields", ())
-    if given := [name for name in fields if name in request["engine_arguments"]]:
-        return UsageError(f"--engine-arg {listed(given)}: {release} says {text}")
+    if named := [name for name in fields if name in request["engine_arguments"]]:
+        return UsageError(f"--engine-arg {listed(named)}: {release} says {text}")
     if fields:  # an argument that eaglectl sets
         frames.append(("eaglectl", f"its arguments, {listed(fields)}"))
     if frames and frames[-1][0].partition(".")[0] == "eaglectl":
@@ -264,8 +264,8 @@ def _run_fault(
         if place:  # the tensor that a loader was at, or the weight of the function, and that function
             module, function = place
             tensor = answer.get("tensor") if "load" in function else WEIGHTS.get(function)
-            shown = f"tensor {tensor}, " if tensor else ""
-            where = f" ({shown}{module.rpartition('.')[2]}.py, {function})"
+            tensor_text = f"tensor {tensor}, " if tensor else ""
+            where = f" ({tensor_text}{module.rpartition('.')[2]}.py, {function})"
         return RefusedError(f"{release} does not run this drafter: {text}{where}")
     if request["mode"] == "generate" and request.get("has_plain"):
         return UnreadableError(
@@ -330,7 +330,7 @@ def run_installed(engine: InstalledEngine, job: EngineJob) -> EngineRun:
 def _answers(
     engine: InstalledEngine, job: EngineJob, texts: list[list[int]]
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """The answers of the run without the drafter, where the job compares, and of the one with it.
+    """Return the answers of the run without the drafter, if the job compares, and of the one with it.
 
     The plain one is looked at first, so that a target that does not run is not taken for the drafter's fault.
     """
@@ -338,27 +338,30 @@ def _answers(
         return None, ask(engine, job, "generate", texts)
     memory, plain, drafted = (_request(job, mode, texts) for mode in ("memory", "plain", "generate"))
     with (
-        engine.started(job.timeout, job.on_progress) as one,
-        engine.started(job.timeout, job.on_progress) as two,
+        engine.started(job.timeout, job.on_progress) as plain_process,
+        engine.started(job.timeout, job.on_progress) as drafting_process,
     ):
-        for process in (one, two):  # both import the engine at once
+        for process in (plain_process, drafting_process):  # both import the engine at once
             process.send(memory)
-        free = [receive_answer(process, memory).get("free_bytes", 0) for process in (one, two)]
+        free = [
+            receive_answer(process, memory).get("free_bytes", 0)
+            for process in (plain_process, drafting_process)
+        ]
         # side by side where there are cores and memory for both
         has_cores = len(os.sched_getaffinity(0)) >= 2
         is_shared = has_cores and job.tensor_parallel_size == 1 and not job.engine_arguments
-        one.send(plain)
+        plain_process.send(plain)
         if is_shared and free[0] >= 2 * plain["memory_bytes"]:
-            two.send(drafted)
-            return receive_answer(one, plain), receive_answer(two, drafted)
-        answer = receive_answer(one, plain)
-        one.close()  # which frees its memory
-        two.send(drafted)
-        return answer, receive_answer(two, drafted)
+            drafting_process.send(drafted)
+            return receive_answer(plain_process, plain), receive_answer(drafting_process, drafted)
+        answer = receive_answer(plain_process, plain)
+        plain_process.close()  # which frees its memory
+        drafting_process.send(drafted)
+        return answer, receive_answer(drafting_process, drafted)
 
 
 def differences(engine: InstalledEngine, drafter: Drafter, resolved: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where the settings that the engine uses are not those that the checkpoint means."""
+    """Return where the engine's settings are not those that the checkpoint means."""
     norms, boundaries = drafter.norms, drafter.aux.boundaries
     meant = {
         "fc_norm": norms.fc_norm,
@@ -392,7 +395,7 @@ def ask(
     texts: list[list[int]],
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The answer of a child process in this mode ("plain" has no drafter); `more` goes into the request.
+    """Return a child process's answer in this mode ("plain" has no drafter); `more` is added to the request.
 
     Raises as `run_installed` does.
     """
@@ -468,7 +471,7 @@ def measure_speed(job: EngineJob, concurrencies: Sequence[int]) -> Speed:
 
 
 def load_only(job: EngineJob) -> LoadResult:
-    """What vLLM's drafter class and loader make of the files, on parameters that are NaN before.
+    """Load the files with vLLM's drafter class and loader, on parameters that are NaN before.
 
     Raises as `run_installed` does.
     """
@@ -504,16 +507,16 @@ def _other_tokens(used: Sequence[int] | None, meant: Sequence[int] | None) -> tu
 
 
 def needed_memory(job: EngineJob, texts: Sequence[Sequence[int]]) -> int:
-    """Bytes of one GPU for `texts`: weights, cache, activations, and what the engine takes beside them."""
+    """Return the bytes of one GPU for `texts`: weights, cache, activations, and the engine's overhead."""
     config = text_part(read_target_config(job.target))
     whole = weight_bytes(job.target) + weight_bytes(job.folder) + activation_bytes(config)
     return whole // job.tensor_parallel_size + needed_cache(job, texts) + ENGINE_BYTES
 
 
 def needed_cache(job: EngineJob, texts: Sequence[Sequence[int]], sequences: int = 4) -> int:
-    """Bytes of the keys and values of `sequences` of the longest prompts, in 16 bits.
+    """Return the bytes of the keys and values of `sequences` of the longest prompts, in 16 bits.
 
-    Of as many heads as the target's config states, in its layers and one of the drafter.
+    The heads are those of the target's config, in its layers and one of the drafter.
     """
     config = text_part(read_target_config(job.target))
     hidden, layers = _size(config, "hidden_size"), _size(config, "num_hidden_layers") + 1
@@ -524,7 +527,7 @@ def needed_cache(job: EngineJob, texts: Sequence[Sequence[int]], sequences: int 
 
 
 def activation_bytes(config: Mapping[str, Any]) -> int:
-    """Bytes that a target of this config works on, for the largest batch that vLLM takes, in 16 bits."""
+    """Return the bytes of a target's activations, for vLLM's largest batch, in 16 bits."""
     return 2 * BATCH_TOKENS * (8 * _size(config, "hidden_size") + 4 * _size(config, "intermediate_size"))
 
 
@@ -534,7 +537,7 @@ def _size(config: Mapping[str, Any], key: str) -> int:
 
 
 def weight_bytes(folder: Path) -> int:
-    """Bytes of a folder's weight files."""
+    """Return the bytes of a folder's weight files."""
     suffixes = (".safetensors", ".bin", ".pt")
     return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in suffixes)
 
@@ -569,7 +572,7 @@ class VllmEngine:
         return [list(answer) for answer in self._run(batch, tokens)["answers"]]
 
     def states(self, batch: Sequence[Sequence[int]]) -> "AuxStates":
-        """Aux hidden states of all tokens of these sequences; vLLM's files are removed."""
+        """Return the aux hidden states of all tokens of these sequences; vLLM's files are removed."""
         from eaglectl.reference.states import join_states, load_states
 
         aux = []
@@ -585,10 +588,10 @@ class VllmEngine:
 
 @contextlib.contextmanager
 def start_vllm(job: EngineJob, length: int) -> Iterator[VllmEngine]:
-    """The target loaded in vLLM, for batches of sequences of at most `length` tokens.
+    """Yield the target loaded in vLLM, for batches of sequences of at most `length` tokens.
 
-    Loading and each batch may take the job's timeout. Raises UnreadableError where vLLM is absent, too old,
-    or fails.
+    Loading and each batch may take the job's timeout. Raises UnreadableError if vLLM is absent, too old, or
+    fails.
     """
     VLLM.require("--run-in transformers")
     check_files(job.target)

@@ -127,10 +127,10 @@ MAX_MEMORY = 2 << 30
 
 
 def tokenise(job: EngineJob) -> list[list[int]]:
-    """Token ids of each prompt of `job`; the tokenizer is loaded if a prompt is a text.
+    """Return the token ids of each prompt of `job`; the tokenizer is loaded if a prompt is a text.
 
-    Raises UnreadableError where tokenizer or chat template fail, UsageError for a prompt that is empty, has
-    ids beyond the target's vocabulary, or with its new and draft tokens is longer than the context.
+    Raises UnreadableError if tokenizer or chat template fail, UsageError for a prompt that is empty, has ids
+    beyond the target's vocabulary, or with its new and draft tokens is longer than the context.
     """
     check_token_ids(job)
     context_length, tokenizer = read_context_length(job.target), _tokenizer(job)
@@ -164,7 +164,7 @@ def _tokenizer(job: EngineJob) -> Any:
 
 
 def tokenizer_of(target: Path, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a target; within `share_loaded_targets` it is loaded once."""
+    """Return the tokenizer of a target; within `share_loaded_targets` it is loaded once."""
     from eaglectl.reference.target_model import load_tokenizer
 
     key = "tokenizer", target, trust_remote_code
@@ -183,8 +183,8 @@ def check_token_ids(job: EngineJob) -> None:
 
     Raises UnreadableError where the target's config does not state its vocabulary.
     """
-    given = [(number, prompt) for number, prompt in enumerate(job.prompts, 1) if prompt.token_ids]
-    if not given:
+    with_ids = [(number, prompt) for number, prompt in enumerate(job.prompts, 1) if prompt.token_ids]
+    if not with_ids:
         return
     vocab = text_part(read_target_config(job.target)).get("vocab_size")
     if type(vocab) is not int:
@@ -192,7 +192,7 @@ def check_token_ids(job: EngineJob) -> None:
             f"the target {job.target} states no vocab_size in its config.json, by which"
             f" {TOKEN_IDS} are checked; take the target's own file"
         )
-    for number, prompt in given:
+    for number, prompt in with_ids:
         if max(prompt.token_ids) >= vocab:
             raise UsageError(
                 f"{_name(number, prompt)} has token id {max(prompt.token_ids)}, and the target has {vocab}"
@@ -205,10 +205,10 @@ def _name(number: int, prompt: Prompt) -> str:
 
 
 def token_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
-    """Token ids of one prompt.
+    """Return the token ids of one prompt.
 
     Messages go through the tokenizer's chat template, which transformers runs in jinja's sandbox, here within
-    a time and a size; a text marked as chat does where the tokenizer has one.
+    a time and a size; a text marked as chat does too if the tokenizer has one.
     """
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if prompt.messages and not has_template:
@@ -230,10 +230,9 @@ def token_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
 
 
 def stop_tokens(job: EngineJob) -> frozenset[int]:
-    """The tokens that end an answer: those of the target's generation config, and its tokenizer's own.
+    """Return the tokens that end an answer: those of the target's generation config, and its tokenizer's.
 
-    None where `job` ignores them. vLLM 0.32.0 stops at the same
-    (SamplingParams.update_from_generation_config).
+    None if `job` ignores them. vLLM 0.32.0 stops at the same (SamplingParams.update_from_generation_config).
     """
     if job.ignores_eos:
         return frozenset()
@@ -242,7 +241,7 @@ def stop_tokens(job: EngineJob) -> frozenset[int]:
 
 
 def chat_messages(prompt: Prompt) -> tuple[Mapping[str, Any], ...]:
-    """The messages of a chat prompt; a text is one user message."""
+    """Return the messages of a chat prompt; a text is one user message."""
     return prompt.messages or ({"role": "user", "content": prompt.text},)
 
 
@@ -252,7 +251,7 @@ def has_chat_template(target: Path) -> bool:
 
 
 def _with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with the arguments of its tool calls as objects: requests have them as JSON texts.
+    """Return the message with its tool calls' arguments as objects, which requests have as JSON texts.
 
     vLLM 0.32.0 parses them too before the template (entrypoints/chat_utils.py).
     """
@@ -269,7 +268,7 @@ def _with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_context_length(target: Path) -> int | None:
-    """max_position_embeddings from a target's config.json, without loading the model."""
+    """Read max_position_embeddings from a target's config.json, without loading the model."""
     length = text_part(read_target_config(target)).get("max_position_embeddings")
     return length if type(length) is int else None
 
@@ -282,9 +281,9 @@ class TemplateLimitError(Exception):
 
 
 def rendered(render: Callable[[], str]) -> str:
-    """What a template writes.
+    """Run a chat template and return its text.
 
-    Raises TemplateLimitError, MemoryError where it needs more than MAX_MEMORY, and whatever `render` raises.
+    Raises TemplateLimitError, MemoryError if it needs more than MAX_MEMORY, and whatever `render` raises.
     """
     with within_time(), _within_memory():
         text = render()
@@ -418,13 +417,13 @@ class Stage:
         self.drafter = self.load(job.folder, job.drafter)
 
     def load(self, folder: "Path", drafter: Drafter) -> "DraftModel":
-        """The model of a drafter in vLLM's layout, on the device of this one."""
+        """Load the model of a drafter in vLLM's layout, on the device of this one."""
         from eaglectl.reference.model import load_drafter
 
         return load_drafter(folder, drafter, dtype=self.dtype, device=self.device)
 
     def model(self, candidate: Candidate) -> "DraftModel | None":
-        """The drafter read as `candidate` says; None for d2t as absolute ids past the vocabulary.
+        """Return the drafter as `candidate` reads it; None for d2t as absolute ids past the vocabulary.
 
         Raises RefusedError for a rope that the reference does not have.
         """
@@ -441,11 +440,11 @@ class Stage:
                 return None
             tokens = d2t.tolist()
         if tokens and d2t is not None:
-            known = {row: token for row, token in enumerate(tokens) if token is not None}
-            table = d2t.new_tensor([*known.values()]) - d2t.new_tensor(range(len(known)))
+            tokens_by_row = {row: token for row, token in enumerate(tokens) if token is not None}
+            table = d2t.new_tensor([*tokens_by_row.values()]) - d2t.new_tensor(range(len(tokens_by_row)))
             weights = {**weights, "d2t": table}
-            if len(known) < len(tokens):
-                weights = {**weights, "lm_head.weight": weights["lm_head.weight"][[*known]]}
+            if len(tokens_by_row) < len(tokens):
+                weights = {**weights, "lm_head.weight": weights["lm_head.weight"][[*tokens_by_row]]}
         return DraftModel(weights, other.dims, other.norms, other.rope, self.drafter.eps, other.windows)
 
     def run(
@@ -457,9 +456,9 @@ class Stage:
         on_done: OnDone | None = None,
         k: int | None = None,
     ) -> list[PromptResult]:
-        """Results of `model` on the job's prompts or other texts, with its aux boundaries and k or others.
+        """Run `model` on the job's prompts or other texts, with its aux boundaries and k or others.
 
-        Without a model, those of plain decoding.
+        Without a model, it is plain decoding.
         """
         from eaglectl.reference.speculation import DecodingSettings
 
@@ -473,16 +472,16 @@ class Stage:
 
 
 def moved_weights(weights: "Weights", moved: Iterable[Move]) -> "Weights":
-    """The weights with each moved tensor made of its source."""
-    made = {}
+    """Return the weights with each moved tensor computed from its source."""
+    computed = {}
     for move in moved:
         tensor = weights[move.source] + move.added if move.added else weights[move.source]
         if move.rows is not None:
             tensor = tensor[list(move.rows)]
         if move.blocks is not None:
             tensor = tensor.unflatten(-1, (len(move.blocks), -1))[..., list(move.blocks), :].flatten(-2)
-        made[move.name] = tensor
-    return {**weights, **made}
+        computed[move.name] = tensor
+    return {**weights, **computed}
 
 
 def decode_prompts(

@@ -89,9 +89,9 @@ class Measurement(Struct, frozen=True):
 
 
 def measure(results: Sequence[PromptResult]) -> Measurement:
-    """Acceptance over `results`, with intervals over prompts.
+    """Measure acceptance over `results`, with intervals over prompts.
 
-    Raises UnreadableError where nothing was drafted.
+    Raises UnreadableError if nothing was drafted.
     """
     drafts, accepted = _counts(results)
     if drafts.sum() == 0:
@@ -108,7 +108,7 @@ def measure(results: Sequence[PromptResult]) -> Measurement:
 
 
 def look_level(look: int) -> float:
-    """The level of the interval at one of several looks at a growing number of prompts; the first look is 1.
+    """Return the level of the interval at look number `look` (from 1) at a growing number of prompts.
 
     LEVEL is spent over all looks, however many: look n takes LEVEL / (n (n + 1)), and these sum up to LEVEL,
     so that by the union bound all intervals together hold the true value with 1 - LEVEL, whichever look ends
@@ -121,10 +121,10 @@ def look_level(look: int) -> float:
 def ratio(
     results: Sequence[PromptResult], baseline: Sequence[PromptResult], level: float = LEVEL
 ) -> Estimate:
-    """Acceptance length of `results` over that of `baseline`, on the same prompts, which are paired.
+    """Return the acceptance length of `results` over that of `baseline`, on the same (paired) prompts.
 
     The interval is of 1 - `level`; the bounds of one prompt are those that no drafter can exceed. Raises
-    UnreadableError where nothing was drafted.
+    UnreadableError if nothing was drafted.
     """
     (length, changes), (base, base_changes) = map(_length_changes, (results, baseline))
     value, most = length / base, 1 + max(len(results[0].accepted), len(baseline[0].accepted))
@@ -138,7 +138,7 @@ def ratio(
 def prompts_to_tell(
     estimate: Estimate, bound: float, prompts: int, level: float = LEVEL, next_level: float = LEVEL
 ) -> int | None:
-    """About how many prompts would leave `bound` out of the interval, if the value stays; None where none.
+    """Return about how many prompts would leave `bound` out of the interval; None if none would.
 
     The estimate's interval is of 1 - `level`, and that of the prompts to come of 1 - `next_level`.
     """
@@ -153,7 +153,7 @@ def prompts_to_tell(
 
 
 def shortcomings(measured: Measurement) -> tuple[str, ...]:
-    """Why a drafter that has no shortfalls is not shown to be alive: too little was measured."""
+    """Return why a drafter without shortfalls is not shown to be alive: too little was measured."""
     counts = (("prompts", measured.prompts, FEWEST_PROMPTS), ("drafts", measured.drafts, FEWEST_DRAFTS))
     few = [f"{name} {count} of the {least} needed" for name, count, least in counts if count < least]
     if few:
@@ -178,7 +178,7 @@ def shortcomings(measured: Measurement) -> tuple[str, ...]:
 def shortfalls(
     measured: Measurement, min_length: float | None, min_position_0: float | None
 ) -> tuple[str, ...]:
-    """Why the drafter fails: it is dead, or below a threshold that was given."""
+    """Return why the drafter fails: it is dead, or below a given threshold."""
     length, position_0 = measured.length.value, measured.per_position[0].value
     faults = (
         (
@@ -198,7 +198,7 @@ def shortfalls(
 def below_thresholds(
     measured: Measurement, min_length: float | None, min_position_0: float | None
 ) -> tuple[str, ...]:
-    """Which of the thresholds that were given are not reached."""
+    """Return which of the given thresholds are not reached."""
     length, position_0 = measured.length.value, measured.per_position[0].value
     least, least_0 = min_length or 0.0, min_position_0 or 0.0
     faults = (
@@ -218,7 +218,7 @@ def _counts(results: Sequence[PromptResult]) -> tuple[Floats, Floats]:
 
 
 def _rate(drafts: Floats, accepted: Floats) -> Estimate:
-    """The share of drafts [prompts] that were accepted [prompts], with Wilson's interval.
+    """Return the share of drafts [prompts] that were accepted [prompts], with Wilson's interval.
 
     The effective number of drafts is the one that would give independent drafts the variance over prompts.
     """
@@ -237,7 +237,7 @@ def _rate(drafts: Floats, accepted: Floats) -> Estimate:
 
 
 def _length_changes(results: Sequence[PromptResult]) -> tuple[float, Floats]:
-    """The acceptance length, and how its logarithm changes [prompts] as a prompt is left out."""
+    """Return the acceptance length, and the change of its logarithm [prompts] without each prompt."""
     drafts, accepted = _counts(results)
     if np.count_nonzero(drafts) == 0:
         raise UnreadableError(NOTHING_DRAFTED)
@@ -259,7 +259,7 @@ def _left_out(changes: Floats, drafts: Floats) -> Floats:
 
 
 def gain_p_value(gains: Floats) -> float:
-    """One-sided p of a mean above 0 by Student's t over prompts; 1 for fewer than two, or no gain."""
+    """Return the one-sided p of a mean above 0 by Student's t; 1 for fewer than two prompts, or no gain."""
     if len(gains) < 2 or gains.mean() <= 0:
         return 1.0
     if (effect := gain_effect(gains)) is None:
@@ -269,19 +269,19 @@ def gain_p_value(gains: Floats) -> float:
 
 
 def gain_effect(gains: Floats) -> float | None:
-    """The mean gain over its standard deviation; None where there is no spread to judge it by."""
+    """Return the mean gain over its standard deviation; None without a spread."""
     spread = float(gains.std(ddof=1)) if len(gains) > 1 else 0.0
     return float(gains.mean()) / spread if spread else None
 
 
 def judge_gain(gains: Sequence[float]) -> tuple[bool, int | None]:
-    """Whether a mean gain is beyond chance, and about how many prompts would show one like it; None: none."""
+    """Return whether a mean gain is beyond chance, and about how many prompts would show it, if any."""
     values = np.array(gains, dtype=np.float64)
     return gain_p_value(values) < LEVEL, prompts_needed(gain_effect(values) or 0.0, LEVEL)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p values corrected for their number (Holm), in the order given."""
+    """Correct p values for their number (Holm); the order stays."""
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     corrected, largest = [1.0] * len(p_values), 0.0
     for rank, index in enumerate(order):
@@ -291,14 +291,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def p_words(p_value: float) -> str:
-    """A p value for people: one digit, or "<0.001"."""
+    """Return a p value for people: one digit, or "<0.001"."""
     return "<0.001" if p_value < 0.001 else f"{p_value:.1g}"
 
 
 def prompts_needed(effect: float, p_value: float) -> int | None:
-    """The fewest prompts whose mean of `effect` standard deviations has a one-sided p below `p_value`.
+    """Return the fewest prompts whose mean of `effect` standard deviations has a one-sided p below `p_value`.
 
-    None for an effect of 0 or less, and where more than MOST_PROMPTS would be needed.
+    None for an effect of 0 or less, and if more than MOST_PROMPTS would be needed.
     """
     if effect <= 0:
         return None
@@ -312,7 +312,7 @@ def prompts_needed(effect: float, p_value: float) -> int | None:
 
 @lru_cache(maxsize=1024)
 def t_quantile(freedom: int, level: float = LEVEL) -> float:
-    """The t of a two-sided interval of 1 - `level`."""
+    """Return the t of a two-sided interval of 1 - `level`."""
     t = step = 1.0
     # the tail is convex from 0 on, so that Newton's steps rise to the quantile and never pass it
     while step > 1e-7 * t:
@@ -324,7 +324,10 @@ def t_quantile(freedom: int, level: float = LEVEL) -> float:
 
 
 def t_tail(t: float, freedom: int) -> float:
-    """P(T > t) of Student's t: with t = sqrt(freedom) tan(a) the density is that of cos(a)^(freedom - 1)."""
+    """Return P(T > t) of Student's t.
+
+    With t = sqrt(freedom) tan(a) the density is that of cos(a)^(freedom - 1).
+    """
     start = math.atan(t / math.sqrt(freedom))
     # further on is less than a double can add
     width = min(math.pi / 2 - start, 12 / math.sqrt(freedom))
@@ -380,7 +383,7 @@ RunBatch = Callable[[int, Sequence[int]], Batch]
 
 
 def choose_requests(concurrency: int, repeat: int, prompts: int) -> list[int]:
-    """The prompts of a repeat, by index, taken in turn, and again where there are fewer."""
+    """Return the prompts of a repeat, by index, in turn; they repeat if there are fewer."""
     return [(repeat * REQUESTS + place) % prompts for place in range(max(REQUESTS, ROUNDS * concurrency))]
 
 
@@ -416,11 +419,11 @@ class Spread(Struct, frozen=True):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """That of `values`, of which there is at least one."""
+        """Return the spread of `values`, at least one."""
         return cls(median(values), min(values), max(values))
 
     def divided(self, number: int) -> "Spread":
-        """That of the values over `number`."""
+        """Return the spread of the values over `number`."""
         return Spread(self.median / number, self.low / number, self.high / number)
 
 
@@ -498,9 +501,9 @@ class Speed(Struct, frozen=True):
 
 
 def find_break_even(points: Sequence[tuple[int, float]]) -> Place:
-    """The first place where the ratio falls below 1, of (concurrency, ratio) in rising order.
+    """Return where the ratio first falls below 1, of (concurrency, ratio) in rising order.
 
-    Between two that were measured the ratio is taken to fall evenly over the logarithm of the concurrency.
+    Between two measurements the ratio is taken to fall evenly over the logarithm of the concurrency.
     """
     first, ratio = points[0]
     if ratio < 1:
@@ -515,7 +518,10 @@ def find_break_even(points: Sequence[tuple[int, float]]) -> Place:
 def compare_timings(
     k: int, drafted: Sequence[Timing], plain: Sequence[Timing] | None
 ) -> tuple[SpeedRow, ...]:
-    """A row for each concurrency; both runs timed the same ones, and a repeat of both the same prompts."""
+    """Return a row for each concurrency.
+
+    Both runs use the same concurrencies; repeat i of both uses the same prompts.
+    """
     rows = []
     for timing, other in zip(drafted, [None] * len(drafted) if plain is None else plain, strict=True):
         without = ratio = None

@@ -48,7 +48,7 @@ class _Parent:
 def serve_requests(package: str, modes: Mapping[str, Callable[[dict[str, Any]], Answer]]) -> None:
     """Answer each request that comes through the pipe of the second argument, until it ends.
 
-    `package` is the engine's, which is imported for the first one, and has its release as `__version__`.
+    `package` is the engine's: it is imported for the first request, and has its release as `__version__`.
     """
     descriptor = int(sys.argv[2])
     os.set_inheritable(descriptor, False)
@@ -80,7 +80,7 @@ def _send(message: Mapping[str, Any]) -> None:
 
 
 def error_answer(error: Exception, given: Mapping[str, Any] | None = None) -> Answer:
-    """What `faults` judges an error by; `given` are the user's arguments of the engine.
+    """Return what `fault` judges an error by; `given` are the user's arguments of the engine.
 
     "frames" are [module, function] of its traceback, the outermost first, "fields" the arguments that a
     pydantic error is about.
@@ -112,14 +112,14 @@ def _invalid_fields(error: Exception) -> tuple[list[str], BaseException | None]:
 
 
 def _frames(trace: TracebackType | None) -> Iterator[tuple[str, str]]:
-    """The module and function of each frame; a child's own module has its name, and not __main__."""
+    """Yield the module and function of each frame; a child's own module has its name, and not __main__."""
     for frame, _ in traceback.walk_tb(trace):
         module = str(frame.f_globals.get("__name__"))
         yield (__package__ or "" if module == "__main__" else module), frame.f_code.co_name
 
 
 def _tensor(error: BaseException) -> str:
-    """The tensor that a loader was at: the name beside the weight that it passed on; "" where none shows."""
+    """Return the tensor that a loader was at: the name beside the weight that it passed on; "" if unknown."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame, called in reversed([*pairwise(frames)]):
         for variables in LOADER_VARIABLES:
@@ -132,7 +132,7 @@ def _tensor(error: BaseException) -> str:
 
 
 def machine_memory() -> dict[str, int]:
-    """Bytes of this machine's memory that are free; nothing where that is not known."""
+    """Return the free bytes of this machine's memory; empty if unknown."""
     meminfo = Path("/proc/meminfo")
     text = meminfo.read_text(encoding="ascii") if meminfo.exists() else ""
     free = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
@@ -140,7 +140,7 @@ def machine_memory() -> dict[str, int]:
 
 
 def load_over_nan(model: Any, load: Callable[[], object]) -> dict[str, Any]:
-    """The parameters by name that `load` leaves NaN, wholly or in part; they get back what they had."""
+    """Return the parameters by name that `load` leaves NaN, at least in part; their old values come back."""
     before = {}
     for name, parameter in model.named_parameters():
         if parameter.dtype.is_floating_point:
@@ -190,7 +190,7 @@ class InstalledEngine(Struct, frozen=True):
 
     @contextlib.contextmanager
     def started(self, timeout: float, on_phase: OnProgress | None = None) -> "Iterator[EngineProcess]":
-        """A child process of this engine, of which nothing is left at the end."""
+        """Yield a child process of this engine; nothing of it is left at the end."""
         with scratch_folder() as folder:
             process = EngineProcess(self, folder, timeout, on_phase)
             try:
@@ -228,7 +228,7 @@ class EngineProcess:
         theirs.close()
 
     def send(self, document: Mapping[str, Any]) -> None:
-        """Have the child begin with a request; `receive` waits for the answer."""
+        """Send a request to the child; `receive` waits for the answer."""
         (self.folder / ANSWER).unlink(missing_ok=True)
         self._deadline = time.monotonic() + self.timeout
         self._advice = "give it more time, or fewer prompts (--sample)"
@@ -240,9 +240,9 @@ class EngineProcess:
             self._pipe.send_bytes(json.dumps(document).encode())
 
     def receive(self) -> dict[str, Any]:
-        """The answer to the request that was sent.
+        """Return the answer to the request that was sent.
 
-        Raises UnreadableError where the child hangs, or dies without one.
+        Raises UnreadableError if the child hangs, or dies without one.
         """
         answer: dict[str, Any] = {}
         with contextlib.suppress(EOFError, OSError):
@@ -278,12 +278,12 @@ class EngineProcess:
         return True
 
     def output(self) -> str:
-        """What the processes of the engine have printed."""
+        """Return what the processes of the engine have printed."""
         self._output.seek(0)
         return self._output.read().decode(errors="replace")
 
     def close(self) -> None:
-        """Kill the process and all that it started, and wait until they have ended."""
+        """Kill the process and its children, and wait until they have ended."""
         if not self._output.closed:
             end_processes(self._process, f"{MARK}={self._mark}")
             unregister_removal(self.close)

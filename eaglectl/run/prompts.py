@@ -128,23 +128,23 @@ class PromptChoice(Struct, frozen=True):
 
 
 def more_prompts() -> tuple[Prompt, ...]:
-    """Further prompts of the same kinds, for measurements that the built-in ones leave a tie."""
+    """Return further prompts of the same kinds, for measurements that the built-in ones leave a tie."""
     return tuple(_prompt("the built-in prompts", number, line) for number, line in _packaged(MORE_PROMPTS))
 
 
 def built_in_prompts(context: float = inf, besides: Iterable[Prompt] = ()) -> tuple[Prompt, ...]:
-    """Every built-in prompt but those `besides`; the first ones, however many, have each set's share.
+    """Return every built-in prompt but those `besides`; any first part has each set's share.
 
-    Those that might leave no room for an answer in a context of so many tokens are left out: a text has as
+    Prompts that might leave no room for an answer in a context of so many tokens are left out: a text has as
     many tokens as bytes at most.
     """
     lines = [line for path in (PROMPTS, MORE_PROMPTS, FURTHER_PROMPTS) for line in _packaged(path)]
     prompts = [_prompt("the built-in prompts", number, line) for number, line in lines]
-    known = set(map(prompt_digest, besides))
+    excluded = set(map(prompt_digest, besides))
     prompts = [
         prompt
         for prompt in prompts
-        if len(prompt.text.encode()) <= context - ROOM and prompt_digest(prompt) not in known
+        if len(prompt.text.encode()) <= context - ROOM and prompt_digest(prompt) not in excluded
     ]
     totals, places = Counter(prompt.set for prompt in prompts), defaultdict[str, Iterator[int]](count)
     return tuple(sorted(prompts, key=lambda prompt: (next(places[prompt.set]) + 0.5) / totals[prompt.set]))
@@ -155,7 +155,7 @@ def _packaged(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
-    """Prompts from a file: JSON lines, or plain text, one on each line.
+    """Read prompts from a file: JSON lines, or plain text, one on each line.
 
     A JSON line has "prompt" (and "chat"), "messages" (and "tools") or "prompt_token_ids", and may name its
     "set".
@@ -166,23 +166,23 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 
 
 def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int = 0) -> PromptChoice:
-    """The prompts of a file or a named set, or the built-in ones; `sample` of them, by `seed`.
+    """Return the prompts of a file or a named set, or the built-in ones; `sample` of them, by `seed`.
 
-    The same file, number and seed give the same prompts everywhere, in the order of the file. No more is in
-    memory than what is run. Raises as `read_prompts` does, and UsageError for a sample that is larger than
-    the file.
+    The same file, number and seed give the same prompts everywhere, in the order of the file. Only the chosen
+    prompts are in memory. Raises as `read_prompts` does, and UsageError for a sample that is larger than the
+    file.
     """
     place, file, sha256, lines = _opened(path)
-    kept, length, total = list[tuple[int, int, Prompt]](), 0, 0
+    drawn, length, total = list[tuple[int, int, Prompt]](), 0, 0
     for number, line in lines:
         prompt = _prompt(place, number, line)
         draw = int.from_bytes(hashlib.sha256(f"{seed}:{total}".encode()).digest(), "big")
         total += 1
         length += _length(prompt)
         # those that drew the least are the sample; the heap's first is the next to go
-        heapq.heappush(kept, (-draw, number, prompt))
-        if sample is not None and len(kept) > max(sample, 0):
-            length -= _length(heapq.heappop(kept)[2])
+        heapq.heappush(drawn, (-draw, number, prompt))
+        if sample is not None and len(drawn) > max(sample, 0):
+            length -= _length(heapq.heappop(drawn)[2])
         if length > MAX_RUN:
             raise UsageError(
                 f"--prompts {path}: more than {MAX_RUN:,} characters to run; take fewer with --sample"
@@ -195,7 +195,7 @@ def choose_prompts(path: str | Path | None, sample: int | None = None, seed: int
             f" {total} was expected",
         ),
     )
-    prompts = tuple(prompt for _, _, prompt in sorted(kept, key=lambda entry: entry[1]))
+    prompts = tuple(prompt for _, _, prompt in sorted(drawn, key=lambda entry: entry[1]))
     seed = 0 if sample is None else seed
     return PromptChoice(prompts, file, sha256 and sha256(), total, sample, seed)
 
@@ -205,12 +205,12 @@ def _opened(
 ) -> tuple[str, str | None, Callable[[], str] | None, Iterable[tuple[int, str]]]:
     if path is None:
         return "the built-in prompts", None, None, _packaged(PROMPTS)
-    read, name, known = hashlib.sha256(), str(path), prompt_sets()
+    read, name, catalogue = hashlib.sha256(), str(path), prompt_sets()
     if not os.path.lexists(path):
-        if name in known.unnamed:
-            raise UsageError(f"--prompts {path}: {known.unnamed[name]}")
-        if name in known.sets:
-            return name, name, lambda: known.sets[name].sha256, enumerate(lines_of(name), 1)
+        if name in catalogue.unnamed:
+            raise UsageError(f"--prompts {path}: {catalogue.unnamed[name]}")
+        if name in catalogue.sets:
+            return name, name, lambda: catalogue.sets[name].sha256, enumerate(lines_of(name), 1)
     return name, Path(path).name, read.hexdigest, _read_lines(Path(path), read)
 
 
@@ -238,9 +238,9 @@ def _length(prompt: Prompt) -> int:
 
 
 def batches_by_length(texts: Sequence[Sequence[int]], room: int = 0) -> list[list[int]]:
-    """Indices of texts in batches, those of similar length together, for little padding.
+    """Return the indices of texts in batches, those of similar length together, for little padding.
 
-    A batch has at most BATCH texts and BATCH_TOKENS tokens, but for a longer text alone; padding counts, and
+    A batch has at most BATCH texts and BATCH_TOKENS tokens (a longer text is alone); padding counts, and
     `room` tokens that are to follow each text.
     """
     batches: list[list[int]] = []
@@ -255,13 +255,13 @@ def batches_by_length(texts: Sequence[Sequence[int]], room: int = 0) -> list[lis
 
 
 def digest_prompts(prompts: Sequence[Prompt]) -> str:
-    """SHA-256 over all prompts, which shows whether two reports are of the same prompts."""
+    """Return the SHA-256 over all prompts, to see whether two reports are of the same prompts."""
     value = json.dumps([[prompt.set, _content(prompt), prompt.is_chat] for prompt in prompts])
     return hashlib.sha256(value.encode()).hexdigest()
 
 
 def prompt_digest(prompt: Prompt) -> str:
-    """Short SHA-256 of one prompt; a gate leaves out the prompts that were calibrated on."""
+    """Return a short SHA-256 of one prompt; a gate leaves out the prompts that were calibrated on."""
     text = content if isinstance(content := _content(prompt), str) else json.dumps(content)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -297,9 +297,9 @@ def _as_prompt(place: str, value: Mapping[str, Any], line: _Line) -> Prompt:
     if len(kinds) > 1:
         raise UsageError(f"{place} has {listed(map(json.dumps, kinds))}; each is a whole prompt: leave one")
     arguments = line.chat_template_kwargs or {}
-    if own := sorted(OF_TEMPLATE & set(arguments)):
+    if reserved := sorted(OF_TEMPLATE & set(arguments)):
         raise UsageError(
-            f'{place}: "chat_template_kwargs" has "{own[0]}", which is no variable of a template'
+            f'{place}: "chat_template_kwargs" has "{reserved[0]}", which is no variable of a template'
         )
     arguments |= {GENERATION_PROMPT: False} if line.add_generation_prompt is False else {}
     if line.prompt_token_ids:
@@ -316,7 +316,7 @@ def _as_prompt(place: str, value: Mapping[str, Any], line: _Line) -> Prompt:
 def _messages(
     place: str, value: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any], ...]:
-    """The messages with the text of their content parts joined by line breaks, as vLLM joins them."""
+    """Return the messages with the text of their parts joined by line breaks, as vLLM joins them."""
     if unread := [key for key in UNREAD if value.get(key) is not None]:
         raise UsageError(
             f'{place}: "{unread[0]}" changes what the chat template makes of the messages, and is not read'
@@ -385,15 +385,15 @@ class PromptSets(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def prompt_sets() -> PromptSets:
-    """The file of the sets."""
+    """Read the file of the sets."""
     return msgspec.json.decode(DATA.read_bytes(), type=PromptSets)
 
 
 def lines_of(name: str) -> tuple[str, ...]:
-    """The prompts of a set as the JSON lines of a file of prompts: each a user message.
+    """Return the prompts of a set as the JSON lines of a file of prompts: each a user message.
 
-    The file comes from the cache, or the network. Raises UnreadableError where it is in neither, or where its
-    bytes are not those of the set.
+    The file comes from the cache, or the network. Raises UnreadableError if it is in neither, or its bytes
+    are not those of the set.
     """
     chosen, data = prompt_sets().sets[name], b""
     with suppress(UnreadableError):

@@ -109,7 +109,7 @@ class Published(Struct, frozen=True):
 def published_for(
     names: Mapping[str, str], prompts: str | None, k: int, temperature: float, max_tokens: int
 ) -> Published:
-    """What others reached with drafters of a target, and which of it was measured as a run of ours was.
+    """Return what others reached with drafters of a target, and which of it was measured like our run.
 
     `names` are those that the target may have, each with where it is from: Hub repositories or folders, whose
     last part decides, without case. The first that has figures counts. A length of other prompts, another
@@ -130,7 +130,7 @@ def published_for(
 
 
 def published_lengths() -> tuple[PublishedLength, ...]:
-    """Every published length, one for each prompt set of a figure."""
+    """Return every published length, one for each prompt set of a figure."""
     file = published_file()
     return tuple(
         PublishedLength(length, prompt_set, figure, file.sources[figure.source])
@@ -146,7 +146,7 @@ MIN_BASELINE_LENGTH = 1.3
 
 
 def judge_ratio(ratio: Estimate, rounds: Estimate, least: float) -> GateEnding:
-    """Whether acceptance was kept: `ratio` is of drafts from every position, `rounds` of draft-and-verify.
+    """Judge whether acceptance was kept, by the `ratio` of all positions and that of draft-and-verify.
 
     Either ratio's interval decides where the other one's value is on the same side of `least`; rounds, which
     are what is served, show a loss by themselves.
@@ -158,7 +158,7 @@ def judge_ratio(ratio: Estimate, rounds: Estimate, least: float) -> GateEnding:
 
 
 def worst(endings: Iterable[GateEnding]) -> GateEnding:
-    """LOST where one is; KEPT where all are."""
+    """Return the worst ending: LOST if one is; KEPT only if all are."""
     return max(endings, key=[GateEnding.KEPT, GateEnding.TOO_FEW_PROMPTS, GateEnding.LOST].index)
 
 
@@ -169,7 +169,7 @@ def needed_to_judge(
     prompts: int,
     levels: tuple[float, float] = (LEVEL, LEVEL),
 ) -> int | None:
-    """About how many prompts would tell kept from lost, if the ratios stay; None where none would.
+    """Return about how many prompts would tell kept from lost, if the ratios stay; None if none would.
 
     `levels` are those of this look and of the next one.
     """
@@ -211,7 +211,7 @@ class Gate(Struct, frozen=True):
 
     @property
     def confidence(self) -> float:
-        """That of the ratios' intervals."""
+        """The confidence of the ratios' intervals."""
         return 1 - self.level
 
     @property
@@ -285,7 +285,7 @@ def _measured(stage: Stage, after: EngineJob, part: slice, work: TimedWork) -> I
 
 
 def gate_rows(measured: Sequence[PromptMatches], level: float) -> tuple[GateRow, ...]:
-    """The row of each k, by the drafts of each prompt; the ratios' intervals are of 1 - `level`."""
+    """Return the row of each k, from the drafts of each prompt; the ratios' intervals are of 1 - `level`."""
     answers = [PromptResult("gate", 0, (), prompt.tokens) for prompt in measured]
     before = in_rounds([prompt.before for prompt in measured], max(DEPTHS), answers)
     after, rows = in_rounds([prompt.after for prompt in measured], max(DEPTHS), answers), []
@@ -300,7 +300,7 @@ def gate_rows(measured: Sequence[PromptMatches], level: float) -> tuple[GateRow,
 def compare_positions(
     job: EngineJob, baseline: EngineJob, results: Sequence[PromptResult]
 ) -> tuple[list[PromptResult], list[PromptResult]]:
-    """What two drafters draft from every position of the answers in `results`, a result for each prompt."""
+    """Return the drafts of two drafters from every position of the answers in `results`, by prompt."""
     first, second = drafts_of_both(Stage(replace(job, temperature=0.0)), baseline, results)
     return first.at_starts, second.at_starts
 
@@ -308,7 +308,7 @@ def compare_positions(
 def drafts_of_both(
     stage: Stage, other: EngineJob, results: Sequence[PromptResult], texts: Sequence[list[int]] | None = None
 ) -> tuple[Drafts, Drafts]:
-    """What the stage's drafter and another one draft from every position of the answers in `results`.
+    """Return the drafts of the stage's drafter and another one from every position of `results`' answers.
 
     The answers are to `texts`, by default those of the stage.
     """
@@ -440,12 +440,12 @@ class DrafterComparison(Struct, frozen=True):
 
     @property
     def confidence(self) -> float:
-        """That of the intervals."""
+        """The confidence of the intervals."""
         return 1 - self.level
 
     @property
     def meaning(self) -> str:
-        """What the ratios are of."""
+        """The drafts that the ratios are of."""
         return EVERY_POSITION if self.has_positions else ROUNDS_ALONE
 
     @property
@@ -467,7 +467,7 @@ class DrafterComparison(Struct, frozen=True):
 def make_report(
     source: str, job: EngineJob, run: EngineRun, min_length: float | None, min_position_0: float | None
 ) -> SmokeReport:
-    """The report on `run`; a dead drafter fails without any threshold."""
+    """Report on `run`; a dead drafter fails without any threshold."""
     measured = measure(run.results)
     sets = _results_by_set(run.results)
     by_set = {name: measure(part) for name, part in sets.items() if any(result.drafts for result in part)}
@@ -509,7 +509,7 @@ def make_report(
 
 
 def _drafting_notes(job: EngineJob, run: EngineRun) -> Iterator[str]:
-    """How drafts were sampled at a temperature above 0, which changes how many are accepted."""
+    """Yield how drafts were sampled at a temperature above 0, as it changes how many are accepted."""
     method = run.resolved.get("draft_sample_method")
     if job.temperature > 0 and method is not None:
         yield DRAFTINGS.get(method, f"drafts were sampled by draft_sample_method {method}; {SERVED_WITH}")
@@ -530,7 +530,7 @@ def _cover_answers(job: EngineJob, results: Sequence[PromptResult], k: int) -> C
 
 
 def with_variants(report: SmokeReport, probed: Sensitivity, repair: Callable[[Variant], str]) -> SmokeReport:
-    """The report with the results of the sensitivity probe; a reading that drafts better is a failure.
+    """Return the report with the sensitivity probe's results; a reading that drafts better is a failure.
 
     `repair` gives the command that converts with a reading.
     """
@@ -579,20 +579,20 @@ def compare_drafters(
     positions: Pair | None = None,
     looks: int = 0,
 ) -> DrafterComparison:
-    """The two drafters on the same prompts, and whether the first is not worse on any set of them.
+    """Compare two drafters on the same prompts: the first must be worse on no set of them.
 
-    `positions`: what both draft from every position of the same answers, a result for each prompt. `looks`:
-    the prompts are built-in ones, and so often it was looked at them.
+    `positions`: the drafts of both from every position of the same answers, a result for each prompt.
+    `looks`: the number of looks at built-in prompts.
     """
     rounds = (report.run.results, other.run.results)
     judged, sets = positions or rounds, list[SetRatio]()
     level, places_by_set = look_level(looks) if looks else LEVEL, _by_set(report.run.results)
     of_set = level / len(places_by_set) if looks else level
     for name, places in places_by_set.items():
-        (one, two), (drafted, compared) = (
+        (first, second), (drafted, compared) = (
             ([side[place] for place in places] for side in pair) for pair in (judged, rounds)
         )
-        sets.append(_set_ratio(name, (one, two), (drafted, compared), max_regression, of_set))
+        sets.append(_set_ratio(name, (first, second), (drafted, compared), max_regression, of_set))
     if looks:
         # prompts that are all alike have an interval of no width, which says nothing of others
         lost = [part for part in sets if part.ending == GateEnding.LOST and part.ratio.low < part.ratio.high]
@@ -626,8 +626,10 @@ class Gain(Struct, frozen=True):
 
 
 def gain(after: SmokeReport, before: SmokeReport) -> Gain | None:
-    """What a conversion changes; None where the two runs are not of the same prompts in the same engine."""
-    runs = {(made.run.engine, made.run.version, made.prompts_digest, made.k) for made in (after, before)}
+    """Return what a conversion changes; None if the runs differ in prompts or engine."""
+    runs = {
+        (report.run.engine, report.run.version, report.prompts_digest, report.k) for report in (after, before)
+    }
     if len(runs) > 1:
         return None
     change = ratio(after.run.results, before.run.results)
@@ -651,10 +653,10 @@ def _set_ratio(name: str, judged: Pair, rounds: Pair, least: float, level: float
     elif ending != GateEnding.KEPT or count < FEWEST_PROMPTS:
         # the interval of a prompt or two says nothing of how many are needed
         enough = count >= FEWEST_PROMPTS
-        found = (
+        enough_prompts = (
             needed_to_judge(estimate, verified, least, count, (level, level)) if enough else ENOUGH_PROMPTS
         )
-        needed = max(found, ENOUGH_PROMPTS) if found else None
+        needed = max(enough_prompts, ENOUGH_PROMPTS) if enough_prompts else None
         advice = f"give {needed} or more of this set" if needed else "no number of prompts would"
         ending = GateEnding.TOO_FEW_PROMPTS
         reason = f"too few prompts: {where}, prompts: {count}, cannot tell; {advice}"
@@ -703,7 +705,7 @@ class FilesMatch(Struct, frozen=True):
 
     @property
     def figures(self) -> str:
-        """What it was judged by."""
+        """The figures it was judged by."""
         return (
             f"rounds are equal on {self.equal} of {self.compared} prompts answered alike, and the server's"
             f" length is x{self.ratio.words} of the {self.length.value:.2f} of {self.source}"
@@ -830,14 +832,20 @@ def _judge(
 def _distances(served: Sequence[PromptResult], results: Sequence[PromptResult]) -> list[int]:
     sides = [[(result.drafts, *result.accepted) for result in side] for side in (served, results)]
     pairs = zip(*sides, strict=True)
-    return [sum(abs(one - two) for one, two in zip(*counts, strict=False)) for counts in pairs]
+    return [
+        sum(abs(served_count - other_count) for served_count, other_count in zip(*counts, strict=False))
+        for counts in pairs
+    ]
 
 
 def _nearest(
     matches: Sequence[FilesMatch], distances: Mapping[int, Sequence[int]], prompts: int
 ) -> tuple[MatchEnding, str, str]:
     near, far = sorted(distances, key=lambda place: sum(distances[place]))[:2]
-    gains = [there - here for here, there in zip(distances[near], distances[far], strict=True)]
+    gains = [
+        far_distance - near_distance
+        for near_distance, far_distance in zip(distances[near], distances[far], strict=True)
+    ]
     is_shown, needed = judge_gain(gains)
     nearest, other = matches[near], matches[far]
     if is_shown:

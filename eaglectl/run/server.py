@@ -33,9 +33,9 @@ from eaglectl.run.prompts import GENERATION_PROMPT, Prompt
 
 
 def complete(server: Server, model: str, prompt: Prompt, job: EngineJob, engine: "_Engine") -> Completion:
-    """The number of new tokens for `prompt`, and the answer.
+    """Request an answer to `prompt`; return the number of new tokens, and the answer.
 
-    Raises UnreadableError where the answer does not say how many, or says more than were requested.
+    Raises UnreadableError if the answer does not say how many, or says more than were requested.
     """
     path = "/v1/completions"
     content: dict[str, Any] = {"prompt": list(prompt.token_ids) or prompt.text}
@@ -67,11 +67,11 @@ def complete(server: Server, model: str, prompt: Prompt, job: EngineJob, engine:
     return tokens, answer
 
 
-def _other_drafter(folder: Path, drafter: str, shown: str) -> tuple[str, ...]:
+def _other_drafter(folder: Path, drafter: str, shown_drafter: str) -> tuple[str, ...]:
     # of llama.cpp no place is known
     if not drafter or not is_folder(Path(drafter)) or Path(drafter).resolve() == folder.resolve():
         return ()
-    return (f"the server drafts with {shown}, and the drafter under test is {folder}",)
+    return (f"the server drafts with {shown_drafter}, and the drafter under test is {folder}",)
 
 
 START = "start it with --model-draft DRAFTER.gguf --spec-type draft-eagle3 --metrics"

@@ -36,7 +36,7 @@ CPU_CACHE = 8192  # tokens
 
 
 def main() -> None:
-    """Answer requests until the parent has no more."""
+    """Answer requests until the parent sends no more."""
     answer = str(Path(sys.argv[1]) / ANSWER_FILE)
     os.environ |= {ANSWER: answer, REPORT: f"{answer}.scheduler"}
     # on GPUs it takes a share of what is free at its start
@@ -59,7 +59,7 @@ def _is_cpu(request: dict[str, Any]) -> bool:
 def generate(request: dict[str, Any]) -> dict[str, Any]:
     """Generate after each prompt on its own, and read the counts of its rounds.
 
-    Without a drafter in "plain" mode.
+    In "plain" mode, without a drafter.
     """
     is_plain = request["mode"] == "plain"
     params = {
@@ -109,7 +109,7 @@ def generate(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def engine_class() -> Any:
-    """SGLang's engine, whose scheduler reports what it resolved."""
+    """Return SGLang's engine, with a scheduler that reports what it resolved."""
     from sglang.srt.entrypoints.engine import Engine
 
     if not hasattr(Engine, "run_scheduler_process_func"):
@@ -120,7 +120,7 @@ def engine_class() -> Any:
 
 
 def answer(output: dict[str, Any], request: dict[str, Any]) -> list[int]:
-    """The new tokens through the one that ends them, whether a release leaves it out or goes past it.
+    """Return the new tokens through the one that ends them, which a release may leave out or go past.
 
     SGLang 0.5.23 ends output_ids with it (Req.output_ids_through_stop).
     """
@@ -133,7 +133,7 @@ def answer(output: dict[str, Any], request: dict[str, Any]) -> list[int]:
 
 
 def rounds(info: dict[str, Any], k: int) -> tuple[int, list[int]]:
-    """The number of rounds of one request, and in how many each draft position was accepted."""
+    """Return the number of rounds of one request, and in how many each draft position was accepted."""
     if not info.get("spec_verify_ct"):
         return 0, [0] * k  # one token needs no round
     if HISTOGRAM not in info:
@@ -143,7 +143,7 @@ def rounds(info: dict[str, Any], k: int) -> tuple[int, list[int]]:
 
 
 def server_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
-    """Arguments of SGLang's engine that load the target for `length` tokens; those of the user go last."""
+    """Return SGLang's arguments that load the target for `length` tokens; those of the user go last."""
     arguments: dict[str, Any] = {
         "model_path": request["target"],
         "trust_remote_code": request["trust_remote_code"],
@@ -162,7 +162,7 @@ def server_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
 
 
 def report_and_run(*arguments: Any, **named: Any) -> None:
-    """SGLang's own function of the scheduler process, watched."""
+    """Run SGLang's own function of the scheduler process, watched."""
     from sglang.srt.managers import scheduler
 
     watch(scheduler.Scheduler)
@@ -170,7 +170,7 @@ def report_and_run(*arguments: Any, **named: Any) -> None:
 
 
 def watch(cls: Any) -> None:
-    """Have the scheduler class report once it stands, and where it fails."""
+    """Make the scheduler class report once it stands, and where it fails."""
     initialise, run = cls.__init__, cls.run_event_loop
     drafter: dict[str, Any] = {}
     watch_loading(drafter)
@@ -209,7 +209,7 @@ def _write(variable: str, document: dict[str, Any]) -> None:
 
 
 def watch_loading(drafter: dict[str, Any]) -> None:
-    """Have the loader note the drafter's model, and its parameters that the files do not fill."""
+    """Make the loader record the drafter's model, and its parameters that the files do not fill."""
     from sglang.srt.model_executor.model_runner import ModelRunner
     from sglang.srt.model_loader.loader import DefaultModelLoader
 
@@ -233,7 +233,7 @@ def watch_loading(drafter: dict[str, Any]) -> None:
 
 
 def describe(scheduler: Any, drafter: dict[str, Any]) -> dict[str, Any]:
-    """The device, the dtype, and the settings of the drafter where there is one."""
+    """Return the device, the dtype, and the settings of the drafter if there is one."""
     runner = scheduler.tp_worker.model_runner
     report = {"device": str(runner.device), "dtype": str(runner.dtype).removeprefix("torch.")}
     if "model" not in drafter:
@@ -253,7 +253,7 @@ def describe(scheduler: Any, drafter: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolved_flags(model: Any) -> dict[str, Any]:
-    """The settings that SGLang's drafter class reads from the checkpoint; None where it shows none."""
+    """Return the settings that SGLang's drafter class reads from the checkpoint; None if it shows none."""
     inner = model.model
     fc = getattr(inner, "fc", None)
     source = inspect.getsource(sys.modules[type(model).__module__])
@@ -272,7 +272,7 @@ def resolved_flags(model: Any) -> dict[str, Any]:
 
 
 def aux_layers(target: Any) -> list[int] | None:
-    """The boundaries whose states the target hands to the drafter."""
+    """Return the boundaries whose states the target hands to the drafter."""
     for module in target.modules():
         if layers := getattr(module, "layers_to_capture", None):
             return [int(layer) for layer in layers]

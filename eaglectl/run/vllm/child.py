@@ -37,7 +37,7 @@ class _Target:
 
 
 def main() -> None:
-    """Answer requests until the parent has no more; `vllm.__version__` goes into each answer."""
+    """Answer requests until the parent sends no more; `vllm.__version__` goes into each answer."""
     serve_requests(
         "vllm",
         {
@@ -54,7 +54,7 @@ def main() -> None:
 def generate(request: dict[str, Any]) -> dict[str, Any]:
     """Generate after each prompt on its own, and read the speculation counters after each.
 
-    Without a drafter in "plain" mode. Where there are "concurrencies", these are timed.
+    In "plain" mode, without a drafter. With "concurrencies", those are timed instead.
     """
     from vllm import SamplingParams
 
@@ -146,7 +146,7 @@ def _load(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolved_flags(model: Any) -> dict[str, Any]:
-    """The settings that vLLM's drafter class reads from the checkpoint."""
+    """Return the settings that vLLM's drafter class reads from the checkpoint."""
     inner = model.model
     fc = getattr(inner, "fc", None)
     residual = getattr(inner.layers[0], "_residual_norm", None)
@@ -164,7 +164,7 @@ def resolved_flags(model: Any) -> dict[str, Any]:
 
 
 def resolved_in_worker(worker: Any) -> dict[str, Any]:
-    """What the model runner of one worker resolved; the drafter's settings are absent where it shows none."""
+    """Return what the model runner of one worker resolved; without the drafter's settings if hidden."""
     runner = worker.model_runner
     version, drafter = next(
         ((version, getattr(runner, name)) for version, name in PROPOSERS.items() if hasattr(runner, name)),
@@ -176,7 +176,7 @@ def resolved_in_worker(worker: Any) -> dict[str, Any]:
 
 
 def captured_layers(target: Any) -> list[int] | None:
-    """The layer ids whose hidden states the target hands to the drafter; None where it shows none."""
+    """Return the layer ids whose hidden states the target hands to the drafter; None if it shows none."""
     for module in target.modules():
         if layers := getattr(module, "aux_hidden_state_layers", None):
             return sorted(layers)
@@ -195,7 +195,7 @@ def _counters(llm: Any, k: int, is_plain: bool) -> list[int]:
 
 
 def start_engine(request: dict[str, Any], arguments: dict[str, Any]) -> Any:
-    """vLLM's LLM with these arguments."""
+    """Start vLLM's LLM with these arguments."""
     from vllm import LLM
 
     _check_device(request)
@@ -233,7 +233,7 @@ def _describe(llm: Any) -> dict[str, str]:
 
 
 def llm_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
-    """Arguments of vLLM's LLM that load the target for sequences of `length` tokens; the user's go last."""
+    """Return vLLM's arguments that load the target for `length` tokens a sequence; the user's go last."""
     arguments: dict[str, Any] = {
         "model": request["target"],
         "trust_remote_code": request.get("trust_remote_code", False),
@@ -248,8 +248,8 @@ def llm_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
     }
     if not is_cpu():
         arguments["dtype"] = "auto"
-        if "memory_bytes" in request and (known := gpu_memory()):
-            arguments["gpu_memory_utilization"] = memory_share(request["memory_bytes"], **known)
+        if "memory_bytes" in request and (memory := gpu_memory()):
+            arguments["gpu_memory_utilization"] = memory_share(request["memory_bytes"], **memory)
     else:
         arguments |= {"dtype": "float32", "max_num_batched_tokens": max(length, BATCH_TOKENS)}
         if request["is_mla_target"]:
@@ -260,12 +260,12 @@ def llm_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
                 "attention_config": {"backend": "CPU_MLA"},
                 "compilation_config": {"custom_ops": ["-rotary_embedding"]},
             }
-    given: dict[str, Any] = request.get("engine_arguments", {})
-    return arguments | given
+    user_arguments: dict[str, Any] = request.get("engine_arguments", {})
+    return arguments | user_arguments
 
 
 def gpu_memory() -> dict[str, int]:
-    """Bytes that are free, and all, of the current GPU; nothing where that is not known."""
+    """Return the free and all bytes of the current GPU; empty if unknown."""
     import torch
 
     try:
@@ -276,12 +276,12 @@ def gpu_memory() -> dict[str, int]:
 
 
 def memory_share(needed: int, free_bytes: int, total_bytes: int) -> float:
-    """gpu_memory_utilization for a run that needs so many bytes, never more than 92 % of what is free."""
+    """Return gpu_memory_utilization for a run of so many bytes, at most 92 % of what is free."""
     return round(min(needed, 0.92 * free_bytes) / total_bytes, 4)
 
 
 def speculative_config(request: dict[str, Any]) -> dict[str, Any]:
-    """Argument `speculative_config` of vLLM's LLM for the drafter."""
+    """Return the argument `speculative_config` of vLLM's LLM for the drafter."""
     config = {"method": "eagle3", "model": request["drafter"], "num_speculative_tokens": request["k"]}
     if request["is_mla"] and request["is_mla_target"] and is_cpu():
         config["attention_backend"] = "CPU_MLA"
@@ -291,7 +291,7 @@ def speculative_config(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def sampled_drafting() -> str | None:
-    """The draft_sample_method that samples drafts: "gumbel" in 0.21.0, "probabilistic" later; None before."""
+    """Return the draft_sample_method that samples: "gumbel" in 0.21.0, "probabilistic" later; else None."""
     from vllm.config import speculative
 
     methods = get_args(getattr(speculative, "DraftSampleMethod", None))
@@ -362,11 +362,11 @@ def run_requests(
 
 
 def serving_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
-    """Arguments of vLLM's LLM that time serving on a GPU; on a CPU those of a short run. The user's go last.
+    """Return vLLM's arguments that time serving on a GPU (on a CPU, a short run); the user's go last.
 
     Prompts are used several times, and their prefixes are not kept, as those of different users would not be.
     """
-    given: dict[str, Any] = request["engine_arguments"]
+    user_arguments: dict[str, Any] = request["engine_arguments"]
     widest = max(request["concurrencies"])
     arguments = llm_arguments(request, length) | {"max_num_seqs": widest, "enable_prefix_caching": False}
     if not is_cpu():
@@ -374,10 +374,10 @@ def serving_arguments(request: dict[str, Any], length: int) -> dict[str, Any]:
         if memory := gpu_memory():
             # of what is free, the share that `vllm serve` takes of all
             served["gpu_memory_utilization"] = round(0.9 * memory["free_bytes"] / memory["total_bytes"], 4)
-        return served | {"max_num_seqs": max(widest, SERVED_SEQUENCES)} | given
+        return served | {"max_num_seqs": max(widest, SERVED_SEQUENCES)} | user_arguments
     # a step verifies all drafts of all sequences
     tokens = max(arguments.get("max_num_batched_tokens", 0), widest * (request["k"] + 1))
-    return arguments | {"max_num_batched_tokens": tokens} | given
+    return arguments | {"max_num_batched_tokens": tokens} | user_arguments
 
 
 def _open_target(request: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class StatesConnector(ExampleHiddenStatesConnector):  # type: ignore[misc]
     """Writes each request's states to a file; on CPUs too, where vLLM's connector fails (0.32.0)."""
 
     def get_finished_count(self) -> int:
-        """One rank writes; vLLM before 0.31.0 waits for all ranks and never ends."""
+        """Return 1, as one rank writes; vLLM before 0.31.0 waits for all ranks and never ends."""
         return 1
 
     def _submit_async_write(self, pending: Any) -> None:
